@@ -40,6 +40,9 @@ listens() {
     fi
 }
 
+# Whether clients run under a library by which only one of them has the network at a time.
+take_turns() { [ "$ADDRESS" = 10.10.0.1 ]; }
+
 # Asks a process to end, and waits at most 5 s, so that it can write what it has counted.
 end() {
     kill -s "$2" "$1" 2> /dev/null

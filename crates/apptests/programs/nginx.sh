@@ -1,4 +1,5 @@
 # nginx with two workers: files of all sizes, many clients, a proxy's connections to another server.
+# With a network of its own it is one process, because a stack is its process's.
 NEEDS="nginx curl wrk"
 CASES="small large upload_refused parallel keep_alive proxied"
 QUICK_CASES="small large keep_alive"
@@ -6,7 +7,9 @@ STOP=QUIT
 
 prepare() {
     mkdir -p www && random 3000 www/small && random 30000000 www/large
+    [ "$ADDRESS" = 10.10.0.2 ] && processes="master_process off;"
     cat > nginx.conf <<CONF
+$processes
 user root; worker_processes 2; daemon off; pid $PWD/pid; error_log $PWD/errors;
 events { worker_connections 256; }
 http { access_log off; sendfile on; tcp_nopush on; client_body_temp_path $PWD/body;
@@ -31,7 +34,14 @@ upload_refused() {
     [ "$status" = 413 ] || fail "status $status"
 }
 
+# Eight clients at once, or one with eight connections.
 parallel() {
+    if take_turns; then
+        for i in $(seq 8); do urls="$urls -o got.$i http://$ADDRESS:$PORT/large"; done
+        $CLIENT curl -sf --parallel --parallel-immediate $urls || return
+        for i in $(seq 8); do same "got.$i" www/large; done
+        return
+    fi
     for i in $(seq 8); do fetch large "$i" & pids="$pids $!"; done
     for one in $pids; do wait "$one" || return; done
 }

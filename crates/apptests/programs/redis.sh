@@ -12,7 +12,11 @@ server() {
 }
 
 cli() { $CLIENT redis-cli -h "$ADDRESS" -p "$PORT" "$@"; }
+# The same in place of the shell, so that a signal ends it.
+become_cli() { exec $CLIENT redis-cli -h "$ADDRESS" -p "$PORT" "$@"; }
 plain() { redis-cli -h "$ADDRESS" -p "$PORT" "$@"; }
+# A client beside another one.
+second() { if take_turns; then plain "$@"; else cli "$@"; fi; }
 
 digest() {
     plain flushall && plain < filling > /dev/null && plain debug digest > plain.digest || return
@@ -39,24 +43,25 @@ benchmark() {
 
 # A subscriber gets every message in order.
 subscriber() {
-    cli subscribe news > heard & listener=$!
+    become_cli subscribe news > heard & listener=$!
     until plain pubsub numsub news | grep -qx 1; do sleep 0.02; done
-    for i in $(seq 200); do echo "publish news item$i"; done | cli > /dev/null
+    for i in $(seq 200); do echo "publish news item$i"; done | second > /dev/null
     until grep -q item200 heard; do sleep 0.02; done
     kill $listener
+    wait $listener
     [ "$(grep -c '^item' heard)" = 200 ]
 }
 
 # A client that waits for an element gets it from another one.
 blocked_client() {
-    cli blpop queue 20 > popped & waiting=$!
+    become_cli blpop queue 20 > popped & waiting=$!
     until plain info clients | grep -q "blocked_clients:1"; do sleep 0.02; done
-    cli rpush queue here > /dev/null && wait $waiting && grep -qx here popped
+    second rpush queue here > /dev/null && wait $waiting && grep -qx here popped
 }
 
 # The server goes on after a client is killed in mid-command.
 killed_client() {
-    cli subscribe x > /dev/null &
+    become_cli subscribe x > /dev/null &
     until plain pubsub numsub x | grep -qx 1; do sleep 0.02; done
-    plain client kill type pubsub > /dev/null; cli ping | grep -qx PONG
+    plain client kill type pubsub > /dev/null; second ping | grep -qx PONG
 }

@@ -10,7 +10,9 @@ listen() { $SERVER socat "TCP-LISTEN:$1,bind=$ADDRESS,fork,reuseaddr" "$2" & pid
 # Three servers: socat copies, or the executed program has the connection itself.
 server() {
     trap 'kill $pids; wait' TERM
-    listen 8081 EXEC:cat,nofork; listen 8082 "SYSTEM:tr a-z A-Z"; listen "$PORT" EXEC:cat
+    # The first one gets the network if only one can.
+    listen "$PORT" EXEC:cat; (await "$PORT")
+    listen 8081 EXEC:cat,nofork; listen 8082 "SYSTEM:tr a-z A-Z"
     wait
 }
 

@@ -3,7 +3,7 @@
 use crate::model::{Checked, Kind, Model, Open, Slot};
 use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::Answer;
-use crate::script::{SLOTS, Verb};
+use crate::script::{REFUSED, SLOTS, Verb};
 
 impl Model {
     /// A call has returned.
@@ -18,7 +18,9 @@ impl Model {
             Verb::Connect if answer.result == 0 || answer.errno == i64::from(libc::EINPROGRESS) => {
                 let target = self.slot((op.a as usize / SLOTS) % 2, op.a as usize % SLOTS);
                 let own = self.slot(op.process, op.slot);
-                if let (Some(own), Some(target)) = (own, target) {
+                if let (Some(own), Some(target)) = (own, target)
+                    && (op.a as usize) < REFUSED
+                {
                     self.connect(own.file, target.file);
                 }
             }
@@ -38,6 +40,12 @@ impl Model {
                 if let Some(end) = plan.end {
                     self.incoming(end).is_shut |= op.a != 1;
                     self.outgoing(end).is_ended |= op.a != 0;
+                } else if op.a != 1
+                    && let Some(slot) = self.slot(op.process, op.slot)
+                    && let Kind::Listener { .. } = self.open(slot).kind
+                {
+                    // It listens no more, and what waits in its queue is reset.
+                    self.files[slot.file].kind = Kind::Fresh;
                 }
             }
             Verb::Close => self.processes[op.process].slots[op.slot] = None,
@@ -70,6 +78,9 @@ impl Model {
         if op.verb == Verb::Kill {
             self.note_killed(op.process);
         }
+        if matches!(op.verb, Verb::Exit | Verb::Kill) {
+            self.note_ended(op.process);
+        }
         // A program gets all descriptors without close-on-exec.
         if matches!(op.verb, Verb::Again | Verb::Execute) {
             let slots = self.processes[op.process].slots;
@@ -92,9 +103,10 @@ impl Model {
             }
             Verb::Write => {
                 let corked = self.connections[end.0].is_corked[end.1];
+                let may_lag = self.may_lag(end);
                 let direction = self.outgoing(end);
                 direction.is_held |= corked || (takes_flags(op) && op.b & 32 != 0);
-                direction.may_lag |= direction.read < direction.written;
+                direction.may_lag |= may_lag;
             }
             _ => {}
         }
@@ -104,7 +116,7 @@ impl Model {
     }
 
     /// The kernel tells of a reset once; after that, the stream seems to end well.
-    fn absorb_error(&mut self, plan: &Plan, answer: &Answer) {
+    pub(crate) fn absorb_error(&mut self, plan: &Plan, answer: &Answer) {
         let Some(end) = plan.end else { return };
         let is_errno = |errno: i32| answer.result == -1 && answer.errno == i64::from(errno);
         let is_told = plan.op.verb == Verb::GetOption

@@ -1,7 +1,7 @@
 //! Many cases one after the other: makes each, runs it plainly and in another way, compares, and
 //! shrinks what fails.
 
-use crate::generate;
+use crate::generate::{Dialect, script_of};
 use crate::pair::Pair;
 use crate::rules::Rule;
 use crate::run::{Outcome, Pace, run};
@@ -19,7 +19,9 @@ pub type Report = fuzzkit::Report<Script, Rule>;
 #[derive(Debug)]
 pub struct Campaign {
     plain: Pair,
-    other: Pair,
+    /// The ways that are compared with it, one after the other.
+    others: Vec<Pair>,
+    dialect: Dialect,
     watch: Watch,
     report: Report,
     /// Whether a failing case is shrunk, which takes a while.
@@ -37,9 +39,12 @@ impl Campaign {
     /// # Errors
     /// What the agents need cannot be made.
     pub fn new(program: PathBuf, way: Way, shrinks: bool) -> io::Result<Campaign> {
+        let dialect = if way.has_hosts() { Dialect::Stack } else { Dialect::Memory };
+        let pair = |way| Pair::new(way, program.clone());
         Ok(Campaign {
-            plain: Pair::new(Way::Plain, program.clone())?,
-            other: Pair::new(way, program)?,
+            plain: pair(way.reference())?,
+            others: way.all().into_iter().map(pair).collect::<io::Result<_>>()?,
+            dialect,
             watch: Watch::start("callfuzz"),
             report: Report::default(),
             shrinks,
@@ -58,7 +63,7 @@ impl Campaign {
     /// many, or so many kinds of failures were found.
     pub fn run_seeds(&mut self, seed: u64, limit: Limit) {
         for_seeds(seed, limit, |seed| {
-            self.run_script(&generate::script(seed));
+            self.run_script(&script_of(seed, self.dialect));
             self.report.findings.len()
         });
         self.finish();
@@ -67,7 +72,7 @@ impl Campaign {
     /// Lets the agents end, so that their library writes its statistics.
     pub fn finish(&mut self) {
         self.plain.finish();
-        self.other.finish();
+        self.others.iter_mut().for_each(Pair::finish);
     }
 
     /// Runs one case.
@@ -128,26 +133,27 @@ impl Campaign {
             Ok(outcome) => outcome,
             Err(failure) => return vec![failure],
         };
-        let result = run(script, &mut self.other, Some(&reference), pace, &self.watch);
-        let outcome = match result {
-            Ok(outcome) => outcome,
-            Err(failure) => return vec![failure],
-        };
         if counts {
-            self.report.operations += reference.calls + outcome.calls;
-            self.report.rules.add(&outcome.rules);
+            self.report.operations += reference.calls;
         }
-        let Outcome { differences, rules, .. } = outcome;
-        if !differences.is_empty() {
-            return differences;
+        let mut found = Vec::new();
+        for other in &mut self.others {
+            let result = run(script, other, Some(&reference), pace, &self.watch);
+            let outcome = match result {
+                Ok(outcome) => outcome,
+                Err(failure) => return vec![failure],
+            };
+            if counts {
+                self.report.operations += outcome.calls;
+                self.report.rules.add(&outcome.rules);
+            }
+            let Outcome { differences, rules, .. } = outcome;
+            if differences.is_empty() {
+                found.extend(strict_use(self.strict.as_deref(), &rules));
+            }
+            found.extend(differences);
         }
-        self.strict_use(&rules).into_iter().collect()
-    }
-
-    fn strict_use(&self, used: &RuleCounts<Rule>) -> Option<Failure> {
-        let rule = used.first_used(self.strict.as_deref()?)?;
-        let (name, text) = rule.text();
-        Some(Failure::new(name, text))
+        found
     }
 
     /// What was done so far.
@@ -164,4 +170,10 @@ impl Campaign {
     pub fn unrepeated(&self) -> &BTreeMap<String, (u64, u64)> {
         &self.unrepeated
     }
+}
+
+fn strict_use(prefix: Option<&str>, used: &RuleCounts<Rule>) -> Option<Failure> {
+    let rule = used.first_used(prefix?)?;
+    let (name, text) = rule.text();
+    Some(Failure::new(name, text))
 }

@@ -3,9 +3,11 @@
 
 use crate::host::Request;
 use crate::model::Checked;
+use crate::plan::Plan;
 use crate::protocol::{Call, Reply};
 use crate::rules::Rule;
-use crate::run::{Run, Step};
+use crate::run::{Pace, Run, Step};
+use crate::script::Verb;
 use fuzzkit::Failure;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -19,7 +21,9 @@ const READ_BYTES: i64 = 256 << 10;
 
 impl Run<'_> {
     pub(crate) fn finish(&mut self) -> Checked {
+        self.end_polls()?;
         self.drain()?;
+        self.await_ends()?;
         self.final_step()?;
         for child in [2, 3] {
             if self.model.processes[child].is_live {
@@ -31,6 +35,18 @@ impl Run<'_> {
         self.drain()?;
         self.look_at_ends()?;
         self.close_all(1)?;
+        self.final_step()
+    }
+
+    /// Interrupts the calls that ask for events: they would hold what is closed next.
+    fn end_polls(&mut self) -> Checked {
+        let polls = |plan: &Plan| matches!(plan.op.verb, Verb::Poll | Verb::EpollWait);
+        let mut ids: Vec<usize> = self.waiting.keys().copied().collect();
+        ids.retain(|id| polls(&self.waiting[id].plan));
+        for id in ids {
+            let process = self.waiting[&id].plan.op.process;
+            self.pair.ask(process, &Request::new(Call::Interrupt, &[id as i64]))?;
+        }
         self.final_step()
     }
 
@@ -81,6 +97,29 @@ impl Run<'_> {
             }
             sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Waits for the ends that the reference has seen by now: the first process closes its sides
+    /// next, and sees none any more.
+    fn await_ends(&mut self) -> Checked {
+        self.outcome.first_ends = self.outcome.ends.keys().copied().collect();
+        let Some(expected) = self.expected else { return Ok(()) };
+        for end in &expected.first_ends {
+            let begin = Instant::now();
+            let has_come = |run: &Run<'_>| {
+                let Some(connection) = run.model.connections.get(end.0) else { return true };
+                // The peers of a killed process are reset once the kernel has freed its device.
+                let limit = if connection.lacks_stack { Pace::SLOW.limit } else { run.pace.limit };
+                let is_over =
+                    run.has_diverged || connection.has_diverged || begin.elapsed() > limit;
+                is_over || run.outcome.ends.contains_key(end)
+            };
+            while !has_come(self) {
+                self.read_more(*end)?;
+                sleep(Duration::from_micros(500));
+            }
+        }
+        Ok(())
     }
 
     /// Takes note of calls that have returned meanwhile, without comparing when they did.
@@ -136,6 +175,7 @@ impl Run<'_> {
             let rules = [
                 (is_broken && connection.lacks_killed, Rule::UnreadOfKilled),
                 (is_broken && connection.lacks_shut, Rule::UnreadOfShut),
+                (is_broken && connection.lacks_stack, Rule::StackEnded),
                 (found == NOT_CONNECTED && self.model.is_told_and_given(end.0), Rule::AfterReset),
                 // Bytes that were held back had not come, and so were not unread.
                 (self.model.holds_at_end(end.0), Rule::HeldBack),

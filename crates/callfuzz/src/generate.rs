@@ -1,6 +1,6 @@
 //! Makes a random script from a seed.
 
-use crate::script::{LISTENER, LinkKind, Op, PROCESSES, SLOTS, Script, Verb};
+use crate::script::{LISTENER, LinkKind, Op, PROCESSES, REFUSED, SLOTS, Script, TCP_STATE, Verb};
 use fuzzkit::Random;
 
 /// More than all buffers of a connection hold.
@@ -39,8 +39,60 @@ const VERBS: &[(u64, Verb)] = &[
     (4, Verb::Accept),
 ];
 
-/// The script of a seed.
+/// What scripts are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Connections through memory, which follow processes.
+    Memory,
+    /// A user-level stack: connections stay with their process, and what is documented as
+    /// different there is left out.
+    Stack,
+}
+
+/// What a script for a stack does not do.
+const MEMORY_ONLY: [Verb; 5] =
+    [Verb::Execute, Verb::Fork, Verb::Again, Verb::Pass, Verb::Descriptors];
+
+/// What some scripts for a stack do more often.
+const CONNECTING: &[(u64, Verb)] = &[
+    (8, Verb::Socket),
+    (3, Verb::Bind),
+    (3, Verb::Listen),
+    (12, Verb::Connect),
+    (8, Verb::Accept),
+    (6, Verb::Close),
+];
+
+/// The same where both processes have an epoll set from the beginning.
+const WATCHING: &[(u64, Verb)] = &[
+    (16, Verb::EpollAdd),
+    (6, Verb::EpollModify),
+    (2, Verb::EpollDelete),
+    (30, Verb::EpollWait),
+    (4, Verb::Shutdown),
+];
+
+/// What a script for a stack does to a listening socket, too.
+const TO_LISTENERS: [Verb; 10] = [
+    Verb::Shutdown,
+    Verb::Close,
+    Verb::Poll,
+    Verb::EpollAdd,
+    Verb::Nonblock,
+    Verb::Unread,
+    Verb::SetOption,
+    Verb::GetOption,
+    Verb::Read,
+    Verb::Write,
+];
+
+/// The script of a seed, for connections through memory.
 pub fn script(seed: u64) -> Script {
+    script_of(seed, Dialect::Memory)
+}
+
+/// The script of a seed.
+pub fn script_of(seed: u64, dialect: Dialect) -> Script {
     let mut random = Random::new(seed);
     let links = (0..random.weighted(&[(6, 1), (2, 2), (1, 0)]))
         .map(|_| random.pick(&[LinkKind::Blocking, LinkKind::Nonblocking]))
@@ -49,8 +101,20 @@ pub fn script(seed: u64) -> Script {
     // A case uses some of the verbs only, so that those meet more often.
     let mut verbs = VERBS.to_vec();
     verbs.retain(|(weight, _)| *weight > 20 || random.chance(45));
+    if dialect == Dialect::Stack {
+        verbs.retain(|(_, verb)| !MEMORY_ONLY.contains(verb));
+        if random.chance(30) {
+            verbs.extend_from_slice(CONNECTING);
+        }
+        if random.chance(40) {
+            let create = |process| Op { verb: Verb::EpollCreate, process, slot: 5, a: 0, b: 0 };
+            script.ops.extend([create(0), create(1)]);
+            verbs.extend_from_slice(WATCHING);
+        }
+    }
     for _ in 0..random.range(3, 30) {
         let op = op(&mut random, &verbs, &script);
+        let op = if dialect == Dialect::Stack { of_stack(&mut random, op) } else { op };
         script.ops.push(op);
     }
     script
@@ -119,6 +183,32 @@ fn op(random: &mut Random, verbs: &[(u64, Verb)], script: &Script) -> Op {
         _ => process,
     };
     Op { verb, process, slot, a, b }
+}
+
+/// Changes an operation to one that has a meaning for a stack alone, or is not in its limits.
+fn of_stack(random: &mut Random, op: Op) -> Op {
+    let mut op = op;
+    match op.verb {
+        Verb::Read if op.b & 15 == 6 => op.b &= !15,
+        Verb::Write if op.b & 15 == 7 => op.b &= !15,
+        Verb::Poll if random.chance(20) => op.b |= 32,
+        Verb::EpollWait if random.chance(20) => op.a = 1,
+        Verb::GetOption if random.chance(30) => op.a = TCP_STATE,
+        Verb::Connect if random.chance(20) => op.a = REFUSED as u32 + random.below(2) as u32,
+        _ => {}
+    }
+    if op.verb == Verb::Connect && op.a as usize >= REFUSED && random.chance(30) {
+        op.slot = 0;
+    }
+    if TO_LISTENERS.contains(&op.verb) && random.chance(6) {
+        op.process = 1;
+        if op.verb == Verb::EpollAdd {
+            op.a = LISTENER as u32;
+        } else {
+            op.slot = LISTENER;
+        }
+    }
+    op
 }
 
 /// An option and its value.

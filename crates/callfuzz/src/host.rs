@@ -2,13 +2,12 @@
 
 use crate::agent::LINK;
 use crate::protocol::{Answer, Call, Frame, Reply};
-use crate::way::Way;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// An answer that takes longer is taken for a hang.
@@ -56,8 +55,7 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// Starts an agent with one end of the UNIX socket.
-    pub(crate) fn start(way: &Way, program: &Path, link: &OwnedFd) -> io::Result<Agent> {
-        let mut command = way.command(program);
+    pub(crate) fn start(mut command: Command, link: &OwnedFd) -> io::Result<Agent> {
         let link = link.as_raw_fd();
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let place = move || {
@@ -80,7 +78,7 @@ impl Agent {
         let (to, from) = (File::from(OwnedFd::from(to)), File::from(OwnedFd::from(from)));
         let mut agent = Agent { pid, process: watch(pid)?, to, from, child: Some(child) };
         agent.receive(ANSWER_TIME_MAX).map_err(|lost| {
-            io::Error::other(format!("the agent {} did not start: {lost:?}", program.display()))
+            io::Error::other(format!("the agent did not start ({command:?}): {lost:?}"))
         })?;
         Ok(agent)
     }

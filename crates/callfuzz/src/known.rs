@@ -6,6 +6,7 @@ use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
 use crate::script::Verb;
+use crate::stack;
 
 /// Events that tell of data.
 const DATA: i64 = (libc::POLLIN | libc::POLLRDNORM) as i64;
@@ -22,6 +23,12 @@ pub(crate) fn explain(
 ) -> Option<Rule> {
     if is_held_back(model, plan, expected, actual) {
         return Some(Rule::HeldBack);
+    }
+    if is_error_taken(model, plan, expected, actual) {
+        return Some(Rule::ErrorTaken);
+    }
+    if let Some(tested) = model.tested {
+        return stack::explain(model, tested, plan, expected, actual);
     }
     if model.is_plain {
         return None;
@@ -47,6 +54,23 @@ pub(crate) fn explain(
         }
         _ => None,
     }
+}
+
+/// Whether a call that waited for events differs only in an error that a reader which waited on the
+/// same end was told, or is being told.
+fn is_error_taken(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
+    let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return false };
+    let waits = matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) && plan.request.threaded;
+    let (wanted, found) = (model.events(plan, wanted), model.events(plan, found));
+    let is_taken = |((file, wanted), (other, found)): (&(usize, i64), &(usize, i64))| {
+        let is_told = model.end(*file).is_some_and(|(connection, side)| {
+            let incoming = &model.connections[connection].directions[1 - side];
+            incoming.was_reset || incoming.has_reader
+        });
+        let differs = wanted ^ found;
+        file == other && (differs == 0 || (is_told && differs == i64::from(libc::POLLERR)))
+    };
+    waits && wanted.len() == found.len() && wanted.iter().zip(&found).all(is_taken)
 }
 
 /// Whether the kernel refuses a write that a ring cannot carry, for a peer that was killed.

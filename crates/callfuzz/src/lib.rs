@@ -1,5 +1,5 @@
 //! Differential fuzzer of socket calls: runs random scripts of calls by two processes plainly and
-//! with a preload library under them, and compares.
+//! with a preload library under them, or under one of them, and compares.
 //!
 //! A [`Script`] is a list of calls on connections between two processes and their forked children,
 //! made from a seed by [`script()`] and carried out by a [`Campaign`]. The processes are agents
@@ -22,6 +22,7 @@ mod campaign;
 mod finish;
 mod generate;
 mod host;
+mod hosts;
 mod judge;
 mod known;
 mod model;
@@ -32,11 +33,12 @@ mod protocol;
 mod rules;
 mod run;
 mod script;
+mod stack;
 mod way;
 
 pub use agent::serve;
 pub use campaign::{Campaign, Report};
-pub use generate::script;
+pub use generate::{Dialect, script, script_of};
 pub use rules::Rule;
 pub use script::{LinkKind, Op, Script, Verb};
 pub use way::Way;

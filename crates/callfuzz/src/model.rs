@@ -1,6 +1,7 @@
 //! What the controller knows of descriptors, connections and their bytes.
 
 use crate::script::{PROCESSES, SLOTS};
+use crate::way::Way;
 use fuzzkit::{Failure, mix, pattern};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -189,6 +190,8 @@ pub(crate) struct Connection {
     pub(crate) lacks_shut: bool,
     /// Whether a process that had the side was killed.
     pub(crate) killed: [bool; 2],
+    /// The process on the stack has ended, and the stack with it.
+    pub(crate) lacks_stack: bool,
 }
 
 /// Everything.
@@ -198,13 +201,28 @@ pub(crate) struct Model {
     pub(crate) files: Vec<Open>,
     pub(crate) connections: Vec<Connection>,
     seed: u64,
-    /// There is no library that could have faults.
+    /// No connection goes through memory.
     pub(crate) is_plain: bool,
+    /// The processes have addresses of their own.
+    pub(crate) has_hosts: bool,
+    /// The process that has a user-level stack.
+    pub(crate) tested: Option<usize>,
+    /// Sets and what else pending calls ask for events, as often as they do.
+    pub(crate) awaited: Vec<usize>,
+    /// Listeners on which a call waits for a connection.
+    pub(crate) accepting: Vec<usize>,
 }
 
 impl Model {
-    pub(crate) fn new(seed: u64, is_plain: bool) -> Model {
-        Model { seed, is_plain, ..Model::default() }
+    pub(crate) fn new(seed: u64, way: &Way) -> Model {
+        let (has_hosts, tested) = (way.has_hosts(), way.tested());
+        let is_plain = way.is_plain() || has_hosts;
+        Model { seed, is_plain, has_hosts, tested, ..Model::default() }
+    }
+
+    /// The number of a process's host, which is zero for the loopback device.
+    pub(crate) fn host(&self, process: usize) -> i64 {
+        if self.has_hosts { process as i64 % 2 + 1 } else { 0 }
     }
 
     pub(crate) fn slot(&self, process: usize, slot: usize) -> Option<Slot> {
@@ -270,14 +288,25 @@ impl Model {
         (0..2).any(|side| ends[side].is_none() && directions[1 - side].is_held)
     }
 
-    /// Whether an end is shut in both directions, and bytes for it may have been on their way then,
-    /// which the kernel answers with a reset.
+    /// Whether an end is closed or shut in both directions, and bytes for it may have been on their
+    /// way then, which the kernel answers with a reset.
     pub(crate) fn lags_at_shut(&self, connection: usize) -> bool {
         let directions = &self.connections[connection].directions;
+        let ends = self.ends(connection);
         (0..2).any(|side| {
             let (incoming, outgoing) = (&directions[1 - side], &directions[side]);
-            incoming.is_shut && outgoing.is_ended && (incoming.may_lag || incoming.is_held)
+            let is_shut = incoming.is_shut && outgoing.is_ended;
+            (is_shut || ends[side].is_none()) && (incoming.may_lag || incoming.is_held)
         })
+    }
+
+    /// Whether what a side writes waits for the acknowledgement of what it wrote before (Nagle's
+    /// algorithm). The stack acknowledges what was read up to 40 ms later, unless it sends data.
+    pub(crate) fn may_lag(&self, (connection, side): (usize, usize)) -> bool {
+        let direction = &self.connections[connection].directions[side];
+        let reader = self.ends(connection)[1 - side].map(|(process, _)| process);
+        let is_stack = reader.is_some() && reader == self.tested;
+        direction.read < direction.written || (is_stack && direction.written > 0)
     }
 
     /// Whether a reset was told to an end of a connection of which one was given away.
@@ -314,6 +343,13 @@ impl Model {
         connection.lacks_shut |= incoming.is_shut && outgoing.is_ended;
         connection.lacks_killed |= connection.killed[1 - side];
         connection.is_owed[side] = true;
+    }
+
+    /// A process ends, and all connections of its stack with it.
+    pub(crate) fn note_ended(&mut self, process: usize) {
+        if self.tested == Some(process) {
+            self.connections.iter_mut().for_each(|connection| connection.lacks_stack = true);
+        }
     }
 
     /// Every place where a file is: process and slot.

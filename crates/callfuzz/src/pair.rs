@@ -1,16 +1,20 @@
 //! The agents of one way: two processes and their forked children.
 
 use crate::host::{Agent, Lost, Request};
-use crate::protocol::Reply;
+use crate::hosts::Hosts;
+use crate::protocol::{Call, Reply};
 use crate::script::PROCESSES;
 use crate::way::Way;
 use fuzzkit::Failure;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use tempfile::TempDir;
+
+/// The file with the settings of a stack.
+const SETTINGS: &str = "mtcp.toml";
 
 /// The agents, which serve one case after the other until one goes wrong.
 #[derive(Debug)]
@@ -19,6 +23,8 @@ pub(crate) struct Pair {
     program: PathBuf,
     directory: TempDir,
     links: [OwnedFd; 2],
+    /// The network of the agents, if they are not on the loopback device.
+    hosts: Option<Hosts>,
     pub(crate) agents: [Option<Agent>; PROCESSES],
 }
 
@@ -30,7 +36,11 @@ fn link() -> io::Result<[OwnedFd; 2]> {
 impl Pair {
     pub(crate) fn new(way: Way, program: PathBuf) -> io::Result<Pair> {
         let (directory, links) = (tempfile::tempdir()?, link()?);
-        Ok(Pair { way, program, directory, links, agents: [const { None }; PROCESSES] })
+        if let Some(settings) = way.settings() {
+            fs::write(directory.path().join(SETTINGS), settings)?;
+        }
+        let agents = [const { None }; PROCESSES];
+        Ok(Pair { way, program, directory, links, hosts: None, agents })
     }
 
     pub(crate) fn way(&self) -> &Way {
@@ -39,13 +49,43 @@ impl Pair {
 
     /// Starts the agents that do not run.
     pub(crate) fn prepare(&mut self) -> io::Result<()> {
+        // What a stack leaves behind that has ended is not there for the next one.
+        if self.way.tested().is_some_and(|tested| self.agents[tested].is_none()) {
+            self.agents = [const { None }; PROCESSES];
+            self.hosts = None;
+        }
+        if self.hosts.is_none() {
+            self.hosts = self.way.hosts()?;
+        }
+        let was_complete = self.agents[..2].iter().all(Option::is_some);
+        let settings = self.directory.path().join(SETTINGS);
         for index in 0..2 {
             if self.agents[index].is_none() {
-                let agent = Agent::start(&self.way, &self.program, &self.links[index])?;
-                self.agents[index] = Some(agent);
+                let mut command = self.way.command(&self.program, index, &settings);
+                if let Some(hosts) = &self.hosts {
+                    hosts.of(index).enter(&mut command);
+                }
+                self.agents[index] = Some(Agent::start(command, &self.links[index])?);
             }
         }
-        Ok(())
+        if was_complete { Ok(()) } else { self.start_stack() }
+    }
+
+    /// Lets the process on the stack use it, which starts it and brings the link up.
+    fn start_stack(&mut self) -> io::Result<()> {
+        let Some(tested) = self.way.tested() else { return Ok(()) };
+        let failed = |text: String| io::Error::other(format!("the stack does not start: {text}"));
+        let agent = self.agents[tested].as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let mut must = |call, arguments: &[i64]| {
+            let answer = agent.must(call, arguments).map_err(|lost| failed(format!("{lost:?}")))?;
+            let error = io::Error::from_raw_os_error(answer.errno as i32);
+            if answer.result < 0 { Err(failed(error.to_string())) } else { Ok(answer.result) }
+        };
+        let family = i64::from(libc::AF_INET);
+        let socket = must(Call::Socket, &[family, i64::from(libc::SOCK_STREAM)])?;
+        must(Call::Bind, &[socket, family, tested as i64 + 1])?;
+        must(Call::Reset, &[socket])?;
+        self.hosts.iter().try_for_each(Hosts::await_ready)
     }
 
     /// Ends all agents; those that do not end by themselves are killed.

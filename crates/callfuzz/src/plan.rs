@@ -3,7 +3,7 @@
 use crate::host::Request;
 use crate::model::{Kind, Model, Open, Slot};
 use crate::protocol::Call;
-use crate::script::{Op, SLOTS, Verb};
+use crate::script::{Op, REFUSED, SLOTS, Verb};
 
 /// An operation that can be carried out.
 #[derive(Clone, Debug)]
@@ -157,10 +157,13 @@ impl Model {
         } else {
             vec![slot]
         };
-        let mut arguments = vec![i64::from(how(op)), 0];
+        let waits = op.b & 32 != 0;
+        let mut arguments = vec![i64::from(how(op)), if waits { -1 } else { 0 }];
         arguments.extend(slots.iter().flat_map(|slot| [slot.fd, i64::from(op.a)]));
         let files = slots.iter().map(|slot| slot.file).collect();
-        Some((Request::new(Call::Poll, &arguments), files))
+        let mut request = Request::new(Call::Poll, &arguments);
+        request.threaded = waits;
+        Some((request, files))
     }
 
     fn epoll(&self, op: Op, slot: Slot, open: &Open) -> Option<(Request, Vec<usize>)> {
@@ -169,7 +172,14 @@ impl Model {
             Verb::EpollAdd => libc::EPOLL_CTL_ADD,
             Verb::EpollModify => libc::EPOLL_CTL_MOD,
             Verb::EpollDelete => libc::EPOLL_CTL_DEL,
-            _ => return Some((Request::new(Call::EpollWait, &[slot.fd, 0]), Vec::new())),
+            // Which of two threads gets an event is open.
+            _ if self.awaited.contains(&slot.file) => return None,
+            _ => {
+                let time = if op.a == 1 { -1 } else { 0 };
+                let mut request = Request::new(Call::EpollWait, &[slot.fd, time]);
+                request.threaded = op.a == 1;
+                return Some((request, vec![slot.file]));
+            }
         };
         let member = self.slot(op.process, op.a as usize % SLOTS)?;
         if matches!(self.open(member).kind, Kind::Set(_)) {
@@ -177,6 +187,20 @@ impl Model {
         }
         let arguments = [slot.fd, i64::from(code), member.fd, i64::from(op.b), member.file as i64];
         Some((Request::new(Call::EpollControl, &arguments), vec![member.file]))
+    }
+
+    /// The port and the host that a connect goes to: a listener's, or a port without one.
+    fn connect_target(&self, op: Op, open: &Open) -> Option<(i64, i64)> {
+        let number = op.a as usize;
+        if number >= REFUSED {
+            let target = number - REFUSED;
+            // The host of a process that has ended is gone with its stack.
+            return self.processes.get(target)?.is_live.then(|| (1, self.host(target)));
+        }
+        let target = self.slot((number / SLOTS) % 2, number % SLOTS)?;
+        let Kind::Listener { port, queue } = &self.open(target).kind else { return None };
+        let takes = queue.len() < 3 && open.kind == Kind::Fresh;
+        takes.then(|| (*port, self.host(number / SLOTS)))
     }
 
     fn simple(
@@ -195,18 +219,18 @@ impl Model {
         let is_set = matches!(open.kind, Kind::Set(_));
         let request = match op.verb {
             Verb::Bind if open.kind == Kind::Fresh => {
-                Request::new(Call::Bind, &[fd, family.into()])
+                Request::new(Call::Bind, &[fd, family.into(), self.host(op.process)])
             }
             Verb::Listen if open.kind == Kind::Fresh => Request::new(Call::Listen, &[fd, a]),
             Verb::Connect => {
-                let target = self.slot((op.a as usize / SLOTS) % 2, op.a as usize % SLOTS)?;
-                let Kind::Listener { port, queue } = &self.open(target).kind else { return None };
-                if queue.len() >= 3 || open.kind != Kind::Fresh {
-                    return None;
-                }
-                let mut request = Request::new(Call::Connect, &[fd, family.into(), *port]);
+                let (port, host) = self.connect_target(op, open)?;
+                let mut request = Request::new(Call::Connect, &[fd, family.into(), port, host]);
                 request.threaded = !open.is_nonblocking;
                 request
+            }
+            // Which of two threads gets a connection is open.
+            Verb::Accept if !open.is_nonblocking && self.accepting.contains(&slot.file) => {
+                return None;
             }
             Verb::Accept if is_free(op.process) => {
                 let Kind::Listener { .. } = open.kind else { return None };
@@ -218,11 +242,16 @@ impl Model {
                 request
             }
             Verb::Shutdown => Request::new(Call::Shutdown, &[fd, a]),
+            // What becomes of a call that asks for events of what is closed is open.
+            Verb::Close if self.awaited.contains(&slot.file) => return None,
             Verb::Close => Request::new(Call::Close, &[fd, b]),
             Verb::Duplicate => {
                 let target = self.slot(op.process, op.a as usize % SLOTS);
                 let number = target.map_or(40 + a % SLOTS as i64, |target| target.fd);
                 let replaces = op.b == 1 || op.b == 2;
+                if target.is_some_and(|target| self.awaited.contains(&target.file)) {
+                    return None;
+                }
                 if !replaces && target.is_some() {
                     return None;
                 }
@@ -239,6 +268,7 @@ impl Model {
             }
             _ => return None,
         };
-        Some((request, Vec::new()))
+        let files = if op.verb == Verb::Accept { vec![slot.file] } else { Vec::new() };
+        Some((request, files))
     }
 }

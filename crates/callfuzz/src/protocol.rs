@@ -26,11 +26,11 @@ numbered! {
     Call {
         /// Family, type.
         Socket,
-        /// Descriptor, family.
+        /// Descriptor, family, host.
         Bind,
         /// Descriptor, backlog.
         Listen,
-        /// Descriptor, family, port.
+        /// Descriptor, family, port, host.
         Connect,
         /// Descriptor, how ([`mod@crate::script`]), flags.
         Accept,

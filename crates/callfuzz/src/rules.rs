@@ -10,6 +10,8 @@ fuzzkit::rules! {
         BufferRoom: "How much a call moves while buffers are full depends on their sizes.",
         SpuriousEdge: "An edge may be told again if what it tells is true, as epoll(7) says of \
             events that merge or repeat.",
+        ErrorTaken: "An error is told once: of two calls of one program that wait on a connection, \
+            whichever is woken first takes it, and the other one is not told POLLERR.",
         WaitsForPeer: "A call that puts a connection back to TCP waits up to a second for a peer \
             that does not react (docs/preload.md).",
         DivergedState: "After an allowed difference on a connection, its later calls meet another \
@@ -32,7 +34,23 @@ fuzzkit::rules! {
             (docs/preload.md).",
         IdlePeer: "What is unread when a connection goes back to TCP comes when its peer makes a \
             call: a peer that waits for something else holds it back (docs/preload.md).",
+        StackDescriptors: "The stack's own descriptors have low numbers, which a program does not \
+            get any more (docs/mtcp-run.md).",
+        StackEnded: "A stack ends with its process: a peer that has not ended its side by then is \
+            reset, at once if the process was killed, and nothing answers it (docs/mtcp-run.md).",
+        StackSurvivor: "To reset the peers of a killed process, connections are begun anew: a \
+            listener whose connection is gone already may see one, which is reset \
+            (docs/mtcp-run.md).",
+        StackEpollTwins: "An epoll set has a socket of the stack once, whatever numbers it has \
+            (docs/mtcp-run.md).",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
+    }
+}
+
+impl Rule {
+    /// Whether the state of connections is the same after it.
+    pub(crate) fn is_harmless(self) -> bool {
+        matches!(self, Rule::LibraryDescriptors | Rule::StackDescriptors)
     }
 }

@@ -11,7 +11,6 @@ use crate::plan::{Plan, peeks, takes_flags};
 use crate::protocol::{Answer, Call, Reply};
 use crate::rules::Rule;
 use crate::script::{LISTENER, LinkKind, Op, SLOTS, Script, Verb};
-use crate::way::Way;
 use fuzzkit::{Failure, RuleCounts, RuleSet, Watch};
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -24,14 +23,22 @@ pub(crate) struct Pace {
     pub(crate) quiet: Duration,
     /// How long the second run waits for what the reference found.
     pub(crate) limit: Duration,
+    /// How long packets between hosts are given to arrive after each operation.
+    pub(crate) arrival: Duration,
 }
 
 impl Pace {
-    pub(crate) const FAST: Pace =
-        Pace { quiet: Duration::from_micros(300), limit: Duration::from_millis(400) };
+    pub(crate) const FAST: Pace = Pace {
+        quiet: Duration::from_micros(300),
+        limit: Duration::from_millis(400),
+        arrival: Duration::from_millis(1),
+    };
     /// To see whether a difference is one of timing.
-    pub(crate) const SLOW: Pace =
-        Pace { quiet: Duration::from_millis(15), limit: Duration::from_millis(2500) };
+    pub(crate) const SLOW: Pace = Pace {
+        quiet: Duration::from_millis(15),
+        limit: Duration::from_millis(2500),
+        arrival: Duration::from_millis(25),
+    };
 }
 
 /// When the peer is made to call something, if what is waited for does not come.
@@ -54,6 +61,8 @@ pub(crate) struct Outcome {
     pub(crate) steps: Vec<Step>,
     /// How what comes to each side of each connection has ended.
     pub(crate) ends: BTreeMap<(usize, usize), String>,
+    /// Those that had ended before the first process closed what it has.
+    pub(crate) first_ends: Vec<(usize, usize)>,
     pub(crate) rules: RuleCounts<Rule>,
     pub(crate) calls: u64,
     /// The differences that no rule allows, the first one first.
@@ -92,7 +101,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Failure> {
     let broken = |error| Failure::new("the agents do not start", format!("{error}"));
     pair.prepare().map_err(broken)?;
-    let is_plain = *pair.way() == Way::Plain;
+    let model = Model::new(script.seed, pair.way());
     watch.begin(format_args!("{}: {script}", pair.way().name()));
     let mut run = Run {
         script,
@@ -100,7 +109,7 @@ pub(crate) fn run(
         expected,
         pace,
         watch,
-        model: Model::new(script.seed, is_plain),
+        model,
         waiting: BTreeMap::new(),
         outcome: Outcome::default(),
         has_diverged: false,
@@ -169,6 +178,9 @@ impl Run<'_> {
                 self.watch.note(|| format!("{at} {op}: {}", describe(&plan, &reply)));
                 self.outcome.steps[at].reply = Some(reply);
             }
+            if self.model.has_hosts && sends(op.verb) {
+                sleep(self.pace.arrival);
+            }
         }
         self.collect(at)
     }
@@ -234,6 +246,11 @@ impl Run<'_> {
     fn done(&mut self, plan: &Plan, answer: &Answer) -> Checked {
         let result = self.model.absorb(plan, answer);
         self.place(result, &plan.op.to_string())?;
+        let target = self.model.slot(plan.op.process, plan.op.a as usize % SLOTS);
+        if plan.op.verb == Verb::Accept && answer.result >= 0 && target.is_none() {
+            // A connection that the script has not made.
+            self.pair.ask(plan.op.process, &Request::new(Call::Reset, &[answer.result]))?;
+        }
         if plan.op.verb == Verb::Listen && answer.result == 0 {
             self.note_port(plan)?;
         }
@@ -261,6 +278,20 @@ impl Run<'_> {
 
     /// Notes that a call is pending in its direction, or no more.
     pub(crate) fn occupy(&mut self, plan: &Plan, is_pending: bool) {
+        if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait | Verb::Accept) {
+            let awaited = match plan.op.verb {
+                Verb::Accept => &mut self.model.accepting,
+                _ => &mut self.model.awaited,
+            };
+            for file in &plan.files {
+                if is_pending {
+                    awaited.push(*file);
+                } else if let Some(at) = awaited.iter().position(|awaited| awaited == file) {
+                    awaited.swap_remove(at);
+                }
+            }
+            return;
+        }
         let Some(end) = plan.end else { return };
         if plan.op.verb == Verb::Execute {
             self.model.processes[plan.op.process].is_executing = is_pending;
@@ -347,6 +378,10 @@ impl Run<'_> {
 
     /// Lets whoever has the other end of the connection ask for its events.
     fn poke(&mut self, plan: &Plan) -> Checked {
+        // Only a library that takes connections through memory may need it.
+        if self.model.is_plain {
+            return Ok(());
+        }
         let mut connections: Vec<usize> = plan.end.map(|(of, _)| of).into_iter().collect();
         connections
             .extend(plan.files.iter().filter_map(|file| self.model.end(*file)).map(|at| at.0));
@@ -368,6 +403,9 @@ impl Run<'_> {
     fn repeat(&mut self, plan: &Plan, wanted: &Answer, found: Answer) -> Checked<Answer> {
         let mut request = plan.request.clone();
         (request.threaded, request.wait) = (false, Duration::ZERO);
+        if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) {
+            request.arguments[1] = 0;
+        }
         let continues = plan.op.verb == Verb::Read && found.result > 0 && !peeks(plan.op);
         if continues {
             // Only a function with flags can be kept from blocking.
@@ -384,6 +422,7 @@ impl Run<'_> {
         again.signals += found.signals;
         if continues {
             if again.result <= 0 {
+                self.model.absorb_error(plan, &again);
                 return Ok(found);
             }
             self.outcome.rules.used(Rule::StreamSegments);
@@ -493,6 +532,15 @@ impl Run<'_> {
         }
         Ok(reply)
     }
+}
+
+/// Whether an operation makes a host send something that another operation may meet.
+fn sends(verb: Verb) -> bool {
+    use Verb::{Accept, Close, Connect, Duplicate, Exit, Kill, Read, SetOption, Shutdown, Write};
+    matches!(
+        verb,
+        Accept | Close | Connect | Duplicate | Exit | Kill | Read | SetOption | Shutdown | Write
+    )
 }
 
 /// Both lists of data and events, with the events of equal data together.

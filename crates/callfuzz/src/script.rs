@@ -10,6 +10,11 @@ pub(crate) const SLOTS: usize = 8;
 pub(crate) const PROCESSES: usize = 4;
 /// Where the second process has a listening socket from the beginning.
 pub(crate) const LISTENER: usize = SLOTS - 1;
+/// The option that tells the state of a connection.
+pub(crate) const TCP_STATE: u32 = 12;
+/// What stands for a port of the first process on which it does not listen; one more is the second
+/// process's.
+pub(crate) const REFUSED: usize = 2 * SLOTS;
 
 words! {
     /// How a connection is made that a case begins with.
@@ -30,7 +35,8 @@ words! {
         Bind = "bind",
         /// Listens with a backlog of `a`.
         Listen = "listen",
-        /// Connects to the listener in slot `a` (8 for each process).
+        /// Connects to the listener in slot `a` (8 for each process); 16 and 17: to a port of the
+        /// first or second process that refuses, also on a socket that is connected.
         Connect = "connect",
         /// Accepts into slot `a`; `b`: 0 without address, 1 with it, 2 by accept4 (plus 16 for
         /// nonblocking, plus 32 for close-on-exec).
@@ -42,7 +48,7 @@ words! {
         /// sendmsg, syscall, sendfile, splice. Flags: 16 DONTWAIT, 32 MORE, 64 NOSIGNAL, 128 OOB.
         Write = "write",
         /// Asks for the events `a`. The lowest 4 bits of `b` say how: poll, ppoll, select, pselect;
-        /// 16 asks for all slots of the process.
+        /// 16 asks for all slots of the process, 32 waits.
         Poll = "poll",
         /// Makes an epoll set.
         EpollCreate = "epoll-create",
@@ -52,7 +58,7 @@ words! {
         EpollModify = "epoll-modify",
         /// Takes slot `a` out.
         EpollDelete = "epoll-delete",
-        /// Asks the set, without waiting.
+        /// Asks the set; waits if `a` is 1.
         EpollWait = "epoll-wait",
         /// Shuts down reading (`a` is 0), writing (1) or both (2).
         Shutdown = "shutdown",

@@ -414,12 +414,14 @@ ssize_t mtcp_read(mctx_t mctx, int sockid, void *buf, size_t len);
 
 /*
  * Like mtcp_read(), with flags as in recv(2): MSG_PEEK leaves the data where it is, MSG_DONTWAIT
- * does not block, MSG_WAITALL waits until all of len is there or the stream ends.
+ * does not block, MSG_WAITALL waits until all of len is there or the stream ends, MSG_OOB takes
+ * the urgent byte (tcp(7)).
  *
  * Returns as mtcp_read().
  *
  * Errors:
  *   EOPNOTSUPP  another flag
+ *   EINVAL      MSG_OOB: there is no urgent byte, or it was taken
  *   EAGAIN, ENOTCONN, ...  as mtcp_read()
  */
 ssize_t mtcp_recv(mctx_t mctx, int sockid, void *buf, size_t len, int flags);
@@ -448,9 +450,8 @@ ssize_t mtcp_readv(mctx_t mctx, int sockid, const struct iovec *iov, int num_iov
  * Errors:
  *   EBADF     it is the reading end of a pipe
  *   EAGAIN    there is no room, and the socket does not block, or SO_SNDTIMEO is over
- *   ENOTCONN  it is not connected
- *   EPIPE     this side has ended its direction, or the connection has failed and that was told;
- *             of a pipe, the reading end is closed
+ *   EPIPE     it is not connected, this side has ended its direction, or the connection has failed
+ *             and that was told; of a pipe, the reading end is closed
  *   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; told once
  *   EINVAL    it is an epoll, or len is above SSIZE_MAX
  */
@@ -463,7 +464,7 @@ ssize_t mtcp_write(mctx_t mctx, int sockid, const void *buf, size_t len);
  *
  * Errors:
  *   EINVAL  num_iov is out of range, or the lengths are above SSIZE_MAX together
- *   EAGAIN, ENOTCONN, ...  as mtcp_write()
+ *   EAGAIN, EPIPE, ...  as mtcp_write()
  */
 ssize_t mtcp_writev(mctx_t mctx, int sockid, const struct iovec *iov, int num_iov);
 

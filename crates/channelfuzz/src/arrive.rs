@@ -219,8 +219,9 @@ impl Run<'_> {
         if self.lacks_file(&self.requests[id], errno) {
             return Ok(());
         }
+        let is_early = self.requests[id].is_early && errno == libc::ENOTCONN;
         let link = &mut self.links[member / 2];
-        if !semantics::may_fail(link.kind, what, &link.state, errno) {
+        if !is_early && !semantics::may_fail(link.kind, what, &link.state, errno) {
             let class = format!("unexpected errno {errno} of {what:?} on {}", link.kind.text());
             let text = format!("state {:?}", link.state);
             return Err(self.failure(id, &class, text));

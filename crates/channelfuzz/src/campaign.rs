@@ -3,9 +3,11 @@
 
 use crate::compare::compare;
 use crate::generate;
+use crate::road::Way;
 use crate::rules::Rule;
 use crate::run::{Outcome, Pace, run};
 use crate::script::Script;
+use crate::stacks::Stacks;
 use fuzzkit::{Failure, Finding, Limit, RuleCounts, RuleSet, Watch, for_seeds, shrink_case};
 use megapipe::DriverChoice;
 
@@ -19,19 +21,30 @@ const CONFIRMATIONS: usize = 1;
 const DRIVERS: [DriverChoice; 2] = [DriverChoice::Uring, DriverChoice::Epoll];
 
 /// Which drivers a campaign runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Drivers {
     /// One, which is checked by itself.
     One(DriverChoice),
-    /// Both, which are compared, too.
+    /// Both of the kernel's, which are compared, too.
     Both,
+    /// The user-level stack in each mode of its engine, each of which is compared with the kernel.
+    Stacks(Stacks),
 }
 
 impl Drivers {
-    fn list(self) -> Vec<DriverChoice> {
+    /// The ways of a script; the last one is what the others are compared with.
+    fn ways(&self) -> Vec<Way> {
         match self {
-            Drivers::One(driver) => vec![driver],
-            Drivers::Both => DRIVERS.to_vec(),
+            Drivers::One(driver) => vec![Way::of_kernel(*driver)],
+            Drivers::Both => DRIVERS.map(Way::of_kernel).to_vec(),
+            Drivers::Stacks(_) => Stacks::ways(),
+        }
+    }
+
+    fn script(&self, seed: u64) -> Script {
+        match self {
+            Drivers::Stacks(_) => generate::tcp_script(seed),
+            _ => generate::script(seed),
         }
     }
 }
@@ -65,7 +78,7 @@ impl Campaign {
     /// many, or `findings_max` have failed.
     pub fn run_seeds(&mut self, seed: u64, limit: Limit) {
         for_seeds(seed, limit, |seed| {
-            self.run_script(&generate::script(seed));
+            self.run_script(&self.drivers.script(seed));
             self.report.findings.len()
         });
     }
@@ -97,8 +110,8 @@ impl Campaign {
         let Err(failure) = first else { return Ok(()) };
         for _ in 0..CONFIRMATIONS {
             match self.attempt(script, Pace::SLOW, false) {
-                Err(again) if again.class == failure.class || !is_timing(&failure) => {}
-                _ if !is_timing(&failure) => {}
+                Err(again) if again.class == failure.class || !self.is_timing(&failure) => {}
+                _ if !self.is_timing(&failure) => {}
                 _ => {
                     self.report.rules.used(Rule::NotRepeated);
                     return Ok(());
@@ -111,9 +124,10 @@ impl Campaign {
     fn attempt(&mut self, script: &Script, pace: Pace, counts: bool) -> Result<(), Failure> {
         let mut outcomes: Vec<Outcome> = Vec::new();
         let mut used = RuleCounts::default();
-        for driver in self.drivers.list() {
-            let outcome = run(script, driver, pace, &self.watch).map_err(|failure| {
-                let text = format!("{driver:?}: {}", failure.text);
+        let ways = self.drivers.ways();
+        for way in &ways {
+            let outcome = run(script, *way, pace, &self.watch).map_err(|failure| {
+                let text = format!("{}: {}", way.name, failure.text);
                 Failure { text, ..failure }
             })?;
             used.add(&outcome.rules);
@@ -123,8 +137,11 @@ impl Campaign {
             outcomes.push(outcome);
         }
         let mut result = Ok(());
-        if let [left, right] = &outcomes[..] {
-            result = compare(script, [left, right], &mut used);
+        if let ([others @ .., right], [.., last]) = (&outcomes[..], &ways[..]) {
+            for (left, way) in others.iter().zip(&ways) {
+                let compared = compare(script, [way, last], [left, right], &mut used);
+                result = result.and(compared);
+            }
         }
         if counts {
             self.report.rules.add(&used);
@@ -143,11 +160,13 @@ impl Campaign {
     pub fn report(&self) -> &Report {
         &self.report
     }
-}
 
-/// Whether a failure may be one of timing: a difference between drivers, or something that did not
-/// come in time. What a driver does wrong by itself is a fault however seldom it comes.
-fn is_timing(failure: &Failure) -> bool {
-    let class = &failure.class;
-    class.contains("uring") || class.starts_with("call ") || class.starts_with("hang")
+    /// Whether a failure may be one of timing: a difference between drivers, or something that did
+    /// not come in time. What a driver does wrong by itself is a fault however seldom it comes.
+    fn is_timing(&self, failure: &Failure) -> bool {
+        let class = &failure.class;
+        let is_difference = class.contains(", epoll ") || class.starts_with("call ");
+        let may_be_late = !matches!(self.drivers, Drivers::Stacks(_));
+        is_difference || (may_be_late && class.starts_with("hang"))
+    }
 }

@@ -1,6 +1,7 @@
 //! Compares what one script left over both drivers, request by request.
 
 use crate::link::SOCKET_BUFFER_BYTES;
+use crate::road::Way;
 use crate::rules::Rule;
 use crate::run::{Call, Outcome, Request};
 use crate::script::{LinkKind, Script, Verb};
@@ -11,6 +12,7 @@ use std::collections::HashMap;
 /// Compares two runs; what is allowed is counted by rule.
 pub(crate) fn compare(
     script: &Script,
+    ways: [&Way; 2],
     outcomes: [&Outcome; 2],
     rules: &mut RuleCounts<Rule>,
 ) -> Result<(), Failure> {
@@ -20,7 +22,8 @@ pub(crate) fn compare(
     }
     let none = vec![false; script.links.len()];
     let (mut broken_write, diverged) = (none.clone(), none.clone());
-    let (mut reads, mut shared, mut accepts) = (none.clone(), none.clone(), none);
+    let (mut reads, mut shared, mut accepts) = (none.clone(), none.clone(), none.clone());
+    let (shut_early, closed_unread) = (none.clone(), none);
     let mut written = vec![0; script.links.len()];
     for request in outcomes.iter().flat_map(|outcome| &outcome.requests) {
         let link = request.member / 2;
@@ -33,8 +36,19 @@ pub(crate) fn compare(
     }
     // The requests of both drivers were added up.
     let crowded = written.iter().map(|bytes| *bytes > 2 * SOCKET_BUFFER_BYTES).collect();
-    let mut comparison =
-        Comparison { script, rules, diverged, broken_write, crowded, reads, shared, accepts };
+    let mut comparison = Comparison {
+        script,
+        ways,
+        rules,
+        diverged,
+        broken_write,
+        crowded,
+        reads,
+        shared,
+        accepts,
+        closed_unread,
+        shut_early,
+    };
     let [left, right] = outcomes;
     let [theirs, others] = [left, right].map(by_step);
     for at in 0..script.ops.len() {
@@ -43,8 +57,21 @@ pub(crate) fn compare(
             comparison.requests(at, one, other)?;
         }
     }
-    (0..left.ends.len())
-        .try_for_each(|member| comparison.ends(member, left.ends[member], right.ends[member]))
+    let ends = left.ends.iter().zip(&right.ends);
+    ends.enumerate()
+        .try_for_each(|(member, (left, right))| comparison.ends("end of", member, *left, *right))?;
+    for (link, (left, right)) in left.client_ends.iter().zip(&right.client_ends).enumerate() {
+        for (left, right) in left.iter().zip(right) {
+            comparison.client_ends(link, *left, *right)?;
+        }
+    }
+    for (link, was) in left.closed_unread.iter().zip(&right.closed_unread).enumerate() {
+        comparison.closed_unread[link] = *was.0 || *was.1;
+    }
+    let ends = left.peer_ends.iter().zip(&right.peer_ends);
+    ends.enumerate().try_for_each(|(link, (left, right))| {
+        comparison.ends("end at the peer of", 2 * link, *left, *right)
+    })
 }
 
 /// The requests of a run by the operation that filed them.
@@ -54,6 +81,7 @@ fn by_step(outcome: &Outcome) -> HashMap<usize, &Request> {
 
 struct Comparison<'a> {
     script: &'a Script,
+    ways: [&'a Way; 2],
     rules: &'a mut RuleCounts<Rule>,
     /// The links on which the drivers have gone apart.
     diverged: Vec<bool>,
@@ -67,6 +95,10 @@ struct Comparison<'a> {
     accepts: Vec<bool>,
     /// The links whose open file two members have.
     shared: Vec<bool>,
+    /// The links that were closed with unread input.
+    closed_unread: Vec<bool>,
+    /// The links that were shut down before they were connected.
+    shut_early: Vec<bool>,
 }
 
 impl Comparison<'_> {
@@ -94,12 +126,17 @@ impl Comparison<'_> {
             self.diverge(op.member, Rule::Backpressure);
             return Ok(());
         }
+        if op.verb == Verb::Descriptor && left.is_unsupported() && self.is_of_stack(op.member) {
+            self.rules.used(Rule::NoDescriptor);
+            return Ok(());
+        }
         if self.diverged[op.member / 2] || *left == Call::Skipped || *right == Call::Skipped {
             // What there is to call (a held lease, a member that was closed) depends on before.
             self.diverge(op.member, Rule::DivergedState);
             return Ok(());
         }
-        let text = format!("step {at}, {op}: uring gave {left:?}, epoll {right:?}");
+        let [one, other] = self.names();
+        let text = format!("step {at}, {op}: {one} gave {left:?}, {other} {right:?}");
         Err(Failure::new(format!("call {}", op.verb.text()), text))
     }
 
@@ -119,14 +156,16 @@ impl Comparison<'_> {
             return Ok(());
         }
         let (Some(one), Some(other)) = (left.last, right.last) else { return Ok(()) };
+        self.note_early_shutdown(left, right);
         let cancelled = Err(libc::ECANCELED);
-        match (one, other) {
+        let compared = match (one, other) {
             _ if one == other && left.brought == right.brought => Ok(()),
             _ if what.reads() && self.shared[member / 2] => {
                 self.diverge(member, Rule::SharedFile);
                 Ok(())
             }
             _ if what == What::Poll => self.polls(at, left, right),
+            _ if self.is_missed(left, right) => Err(self.difference(at, left, right)),
             _ if (one == cancelled || other == cancelled) && one != other => {
                 self.diverge(member, Rule::CancelRace);
                 Ok(())
@@ -136,7 +175,7 @@ impl Comparison<'_> {
             }
             (Err(libc::EPIPE), Err(libc::ECONNRESET))
             | (Err(libc::ECONNRESET), Err(libc::EPIPE))
-                if what.writes() || what == What::Close =>
+                if (what.writes() || what == What::Close) && !self.is_of_stack(member) =>
             {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
@@ -155,12 +194,60 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::BuffersHeld);
                 Ok(())
             }
-            _ if what.reads() && self.broken_write[member / 2] => {
+            _ if what.reads() && self.broken_write[member / 2] && !self.is_of_stack(member) => {
                 self.diverge(member, Rule::ErrorToldOnce);
                 Ok(())
             }
             _ => Err(self.difference(at, left, right)),
+        };
+        compared.or_else(|failure| self.of_stack(member, failure))
+    }
+
+    /// What may differ over the user-level stack only.
+    fn of_stack(&mut self, member: usize, failure: Failure) -> Result<(), Failure> {
+        let rule = match () {
+            () if self.is_corked(member) => Rule::MoreSentAtOnce,
+            () if self.shut_early[member / 2] => Rule::ShutBeforeConnect,
+            () => return Err(failure),
+        };
+        self.diverge(member, rule);
+        Ok(())
+    }
+
+    /// Whether a request over the stack, or only that over the kernel, was there until the end of
+    /// the run, which cancelled it.
+    fn is_missed(&self, left: &Request, right: &Request) -> bool {
+        let waited =
+            |request: &Request| request.is_ended_late && request.last == Some(Err(libc::ECANCELED));
+        let starved = left.what.reads() && self.holds();
+        self.is_of_stack(left.member) && !starved && waited(left) != waited(right)
+    }
+
+    fn note_early_shutdown(&mut self, left: &Request, right: &Request) {
+        let failed = |request: &Request| request.last == Some(Err(libc::ENOTCONN));
+        let is_early = left.what == What::Disconnect && failed(left) && failed(right);
+        if is_early && self.is_of_stack(left.member) {
+            self.shut_early[left.member / 2] = true;
         }
+    }
+
+    /// Whether a member is the user-level stack's on one way.
+    fn is_of_stack(&self, member: usize) -> bool {
+        self.ways[0].road.is_for_stack && self.kind(member).is_inet_stream()
+    }
+
+    /// Whether something was announced to be followed by more, and the peer is gone.
+    fn is_corked(&self, member: usize) -> bool {
+        let was = |verbs: &[Verb]| {
+            let mut ops = self.script.ops.iter();
+            ops.any(|op| op.member / 2 == member / 2 && verbs.contains(&op.verb))
+        };
+        let gone = [Verb::PeerClose, Verb::PeerReset];
+        self.is_of_stack(member) && was(&[Verb::WriteMore]) && was(&gone)
+    }
+
+    fn names(&self) -> [&'static str; 2] {
+        self.ways.map(|way| way.name)
     }
 
     /// Both succeeded, or failed in the same way, with different amounts.
@@ -226,21 +313,43 @@ impl Comparison<'_> {
         Err(self.difference(at, left, right))
     }
 
-    /// How what comes in has ended.
+    fn client_ends(
+        &mut self,
+        link: usize,
+        left: Option<Result<u64, i32>>,
+        right: Option<Result<u64, i32>>,
+    ) -> Result<(), Failure> {
+        let (end, reset) = (Some(Ok(0)), Some(Err(libc::ECONNRESET)));
+        let ends = [left, right];
+        if self.accepts[link] && (ends == [end, reset] || ends == [reset, end]) {
+            self.rules.used(Rule::AcceptedAhead);
+            return Ok(());
+        }
+        self.ends("end at a client of", 2 * link, left, right)
+    }
+
+    /// How what comes in on one side has ended.
     fn ends(
         &mut self,
+        which: &str,
         member: usize,
         left: Option<Result<u64, i32>>,
         right: Option<Result<u64, i32>>,
     ) -> Result<(), Failure> {
         match (left, right) {
             (Some(one), Some(other)) if one != other => {
-                if self.diverged[member / 2] || self.broken_write[member / 2] {
+                let is_broken = self.broken_write[member / 2] && !self.is_of_stack(member);
+                if self.diverged[member / 2] || is_broken {
                     self.rules.used(Rule::DivergedState);
                     return Ok(());
                 }
+                if self.closed_unread[member / 2] && self.crowded[member / 2] {
+                    self.rules.used(Rule::DiscardedInput);
+                    return Ok(());
+                }
                 let kind = self.kind(member).text();
-                let class = format!("end of {kind}: uring {one:?}, epoll {other:?}");
+                let [left, right] = self.names();
+                let class = format!("{which} {kind}: {left} {one:?}, {right} {other:?}");
                 Err(Failure::new(class, format!("of what comes to member {member}")))
             }
             _ => Ok(()),
@@ -256,9 +365,10 @@ impl Comparison<'_> {
             None => "nothing".to_string(),
         };
         let (one, other) = (describe(left), describe(right));
-        let class = format!("{what:?} on {kind}: uring {one}, epoll {other}");
+        let [first, second] = self.names();
+        let class = format!("{what:?} on {kind}: {first} {one}, {second} {other}");
         let text = format!(
-            "step {at}, {}: uring {:?} ({} in {}), epoll {:?} ({} in {})",
+            "step {at}, {}: {first} {:?} ({} in {}), {second} {:?} ({} in {})",
             self.script.ops[at],
             left.last,
             left.brought,

@@ -1,9 +1,10 @@
 //! The end of a run: everything that has to come comes, and everything is given back.
 
 use crate::arrive::GREETING;
-use crate::link::make;
+use crate::link::{Client, Link, make};
 use crate::model::Delivery;
 use crate::peer::{Got, read_once};
+use crate::road::Road;
 use crate::rules::Rule;
 use crate::run::{Call, Checked, Run};
 use crate::script::{LinkKind, Op, Verb};
@@ -33,6 +34,7 @@ impl Run<'_> {
         self.drain_peers();
         self.check_served()?;
         self.check_descriptors()?;
+        self.check_peers()?;
         self.check_outbound()?;
         self.check_channel()
     }
@@ -44,7 +46,7 @@ impl Run<'_> {
         mut step: impl FnMut(&mut Self) -> Checked,
         is_so: impl Fn(&Self) -> bool,
     ) -> Checked {
-        let until = Instant::now() + self.pace.patience;
+        let until = Instant::now() + self.pace.time_limit;
         loop {
             step(self)?;
             if is_so(self) {
@@ -213,20 +215,27 @@ impl Run<'_> {
         for link in 0..self.links.len() {
             let served = self.served.iter().filter(|served| served.link == link);
             let greeted = served.filter(|served| served.is_greeted).count();
-            let until = Instant::now() + self.pace.patience;
+            let until = Instant::now() + self.pace.time_limit;
             loop {
                 self.links[link].read_clients();
-                let got = |client: &&crate::link::Client| client.got == GREETING && client.is_ended;
+                let got = |client: &&Client| client.got == GREETING && client.end.is_some();
                 let clients = &self.links[link].clients;
                 let found = clients.iter().filter(got).count();
-                if found >= greeted {
+                let is_told = clients.iter().all(|client| client.end.is_some());
+                if found >= greeted && (is_told || !self.links[link].state.channel_gone) {
                     break;
                 }
                 if Instant::now() > until {
-                    let text = format!("{greeted} connections were greeted, {found} clients know");
+                    let untold = clients.iter().filter(|client| client.end.is_none()).count();
+                    let text = format!(
+                        "{greeted} connections were greeted, {found} clients know; {untold} are \
+                         not told of the end"
+                    );
                     return Err(Failure::new("greeting lost", text));
                 }
-                std::thread::sleep(LOOK);
+                if let Some(done) = self.dispatch(LOOK)? {
+                    self.arrive(done)?;
+                }
             }
         }
         Ok(())
@@ -287,6 +296,15 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// The peer of a TCP connection that the channel has left is told of its end.
+    fn check_peers(&mut self) -> Checked {
+        let is_told = |link: &Link| {
+            let waits = link.kind.is_tcp() && link.peer.is_some();
+            !waits || link.peer_end.is_some()
+        };
+        self.until("the end at the peer", Run::pump_writes, |run| run.links.iter().all(is_told))
+    }
+
     /// The peer got what was written.
     fn check_outbound(&mut self) -> Checked {
         for link in &mut self.links {
@@ -315,12 +333,17 @@ impl Run<'_> {
         let idle = |run: &Self| run.channel.outstanding() == 0;
         self.until("the end of withdrawn requests", |_| Ok(()), idle)?;
         let settings = &self.script.settings;
-        let classes = [
-            (LinkKind::Unix, settings.small.0, What::Receive),
-            (LinkKind::UnixDatagram, settings.large.0, What::ReceiveFrom),
+        let (small, large) = (settings.small.0, settings.large.0);
+        let mut classes = vec![
+            (LinkKind::Unix, Road::LOOPBACK, small, What::Receive),
+            (LinkKind::UnixDatagram, Road::LOOPBACK, large, What::ReceiveFrom),
         ];
-        for (kind, count, what) in classes {
-            let leased = self.lease_all(kind, count.into(), what)?;
+        if self.way.road.is_for_stack {
+            // The stack has buffers of its own.
+            classes.push((LinkKind::Tcp, self.way.road, small, What::Receive));
+        }
+        for (kind, road, count, what) in classes {
+            let leased = self.lease_all(kind, road, count.into(), what)?;
             if leased < usize::from(count) {
                 let text = format!("{leased} of {count} buffers for {what:?} can be leased");
                 return Err(Failure::new(format!("buffers lost: {what:?}"), text));
@@ -330,12 +353,21 @@ impl Run<'_> {
     }
 
     /// How many buffers can be leased at once.
-    fn lease_all(&mut self, kind: LinkKind, count: usize, what: What) -> Checked<usize> {
+    fn lease_all(
+        &mut self,
+        kind: LinkKind,
+        road: Road,
+        count: usize,
+        what: What,
+    ) -> Checked<usize> {
         let broken = |text: String| Failure::new("setup", text);
         let number = self.links.len() + usize::from(kind == LinkKind::UnixDatagram);
-        let (mut link, source) =
-            make(kind, self.script.seed, number).map_err(|error| broken(error.to_string()))?;
-        let source = source.ok_or_else(|| broken(format!("{} has no source", kind.text())))?;
+        let (mut link, source) = make(kind, road, self.script.seed, number)
+            .map_err(|error| broken(error.to_string()))?;
+        let mut source = source.ok_or_else(|| broken(format!("{} has no source", kind.text())))?;
+        if road.is_for_stack {
+            source = self.accept_one(&mut link, source)?.into();
+        }
         let handle = self.channel.register(source, 0).map_err(|error| broken(error.to_string()))?;
         if what == What::ReceiveFrom {
             let result = self.channel.receive_from(handle, Repeat::UntilCancelled);
@@ -348,7 +380,7 @@ impl Run<'_> {
                 let result = self.channel.receive(handle, Repeat::Once);
                 result.map_err(|error| broken(error.to_string()))?;
             }
-            match self.dispatch(self.pace.patience)?.map(|done| done.event) {
+            match self.dispatch(self.pace.time_limit)?.map(|done| done.event) {
                 Some(Event::Receive(Ok(lease))) => leases.push(lease),
                 Some(Event::ReceiveFrom(Ok(datagram))) => datagrams.push(datagram),
                 Some(other) => return Err(broken(format!("unexpected: {other:?}"))),
@@ -357,7 +389,7 @@ impl Run<'_> {
         }
         let leased = leases.len() + datagrams.len();
         drop(self.channel.unregister(handle));
-        let until = Instant::now() + self.pace.patience;
+        let until = Instant::now() + self.pace.time_limit;
         while self.channel.outstanding() > 0 && Instant::now() < until {
             if let Some(done) = self.dispatch(LOOK)? {
                 let owner = self.owners.get(&done.handle).copied();

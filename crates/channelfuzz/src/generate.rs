@@ -27,18 +27,51 @@ const KINDS: &[(u64, LinkKind)] = &[
     (2, LinkKind::Wake),
 ];
 
+/// The same for a user-level stack: what it has itself, and some of what the kernel has beside it.
+const STACK_KINDS: &[(u64, LinkKind)] = &[
+    (9, LinkKind::Tcp),
+    (4, LinkKind::Connecting),
+    (4, LinkKind::Outgoing),
+    (6, LinkKind::TcpListener),
+    (2, LinkKind::File),
+    (1, LinkKind::Unix),
+    (1, LinkKind::Udp),
+    (1, LinkKind::PipeIn),
+    (1, LinkKind::Timer),
+    (1, LinkKind::Ticker),
+    (1, LinkKind::Wake),
+];
+
+/// How often an operation is one on an option, where the ways could differ in it.
+const OPTIONS_PERCENT: u64 = 6;
+
 /// The script that belongs to the seed.
 pub fn script(seed: u64) -> Script {
+    script_of(seed, KINDS, 0)
+}
+
+/// The script that belongs to the seed, for a user-level stack.
+pub fn tcp_script(seed: u64) -> Script {
+    script_of(seed, STACK_KINDS, OPTIONS_PERCENT)
+}
+
+fn script_of(seed: u64, kinds: &[(u64, LinkKind)], options_percent: u64) -> Script {
     let mut random = Random::new(seed);
     let settings = settings(&mut random);
     let count = random.range(1, LINKS_MAX);
-    let mut links: Vec<LinkKind> = (0..count).map(|_| random.weighted(KINDS)).collect();
+    let mut links: Vec<LinkKind> = (0..count).map(|_| random.weighted(kinds)).collect();
     // Something to send over the others.
     if count > 1 && random.chance(30) {
         links[0] = LinkKind::File;
     }
     let count = random.range(OPS_MIN, OPS_MAX);
-    let ops = (0..count).map(|_| op(&mut random, &links)).collect();
+    let next = |_| {
+        if options_percent > 0 && random.chance(options_percent) {
+            return option(&mut random, links.len());
+        }
+        op(&mut random, &links)
+    };
+    let ops = (0..count).map(next).collect();
     Script { seed, settings, links, ops }
 }
 
@@ -53,6 +86,13 @@ fn settings(random: &mut Random) -> Settings {
         max_handles: random.pick(&[12, 16, 64]),
         lockstep: random.chance(70),
     }
+}
+
+/// Sets or reads an option.
+fn option(random: &mut Random, links: usize) -> Op {
+    let member = 2 * random.below(links as u64) as usize;
+    let verb = random.pick(&[Verb::SetOption, Verb::GetOption, Verb::GetOption]);
+    Op { verb, member, a: random.below(8) as u32, b: random.below(3) as u32 }
 }
 
 fn op(random: &mut Random, links: &[LinkKind]) -> Op {

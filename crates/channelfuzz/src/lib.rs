@@ -12,6 +12,10 @@
 //! - the drivers against each other, request by request (`compare`). What may differ has a
 //!   [`Rule`], whose uses are counted.
 //!
+//! The same for the channel over the user-level stack of [`mtcp`], in each mode of its engine
+//! ([`Stacks`]), which is compared with the kernel: connections and listeners of TCP, beside what
+//! the kernel's driver has below it. The peer is the kernel in all cases.
+//!
 //! A script runs in lockstep (after each operation, completions are dispatched until none comes) or
 //! loosely; only in lockstep the drivers are compared. A case that fails is shrunk.
 //!
@@ -27,14 +31,19 @@ mod generate;
 mod link;
 mod model;
 mod operate;
+mod options;
 mod peer;
+mod road;
 mod rules;
 mod run;
 mod script;
 mod semantics;
+mod setup;
+mod stacks;
 mod write;
 
 pub use campaign::{Campaign, Drivers, Report};
-pub use generate::script;
+pub use generate::{script, tcp_script};
 pub use rules::Rule;
 pub use script::{LinkKind, Op, Script, Settings, Verb};
+pub use stacks::Stacks;

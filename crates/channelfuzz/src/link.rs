@@ -1,6 +1,7 @@
 //! Makes both ends of a link: the channel's and the peer's.
 
 use crate::model::{Inbound, Outbound, Sent};
+use crate::road::Road;
 use crate::script::LinkKind;
 use crate::semantics::State;
 use fuzzkit::{mix, pattern};
@@ -11,7 +12,7 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::OptionalActions;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -22,13 +23,16 @@ use std::time::Duration;
 pub(crate) const FILE_BYTES: usize = 64 << 10;
 /// Small enough that writes of a script fill them.
 pub(crate) const SOCKET_BUFFER_BYTES: usize = 32 << 10;
+/// As the kernel begins with.
+const PEER_BUFFER_BYTES: usize = 64 << 10;
 
 /// A client of a listener.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) socket: OwnedFd,
     pub(crate) got: Vec<u8>,
-    pub(crate) is_ended: bool,
+    /// How what it reads has ended: 0 or an error.
+    pub(crate) end: Option<Result<u64, i32>>,
     /// Whether its connection has come with its address.
     pub(crate) is_named: bool,
 }
@@ -38,8 +42,12 @@ pub(crate) struct Client {
 pub(crate) struct Link {
     pub(crate) kind: LinkKind,
     pub(crate) state: State,
+    /// Where its TCP connections are.
+    pub(crate) road: Road,
     /// The peer's end; `None` once it is closed, or if it has none.
     pub(crate) peer: Option<OwnedFd>,
+    /// How what the peer reads has ended: 0 or an error.
+    pub(crate) peer_end: Option<Result<u64, i32>>,
     /// Where a channel's socket is to connect to, and the socket that listens there.
     pub(crate) target: Option<(Address, Option<TcpListener>)>,
     /// An address that is bound, but at which no socket listens.
@@ -58,12 +66,19 @@ pub(crate) struct Link {
 }
 
 /// A new link and what the channel is to register, if it does not begin by itself.
-pub(crate) fn make(kind: LinkKind, seed: u64, number: usize) -> io::Result<(Link, Option<Source>)> {
+pub(crate) fn make(
+    kind: LinkKind,
+    road: Road,
+    seed: u64,
+    number: usize,
+) -> io::Result<(Link, Option<Source>)> {
     let stream = mix(seed ^ mix(number as u64 + 1));
     let mut link = Link {
         kind,
         state: State { is_connected: !kind.is_connecting(), ..State::default() },
+        road,
         peer: None,
+        peer_end: None,
         target: None,
         unheard: None,
         waker: None,
@@ -75,10 +90,10 @@ pub(crate) fn make(kind: LinkKind, seed: u64, number: usize) -> io::Result<(Link
         outbound: Outbound { stream: !stream, ..Outbound::default() },
         position: Some(0),
     };
-    let source = if kind == LinkKind::Outgoing {
-        link.await_connection().map(|()| None)?
-    } else {
-        Some(link.connect()?)
+    let source = match kind {
+        LinkKind::Outgoing => link.await_connection().map(|()| None)?,
+        LinkKind::Tcp if road.is_for_stack => Some(link.listen()?),
+        _ => Some(link.connect()?),
     };
     if let Some(peer) = &link.peer {
         rustix::io::ioctl_fionbio(peer, true)?;
@@ -150,11 +165,7 @@ impl Link {
                 shrink(&ours)?;
                 Ok(OwnedFd::from(ours).into())
             }
-            LinkKind::TcpListener => {
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-                self.target = Some((listener.local_addr()?.into(), None));
-                Ok(listener.into())
-            }
+            LinkKind::TcpListener => self.listen(),
             LinkKind::UnixListener => {
                 let name = unique_name()?;
                 let listener = UnixListener::bind_addr(&name)?;
@@ -179,17 +190,38 @@ impl Link {
         }
     }
 
+    /// A listener of the channel's, whose connections are as those of `tcp` links.
+    fn listen(&mut self) -> io::Result<Source> {
+        let listener = TcpListener::bind((self.road.bound, 0))?;
+        shrink(&listener)?;
+        SockRef::from(&listener).set_tcp_nodelay(self.kind == LinkKind::Tcp)?;
+        let mut address = listener.local_addr()?;
+        address.set_ip(IpAddr::V4(self.road.found));
+        self.target = Some((address.into(), None));
+        Ok(listener.into())
+    }
+
     /// Listens at one address, and holds another one at which nothing does.
     fn await_connection(&mut self) -> io::Result<()> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = TcpListener::bind((self.road.peer, 0))?;
+        self.limit_peer(&listener)?;
         listener.set_nonblocking(true)?;
         self.target = Some((listener.local_addr()?.into(), Some(listener)));
         let unheard = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        unheard.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+        unheard.bind(&SocketAddr::from((self.road.peer, 0)).into())?;
         let address = unheard.local_addr()?.as_socket();
         let address = address.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         self.unheard = Some((address.into(), unheard));
         Ok(())
+    }
+
+    /// What the channel writes has to wait for a peer that does not read, wherever the namespace
+    /// has large buffers.
+    fn limit_peer(&self, socket: &impl AsFd) -> io::Result<()> {
+        match self.road.is_for_stack {
+            true => SockRef::from(socket).set_recv_buffer_size(PEER_BUFFER_BYTES),
+            false => Ok(()),
+        }
     }
 
     /// Finds the client with this address whose connection has not come with it yet; true if there
@@ -218,13 +250,20 @@ impl Link {
             _ => return Ok(()),
         };
         let socket = Socket::new(domain, Type::STREAM, None)?;
-        // A UNIX socket would wait for room in the queue.
-        socket.set_nonblocking(domain == Domain::UNIX)?;
-        socket.connect(&name)?;
+        if domain == Domain::IPV4 {
+            self.limit_peer(&socket)?;
+        }
+        // A UNIX socket would wait for room in the queue, and a stack that the channel drives
+        // answers later.
+        let waits = domain == Domain::IPV4 && !self.road.is_for_stack;
+        socket.set_nonblocking(!waits)?;
+        match socket.connect(&name) {
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            result => result?,
+        }
         socket.set_nonblocking(true)?;
         let socket = OwnedFd::from(socket);
-        let (is_ended, is_named) = (false, false);
-        self.clients.push(Client { socket, got: Vec::new(), is_ended, is_named });
+        self.clients.push(Client { socket, got: Vec::new(), end: None, is_named: false });
         Ok(())
     }
 

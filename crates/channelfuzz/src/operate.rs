@@ -33,6 +33,8 @@ impl Run<'_> {
                 return Ok(Call::Done);
             }
             Verb::Join => return self.join(op.member),
+            Verb::PeerConnect => return self.peer_connect(op.member / 2),
+            Verb::PeerDrain => return self.peer_drain(op.member / 2),
             Verb::ConnectTo => return Ok(self.connect_to(op)),
             _ => {}
         }
@@ -58,17 +60,9 @@ impl Run<'_> {
         match op.verb {
             Verb::PeerWrite => _ = link.peer_write(op.a as usize),
             Verb::PeerRead => _ = link.peer_read(op.a as usize),
-            Verb::PeerDrain => _ = link.peer_drain(),
             Verb::PeerEnd => link.peer_end(),
             Verb::PeerClose => link.peer_close(),
             Verb::PeerReset => link.peer_reset(),
-            Verb::PeerConnect => {
-                if link.state.channel_gone {
-                    return Ok(Some(Call::Skipped));
-                }
-                link.add_client()
-                    .map_err(|error| Failure::new("setup", format!("no client: {error}")))?;
-            }
             Verb::PeerWake => {
                 if let Some(waker) = &link.waker {
                     (0..op.a).for_each(|_| waker.wake());
@@ -80,6 +74,26 @@ impl Run<'_> {
         Ok(Some(Call::Done))
     }
 
+    /// The peer reads all there is, and what comes because it has made room.
+    fn peer_drain(&mut self, link: usize) -> Checked<Call> {
+        let is_for_stack = self.links[link].road.is_for_stack && self.links[link].kind.is_tcp();
+        while self.links[link].peer_drain() > 0 && is_for_stack {
+            let flushed = self.channel.flush();
+            flushed.map_err(|error| Failure::new("flush", error.to_string()))?;
+            if self.way.has_thread {
+                std::thread::sleep(self.pace.quiet);
+            }
+        }
+        Ok(Call::Done)
+    }
+
+    fn peer_connect(&mut self, link: usize) -> Checked<Call> {
+        if self.links[link].state.channel_gone {
+            return Ok(Call::Skipped);
+        }
+        self.connect_client(link).map(|()| Call::Done)
+    }
+
     /// Registers a kept descriptor again, or a duplicate.
     fn join(&mut self, member: usize) -> Checked<Call> {
         if self.members[member].handle.is_some() {
@@ -89,6 +103,10 @@ impl Run<'_> {
             return self.register(member, descriptor);
         }
         let first = &self.members[member & !1];
+        let link = &self.links[member / 2];
+        if link.road.is_for_stack && link.kind.is_inet_stream() {
+            return Ok(Call::Skipped);
+        }
         if member.is_multiple_of(2) || self.links[member / 2].kind.is_timer() {
             return Ok(Call::Skipped);
         }
@@ -176,6 +194,7 @@ impl Run<'_> {
                 }
                 Err(error) => Ok(called(Some(error))),
             },
+            Verb::SetOption | Verb::GetOption => Ok(self.use_option(op, handle)),
             Verb::Unregister => self.unregister(op.member, handle),
             Verb::Close => self.end(op.member, handle, Ending::Close),
             Verb::Abort => self.end(op.member, handle, Ending::Abort),
@@ -194,7 +213,10 @@ impl Run<'_> {
             return Err(Failure::new("cookie", text));
         }
         self.accepted[member / 2] += remains.connections.len() as u64;
-        self.members[member].descriptor = remains.descriptor;
+        let link = &self.links[member / 2];
+        // A connection of the stack's ends with its handle, so that the kernel's has to.
+        let is_kept = !(link.road.is_for_stack && link.kind.is_inet_stream());
+        self.members[member].descriptor = remains.descriptor.filter(|_| is_kept);
         self.note_gone(member / 2);
         Ok(Call::Done)
     }

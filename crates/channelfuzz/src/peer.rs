@@ -2,6 +2,7 @@
 
 use crate::link::Link;
 use crate::script::LinkKind;
+use crate::setup::prepare_peer;
 use fuzzkit::pattern;
 use rustix::io::Errno;
 use socket2::SockRef;
@@ -90,9 +91,18 @@ impl Link {
         }
         let mut count = 0;
         while count < limit {
-            let Got::Bytes(bytes) = read_once(peer, limit - count) else { break };
-            count += bytes.len();
-            self.outbound.got.extend_from_slice(&bytes);
+            let end = match read_once(peer, limit - count) {
+                Got::Bytes(bytes) => {
+                    count += bytes.len();
+                    self.outbound.got.extend_from_slice(&bytes);
+                    continue;
+                }
+                Got::Nothing => break,
+                Got::End => Ok(0),
+                Got::Broken(error) => Err(error.raw_os_error()),
+            };
+            self.peer_end.get_or_insert(end);
+            break;
         }
         count
     }
@@ -114,11 +124,17 @@ impl Link {
             && let Ok((stream, _)) = listener.accept()
             && stream.set_nonblocking(true).is_ok()
         {
-            // The peer serves one connection; a later one it closes.
-            if self.peer.is_some() || self.state.peer_closed {
+            // The peer serves one connection; a later one it closes. But the user-level stack ends
+            // a connect that is cancelled, and the connection of the next one takes its place.
+            let is_left = self.road.is_for_stack && self.peer.is_some();
+            if (self.peer.is_some() && !is_left) || self.state.peer_closed {
                 return;
             }
-            let _ = stream.set_nodelay(true);
+            if is_left {
+                self.inbound.written = self.inbound.received;
+                self.peer_end = None;
+            }
+            let _ = prepare_peer(&stream);
             self.peer = Some(stream.into());
         }
     }
@@ -162,16 +178,18 @@ impl Link {
 
     /// Reads what has come for the clients.
     pub(crate) fn read_clients(&mut self) {
-        for client in self.clients.iter_mut().filter(|client| !client.is_ended) {
+        for client in self.clients.iter_mut().filter(|client| client.end.is_none()) {
             loop {
-                match read_once(&client.socket, ROOM_BYTES) {
-                    Got::Bytes(bytes) => client.got.extend_from_slice(&bytes),
-                    Got::Nothing => break,
-                    Got::End | Got::Broken(_) => {
-                        client.is_ended = true;
-                        break;
+                client.end = match read_once(&client.socket, ROOM_BYTES) {
+                    Got::Bytes(bytes) => {
+                        client.got.extend_from_slice(&bytes);
+                        continue;
                     }
-                }
+                    Got::Nothing => None,
+                    Got::End => Some(Ok(0)),
+                    Got::Broken(error) => Some(Err(error.raw_os_error())),
+                };
+                break;
             }
         }
     }

@@ -22,7 +22,8 @@ fuzzkit::rules! {
         PollBesideRead: "A poll and a read of one handle go on side by side: whether the poll \
             looks before the read has taken the data is not determined.",
         AcceptedAhead: "An accept of several connections may take more than were asked for, and \
-            keeps them for the next one; a poll of the listener does not see them.",
+            keeps them for the next one; a poll of the listener does not see them, and if it is \
+            closed, they have an end where those that wait have a reset.",
         SharedFile: "Two members with one open file share what comes: which of them gets a \
             message is not determined.",
         BuffersHeld: "While the application holds leases, a receive may have to wait for a buffer \
@@ -44,6 +45,17 @@ fuzzkit::rules! {
         DeferredClose: "A close, an abort or an unregistration takes effect with the next flush \
             or dispatch at the latest: until then a pending receive may take data from a \
             duplicate of the handle, so that the fuzzer flushes after it.",
+        DiscardedInput: "A close that has to wait for its output discards what comes in, and the \
+            peer sees the end; one that has not resets the connection because of unread input. \
+            Which of both a close with much queued output is depends on when the peer reads.",
+        NoDescriptor: "A connection of the user-level stack has no file of the kernel's behind it: \
+            asking for a descriptor fails with EOPNOTSUPP.",
+        ShutBeforeConnect: "A shutdown of a socket that is not connected fails with ENOTCONN, and \
+            the kernel keeps it for the connection that follows, which cannot send (or ends what \
+            it receives) without a word to the peer; the user-level stack forgets it.",
+        MoreSentAtOnce: "The user-level stack sends what is announced to be followed \
+            (write_more) at once, where the kernel waits for a full segment: a peer that is gone \
+            refuses it, and the connection ends, earlier.",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
     }

@@ -2,11 +2,12 @@
 
 use crate::link::{self, Link};
 use crate::model::Delivery;
+use crate::road::Way;
 use crate::rules::Rule;
 use crate::script::{LinkKind, Op, Script, Verb};
 use crate::semantics::{self, Ending, What};
 use fuzzkit::{Failure, RuleCounts, Watch};
-use megapipe::{BufferClass, Channel, Config, DriverChoice, Handle, Lease};
+use megapipe::{BufferClass, Channel, Config, Handle, Lease};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -17,15 +18,23 @@ pub(crate) struct Pace {
     /// How long nothing has to come for the channel to count as quiet.
     pub(crate) quiet: Duration,
     /// How long anything that has to come may take.
-    pub(crate) patience: Duration,
+    pub(crate) time_limit: Duration,
 }
 
 impl Pace {
     pub(crate) const FAST: Pace =
-        Pace { quiet: Duration::from_micros(200), patience: Duration::from_secs(1) };
+        Pace { quiet: Duration::from_micros(200), time_limit: Duration::from_secs(1) };
     /// To see whether a difference is one of timing.
     pub(crate) const SLOW: Pace =
-        Pace { quiet: Duration::from_millis(15), patience: Duration::from_secs(5) };
+        Pace { quiet: Duration::from_millis(15), time_limit: Duration::from_secs(5) };
+
+    /// The same for a driver that answers from another thread, or for one whose hangs are faults
+    /// however seldom they come.
+    fn of(self, way: &Way) -> Pace {
+        let quiet = if way.has_thread { 4 * self.quiet } else { self.quiet };
+        let time_limit = if way.road.is_for_stack { 5 * self.time_limit } else { self.time_limit };
+        Pace { quiet, time_limit }
+    }
 }
 
 /// More completions in a row than all data of a script can bring.
@@ -42,6 +51,16 @@ pub(crate) enum Call {
     /// Refused for lack of room.
     NoRoom,
     Refused(String),
+    /// The number and the value of an option.
+    Told(i32, Vec<u8>),
+}
+
+impl Call {
+    /// Whether it was refused because there is no such thing here.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        let errno = format!("(os error {})", libc::EOPNOTSUPP);
+        matches!(self, Call::Refused(text) if text.ends_with(&errno))
+    }
 }
 
 /// A request and what came of it.
@@ -53,8 +72,12 @@ pub(crate) struct Request {
     pub(crate) what: What,
     pub(crate) repeats: bool,
     pub(crate) is_cancelled: bool,
+    /// Whether the end of the run cancelled it, and no operation of the script.
+    pub(crate) is_ended_late: bool,
     /// Whether others of its kind were pending when it was filed, which it waits for.
     pub(crate) is_behind: bool,
+    /// Whether it was filed while the link was not connected.
+    pub(crate) is_early: bool,
     /// Whether its handle went before it was complete.
     pub(crate) is_withdrawn: bool,
     pub(crate) completions: u32,
@@ -111,6 +134,12 @@ pub(crate) struct Outcome {
     pub(crate) calls: Vec<Call>,
     pub(crate) requests: Vec<Request>,
     pub(crate) ends: Vec<Option<Result<u64, i32>>>,
+    /// How what the peer of each link reads has ended.
+    pub(crate) peer_ends: Vec<Option<Result<u64, i32>>>,
+    /// The same of each listener's clients.
+    pub(crate) client_ends: Vec<Vec<Option<Result<u64, i32>>>>,
+    /// Whether each link was closed with unread input.
+    pub(crate) closed_unread: Vec<bool>,
     pub(crate) rules: RuleCounts<Rule>,
     pub(crate) operations: u64,
 }
@@ -118,7 +147,7 @@ pub(crate) struct Outcome {
 /// One script over one driver.
 pub(crate) struct Run<'a> {
     pub(crate) script: &'a Script,
-    pub(crate) driver: DriverChoice,
+    pub(crate) way: Way,
     pub(crate) pace: Pace,
     pub(crate) watch: &'a Watch,
     pub(crate) channel: Channel<usize>,
@@ -137,18 +166,14 @@ pub(crate) struct Run<'a> {
 }
 
 /// Runs a script over a driver.
-pub(crate) fn run(
-    script: &Script,
-    driver: DriverChoice,
-    pace: Pace,
-    watch: &Watch,
-) -> Checked<Outcome> {
-    watch.begin(format_args!("{driver:?}: {script}"));
+pub(crate) fn run(script: &Script, way: Way, pace: Pace, watch: &Watch) -> Checked<Outcome> {
+    watch.begin(format_args!("{}: {script}", way.name));
+    let pace = pace.of(&way);
     let before = open_descriptors()?;
-    let outcome = Run::new(script, driver, pace, watch).and_then(Run::complete);
+    let outcome = Run::new(script, way, pace, watch).and_then(Run::complete);
     watch.end();
     let outcome = outcome?;
-    let until = Instant::now() + pace.patience;
+    let until = Instant::now() + pace.time_limit;
     // The kernel closes what a ring has held a little later.
     while open_descriptors()? != before {
         if Instant::now() > until {
@@ -170,16 +195,11 @@ pub(crate) fn open_descriptors() -> Checked<usize> {
 }
 
 impl<'a> Run<'a> {
-    fn new(
-        script: &'a Script,
-        driver: DriverChoice,
-        pace: Pace,
-        watch: &'a Watch,
-    ) -> Checked<Run<'a>> {
+    fn new(script: &'a Script, way: Way, pace: Pace, watch: &'a Watch) -> Checked<Run<'a>> {
         let settings = &script.settings;
         let class = |(count, bytes)| BufferClass { count, bytes };
         let config = Config {
-            driver,
+            driver: way.driver,
             batch: settings.batch,
             completions: 64,
             max_handles: settings.max_handles,
@@ -193,7 +213,7 @@ impl<'a> Run<'a> {
             .map_err(|error| Failure::new("setup", format!("no channel: {error}")))?;
         let mut run = Run {
             script,
-            driver,
+            way,
             pace,
             watch,
             channel,
@@ -209,9 +229,16 @@ impl<'a> Run<'a> {
             at: usize::MAX,
         };
         for (number, kind) in script.links.iter().enumerate() {
-            let (link, source) = link::make(*kind, script.seed, number).map_err(|error| {
+            let made = link::make(*kind, way.road, script.seed, number);
+            let (mut link, source) = made.map_err(|error| {
                 Failure::new("setup", format!("no link {}: {error}", kind.text()))
             })?;
+            let source = match source {
+                Some(listener) if *kind == LinkKind::Tcp && way.road.is_for_stack => {
+                    Some(run.accept_one(&mut link, listener)?.into())
+                }
+                source => source,
+            };
             run.links.push(link);
             run.members.extend([Member::default(), Member::default()]);
             if let Some(source) = source {
@@ -236,9 +263,25 @@ impl<'a> Run<'a> {
         self.at = usize::MAX;
         self.finish()?;
         let ends = self.members.iter().map(|member| member.end).collect();
-        let Run { requests, rules, .. } = self;
+        let peer_ends = self.links.iter().map(|link| link.peer_end).collect();
+        let ends_of =
+            |link: &Link| link.clients.iter().map(|client| client.end).collect::<Vec<_>>();
+        let client_ends = self.links.iter().map(ends_of).collect();
+        let closed_unread = self.links.iter().map(|link| link.state.closed_unread).collect();
+        let Run { requests, rules, links, .. } = self;
+        // An end of the stack's that still waits for its peer's would keep the channel waiting.
+        drop(links);
         let operations = calls.iter().filter(|call| **call != Call::Skipped).count() as u64;
-        Ok(Outcome { calls, requests, ends, rules, operations })
+        Ok(Outcome {
+            calls,
+            requests,
+            ends,
+            peer_ends,
+            closed_unread,
+            client_ends,
+            rules,
+            operations,
+        })
     }
 
     /// Registers what becomes this member.
@@ -276,7 +319,9 @@ impl<'a> Run<'a> {
             what,
             repeats: false,
             is_cancelled: false,
+            is_ended_late: false,
             is_behind,
+            is_early: !self.links[op.member / 2].state.is_connected,
             is_withdrawn: false,
             completions: 0,
             brought: 0,
@@ -364,13 +409,15 @@ impl<'a> Run<'a> {
     pub(crate) fn cancel_pending(&mut self, member: usize, reaches: impl Fn(What) -> bool) {
         for id in &self.members[member].pending {
             let request = &mut self.requests[*id];
-            request.is_cancelled |= reaches(request.what);
+            let is_reached = reaches(request.what);
+            request.is_ended_late |= is_reached && !request.is_cancelled && self.at == usize::MAX;
+            request.is_cancelled |= is_reached;
         }
     }
 
     pub(crate) fn name(&self, member: usize) -> String {
         let kind = self.links[member / 2].kind.text();
-        format!("{kind} (member {member}, {:?})", self.driver)
+        format!("{kind} (member {member}, {})", self.way.name)
     }
 
     /// Sets what is known of a request's write.

@@ -104,6 +104,10 @@ words! {
         Abort = "abort",
         /// Registers a kept descriptor again or a duplicate of the first member's.
         Join = "join",
+        /// Sets the option with the number `a` to the value with the number `b`.
+        SetOption = "set-option",
+        /// Reads the option with the number `a`.
+        GetOption = "get-option",
         /// Asks for another descriptor and drops it.
         Descriptor = "descriptor",
         /// Hands requests to the kernel.
@@ -148,6 +152,11 @@ impl LinkKind {
     /// Whether it is TCP.
     pub(crate) fn is_tcp(self) -> bool {
         self == LinkKind::Tcp || self.is_connecting()
+    }
+
+    /// Whether it is of those that a user-level stack may have.
+    pub(crate) fn is_inet_stream(self) -> bool {
+        self.is_tcp() || self == LinkKind::TcpListener
     }
 
     /// Whether the channel makes the connection.

@@ -33,6 +33,17 @@ pub(crate) unsafe fn from_c(address: *const sockaddr, size: socklen_t) -> Option
     None
 }
 
+/// Whether an address is none (`AF_UNSPEC`), by which connect(2) ends a connection.
+///
+/// # Safety
+/// As for [`from_c`].
+pub(crate) unsafe fn is_none(address: *const sockaddr, size: socklen_t) -> bool {
+    // SAFETY: the family is within the size; C's alignment may be less than Rust's.
+    size as usize >= size_of::<libc::sa_family_t>()
+        && !address.is_null()
+        && unsafe { (&raw const (*address).sa_family).read_unaligned() } == 0
+}
+
 use core::ffi::c_int;
 
 /// Writes an address, cut to the room, as getsockname(2) does.
@@ -85,6 +96,20 @@ pub(crate) fn unmapped(address: SocketAddr) -> (SocketAddr, bool) {
     (address, false)
 }
 
+/// Whether the kernel would take an address for this socket: it is of its family, and, if it is a
+/// mapped one, IPV6_V6ONLY does not refuse it. What it would not take, it refuses best itself.
+pub(crate) fn suits(fd: c_int, address: SocketAddr) -> bool {
+    let mut family: c_int = 0;
+    let mut size = size_of_val(&family) as socklen_t;
+    let at = (&raw mut family).cast();
+    // SAFETY: the room is as large as `size` says.
+    let known =
+        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, &raw mut size) } == 0;
+    let wanted = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mapped = unmapped(address).1;
+    known && family == wanted && !(mapped && crate::adopt::is_ipv6_only(fd))
+}
+
 /// The way back.
 pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
     match address {
@@ -102,8 +127,9 @@ pub(crate) fn of_stack() -> Vec<IpAddr> {
     config.addresses.iter().map(|(address, _)| *address).collect()
 }
 
-/// Whether a connection to `remote` leaves through the stack's interface. Where the addresses are
-/// shared, the kernel's routes decide, else the networks and routes of the configuration.
+/// Whether a connection to `remote` goes through the stack: it loops back in it or leaves through
+/// its interface. Where the addresses are shared, the kernel has the own ones and its routes decide
+/// on others, else the networks and routes of the configuration.
 pub(crate) fn leads_through_stack(remote: IpAddr) -> bool {
     let Some(config) = settings::config() else { return false };
     if remote.is_loopback() || remote.is_unspecified() || remote.is_multicast() {
@@ -111,7 +137,7 @@ pub(crate) fn leads_through_stack(remote: IpAddr) -> bool {
     }
     let own = of_stack();
     if own.contains(&remote) {
-        return false;
+        return config.ownership == Ownership::Own;
     }
     if config.ownership == Ownership::Shared {
         return kernel_source(remote).is_some_and(|source| own.contains(&source));

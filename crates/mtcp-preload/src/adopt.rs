@@ -1,17 +1,20 @@
 //! How a socket of the kernel becomes the stack's.
 
 use crate::outcome::Outcome;
-use crate::state::{Guard, World};
-use crate::table::{self, Kind};
-use crate::{epoll, report};
+use crate::state::{EarlyWatch, Guard, Socket, World};
+use crate::table::{self, Handle, Kind};
+use crate::{epoll, listener, report};
 use core::ffi::c_int;
 use libc::socklen_t;
 use mtcp::{Descriptor, Family};
 
 /// Options that are taken over as they are.
-const OPTIONS: [(c_int, c_int); 11] = [
+const OPTIONS: [(c_int, c_int); 16] = [
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
@@ -21,7 +24,12 @@ const OPTIONS: [(c_int, c_int); 11] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
 ];
+
+/// What the kernel tells of TCP_MAXSEG as long as it was not set.
+const DEFAULT_SEGMENT: i32 = 536;
 
 /// Which buffers the application has set: bit 0 sending, bit 1 receiving (linux/socket.h).
 const SO_BUF_LOCK: c_int = 72;
@@ -31,12 +39,7 @@ const SO_BUF_LOCK: c_int = 72;
 ///
 /// # Errors
 /// `ENETDOWN`: there is no stack to be had; `EMFILE`.
-pub(crate) fn adopt(
-    guard: &mut Guard,
-    fd: c_int,
-    family: Family,
-    mapped: bool,
-) -> Outcome<Descriptor> {
+pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) -> Outcome<Handle> {
     // SAFETY: plain numbers.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
     let nonblocking = flags & libc::O_NONBLOCK != 0;
@@ -45,17 +48,60 @@ pub(crate) fn adopt(
     // Blocking is this library's business; the stack must never sleep with the lock held.
     world.context.set_nonblocking(descriptor, true)?;
     take_options(world, fd, descriptor);
-    world.enter(fd, descriptor, (family, nonblocking, mapped));
+    let handle = world.enter(fd, descriptor, Socket { nonblocking, mapped, family, kernel: None });
     report::note(format_args!("descriptor {fd} is the stack's socket {}", descriptor.0));
-    epoll::move_early_watches(guard, fd)?;
-    Ok(descriptor)
+    let twins = epoll::take_twins(guard, fd);
+    let is_twin = |twin: &c_int| *twin != fd && is_same(fd, *twin);
+    let twins: Vec<c_int> = twins.into_iter().filter(is_twin).collect();
+    for &twin in &twins {
+        guard.world()?.duplicate(twin, Kind::Socket(handle))?;
+    }
+    for number in [fd].into_iter().chain(twins) {
+        epoll::move_early_watches(guard, number)?;
+    }
+    Ok(handle)
 }
 
-/// Gives a socket back that could not be bound or connected after all.
-pub(crate) fn disown(guard: &mut Guard, fd: c_int, descriptor: Descriptor) {
-    if let Ok(world) = guard.world() {
-        world.release(fd, descriptor);
+/// The kernel's socket behind a listener goes on listening beside it, for what watched it before,
+/// too.
+///
+/// # Errors
+/// `EMFILE`; those of epoll_ctl(2).
+pub(crate) fn keep_listening(
+    guard: &mut Guard,
+    fd: c_int,
+    socket: Handle,
+    watches: &[(EarlyWatch, bool)],
+) -> Outcome<()> {
+    let kernel = listener::own_descriptor(fd)?;
+    guard.world()?.socket(socket)?.kernel = Some(kernel);
+    epoll::watch_listener(watches, kernel)
+}
+
+/// Whether a number is still that of the same socket of the kernel, which is not the stack's yet:
+/// it may have been closed unseen.
+fn is_same(fd: c_int, twin: c_int) -> bool {
+    let file = |fd: c_int| {
+        // SAFETY: plain data, which the call fills.
+        unsafe {
+            let mut status: libc::stat = std::mem::zeroed();
+            (libc::fstat(fd, &raw mut status) == 0).then_some((status.st_dev, status.st_ino))
+        }
+    };
+    table::kind(twin) == Kind::Fresh && file(fd).is_some() && file(fd) == file(twin)
+}
+
+/// Gives a socket back that could not be bound or connected after all, by all its numbers.
+pub(crate) fn disown(guard: &mut Guard, socket: Handle) {
+    let own = |(fd, kind)| (kind == Kind::Socket(socket)).then_some(fd);
+    let numbers: Vec<c_int> = table::known(0, c_int::MAX).filter_map(own).collect();
+    let Ok(world) = guard.world() else { return };
+    for &fd in &numbers {
+        world.release(socket);
         table::set(fd, Kind::Fresh);
+    }
+    if numbers.len() > 1 {
+        guard.state().twins.push(numbers);
     }
 }
 
@@ -68,6 +114,10 @@ fn take_options(world: &mut World, fd: c_int, descriptor: Descriptor) {
         }
     }
     let mut room = [0u8; 4];
+    let segment = kernel_option(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mut room);
+    if segment.is_some() && i32::from_ne_bytes(room) != DEFAULT_SEGMENT {
+        let _ = world.context.setsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &room);
+    }
     let locked = kernel_option(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &mut room)
         .map_or(0, |_| i32::from_ne_bytes(room));
     for (bit, name) in [(1, libc::SO_SNDBUF), (2, libc::SO_RCVBUF)] {

@@ -3,6 +3,57 @@
 use crate::state;
 use crate::table::{self, Kind};
 use core::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+/// The process that this memory belongs to.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// A page that the kernel clears in every child with a memory of its own (MADV_WIPEONFORK): such a
+/// child finds itself out, whatever call it was made by. True: not wiped.
+static PAGE: AtomicPtr<AtomicBool> = AtomicPtr::new(ptr::null_mut());
+
+/// Runs before the program's own code.
+pub(crate) fn start() {
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+    // SAFETY: sysconf takes a plain number.
+    let bytes = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let (protection, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, wherever the kernel likes; without it only fork(3) is known of.
+    let page = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    // SAFETY: the page is ours.
+    if page != libc::MAP_FAILED && unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) } == 0
+    {
+        PAGE.store(page.cast(), Ordering::Release);
+        mark();
+    }
+}
+
+fn page() -> Option<&'static AtomicBool> {
+    // SAFETY: null, or the page, which stays mapped; any byte of it is 0 or 1.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+}
+
+fn mark() {
+    if let Some(page) = page() {
+        page.store(true, Ordering::Relaxed);
+    }
+}
+
+/// In a child that was made without fork(3) (by clone(2), by number), does what is done in any
+/// child, the first time.
+pub(crate) fn notice() {
+    if page().is_some_and(|page| !page.load(Ordering::Relaxed)) {
+        in_child();
+    }
+}
+
+/// Whether the memory is this process's own: a child of vfork(2) works in its parent's, and must
+/// change nothing of it.
+pub(crate) fn is_own_process() -> bool {
+    notice();
+    OWNER.load(Ordering::Relaxed) == std::process::id()
+}
 
 pub(crate) extern "C" fn before() {
     state::hold();
@@ -15,6 +66,8 @@ pub(crate) extern "C" fn in_parent() {
 /// A child that kept descriptors of the device would keep the interface from being given back when
 /// the parent ends.
 pub(crate) extern "C" fn in_child() {
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+    mark();
     for fd in state::inherit() {
         // SAFETY: the descriptor is the stack's, which this process does not have.
         unsafe { real::close(fd) };

@@ -3,8 +3,8 @@
 //! The library stands in front of the C library (LD_PRELOAD, as `mtcp run` arranges). A socket
 //! begins as the kernel's. It becomes the stack's when it is bound to an address of the stack,
 //! listens on all addresses, or connects to where the stack's interface leads; from then on every
-//! call on its number goes to the stack, and the kernel's socket behind it, which was never
-//! connected, keeps the number. The invariants:
+//! call on its number goes to the stack, and the kernel's socket behind it, which is never
+//! connected, keeps the number. On all addresses it listens, too (`listener`). The invariants:
 //!
 //! - A descriptor that is not the stack's costs one look (`table`) and goes to the kernel.
 //! - One lock (`state`) is around the stack's sockets. Nobody holds it while sleeping, and what the
@@ -25,7 +25,9 @@ mod adopt;
 mod epoll;
 mod fork;
 mod hooks;
+mod listener;
 mod outcome;
+mod peer_reset;
 mod poll;
 mod report;
 mod select;
@@ -34,10 +36,12 @@ mod signals;
 mod state;
 mod stream;
 mod table;
+mod vectors;
 mod wait;
 
 /// Runs before the program's own code.
 extern "C" fn start() {
+    fork::start();
     settings::start();
     // SAFETY: the functions are ours and have the right signatures.
     unsafe {

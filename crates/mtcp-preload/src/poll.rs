@@ -1,9 +1,10 @@
 //! poll(2) over sockets of the stack and descriptors of the kernel.
 
+use crate::listener;
 use crate::outcome::{Outcome, check};
-use crate::state::World;
-use crate::table::{self, Kind};
-use crate::wait::{self, Deadline, Interrupted};
+use crate::state::{self, World};
+use crate::table::{self, Handle, Kind};
+use crate::wait::{self, Deadline, Held, Interrupted};
 use core::ffi::c_short;
 use libc::{nfds_t, pollfd, sigset_t};
 use mtcp::Events;
@@ -11,6 +12,8 @@ use mtcp::Events;
 /// Events that poll(2) reports unasked.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP;
 const NORMAL_IN: c_short = libc::POLLIN | libc::POLLRDNORM;
+/// What the kernel is not asked about.
+const NOTHING: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
 const NORMAL_OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
 /// Whether the stack has a part in any of the descriptors.
@@ -28,20 +31,33 @@ pub(crate) fn poll(
     deadline: Deadline,
     mask: *const sigset_t,
 ) -> Outcome<usize> {
-    // Sockets of the stack are none of the kernel's business.
-    let kernel: Vec<pollfd> = list
-        .iter()
-        .map(|entry| match table::kind(entry.fd) {
-            Kind::Socket(_) | Kind::Inherited => pollfd { fd: -1, events: 0, revents: 0 },
-            _ => pollfd { revents: 0, ..*entry },
-        })
-        .collect();
-    let found = wait::until(deadline, &kernel, Interrupted::Ends(mask), |world| {
+    let (kernel, _held) = kernel_part(list);
+    let found = wait::until(deadline, None, &kernel, Interrupted::Ends(mask), |world| {
         world.context.turn()?;
         let count = look(world, list, &kernel)?;
         Ok((count > 0).then_some(count))
     })?;
     Ok(found.unwrap_or(0))
+}
+
+/// Sockets of the stack are none of the kernel's business, but for what listens beside them, which
+/// is kept for as long as the call takes.
+fn kernel_part(list: &[pollfd]) -> (Vec<pollfd>, Vec<Held>) {
+    let mut held = Vec::new();
+    let mut guard = listener::are_any().then(|| state::lock_quietly().ok()).flatten();
+    let mut question = |entry: &pollfd| match table::kind(entry.fd) {
+        Kind::Socket(socket) => match guard.as_mut().and_then(|it| listener::beside(it, socket)) {
+            Some((kernel, hold)) => {
+                held.push(hold);
+                pollfd { fd: kernel, revents: 0, ..*entry }
+            }
+            None => NOTHING,
+        },
+        Kind::Inherited => NOTHING,
+        _ => pollfd { revents: 0, ..*entry },
+    };
+    let kernel = list.iter().map(&mut question).collect();
+    (kernel, held)
 }
 
 fn look(world: &mut World, list: &mut [pollfd], kernel: &[pollfd]) -> Outcome<usize> {
@@ -53,13 +69,13 @@ fn look(world: &mut World, list: &mut [pollfd], kernel: &[pollfd]) -> Outcome<us
     let mut count = 0;
     for (entry, asked) in list.iter_mut().zip(asked) {
         entry.revents = match table::kind(entry.fd) {
-            Kind::Socket(descriptor) => {
-                let ready = world.context.readiness(descriptor).unwrap_or(Events::HANG_UP);
-                expand(ready) & (entry.events | ALWAYS)
+            Kind::Socket(socket) => {
+                let ready = readiness(world, socket).unwrap_or(Events::HANG_UP);
+                asked.revents | expand(ready) & (entry.events | ALWAYS)
             }
             Kind::Inherited => libc::POLLERR | libc::POLLHUP,
             Kind::Shadowed(shadow) => {
-                let ready = world.context.readiness(shadow).unwrap_or_default();
+                let ready = readiness(world, shadow).unwrap_or_default();
                 asked.revents | expand(ready) & entry.events
             }
             _ => asked.revents,
@@ -67,6 +83,11 @@ fn look(world: &mut World, list: &mut [pollfd], kernel: &[pollfd]) -> Outcome<us
         count += usize::from(entry.revents != 0);
     }
     Ok(count)
+}
+
+fn readiness(world: &mut World, of: Handle) -> Outcome<Events> {
+    let descriptor = world.check(of)?;
+    world.context.readiness(descriptor)
 }
 
 /// With the normal-priority names of the same events; the others have one value in both calls.

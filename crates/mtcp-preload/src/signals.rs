@@ -54,8 +54,7 @@ impl SignalWatch {
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: the set is valid, and no descriptor is to change.
         let fd = unsafe { libc::signalfd(-1, &without(blocked), flags) };
-        outcome::check(fd)?;
-        table::set(fd, Kind::Internal);
+        let fd = table::hide(outcome::check(fd)?);
         // SAFETY: the descriptor is new and nobody else's.
         let descriptor = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(SignalWatch { descriptor, blocked: *blocked })

@@ -1,31 +1,50 @@
 //! The stack of this process, and the one lock around it.
 
 use crate::outcome::{Outcome, failure};
-use crate::table::{self, Kind};
+use crate::table::{self, Handle, Kind};
 use crate::wait::Waker;
-use crate::{fork, report, settings};
+use crate::{address, fork, listener, peer_reset, report, settings};
 use core::ffi::c_int;
+use mtcp::config::Mode;
+use mtcp::peer_reset::SharedConnections;
 use mtcp::{Context, Descriptor, Family, Mtcp};
 use std::cell::UnsafeCell;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// What the library knows of a socket besides the stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Socket {
-    /// Numbers that name it.
-    uses: u32,
     pub(crate) nonblocking: bool,
     /// It was opened for IPv6 and has an IPv4 address.
     pub(crate) mapped: bool,
     pub(crate) family: Family,
+    /// The kernel's listener beside it, by a descriptor of this library's own.
+    pub(crate) kernel: Option<c_int>,
+}
+
+/// What has one of the stack's numbers.
+#[derive(Debug, Default)]
+struct Entry {
+    /// See [`Handle`].
+    generation: u32,
+    /// Descriptors that name it, and calls that sleep on it; with the last one it is closed.
+    uses: u32,
+    /// None: it is an epoll.
+    socket: Option<Socket>,
+    /// The next call asks the kernel's part of this epoll or listener first.
+    kernel_first: bool,
 }
 
 /// A running stack.
 pub(crate) struct World {
     pub(crate) context: Context,
-    sockets: Vec<Option<Socket>>,
+    /// The stack has a thread of its own.
+    paired: bool,
+    entries: Vec<Entry>,
     /// Threads that sleep.
     sleepers: Vec<Arc<Waker>>,
     /// What tells that the context has something to do.
@@ -36,6 +55,8 @@ pub(crate) struct World {
     internal: Vec<c_int>,
     /// Always readable; see [`crate::epoll`].
     pub(crate) kick: c_int,
+    /// The open connections, for the process that resets them if this one is killed.
+    shared: Option<SharedConnections>,
 }
 
 /// What has become of the stack.
@@ -61,6 +82,9 @@ pub(crate) struct EarlyWatch {
 pub(crate) struct State {
     phase: Phase,
     pub(crate) early: Vec<EarlyWatch>,
+    /// Duplicates of epolls that have no shadow yet and of sockets that are not the stack's yet,
+    /// each group of one epoll or socket.
+    pub(crate) twins: Vec<Vec<c_int>>,
 }
 
 struct Lock {
@@ -80,28 +104,42 @@ const NEW_MUTEX: libc::pthread_mutex_t = libc::PTHREAD_ERRORCHECK_MUTEX_INITIALI
 
 static LOCK: Lock = Lock {
     mutex: UnsafeCell::new(NEW_MUTEX),
-    state: UnsafeCell::new(State { phase: Phase::Unused, early: Vec::new() }),
+    state: UnsafeCell::new(State { phase: Phase::Unused, early: Vec::new(), twins: Vec::new() }),
 };
 
 /// The lock, held.
 pub(crate) struct Guard {
-    /// Whether sleepers must look again.
+    /// Whether sleepers must look again whatever has come.
     pub(crate) tells: bool,
+    /// What the engine has told was taken.
+    fresh: bool,
 }
 
-/// Takes the lock.
+/// Takes the lock, for a call that may change what others wait for.
 ///
 /// # Errors
 /// `EDEADLK`: this thread has it, so this is a signal handler.
 pub(crate) fn lock() -> Outcome<Guard> {
+    fork::notice();
     // SAFETY: the mutex lives for ever.
     match unsafe { libc::pthread_mutex_lock(LOCK.mutex.get()) } {
-        0 => Ok(Guard { tells: true }),
+        0 => Ok(Guard { tells: true, fresh: false }),
         number => {
             report::note(format_args!("a signal handler used a socket of the stack: EDEADLK"));
             failure(number)
         }
     }
+}
+
+/// Takes the lock, for a call after which others find nothing new but what it took from the engine.
+///
+/// # Errors
+/// As [`lock`].
+pub(crate) fn lock_quietly() -> Outcome<Guard> {
+    let mut guard = lock()?;
+    // Without a thread of its own the stack is moved by who sleeps, and must be.
+    guard.tells = guard.world().is_ok_and(|world| !world.paired);
+    Ok(guard)
 }
 
 impl Guard {
@@ -115,8 +153,14 @@ impl Guard {
     /// # Errors
     /// `ENOTCONN`: there is none any more.
     pub(crate) fn world(&mut self) -> Outcome<&mut World> {
+        let is_fresh = std::mem::replace(&mut self.fresh, true);
         match &mut self.state().phase {
-            Phase::Running(world) => Ok(world),
+            Phase::Running(world) => {
+                if !is_fresh {
+                    world.context.look();
+                }
+                Ok(world)
+            }
             _ => failure(libc::ENOTCONN),
         }
     }
@@ -150,12 +194,9 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.tells
-            && let Phase::Running(world) = &mut self.state().phase
-        {
-            for sleeper in &world.sleepers {
-                sleeper.wake();
-            }
+        let tells = self.tells;
+        if let Phase::Running(world) = &mut self.state().phase {
+            world.let_go(tells);
         }
         // SAFETY: the guard is proof that the mutex is held by this thread.
         unsafe { libc::pthread_mutex_unlock(LOCK.mutex.get()) };
@@ -163,48 +204,144 @@ impl Drop for Guard {
 }
 
 impl World {
-    /// Enters a socket of the stack under a number.
-    pub(crate) fn enter(
-        &mut self,
-        fd: c_int,
-        descriptor: Descriptor,
-        socket: (Family, bool, bool),
-    ) {
-        let index = descriptor.0 as usize;
-        if index >= self.sockets.len() {
-            self.sockets.resize(index + 1, None);
+    /// The lock is given back: the engine learns what was asked for, and sleepers what has come.
+    fn let_go(&mut self, tells: bool) {
+        self.context.publish();
+        let news = self.context.take_news();
+        if self.sleepers.is_empty() {
+            return;
         }
-        let (family, nonblocking, mapped) = socket;
-        self.sockets[index] = Some(Socket { uses: 1, nonblocking, mapped, family });
-        table::set(fd, Kind::Socket(descriptor));
+        if tells || news || self.context.sleepers_are_disturbed() && !self.can_go_on_sleeping() {
+            self.wake_all();
+        }
+    }
+
+    /// Wakes the threads that sleep if events were taken since the last time.
+    pub(crate) fn tell_news(&mut self) {
+        if self.context.take_news() {
+            self.wake_all();
+        }
+    }
+
+    /// A turn ends for all sleepers that the engine wakes them; so it is asked to again.
+    fn can_go_on_sleeping(&mut self) -> bool {
+        self.paired && self.context.prepare_to_sleep(None).is_none()
+    }
+
+    fn wake_all(&self) {
+        for sleeper in &self.sleepers {
+            sleeper.wake();
+        }
+    }
+
+    /// Enters a socket of the stack under a number.
+    pub(crate) fn enter(&mut self, fd: c_int, descriptor: Descriptor, socket: Socket) -> Handle {
+        let handle = self.begin_use(descriptor, Some(socket));
+        table::set(fd, Kind::Socket(handle));
+        handle
+    }
+
+    /// Enters an epoll of the stack that is the shadow of one of the kernel's.
+    pub(crate) fn enter_shadow(&mut self, fd: c_int, descriptor: Descriptor) -> Handle {
+        let handle = self.begin_use(descriptor, None);
+        table::set(fd, Kind::Shadowed(handle));
+        handle
+    }
+
+    /// Lists a connection among those to be reset if the program is killed.
+    pub(crate) fn note_peer(&mut self, handle: Handle, remote: SocketAddr) {
+        let Some(shared) = &self.shared else { return };
+        // An attempt that failed at once has no address.
+        if let Ok(local) = self.context.getsockname(handle.descriptor)
+            && !local.ip().is_unspecified()
+        {
+            let (local, remote) = (address::unmapped(local).0, address::unmapped(remote).0);
+            shared.insert(handle.descriptor, local, remote);
+        }
+    }
+
+    fn begin_use(&mut self, descriptor: Descriptor, socket: Option<Socket>) -> Handle {
+        let index = descriptor.0 as usize;
+        if index >= self.entries.len() {
+            self.entries.resize_with(index + 1, Entry::default);
+        }
+        let entry = &mut self.entries[index];
+        let generation = Handle::next_generation(entry.generation);
+        *entry = Entry { generation, uses: 1, socket, kernel_first: false };
+        Handle { descriptor, generation }
+    }
+
+    fn entry(&mut self, handle: Handle) -> Outcome<&mut Entry> {
+        let entry = self.entries.get_mut(handle.descriptor.0 as usize);
+        entry
+            .filter(|entry| entry.generation == handle.generation && entry.uses > 0)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    }
+
+    /// The stack's number of a socket or epoll.
+    ///
+    /// # Errors
+    /// `EBADF`: it was closed meanwhile.
+    pub(crate) fn check(&mut self, handle: Handle) -> Outcome<Descriptor> {
+        self.entry(handle).map(|_| handle.descriptor)
     }
 
     /// What is known of a socket.
     ///
     /// # Errors
-    /// `EBADF`: it was closed meanwhile.
-    pub(crate) fn socket(&mut self, descriptor: Descriptor) -> Outcome<&mut Socket> {
-        let socket = self.sockets.get_mut(descriptor.0 as usize).and_then(Option::as_mut);
+    /// As [`World::check`].
+    pub(crate) fn socket(&mut self, handle: Handle) -> Outcome<&mut Socket> {
+        let socket = self.entry(handle)?.socket.as_mut();
         socket.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// One more number for a socket.
-    pub(crate) fn duplicate(&mut self, fd: c_int, descriptor: Descriptor) -> Outcome<()> {
-        self.socket(descriptor)?.uses += 1;
-        table::set(fd, Kind::Socket(descriptor));
+    /// Whether the kernel's part of an epoll or a listener comes first this time; the other one the
+    /// next time.
+    pub(crate) fn asks_kernel_first(&mut self, handle: Handle) -> bool {
+        self.entry(handle).is_ok_and(|entry| {
+            entry.kernel_first = !entry.kernel_first;
+            !entry.kernel_first
+        })
+    }
+
+    /// One more number for a socket or an epoll.
+    pub(crate) fn duplicate(&mut self, fd: c_int, kind: Kind) -> Outcome<()> {
+        if let Kind::Socket(handle) | Kind::Shadowed(handle) = kind {
+            self.hold(handle)?;
+        }
+        table::set(fd, kind);
         Ok(())
     }
 
-    /// A number goes; with the last one the socket is closed.
-    pub(crate) fn release(&mut self, fd: c_int, descriptor: Descriptor) {
-        table::set(fd, Kind::Plain);
-        let Ok(socket) = self.socket(descriptor) else { return };
-        socket.uses -= 1;
-        if socket.uses == 0 {
-            self.sockets[descriptor.0 as usize] = None;
+    /// One more call that needs the socket until [`World::release`].
+    pub(crate) fn hold(&mut self, handle: Handle) -> Outcome<()> {
+        self.entry(handle)?.uses += 1;
+        Ok(())
+    }
+
+    /// A number or a call needs the socket or epoll no more; the last one closes it.
+    pub(crate) fn release(&mut self, handle: Handle) {
+        let Ok(entry) = self.entry(handle) else { return };
+        entry.uses -= 1;
+        if entry.uses == 0 {
+            if let Some(kernel) = entry.socket.take().and_then(|socket| socket.kernel) {
+                listener::close(kernel);
+            }
+            if let Some(shared) = &self.shared {
+                shared.remove(handle.descriptor);
+            }
             // Lingering took place before; what else fails has nobody to tell.
-            let _ = self.context.close(descriptor);
+            let _ = self.context.close(handle.descriptor);
         }
+    }
+
+    /// How long closing the number has to wait until all is sent, with the lock free.
+    pub(crate) fn begin_to_linger(&mut self, handle: Handle) -> Option<Duration> {
+        let is_last = self.entry(handle).is_ok_and(|entry| entry.uses == 1);
+        if !is_last {
+            return None;
+        }
+        self.context.begin_to_linger(handle.descriptor).ok().flatten()
     }
 
     /// A number of the kernel's for a new connection.
@@ -216,12 +353,22 @@ impl World {
         let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
         // SAFETY: plain numbers.
         let fd = crate::outcome::check(unsafe { real::fcntl(placeholder, command, 0) })?;
+        // What had the number was closed unseen.
+        if let Kind::Socket(stale) | Kind::Shadowed(stale) = table::kind(fd) {
+            table::set(fd, Kind::Plain);
+            self.release(stale);
+        }
         if table::covers(fd) {
             return Ok(fd);
         }
+        self.give_back(fd);
+        failure(libc::EMFILE)
+    }
+
+    /// A number that no connection came for.
+    pub(crate) fn give_back(&mut self, fd: c_int) {
         // SAFETY: the number is new and nobody else's.
         unsafe { real::close(fd) };
-        failure(libc::EMFILE)
     }
 
     pub(crate) fn enlist(&mut self, waker: &Arc<Waker>) {
@@ -258,11 +405,13 @@ fn start() -> Result<World, String> {
     Ok(World {
         descriptors: context.system_descriptors(),
         context,
-        sockets: Vec::new(),
+        paired: settings::config().is_some_and(|config| config.engine.mode == Mode::Paired),
+        entries: Vec::new(),
         sleepers: Vec::new(),
         placeholders,
         internal,
         kick,
+        shared: peer_reset::start(),
     })
 }
 
@@ -273,10 +422,8 @@ pub(crate) fn finish() {
     }
     let Ok(mut guard) = lock() else { return };
     let phase = std::mem::replace(&mut guard.state().phase, Phase::Ended);
-    let Phase::Running(world) = phase else { return };
-    for sleeper in &world.sleepers {
-        sleeper.wake();
-    }
+    let Phase::Running(mut world) = phase else { return };
+    world.wake_all();
     for &fd in &world.internal {
         table::set(fd, Kind::Plain);
     }
@@ -286,7 +433,12 @@ pub(crate) fn finish() {
         }
     }
     drop(guard);
+    let shared = world.shared.take();
     drop(world);
+    // A program that is killed before this line has connections that must be reset.
+    if let Some(shared) = shared {
+        shared.mark_ended();
+    }
 }
 
 /// The lock is held over fork(2), so that the child finds everything whole.
@@ -314,14 +466,15 @@ pub(crate) fn inherit() -> Vec<c_int> {
         return Vec::new();
     };
     PROCESS.store(0, Ordering::Relaxed);
-    let internal = world.internal.clone();
+    let listeners = world.entries.iter().filter_map(|entry| entry.socket?.kernel);
+    let internal = world.internal.iter().copied().chain(listeners).collect();
     // Its threads are not here and its memory is a copy: nothing of it may be ended.
     std::mem::forget(world);
     internal
 }
 
-/// The process whose stack runs, if one does. For who may be a child of vfork(2).
-pub(crate) fn process() -> Option<u32> {
+/// The process whose stack runs, if one does.
+fn process() -> Option<u32> {
     match PROCESS.load(Ordering::Relaxed) {
         0 => None,
         process => Some(process),

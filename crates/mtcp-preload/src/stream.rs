@@ -1,44 +1,58 @@
 //! Reading and writing sockets of the stack, blocking or not.
 
 use crate::outcome::{Outcome, failure, would_block};
-use crate::state;
-use crate::wait::{self, Deadline, Interrupted};
+use crate::state::{self, World};
+use crate::table::Handle;
+use crate::vectors::Vectors;
+use crate::wait::{self, Deadline, Held, Interrupted};
 use core::ffi::c_int;
-use libc::off_t;
-use mtcp::{Context, Descriptor, Flags, OptionName, SocketOption};
-use std::io::{IoSlice, IoSliceMut};
+use libc::{iovec, off_t};
+use mtcp::{Context, Descriptor, Events, Flags, OptionName, SocketOption};
+use std::ptr;
 
 /// Bytes of a file that are read at once to be sent.
 const FILE_CHUNK: usize = 64 << 10;
 
-/// Makes an attempt, and goes on making it if the socket is blocking.
+/// Bytes of the buffer for data that is discarded, and how often one call fills it at most.
+const DISCARD_CHUNK: usize = 64 << 10;
+const DISCARDS_MAX: usize = 1024;
+
+/// Makes an attempt, and goes on making it if the socket is blocking. A call that sleeps, or that
+/// makes further attempts (less than `wanted` was moved), keeps the socket in `held`.
 ///
 /// # Errors
 /// Those of the attempt; `EAGAIN` when it would block and shall not, or the time is over.
-fn attempt<R>(
-    descriptor: Descriptor,
-    nonblocking: bool,
+fn attempt(
+    socket: Handle,
+    held: &mut Held,
+    (nonblocking, wanted): (bool, usize),
     time: OptionName,
-    mut attempt: impl FnMut(&mut Context) -> Outcome<R>,
-) -> Outcome<R> {
+    mut attempt: impl FnMut(&mut Context) -> Outcome<usize>,
+) -> Outcome<usize> {
     let deadline = {
-        let mut guard = state::lock()?;
+        let mut guard = state::lock_quietly()?;
         let world = guard.world()?;
+        world.check(socket)?;
+        let nonblocking = nonblocking || world.socket(socket)?.nonblocking;
         match attempt(&mut world.context) {
             Err(error) if would_block(&error) => {}
-            done => return done,
-        }
-        if nonblocking || world.socket(descriptor)?.nonblocking {
-            return failure(libc::EAGAIN);
-        }
-        match world.context.option(descriptor, time) {
-            Ok(SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time)) => {
-                Deadline::after(time)
+            Ok(bytes) => {
+                if bytes < wanted && !nonblocking {
+                    held.hold(world, socket)?;
+                }
+                return Ok(bytes);
             }
-            _ => Deadline::Never,
+            Err(error) => return Err(error),
         }
+        if nonblocking {
+            // What has come since the last turn is there.
+            world.context.turn()?;
+            return attempt(&mut world.context);
+        }
+        held.hold(world, socket)?;
+        deadline_of(world, socket, time)
     };
-    let done = wait::until(deadline, &[], Interrupted::of(deadline), |world| {
+    let done = wait::until(deadline, None, &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
         match attempt(&mut world.context) {
             Err(error) if would_block(&error) => Ok(None),
@@ -48,83 +62,154 @@ fn attempt<R>(
     done.map_or_else(|| failure(libc::EAGAIN), Ok)
 }
 
-/// Takes data into several buffers.
-pub(crate) fn receive(
-    descriptor: Descriptor,
-    rooms: &mut [IoSliceMut<'_>],
-    flags: c_int,
-) -> Outcome<usize> {
-    let nonblocking = flags & libc::MSG_DONTWAIT != 0;
-    let whole = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0 && !nonblocking;
-    let flags = Flags(flags & !libc::MSG_WAITALL);
-    let wanted: usize = rooms.iter().map(|room| room.len()).sum();
-    if wanted == 0 {
-        return Ok(0);
+/// When a call on a socket ends that has a time limit by this option.
+fn deadline_of(world: &mut World, socket: Handle, time: OptionName) -> Deadline {
+    match world.context.option(socket.descriptor, time) {
+        Ok(SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time)) => {
+            Deadline::after(time)
+        }
+        _ => Deadline::Never,
     }
-    let mut done = 0;
+}
+
+/// Takes data into buffers. What ends or breaks the stream behind data is for the next call.
+pub(crate) fn receive(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usize> {
+    if flags & libc::MSG_TRUNC == 0 {
+        return receive_into(socket, rooms, flags);
+    }
+    // Data is counted and not copied (tcp(7)): it goes over itself in a buffer of ours.
+    let (mut scratch, bytes) = (vec![0u8; DISCARD_CHUNK], rooms.announced_bytes());
+    let mut entry = |at: usize| iovec {
+        iov_base: scratch.as_mut_ptr().cast(),
+        iov_len: (bytes - at).min(DISCARD_CHUNK),
+    };
+    let list: Vec<iovec> =
+        (0..bytes).step_by(DISCARD_CHUNK).take(DISCARDS_MAX).map(&mut entry).collect();
+    // SAFETY: each entry has its bytes in the buffer, which is written to by one at a time.
+    let rooms = unsafe { Vectors::new(list.as_ptr(), list.len(), libc::EINVAL) }?;
+    receive_into(socket, rooms, flags & !libc::MSG_TRUNC)
+}
+
+fn receive_into(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usize> {
+    let descriptor = socket.descriptor;
+    let nonblocking = flags & (libc::MSG_DONTWAIT | libc::MSG_OOB) != 0;
+    let peek = flags & libc::MSG_PEEK != 0;
+    let whole = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_OOB == 0;
+    let flags = Flags(flags & !libc::MSG_WAITALL);
+    if rooms.bytes() == 0 && !rooms.is_faulty() && !nonblocking {
+        return receive_nothing(socket, rooms, flags);
+    }
+    let (mut done, mut held) = (0, Held::default());
     loop {
-        let outcome = attempt(descriptor, nonblocking, OptionName::ReceiveTimeout, |context| {
-            receive_some(context, descriptor, rooms, done, flags)
+        let how = (nonblocking, if whole { rooms.bytes() - done } else { 0 });
+        let outcome = attempt(socket, &mut held, how, OptionName::ReceiveTimeout, |context| {
+            if done == 0 {
+                return receive_some(context, descriptor, rooms, 0, flags);
+            }
+            let known = if peek { done } else { 0 };
+            if context.has_more(descriptor, known)? {
+                let skip = if peek { 0 } else { done };
+                return receive_some(context, descriptor, rooms, skip, flags);
+            }
+            if context.stops_behind(descriptor, known)? { Ok(0) } else { failure(libc::EAGAIN) }
         });
         match outcome {
             Ok(0) => return Ok(done),
+            Ok(bytes) if peek => done = bytes,
             Ok(bytes) => done += bytes,
             Err(_) if done > 0 => return Ok(done),
             Err(error) => return Err(error),
         }
-        if !whole || done == wanted {
+        if !whole || done == rooms.bytes() {
             return Ok(done);
         }
+    }
+}
+
+/// Waits for data and takes none. As in Linux, what ends the wait is not told: an error, a signal
+/// and a time limit give 0, too, and the error is for the next call.
+fn receive_nothing(socket: Handle, rooms: Vectors<'_>, flags: Flags) -> Outcome<usize> {
+    let (descriptor, time) = (socket.descriptor, OptionName::ReceiveTimeout);
+    let first = attempt(socket, &mut Held::default(), (true, 0), time, |context| {
+        receive_some(context, descriptor, rooms, 0, flags)
+    });
+    let deadline = {
+        let mut guard = state::lock_quietly()?;
+        let world = guard.world()?;
+        match first {
+            Err(error) if would_block(&error) && !world.socket(socket)?.nonblocking => {}
+            done => return done,
+        }
+        deadline_of(world, socket, time)
+    };
+    let ends = Events::IN | Events::ERROR | Events::HANG_UP;
+    let interrupted = Interrupted::Ends(ptr::null());
+    let waited = wait::until(deadline, Some(socket), &[], interrupted, |world| {
+        world.context.turn()?;
+        Ok(world.context.readiness(descriptor)?.intersects(ends).then_some(()))
+    });
+    match waited {
+        Err(error) if error.raw_os_error() != Some(libc::EINTR) => Err(error),
+        _ => Ok(0),
     }
 }
 
 fn receive_some(
     context: &mut Context,
     descriptor: Descriptor,
-    rooms: &mut [IoSliceMut<'_>],
-    mut skip: usize,
+    rooms: Vectors<'_>,
+    skip: usize,
     flags: Flags,
 ) -> Outcome<usize> {
+    if flags.0 & libc::MSG_OOB != 0 {
+        return context.recv(descriptor, rooms.rooms(0).next().unwrap_or_default(), flags);
+    }
+    let wanted = rooms.bytes() - skip;
+    if wanted == 0 || rooms.is_faulty() && context.readable_bytes(descriptor)? > wanted {
+        // Whether there is something, an end or an error, is told all the same.
+        context.recv(descriptor, &mut [0], Flags(flags.0 | libc::MSG_PEEK))?;
+        return if rooms.is_faulty() { failure(libc::EFAULT) } else { Ok(0) };
+    }
     let mut total = 0;
-    for room in rooms {
-        if skip >= room.len() {
-            skip -= room.len();
-            continue;
-        }
-        let room = &mut room[skip..];
-        skip = 0;
-        match context.recv(descriptor, room, flags) {
-            Ok(bytes) => {
-                total += bytes;
-                // What is peeked at once more would be the same.
-                if bytes < room.len() || flags.0 & libc::MSG_PEEK != 0 {
-                    break;
-                }
+    for room in rooms.rooms(skip) {
+        if total > 0 {
+            let known = if flags.0 & libc::MSG_PEEK != 0 { total } else { 0 };
+            if !context.has_more(descriptor, known)? {
+                break;
             }
-            Err(error) if total == 0 => return Err(error),
-            Err(_) => break,
+        }
+        let bytes = if flags.0 & libc::MSG_PEEK != 0 && total > 0 {
+            context.peek_at(descriptor, total, room)?
+        } else {
+            context.recv(descriptor, room, flags)?
+        };
+        total += bytes;
+        if bytes < room.len() {
+            break;
         }
     }
     Ok(total)
 }
 
 /// Sends data; a blocking socket takes all of it. A connection whose sending side has ended raises
-/// SIGPIPE, as the kernel does, unless MSG_NOSIGNAL says no.
-pub(crate) fn transmit(
-    descriptor: Descriptor,
-    data: &[IoSlice<'_>],
-    flags: c_int,
-) -> Outcome<usize> {
+/// SIGPIPE, as the kernel does, unless MSG_NOSIGNAL says no. An error behind data is for the next
+/// call.
+pub(crate) fn transmit(socket: Handle, data: Vectors<'_>, flags: c_int) -> Outcome<usize> {
+    let descriptor = socket.descriptor;
     let silent = flags & libc::MSG_NOSIGNAL != 0;
     let nonblocking = flags & libc::MSG_DONTWAIT != 0;
     let flags = Flags(flags);
-    let wanted: usize = data.iter().map(|part| part.len()).sum();
-    let mut done = 0;
+    let (mut done, mut held) = (0, Held::default());
     loop {
-        let outcome = attempt(descriptor, nonblocking, OptionName::SendTimeout, |context| {
+        let how = (nonblocking, data.bytes() - done);
+        let outcome = attempt(socket, &mut held, how, OptionName::SendTimeout, |context| {
+            if done > 0 && context.readiness(descriptor)?.intersects(Events::ERROR) {
+                return Ok(0);
+            }
             transmit_some(context, descriptor, data, done, flags)
         });
         match outcome {
+            Ok(0) => return Ok(done),
             Ok(bytes) => done += bytes,
             Err(_) if done > 0 => return Ok(done),
             Err(error) => {
@@ -135,31 +220,33 @@ pub(crate) fn transmit(
                 return Err(error);
             }
         }
-        if done == wanted || nonblocking || is_nonblocking(descriptor)? {
+        if done == data.bytes() || nonblocking || is_nonblocking(socket)? {
             return Ok(done);
         }
     }
 }
 
-fn is_nonblocking(descriptor: Descriptor) -> Outcome<bool> {
-    Ok(state::lock()?.world()?.socket(descriptor)?.nonblocking)
+fn is_nonblocking(socket: Handle) -> Outcome<bool> {
+    Ok(state::lock_quietly()?.world()?.socket(socket)?.nonblocking)
 }
 
 fn transmit_some(
     context: &mut Context,
     descriptor: Descriptor,
-    data: &[IoSlice<'_>],
-    mut skip: usize,
+    data: Vectors<'_>,
+    skip: usize,
     flags: Flags,
 ) -> Outcome<usize> {
+    if data.bytes() == 0 || data.is_faulty() {
+        // A connection that is broken is told all the same.
+        context.send(descriptor, &[], flags)?;
+        return if data.is_faulty() { failure(libc::EFAULT) } else { Ok(0) };
+    }
     let mut total = 0;
-    for part in data {
-        if skip > 0 && skip >= part.len() {
-            skip -= part.len();
-            continue;
+    for part in data.parts(skip) {
+        if total > 0 && context.readiness(descriptor)?.intersects(Events::ERROR) {
+            break;
         }
-        let part = &part[skip..];
-        skip = 0;
         match context.send(descriptor, part, flags) {
             Ok(bytes) => {
                 total += bytes;
@@ -176,7 +263,7 @@ fn transmit_some(
 
 /// sendfile(2) by way of a buffer; where the file goes on is moved by what was sent.
 pub(crate) fn send_file(
-    descriptor: Descriptor,
+    socket: Handle,
     from: c_int,
     offset: Option<&mut off_t>,
     count: usize,
@@ -204,7 +291,9 @@ pub(crate) fn send_file(
         if read == 0 {
             break;
         }
-        match transmit(descriptor, &[IoSlice::new(&chunk[..read])], 0) {
+        let vector = iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: read };
+        // SAFETY: the chunk has so many bytes.
+        match unsafe { Vectors::one(&vector) }.and_then(|data| transmit(socket, data, 0)) {
             Ok(sent) => {
                 done += sent;
                 if sent < read {

@@ -3,7 +3,7 @@
 use crate::outcome::{self, Outcome, failure};
 use crate::signals::{BlockedSignals, SignalWatch};
 use crate::state::{self, World};
-use crate::table::{self, Kind};
+use crate::table::{self, Handle, Kind};
 use core::ffi::c_int;
 use libc::{pollfd, sigset_t, timespec};
 use std::cell::RefCell;
@@ -73,8 +73,7 @@ impl Waker {
     fn new() -> Outcome<Waker> {
         // SAFETY: plain numbers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        outcome::check(fd)?;
-        table::set(fd, Kind::Internal);
+        let fd = table::hide(outcome::check(fd)?);
         // SAFETY: the descriptor is new and nobody else's.
         Ok(Waker { event: unsafe { OwnedFd::from_raw_fd(fd) }, rung: AtomicBool::new(false) })
     }
@@ -156,29 +155,77 @@ impl Interrupted {
     }
 }
 
+/// What a call that sleeps keeps: a socket or an epoll that another thread closes meanwhile goes on
+/// until the call has ended, and its number serves no other before.
+#[derive(Default)]
+pub(crate) struct Held(Option<Handle>);
+
+impl Held {
+    /// From now on, unless it is held already.
+    ///
+    /// # Errors
+    /// `EBADF`: it was closed before.
+    pub(crate) fn hold(&mut self, world: &mut World, handle: Handle) -> Outcome<()> {
+        if self.0.is_none() {
+            world.hold(handle)?;
+            self.0 = Some(handle);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Some(handle) = self.0 else { return };
+        if let Ok(mut guard) = state::lock_quietly()
+            && let Ok(world) = guard.world()
+        {
+            world.release(handle);
+        }
+    }
+}
+
 /// Repeats an attempt until it gives something, asleep in between; `None` when the time is over.
-/// `kernel` is what else ends the sleep.
+/// `on` is the socket or epoll that it is about, and `kernel` what else ends the sleep.
 ///
 /// # Errors
-/// Those of the attempt; `EINTR`: a signal was handled that ends the wait.
+/// Those of the attempt; `EBADF`: `on` was closed before; `EINTR`: a signal was handled that ends
+/// the wait.
 pub(crate) fn until<R>(
+    deadline: Deadline,
+    on: Option<Handle>,
+    kernel: &[pollfd],
+    interrupted: Interrupted,
+    mut attempt: impl FnMut(&mut World) -> Outcome<Option<R>>,
+) -> Outcome<Option<R>> {
+    let mut held = Held::default();
+    {
+        let mut guard = state::lock_quietly()?;
+        let world = guard.world()?;
+        on.map(|handle| world.check(handle)).transpose()?;
+        let first = attempt(world)?;
+        if first.is_some() || matches!(deadline, Deadline::Now) && !interrupted.has_mask() {
+            return Ok(first);
+        }
+        on.map(|handle| held.hold(world, handle)).transpose()?;
+    }
+    sleep_until(deadline, kernel, interrupted, attempt)
+}
+
+fn sleep_until<R>(
     deadline: Deadline,
     kernel: &[pollfd],
     interrupted: Interrupted,
     mut attempt: impl FnMut(&mut World) -> Outcome<Option<R>>,
 ) -> Outcome<Option<R>> {
-    let first = attempt(state::lock()?.world()?)?;
-    if first.is_some() || matches!(deadline, Deadline::Now) && !interrupted.has_mask() {
-        return Ok(first);
-    }
     let waker = own(&WAKER, |_| true, Waker::new)?;
     let signals = BlockedSignals::all();
     let bed = Bed::new(interrupted, &signals)?;
     let mut list = kernel.to_vec();
-    let mut tells = true;
     loop {
         let mut guard = state::lock()?;
-        guard.tells = tells;
+        // Others are told if this thread takes events that may be theirs, or ends what wakes them.
+        guard.tells = false;
         let world = guard.world()?;
         world.delist(&waker);
         waker.clear();
@@ -187,6 +234,8 @@ pub(crate) fn until<R>(
         }
         let left = deadline.left();
         let limit = world.context.prepare_to_sleep(left);
+        // This thread has looked at what came; so it does not wake itself.
+        world.tell_news();
         world.enlist(&waker);
         list.truncate(kernel.len());
         let news = [waker.event.as_raw_fd()].into_iter().chain(world.descriptors.iter().copied());
@@ -201,14 +250,11 @@ pub(crate) fn until<R>(
             delist(&waker);
             return Ok(None);
         }
-        // Whoever was woken by another thread has nothing to tell the others.
-        let rung = list[kernel.len()].revents != 0;
-        tells = !rung || list[kernel.len() + 1..].iter().any(|entry| entry.revents != 0);
     }
 }
 
 fn delist(waker: &Arc<Waker>) {
-    if let Ok(mut guard) = state::lock() {
+    if let Ok(mut guard) = state::lock_quietly() {
         if let Ok(world) = guard.world() {
             world.delist(waker);
         }

@@ -22,9 +22,9 @@ mod tcp;
 
 pub use self::sequence::Sequence;
 pub use self::stack::{
-    Checksum, Config, ConnectionInfo, Counters, Error, Keepalive, ListenOptions, Options, Packet,
-    PartialChecksum, Readiness, Secret, Shutdown, Sink, SinkCapabilities, SocketId, Stack,
-    Steering, SynCookies,
+    Checksum, Config, ConnectionInfo, Counters, Error, Keepalive, ListenOptions, Manner, Options,
+    Packet, PartialChecksum, Readiness, Secret, Shutdown, Sink, SinkCapabilities, SocketId, Stack,
+    Steering, SynCookies, Urgent,
 };
 pub use self::tcp::{Congestion, State};
 pub use self::time::Instant;

@@ -144,6 +144,39 @@ impl Cache {
         }
     }
 
+    /// Sets the hardware address of the interface, and announces it for all own addresses (RFC
+    /// 5227, section 3; RFC 4861, section 7.2.6).
+    pub fn set_hardware_address(&mut self, hardware: HardwareAddress) {
+        self.hardware = hardware;
+        for address in self.addresses.clone() {
+            let announcement = match address {
+                IpAddr::V4(address) => {
+                    let packet = ArpPacket {
+                        operation: ArpOperation::Request,
+                        sender_hardware: hardware,
+                        sender: address,
+                        target_hardware: [0; 6],
+                        target: address,
+                    };
+                    Outgoing::Arp(BROADCAST, packet)
+                }
+                IpAddr::V6(address) => Outgoing::Ndp {
+                    link: group_hardware_address(ALL_NODES),
+                    source: address,
+                    destination: ALL_NODES,
+                    message: NdpMessage::Advertisement {
+                        target: address,
+                        link: Some(hardware),
+                        router: false,
+                        solicited: false,
+                        replaces: true,
+                    },
+                },
+            };
+            self.answer(announcement);
+        }
+    }
+
     /// What is known of an address; asks for it if that is too little. An entry that nobody has
     /// confirmed for half a minute is used and probed.
     pub fn lookup(&mut self, now: Instant, address: IpAddr) -> Lookup {
@@ -317,6 +350,7 @@ impl Cache {
         if !entry.learn(now, evidence) {
             self.counters.refused += 1;
         }
+        self.due = earlier(self.due, entry.deadline());
         if unresolved && !entry.is_unresolved() {
             self.unresolved -= 1;
         }

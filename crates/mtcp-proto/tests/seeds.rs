@@ -264,7 +264,7 @@ fn what_nobody_wants_to_receive_is_taken_all_the_same() {
             send_only(connection, 50_000);
             let deaf = &mut connection.plans[1];
             deaf.deaf_after = Some(scenario.seed * 37 % 5_000);
-            deaf.half_close = true;
+            deaf.half_close = false;
             deaf.finish = Finish::CloseAt(600 * SECOND);
         }
     });

@@ -59,7 +59,8 @@
 //!   routes.
 //! - [`Mtcp`], [`Engine`]: a stack for each core and the loop that moves it.
 //! - [`Context`]: the sockets of a core.
-//! - [`config`], [`stat`]: settings in, figures out.
+//! - [`config`], [`requirements`], [`stat`]: settings in, what a machine lacks for them, figures
+//!   out.
 //!
 //! A connection belongs to the core that a hash of its addresses names, wherever its packets
 //! arrive. Each core therefore listens for itself, and nothing that happens to a connection touches
@@ -69,6 +70,8 @@ pub mod config;
 pub mod device;
 pub mod driver;
 pub mod network;
+pub mod peer_reset;
+pub mod requirements;
 pub mod stat;
 
 mod engine;
@@ -80,7 +83,7 @@ mod system;
 pub use self::config::{Config, ConfigError};
 pub use self::engine::{Engine, EngineCounters};
 pub use self::socket::{
-    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, OptionName, PipeWriter,
-    SocketOption, TcpInfo,
+    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, Linger, OptionName,
+    PipeWriter, SIOCATMARK, SocketOption, TcpInfo,
 };
 pub use self::start::{Mtcp, StartError, pin};

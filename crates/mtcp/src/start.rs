@@ -113,7 +113,12 @@ impl Mtcp {
             claim(&config, &ownership)?;
             shared.ownership = Some(ownership);
         }
-        Mtcp::assemble(config, devices, shared)
+        let followed = match (config.device.kind, config.ownership) {
+            (DeviceKind::Xdp, Ownership::Shared) => Followed::All,
+            (DeviceKind::Xdp | DeviceKind::Packet, _) => Followed::Link,
+            (DeviceKind::Tap | DeviceKind::Memory, _) => Followed::Nothing,
+        };
+        Mtcp::assemble(config, devices, shared, followed)
     }
 
     /// Makes stacks over devices of the caller's, one for each core; `device` of the configuration
@@ -122,7 +127,7 @@ impl Mtcp {
     /// # Errors
     /// [`StartError`].
     pub fn with_devices(config: Config, devices: Vec<Box<dyn Device>>) -> Result<Mtcp, StartError> {
-        Mtcp::assemble(config, devices, Shared::default())
+        Mtcp::assemble(config, devices, Shared::default(), Followed::Nothing)
     }
 
     /// Two sets of stacks in this process, joined by memory: core with core.
@@ -149,6 +154,7 @@ impl Mtcp {
         config: Config,
         devices: Vec<Box<dyn Device>>,
         mut shared: Shared,
+        followed: Followed,
     ) -> Result<Mtcp, StartError> {
         let cores = usize::from(config.engine.cores.max(1));
         if devices.len() != cores {
@@ -164,12 +170,11 @@ impl Mtcp {
             mailboxes(cores).map_err(|source| StartError::System { what: "eventfd(2)", source })?;
         let mut engines = Vec::new();
         let mut told = Vec::new();
-        let follows = shared.ownership.is_some() && config.ownership == Ownership::Shared;
         for ((core, device), mailbox) in (0u16..).zip(devices).zip(boxes) {
             let device = captured(&config, core, device)?;
             let board = Arc::new(Board::default());
             told.push((core, Arc::clone(&board), Arc::clone(mailbox.alarm())));
-            let link = link(&config, device, follows)?;
+            let link = link(&config, device, followed)?;
             engines.push(engine(&config, core, link, &secret, mailbox, board)?);
         }
         if config.stat.enabled {
@@ -248,9 +253,20 @@ fn captured(
     Ok(Box::new(device))
 }
 
-fn link(config: &Config, device: Box<dyn Device>, follows: bool) -> Result<Link, StartError> {
+/// What is followed of the interface that the device works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Followed {
+    /// Nothing: there is no interface of the kernel's, or its state does not concern the device.
+    Nothing,
+    /// The link.
+    Link,
+    /// Addresses, routes and neighbours as well.
+    All,
+}
+
+fn link(config: &Config, device: Box<dyn Device>, followed: Followed) -> Result<Link, StartError> {
     let chosen: Vec<IpAddr> = config.addresses.iter().map(|(address, _)| *address).collect();
-    if follows {
+    if followed == Followed::All {
         let watch = Watch::open(&config.device.interface)?;
         let kernel_chooses = chosen.is_empty();
         let addresses = if kernel_chooses {
@@ -261,7 +277,11 @@ fn link(config: &Config, device: Box<dyn Device>, follows: bool) -> Result<Link,
         return Ok(Link::new(Interface::shared(device, watch), addresses, kernel_chooses));
     }
     let network = OwnNetwork { addresses: config.addresses.clone(), routes: config.routes.clone() };
-    Ok(Link::new(Interface::own(device, &network), chosen, false))
+    let link = Link::new(Interface::own(device, &network), chosen, false);
+    if followed == Followed::Nothing {
+        return Ok(link);
+    }
+    Ok(link.with_watch(Watch::open_link(&config.device.interface)?))
 }
 
 fn engine(
@@ -273,12 +293,13 @@ fn engine(
     board: Arc<Board>,
 ) -> Result<Engine, StartError> {
     let mut tcp = config.tcp.clone();
+    let mtu_max = tcp.mtu;
     tcp.steering = Steering { core, cores: config.engine.cores.max(1) };
     tcp.mtu = tcp.mtu.min(link.mtu());
     let now = clock();
     let mut stack = Stack::new(tcp, secret.clone(), now).map_err(StartError::Tcp)?;
     stack.set_addresses(now, link.addresses());
-    Ok(Engine::new(core, stack, link, mailbox, board, config.engine.batch))
+    Ok(Engine::new(core, stack, link, mailbox, board, config.engine.batch, mtu_max))
 }
 
 type Devices = (Vec<Box<dyn Device>>, Option<xdp::Ownership>);
@@ -293,6 +314,7 @@ fn open_devices(config: &Config) -> Result<Devices, StartError> {
                 interface: device.interface.clone(),
                 queues,
                 addresses: config.addresses.iter().map(|(address, _)| *address).collect(),
+                offload: device.offload,
                 ..PacketOptions::default()
             };
             Ok((boxed(PacketDevice::open(&options)?), None))

@@ -5,8 +5,8 @@ mod common;
 
 use common::namespace::Namespace;
 use mtcp::{Config, EpollControl, EpollEvent, Events, Family, Mtcp};
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -108,6 +108,45 @@ fn the_kernel_behind_a_tap_device_is_echoed_in_either_mode() {
         let written = std::fs::metadata(&capture).expect("a capture").len();
         assert!(written > 10_000, "{written} bytes captured");
         assert!(!namespace.ip("-brief link").contains("mtcp0"), "the interface is gone");
+    }
+}
+
+/// A connection of the kernel's whose stack has gone without a word: the interface is down when it
+/// goes. Its end in the kernel, the stack's address, and the kernel's.
+fn abandoned(namespace: &Namespace, config: &Config) -> (TcpStream, SocketAddr, SocketAddr) {
+    let listener = namespace.run(|| TcpListener::bind("10.10.0.1:0")).expect("a listener");
+    let remote = listener.local_addr().expect("its address");
+    let mtcp = namespace.run(|| Mtcp::start(config.clone())).expect("a stack");
+    namespace.await_queue("mtcp0");
+    let mut context = mtcp.context(0).expect("a context");
+    let socket = context.socket(Family::V4).expect("a socket");
+    context.connect(socket, remote).expect("a connection");
+    let local = context.getsockname(socket).expect("its address");
+    let (peer, _) = listener.accept().expect("the same connection");
+    namespace.ip("link set mtcp0 down");
+    drop((context, mtcp));
+    namespace.ip("link set mtcp0 up");
+    (peer, local, remote)
+}
+
+#[test]
+fn peers_of_a_killed_program_are_reset_when_the_kernel_knows_that_the_link_is_lost() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let namespace = Namespace::new();
+    namespace.ip("tuntap add mtcp0 mode tap");
+    namespace.ip("addr add 10.10.0.1/24 dev mtcp0");
+    namespace.ip("link set mtcp0 up");
+    let config = configuration("tap", "complete", &directory.path().join("frames.pcap"));
+    // The kernel drops what it sends until it has noticed that the device has an owner again, which
+    // takes more or less long.
+    for _ in 0..6 {
+        let (mut peer, local, remote) = abandoned(&namespace, &config);
+        assert!(namespace.ip("link show mtcp0").contains("NO-CARRIER"), "the link is lost");
+        let reset = || mtcp::peer_reset::reset(config.clone(), &[(local, remote)]);
+        namespace.run(reset).expect("the device");
+        peer.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+        let told = peer.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(told, Err(ErrorKind::ConnectionReset));
     }
 }
 

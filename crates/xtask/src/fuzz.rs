@@ -32,11 +32,15 @@ fn run_differential(root: &Path, seconds: u64) -> Result<(), String> {
         let status = cargo.command().current_dir(root).status();
         status.map_err(|error| format!("cannot run cargo: {error}"))
     };
-    if !run(&steps::callfuzz_library())?.success() {
-        return Err("the library that callfuzz needs does not build".to_string());
+    if !run(&steps::callfuzz_libraries())?.success() {
+        return Err("the libraries that callfuzz needs do not build".to_string());
     }
-    let fuzzers =
-        [("channelfuzz", steps::channelfuzz(seconds)), ("callfuzz", steps::callfuzz(seconds))];
+    let fuzzers = [
+        ("channelfuzz", steps::channelfuzz(seconds)),
+        ("channelfuzz over mtcp", steps::channelfuzz_over_stack(seconds)),
+        ("callfuzz", steps::callfuzz(seconds)),
+        ("callfuzz over mtcp", steps::callfuzz_over_stack(seconds)),
+    ];
     for (name, fuzzer) in fuzzers {
         println!("fuzz: {name} for {seconds} s");
         if !run(&fuzzer)?.success() {

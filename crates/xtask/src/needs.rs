@@ -93,9 +93,12 @@ const NEEDS: &[Need] = &[
     packages("megapipe/readme", &["epoll::ncat_", "uring::ncat_"], &["ncat"]),
     packages("megapipe/readme", &["epoll::curl_", "uring::curl_"], &["curl"]),
     // Networks.
+    beside("apptests/programs", &["nothing_differs_under_mtcp_"]),
     beside("iobench/network", &["a_comparison_", "a_user_namespace_", "conditions_"]),
     beside("iobench/iobench", &["network::tests::"]),
     privilege("capi/programs", &["stacks::"], Privilege::Tun),
+    privilege("callfuzz/stack", &[], Privilege::Tun),
+    privilege("channelfuzz/stacks", &[], Privilege::Tun),
     privilege("fabled/cluster", &[], Privilege::Namespace),
     packages("fabled/cluster", &[], &["etcd-server", "etcd-client"]),
     // The names of those who give orders are those of root.

@@ -170,14 +170,25 @@ pub(crate) fn channelfuzz(seconds: u64) -> Cargo {
     Cargo::new("run --package channelfuzz --locked -- --seconds").and(&seconds.to_string())
 }
 
-/// The library that `callfuzz` puts under its processes, which cargo does not build for it.
-pub(crate) fn callfuzz_library() -> Cargo {
-    Cargo::new("build --package fable-preload --locked")
+/// The same for the channel over the user-level stack, compared with the kernel.
+pub(crate) fn channelfuzz_over_stack(seconds: u64) -> Cargo {
+    channelfuzz(seconds).and("--driver").and("mtcp")
+}
+
+/// What `callfuzz` puts under its processes, which cargo does not build for it: the libraries, and
+/// the program that the one of the stack starts.
+pub(crate) fn callfuzz_libraries() -> Cargo {
+    Cargo::new("build --package fable-preload --package mtcp-preload --package mtcp --locked")
 }
 
 /// The differential fuzzer of socket calls for so long.
 pub(crate) fn callfuzz(seconds: u64) -> Cargo {
     Cargo::new("run --package callfuzz --locked -- --seconds").and(&seconds.to_string())
+}
+
+/// The same for a process on the user-level stack, compared with the kernel.
+pub(crate) fn callfuzz_over_stack(seconds: u64) -> Cargo {
+    callfuzz(seconds).and("--way").and("mtcp")
 }
 
 /// The other steps build without the features, as most users do; this sees the code behind them.
@@ -358,12 +369,21 @@ mod tests {
     }
 
     #[test]
-    fn the_fuzzer_of_socket_calls_has_its_library() {
+    fn the_differential_fuzzer_runs_over_the_stack() {
+        let line = channelfuzz_over_stack(9).to_string();
+        let end = "--seconds 9 --driver mtcp";
+        assert_eq!(line, format!("cargo run --package channelfuzz --locked -- {end}"));
+    }
+
+    #[test]
+    fn the_fuzzer_of_socket_calls_has_its_libraries() {
         assert_eq!(
-            callfuzz_library().arguments,
-            ["build", "--package", "fable-preload", "--locked"]
+            callfuzz_libraries().to_string(),
+            "cargo build --package fable-preload --package mtcp-preload --package mtcp --locked"
         );
         assert_eq!(callfuzz(7).arguments.last().map(String::as_str), Some("7"));
+        let line = callfuzz_over_stack(7).to_string();
+        assert_eq!(line, "cargo run --package callfuzz --locked -- --seconds 7 --way mtcp");
     }
 
     #[test]

@@ -1,26 +1,35 @@
 //! Which suites and programs there are; nothing here does anything.
 
+use super::way::Way;
+
 /// A test module of CPython's.
 #[derive(Debug)]
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
     /// Whether it makes connections that must be upgraded.
     pub(crate) connects: bool,
-    /// Parts of the names of the cases that the quick form runs; none if it runs none.
+    /// Parts of the names of the cases that the quick form runs; none if `fable`'s runs none.
     pub(crate) quick: &'static [&'static str],
     /// Parts of the names of the cases that the full form runs; none for all.
     pub(crate) full: &'static [&'static str],
+    /// Whether "localhost" stays 127.0.0.1 under a library that leaves that to the kernel.
+    pub(crate) needs_loopback: bool,
     /// Names of cases that hang plainly.
     pub(crate) left_out: &'static [&'static str],
 }
 
 const fn suite(name: &'static str, quick: &'static [&'static str]) -> Suite {
-    Suite { name, connects: true, quick, full: &[], left_out: &[] }
+    Suite { name, connects: true, quick, full: &[], needs_loopback: false, left_out: &[] }
 }
 
 /// One that makes no connection, or only some that stay plain by their nature.
 const fn local(name: &'static str, quick: &'static [&'static str]) -> Suite {
     Suite { connects: false, ..suite(name, quick) }
+}
+
+/// Its connections join two processes, of which only one can have a stack's address.
+const fn multiprocessing(name: &'static str, quick: &'static [&'static str]) -> Suite {
+    Suite { full: MULTIPROCESSING, needs_loopback: true, ..suite(name, quick) }
 }
 
 /// What of multiprocessing goes through sockets or passes descriptors; the rest is about locks,
@@ -47,6 +56,22 @@ const MULTIPROCESSING_QUICK: &[&str] = &["TestListenerClient", "TestRemoteManage
 
 const SOCKET_QUICK: &[&str] = &["BasicTCP", "BufferIO", "NonBlockingTCP", "SendfileUsingSend"];
 
+/// What the quick form runs of both lists under `mtcp run`: waiting, servers with many clients,
+/// TLS.
+const MTCP_QUICK: &[&str] =
+    &["test_epoll", "test_socketserver", "test_asyncore", "test_ssl", "nginx", "redis"];
+
+/// Whether the quick form runs this suite or program under a library.
+pub(crate) fn is_quick(name: &str, way: Way) -> bool {
+    match way {
+        Way::Fable => {
+            SUITES.iter().any(|suite| suite.name == name && !suite.quick.is_empty())
+                || PROGRAMS.iter().any(|program| program.name == name && program.quick)
+        }
+        Way::Mtcp => MTCP_QUICK.contains(&name),
+    }
+}
+
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
         left_out: &["ThreadedVSOCKSocketStreamTest.testStream"],
@@ -59,10 +84,17 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("test_socketserver", &["SocketServerTest.test_TCP", "MiscTestCase"]),
     suite("test_asyncore", &["TestAPI_UseIPv4Select"]),
     suite("test_asynchat", &["TestAsynchat."]),
-    suite(
-        "test_asyncio",
-        &["test_streams", "test_sendfile.EPollEventLoopTests", "test_server.SelectorStartServer"],
-    ),
+    Suite {
+        needs_loopback: true,
+        ..suite(
+            "test_asyncio",
+            &[
+                "test_streams",
+                "test_sendfile.EPollEventLoopTests",
+                "test_server.SelectorStartServer",
+            ],
+        )
+    },
     suite("test_httplib", &["TunnelTests", "HTTPSTest"]),
     suite("test_httpservers", &["BaseHTTPServerTestCase", "CGIHTTPServer"]),
     suite("test_ssl", &["ThreadedTests.test_echo", "ThreadedTests.test_asyncore_server"]),
@@ -71,11 +103,11 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("test_imaplib", &[]),
     suite("test_smtplib", &[]),
     suite("test_telnetlib", &[]),
-    suite("test_urllib2_localnet", &["BasicAuthTests"]),
+    Suite { needs_loopback: true, ..suite("test_urllib2_localnet", &["BasicAuthTests"]) },
     suite("test_xmlrpc", &["SimpleServerTestCase"]),
-    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_fork", MULTIPROCESSING_QUICK) },
-    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_spawn", &[]) },
-    Suite { full: MULTIPROCESSING, ..suite("test_multiprocessing_forkserver", &[]) },
+    multiprocessing("test_multiprocessing_fork", MULTIPROCESSING_QUICK),
+    multiprocessing("test_multiprocessing_spawn", &[]),
+    multiprocessing("test_multiprocessing_forkserver", &[]),
     local("test_subprocess", &[]),
     local("test_signal", &[]),
     local("test_fork1", &[]),
@@ -88,7 +120,8 @@ pub(crate) struct Program {
     pub(crate) name: &'static str,
     /// Whether its connections must be upgraded.
     pub(crate) connects: bool,
-    /// Whether the quick form runs it (with its small cases, and both ends under the library).
+    /// Whether `fable`'s quick form runs it (with its small cases, and both ends under the
+    /// library).
     pub(crate) quick: bool,
 }
 
@@ -117,3 +150,19 @@ pub(crate) const PROGRAMS: &[Program] = &[
     program("ssh", false),
     program("uvicorn", false),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_quick_is_in_the_lists() {
+        let suites = SUITES.iter().filter(|suite| !suite.quick.is_empty()).map(|suite| suite.name);
+        let names: Vec<&str> = suites.chain(PROGRAMS.iter().map(|program| program.name)).collect();
+        for name in MTCP_QUICK {
+            assert!(names.contains(name) && is_quick(name, Way::Mtcp), "{name}");
+        }
+        assert!(is_quick("socat", Way::Fable) && !is_quick("ssh", Way::Fable));
+        assert!(is_quick("test_xmlrpc", Way::Fable) && !is_quick("test_poll", Way::Fable));
+    }
+}

@@ -51,7 +51,7 @@ pub fn run(way: Way, extent: Extent, only: &str, progress: impl Fn(&str)) -> io:
     let suites = SUITES.iter().map(Job::Suite);
     let jobs = suites.chain(PROGRAMS.iter().map(Job::Program));
     let mut table = Table::default();
-    for job in jobs.filter(|job| job.is_in(extent) && job.name().contains(only)) {
+    for job in jobs.filter(|job| job.is_in(extent, way) && job.name().contains(only)) {
         for row in context.rows(job)? {
             progress(&row.line());
             table.rows.push(row);

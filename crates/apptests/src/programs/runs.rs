@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::confined::{Limits, Subject};
 use super::journal::{Cases, Outcome};
-use super::list::{Program, Suite};
+use super::list::{Program, Suite, is_quick};
 use super::pins;
-use super::way::{Ends, Launcher};
+use super::way::{Ends, Launcher, Way};
 use crate::operations::Extent;
 
 /// Debian's, whose tests are in a package of their own; the path may have others.
@@ -48,11 +48,8 @@ impl Job {
     }
 
     /// Whether this form runs it at all.
-    pub(crate) fn is_in(self, extent: Extent) -> bool {
-        match self {
-            Job::Suite(suite) => extent == Extent::Full || !suite.quick.is_empty(),
-            Job::Program(program) => extent == Extent::Full || program.quick,
-        }
+    pub(crate) fn is_in(self, extent: Extent, way: Way) -> bool {
+        extent == Extent::Full || is_quick(self.name(), way)
     }
 
     /// Parts of the names of the cases that this form runs; none for all.
@@ -83,7 +80,7 @@ impl Job {
             Job::Suite(suite) => (python(suite, &under, at), Vec::new()),
             Job::Program(program) => shell(program, launcher, &under, ends, extent, at),
         };
-        let network = launcher.way.network();
+        let network = self.network(launcher.way, ends);
         // Where a case hangs plainly, there is nothing to compare it with.
         let hung = plain.into_iter().flatten().filter(|(_, end)| end.outcome == Outcome::Hung);
         let mut left_out: Vec<String> = hung.map(|(name, _)| name.clone()).collect();
@@ -93,13 +90,23 @@ impl Job {
         let subject = Subject {
             words: &words,
             environment: &environment,
-            network,
+            network: &network,
             directory: at,
             only,
             left_out: &left_out,
         };
         let cases = subject.run(|case| limits(case, plain))?;
         Ok(Run { cases, upgraded: Launcher::upgraded(at) })
+    }
+
+    /// The shell's words that set a namespace up.
+    fn network(self, way: Way, ends: Ends) -> String {
+        match self {
+            Job::Suite(suite) if !suite.needs_loopback => {
+                format!("{} && {}", way.network(), way.localhost(ends))
+            }
+            _ => way.network().to_string(),
+        }
     }
 }
 

@@ -35,12 +35,15 @@ pub struct Table {
     pub(crate) stale: Vec<String>,
 }
 
-const HEAD: [&str; 9] = [
+const HEAD: [&str; 12] = [
     "suite or program",
     "cases",
     "passed plain",
+    "failed plain",
+    "hung plain",
     "passed under",
-    "hung",
+    "failed under",
+    "hung under",
     "pinned",
     "new",
     "upgraded",
@@ -77,17 +80,24 @@ impl Row {
 
     /// The cells behind the name.
     fn cells(&self) -> Vec<String> {
-        let good = |outcome: Outcome| outcome.is_good();
+        let plain = |is: fn(Outcome) -> bool| self.count(|(pair, _)| is(pair.plain.outcome));
+        let under = |is: fn(Outcome) -> bool| self.count(|(pair, _)| is(pair.under.outcome));
+        let has_failed =
+            |outcome| matches!(outcome, Outcome::Failed | Outcome::Error | Outcome::Died);
+        let has_hung = |outcome| outcome == Outcome::Hung;
         let upgraded = match self.upgraded {
             Some(0) if self.lacks_upgrades() => "NONE".to_string(),
             Some(count) => count.to_string(),
             None => "-".to_string(),
         };
         vec![
-            self.count(|(pair, _)| pair.plain.outcome != Outcome::Absent).to_string(),
-            self.count(|(pair, _)| good(pair.plain.outcome)).to_string(),
-            self.count(|(pair, _)| good(pair.under.outcome)).to_string(),
-            self.count(|(pair, _)| pair.under.outcome == Outcome::Hung).to_string(),
+            plain(|outcome| outcome != Outcome::Absent).to_string(),
+            plain(Outcome::is_good).to_string(),
+            plain(has_failed).to_string(),
+            plain(has_hung).to_string(),
+            under(Outcome::is_good).to_string(),
+            under(has_failed).to_string(),
+            under(has_hung).to_string(),
             self.count(|(_, finding)| *finding == Finding::Pinned).to_string(),
             (self.new.len() + self.passes.len()).to_string(),
             upgraded,

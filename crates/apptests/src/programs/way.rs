@@ -117,6 +117,22 @@ impl Way {
         }
     }
 
+    /// The shell's words that change what Python's suites find as "localhost", where both ends of
+    /// most of their connections are: a stack leaves loopback to the kernel. The kernel has the
+    /// stack's address, too, for UDP, which a stack does not carry.
+    pub(crate) fn localhost(self, ends: Ends) -> &'static str {
+        match (self, ends) {
+            (Way::Fable, _) => "true",
+            (Way::Mtcp, Ends::Neither) => {
+                "echo 10.10.0.1 localhost > hosts && mount --bind hosts /etc/hosts"
+            }
+            (Way::Mtcp, _) => {
+                "ip address add 10.10.0.2/32 dev lo && \
+                 echo 10.10.0.2 localhost > hosts && mount --bind hosts /etc/hosts"
+            }
+        }
+    }
+
     /// Builds command and library, in release: time-outs of other people's tests are meant for
     /// programs that are.
     pub(crate) fn build(self) -> io::Result<Launcher> {

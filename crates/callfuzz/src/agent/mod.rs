@@ -153,9 +153,9 @@ fn perform(call: Call, request: &Frame) -> Answer {
     let begin = Instant::now();
     let mut answer = match call {
         Call::Socket => socket::socket(at(0) as i32, at(1) as i32),
-        Call::Bind => socket::bind(fd, at(1) as i32),
+        Call::Bind => socket::bind(fd, at(1) as i32, at(2) as u8),
         Call::Listen => socket::listen(fd, at(1) as i32),
-        Call::Connect => socket::connect(fd, at(1) as i32, at(2) as u16),
+        Call::Connect => socket::connect(fd, at(1) as i32, at(2) as u16, at(3) as u8),
         Call::Accept => socket::accept(fd, at(1), at(2) as i32),
         Call::Name => socket::name(fd, at(1) == 1),
         Call::Shutdown => socket::shutdown(fd, at(1) as i32),

@@ -4,9 +4,10 @@ use super::{answer, failed};
 use crate::protocol::Answer;
 use libc::{c_int, sockaddr_storage, socklen_t};
 use std::mem;
+use std::net::Ipv4Addr;
 
-/// The loopback address of a family with a port.
-fn loopback(family: c_int, port: u16) -> (sockaddr_storage, socklen_t) {
+/// The address of a host with a port; host 0 is the loopback device.
+fn address(family: c_int, port: u16, host: u8) -> (sockaddr_storage, socklen_t) {
     // SAFETY: plain data, for which zeros are valid.
     let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
     let size = if family == libc::AF_INET6 {
@@ -14,14 +15,20 @@ fn loopback(family: c_int, port: u16) -> (sockaddr_storage, socklen_t) {
         let address = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in6>() };
         address.sin6_family = family as libc::sa_family_t;
         address.sin6_port = port.to_be();
-        address.sin6_addr.s6_addr[15] = 1;
+        address.sin6_addr.s6_addr[15] = host.max(1);
+        if host > 0 {
+            // fd00:77::
+            (address.sin6_addr.s6_addr[0], address.sin6_addr.s6_addr[3]) = (0xfd, 0x77);
+        }
         size_of::<libc::sockaddr_in6>()
     } else {
         // SAFETY: as above.
         let address = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in>() };
         address.sin_family = libc::AF_INET as libc::sa_family_t;
         address.sin_port = port.to_be();
-        address.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
+        let own = Ipv4Addr::new(10, 77, 0, host);
+        address.sin_addr.s_addr =
+            u32::from(if host == 0 { Ipv4Addr::LOCALHOST } else { own }).to_be();
         size_of::<libc::sockaddr_in>()
     };
     (storage, size as socklen_t)
@@ -39,9 +46,9 @@ pub(super) fn socket(family: c_int, kind: c_int) -> Answer {
     answer(unsafe { libc::socket(family, kind, 0) })
 }
 
-pub(super) fn bind(fd: c_int, family: c_int) -> Answer {
+pub(super) fn bind(fd: c_int, family: c_int, host: u8) -> Answer {
     let one: c_int = 1;
-    let (address, size) = loopback(family, 0);
+    let (address, size) = address(family, 0, host);
     // SAFETY: the values have the sizes that are announced.
     answer(unsafe {
         let from = (&raw const one).cast();
@@ -55,8 +62,8 @@ pub(super) fn listen(fd: c_int, backlog: c_int) -> Answer {
     answer(unsafe { libc::listen(fd, backlog) })
 }
 
-pub(super) fn connect(fd: c_int, family: c_int, port: u16) -> Answer {
-    let (address, size) = loopback(family, port);
+pub(super) fn connect(fd: c_int, family: c_int, port: u16, host: u8) -> Answer {
+    let (address, size) = address(family, port, host);
     // SAFETY: the address has the size that is announced.
     answer(unsafe { libc::connect(fd, (&raw const address).cast(), size) })
 }
@@ -115,6 +122,8 @@ fn option(which: i64) -> Option<(c_int, c_int, Value)> {
         9 => (libc::SOL_SOCKET, libc::SO_OOBINLINE, Value::Number),
         10 => (libc::SOL_SOCKET, libc::SO_TYPE, Value::Number),
         11 => (libc::SOL_SOCKET, libc::SO_ACCEPTCONN, Value::Number),
+        // Its first byte is the state of the connection.
+        12 => (libc::IPPROTO_TCP, libc::TCP_INFO, Value::Byte),
         _ => return None,
     };
     Some((level, name, value))
@@ -123,6 +132,7 @@ fn option(which: i64) -> Option<(c_int, c_int, Value)> {
 #[derive(Clone, Copy)]
 enum Value {
     Number,
+    Byte,
     /// The number is seconds; off below zero.
     Linger,
     /// The number is milliseconds.
@@ -136,6 +146,10 @@ impl Value {
             Value::Number => {
                 words[..4].copy_from_slice(&number.to_ne_bytes());
                 4
+            }
+            Value::Byte => {
+                words[0] = number as u8;
+                1
             }
             Value::Linger => {
                 words[..4].copy_from_slice(&i32::from(number >= 0).to_ne_bytes());

@@ -14,7 +14,8 @@ const NAME: &str = "callfuzz";
 struct Options {
     #[command(flatten)]
     cases: fuzzkit::CaseOptions,
-    /// How the processes are run that are compared with plain ones; `plain` checks the fuzzer.
+    /// How the processes are run that are compared with plain ones; `plain`
+    /// and `veth` check the fuzzer.
     #[arg(long, value_enum, default_value = "fable")]
     way: WayName,
     /// File to which each process appends what became of its connections [default: none].
@@ -26,6 +27,8 @@ struct Options {
 enum WayName {
     Plain,
     Fable,
+    Veth,
+    Mtcp,
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,8 @@ fn run(options: &Options) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let Options { cases, way, statistics } = options;
     let way = match way {
         WayName::Plain => Way::Plain,
+        WayName::Veth => Way::Veth,
+        WayName::Mtcp => Way::mtcp()?,
         WayName::Fable => Way::fable(statistics.clone())?,
     };
     let mut campaign = Campaign::new(std::env::current_exe()?, way, !cases.no_shrink)?;

@@ -78,12 +78,14 @@ pub unsafe extern "C" fn mtcp_read(
 }
 
 /// Like mtcp_read(), with flags as in recv(2): MSG_PEEK leaves the data where it is, MSG_DONTWAIT
-/// does not block, MSG_WAITALL waits until all of len is there or the stream ends.
+/// does not block, MSG_WAITALL waits until all of len is there or the stream ends, MSG_OOB takes
+/// the urgent byte (tcp(7)).
 ///
 /// Returns as mtcp_read().
 ///
 /// Errors:
 ///   EOPNOTSUPP  another flag
+///   EINVAL      MSG_OOB: there is no urgent byte, or it was taken
 ///   EAGAIN, ENOTCONN, ...  as mtcp_read()
 ///
 /// # Safety
@@ -146,9 +148,8 @@ pub unsafe extern "C" fn mtcp_readv(
 /// Errors:
 ///   EBADF     it is the reading end of a pipe
 ///   EAGAIN    there is no room, and the socket does not block, or SO_SNDTIMEO is over
-///   ENOTCONN  it is not connected
-///   EPIPE     this side has ended its direction, or the connection has failed and that was told;
-///             of a pipe, the reading end is closed
+///   EPIPE     it is not connected, this side has ended its direction, or the connection has failed
+///             and that was told; of a pipe, the reading end is closed
 ///   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; told once
 ///   EINVAL    it is an epoll, or len is above SSIZE_MAX
 ///
@@ -180,7 +181,7 @@ pub unsafe extern "C" fn mtcp_write(
 ///
 /// Errors:
 ///   EINVAL  num_iov is out of range, or the lengths are above SSIZE_MAX together
-///   EAGAIN, ENOTCONN, ...  as mtcp_write()
+///   EAGAIN, EPIPE, ...  as mtcp_write()
 ///
 /// # Safety
 ///

@@ -114,7 +114,7 @@ static void sockets_are_checked(void)
     FAILS(mtcp_shutdown(mctx, other, SHUT_WR), ENOTCONN);
     FAILS(mtcp_shutdown(mctx, other, 3), EINVAL);
     FAILS(mtcp_read(mctx, other, &address, sizeof address), ENOTCONN);
-    FAILS(mtcp_write(mctx, other, &address, sizeof address), ENOTCONN);
+    FAILS(mtcp_write(mctx, other, &address, sizeof address), EPIPE);
     CHECK(mtcp_close(mctx, sockid) == 0 && mtcp_close(mctx, 1) == 0);
     FAILS(mtcp_close(mctx, sockid), EBADF);
     FAILS(mtcp_abort(mctx, sockid), EBADF);
@@ -147,7 +147,7 @@ static void bytes_go_both_ways(void)
     FAILS(mtcp_socket_ioctl(mctx, sockid, FIONREAD, NULL), EFAULT);
     FAILS(mtcp_socket_ioctl(mctx, sockid, TIOCGWINSZ, &count), ENOTTY);
     CHECK(mtcp_socket_ioctl(mctx, sockid, FIONREAD, &count) == 0 && count == 10);
-    FAILS(mtcp_recv(mctx, sockid, room, sizeof room, MSG_OOB), EOPNOTSUPP);
+    FAILS(mtcp_recv(mctx, sockid, room, sizeof room, MSG_OOB), EINVAL);
     CHECK(mtcp_recv(mctx, sockid, room, 3, MSG_PEEK) == 3 && !memcmp(room, "012", 3));
     FAILS(mtcp_readv(mctx, sockid, NULL, 1), EFAULT);
     FAILS(mtcp_readv(mctx, sockid, rooms, -1), EINVAL);

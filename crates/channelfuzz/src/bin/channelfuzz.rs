@@ -1,6 +1,6 @@
 //! The command line of the fuzzer.
 
-use channelfuzz::{Campaign, Drivers, Script};
+use channelfuzz::{Campaign, Drivers, Script, Stacks};
 use clap::{Parser, ValueEnum};
 use megapipe::DriverChoice;
 use std::process::ExitCode;
@@ -8,12 +8,13 @@ use std::time::Instant;
 
 const NAME: &str = "channelfuzz";
 
-/// Runs random scripts of channel operations over both drivers and compares them.
+/// Runs random scripts of channel operations over several drivers and compares them.
 #[derive(Debug, Parser)]
 struct Options {
     #[command(flatten)]
     cases: fuzzkit::CaseOptions,
-    /// Drivers to run; only `both` compares.
+    /// Drivers to run: `both` compares those of the kernel with each other, `mtcp` the user-level
+    /// stack with the kernel.
     #[arg(long, value_enum, default_value = "both")]
     driver: Driver,
 }
@@ -23,6 +24,7 @@ enum Driver {
     Uring,
     Epoll,
     Both,
+    Mtcp,
 }
 
 fn main() -> ExitCode {
@@ -31,6 +33,13 @@ fn main() -> ExitCode {
         Driver::Uring => Drivers::One(DriverChoice::Uring),
         Driver::Epoll => Drivers::One(DriverChoice::Epoll),
         Driver::Both => Drivers::Both,
+        Driver::Mtcp => match Stacks::start() {
+            Ok(stacks) => Drivers::Stacks(stacks),
+            Err(error) => {
+                eprintln!("{NAME}: {error}");
+                return ExitCode::from(2);
+            }
+        },
     };
     let mut campaign = Campaign::new(drivers, !cases.no_shrink);
     if let Some(prefix) = &cases.strict {

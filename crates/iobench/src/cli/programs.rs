@@ -88,6 +88,11 @@ pub(crate) struct ProgramsArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
 
+    /// Run user-level TCP in a thread of the stack, the default of `mtcp run`, instead of in the
+    /// program's own (`--complete`)
+    #[arg(long)]
+    pub(crate) engine_thread: bool,
+
     /// Keep the run within 30 seconds for each program: shorter, and as many rounds as fit
     #[arg(long)]
     pub(crate) quick: bool,

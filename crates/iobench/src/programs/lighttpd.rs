@@ -10,7 +10,7 @@ use crate::error::{Context, Result};
 use crate::network::PathKind;
 use crate::network::veth::Veth;
 use crate::programs::installed::{find, version};
-use crate::programs::{Amount, Cell, Latency, Printed, Program, Target, Variant, mtcp};
+use crate::programs::{Amount, Cell, Latency, Printed, Program, Target, Variant};
 use crate::sys::signals::Signals;
 
 /// What is asked for: (operation, bytes of the file, whether connections are kept).
@@ -74,8 +74,7 @@ impl Program for Lighttpd {
 
     fn settings(&self) -> String {
         let (server, client) = (version(&self.server, "-v"), version(&self.client, "-V"));
-        let (path, stacks) = (Veth::describe(), mtcp::SETTINGS);
-        format!("{server}, one process, no logs; {client}; over {path}; stacks: {stacks}")
+        format!("{server}, one process, no logs; {client}; over {}", Veth::describe())
     }
 
     fn path(&self) -> PathKind {

@@ -42,6 +42,7 @@ use crate::programs::campaign::Campaign;
 use crate::programs::file::Document;
 use crate::programs::lighttpd::Lighttpd;
 use crate::programs::memcached::Memcached;
+use crate::programs::mtcp::Mode;
 use crate::programs::nginx::Nginx;
 use crate::programs::postgres::Postgres;
 use crate::programs::redis::Redis;
@@ -217,7 +218,8 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     let begun_ns = now_ns();
     // Before any thread is started, because threads inherit the mask and the network.
     let signals = Signals::block();
-    let mut tools = Tools::default();
+    let mode = if arguments.engine_thread { Mode::EngineThread } else { Mode::Complete };
+    let mut tools = Tools::new(mode);
     let programs = choose(arguments, &mut tools)?;
     let pairs = pairs(&arguments.placement)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
@@ -229,7 +231,11 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
         let mut road = Road::lay(program.path(), &mut tools)?;
         let campaign = Campaign::new(program.as_ref(), arguments, &pairs, &signals);
         rows.extend(campaign.run(&mut road, seed)?);
-        settings.push(format!("{}: {}", program.name(), program.settings()));
+        let mut text = format!("{}: {}", program.name(), program.settings());
+        if program.path() == PathKind::Veth {
+            text += &format!("; stacks: {}", mode.describe());
+        }
+        settings.push(text);
     }
     let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
     let document = Document::new(environment, network, settings, elapsed_s, rows);

@@ -17,25 +17,40 @@ const REMEDY: &str = "build it with `cargo build --release -p mtcp -p mtcp-prelo
 /// as long as the kernel lets them rest here. A client that is started again numbers its
 /// connections afresh, so that they cannot take over from those that rest.
 const SEGMENT_LIFETIME_MS: u32 = 5;
-/// One stack in a process of one CPU; the program comes back to its event loop by itself.
-const MODE: &str = "--complete";
 
 /// How often a stack is asked that is silent, which takes half a second each time.
 const QUESTIONS: u32 = 20;
 
-/// What all stacks have in common, for people.
-pub(crate) const SETTINGS: &str =
-    "AF_XDP, one stack for each process, in its own thread (--complete), ports rest for 10 ms";
+/// Which thread of a program runs its stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The program's own, in its calls: for a process of one CPU that comes back to its event loop.
+    Complete,
+    /// One that `mtcp run` starts beside it, as it does by default.
+    EngineThread,
+}
+
+impl Mode {
+    /// What all stacks have in common, for people.
+    pub(crate) fn describe(self) -> String {
+        let thread = match self {
+            Mode::Complete => "in its own thread (--complete)",
+            Mode::EngineThread => "in a thread of the stack (--engine-thread)",
+        };
+        format!("AF_XDP, one stack for each process, {thread}, ports rest for 10 ms")
+    }
+}
 
 /// The command `mtcp`, with a library that it finds.
 #[derive(Debug, Clone)]
 pub(crate) struct MtcpRun {
     program: PathBuf,
+    mode: Mode,
 }
 
 impl MtcpRun {
     /// Beside our own program, else on the PATH.
-    pub(crate) fn find() -> Result<MtcpRun> {
+    pub(crate) fn find(mode: Mode) -> Result<MtcpRun> {
         if !has_capabilities() {
             return Err(Error::setup(
                 "no permission for veth pairs and the stacks of `mtcp run` on them",
@@ -48,14 +63,14 @@ impl MtcpRun {
         let interface = Interface { device: "none".to_owned(), address: Ipv4Addr::LOCALHOST };
         let file = directory.path().join("trial.toml");
         write(&file, &settings(&interface, None))?;
-        let options = options(&file);
-        Ok(MtcpRun { program: find_runner("mtcp", &options, REMEDY)? })
+        let options = options(mode, &file);
+        Ok(MtcpRun { program: find_runner("mtcp", &options, REMEDY)?, mode })
     }
 
     /// The command that runs `words` on a stack with the settings of this file.
     pub(crate) fn wrap(&self, words: Vec<String>, settings: &Path) -> Vec<String> {
         let mut all = vec![self.program.display().to_string(), "run".to_owned()];
-        all.extend(options(settings));
+        all.extend(options(self.mode, settings));
         all.extend(words);
         all
     }
@@ -86,8 +101,9 @@ fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).context(format!("write {}", file.display()), REMEDY)
 }
 
-fn options(file: &Path) -> Vec<String> {
-    vec![MODE.to_owned(), format!("--config={}", file.display())]
+fn options(mode: Mode, file: &Path) -> Vec<String> {
+    let complete = (mode == Mode::Complete).then(|| "--complete".to_owned());
+    complete.into_iter().chain([format!("--config={}", file.display())]).collect()
 }
 
 /// The settings file, see docs/mtcp.toml.

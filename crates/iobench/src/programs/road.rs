@@ -7,17 +7,21 @@ use crate::network::{Entered, PathKind};
 use crate::programs::Variant;
 use crate::programs::fable::Fable;
 use crate::programs::link::{Joined, Link};
-use crate::programs::mtcp::MtcpRun;
+use crate::programs::mtcp::{Mode, MtcpRun};
 use crate::sys::affinity::allowed_cpus;
 
 /// Our own commands that variants need, each looked for when it is needed first.
-#[derive(Default)]
 pub(crate) struct Tools {
     fable: Option<Fable>,
     mtcp: Option<MtcpRun>,
+    mode: Mode,
 }
 
 impl Tools {
+    pub(crate) fn new(mode: Mode) -> Tools {
+        Tools { fable: None, mtcp: None, mode }
+    }
+
     /// Finds what the variants of programs over this path need.
     pub(crate) fn check(&mut self, path: PathKind) -> Result<()> {
         match path {
@@ -32,7 +36,7 @@ impl Tools {
     }
 
     fn mtcp(&mut self) -> Result<MtcpRun> {
-        let found = self.mtcp.take().map_or_else(MtcpRun::find, Ok)?;
+        let found = self.mtcp.take().map_or_else(|| MtcpRun::find(self.mode), Ok)?;
         Ok(self.mtcp.insert(found).clone())
     }
 }

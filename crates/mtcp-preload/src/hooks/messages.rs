@@ -1,16 +1,16 @@
 //! sendmsg(2), recvmsg(2) and their kin.
 
-use super::transfers::{parts, refused, rooms};
+use super::transfers::refused;
 use crate::outcome::{failure, long, number};
-use crate::table::{self, Kind};
+use crate::table::{self, Handle, Kind};
+use crate::vectors::Vectors;
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
-use mtcp::Descriptor;
 
 /// # Safety
 /// As recvmsg(2) asks.
-unsafe fn receive(descriptor: Descriptor, message: *mut msghdr, flags: c_int) -> ssize_t {
+unsafe fn receive(socket: Handle, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the application's message.
     let Some(message) = (unsafe { message.as_mut() }) else {
         return long(failure(libc::EFAULT));
@@ -23,15 +23,19 @@ unsafe fn receive(descriptor: Descriptor, message: *mut msghdr, flags: c_int) ->
     message.msg_controllen = 0;
     message.msg_flags = 0;
     // SAFETY: as above.
-    match unsafe { rooms(message.msg_iov, message.msg_iovlen as c_int) } {
-        Some(rooms) => long(stream::receive(descriptor, rooms, flags)),
-        None => long(if message.msg_iovlen == 0 { Ok(0) } else { failure(libc::EMSGSIZE) }),
+    let rooms = unsafe { Vectors::new(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
+    let received = rooms.and_then(|rooms| stream::receive(socket, rooms, flags));
+    if flags & libc::MSG_OOB != 0 && received.is_ok() {
+        // There may be no room for the byte.
+        let is_cut = matches!(received, Ok(0));
+        message.msg_flags = libc::MSG_OOB | if is_cut { libc::MSG_TRUNC } else { 0 };
     }
+    long(received)
 }
 
 /// # Safety
 /// As sendmsg(2) asks.
-unsafe fn transmit(descriptor: Descriptor, message: *const msghdr, flags: c_int) -> ssize_t {
+unsafe fn transmit(socket: Handle, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the application's message.
     let Some(message) = (unsafe { message.as_ref() }) else {
         return long(failure(libc::EFAULT));
@@ -41,28 +45,30 @@ unsafe fn transmit(descriptor: Descriptor, message: *const msghdr, flags: c_int)
         return long(failure(libc::EOPNOTSUPP));
     }
     // SAFETY: as above.
-    match unsafe { parts(message.msg_iov, message.msg_iovlen as c_int) } {
-        Some(parts) => long(stream::transmit(descriptor, parts, flags)),
-        None => long(if message.msg_iovlen == 0 { Ok(0) } else { failure(libc::EMSGSIZE) }),
-    }
+    let parts = unsafe { Vectors::new(message.msg_iov, message.msg_iovlen, libc::EMSGSIZE) };
+    long(parts.and_then(|parts| stream::transmit(socket, parts, flags)))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     match table::kind(fd) {
         // SAFETY: the application's pointers, as in all functions here.
-        Kind::Socket(descriptor) => unsafe { receive(descriptor, message, flags) },
+        Kind::Socket(socket) => unsafe { receive(socket, message, flags) },
         // SAFETY: as above.
         _ => unsafe { real::recvmsg(fd, message, flags) },
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) unsafe extern "C" fn sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
     match table::kind(fd) {
         Kind::Inherited => refused(fd),
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe { transmit(descriptor, message, flags) },
+        Kind::Socket(socket) => unsafe { transmit(socket, message, flags) },
         // SAFETY: as above.
         _ => unsafe { real::sendmsg(fd, message, flags) },
     }
@@ -92,7 +98,7 @@ unsafe fn each(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn recvmmsg(
+pub(super) unsafe extern "C" fn recvmmsg(
     fd: c_int,
     list: *mut mmsghdr,
     count: c_uint,
@@ -106,8 +112,8 @@ unsafe extern "C" fn recvmmsg(
         }
         // One message is a valid answer, and the next one may not be there.
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe {
-            each(list, count.min(1), |message| receive(descriptor, message, flags))
+        Kind::Socket(socket) => unsafe {
+            each(list, count.min(1), |message| receive(socket, message, flags))
         },
         // SAFETY: as above.
         _ => unsafe { real::recvmmsg(fd, list, count, flags, timeout) },
@@ -115,11 +121,16 @@ unsafe extern "C" fn recvmmsg(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    list: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
     match table::kind(fd) {
         // SAFETY: as above.
-        Kind::Socket(descriptor) => unsafe {
-            each(list, count.min(1), |message| transmit(descriptor, message, flags))
+        Kind::Socket(socket) => unsafe {
+            each(list, count.min(1), |message| transmit(socket, message, flags))
         },
         // SAFETY: as above.
         _ => unsafe { real::sendmmsg(fd, list, count, flags) },

@@ -5,7 +5,10 @@
 
 mod descriptors;
 mod messages;
+mod numbers;
 mod options;
 mod readiness;
 mod sockets;
+mod streams;
+mod system_call;
 mod transfers;

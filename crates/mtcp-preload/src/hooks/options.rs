@@ -1,12 +1,12 @@
 //! Options, and what fcntl(2) and ioctl(2) say of sockets.
 
+use crate::listener;
 use crate::outcome::{Outcome, failure, number};
 use crate::report;
 use crate::state;
-use crate::table::{self, Kind};
+use crate::table::{self, Handle, Kind};
 use core::ffi::{c_int, c_void};
 use libc::socklen_t;
-use mtcp::Descriptor;
 
 /// No option of ours is longer.
 const OPTION_BYTES: usize = 256;
@@ -14,7 +14,7 @@ const OPTION_BYTES: usize = 256;
 /// # Safety
 /// As getsockopt(2) asks.
 unsafe fn get(
-    descriptor: Descriptor,
+    socket: Handle,
     (level, name): (c_int, c_int),
     value: *mut c_void,
     size: *mut socklen_t,
@@ -25,8 +25,12 @@ unsafe fn get(
     let mut room = [0u8; OPTION_BYTES];
     // SAFETY: promised by the caller.
     let wanted = (unsafe { *size } as usize).min(OPTION_BYTES);
-    let told =
-        state::lock()?.world()?.context.getsockopt(descriptor, level, name, &mut room[..wanted])?;
+    let told = {
+        let mut guard = state::lock_quietly()?;
+        let world = guard.world()?;
+        let descriptor = world.check(socket)?;
+        world.context.getsockopt(descriptor, level, name, &mut room[..wanted])?
+    };
     // SAFETY: promised by the caller; `told` is not more than the room.
     unsafe {
         std::ptr::copy_nonoverlapping(room.as_ptr(), value.cast(), told);
@@ -42,7 +46,7 @@ fn is_about_kind(level: c_int, name: c_int) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockopt(
+pub(super) unsafe extern "C" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -50,9 +54,9 @@ unsafe extern "C" fn getsockopt(
     size: *mut socklen_t,
 ) -> c_int {
     match table::kind(fd) {
-        Kind::Socket(descriptor) if !is_about_kind(level, name) => {
+        Kind::Socket(socket) if !is_about_kind(level, name) => {
             // SAFETY: the application's pointers, as in all functions here.
-            let outcome = unsafe { get(descriptor, (level, name), value, size) };
+            let outcome = unsafe { get(socket, (level, name), value, size) };
             if let Err(error) = &outcome {
                 report::note(format_args!("getsockopt {level}/{name} of {fd}: {error}"));
             }
@@ -64,14 +68,14 @@ unsafe extern "C" fn getsockopt(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+pub(super) unsafe extern "C" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
     value: *const c_void,
     size: socklen_t,
 ) -> c_int {
-    let Kind::Socket(descriptor) = table::kind(fd) else {
+    let Kind::Socket(socket) = table::kind(fd) else {
         // SAFETY: as above.
         return unsafe { real::setsockopt(fd, level, name, value, size) };
     };
@@ -81,8 +85,18 @@ unsafe extern "C" fn setsockopt(
     let length = (size as usize).min(OPTION_BYTES);
     // SAFETY: as above; not null.
     let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), length) };
-    let set =
-        || state::lock()?.world()?.context.setsockopt(descriptor, level, name, bytes).map(|()| 0);
+    let set = || {
+        let mut guard = state::lock()?;
+        let world = guard.world()?;
+        let descriptor = world.check(socket)?;
+        world.context.setsockopt(descriptor, level, name, bytes)?;
+        if let Some(kernel) = world.socket(socket)?.kernel {
+            // Connections inherit it from the listener, on either side.
+            // SAFETY: as above.
+            unsafe { real::setsockopt(kernel, level, name, value, size) };
+        }
+        Ok(0)
+    };
     let outcome = set();
     if let Err(error) = &outcome {
         report::note(format_args!("setsockopt {level}/{name} of {fd}: {error}"));
@@ -90,19 +104,24 @@ unsafe extern "C" fn setsockopt(
     number(outcome)
 }
 
-fn set_nonblocking(descriptor: Descriptor, on: bool) -> Outcome<c_int> {
-    state::lock()?.world()?.socket(descriptor)?.nonblocking = on;
+fn set_nonblocking(socket: Handle, on: bool) -> Outcome<c_int> {
+    let mut guard = state::lock_quietly()?;
+    let socket = guard.world()?.socket(socket)?;
+    socket.nonblocking = on;
+    if let Some(kernel) = socket.kernel {
+        listener::set_nonblocking(kernel, on);
+    }
     Ok(0)
 }
 
-fn status(descriptor: Descriptor) -> Outcome<c_int> {
-    let nonblocking = state::lock()?.world()?.socket(descriptor)?.nonblocking;
+fn status(socket: Handle) -> Outcome<c_int> {
+    let nonblocking = state::lock_quietly()?.world()?.socket(socket)?.nonblocking;
     Ok(libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 })
 }
 
 /// fcntl(2) has any number of arguments; one, as large as a register, holds all that there are.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(super) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     let duplicates = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
     match table::kind(fd) {
         Kind::Plain => {}
@@ -111,15 +130,15 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
             let new = unsafe { real::fcntl(fd, command, argument) };
             return super::descriptors::duplicated(fd, new);
         }
-        Kind::Socket(descriptor) => match command {
-            libc::F_GETFL => return number(status(descriptor)),
+        Kind::Socket(socket) => match command {
+            libc::F_GETFL => return number(status(socket)),
             libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => {
                 report::note(format_args!("O_ASYNC on a socket of the stack: EINVAL"));
                 return number(failure(libc::EINVAL));
             }
             libc::F_SETFL => {
                 let on = argument as c_int & libc::O_NONBLOCK != 0;
-                return number(set_nonblocking(descriptor, on));
+                return number(set_nonblocking(socket, on));
             }
             _ => {}
         },
@@ -130,19 +149,19 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: as above.
     unsafe { fcntl64(fd, command, argument) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
-    let Kind::Socket(descriptor) = table::kind(fd) else {
+pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+    let Kind::Socket(socket) = table::kind(fd) else {
         // SAFETY: as above.
         return unsafe { real::ioctl(fd, request, argument) };
     };
     let pointer = argument as *mut c_int;
-    let asks = request == libc::FIONREAD as usize || request == libc::TIOCOUTQ as usize;
+    let asks = matches!(request as u64, libc::FIONREAD | libc::TIOCOUTQ | mtcp::SIOCATMARK);
     if !asks && request != libc::FIONBIO as usize {
         // What is asked of an interface or the number itself is the kernel's.
         // SAFETY: as above.
@@ -153,12 +172,19 @@ unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int 
     }
     if !asks {
         // SAFETY: as ioctl(2) asks: an int.
-        return number(set_nonblocking(descriptor, unsafe { pointer.read() } != 0));
+        return number(set_nonblocking(socket, unsafe { pointer.read() } != 0));
     }
     let ask = || {
         let mut answer = 0;
-        let mut guard = state::lock()?;
-        guard.world()?.context.ioctl(descriptor, request as u64, &mut answer)?;
+        let mut guard = state::lock_quietly()?;
+        let world = guard.world()?;
+        let descriptor = world.check(socket)?;
+        world.context.ioctl(descriptor, request as u64, &mut answer)?;
+        if answer == 0 {
+            // What has come since the last turn counts.
+            world.context.turn()?;
+            world.context.ioctl(descriptor, request as u64, &mut answer)?;
+        }
         Ok(answer)
     };
     number(ask().map(|answer| {
@@ -166,4 +192,13 @@ unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int 
         unsafe { pointer.write(answer) };
         0
     }))
+}
+
+/// The C library's own asks the kernel by a call that cannot be seen.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
+    let mut answer: c_int = 0;
+    // SAFETY: the answer is an int.
+    let outcome = unsafe { ioctl(fd, mtcp::SIOCATMARK as usize, &raw mut answer as usize) };
+    if outcome < 0 { outcome } else { answer }
 }

@@ -21,7 +21,7 @@ unsafe fn entries<'a>(list: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+pub(super) unsafe extern "C" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     // SAFETY: the application's list, as in all functions here.
     let entries = unsafe { entries(list, count) };
     if !poll::concerns(entries) {
@@ -32,7 +32,7 @@ unsafe extern "C" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __poll_chk(
+pub(super) unsafe extern "C" fn __poll_chk(
     list: *mut pollfd,
     count: nfds_t,
     timeout_ms: c_int,
@@ -43,7 +43,7 @@ unsafe extern "C" fn __poll_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
+pub(super) unsafe extern "C" fn ppoll(
     list: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -61,7 +61,7 @@ unsafe extern "C" fn ppoll(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __ppoll_chk(
+pub(super) unsafe extern "C" fn __ppoll_chk(
     list: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -73,7 +73,7 @@ unsafe extern "C" fn __ppoll_chk(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn select(
+pub(super) unsafe extern "C" fn select(
     count: c_int,
     readable: *mut fd_set,
     writable: *mut fd_set,
@@ -101,7 +101,7 @@ unsafe extern "C" fn select(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
+pub(super) unsafe extern "C" fn pselect(
     count: c_int,
     readable: *mut fd_set,
     writable: *mut fd_set,
@@ -122,17 +122,18 @@ unsafe extern "C" fn pselect(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: a plain number.
     let set = unsafe { real::epoll_create1(flags) };
-    if set >= 0 && crate::settings::config().is_some() {
+    super::descriptors::arrived(set);
+    if set >= 0 && crate::settings::config().is_some() && crate::fork::is_own_process() {
         table::set(set, Kind::Epoll);
     }
     set
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+pub(super) unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     if size <= 0 {
         return number(failure(libc::EINVAL));
     }
@@ -141,7 +142,7 @@ unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(
+pub(super) unsafe extern "C" fn epoll_ctl(
     set: c_int,
     operation: c_int,
     fd: c_int,
@@ -163,7 +164,7 @@ unsafe extern "C" fn epoll_ctl(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_wait(
+pub(super) unsafe extern "C" fn epoll_wait(
     set: c_int,
     events: *mut epoll_event,
     count: c_int,
@@ -191,7 +192,7 @@ unsafe fn wait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait(
+pub(super) unsafe extern "C" fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     count: c_int,
@@ -207,7 +208,7 @@ unsafe extern "C" fn epoll_pwait(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait2(
+pub(super) unsafe extern "C" fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,
     count: c_int,

@@ -1,23 +1,27 @@
 //! From socket(2) to shutdown(2).
 
-use crate::outcome::{Outcome, failure, number, would_block};
+use super::descriptors;
+use crate::listener::{self, Accepted, Place};
+use crate::outcome::{Outcome, failure, number};
 use crate::state::{self, Guard};
-use crate::table::{self, Kind};
+use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Deadline, Interrupted};
-use crate::{address, adopt, report};
+use crate::{address, adopt, epoll, fork};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
-use mtcp::{Descriptor, Family, OptionName, SocketOption};
+use mtcp::{Family, OptionName, SocketOption};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(super) unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: plain numbers.
     let fd = unsafe { real::socket(family, kind, protocol) };
+    descriptors::arrived(fd);
     let stream = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) == libc::SOCK_STREAM;
     let internet = matches!(family, libc::AF_INET | libc::AF_INET6);
     let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if fd >= 0 && stream && internet && tcp && crate::settings::config().is_some() {
+    let concerns = stream && internet && tcp && crate::settings::config().is_some();
+    if fd >= 0 && concerns && fork::is_own_process() {
         table::set(fd, Kind::Fresh);
     }
     fd
@@ -46,37 +50,52 @@ fn takes_both(fd: c_int) -> bool {
 fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
     let (local, mapped) = address::unmapped(at);
     match table::kind(fd) {
-        Kind::Socket(descriptor) => {
-            state::lock()?.world()?.context.bind(descriptor, local)?;
+        Kind::Socket(socket) => {
+            bind_socket(&mut state::lock()?, socket, local)?;
             Ok(Some(0))
         }
         // On all addresses it is not known yet whether the socket will listen or connect, and
         // where to.
-        Kind::Fresh if !local.ip().is_unspecified() && is_of_stack(local.ip()) => {
+        Kind::Fresh
+            if !local.ip().is_unspecified()
+                && is_of_stack(local.ip())
+                && address::suits(fd, at) =>
+        {
             let mut guard = state::lock()?;
-            let descriptor = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
-            bind_or_disown(&mut guard, fd, descriptor, local)?;
+            let socket = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
+            bind_or_disown(&mut guard, socket, local)?;
             Ok(Some(0))
         }
         _ => Ok(None),
     }
 }
 
-fn bind_or_disown(
-    guard: &mut Guard,
-    fd: c_int,
-    descriptor: Descriptor,
-    local: SocketAddr,
-) -> Outcome<()> {
-    let outcome = guard.world()?.context.bind(descriptor, local);
+fn bind_socket(guard: &mut Guard, socket: Handle, local: SocketAddr) -> Outcome<()> {
+    let world = guard.world()?;
+    let descriptor = world.check(socket)?;
+    world.context.bind(descriptor, local)
+}
+
+fn bind_or_disown(guard: &mut Guard, socket: Handle, local: SocketAddr) -> Outcome<()> {
+    let outcome = bind_socket(guard, socket, local);
     if outcome.is_err() {
-        adopt::disown(guard, fd, descriptor);
+        adopt::disown(guard, socket);
     }
     outcome
 }
 
+fn listen_on(guard: &mut Guard, socket: Handle, backlog: u32) -> Outcome<()> {
+    let world = guard.world()?;
+    let descriptor = world.check(socket)?;
+    world.context.listen(descriptor, backlog)
+}
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn bind(
+    fd: c_int,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> c_int {
     if matches!(table::kind(fd), Kind::Fresh | Kind::Socket(_))
         // SAFETY: the application's address, as bind(2) asks.
         && let Some(at) = unsafe { address::from_c(address, size) }
@@ -88,29 +107,54 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, size: socklen_t) 
     unsafe { real::bind(fd, address, size) }
 }
 
+/// A socket of the stack listens, for the first time or with another queue.
+fn listen_again(socket: Handle, backlog: c_int) -> Outcome<()> {
+    let mut guard = state::lock()?;
+    listen_on(&mut guard, socket, queue(backlog))?;
+    let world = guard.world()?;
+    match world.socket(socket)?.kernel {
+        Some(kernel) => {
+            let port = world.context.getsockname(socket.descriptor)?.port();
+            listener::listen_again(kernel, backlog, port)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Makes a socket of the stack of one of the kernel's that listens on all addresses.
+fn listen_everywhere(fd: c_int, at: SocketAddr, backlog: c_int) -> Outcome<()> {
+    let (local, mapped) = address::unmapped(at);
+    let mut guard = state::lock()?;
+    let watches = epoll::early_watches(&mut guard, fd);
+    let socket = adopt::adopt(&mut guard, fd, family_of(local), mapped)?;
+    bind_or_disown(&mut guard, socket, local)?;
+    let outcome = listen_on(&mut guard, socket, queue(backlog))
+        .and_then(|()| adopt::keep_listening(&mut guard, fd, socket, &watches));
+    if outcome.is_err() {
+        adopt::disown(&mut guard, socket);
+    }
+    outcome
+}
+
+fn queue(backlog: c_int) -> u32 {
+    u32::try_from(backlog).unwrap_or(0)
+}
+
 fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
-    let backlog = u32::try_from(backlog).unwrap_or(0);
     match table::kind(fd) {
         Kind::Inherited => failure(libc::ENETDOWN),
-        Kind::Socket(descriptor) => {
-            state::lock()?.world()?.context.listen(descriptor, backlog)?;
-            Ok(Some(0))
-        }
+        Kind::Socket(socket) => listen_again(socket, backlog).map(|()| Some(0)),
         Kind::Fresh => {
             let Some(local) = address::bound_to(fd) else { return Ok(None) };
+            let local = address::unmapped(local).0;
             let concerns = is_of_stack(local.ip()) || local.is_ipv6() && takes_both(fd);
             if !local.ip().is_unspecified() || !concerns {
                 return Ok(None);
             }
-            let mut guard = state::lock()?;
-            let descriptor = adopt::adopt(&mut guard, fd, family_of(local), false)?;
-            bind_or_disown(&mut guard, fd, descriptor, local)?;
-            report::note(format_args!(
-                "descriptor {fd} listens on {local} on the stack's addresses, not on the kernel's"
-            ));
-            let outcome = guard.world()?.context.listen(descriptor, backlog);
+            let local = listener::listen(fd, backlog)?;
+            let outcome = listen_everywhere(fd, local, backlog);
             if outcome.is_err() {
-                adopt::disown(&mut guard, fd, descriptor);
+                listener::stop(fd);
             }
             outcome.map(|()| Some(0))
         }
@@ -119,7 +163,7 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub(super) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match listen_here(fd, backlog).transpose() {
         Some(done) => number(done),
         // SAFETY: plain numbers.
@@ -127,38 +171,55 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     }
 }
 
+/// Whether this program listens there on the stack; an address that is shared has the kernel's
+/// listeners, too.
+fn stack_listens(remote: SocketAddr) -> bool {
+    let listens = || -> Outcome<bool> { Ok(state::lock()?.world()?.context.is_listening(remote)) };
+    is_of_stack(remote.ip()) && listens().unwrap_or(false)
+}
+
 fn connect_here(fd: c_int, to: SocketAddr) -> Outcome<Option<c_int>> {
     let (remote, mapped) = address::unmapped(to);
-    let descriptor = match table::kind(fd) {
-        Kind::Socket(descriptor) => descriptor,
-        Kind::Fresh if address::leads_through_stack(remote.ip()) => {
+    let socket = match table::kind(fd) {
+        Kind::Socket(socket) => socket,
+        Kind::Fresh
+            if address::suits(fd, to)
+                && (address::leads_through_stack(remote.ip()) || stack_listens(remote)) =>
+        {
             let bound = address::bound_to(fd);
             let mut guard = state::lock()?;
-            let descriptor = adopt::adopt(&mut guard, fd, family_of(remote), mapped)?;
+            let socket = adopt::adopt(&mut guard, fd, family_of(remote), mapped)?;
             if let Some(port) = bound.map(|local| local.port()).filter(|port| *port != 0) {
                 let all: IpAddr = match family_of(remote) {
                     Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
                     Family::V6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
                 };
-                bind_or_disown(&mut guard, fd, descriptor, SocketAddr::new(all, port))?;
+                bind_or_disown(&mut guard, socket, SocketAddr::new(all, port))?;
             }
-            descriptor
+            socket
         }
         _ => return Ok(None),
     };
-    connect_stream(descriptor, remote).map(|()| Some(0))
+    connect_stream(socket, remote).map(|()| Some(0))
 }
 
-fn connect_stream(descriptor: Descriptor, remote: SocketAddr) -> Outcome<()> {
+fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
+    let descriptor = socket.descriptor;
     let deadline = {
         let mut guard = state::lock()?;
         let world = guard.world()?;
+        world.check(socket)?;
         let begun = world.context.connect(descriptor, remote);
+        // A call on a socket that is connected, or about to be, may name another peer.
+        let is_new = |error: &std::io::Error| error.raw_os_error() == Some(libc::EINPROGRESS);
+        if begun.as_ref().is_err_and(is_new) {
+            world.note_peer(socket, remote);
+        }
         let pending = |error: &std::io::Error| {
             matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EALREADY))
         };
         match begun {
-            Err(error) if pending(&error) && !world.socket(descriptor)?.nonblocking => {}
+            Err(error) if pending(&error) && !world.socket(socket)?.nonblocking => {}
             done => return done,
         }
         match world.context.option(descriptor, OptionName::SendTimeout) {
@@ -166,7 +227,7 @@ fn connect_stream(descriptor: Descriptor, remote: SocketAddr) -> Outcome<()> {
             _ => Deadline::Never,
         }
     };
-    let done = wait::until(deadline, &[], Interrupted::of(deadline), |world| {
+    let done = wait::until(deadline, Some(socket), &[], Interrupted::of(deadline), |world| {
         world.context.turn()?;
         match world.context.connect(descriptor, remote) {
             Err(error) if error.raw_os_error() == Some(libc::EALREADY) => Ok(None),
@@ -177,7 +238,27 @@ fn connect_stream(descriptor: Descriptor, remote: SocketAddr) -> Outcome<()> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn connect(
+    fd: c_int,
+    address: *const sockaddr,
+    size: socklen_t,
+) -> c_int {
+    if let Kind::Socket(socket) = table::kind(fd)
+        // SAFETY: the application's address, as connect(2) asks.
+        && unsafe { address::is_none(address, size) }
+    {
+        let end = || {
+            let mut guard = state::lock()?;
+            let world = guard.world()?;
+            world.check(socket)?;
+            if let Some(kernel) = world.socket(socket)?.kernel.take() {
+                listener::stop(kernel);
+                listener::close(kernel);
+            }
+            world.context.disconnect(socket.descriptor).map(|()| 0)
+        };
+        return number(end());
+    }
     if matches!(table::kind(fd), Kind::Fresh | Kind::Socket(_))
         // SAFETY: the application's address, as connect(2) asks.
         && let Some(to) = unsafe { address::from_c(address, size) }
@@ -189,96 +270,118 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, size: socklen_
     unsafe { real::connect(fd, address, size) }
 }
 
-/// A new connection, its number, and its peer.
-fn accept_stream(listener: Descriptor, flags: c_int) -> Outcome<(c_int, SocketAddr)> {
-    let nonblocking = state::lock()?.world()?.socket(listener)?.nonblocking;
-    let deadline = if nonblocking { Deadline::Now } else { Deadline::Never };
-    let accepted = wait::until(deadline, &[], Interrupted::of(deadline), |world| {
-        let descriptor = match world.context.accept(listener) {
-            Err(error) if would_block(&error) => {
-                world.context.turn()?;
-                match world.context.accept(listener) {
-                    Err(error) if would_block(&error) => return Ok(None),
-                    accepted => accepted?,
-                }
-            }
-            accepted => accepted?,
-        };
+/// A new connection.
+///
+/// # Safety
+/// The place is as accept(2) asks.
+unsafe fn accept_stream(listener: Handle, flags: c_int, place: Place) -> Outcome<Accepted> {
+    let (deadline, kernel) = {
+        let mut guard = state::lock_quietly()?;
+        let world = guard.world()?;
         let socket = *world.socket(listener)?;
-        let close_on_exec = flags & libc::SOCK_CLOEXEC != 0;
-        let peer = world.context.getpeername(descriptor);
-        match world.new_number(socket.family, close_on_exec).and_then(|fd| Ok((fd, peer?))) {
-            Ok((fd, peer)) => {
-                world.context.set_nonblocking(descriptor, true)?;
-                let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
-                world.enter(fd, descriptor, (socket.family, nonblocking, socket.mapped));
-                let peer = if socket.mapped { address::mapped(peer) } else { peer };
-                Ok(Some((fd, peer)))
-            }
-            Err(error) => {
-                world.context.abort(descriptor)?;
-                Err(error)
-            }
-        }
-    })?;
+        let deadline = match world.context.option(listener.descriptor, OptionName::ReceiveTimeout) {
+            _ if socket.nonblocking => Deadline::Now,
+            Ok(SocketOption::ReceiveTimeout(time)) => Deadline::after(time),
+            _ => Deadline::Never,
+        };
+        (deadline, socket.kernel.map(listener::question))
+    };
+    let mut tried = false;
+    let interrupted = Interrupted::of(deadline);
+    let accepted =
+        wait::until(deadline, Some(listener), kernel.as_slice(), interrupted, |world| {
+            let waits = !matches!(deadline, Deadline::Now);
+            let needs_number = waits && !std::mem::replace(&mut tried, true);
+            // SAFETY: promised by the caller.
+            unsafe { listener::accept(world, listener, flags, needs_number, place) }
+        })?;
     accepted.map_or_else(|| failure(libc::EAGAIN), Ok)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept4(
+pub(super) unsafe extern "C" fn accept4(
     fd: c_int,
     address: *mut sockaddr,
     size: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    let Kind::Socket(listener) = table::kind(fd) else {
-        // SAFETY: the application's pointers, as accept(2) asks.
-        return unsafe { real::accept4(fd, address, size, flags) };
+    let listener = match table::kind(fd) {
+        Kind::Socket(listener) => listener,
+        Kind::Inherited => return number(failure(libc::EINVAL)),
+        _ => {
+            // SAFETY: the application's pointers, as accept(2) asks.
+            let new = unsafe { real::accept4(fd, address, size, flags) };
+            descriptors::arrived(new);
+            return new;
+        }
     };
-    number(accept_stream(listener, flags).map(|(fd, peer)| {
-        // SAFETY: as above.
-        unsafe { address::to_c(peer, address, size) };
-        fd
+    // SAFETY: as above.
+    let accepted = unsafe { accept_stream(listener, flags, Place { address, size }) };
+    number(accepted.map(|accepted| match accepted {
+        Accepted::Kernel(fd) => {
+            descriptors::arrived(fd);
+            fd
+        }
+        Accepted::Stack(fd, peer) => {
+            // SAFETY: as above.
+            unsafe { address::to_c(peer, address, size) };
+            fd
+        }
     }))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn accept(
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> c_int {
     // SAFETY: as above.
     unsafe { accept4(fd, address, size, 0) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let Kind::Socket(descriptor) = table::kind(fd) else {
+pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let Kind::Socket(socket) = table::kind(fd) else {
         // SAFETY: plain numbers.
         return unsafe { real::shutdown(fd, how) };
     };
-    let how = match how {
+    let way = match how {
         libc::SHUT_RD => std::net::Shutdown::Read,
         libc::SHUT_WR => std::net::Shutdown::Write,
         libc::SHUT_RDWR => std::net::Shutdown::Both,
         _ => return number(failure(libc::EINVAL)),
     };
-    let shut = || state::lock()?.world()?.context.shutdown(descriptor, how).map(|()| 0);
+    let shut = || {
+        let mut guard = state::lock()?;
+        let world = guard.world()?;
+        let descriptor = world.check(socket)?;
+        world.context.shutdown(descriptor, way)?;
+        if let Some(kernel) = world.socket(socket)?.kernel {
+            // SAFETY: plain numbers.
+            unsafe { real::shutdown(kernel, how) };
+        }
+        Ok(0)
+    };
     number(shut())
 }
 
 /// # Safety
 /// As for [`address::to_c`].
 unsafe fn name(
-    descriptor: Descriptor,
+    socket: Handle,
     address: *mut sockaddr,
     size: *mut socklen_t,
     peer: bool,
 ) -> Outcome<c_int> {
-    let mut guard = state::lock()?;
+    let mut guard = state::lock_quietly()?;
     let world = guard.world()?;
+    let descriptor = world.check(socket)?;
     let found = match peer {
         true => world.context.getpeername(descriptor)?,
         false => world.context.getsockname(descriptor)?,
     };
-    let mapped = world.socket(descriptor)?.mapped;
+    let mapped = world.socket(socket)?.mapped;
     let found = if mapped { address::mapped(found) } else { found };
     // SAFETY: promised by the caller.
     unsafe { address::to_c(found, address, size) };
@@ -286,20 +389,28 @@ unsafe fn name(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn getsockname(
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> c_int {
     match table::kind(fd) {
         // SAFETY: the application's pointers, as getsockname(2) asks.
-        Kind::Socket(descriptor) => number(unsafe { name(descriptor, address, size, false) }),
+        Kind::Socket(socket) => number(unsafe { name(socket, address, size, false) }),
         // SAFETY: as above.
         _ => unsafe { real::getsockname(fd, address, size) },
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, size: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C" fn getpeername(
+    fd: c_int,
+    address: *mut sockaddr,
+    size: *mut socklen_t,
+) -> c_int {
     match table::kind(fd) {
         // SAFETY: the application's pointers, as getpeername(2) asks.
-        Kind::Socket(descriptor) => number(unsafe { name(descriptor, address, size, true) }),
+        Kind::Socket(socket) => number(unsafe { name(socket, address, size, true) }),
         // SAFETY: as above.
         _ => unsafe { real::getpeername(fd, address, size) },
     }

@@ -6,6 +6,9 @@ const SMALLEST_BLOCK_BYTES: usize = 2 << 10;
 /// Blocks of 2 KiB, 4 KiB and so on to 64 MiB.
 const CLASSES: usize = 16;
 
+/// A connection that sends has one of so many bytes even where memory is scarce.
+const SHORT_BLOCK_BYTES: usize = 4 << 10;
+
 /// Blocks that are kept for reuse never take more than this part of the bound.
 const KEPT_PART: usize = 8;
 
@@ -68,10 +71,12 @@ impl BufferPool {
     /// The length of the block that holds so many bytes, if the pool has one for data to be sent.
     ///
     /// A quarter is kept for data that come: two stacks whose memory is full of what they send
-    /// could take nothing of each other any more, not even what makes room.
+    /// could take nothing of each other any more, not even what makes room. Another quarter is kept
+    /// for short blocks, so that a few peers that do not read leave something to all others.
     pub(crate) fn block_for_sending(&self, bytes: usize) -> Option<usize> {
         let block_bytes = Self::block_bytes(Self::class(bytes)?);
-        let most = self.limit_bytes / 4 * 3;
+        let quarters = if block_bytes <= SHORT_BLOCK_BYTES { 3 } else { 2 };
+        let most = self.limit_bytes / 4 * quarters;
         (block_bytes <= most.saturating_sub(self.lent_bytes)).then_some(block_bytes)
     }
 
@@ -142,6 +147,23 @@ mod tests {
         pool.give(large);
         assert_eq!((pool.used_bytes(), pool.kept_bytes), (0, 0));
         assert!(!pool.pressed());
+    }
+
+    #[test]
+    fn long_blocks_for_sending_leave_room_for_short_ones_and_both_for_what_comes() {
+        let mut pool = BufferPool::new(1 << 20);
+        let mut blocks = Vec::new();
+        let mut fill = |pool: &mut BufferPool, bytes: usize| {
+            while let Some(bytes) = pool.block_for_sending(bytes) {
+                let class = BufferPool::class(bytes).expect("it exists");
+                blocks.push(pool.take(class).expect("there is room"));
+            }
+        };
+        fill(&mut pool, 64 << 10);
+        assert_eq!(pool.used_bytes(), 512 << 10);
+        fill(&mut pool, SHORT_BLOCK_BYTES);
+        assert_eq!(pool.used_bytes(), 768 << 10);
+        assert!(pool.take(7).is_some(), "for what comes");
     }
 
     #[test]

@@ -166,6 +166,10 @@ impl Entry {
             if let State::Reachable { since, .. } = self.state
                 && now.since(since) < LOCKED
             {
+                // It may have moved all the same: asked once, then looked for.
+                if let Some(known) = self.hardware() {
+                    self.state = State::Probe { hardware: known, tries: TRIES - 1, next: now };
+                }
                 return false;
             }
             if !evidence.replaces {

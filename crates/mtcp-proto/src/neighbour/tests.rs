@@ -320,6 +320,36 @@ fn of_two_answers_the_first_one_counts_for_a_second() {
     say_arp(&mut cache, at(999), &reply(OTHER));
     assert_eq!(cache.lookup(at(999), ip("192.0.2.9")), Lookup::Known(PEER));
     assert_eq!(cache.counters().refused, 1);
+    assert_eq!(arp(&mut cache, at(999)).0.destination, PEER, "it is asked whether it is there");
+    say_arp(&mut cache, at(1000), &reply(PEER));
+    say_arp(&mut cache, at(1001), &reply(OTHER));
+    assert_eq!(cache.lookup(at(1001), ip("192.0.2.9")), Lookup::Known(PEER));
+}
+
+#[test]
+fn a_station_that_moves_within_a_second_is_found_within_the_next() {
+    let mut cache = resolved(at(0));
+    say_arp(&mut cache, at(100), &reply(OTHER));
+    assert_eq!(arp(&mut cache, at(100)).0.destination, PEER);
+    assert_eq!(cache.deadline(), Some(at(1100)));
+    assert_eq!(arp(&mut cache, at(1100)).0.destination, BROADCAST);
+    say_arp(&mut cache, at(1101), &reply(OTHER));
+    assert_eq!(cache.lookup(at(1101), ip("192.0.2.9")), Lookup::Known(OTHER));
+}
+
+#[test]
+fn another_hardware_address_is_announced_and_used() {
+    let mut cache = cache();
+    cache.set_hardware_address(OTHER);
+    let announced = frames(&mut cache, at(0));
+    let own = |frame: &[u8]| frame[6..12] == OTHER;
+    assert!(announced.len() == 3 && announced.iter().all(|frame| own(frame)), "{announced:?}");
+    assert_eq!(announced[0][..6], BROADCAST);
+    let packet = ArpPacket::parse(&announced[0][14..]).expect("ARP");
+    assert_eq!((packet.sender, packet.sender_hardware), (packet.target, OTHER));
+    cache.lookup(at(5), ip("192.0.2.9"));
+    let questions = frames(&mut cache, at(5));
+    assert!(questions.len() == 1 && own(&questions[0]), "{questions:?}");
 }
 
 #[test]

@@ -154,6 +154,8 @@ pub struct Options {
     pub linger_reset: bool,
     /// The largest segment that is sent and offered, where the path allows more.
     pub maximum_segment: Option<u16>,
+    /// Sends full segments only, or what has waited for some 200 ms (TCP_CORK).
+    pub cork: bool,
 }
 
 impl Default for Options {
@@ -170,6 +172,7 @@ impl Default for Options {
             congestion: Congestion::Cubic,
             linger_reset: false,
             maximum_segment: None,
+            cork: false,
         }
     }
 }
@@ -187,6 +190,9 @@ pub struct ListenOptions {
     /// On `::`, takes connections to IPv4 addresses as well (RFC 3493, section 3.7); elsewhere
     /// without effect.
     pub both_families: bool,
+    /// Listeners that all have it may share an address, and with it the connections
+    /// (SO_REUSEPORT).
+    pub reuse_port: bool,
 }
 
 impl Default for ListenOptions {
@@ -196,6 +202,7 @@ impl Default for ListenOptions {
             connection: Options::default(),
             defer_accept: None,
             both_families: false,
+            reuse_port: false,
         }
     }
 }

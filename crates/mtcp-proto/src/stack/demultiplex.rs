@@ -20,6 +20,7 @@ pub(super) struct Segment<'a> {
     pub(super) header: TcpHeader,
     pub(super) ecn: Ecn,
     pub(super) data: &'a [u8],
+    pub(super) checksum: Checksum,
 }
 
 /// Where a flow leads.
@@ -37,7 +38,7 @@ impl Stack {
         };
         match ip.protocol {
             PROTOCOL_TCP => self.take_segment(&ip, payload, checksum),
-            PROTOCOL_ICMP | PROTOCOL_ICMPV6 => self.take_icmp(&ip, payload),
+            PROTOCOL_ICMP | PROTOCOL_ICMPV6 => self.take_icmp(&ip, payload, checksum),
             _ => self.shared.counters.drop_unsupported += 1,
         }
     }
@@ -73,7 +74,7 @@ impl Stack {
             self.shared.counters.drop_other_core += 1;
             return;
         }
-        let segment = Segment { flow, hash, header, ecn: ip.ecn, data };
+        let segment = Segment { flow, hash, header, ecn: ip.ecn, data, checksum };
         match self.find(&flow, hash) {
             Some(Found::Connection(index)) => self.segment_for_connection(index, &segment),
             Some(Found::TimeWait(record)) => self.segment_in_time_wait(record, &segment),
@@ -143,7 +144,7 @@ impl Stack {
             Verdict::Ignore => {}
             Verdict::Replace(least) => {
                 let local = segment.flow.local();
-                let listener = self.listeners.find((local.ip(), local.port()));
+                let listener = self.listeners.find((local.ip(), local.port()), segment.hash);
                 if let Some(listener) = listener.filter(|&listener| self.has_room(listener)) {
                     self.forget_time_wait(record);
                     self.shared.counters.time_wait_reused += 1;
@@ -181,12 +182,13 @@ impl Stack {
         }
         let flags = segment.header.flags;
         let senseless = flags.contains(Flags::SYN.with(Flags::FIN));
-        if !can_be_source(ip) || segment.header.source_port == 0 || senseless {
+        if !self.can_be_source(ip, segment.checksum) || segment.header.source_port == 0 || senseless
+        {
             self.shared.counters.drop_malformed += 1;
             return;
         }
         let local = (ip.destination, segment.header.destination_port);
-        let listener = self.listeners.find(local);
+        let listener = self.listeners.find(local, segment.hash);
         let opening = Flags(flags.0 & (Flags::SYN.0 | Flags::ACK.0 | Flags::RST.0));
         match (listener, opening) {
             (Some(listener), Flags::SYN) => return self.take_syn(listener, segment, None),
@@ -222,14 +224,16 @@ impl Stack {
     pub(super) fn is_own(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
     }
-}
 
-/// Whether a packet can come from whom it says, and can be answered (RFC 1122, section 3.2.1.3; RFC
-/// 9293, section 3.9.2.3).
-pub(super) fn can_be_source(ip: &IpHeader) -> bool {
-    let source = ip.source;
-    let broadcast = matches!(source, IpAddr::V4(address) if address.is_broadcast());
-    !(source.is_unspecified() || source.is_multicast() || broadcast || source == ip.destination)
+    /// Whether a packet can come from the host that it names, and can be answered (RFC 1122,
+    /// section 3.2.1.3; RFC 9293, section 3.9.2.3): looped packets have a source of the stack's
+    /// own, and no others have.
+    pub(super) fn can_be_source(&self, ip: &IpHeader, checksum: Checksum) -> bool {
+        let source = ip.source;
+        let broadcast = matches!(source, IpAddr::V4(address) if address.is_broadcast());
+        let single = !(source.is_unspecified() || source.is_multicast() || broadcast);
+        single && self.is_own(source) == (checksum == Checksum::Looped)
+    }
 }
 
 fn is_mapped(address: IpAddr) -> bool {

@@ -26,11 +26,10 @@ impl Notice {
         self.pending.0 != 0
     }
 
-    /// What is to be told now, if it is still true.
-    fn take(&mut self) -> Option<Readiness> {
-        let told = self.pending.0 != 0;
-        self.pending = Readiness::default();
-        told.then_some(self.known)
+    /// What is to be told now, if it is still true: all that holds, and what of it is news.
+    fn take(&mut self) -> Option<(Readiness, Readiness)> {
+        let news = std::mem::take(&mut self.pending);
+        (news.0 != 0).then_some((self.known, news))
     }
 }
 
@@ -60,11 +59,14 @@ impl Events {
         }
     }
 
-    /// The next socket that has something to tell.
-    pub(super) fn next(&mut self, notices: &mut impl Notices) -> Option<(u32, Readiness)> {
+    /// The next socket that has something to tell, what holds, and what of it is news.
+    pub(super) fn next(
+        &mut self,
+        notices: &mut impl Notices,
+    ) -> Option<(u32, Readiness, Readiness)> {
         while let Some(index) = self.links.pop_front(&mut self.queue) {
-            if let Some(readiness) = notices.notice_mut(index).and_then(Notice::take) {
-                return Some((index, readiness));
+            if let Some((readiness, news)) = notices.notice_mut(index).and_then(Notice::take) {
+                return Some((index, readiness, news));
             }
         }
         None
@@ -83,13 +85,13 @@ mod tests {
         let mut notice = Notice::default();
         assert!(!notice.update(Readiness::default(), 0));
         assert!(notice.update(WRITABLE, 0));
-        assert_eq!(notice.take(), Some(WRITABLE));
+        assert_eq!(notice.take(), Some((WRITABLE, WRITABLE)));
         assert!(!notice.update(WRITABLE, 0));
         assert!(notice.update(WRITABLE.with(READABLE), 1));
-        assert_eq!(notice.take(), Some(WRITABLE.with(READABLE)));
+        assert_eq!(notice.take(), Some((WRITABLE.with(READABLE), READABLE)));
         assert_eq!(notice.take(), None);
         assert!(notice.update(WRITABLE.with(READABLE), 2), "further data is news");
-        assert_eq!(notice.take(), Some(WRITABLE.with(READABLE)));
+        assert_eq!(notice.take(), Some((WRITABLE.with(READABLE), READABLE)));
         assert!(!notice.update(WRITABLE, 2), "less is no news");
         assert!(notice.update(WRITABLE.with(READABLE), 3), "a bit that comes back is");
     }
@@ -120,8 +122,8 @@ mod tests {
         }
         events.forget(0);
         events.forget(0);
-        assert_eq!(events.next(&mut notices), Some((2, READABLE)));
-        assert_eq!(events.next(&mut notices), Some((1, READABLE)));
+        assert_eq!(events.next(&mut notices), Some((2, READABLE, READABLE)));
+        assert_eq!(events.next(&mut notices), Some((1, READABLE, READABLE)));
         assert_eq!(events.next(&mut notices), None);
     }
 }

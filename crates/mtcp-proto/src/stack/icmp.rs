@@ -2,10 +2,10 @@
 //! 3.2.2.6; RFC 4443, section 4.2).
 
 use super::Stack;
-use super::demultiplex::{Found, can_be_source};
+use super::demultiplex::Found;
 use super::flow::Flow;
 use super::path_mtu::PathMtus;
-use super::types::{Counters, Packet, Sink};
+use super::types::{Checksum, Counters, Packet, Sink};
 use crate::tcp::Failure;
 use crate::wire::icmp::{Echo, IcmpCause, IcmpMessage, QuotedSegment};
 use crate::wire::ip::{Ecn, IpHeader};
@@ -69,13 +69,15 @@ impl Echoes {
 }
 
 impl Stack {
-    pub(super) fn take_icmp(&mut self, ip: &IpHeader, payload: &[u8]) {
+    pub(super) fn take_icmp(&mut self, ip: &IpHeader, payload: &[u8], checksum: Checksum) {
         if !self.is_own(ip.destination) {
             self.shared.counters.drop_not_ours += 1;
             return;
         }
         match IcmpMessage::parse(ip, payload) {
-            Ok(IcmpMessage::EchoRequest(echo)) if can_be_source(ip) => self.answer_echo(ip, &echo),
+            Ok(IcmpMessage::EchoRequest(echo)) if self.can_be_source(ip, checksum) => {
+                self.answer_echo(ip, &echo);
+            }
             Ok(IcmpMessage::Error { cause, quoted }) => self.take_icmp_error(cause, quoted),
             Ok(_) => self.shared.counters.drop_icmp += 1,
             Err(error) => self.count_malformed(error),

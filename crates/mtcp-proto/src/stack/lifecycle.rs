@@ -244,7 +244,7 @@ impl Stack {
             self.set_stage(connection, Stage::Orphan);
             self.abort_at(connection);
         }
-        names.for_each(|name| self.listeners.remove(name));
+        names.for_each(|name| self.listeners.remove(name, index));
         self.events.forget(index);
         self.table.remove(index);
     }

@@ -4,6 +4,9 @@ use super::config::{Config, ListenOptions, Options};
 use super::types::Error;
 use std::time::Duration;
 
+/// The least packet that every host takes (RFC 1122, section 3.3.3).
+pub(super) const MTU_MIN: u16 = 576;
+
 /// Fails with the first complaint whose condition does not hold.
 fn check(conditions: &[(bool, &'static str)]) -> Result<(), Error> {
     match conditions.iter().find(|(holds, _)| !holds) {
@@ -25,7 +28,7 @@ pub(super) fn check_config(config: &Config) -> Result<(), Error> {
         (config.maximum_rto >= Duration::from_secs(60), "maximum_rto must be at least a minute"),
         (config.minimum_rto <= config.maximum_rto, "minimum_rto must not exceed maximum_rto"),
         (config.delayed_ack <= Duration::from_millis(500), "delayed_ack must be at most 500 ms"),
-        (config.mtu >= 576, "mtu must be at least 576 bytes, and 1,280 for IPv6"),
+        (config.mtu >= MTU_MIN, "mtu must be at least 576 bytes, and 1,280 for IPv6"),
         (!config.ephemeral_ports.is_empty(), "ephemeral_ports must not be empty"),
         (*config.ephemeral_ports.start() > 0, "ephemeral_ports must begin at 1 or higher"),
     ])?;

@@ -45,38 +45,51 @@ impl Listener {
     }
 }
 
-/// The listeners by their ports and addresses; an unspecified address is that of all.
+/// The listeners by their ports and addresses; an unspecified address is that of all. Several of
+/// one name share its connections.
 #[derive(Debug, Default)]
-pub(super) struct Listeners(BTreeMap<(u16, IpAddr), u32>);
+pub(super) struct Listeners(BTreeMap<(u16, IpAddr), Vec<u32>>);
 
 impl Listeners {
-    /// Adds a listener, which none of the same name may precede. One on all addresses and one on a
-    /// single address may stand side by side; the closer one is found.
+    /// Adds a listener. One on all addresses and one on a single address may stand side by side;
+    /// the closer one is found.
     pub(super) fn insert(&mut self, local: SocketAddr, index: u32) {
-        self.0.insert((local.port(), local.ip()), index);
+        self.0.entry((local.port(), local.ip())).or_default().push(index);
     }
 
-    pub(super) fn contains(&self, local: SocketAddr) -> bool {
-        self.0.contains_key(&(local.port(), local.ip()))
+    /// Those of this name.
+    pub(super) fn of_name(&self, local: SocketAddr) -> &[u32] {
+        self.0.get(&(local.port(), local.ip())).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn remove(&mut self, local: SocketAddr) {
-        self.0.remove(&(local.port(), local.ip()));
+    pub(super) fn remove(&mut self, local: SocketAddr, index: u32) {
+        let name = (local.port(), local.ip());
+        if let Some(group) = self.0.get_mut(&name) {
+            group.retain(|other| *other != index);
+            if group.is_empty() {
+                self.0.remove(&name);
+            }
+        }
     }
 
     /// The places of all listeners in the table.
     pub(super) fn indices(&self) -> impl Iterator<Item = u32> {
-        self.0.values().copied()
+        self.0.values().flatten().copied()
     }
 
-    /// The listener for a SYN to this address.
-    pub(super) fn find(&self, local: (IpAddr, u16)) -> Option<u32> {
+    /// The listener for a SYN to this address; of several, that of this hash.
+    pub(super) fn find(&self, local: (IpAddr, u16), hash: u64) -> Option<u32> {
         let (address, port) = local;
         let all: IpAddr = match address {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        self.0.get(&(port, address)).or_else(|| self.0.get(&(port, all))).copied()
+        let group = self.0.get(&(port, address)).or_else(|| self.0.get(&(port, all)))?;
+        match group.as_slice() {
+            [single] => Some(*single),
+            // The lower half of the hash chooses the core and the place in the flow table.
+            several => several.get((hash >> 32) as usize % several.len().max(1)).copied(),
+        }
     }
 }
 
@@ -94,15 +107,33 @@ mod tests {
         listeners.insert(end("0.0.0.0:80"), 1);
         listeners.insert(end("10.0.0.1:80"), 2);
         listeners.insert(end("[::]:80"), 3);
-        assert!(listeners.contains(end("10.0.0.1:80")));
-        let find = |text: &str| listeners.find((end(text).ip(), end(text).port()));
+        assert_eq!(listeners.of_name(end("10.0.0.1:80")), [2]);
+        let find = |text: &str| listeners.find((end(text).ip(), end(text).port()), 7 << 32);
         assert_eq!(find("10.0.0.1:80"), Some(2));
         assert_eq!(find("10.0.0.2:80"), Some(1));
         assert_eq!(find("[fd00::1]:80"), Some(3));
         assert_eq!(find("10.0.0.1:81"), None);
-        listeners.remove(end("10.0.0.1:80"));
-        assert_eq!(listeners.find(([10, 0, 0, 1].into(), 80)), Some(1));
-        assert!(listeners.contains(end("[::]:80")) && !listeners.contains(end("10.0.0.1:80")));
+        listeners.remove(end("10.0.0.1:80"), 2);
+        assert_eq!(listeners.find(([10, 0, 0, 1].into(), 80), 0), Some(1));
+        assert_eq!(listeners.of_name(end("[::]:80")), [3]);
+        assert!(listeners.of_name(end("10.0.0.1:80")).is_empty());
+    }
+
+    #[test]
+    fn listeners_of_one_name_share_its_connections() {
+        let mut listeners = Listeners::default();
+        for index in [4, 5, 6] {
+            listeners.insert(end("10.0.0.1:80"), index);
+        }
+        let found = |listeners: &Listeners, hash: u64| {
+            listeners.find(([10, 0, 0, 1].into(), 80), hash << 32)
+        };
+        let all: Vec<_> = (0..6).map(|hash| found(&listeners, hash)).collect();
+        assert_eq!(all, [4, 5, 6, 4, 5, 6].map(Some));
+        listeners.remove(end("10.0.0.1:80"), 5);
+        let all: Vec<_> = (0..3).map(|hash| found(&listeners, hash)).collect();
+        assert_eq!(all, [4, 6, 4].map(Some));
+        assert_eq!(listeners.indices().count(), 2);
     }
 
     #[test]

@@ -25,8 +25,8 @@ mod types;
 
 pub use self::config::{Config, Keepalive, ListenOptions, Options, Secret, Steering, SynCookies};
 pub use self::types::{
-    Checksum, ConnectionInfo, Counters, Error, Packet, PartialChecksum, Readiness, Shutdown, Sink,
-    SinkCapabilities, SocketId,
+    Checksum, ConnectionInfo, Counters, Error, Manner, Packet, PartialChecksum, Readiness,
+    Shutdown, Sink, SinkCapabilities, SocketId, Urgent,
 };
 
 pub(crate) use self::flow::Flow;
@@ -139,6 +139,25 @@ impl Stack {
         }
     }
 
+    /// Sets the longest packet, in bytes, at least 576: of connections that are to come, and as far
+    /// as it is less than before also of those that are there.
+    pub fn set_mtu(&mut self, now: Instant, mtu: u16) {
+        self.advance(now);
+        let mtu = mtu.max(limits::MTU_MIN);
+        let narrower = mtu < self.shared.config.mtu;
+        self.shared.config.mtu = mtu;
+        if !narrower {
+            return;
+        }
+        let all: Vec<u32> = self.table.iter().map(|(socket, _)| socket.index).collect();
+        for index in all {
+            if let Some(entry) = self.table.connection_mut(index) {
+                entry.connection.link_mtu(mtu);
+            }
+            self.settle(index);
+        }
+    }
+
     /// Takes one IP packet. What it changes goes out at the next [`Stack::output`], so that one
     /// acknowledgement answers a whole batch.
     pub fn input(&mut self, now: Instant, packet: &[u8], checksum: Checksum) {
@@ -219,7 +238,30 @@ impl Stack {
     /// after a shutdown of this direction, [`Error::Reset`] and [`Error::TimedOut`] once the
     /// connection has failed.
     pub fn send(&mut self, now: Instant, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
-        self.with_held(now, socket, |entry, context| entry.connection.send(data, context))
+        self.send_as(now, socket, data, Manner::default())
+    }
+
+    /// Like [`Stack::send`], in a manner of its own.
+    ///
+    /// # Errors
+    /// As [`Stack::send`].
+    pub fn send_as(
+        &mut self,
+        now: Instant,
+        socket: SocketId,
+        data: &[u8],
+        manner: Manner,
+    ) -> Result<usize, Error> {
+        self.with_held(now, socket, |entry, context| {
+            entry.connection.send_as(data, manner, context)
+        })
+    }
+
+    /// The last urgent byte that the peer has announced, with how many bytes of the stream were
+    /// taken by now. What changes it is an event of [`Readiness::READABLE`].
+    pub fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)> {
+        let connection = &self.table.held(socket).ok()?.connection;
+        Some((connection.urgent()?, connection.taken_bytes()))
     }
 
     /// Takes received data; 0 is the end of the stream (or `room` is empty). Data that came before
@@ -244,8 +286,9 @@ impl Stack {
         self.table.held(socket)?.connection.peek(offset, room)
     }
 
-    /// Ends one or both directions: the peer sees our end after all data; what comes after a
-    /// shutdown of receiving is dropped and acknowledged.
+    /// Ends one or both directions: the peer sees our end after all data. After a shutdown of
+    /// receiving, what comes can still be received, and the end of the stream follows it at once;
+    /// after a shutdown of both, data that come reset the connection, as on Linux.
     ///
     /// # Errors
     /// [`Error::UnknownSocket`], [`Error::NotConnected`].
@@ -287,11 +330,28 @@ impl Stack {
         error
     }
 
+    /// Whether the connection was established once, whatever has become of it.
+    pub fn was_established(&self, socket: SocketId) -> bool {
+        self.table.held(socket).is_ok_and(|entry| entry.connection.was_established())
+    }
+
+    /// Whether the peer's end has come, after all its data. Behind it, a failure is told by
+    /// [`Stack::send`] and [`Stack::take_error`] only.
+    pub fn has_peer_ended(&self, socket: SocketId) -> bool {
+        self.table.held(socket).is_ok_and(|entry| entry.connection.has_peer_ended())
+    }
+
     /// The next socket whose readiness has grown, with all that it is ready for now: told when a
     /// bit comes, when further data or connections come, and not again before.
     pub fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
-        let (index, readiness) = self.events.next(&mut self.table)?;
-        Some((self.table.id(index)?, readiness))
+        self.next_news().map(|(socket, readiness, _)| (socket, readiness))
+    }
+
+    /// Like [`Stack::next_event`], with the bits that are news: those that have come, and
+    /// [`Readiness::READABLE`] for further data.
+    pub fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)> {
+        let (index, readiness, news) = self.events.next(&mut self.table)?;
+        Some((self.table.id(index)?, readiness, news))
     }
 
     /// The options of a connection, or those that a listener's connections will have.

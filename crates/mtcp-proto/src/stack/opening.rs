@@ -29,7 +29,11 @@ impl Stack {
         }
         let listener = Listener::new(local, options);
         let names = listener.names();
-        if listener.names().any(|name| self.listeners.contains(name)) {
+        let shares = |index: &u32| {
+            let other = self.table.listening(*index);
+            options.reuse_port && other.is_some_and(|other| other.listener.options.reuse_port)
+        };
+        if listener.names().any(|name| !self.listeners.of_name(name).iter().all(shares)) {
             return Err(Error::AddressInUse);
         }
         if !self.make_room(Newcomer::Application) {

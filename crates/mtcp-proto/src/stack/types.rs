@@ -20,6 +20,9 @@ pub enum Checksum {
     Unverified,
     /// The device has verified them, or the packet never left the machine.
     Verified,
+    /// The packet is one of this stack's, or of another core's, that was looped back: the checksum
+    /// may be partial, and the source is one of the stack's addresses.
+    Looped,
 }
 
 /// What can be done with a socket, as bits.
@@ -70,6 +73,27 @@ pub enum Shutdown {
     Send,
     /// Both.
     Both,
+}
+
+/// How data is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// More follows soon: a segment that is not full waits for it, as with [`Options::cork`]
+    /// (`MSG_MORE`).
+    ///
+    /// [`Options::cork`]: super::Options::cork
+    pub more: bool,
+    /// The last byte is urgent (`MSG_OOB`).
+    pub urgent: bool,
+}
+
+/// The last urgent byte that the peer has announced. It stays in its place in the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Urgent {
+    /// How many bytes of the stream come before it.
+    pub position: u64,
+    /// The byte, once it has come.
+    pub byte: Option<u8>,
 }
 
 /// Why a call fails.

@@ -19,11 +19,12 @@ impl Connection {
         how: Shutdown,
         context: &mut Context<'_>,
     ) -> Result<(), Error> {
-        if self.state == State::Closed {
+        // In TIME-WAIT, the application's part is over.
+        if matches!(self.state, State::Closed | State::TimeWait) {
             return Err(Error::NotConnected);
         }
         if matches!(how, Shutdown::Receive | Shutdown::Both) {
-            self.stop_receiving(context);
+            self.stop_receiving();
         }
         if matches!(how, Shutdown::Send | Shutdown::Both) {
             self.stop_sending(context);
@@ -137,7 +138,7 @@ impl Connection {
             State::SynReceived => self.send.next != self.send.initial,
             _ => true,
         };
-        if reason == Failure::Reset {
+        if matches!(reason, Failure::Reset | Failure::Broken) {
             context.counters.connections_reset += 1;
         }
         self.finish(context);

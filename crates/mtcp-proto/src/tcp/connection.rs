@@ -18,7 +18,9 @@ use super::timestamps::Stamping;
 use super::{Failure, State};
 use crate::memory::BufferPool;
 use crate::sequence::Sequence;
-use crate::stack::{Config, ConnectionInfo, Counters, Error, Options, Readiness, Shutdown, Sink};
+use crate::stack::{
+    Config, ConnectionInfo, Counters, Error, Manner, Options, Readiness, Shutdown, Sink,
+};
 use crate::stack::{Flow, SocketId};
 use crate::time::Instant;
 use crate::wire::ip::Ecn;
@@ -77,6 +79,10 @@ pub(crate) struct Connection {
     pub(super) passive: bool,
     /// The application has gone.
     pub(super) orphan: bool,
+    /// It was established once.
+    pub(super) started: bool,
+    /// More data follows soon: a segment that it can fill is held back (MSG_MORE).
+    pub(super) held: bool,
     pub(super) due: Due,
     pub(super) acks: Acknowledging,
     pub(super) ecn: Marking,
@@ -189,13 +195,31 @@ impl Connection {
         self.ready()
     }
 
+    pub(crate) fn was_established(&self) -> bool {
+        self.started
+    }
+
+    pub(crate) fn has_peer_ended(&self) -> bool {
+        self.receive.ended
+    }
+
     /// Counts up whenever further data comes, so that the stack can tell of it again.
     pub(crate) fn arrivals(&self) -> u16 {
         self.receive.arrivals
     }
 
+    #[cfg(test)]
     pub(crate) fn send(&mut self, data: &[u8], context: &mut Context<'_>) -> Result<usize, Error> {
-        self.take_data(data, context)
+        self.send_as(data, Manner::default(), context)
+    }
+
+    pub(crate) fn send_as(
+        &mut self,
+        data: &[u8],
+        manner: Manner,
+        context: &mut Context<'_>,
+    ) -> Result<usize, Error> {
+        self.take_data(data, manner, context)
     }
 
     pub(crate) fn receive(
@@ -238,6 +262,11 @@ impl Connection {
         self.narrow_path(mtu, sequence, context);
     }
 
+    /// The interface takes packets of at most so many bytes.
+    pub(crate) fn link_mtu(&mut self, mtu: u16) {
+        self.limit_path(mtu);
+    }
+
     /// A router or the peer says that a packet could not be delivered: final in SYN-SENT and
     /// SYN-RECEIVED, kept for a time-out otherwise (RFC 5461; RFC 5927).
     pub(crate) fn unreachable(
@@ -257,9 +286,13 @@ impl Connection {
         self.options.options()
     }
 
-    /// All options hold from now on, but for the congestion control, which the handshake settles.
+    /// All options hold from now on, but for the congestion control and the largest segment, which
+    /// the handshake settles.
     pub(crate) fn set_options(&mut self, options: &Options, context: &mut Context<'_>) {
-        self.options = Settings::new(options);
+        // The segments of a connection were agreed on.
+        let fixed = self.is_synchronized().then(|| self.options.maximum_segment());
+        let maximum_segment = fixed.unwrap_or(options.maximum_segment);
+        self.options.change(&Options { maximum_segment, ..*options });
         if self.is_synchronized() {
             self.fit_segments();
             self.lose_patience(context);

@@ -12,6 +12,7 @@ impl Connection {
         if header.sequence == self.receive.next {
             let reason = match self.state {
                 State::SynReceived => Failure::Refused,
+                State::CloseWait => Failure::Broken,
                 _ => Failure::Reset,
             };
             return self.fail(reason, false, context);

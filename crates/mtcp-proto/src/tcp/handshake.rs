@@ -35,6 +35,8 @@ impl Connection {
             state,
             passive: false,
             orphan: false,
+            started: false,
+            held: false,
             due: Due { syn: true, ..Due::default() },
             acks: Acknowledging::new(),
             ecn: Marking::new(context.config.ecn && state == State::SynSent),
@@ -273,6 +275,7 @@ impl Connection {
     fn establish(&mut self, context: &mut Context<'_>) {
         // A SYN that was lost says that the path is full (RFC 5681, section 3.1).
         let segments = if self.handshake.tries > 2 { 1 } else { context.config.initial_window };
+        self.started = true;
         self.send.start(self.options.congestion, segments);
         self.timers.stop();
         self.alive.progress_at = context.now;

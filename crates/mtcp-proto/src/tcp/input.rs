@@ -28,6 +28,7 @@ impl Connection {
             && self.ecn.is_plain(ecn, header.flags)
             && self.receive.reassembly.is_empty()
             && !self.orphan
+            && !self.awaits_urgent()
             && self.passes_paws(header, context);
         if !expected {
             return false;
@@ -119,6 +120,9 @@ impl Connection {
         if crossing {
             self.acks.due = true;
             return;
+        }
+        if self.is_synchronized() {
+            self.take_urgent(header, data);
         }
         if (!data.is_empty() || fin) && self.is_synchronized() {
             self.take_text(header.sequence, data, fin, context);

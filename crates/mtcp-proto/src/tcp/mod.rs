@@ -22,6 +22,7 @@ mod sender;
 mod settings;
 mod timers;
 mod timestamps;
+mod urgent;
 
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,8 @@ pub enum Congestion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Reset,
+    /// A reset after the peer's FIN: only what is sent meets it, as on Linux.
+    Broken,
     Refused,
     TimedOut,
     Unreachable,
@@ -52,6 +55,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         match failure {
             Failure::Reset => Error::Reset,
+            Failure::Broken => Error::Shutdown,
             Failure::Refused => Error::Refused,
             Failure::TimedOut => Error::TimedOut,
             Failure::Unreachable => Error::Unreachable,

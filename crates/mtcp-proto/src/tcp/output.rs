@@ -4,7 +4,7 @@ use super::State;
 use super::connection::{Connection, Context, Urgency};
 use super::sender::Fresh;
 use crate::sequence::Sequence;
-use crate::stack::{Packet, PartialChecksum, Sink};
+use crate::stack::{Packet, PartialChecksum, Sink, SinkCapabilities};
 use crate::wire::checksum;
 use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_TCP};
 use crate::wire::tcp::{Flags, Options, TcpHeader};
@@ -249,6 +249,9 @@ impl Connection {
         let segment = Segment { sequence: start, bytes: fresh.bytes, fin: fresh.fin, new };
         let Some(end) = self.write_segment(&segment, sink, context) else { return false };
         self.send.probed = false;
+        if !end.since(start).is_multiple_of(u32::from(self.send.full)) {
+            self.send.small_end = end;
+        }
         self.sent_fresh(start, end, context);
         true
     }
@@ -325,13 +328,7 @@ impl Connection {
         let header_bytes = header.bytes();
         let all_headers = ip.bytes() + header_bytes;
         let single = u32::from(self.send.segment).saturating_sub(header_bytes as u32 - 20).max(1);
-        let device = (capabilities.segmentation_bytes.min(65_535) as usize)
-            .saturating_sub(all_headers) as u32;
-        let most = if segment.new { device.max(single) } else { single };
-        let mut bytes = segment.bytes.min(most);
-        if bytes < segment.bytes && bytes > single {
-            bytes -= bytes % single;
-        }
+        let bytes = self.packet_payload(segment, single, capabilities, all_headers);
         let fin = segment.fin && bytes == segment.bytes;
         let total = all_headers + bytes as usize;
         let room = sink.room(total)?;
@@ -344,6 +341,10 @@ impl Connection {
         header.flags = header.flags.with(self.ecn.flags(new_data));
         if fin {
             header.flags = header.flags.with(Flags::FIN);
+        }
+        if let Some(pointer) = self.urgent_pointer(segment.sequence) {
+            header.flags = header.flags.with(Flags::URG);
+            header.urgent = pointer;
         }
         let offset = segment.sequence.since(self.send.unacknowledged);
         let end = segment.sequence + bytes;
@@ -364,6 +365,24 @@ impl Connection {
         sink.commit(packet(&ip, total, capabilities.checksum, segment_bytes));
         context.counters.packets_sent += 1;
         Some(end + u32::from(fin))
+    }
+
+    /// The bytes of a segment that go into one packet: at most `single`, or several times as many
+    /// for a device that cuts packets into segments.
+    fn packet_payload(
+        &self,
+        segment: &Segment,
+        single: u32,
+        capabilities: SinkCapabilities,
+        all_headers: usize,
+    ) -> u32 {
+        let device = (capabilities.segmentation_bytes.min(65_535) as usize)
+            .saturating_sub(all_headers) as u32;
+        // Each segment names the urgent byte by its distance.
+        let joined = segment.new && !self.is_sending_urgent();
+        let most = if joined { device.max(single) } else { single };
+        let bytes = segment.bytes.min(most);
+        if bytes < segment.bytes && bytes > single { bytes - bytes % single } else { bytes }
     }
 
     /// Writes a segment that is only a header: SYN and RST.

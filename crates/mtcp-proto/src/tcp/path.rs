@@ -64,6 +64,14 @@ impl Connection {
             context.counters.drop_icmp += 1;
             return;
         }
+        self.limit_path(mtu);
+    }
+
+    /// The path carries at most this. What was too long for it is sent again at once.
+    pub(super) fn limit_path(&mut self, mtu: u16) {
+        if mtu >= self.path.mtu {
+            return;
+        }
         self.path.mtu = mtu;
         if self.is_synchronized() {
             let before = self.send.full;

@@ -172,11 +172,6 @@ impl Reassembly {
         }
     }
 
-    /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
-        *self = Reassembly::new();
-    }
-
     #[cfg(test)]
     fn list(&self) -> &[Range] {
         self.ranges.as_ref().map_or(&[], |ranges| &ranges.list[..ranges.count])
@@ -374,7 +369,7 @@ mod tests {
         assert!(queue.insert(Sequence(4500), Sequence(5000)));
         assert_eq!(queue.blocks(&mut blocks, 3), 3);
         assert_eq!(blocks[..3], [block(4500, 5000), block(4500, 5000), block(6000, 7500)]);
-        queue.clear();
+        queue = Reassembly::new();
         assert!(queue.is_empty() && !queue.has_blocks() && queue.end().is_none());
     }
 

@@ -1,5 +1,5 @@
 //! What comes: the window that we offer, and the data that lie in it (RFC 9293, sections 3.8.6
-//! and 3.10.7.4). Urgent data are data like others (RFC 6093).
+//! and 3.10.7.4).
 
 use super::connection::{Connection, Context};
 use super::reassembly::Reassembly;
@@ -23,7 +23,7 @@ pub(super) struct Receiver {
     pub(super) largest: u16,
     /// How far our windows are shifted.
     pub(super) scale: u8,
-    /// The application wants no more.
+    /// The application wants no more: it finds the end behind what comes all the same.
     pub(super) shut: bool,
     /// The peer's FIN has come, and everything before it.
     pub(super) ended: bool,
@@ -180,6 +180,9 @@ impl Connection {
         if self.orphan {
             // Nobody will ever take it (RFC 2525, section 2.17).
             self.fail(Failure::Aborted, true, context);
+        } else if receive.shut && self.send.fin {
+            // Both directions are shut down: the peer must learn that the data is not taken.
+            self.fail(Failure::Reset, true, context);
         } else if ahead > 0 {
             self.take_out_of_order(sequence, fresh, context);
         } else if receive.reassembly.is_empty() {
@@ -192,12 +195,8 @@ impl Connection {
     /// The common case: what was expected, and nothing waits behind it.
     pub(super) fn take_in_order(&mut self, data: &[u8], context: &mut Context<'_>) {
         let receive = &mut self.receive;
-        let taken = if receive.shut {
-            data.len()
-        } else {
-            let limit = receive.ring.len() + receive.window() as usize;
-            receive.ring.push(context.pool, data, limit)
-        };
+        let limit = receive.ring.len() + receive.window() as usize;
+        let taken = receive.ring.push(context.pool, data, limit);
         self.advance(taken as u32);
         let largest = self.receive.largest;
         if taken < data.len() {
@@ -228,9 +227,6 @@ impl Connection {
         context.counters.out_of_order += 1;
         self.acks.hurry();
         let receive = &mut self.receive;
-        if receive.shut {
-            return;
-        }
         if !self.send.sack {
             self.due.repeats = self.due.repeats.saturating_add(1);
         }
@@ -248,7 +244,7 @@ impl Connection {
         let receive = &mut self.receive;
         receive.next += bytes;
         receive.bytes += u64::from(bytes);
-        if bytes > 0 && !receive.shut {
+        if bytes > 0 {
             receive.arrivals = receive.arrivals.wrapping_add(1);
         }
     }
@@ -274,14 +270,17 @@ impl Connection {
             return Ok(self.receive.ring.copy_out(offset, room));
         }
         match self.error {
-            Some(error) if offset == 0 && !room.is_empty() => Err(error.into()),
+            Some(error) if offset == 0 && !room.is_empty() && !self.receive.ended => {
+                Err(error.into())
+            }
             _ => self.end_or_wait(room.is_empty()),
         }
     }
 
     fn nothing_to_give(&mut self, no_room: bool) -> Result<usize, Error> {
         match self.error.take() {
-            Some(error) if !no_room => Err(error.into()),
+            // Behind the peer's end, an error is for who sends.
+            Some(error) if !no_room && !self.receive.ended => Err(error.into()),
             error => {
                 self.error = error;
                 self.end_or_wait(no_room)
@@ -313,11 +312,8 @@ impl Connection {
         }
     }
 
-    /// Drops what came, for an application that wants no more.
-    pub(super) fn stop_receiving(&mut self, context: &mut Context<'_>) {
+    /// For an application that wants no more: what came can still be taken, as on Linux.
+    pub(super) fn stop_receiving(&mut self) {
         self.receive.shut = true;
-        self.receive.reassembly.clear();
-        self.receive.ring.release(context.pool);
-        self.window_may_open(context);
     }
 }

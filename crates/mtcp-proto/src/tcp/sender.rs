@@ -10,7 +10,7 @@ use super::scoreboard::Scoreboard;
 use super::timers::NEVER;
 use crate::memory::Ring;
 use crate::sequence::Sequence;
-use crate::stack::{Config, Error};
+use crate::stack::{Config, Error, Manner};
 use crate::time::Instant;
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub(super) struct Sender {
     pub(super) fin_acknowledged: bool,
     /// A byte beyond the window was sent, which the peer may take or not.
     pub(super) probed: bool,
+    /// Behind the last small segment that was sent.
+    pub(super) small_end: Sequence,
     pub(super) ring: Ring,
     pub(super) scoreboard: Scoreboard,
     pub(super) congestion: CongestionControl,
@@ -87,6 +89,7 @@ impl Sender {
             fin: false,
             fin_acknowledged: false,
             probed: false,
+            small_end: birth.initial,
             ring: Ring::new(),
             scoreboard: Scoreboard::new(),
             congestion: CongestionControl::new(Congestion::default(), 536, 1),
@@ -106,6 +109,12 @@ impl Sender {
     /// Sequence numbers that are sent and not acknowledged.
     pub(super) fn outstanding(&self) -> u32 {
         self.next.since(self.unacknowledged)
+    }
+
+    /// Whether a small segment is sent and not acknowledged. One that was sent before the numbers
+    /// wrapped lies ahead of all that was sent.
+    fn has_small_outstanding(&self) -> bool {
+        self.small_end > self.unacknowledged && self.small_end <= self.next
     }
 
     /// Behind the last number that an acknowledgement can name.
@@ -164,7 +173,9 @@ impl Connection {
 
     /// What may be sent for the first time: within the peer's window and the congestion window, and
     /// no small segments that waiting can make larger: Nagle's algorithm (RFC 9293, section 3.7.4)
-    /// and the avoidance of silly windows (section 3.8.6.2.1).
+    /// and the avoidance of silly windows (section 3.8.6.2.1). As in Linux, a small segment waits
+    /// for small ones alone (draft-minshall-nagle): behind full-sized ones, the end of a message
+    /// would wait for the delayed acknowledgement of a peer that has the rest.
     pub(super) fn fresh(&self) -> Option<Fresh> {
         let send = &self.send;
         if !send.has_unsent() {
@@ -192,18 +203,18 @@ impl Connection {
         let all = bytes == unsent;
         let fin = all && send.fin && window > bytes;
         let part = if bytes < full { bytes } else { bytes % full };
-        let at_once = self.options.no_delay || send.fin || send.outstanding() == 0;
-        if part == 0 || (all && bytes < full && at_once) {
+        let urgent = self.is_sending_urgent();
+        let held = (self.held || self.options.cork()) && !send.fin && !urgent;
+        let no_delay = (self.options.no_delay || send.fin || urgent) && !held;
+        let at_once = no_delay || (!send.has_small_outstanding() && !held);
+        if part == 0 || (all && at_once) {
             return (bytes > 0).then_some(Fresh { bytes, fin });
-        }
-        if all && (self.options.no_delay || send.fin) {
-            return Some(Fresh { bytes, fin });
         }
         if bytes >= full {
             return Some(Fresh { bytes: bytes - part, fin: false });
         }
         let worthwhile = send.window_max / 2;
-        (send.outstanding() == 0 && worthwhile > 0 && bytes >= worthwhile)
+        (send.outstanding() == 0 && worthwhile > 0 && bytes >= worthwhile && !(held && all))
             .then_some(Fresh { bytes, fin: false })
     }
 
@@ -230,6 +241,7 @@ impl Connection {
     pub(super) fn take_data(
         &mut self,
         data: &[u8],
+        manner: Manner,
         context: &mut Context<'_>,
     ) -> Result<usize, Error> {
         if self.state == State::Closed {
@@ -267,6 +279,10 @@ impl Connection {
                 self.timers.memory = context.now + MEMORY_RETRY;
             }
             return Err(Error::WouldBlock);
+        }
+        self.held = manner.more;
+        if manner.urgent && taken == data.len() {
+            self.mark_urgent();
         }
         self.watch_window(context);
         Ok(taken)

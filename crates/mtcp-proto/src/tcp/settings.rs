@@ -1,6 +1,7 @@
 //! The options of a connection, in a third of their size.
 
 use super::Congestion;
+use super::urgent::UrgentData;
 use crate::stack::{Keepalive, Options};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ struct Rare {
     send_low_water_bytes: u32,
     receive_low_water_bytes: u32,
     maximum_segment: Option<u16>,
+    cork: bool,
+    /// No option, but as rare.
+    urgent: UrgentData,
 }
 
 /// What a connection has that asks for nothing else.
@@ -32,6 +36,8 @@ const USUAL: Rare = Rare {
     send_low_water_bytes: 1,
     receive_low_water_bytes: 1,
     maximum_segment: None,
+    cork: false,
+    urgent: UrgentData::NONE,
 };
 
 impl Settings {
@@ -42,6 +48,8 @@ impl Settings {
             send_low_water_bytes: options.send_low_water_bytes,
             receive_low_water_bytes: options.receive_low_water_bytes,
             maximum_segment: options.maximum_segment,
+            cork: options.cork,
+            urgent: UrgentData::NONE,
         };
         Settings {
             no_delay: options.no_delay,
@@ -68,7 +76,25 @@ impl Settings {
             congestion: self.congestion,
             linger_reset: self.linger_reset,
             maximum_segment: rare.maximum_segment,
+            cork: rare.cork,
         }
+    }
+
+    /// Takes other options.
+    pub(super) fn change(&mut self, options: &Options) {
+        let urgent = *self.urgent();
+        *self = Settings::new(options);
+        if urgent != UrgentData::NONE {
+            *self.urgent_mut() = urgent;
+        }
+    }
+
+    pub(super) fn urgent(&self) -> &UrgentData {
+        &self.rare().urgent
+    }
+
+    pub(super) fn urgent_mut(&mut self) -> &mut UrgentData {
+        &mut self.rare.get_or_insert_with(|| Box::new(USUAL)).urgent
     }
 
     fn rare(&self) -> &Rare {
@@ -89,6 +115,10 @@ impl Settings {
 
     pub(super) fn receive_low_water_bytes(&self) -> u32 {
         self.rare().receive_low_water_bytes
+    }
+
+    pub(super) fn cork(&self) -> bool {
+        self.rare().cork
     }
 
     pub(super) fn maximum_segment(&self) -> Option<u16> {

@@ -61,6 +61,7 @@ impl Host {
             connection: scenario.connections[0].plans[1].options,
             defer_accept: scenario.defer_accept,
             both_families: false,
+            reuse_port: false,
         };
         let listener = stack
             .listen(SocketAddr::new(address, PORT), &options)

@@ -170,7 +170,7 @@ impl Checker<'_> {
 
     fn device(&self, file: &File, config: &mut Config) -> Result<(), ConfigError> {
         let device = &file.device;
-        let mut made = DeviceConfig { offload: true, ..DeviceConfig::default() };
+        let mut made = DeviceConfig::default();
         let kinds = [
             ("xdp", DeviceKind::Xdp),
             ("packet", DeviceKind::Packet),
@@ -190,7 +190,7 @@ impl Checker<'_> {
             return self.fail("device.interface", "missing", "the name of an interface");
         }
         made.zero_copy = device.zero_copy;
-        made.offload = device.offload.unwrap_or(true);
+        made.offload = device.offload.unwrap_or(made.offload);
         config.device = made;
         Ok(())
     }

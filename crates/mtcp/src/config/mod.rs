@@ -96,7 +96,7 @@ impl Config {
 }
 
 /// What packets go through.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConfig {
     /// The kind of device.
     pub kind: DeviceKind,
@@ -108,8 +108,21 @@ pub struct DeviceConfig {
     pub mode: XdpMode,
     /// Whether AF_XDP must (or must not) do without copies; `None`: as it can.
     pub zero_copy: Option<bool>,
-    /// Whether checksums and segmentation are left to the system where it can.
+    /// Whether checksums and segmentation of what is sent are left to the system where it can.
     pub offload: bool,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> DeviceConfig {
+        DeviceConfig {
+            kind: DeviceKind::default(),
+            interface: String::new(),
+            queues: 0,
+            mode: XdpMode::default(),
+            zero_copy: None,
+            offload: true,
+        }
+    }
 }
 
 /// The kinds of devices.

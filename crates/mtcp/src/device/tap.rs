@@ -11,17 +11,21 @@
 use super::offload;
 use super::outgoing::{BUFFER_BYTES, ETHERNET_HEADER_BYTES, Outgoing, PACKET_BYTES_MAX, Written};
 use super::{Capabilities, Device, DeviceCounters, Link, Received, Transmit};
-use crate::system::{check, check_length, errno, fill_random, interface, new_socket};
+use crate::system::{self, check_length, errno, fill_random, interface, new_socket};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
 
 /// Bytes after which one call of [`Device::receive`] takes no more: they stay in the cache until
 /// the application has them.
 const RECEIVED_BYTES_MAX: usize = 256 << 10;
 /// Frames in one call of [`Device::receive`] that are looked at and not taken, at most.
 const REFUSED_MAX: usize = 64;
+
+/// How long an interface may outlive the process that had it.
+const LEFT_BEHIND: Duration = Duration::from_secs(2);
 
 const TUN_F_CSUM: libc::c_uint = 0x01;
 const TUN_F_TSO4: libc::c_uint = 0x02;
@@ -71,6 +75,17 @@ pub enum TapError {
          (--device /dev/net/tun), or let the user read and write it"
     )]
     Open(#[source] io::Error),
+    /// There is an interface of that name that cannot be used.
+    #[error(
+        "the interface {name} exists already and is another's ({source}): choose another name, end \
+         the process that holds it, or take it away with `ip link delete {name}`"
+    )]
+    Taken {
+        /// The name that was asked for.
+        name: String,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The interface cannot be made.
     #[error(
         "make the interface {name}: {source}; it needs CAP_NET_ADMIN, and no other process may \
@@ -111,7 +126,9 @@ pub struct TapDevice {
 
 impl TapDevice {
     /// Makes the interface, with one device for each queue. It is down until [`bring_up`] or
-    /// somebody else sets it up.
+    /// somebody else sets it up. Waits up to two seconds for an interface of that name that a
+    /// process has left behind: the kernel closes the descriptors that its io_uring had in the
+    /// background.
     ///
     /// # Errors
     /// [`TapError`] names cause and remedy.
@@ -129,7 +146,7 @@ impl TapDevice {
         for _ in 0..options.queues {
             // Further queues join the interface that the first one made.
             let name = devices.first().map_or(&options.name, |device| &device.name).clone();
-            devices.push(open_queue(options, name, hardware_address)?);
+            devices.push(once_free(|| open_queue(options, name.clone(), hardware_address))?);
         }
         let configure = |source| TapError::Configure {
             action: "set the packet size",
@@ -186,6 +203,23 @@ impl TapDevice {
     }
 }
 
+/// Repeats an attempt while the interface is another process's, which may just have ended.
+fn once_free(
+    mut attempt: impl FnMut() -> Result<TapDevice, TapError>,
+) -> Result<TapDevice, TapError> {
+    let begin = Instant::now();
+    loop {
+        match attempt() {
+            Err(TapError::Create { source, .. })
+                if source.raw_os_error() == Some(libc::EBUSY) && begin.elapsed() < LEFT_BEHIND =>
+            {
+                std::thread::sleep(LEFT_BEHIND / 100);
+            }
+            done => return done,
+        }
+    }
+}
+
 /// One queue of the interface.
 fn open_queue(
     options: &TapOptions,
@@ -206,15 +240,18 @@ fn open_queue(
     let mut request = interface(&name);
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: the request is an initialised ifreq, which TUNSETIFF reads and writes.
-    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })
+    system::check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })
         .map_err(|source| TapError::Create { name, source })?;
     let name = name_of(&request);
     let offload =
         if options.offload { TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN } else { 0 };
     // SAFETY: TUNSETOFFLOAD takes a plain number.
-    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, offload) }).map_err(
-        |source| TapError::Configure { action: "set the offloads", name: name.clone(), source },
-    )?;
+    system::check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, offload) })
+        .map_err(|source| TapError::Configure {
+            action: "set the offloads",
+            name: name.clone(),
+            source,
+        })?;
     Ok(TapDevice {
         file,
         name,
@@ -311,6 +348,24 @@ impl Device for TapDevice {
     }
 }
 
+/// Whether a device of this name could be made: no other interface has it, unless it is a
+/// persistent one that no process holds. The rights are not looked at.
+///
+/// # Errors
+/// [`TapError`] names cause and remedy.
+pub fn check(name: &str) -> Result<(), TapError> {
+    let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    drop(file.map_err(TapError::Open)?);
+    if name.is_empty() || call(libc::SIOCGIFFLAGS, interface(name)).is_err() {
+        return Ok(());
+    }
+    let options = TapOptions { name: name.to_owned(), ..TapOptions::default() };
+    match open_queue(&options, name.to_owned(), [0; 6]) {
+        Err(TapError::Create { name, source }) => Err(TapError::Taken { name, source }),
+        other => other.map(|_| ()),
+    }
+}
+
 /// Sets an interface up, in the calling thread's namespace.
 ///
 /// # Errors
@@ -319,6 +374,23 @@ pub fn bring_up(name: &str) -> io::Result<()> {
     let mut request = interface(name);
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     call(libc::SIOCSIFFLAGS, request)
+}
+
+/// Whether an interface is up and the kernel has not noticed that it has its link: it drops what it
+/// sends until then.
+///
+/// # Errors
+/// Of netdevice(7): `ENODEV` if there is no such interface.
+pub(crate) fn lacks_link(name: &str) -> io::Result<bool> {
+    let mut request = interface(name);
+    let socket = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    // SAFETY: the request is an initialised ifreq, in which this call writes the flags.
+    system::check(unsafe {
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, &raw mut request)
+    })?;
+    // SAFETY: all bytes of the union are initialised.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(libc::c_int::from(flags) & (libc::IFF_UP | libc::IFF_RUNNING) == libc::IFF_UP)
 }
 
 fn set_mtu(name: &str, mtu: u16) -> io::Result<()> {
@@ -330,7 +402,8 @@ fn set_mtu(name: &str, mtu: u16) -> io::Result<()> {
 fn call(number: libc::c_ulong, mut request: libc::ifreq) -> io::Result<()> {
     let socket = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     // SAFETY: the request is an initialised ifreq, which these calls read.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), number as _, &raw mut request) }).map(|_| ())
+    system::check(unsafe { libc::ioctl(socket.as_raw_fd(), number as _, &raw mut request) })
+        .map(|_| ())
 }
 
 fn name_of(request: &libc::ifreq) -> String {

@@ -99,12 +99,15 @@ impl<P: Port> Road<P> {
         Ok(())
     }
 
-    /// The stack's own addresses are not behind its interface, and those of other families than
-    /// it has an address of are not for it either.
+    /// The stack's own addresses loop back in it, unless the kernel has them, too, and a listener
+    /// there. Those of other families than it has an address of are not for it.
     fn goes_by_stack(&mut self, remote: SocketAddr) -> bool {
         let own = self.port.addresses();
+        if own.contains(&remote.ip()) {
+            return !self.reach.is_shared();
+        }
         let family = own.iter().any(|own| own.is_ipv6() == remote.is_ipv6());
-        family && !own.contains(&remote.ip()) && self.reach.leads_to(remote.ip())
+        family && self.reach.leads_to(remote.ip())
     }
 
     fn connect_on_stack(
@@ -128,7 +131,8 @@ impl<P: Port> Road<P> {
         socket: SocketId,
         readiness: Readiness,
     ) -> bool {
-        let failed = readiness.intersects(Readiness::ERROR);
+        // What was reset after it stood has data, and its error, for those who receive.
+        let failed = readiness.intersects(Readiness::ERROR) && !self.port.was_established(socket);
         let stands = Readiness::WRITABLE.with(Readiness::PEER_CLOSED).with(Readiness::CLOSED);
         if !failed && !readiness.intersects(stands) {
             return false;
@@ -144,9 +148,11 @@ impl<P: Port> Road<P> {
             return false;
         }
         entry.phase = Phase::Connected(socket);
-        let (unused, lent) = (entry.kernel.take(), std::mem::take(&mut entry.lent));
+        let unused = entry.kernel.take();
         self.end(task.tag, 0);
         if let Some(kernel) = unused {
+            let lent = self.move_lent(number);
+            self.handed = true;
             drop(self.kernel.detach(kernel, &lent));
         }
         true

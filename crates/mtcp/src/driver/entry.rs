@@ -1,8 +1,9 @@
 //! What the driver keeps of each of its endpoints.
 
+use crate::socket::events::{Events, of_readiness};
 use crate::socket::settings::Extras;
 use megapipe::road::{Object, Operation};
-use mtcp_proto::SocketId;
+use mtcp_proto::{Readiness, SocketId};
 
 /// Where an endpoint's connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +56,16 @@ pub(super) struct Entry {
     pub(super) inbound: Option<Task>,
     pub(super) outbound: Option<Task>,
     pub(super) poll: Option<Poll>,
+    /// The application has shut down receiving or sending.
+    pub(super) receive_shut: bool,
+    pub(super) send_shut: bool,
     /// Settings that differ from the stack's defaults, and where it was bound.
     pub(super) extras: Option<Box<Extras>>,
     /// It is a listener on an address of IPv6, or comes from one: its peers' addresses are told as
     /// IPv6's, those of IPv4 mapped.
     pub(super) speaks_v6: bool,
-    /// The kernel's driver may have an operation on the socket from before it connected.
-    pub(super) lent: Vec<u64>,
+    /// No accept has taken it: it waited when its listener went.
+    pub(super) unaccepted: bool,
     /// Waits for its turn to go on receiving.
     pub(super) queued: bool,
     /// Waits for a buffer.
@@ -76,12 +80,29 @@ impl Entry {
             inbound: None,
             outbound: None,
             poll: None,
+            receive_shut: false,
+            send_shut: false,
             extras: None,
             speaks_v6: false,
-            lent: Vec::new(),
+            unaccepted: false,
             queued: false,
             hungry: false,
         }
+    }
+
+    /// What poll(2) would say of the stack's connection in this state.
+    pub(super) fn events(&self, readiness: Readiness) -> u32 {
+        let mut events = of_readiness(readiness);
+        if self.receive_shut {
+            events |= Events::IN | Events::READ_HANG_UP;
+        }
+        if self.send_shut {
+            events |= Events::OUT;
+        }
+        if self.send_shut && (self.receive_shut || readiness.intersects(Readiness::PEER_CLOSED)) {
+            events |= Events::HANG_UP;
+        }
+        events.0
     }
 
     /// The stack's connection, if there is one.

@@ -130,9 +130,16 @@ impl<P: Port> Road<P> {
     pub(super) fn take_all_waiting(&mut self, number: u32) -> Vec<Socket> {
         let mut connections = Vec::new();
         while let Some(socket) = self.take_connection(number) {
-            if let Some(Output::Socket { socket, .. }) = self.accepted(number, socket) {
-                connections.push(socket);
+            let Some(Output::Socket { socket: connection, .. }) = self.accepted(number, socket)
+            else {
+                continue;
+            };
+            if let Some(entry) =
+                self.entries.whose(socket).and_then(|own| self.entries.get_mut(own))
+            {
+                entry.unaccepted = true;
             }
+            connections.push(connection);
         }
         connections
     }

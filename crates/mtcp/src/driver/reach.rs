@@ -27,6 +27,11 @@ impl Reach {
         Ok(Reach { own, kernel })
     }
 
+    /// Whether the kernel has the stack's addresses as well.
+    pub(super) fn is_shared(&self) -> bool {
+        self.kernel.is_some()
+    }
+
     /// Whether packets for this address leave by the stack's interface. What the kernel cannot say
     /// at the moment is left to it.
     pub(super) fn leads_to(&mut self, destination: IpAddr) -> bool {

@@ -11,6 +11,7 @@ impl<P: Port> Road<P> {
     /// Ends the operations that `wanted` picks, and for those that both roads serve, has the kernel
     /// end them.
     pub(super) fn cancel_where(&mut self, number: u32, wanted: impl Fn(u64) -> bool) {
+        self.keep_lent(number, &wanted);
         let Some(entry) = self.entries.get_mut(number) else { return };
         let phase = entry.phase;
         let mut ended = Vec::new();
@@ -70,9 +71,10 @@ impl<P: Port> Road<P> {
             _ => {}
         }
         self.shared.retain(|shared| shared.number != number || shared.cancelled);
+        let busy = self.disown_lent(number);
         let kernel = entry.kernel?;
         let kernels = matches!(entry.phase, Phase::Kernel | Phase::Listening(_));
-        let kernels = kernels || !entry.lent.is_empty();
+        let kernels = kernels || busy;
         Some((kernel, if kernels { pending } else { &[] }))
     }
 

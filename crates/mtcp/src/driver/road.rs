@@ -1,12 +1,12 @@
 //! The driver itself: what is the stack's is done here, everything else is handed down.
 
 use super::entry::{Entries, Entry, Phase, Poll, Task};
+use super::lent::Lent;
 use super::listen::Shared;
 use super::reach::Reach;
 use super::seat::Seat;
 use super::sleep::Doorbell;
 use crate::engine::Port;
-use crate::socket::events::of_readiness;
 use megapipe::Kind;
 use megapipe::road::{
     Below, Discarded, Driver, Endpoint, Full, InstalledSocket, NO_OFFSET, Object, Operation,
@@ -25,9 +25,6 @@ pub(super) struct Lingering {
     pub(super) socket: SocketId,
     pub(super) until: Instant,
 }
-
-/// Operations of the kernel's driver that an endpoint's connect may have to cancel.
-const LENT_MAX: usize = 8;
 
 /// Times that a turn may move the stack again for what it has brought about itself.
 const PASSES: usize = 4;
@@ -48,6 +45,8 @@ pub(super) struct Road<P: Port> {
     pub(super) discarded: Discarded,
     /// Operations that both roads serve.
     pub(super) shared: Vec<Shared>,
+    /// Operations of the kernel's driver on sockets that may connect over the stack yet.
+    pub(super) lent: Vec<Lent>,
     /// Endpoints that can go on receiving at once, and those that wait for a buffer.
     pub(super) again: VecDeque<u32>,
     pub(super) hungry: Vec<u32>,
@@ -88,6 +87,7 @@ impl<P: Port> Road<P> {
             limit: config.completions as usize,
             discarded: Discarded::default(),
             shared: Vec::new(),
+            lent: Vec::new(),
             again: VecDeque::new(),
             hungry: Vec::new(),
             lingering: Vec::new(),
@@ -120,11 +120,15 @@ impl<P: Port> Road<P> {
         Socket::from_endpoint(Endpoint::Installed(installed))
     }
 
-    /// Closes the connections that were accepted and dropped.
+    /// Closes the connections that were accepted and dropped; those that only waited to be accepted
+    /// are reset, as the kernel does when a listener is closed.
     pub(super) fn free_discarded(&mut self) {
         while let Some(number) = self.discarded.pop() {
-            if let Some(socket) = self.entries.remove(number).and_then(|entry| entry.socket()) {
-                self.port.close(socket);
+            let Some(entry) = self.entries.remove(number) else { continue };
+            match entry.socket() {
+                Some(socket) if entry.unaccepted => self.port.abort(socket),
+                Some(socket) => self.port.close(socket),
+                None => {}
             }
         }
     }
@@ -163,8 +167,9 @@ impl<P: Port> Road<P> {
             _ => {}
         }
         self.tell_poll(number, readiness);
-        self.try_outbound(number);
+        // An error is told once: a read that had none would take the connection for ended.
         self.try_inbound(number);
+        self.try_outbound(number);
     }
 
     /// Tells the poll of a connection, if there is one, of what it asked for.
@@ -172,7 +177,7 @@ impl<P: Port> Road<P> {
         let Some(entry) = self.entries.get_mut(number) else { return };
         let Some(poll) = entry.poll else { return };
         let always = (libc::POLLERR | libc::POLLHUP) as u32;
-        let events = of_readiness(readiness).0 & (poll.events | always);
+        let events = entry.events(readiness) & (poll.events | always);
         if events == 0 {
             return;
         }
@@ -247,12 +252,9 @@ impl<P: Port> Road<P> {
                     self.begin_connect(number, kernel, tag, (address, bytes))
                 }
                 _ => {
-                    // One for each direction and kind is under way at a time.
-                    if entry.lent.len() >= LENT_MAX {
-                        entry.lent.remove(0);
-                    }
-                    entry.lent.push(tag);
-                    self.hand_down(tag, kernel, operation)
+                    self.hand_down(tag, kernel, operation)?;
+                    self.lend(number, tag, &operation);
+                    Ok(())
                 }
             },
             (Phase::Kernel, Some(kernel)) => self.hand_down(tag, kernel, operation),
@@ -276,6 +278,7 @@ impl<P: Port> Road<P> {
             Operation::Read { .. }
             | Operation::Peek { .. }
             | Operation::ReadVectored { .. }
+            | Operation::ReadMessage { .. }
             | Operation::Receive { .. } => {
                 if entry.inbound.is_some() {
                     return self.end(tag, -libc::EBUSY);
@@ -312,8 +315,11 @@ impl<P: Port> Road<P> {
                 self.tell_poll(number, readiness);
             }
             Operation::Shutdown { how } => {
-                let result = self.shut_down_stream(socket, how);
+                let result = self.shut_down_stream(number, socket, how);
                 self.end(tag, result);
+                // Who waits has the end, and is told.
+                let readiness = self.port.readiness(socket);
+                self.tell_poll(number, readiness);
                 self.try_inbound(number);
             }
             Operation::Connect { .. } => {
@@ -514,12 +520,6 @@ impl<P: Port> Road<P> {
         if matches!(entry.phase, Phase::Fresh | Phase::Kernel) { entry.kernel } else { None }
     }
 
-    /// The kernel's socket of an endpoint that is about to leave it, if it may be busy there.
-    fn lent(&mut self, number: u32) -> Option<Object> {
-        let entry = self.entries.get_mut(number)?;
-        entry.kernel.filter(|_| !entry.lent.is_empty())
-    }
-
     /// The kernel's socket of an object, if it has one; a connection of the stack's has none.
     fn socket_below(&mut self, object: Object) -> Option<Object> {
         match own(object) {
@@ -552,5 +552,6 @@ impl<P: Port> Drop for Road<P> {
     fn drop(&mut self) {
         self.clear();
         self.port.finish();
+        self.drop_doorbells();
     }
 }

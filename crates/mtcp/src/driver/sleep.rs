@@ -42,6 +42,13 @@ pub(super) fn doorbells(
 }
 
 impl<P: Port> Road<P> {
+    /// Closes the descriptors that the kernel's driver was given.
+    pub(super) fn drop_doorbells(&mut self) {
+        for doorbell in std::mem::take(&mut self.doorbells) {
+            drop(self.kernel.detach(doorbell.object, &[]));
+        }
+    }
+
     fn arm_doorbells(&mut self) {
         for doorbell in self.doorbells.iter_mut().filter(|doorbell| !doorbell.armed) {
             let operation = Operation::Poll { events: libc::POLLIN as u32, repeat: false };
@@ -70,6 +77,10 @@ impl<P: Port> Road<P> {
                 if let Some(doorbell) = self.doorbells.iter_mut().find(|bell| bell.tag == tag) {
                     doorbell.armed = false;
                 }
+                continue;
+            }
+            if !self.lent.is_empty() && self.settle_lent(&sink[at]) {
+                sink.remove(at);
                 continue;
             }
             if !self.shared.is_empty() {

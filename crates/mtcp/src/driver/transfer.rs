@@ -72,12 +72,21 @@ impl<P: Port> Road<P> {
             Operation::Peek { address, bytes } => {
                 // SAFETY: as above.
                 let room = unsafe { room(address, bytes as usize) };
-                step_of(self.port.peek(socket, room))
+                let peeked = self.port.peek(socket, 0, room);
+                if peeked.is_err_and(|error| error != Error::WouldBlock) {
+                    // Whoever is told of an error takes it, as in the kernel.
+                    self.port.take_error(socket);
+                }
+                step_of(peeked)
             }
             Operation::ReadVectored { vector, count, .. } => {
                 // SAFETY: as above.
                 let vector = unsafe { pieces(vector, count) };
                 self.read_vectored(socket, vector)
+            }
+            Operation::ReadMessage { message } => {
+                // SAFETY: as above, of the header and of what it points to.
+                unsafe { self.read_message(socket, message) }
             }
             Operation::Receive { large, repeat } => {
                 return self.receive(number, socket, task.tag, large, repeat);
@@ -121,6 +130,23 @@ impl<P: Port> Road<P> {
         Step::Ended(total as i32)
     }
 
+    /// A stream has neither names nor control data, as its header then says.
+    ///
+    /// # Safety
+    ///
+    /// The header and what it points to are valid, and the driver's.
+    unsafe fn read_message(&mut self, socket: SocketId, message: *mut libc::msghdr) -> Step {
+        // SAFETY: as promised by the caller.
+        let vector = unsafe { pieces((*message).msg_iov, (*message).msg_iovlen as u32) };
+        let step = self.read_vectored(socket, vector);
+        if let Step::Ended(0..) = step {
+            // SAFETY: as promised by the caller; the header is nowhere else in use.
+            let header = unsafe { &mut *message };
+            (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
+        }
+        step
+    }
+
     fn receive(&mut self, number: u32, socket: SocketId, tag: u64, large: bool, repeat: bool) {
         for _ in 0..BURST {
             let Some(mut room) = self.pools.take(large) else {
@@ -149,7 +175,8 @@ impl<P: Port> Road<P> {
                 return;
             }
             let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
-            if drained && !self.port.readiness(socket).intersects(over) {
+            let is_shut = self.entries.get_mut(number).is_some_and(|entry| entry.receive_shut);
+            if drained && !is_shut && !self.port.readiness(socket).intersects(over) {
                 return;
             }
         }
@@ -227,14 +254,26 @@ impl<P: Port> Road<P> {
     }
 
     /// Ends directions; the result of shutdown(2).
-    pub(super) fn shut_down_stream(&mut self, socket: SocketId, how: libc::c_int) -> i32 {
+    pub(super) fn shut_down_stream(
+        &mut self,
+        number: u32,
+        socket: SocketId,
+        how: libc::c_int,
+    ) -> i32 {
         let how = match how {
             libc::SHUT_RD => Shutdown::Receive,
             libc::SHUT_WR => Shutdown::Send,
             libc::SHUT_RDWR => Shutdown::Both,
             _ => return -libc::EINVAL,
         };
-        self.port.shutdown(socket, how).map_or_else(|error| -errno(error), |()| 0)
+        if let Err(error) = self.port.shutdown(socket, how) {
+            return -errno(error);
+        }
+        if let Some(entry) = self.entries.get_mut(number) {
+            entry.receive_shut |= how != Shutdown::Send;
+            entry.send_shut |= how != Shutdown::Receive;
+        }
+        0
     }
 }
 

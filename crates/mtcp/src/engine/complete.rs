@@ -4,7 +4,8 @@ use super::alarm::Alarm;
 use super::port::Port;
 use super::{Engine, clock};
 use mtcp_proto::{
-    ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, Shutdown, SocketId,
+    ConnectionInfo, Counters, Error, ListenOptions, Manner, Options, Readiness, Shutdown, SocketId,
+    Urgent,
 };
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -29,6 +30,10 @@ impl Port for Engine {
         Engine::prepare_to_sleep(self, timeout)
     }
 
+    fn is_disturbed(&self) -> bool {
+        !self.lying
+    }
+
     fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
     }
@@ -51,19 +56,19 @@ impl Port for Engine {
         remote: SocketAddr,
         options: &Options,
     ) -> Result<SocketId, Error> {
-        self.stack.connect(self.now, local, remote, options)
+        Engine::connect(self, local, remote, options)
     }
 
-    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
-        self.stack.send(self.now, socket, data)
+    fn send_as(&mut self, socket: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {
+        self.stack.send_as(self.now, socket, data, manner)
     }
 
     fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
         self.stack.receive(self.now, socket, room)
     }
 
-    fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
-        self.stack.peek(socket, 0, room)
+    fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error> {
+        self.stack.peek(socket, offset, room)
     }
 
     fn receivable(&mut self, socket: SocketId) -> usize {
@@ -75,23 +80,32 @@ impl Port for Engine {
     }
 
     fn close(&mut self, socket: SocketId) {
-        self.stack.close(self.now, socket);
+        Engine::close(self, socket);
     }
 
     fn abort(&mut self, socket: SocketId) {
-        self.stack.abort(self.now, socket);
+        Engine::abort(self, socket);
     }
 
     fn readiness(&self, socket: SocketId) -> Readiness {
         self.stack.readiness(socket).unwrap_or(Readiness::CLOSED)
     }
 
+    fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)> {
+        self.stack.urgent(socket)
+    }
+
+    fn was_established(&self, socket: SocketId) -> bool {
+        self.stack.was_established(socket)
+    }
+
     fn take_error(&mut self, socket: SocketId) -> Option<Error> {
         self.stack.take_error(socket)
     }
 
-    fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
-        self.stack.next_event()
+    fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)> {
+        let (socket, readiness, news) = self.stack.next_news()?;
+        Some((socket, readiness, Readiness(news.0 & Readiness::READABLE.0)))
     }
 
     fn options(&mut self, socket: SocketId) -> Result<Options, Error> {

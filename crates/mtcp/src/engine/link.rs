@@ -1,8 +1,10 @@
 //! The interface of one engine: packets in and out of a device of whatever kind, by way of the
-//! neighbours.
+//! neighbours. Packets to the stack's own addresses are looped back.
 
+use super::looped::Looped;
 use crate::device::Device;
-use crate::network::{Arrival, Interface};
+use crate::network::{Arrival, Interface, LinkState, Watch, preferred_source};
+use crate::system::errno;
 use mtcp_proto::{Instant, Packet, Sink, SinkCapabilities};
 use std::collections::BTreeMap;
 use std::io;
@@ -17,6 +19,20 @@ pub(crate) struct Link {
     addresses: Vec<IpAddr>,
     /// The addresses are those that the kernel has on the interface.
     kernel_chooses: bool,
+    /// Follows the device's interface where the addresses are the stack's own.
+    watch: Option<Watch>,
+    /// As it was last.
+    state: Option<LinkState>,
+    looped: Looped,
+}
+
+/// What the kernel has said that concerns the stack.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// The addresses have changed and are the kernel's to choose.
+    pub(super) addresses: Option<Vec<IpAddr>>,
+    /// The longest IP packet has changed.
+    pub(super) mtu: Option<u16>,
 }
 
 impl Link {
@@ -25,11 +41,28 @@ impl Link {
         addresses: Vec<IpAddr>,
         kernel_chooses: bool,
     ) -> Link {
-        Link { interface, addresses, kernel_chooses }
+        let mut looped = Looped::default();
+        looped.set_addresses(&addresses);
+        let state = interface.watch().and_then(Watch::link);
+        Link { interface, addresses, kernel_chooses, watch: None, state, looped }
+    }
+
+    /// Follows the device's interface as well: its packet size and hardware address, and whether
+    /// it is there.
+    pub(crate) fn with_watch(mut self, watch: Watch) -> Link {
+        self.state = watch.link();
+        self.watch = Some(watch);
+        self
     }
 
     pub(crate) fn addresses(&self) -> &[IpAddr] {
         &self.addresses
+    }
+
+    /// From which of the stack's addresses a connection to this one begins.
+    pub(super) fn source(&self, remote: IpAddr) -> Option<IpAddr> {
+        let hop = self.interface.next_hop(remote).unwrap_or(remote);
+        preferred_source(&self.addresses, remote, hop)
     }
 
     /// The longest IP packet.
@@ -46,28 +79,66 @@ impl Link {
         self.interface.receive(now, limit, take)
     }
 
+    /// Takes all packets that were looped back until now.
+    pub(super) fn take_looped(&mut self, mut take: impl FnMut(&[u8])) -> bool {
+        let mut any = false;
+        while self.looped.pop(&mut take) {
+            any = true;
+        }
+        any
+    }
+
     /// Takes what another core's queue has heard of neighbours.
     pub(super) fn overhear(&mut self, now: Instant, frame: &[u8]) {
         self.interface.overhear(now, frame);
     }
 
-    /// Takes what the kernel says of neighbours, routes and addresses; the addresses if they have
-    /// changed and are the kernel's to choose.
-    pub(super) fn follow(&mut self, now: Instant) -> io::Result<Option<Vec<IpAddr>>> {
-        if !self.interface.follow(now)? || !self.kernel_chooses {
-            return Ok(None);
+    /// Takes what the kernel says of the interface, neighbours, routes and addresses.
+    ///
+    /// # Errors
+    /// Of netlink; `ENXIO`: the interface is gone.
+    pub(super) fn follow(&mut self, now: Instant) -> io::Result<Changes> {
+        let changed = match &mut self.watch {
+            Some(watch) => watch.follow()?,
+            None => self.interface.follow(now)?,
+        };
+        let mut changes = Changes::default();
+        if changed {
+            changes.mtu = self.follow_link()?;
+            changes.addresses = self.follow_addresses();
         }
-        let Some(watch) = self.interface.watch() else { return Ok(None) };
+        Ok(changes)
+    }
+
+    /// Takes over what has become of the interface; the MTU if it has changed.
+    fn follow_link(&mut self) -> io::Result<Option<u16>> {
+        let own = self.watch.is_some();
+        let watch = self.watch.as_ref().or(self.interface.watch());
+        let Some(state) = watch.map(Watch::link) else { return Ok(None) };
+        let state = state.ok_or_else(|| errno(libc::ENXIO))?;
+        let before = self.state.replace(state);
+        if let Some(hardware) = state.hardware_address.filter(|_| own) {
+            self.interface.set_hardware_address(hardware);
+        }
+        let mtu = u16::try_from(state.mtu).unwrap_or(u16::MAX);
+        let differs = before.is_none_or(|before| before.mtu != state.mtu);
+        // Longer packets than at the start may not fit into the device's memory.
+        Ok(differs.then(|| mtu.min(self.mtu())))
+    }
+
+    fn follow_addresses(&mut self) -> Option<Vec<IpAddr>> {
+        let watch = self.interface.watch().filter(|_| self.kernel_chooses)?;
         let addresses: Vec<IpAddr> = watch.addresses().iter().map(|(ip, _)| *ip).collect();
         if addresses == self.addresses {
-            return Ok(None);
+            return None;
         }
         self.addresses.clone_from(&addresses);
-        Ok(Some(addresses))
+        self.looped.set_addresses(&addresses);
+        Some(addresses)
     }
 
     pub(super) fn follows(&self) -> bool {
-        self.interface.watch().is_some()
+        self.watch.is_some() || self.interface.watch().is_some()
     }
 
     pub(super) fn flush(&mut self) -> io::Result<bool> {
@@ -76,12 +147,13 @@ impl Link {
 
     /// The device's first.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + use<> {
-        let watch = self.interface.watch().map(|watch| watch.descriptor().as_raw_fd());
+        let watch = self.watch.as_ref().or(self.interface.watch());
+        let watch = watch.map(|watch| watch.descriptor().as_raw_fd());
         std::iter::once(self.interface.descriptor().as_raw_fd()).chain(watch)
     }
 
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
-        self.interface.prepare_to_sleep()
+        self.looped.is_empty() && self.interface.prepare_to_sleep()
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -104,6 +176,7 @@ impl Link {
             ("waited_for_neighbours", interface.waited),
             ("unresolved", interface.unresolved),
             ("unroutable", interface.unroutable),
+            ("looped", self.looped.count()),
         ];
         counts.extend(all.map(|(name, count)| (name.to_owned(), count)));
     }
@@ -117,11 +190,19 @@ impl Sink for Link {
 
     #[inline]
     fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if self.looped.is_full() {
+            return None;
+        }
         self.interface.room(bytes)
     }
 
     #[inline]
     fn commit(&mut self, packet: Packet) {
-        self.interface.commit(packet);
+        if !self.looped.is_own(packet.destination) {
+            return self.interface.commit(packet);
+        }
+        if let Some(written) = self.interface.written(packet.bytes) {
+            self.looped.push(written);
+        }
     }
 }

@@ -20,8 +20,8 @@ const SLOTS: usize = 256;
 #[derive(Debug, Default)]
 struct Parcel {
     bytes: Vec<u8>,
-    /// Whether the checksum was verified; `None` of a frame that tells of neighbours.
-    verified: Option<bool>,
+    /// What is known of its checksum; `None` of a frame that tells of neighbours.
+    checksum: Option<Checksum>,
 }
 
 /// The mailboxes of one core, to and from all others.
@@ -82,7 +82,7 @@ impl Mailboxes {
             self.dropped += 1;
             return;
         };
-        if leave(producer, packet, Some(checksum == Checksum::Verified)) {
+        if leave(producer, packet, Some(checksum)) {
             self.handed_over += 1;
         } else {
             self.dropped += 1;
@@ -112,9 +112,8 @@ impl Mailboxes {
         for consumer in &mut self.from {
             for _ in 0..limit {
                 let taken = consumer.read(|parcel| {
-                    input(match parcel.verified {
-                        Some(true) => Arrival::Packet(&parcel.bytes, Checksum::Verified),
-                        Some(false) => Arrival::Packet(&parcel.bytes, Checksum::Unverified),
+                    input(match parcel.checksum {
+                        Some(checksum) => Arrival::Packet(&parcel.bytes, checksum),
                         None => Arrival::Neighbour(&parcel.bytes),
                     });
                 });
@@ -140,11 +139,11 @@ impl Mailboxes {
     }
 }
 
-fn leave(producer: &mut Producer<Parcel>, bytes: &[u8], verified: Option<bool>) -> bool {
+fn leave(producer: &mut Producer<Parcel>, bytes: &[u8], checksum: Option<Checksum>) -> bool {
     producer.write(|parcel| {
         parcel.bytes.clear();
         parcel.bytes.extend_from_slice(bytes);
-        parcel.verified = verified;
+        parcel.checksum = checksum;
     })
 }
 

@@ -8,6 +8,7 @@
 mod alarm;
 mod complete;
 mod link;
+mod looped;
 mod mailbox;
 mod paired;
 mod port;
@@ -17,12 +18,13 @@ pub(crate) use self::alarm::Alarm;
 pub(crate) use self::link::Link;
 pub(crate) use self::mailbox::{Mailboxes, mailboxes};
 pub(crate) use self::paired::{Application, start as start_paired};
-pub(crate) use self::port::Port;
+pub(crate) use self::port::{Names, Port};
 
 use crate::network::Arrival;
 use crate::stat::Board;
-use mtcp_proto::{Instant, Stack};
+use mtcp_proto::{Checksum, Error, Instant, Options, SocketId, Stack};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +60,8 @@ pub struct Engine {
     counters: EngineCounters,
     core: u16,
     batch: usize,
+    /// The longest IP packet, by the settings.
+    mtu_max: u16,
     now: Instant,
     /// The device was full when packets were still due.
     blocked: bool,
@@ -73,11 +77,22 @@ impl Engine {
         mailboxes: Mailboxes,
         board: Arc<Board>,
         batch: usize,
+        mtu_max: u16,
     ) -> Engine {
-        let alarm = Arc::clone(mailboxes.alarm());
-        let counters = EngineCounters::default();
-        let (now, blocked, lying) = (clock(), false, false);
-        Engine { stack, link, mailboxes, alarm, board, counters, core, batch, now, blocked, lying }
+        Engine {
+            stack,
+            link,
+            alarm: Arc::clone(mailboxes.alarm()),
+            mailboxes,
+            board,
+            counters: EngineCounters::default(),
+            core,
+            batch,
+            mtu_max,
+            now: clock(),
+            blocked: false,
+            lying: false,
+        }
     }
 
     /// The stack, for all calls but `input` and `output`; [`Engine::now`] is the time to give it.
@@ -142,6 +157,10 @@ impl Engine {
             Arrival::Neighbour(frame) => mailboxes.spread(frame),
         })?;
         let mut came = received > 0;
+        came |= link.take_looped(|packet| match steers.then(|| stack.owner(packet)).flatten() {
+            Some(owner) if owner != core => mailboxes.hand_over(owner, packet, Checksum::Looped),
+            _ => stack.input(now, packet, Checksum::Looped),
+        });
         if steers {
             mailboxes.publish();
             came |= mailboxes.take(self.batch, |arrival| match arrival {
@@ -156,10 +175,33 @@ impl Engine {
         Ok(came)
     }
 
+    /// As [`Stack::connect`]; a local address that is missing or unspecified is chosen by the route
+    /// to the remote one.
+    pub(crate) fn connect(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: &Options,
+    ) -> Result<SocketId, Error> {
+        let local = match local {
+            Some(local) if !local.ip().is_unspecified() => Some(local),
+            unspecified => {
+                let port = unspecified.map_or(0, |local| local.port());
+                let source = self.link.source(remote.ip());
+                source.map(|address| SocketAddr::new(address, port)).or(unspecified)
+            }
+        };
+        self.stack.connect(self.now, local, remote, options)
+    }
+
     /// Takes what the kernel says of neighbours and addresses; what wakes an engine may be that.
     fn follow(&mut self) -> io::Result<()> {
-        if let Some(addresses) = self.link.follow(self.now)? {
+        let changes = self.link.follow(self.now)?;
+        if let Some(addresses) = changes.addresses {
             self.stack.set_addresses(self.now, &addresses);
+        }
+        if let Some(mtu) = changes.mtu {
+            self.stack.set_mtu(self.now, mtu.min(self.mtu_max));
         }
         Ok(())
     }
@@ -169,6 +211,29 @@ impl Engine {
         let full = self.stack.output(self.now, &mut self.link);
         self.blocked = self.link.flush()? || full;
         Ok(())
+    }
+
+    /// Gives a connection up with a reset. What was written before it leaves before it, as far as
+    /// the peer has room.
+    pub(crate) fn abort(&mut self, socket: SocketId) {
+        self.send_before_reset(socket);
+        self.stack.abort(self.now, socket);
+    }
+
+    /// Gives a connection up, with a reset if the options say so or data that came was not taken.
+    pub(crate) fn close(&mut self, socket: SocketId) {
+        let unread = self.stack.info(socket).is_ok_and(|info| info.receive_queue > 0);
+        if unread || self.stack.options(socket).is_ok_and(|options| options.linger_reset) {
+            self.send_before_reset(socket);
+        }
+        self.stack.close(self.now, socket);
+    }
+
+    fn send_before_reset(&mut self, socket: SocketId) {
+        if self.stack.info(socket).is_ok_and(|info| info.send_queue > 0) {
+            // A device that fails does so in the next turn, too, which tells.
+            let _ = self.transmit();
+        }
     }
 
     /// Sleeps until there is something for a turn, at most `timeout`.

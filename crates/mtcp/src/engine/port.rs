@@ -3,13 +3,17 @@
 
 use super::alarm::Alarm;
 use mtcp_proto::{
-    ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, Shutdown, SocketId,
+    ConnectionInfo, Counters, Error, ListenOptions, Manner, Options, Readiness, Shutdown, SocketId,
+    Urgent,
 };
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The local address of a socket, and its peer's if it has one.
+pub(crate) type Names = (SocketAddr, Option<SocketAddr>);
 
 /// The calls of [`mtcp_proto::Stack`], whose documentation says what they do, without the time.
 pub(crate) trait Port {
@@ -28,6 +32,19 @@ pub(crate) trait Port {
     /// `timeout`; zero if there is something to do.
     fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration>;
 
+    /// Shows the engine what was asked for since the last turn, and wakes it if it sleeps; costs
+    /// next to nothing if nothing was. An engine that is called inline has no need of it.
+    fn publish(&mut self) {}
+
+    /// Takes what the engine has told, without a system call if it has told nothing; true if it has
+    /// told anything. An engine that is called inline tells only in turns.
+    fn look(&mut self) -> bool {
+        false
+    }
+
+    /// Whether what [`Port::prepare_to_sleep`] prepared has been undone by a turn since.
+    fn is_disturbed(&self) -> bool;
+
     /// Wakes whoever sleeps in [`Port::wait`].
     fn alarm(&self) -> &Arc<Alarm>;
 
@@ -41,17 +58,33 @@ pub(crate) trait Port {
         remote: SocketAddr,
         options: &Options,
     ) -> Result<SocketId, Error>;
-    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error>;
+    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
+        self.send_as(socket, data, Manner::default())
+    }
+    fn send_as(&mut self, socket: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error>;
     fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error>;
-    fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error>;
+    /// From `offset` bytes on, which are there.
+    fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error>;
+    /// The local address and the peer's.
+    fn names(&mut self, socket: SocketId) -> Result<Names, Error> {
+        self.info(socket).map(|info| (info.local, info.remote))
+    }
     /// Bytes that can be received at once.
     fn receivable(&mut self, socket: SocketId) -> usize;
     fn shutdown(&mut self, socket: SocketId, how: Shutdown) -> Result<(), Error>;
     fn close(&mut self, socket: SocketId);
     fn abort(&mut self, socket: SocketId);
     fn readiness(&self, socket: SocketId) -> Readiness;
+    /// The peer's last urgent byte, and the bytes that were received by now.
+    fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)>;
+    fn was_established(&self, socket: SocketId) -> bool;
     fn take_error(&mut self, socket: SocketId) -> Option<Error>;
-    fn next_event(&mut self) -> Option<(SocketId, Readiness)>;
+    fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
+        self.next_news().map(|(socket, readiness, _)| (socket, readiness))
+    }
+    /// What a socket is ready for, and what of that has come since the last time, though it may
+    /// have been told before.
+    fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)>;
     fn options(&mut self, socket: SocketId) -> Result<Options, Error>;
     fn set_options(&mut self, socket: SocketId, options: &Options) -> Result<(), Error>;
     fn info(&mut self, socket: SocketId) -> Result<ConnectionInfo, Error>;

@@ -5,7 +5,7 @@ use super::resolver::{Knowledge, Resolver, Sorted, Way};
 use super::routes::{Route, Routes};
 use super::watch::Watch;
 use crate::device::{Capabilities, Device, Received, Segmentation, Transmit};
-use mtcp_proto::wire::ethernet;
+use mtcp_proto::wire::ethernet::{self, HardwareAddress};
 use mtcp_proto::{Checksum, Instant, Packet, Sink, SinkCapabilities, neighbour};
 use std::collections::BTreeMap;
 use std::io;
@@ -173,6 +173,23 @@ impl<D: Device> Interface<D> {
         [resolver.questions_due(), resolver.patience_ends()].into_iter().flatten().min()
     }
 
+    /// The neighbour that gets packets for this address; `None` if no route leads there, or the
+    /// link knows no neighbours.
+    pub fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
+        match &self.resolver.as_deref()?.knowledge {
+            Knowledge::Own(routes) => routes.next_hop(destination),
+            Knowledge::Shared { watch, .. } => watch.routes().next_hop(destination),
+        }
+    }
+
+    /// The first `bytes` of the packet that was written into the last room and is not committed.
+    pub fn written(&mut self, bytes: usize) -> Option<&[u8]> {
+        let header_bytes = if self.resolver.is_some() { ethernet::HEADER_BYTES } else { 0 };
+        // The same room again, because nothing was committed in between.
+        let room = self.device.room(header_bytes + self.room_bytes)?;
+        room.get(header_bytes..header_bytes + bytes)
+    }
+
     /// Takes what the kernel says of the network, without waiting; true if something has changed,
     /// perhaps the addresses. Nothing happens where the stack owns its addresses.
     ///
@@ -188,6 +205,13 @@ impl<D: Device> Interface<D> {
             self.release();
         }
         Ok(changed)
+    }
+
+    /// Uses another hardware address of the device, and announces it.
+    pub fn set_hardware_address(&mut self, hardware: HardwareAddress) {
+        if let Some(resolver) = &mut self.resolver {
+            resolver.set_hardware_address(hardware);
+        }
     }
 
     /// What the kernel knows of the interface, where the addresses are its too. When its descriptor

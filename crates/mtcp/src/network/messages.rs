@@ -16,6 +16,8 @@ const NEXT_HOP_BYTES: usize = 8;
 const NEIGHBOUR_USABLE: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 /// The kernel treats the entry as used by itself, and probes it if it is stale or missing.
 const NTF_USE: u8 = 0x01;
+/// Where the program runs, one byte; 0: nowhere (linux/if_link.h).
+const IFLA_XDP_ATTACHED: u16 = 2;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 
@@ -28,6 +30,8 @@ pub struct LinkState {
     pub mtu: u32,
     /// Its hardware address, if it has one of six bytes.
     pub hardware_address: Option<[u8; 6]>,
+    /// An XDP program is attached.
+    pub has_xdp_program: bool,
 }
 
 /// What a message says of an interface.
@@ -137,6 +141,9 @@ fn link(message: &[u8]) -> Option<LinkState> {
         mtu: attribute(rest, libc::IFLA_MTU).and_then(|value| u32_at(value, 0)).unwrap_or(0),
         hardware_address: attribute(rest, libc::IFLA_ADDRESS)
             .and_then(|value| value.try_into().ok()),
+        has_xdp_program: attribute(rest, libc::IFLA_XDP)
+            .and_then(|program| attribute(program, IFLA_XDP_ATTACHED))
+            .is_some_and(|mode| mode != [0]),
     })
 }
 
@@ -269,10 +276,20 @@ mod tests {
         let mac = [2, 0, 0, 0, 0, 9];
         let mtu = 1500_u32.to_ne_bytes();
         let attributes = [(libc::IFLA_ADDRESS, &mac[..]), (libc::IFLA_MTU, &mtu[..])];
-        let state = LinkState { running: true, mtu: 1500, hardware_address: Some(mac) };
+        let mut state = LinkState {
+            running: true,
+            mtu: 1500,
+            hardware_address: Some(mac),
+            ..LinkState::default()
+        };
         let body = with_attributes(&fixed, &attributes);
         assert_eq!(only(libc::RTM_NEWLINK, &body), Message::Fact(5, Fact::Link(state)));
         assert_eq!(only(libc::RTM_DELLINK, &body), Message::Fact(5, Fact::LinkGone));
+        let program = with_attributes(&[], &[(IFLA_XDP_ATTACHED, &[2])]);
+        state.has_xdp_program = true;
+        let body =
+            with_attributes(&fixed, &[&attributes[..], &[(libc::IFLA_XDP, &program)]].concat());
+        assert_eq!(only(libc::RTM_NEWLINK, &body), Message::Fact(5, Fact::Link(state)));
         let mut fixed = [2, 24, 0, 0, 0, 0, 0, 0];
         fixed[4..8].copy_from_slice(&5_i32.to_ne_bytes());
         let peer: (u16, &[u8]) = (libc::IFA_ADDRESS, &[10, 0, 0, 2]);

@@ -6,9 +6,11 @@ mod messages;
 mod netlink;
 mod resolver;
 mod routes;
+mod source;
 mod watch;
 
 pub use self::interface::{Arrival, Interface, InterfaceCounters, OwnNetwork};
 pub use self::messages::LinkState;
 pub use self::routes::{Route, Routes};
+pub use self::source::preferred_source;
 pub use self::watch::{NeighbourChange, NetworkError, Watch};

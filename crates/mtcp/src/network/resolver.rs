@@ -188,6 +188,10 @@ impl Resolver {
         let Knowledge::Shared { watch, .. } = &mut self.knowledge else { return };
         let addresses: Vec<IpAddr> =
             watch.addresses().iter().map(|(address, _)| *address).collect();
+        // The kernel announces it and asks the neighbours.
+        if let Some(hardware) = watch.link().and_then(|link| link.hardware_address) {
+            self.hardware = hardware;
+        }
         for change in watch.take_neighbours() {
             match change {
                 NeighbourChange::Forget => self.cache = Cache::new(self.hardware, NEIGHBOURS_MAX),
@@ -199,6 +203,14 @@ impl Resolver {
         }
         self.cache.set_addresses(&addresses);
         self.forget_recent();
+    }
+
+    /// Uses another hardware address; one that the stack answers for is announced.
+    pub(super) fn set_hardware_address(&mut self, hardware: HardwareAddress) {
+        if hardware != self.hardware {
+            self.hardware = hardware;
+            self.cache.set_hardware_address(hardware);
+        }
     }
 
     /// Looks all destinations up anew, because something about neighbours has changed.

@@ -37,7 +37,7 @@ pub(super) fn width(address: IpAddr) -> u32 {
 }
 
 /// How many of the last bits are needed to tell two addresses of one family apart.
-fn differing_bits(one: IpAddr, other: IpAddr) -> u32 {
+pub(super) fn differing_bits(one: IpAddr, other: IpAddr) -> u32 {
     let bits = |address| match address {
         IpAddr::V4(address) => u128::from(address.to_bits()),
         IpAddr::V6(address) => Ipv6Addr::to_bits(address),

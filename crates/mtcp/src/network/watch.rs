@@ -14,6 +14,11 @@ const GROUPS: u32 = (libc::RTMGRP_LINK
     | libc::RTMGRP_IPV4_ROUTE
     | libc::RTMGRP_IPV6_IFADDR
     | libc::RTMGRP_IPV6_ROUTE) as u32;
+const LINK_GROUP: u32 = libc::RTMGRP_LINK as u32;
+/// What is asked for by `open`, and by `open_link`.
+const ALL_KINDS: &[u16] =
+    &[libc::RTM_GETLINK, libc::RTM_GETADDR, libc::RTM_GETROUTE, libc::RTM_GETNEIGH];
+const LINK_KIND: &[u16] = &[libc::RTM_GETLINK];
 const ADDRESSES_MAX: usize = 1024;
 /// Datagrams in one call, so that announcements do not starve packets.
 const DATAGRAMS_MAX: usize = 64;
@@ -50,6 +55,8 @@ pub struct Watch {
     index: i32,
     announced: Netlink,
     requests: Netlink,
+    /// Objects that are followed (RTM_GET*).
+    kinds: &'static [u16],
     view: View,
 }
 
@@ -84,12 +91,25 @@ impl Watch {
     /// # Errors
     /// [`NetworkError`] names cause and remedy.
     pub fn open(name: &str) -> Result<Watch, NetworkError> {
+        Watch::open_kinds(name, GROUPS, ALL_KINDS)
+    }
+
+    /// The same for the link alone: no addresses, routes and neighbours.
+    ///
+    /// # Errors
+    /// As [`Watch::open`].
+    pub fn open_link(name: &str) -> Result<Watch, NetworkError> {
+        Watch::open_kinds(name, LINK_GROUP, LINK_KIND)
+    }
+
+    fn open_kinds(name: &str, groups: u32, kinds: &'static [u16]) -> Result<Watch, NetworkError> {
         let index = index_of(name)
             .map_err(|source| NetworkError::Interface { name: name.to_owned(), source })?;
         let netlink = |source| NetworkError::Netlink { action: "watch an interface", source };
-        let announced = Netlink::open(GROUPS).map_err(netlink)?;
+        let announced = Netlink::open(groups).map_err(netlink)?;
         let requests = Netlink::open(0).map_err(netlink)?;
-        let mut watch = Watch { index, announced, requests, view: View::default() };
+        let view = View::default();
+        let mut watch = Watch { index, announced, requests, kinds, view };
         watch.ask_for_all().map_err(netlink)?;
         Ok(watch)
     }
@@ -180,9 +200,8 @@ impl Watch {
         let mut take = |about: i32, fact: Fact| {
             view.hear(about == index, fact);
         };
-        let kinds = [libc::RTM_GETLINK, libc::RTM_GETADDR, libc::RTM_GETROUTE, libc::RTM_GETNEIGH];
-        for kind in kinds {
-            self.requests.dump(kind, &mut take)?;
+        for kind in self.kinds {
+            self.requests.dump(*kind, &mut take)?;
         }
         Ok(())
     }

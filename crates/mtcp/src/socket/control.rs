@@ -4,6 +4,9 @@ use super::errors::{failure, from};
 use super::{Context, Descriptor, Events, Object, Phase};
 use std::io;
 
+/// Whether the next byte is the urgent one (asm-generic/sockios.h).
+pub const SIOCATMARK: u64 = 0x8905;
+
 impl Context {
     /// Whether calls on the socket return instead of blocking (`O_NONBLOCK`). Ends of pipes never
     /// block.
@@ -39,6 +42,15 @@ impl Context {
         self.ready(descriptor)
     }
 
+    /// Whether the stream has ended behind what can be read, so that reading does not wait for it.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn has_ended(&mut self, descriptor: Descriptor) -> io::Result<bool> {
+        let over = Events::ERROR | Events::HANG_UP | Events::READ_HANG_UP;
+        Ok(self.ready(descriptor)?.intersects(over))
+    }
+
     /// Bytes that can be read at once (`FIONREAD`).
     ///
     /// # Errors
@@ -47,7 +59,7 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         match (socket.phase, socket.id) {
             (Phase::Listening, _) => Err(from(libc::EINVAL)),
-            (_, Some(id)) => Ok(self.port.receivable(id)),
+            (_, Some(id)) => Ok(self.readable_before_mark(id)),
             (_, None) => Ok(0),
         }
     }
@@ -67,7 +79,7 @@ impl Context {
         }
     }
 
-    /// `FIONREAD`, `TIOCOUTQ` and `FIONBIO` as ioctl(2) has them.
+    /// `FIONREAD`, `TIOCOUTQ`, `SIOCATMARK` and `FIONBIO` as ioctl(2) has them.
     ///
     /// # Errors
     /// `ENOTTY` (another request), and those of the calls above.
@@ -80,6 +92,7 @@ impl Context {
         let count = match request {
             libc::FIONREAD => self.readable_bytes(descriptor)?,
             libc::TIOCOUTQ => self.unsent_bytes(descriptor)?,
+            SIOCATMARK => usize::from(self.is_at_mark(descriptor)?),
             libc::FIONBIO => return self.set_nonblocking(descriptor, *argument != 0),
             _ => {
                 self.table.get(descriptor)?;

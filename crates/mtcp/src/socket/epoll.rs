@@ -139,6 +139,18 @@ impl Context {
         }
     }
 
+    /// Lets a watch fall silent until it is modified, as a one-shot one that has told does.
+    ///
+    /// # Errors
+    /// As [`Context::epoll_ctl`].
+    pub fn epoll_silence(&mut self, epoll: Descriptor, target: Descriptor) -> io::Result<()> {
+        let first = self.table.get(target)?.first_watch;
+        let place = self.watches.find(first, epoll).ok_or_else(|| from(libc::ENOENT))?;
+        let watch = &mut self.watches.places[place as usize];
+        watch.events = watch.events.and(Events(MODES));
+        Ok(())
+    }
+
     /// Waits until something is ready, at most so long (`None`: for ever), and writes what there is
     /// into `events`; the number is 0 only when the time is over. See epoll_wait(2).
     ///

@@ -12,6 +12,8 @@ impl Events {
     pub const IN: Events = Events(libc::EPOLLIN as u32);
     /// `EPOLLOUT`: data can be sent.
     pub const OUT: Events = Events(libc::EPOLLOUT as u32);
+    /// `EPOLLPRI`: an urgent byte has come.
+    pub const URGENT: Events = Events(libc::EPOLLPRI as u32);
     /// `EPOLLERR`: the connection has failed. Told whether asked for or not.
     pub const ERROR: Events = Events(libc::EPOLLERR as u32);
     /// `EPOLLHUP`: both directions have ended. Told whether asked for or not.
@@ -31,6 +33,10 @@ impl Events {
     /// Whether all bits of `other` are set.
     pub const fn contains(self, other: Events) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    pub(crate) const fn without(self, other: Events) -> Events {
+        Events(self.0 & !other.0)
     }
 
     pub(crate) const fn and(self, other: Events) -> Events {
@@ -71,6 +77,21 @@ impl EpollEvent {
     pub fn descriptor(&self) -> super::Descriptor {
         super::Descriptor(self.data as u32)
     }
+}
+
+/// The same of a socket, with what its application has shut down.
+pub(super) fn of_socket(readiness: Readiness, ended: super::Ended) -> Events {
+    let mut events = of_readiness(readiness);
+    if ended.receive {
+        events |= Events::IN | Events::READ_HANG_UP;
+    }
+    if ended.send {
+        events |= Events::OUT;
+    }
+    if ended.send && (ended.receive || readiness.intersects(Readiness::PEER_CLOSED)) {
+        events |= Events::HANG_UP;
+    }
+    events
 }
 
 /// What the kernel's tcp_poll would say of a connection in this state.

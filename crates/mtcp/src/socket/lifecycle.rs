@@ -1,12 +1,12 @@
 //! From socket to close.
 
-use super::errors::{failure, from};
-use super::events::of_readiness;
-use super::naming::plain;
+use super::errors::{errno, failure, from};
+use super::events::Events;
+use super::naming::{Reuse, plain};
 use super::pipe::PipeEnd;
 use super::settings::Extras;
-use super::{Context, Descriptor, FRUITLESS_CALLS, Family, Object, Phase, Socket};
-use mtcp_proto::{Error, ListenOptions, Readiness, Shutdown, SocketId};
+use super::{Context, Descriptor, Ended, FRUITLESS_CALLS, Family, Object, Phase, Socket};
+use mtcp_proto::{Error, ListenOptions, Readiness, Shutdown, SocketId, State};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -22,6 +22,8 @@ impl Context {
             family,
             nonblocking: false,
             seen: Readiness::default(),
+            ended: Ended::default(),
+            error: 0,
             id: None,
             extras: None,
         }))
@@ -36,11 +38,20 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         let family = socket.family;
         let bound = socket.extras.as_ref().is_some_and(|extras| extras.local.is_some());
-        let reuse = socket.extras.as_ref().is_some_and(|extras| extras.reuse_address);
-        if bound || socket.phase != Phase::Fresh {
+        let reuse = Reuse::of(socket.extras.as_deref());
+        let local = plain(local, family, socket.extras.as_deref());
+        // As in the kernel, a connection that is over has no port any more.
+        let is_fresh = socket.phase == Phase::Fresh;
+        let is_free = match socket.id {
+            Some(id) if !is_fresh => {
+                self.port.readiness(id).intersects(Readiness::CLOSED) && self.is_over(id)
+            }
+            _ => is_fresh,
+        };
+        if bound || !is_free {
             return Err(from(libc::EINVAL));
         }
-        let local = plain(local, family, socket.extras.as_deref())?;
+        let local = local?;
         if !local.ip().is_unspecified() && !self.port.addresses().contains(&local.ip()) {
             return Err(from(libc::EADDRNOTAVAIL));
         }
@@ -65,7 +76,7 @@ impl Context {
         match socket.phase {
             Phase::Listening => return Ok(()),
             Phase::Fresh => {}
-            Phase::Connecting | Phase::Connected => return Err(from(libc::EINVAL)),
+            _ => return Err(from(libc::EINVAL)),
         }
         if self.extras(descriptor)?.local.is_none() {
             let all: IpAddr = match self.socket_of(descriptor)?.family {
@@ -82,6 +93,7 @@ impl Context {
             connection: extras.options,
             defer_accept: extras.defer_accept,
             both_families: !extras.ipv6_only,
+            reuse_port: extras.reuse_port,
         };
         let id = self.port.listen(local, &options).map_err(failure)?;
         let socket = self.socket_of(descriptor)?;
@@ -114,6 +126,8 @@ impl Context {
             family,
             nonblocking: false,
             seen: Readiness::default(),
+            ended: Ended::default(),
+            error: 0,
             id: None,
             extras,
         }))?;
@@ -162,15 +176,16 @@ impl Context {
     ///
     /// # Errors
     /// `EINPROGRESS` (not blocking, or the time is over), `EALREADY`, `EISCONN`, `ECONNREFUSED`,
-    /// `ETIMEDOUT`, `EHOSTUNREACH`, `EADDRNOTAVAIL` (no free port), `EADDRINUSE`, `EAFNOSUPPORT`,
-    /// `EBADF`, `ENOTSOCK`, `EINVAL` (listens; an IPv4 address with `IPV6_V6ONLY`), `ENFILE`.
+    /// `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNABORTED` (it has failed, and SO_ERROR told why),
+    /// `EADDRNOTAVAIL` (no free port), `EADDRINUSE`, `EAFNOSUPPORT`, `EBADF`, `ENOTSOCK`, `EINVAL`
+    /// (an IPv4 address with `IPV6_V6ONLY`), `ENFILE`.
     pub fn connect(&mut self, descriptor: Descriptor, remote: SocketAddr) -> io::Result<()> {
         let socket = self.socket_of(descriptor)?;
         let (nonblocking, phase) = (socket.nonblocking, socket.phase);
         let remote = plain(remote, socket.family, socket.extras.as_deref())?;
         match phase {
-            Phase::Listening => return Err(from(libc::EINVAL)),
-            Phase::Connected => return Err(from(libc::EISCONN)),
+            Phase::Disconnecting => return Err(from(libc::EINVAL)),
+            Phase::Connected | Phase::Listening => return Err(from(libc::EISCONN)),
             Phase::Connecting if nonblocking => {
                 return self.connected(descriptor)?.ok_or_else(|| from(libc::EALREADY));
             }
@@ -199,39 +214,44 @@ impl Context {
         let bound = extras.and_then(|extras| extras.local);
         let id = match bound {
             None => self.connect_from_sources(remote, &options),
-            Some(local) => {
-                let local = self.specified(local).ok_or_else(|| from(libc::EADDRNOTAVAIL))?;
-                self.port.connect(Some(local), remote, &options)
-            }
+            // An unspecified address leaves the choice to the engine.
+            Some(local) => self.port.connect(Some(local), remote, &options),
         };
         let id = id.map_err(failure)?;
         let socket = self.socket_of(descriptor)?;
         socket.id = Some(id);
         socket.phase = Phase::Connecting;
         socket.seen = Readiness::default();
+        (socket.error, socket.ended) = (0, Ended::default());
         self.place(id, descriptor);
         Ok(())
     }
 
-    /// Whether an attempt to connect has succeeded; `None` if that is not known yet.
+    /// For `connect`: whether the attempt has succeeded; `None` if that is not known yet.
     ///
     /// # Errors
     /// Why it has failed; the socket can then be used for another attempt.
-    pub(super) fn connected(&mut self, descriptor: Descriptor) -> io::Result<Option<()>> {
+    fn connected(&mut self, descriptor: Descriptor) -> io::Result<Option<()>> {
         let socket = self.socket_of(descriptor)?;
         let Some(id) = socket.id else { return Err(from(libc::ENOTCONN)) };
         let ready = self.port.readiness(id);
-        if ready.intersects(Readiness::ERROR) {
-            let error = self.port.take_error(id).unwrap_or(Error::Refused);
+        let over = Readiness::ERROR.with(Readiness::CLOSED);
+        if ready.intersects(over) && self.is_over(id) {
+            let error = self.port.take_error(id).unwrap_or(Error::Aborted);
             self.forget_connection(descriptor, id)?;
             return Err(failure(error));
         }
-        let over = Readiness::WRITABLE.with(Readiness::PEER_CLOSED).with(Readiness::CLOSED);
-        if !ready.intersects(over) {
+        if !self.port.was_established(id) {
             return Ok(None);
         }
         self.socket_of(descriptor)?.phase = Phase::Connected;
         Ok(Some(()))
+    }
+
+    /// Whether nothing is left of a connection, as the kernel sees it in CLOSE.
+    pub(super) fn is_over(&mut self, id: SocketId) -> bool {
+        let state = self.port.info(id).map(|info| info.state);
+        matches!(state, Ok(State::Closed | State::TimeWait) | Err(_))
     }
 
     /// The attempt is over, and the socket as new, but for its settings.
@@ -245,7 +265,37 @@ impl Context {
         socket.id = None;
         socket.phase = Phase::Fresh;
         socket.seen = Readiness::default();
+        socket.ended = Ended::default();
         Ok(())
+    }
+
+    /// Gives the connection of a socket up with a reset, or an attempt to connect: the socket is as
+    /// new, but for its settings, and what was given up is told as `ECONNRESET` (connect(2) with
+    /// `AF_UNSPEC`).
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`, `EOPNOTSUPP` (listens).
+    pub fn disconnect(&mut self, descriptor: Descriptor) -> io::Result<()> {
+        let socket = self.socket_of(descriptor)?;
+        if socket.phase == Phase::Listening {
+            return Err(from(libc::EOPNOTSUPP));
+        }
+        let Some(id) = socket.id else {
+            socket.ended = Ended::default();
+            return Ok(());
+        };
+        let over = self.port.readiness(id).intersects(Readiness::CLOSED) && self.is_over(id);
+        let error = self.port.take_error(id).map_or(0, errno);
+        self.port.abort(id);
+        self.places[id.index as usize] = super::epoll::NONE;
+        let socket = self.socket_of(descriptor)?;
+        socket.id = None;
+        socket.phase = Phase::Fresh;
+        socket.seen = Readiness::default();
+        socket.ended = Ended::default();
+        socket.error = if over { error } else { libc::ECONNRESET };
+        self.notify(descriptor, Events(u32::MAX));
+        self.spend(1)
     }
 
     /// Ends one or both directions. See shutdown(2).
@@ -261,12 +311,32 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         let id = match (socket.phase, socket.id) {
             (Phase::Connected | Phase::Connecting, Some(id)) => id,
-            _ => return Err(from(libc::ENOTCONN)),
+            (Phase::Listening, Some(id)) => return self.shut_listener(descriptor, id, how),
+            _ => {
+                socket.ended.note(how);
+                self.notify(descriptor, Events(u32::MAX));
+                return Err(from(libc::ENOTCONN));
+            }
         };
+        let begun = self.port.was_established(id);
+        let over = self.port.readiness(id).intersects(Readiness::CLOSED) && self.is_over(id);
+        if self.socket_of(descriptor)?.phase == Phase::Connecting {
+            if !begun && !over {
+                // As the kernel has it: the attempt is given up.
+                return self.disconnect(descriptor);
+            }
+            let phase = if over { Phase::Disconnecting } else { Phase::Connected };
+            self.socket_of(descriptor)?.phase = phase;
+        }
+        if over {
+            // The kernel wakes who watches all the same.
+            self.notify(descriptor, Events(u32::MAX));
+            return Err(from(libc::ENOTCONN));
+        }
         self.port.shutdown(id, how).map_err(failure)?;
+        self.socket_of(descriptor)?.ended.note(how);
         // What has ended here is news to who watches, as in the kernel.
-        let ready = of_readiness(self.port.readiness(id));
-        self.notify(descriptor, ready);
+        self.notify(descriptor, Events(u32::MAX));
         self.spend(1)
     }
 
@@ -277,14 +347,10 @@ impl Context {
     /// # Errors
     /// `EBADF`; `EWOULDBLOCK` if lingering was not long enough (the descriptor is gone then, too).
     pub fn close(&mut self, descriptor: Descriptor) -> io::Result<()> {
-        let mut lingered = Ok(());
-        if let Object::Socket(socket) = &self.table.get(descriptor)?.object
-            && let (Phase::Connected, Some(id)) = (socket.phase, socket.id)
-            && let Some(linger) = socket.extras.as_ref().and_then(|extras| extras.linger)
-            && linger > Duration::ZERO
-        {
-            lingered = self.linger(id, linger);
-        }
+        let lingered = match self.begin_to_linger(descriptor)? {
+            Some(time) => self.linger(descriptor, time),
+            None => Ok(()),
+        };
         self.discard(descriptor, Context::close_socket)?;
         lingered.and(self.spend(1))
     }
@@ -301,17 +367,6 @@ impl Context {
 
     fn close_socket(&mut self, id: SocketId) {
         self.port.close(id);
-    }
-
-    fn linger(&mut self, id: SocketId, time: Duration) -> io::Result<()> {
-        // What was not read makes close a reset, which needs no waiting.
-        if self.port.receivable(id) > 0 || self.port.shutdown(id, Shutdown::Send).is_err() {
-            return Ok(());
-        }
-        self.block(Some(time), |context| {
-            let sent = context.port.info(id).map_or(true, |info| info.send_queue == 0);
-            Ok(sent.then_some(()))
-        })
     }
 
     fn discard(

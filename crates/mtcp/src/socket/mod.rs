@@ -5,7 +5,9 @@
 //! those of POSIX, so that who knows the one knows the other; errors are [`std::io::Error`]s that
 //! carry the errno of the man page.
 
+mod closing;
 mod control;
+mod drive;
 mod epoll;
 pub(crate) mod errors;
 pub(crate) mod events;
@@ -17,7 +19,10 @@ pub(crate) mod raw;
 pub(crate) mod settings;
 mod stream;
 mod table;
+mod urgent;
 
+pub use self::closing::Linger;
+pub use self::control::SIOCATMARK;
 pub use self::epoll::EpollControl;
 pub use self::events::{EpollEvent, Events};
 pub use self::options::{OptionName, SocketOption, TcpInfo};
@@ -31,7 +36,7 @@ use self::pipe::{Pipe, PipeEnd};
 use self::settings::Extras;
 use self::table::Table;
 use crate::engine::Port;
-use mtcp_proto::{Options, Readiness, SocketId};
+use mtcp_proto::{Options, Readiness, Shutdown, SocketId};
 use std::any::Any;
 use std::collections::HashMap;
 use std::io;
@@ -69,9 +74,26 @@ pub(crate) struct Defaults {
 enum Phase {
     /// Neither listening nor connected.
     Fresh,
+    /// `connect` has begun and has not told what became of it, whatever that is.
     Connecting,
     Connected,
     Listening,
+    /// The attempt to connect has failed, and was shut down before `connect` told of it.
+    Disconnecting,
+}
+
+/// The directions that the application has shut down itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ended {
+    receive: bool,
+    send: bool,
+}
+
+impl Ended {
+    fn note(&mut self, how: Shutdown) {
+        self.receive |= how != Shutdown::Send;
+        self.send |= how != Shutdown::Receive;
+    }
 }
 
 #[derive(Debug)]
@@ -81,6 +103,9 @@ struct Socket {
     nonblocking: bool,
     /// What epolls were told, as far as it still holds for sure.
     seen: Readiness,
+    ended: Ended,
+    /// The errno of a connection that was given up here, until it is told; 0 is none.
+    error: i32,
     /// The stack's socket, unless [`Phase::Fresh`].
     id: Option<SocketId>,
     /// What few sockets have.
@@ -127,6 +152,8 @@ pub struct Context {
     pipes: Vec<Descriptor>,
     /// Calls until a turn is due.
     credit: u32,
+    /// Events were taken since [`Context::take_news`] was last asked.
+    news: bool,
     defaults: Defaults,
     sources: Option<Sources>,
     /// What was bound by name, by port.
@@ -153,6 +180,7 @@ impl Context {
             places: Vec::new(),
             pipes: Vec::new(),
             credit: CALLS_PER_TURN,
+            news: false,
             next_port: *defaults.ephemeral_ports.start(),
             defaults,
             sources: None,
@@ -174,7 +202,7 @@ impl Context {
     /// Those of the device, if it has gone (`ENXIO`, `ENETDOWN`): they do not pass.
     pub fn turn(&mut self) -> io::Result<()> {
         self.credit = CALLS_PER_TURN;
-        self.port.turn()?;
+        self.news |= self.port.turn()?;
         self.take_events();
         Ok(())
     }
@@ -197,8 +225,9 @@ impl Context {
     }
 
     fn take_events(&mut self) {
-        while let Some((id, readiness)) = self.port.next_event() {
-            self.tell(id, readiness);
+        while let Some((id, readiness, arrived)) = self.port.next_news() {
+            self.news = true;
+            self.tell(id, readiness, arrived);
         }
         if self.port.alarm().answer() {
             for index in 0..self.pipes.len() {
@@ -209,8 +238,8 @@ impl Context {
         }
     }
 
-    /// The stack says that a socket's readiness has grown.
-    fn tell(&mut self, id: SocketId, readiness: Readiness) {
+    /// The stack says that a socket's readiness has grown, or that more has arrived.
+    fn tell(&mut self, id: SocketId, readiness: Readiness, arrived: Readiness) {
         let Some(&place) = self.places.get(id.index as usize) else { return };
         let descriptor = Descriptor(place);
         let Ok(entry) = self.table.get_mut(descriptor) else { return };
@@ -218,17 +247,20 @@ impl Context {
         if socket.id != Some(id) {
             return;
         }
-        // Further data counts as news; whether it is what has come, the stack does not say.
-        let data = Readiness(readiness.0 & Readiness::READABLE.0);
-        let news = readiness.without(socket.seen).with(data);
+        let news = readiness.without(socket.seen).with(arrived);
         socket.seen = readiness;
         if entry.first_watch == NONE {
             return;
         }
         // A change of state is told to all who wait, as the kernel does, whatever they wait for.
         let state = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
-        let news =
-            if news.intersects(state) { Events(u32::MAX) } else { events::of_readiness(news) };
+        let news = if news.intersects(state) {
+            Events(u32::MAX)
+        } else if news.intersects(Readiness::READABLE) {
+            events::of_readiness(news) | Events::URGENT
+        } else {
+            events::of_readiness(news)
+        };
         self.notify(descriptor, news);
     }
 
@@ -236,8 +268,15 @@ impl Context {
     fn ready(&mut self, descriptor: Descriptor) -> io::Result<Events> {
         Ok(match &self.table.get(descriptor)?.object {
             Object::Socket(socket) => match socket.id {
-                Some(id) => events::of_readiness(self.port.readiness(id)),
-                None => Events::OUT | Events::HANG_UP,
+                Some(id) => {
+                    let events = events::of_socket(self.port.readiness(id), socket.ended);
+                    self.ready_with_urgent(descriptor, events)
+                }
+                None => {
+                    let failed = if socket.error != 0 { Events::ERROR } else { Events::default() };
+                    let none = events::of_socket(Readiness::default(), socket.ended);
+                    none | failed | Events::OUT | Events::HANG_UP
+                }
             },
             Object::Pipe(pipe, end) => pipe.ready(*end),
             Object::Epoll(_) => {
@@ -303,8 +342,12 @@ impl Context {
 
     /// What [`Drop`] does: closes everything and drives the rest to its end.
     fn finish(&mut self) {
+        // What has come and is unread makes a reset of an end; a stack that has failed has none.
+        let _ = self.turn();
         for descriptor in self.table.descriptors() {
-            // What is closed twice, or lingers on a device that is gone, has nobody to tell.
+            // All connections send their rest at once, for the grace time.
+            let _ = self.begin_to_linger(descriptor);
+            // What is closed twice has nobody to tell.
             let _ = self.close(descriptor);
         }
         let over = self.block(Some(self.defaults.grace), |context| {

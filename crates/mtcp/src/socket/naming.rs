@@ -2,8 +2,8 @@
 
 use super::errors::{failure, from};
 use super::settings::Extras;
-use super::{Context, Descriptor, Family, Phase};
-use mtcp_proto::{Error, Options, SocketId};
+use super::{Context, Descriptor, Family, Object, Phase};
+use mtcp_proto::{Error, Options, Readiness, SocketId};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,7 +12,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub(super) struct Bound {
     descriptor: Descriptor,
     local: SocketAddr,
-    reuse: bool,
+    reuse: Reuse,
+}
+
+/// Which options a socket had when it was bound.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reuse {
+    address: bool,
+    port: bool,
+}
+
+impl Reuse {
+    pub(super) fn of(extras: Option<&Extras>) -> Reuse {
+        extras.map_or_else(Reuse::default, |extras| Reuse {
+            address: extras.reuse_address,
+            port: extras.reuse_port,
+        })
+    }
 }
 
 /// Where connections come from that were bound to no address, in turn.
@@ -32,26 +48,50 @@ impl Context {
             let local = SocketAddr::new(address, self.next_port);
             let last = self.next_port == *range.end();
             self.next_port = if last { *range.start() } else { self.next_port + 1 };
-            if !self.is_bound(local, false) {
+            if !self.is_bound(local, Reuse::default()) {
                 return Ok(local);
             }
         }
         Err(from(libc::EADDRINUSE))
     }
 
-    /// Whether another socket of this context is bound there, and not both allow it (SO_REUSEADDR).
-    /// Whether one listens there, the stack knows.
-    pub(super) fn is_bound(&self, local: SocketAddr, reuse: bool) -> bool {
+    /// Whether another socket of this context is bound there, and not both allow it: SO_REUSEPORT,
+    /// or SO_REUSEADDR as long as the other one does not listen.
+    pub(super) fn is_bound(&self, local: SocketAddr, reuse: Reuse) -> bool {
         let bound = self.bound.get(&local.port()).map_or(&[][..], Vec::as_slice);
         bound.iter().any(|other| {
             let ip = other.local.ip();
             let overlap = ip.is_ipv4() == local.is_ipv4()
                 && (ip == local.ip() || ip.is_unspecified() || local.ip().is_unspecified());
-            overlap && !(reuse && other.reuse)
+            let listens = matches!(
+                self.table.get(other.descriptor).map(|entry| &entry.object),
+                Ok(Object::Socket(socket)) if socket.phase == Phase::Listening
+            );
+            let shared =
+                reuse.port && other.reuse.port || reuse.address && other.reuse.address && !listens;
+            overlap && !shared
         })
     }
 
-    pub(super) fn note_bound(&mut self, descriptor: Descriptor, local: SocketAddr, reuse: bool) {
+    /// Whether a socket of this context listens for connections to this address, by itself or as
+    /// one of all.
+    pub fn is_listening(&self, local: SocketAddr) -> bool {
+        let bound = self.bound.get(&local.port()).map_or(&[][..], Vec::as_slice);
+        bound.iter().any(|other| {
+            let Ok(Object::Socket(socket)) =
+                self.table.get(other.descriptor).map(|entry| &entry.object)
+            else {
+                return false;
+            };
+            let ip = other.local.ip();
+            let v6_only = socket.extras.as_ref().is_some_and(|extras| extras.ipv6_only);
+            let same = ip.is_ipv4() == local.is_ipv4();
+            let all = ip.is_unspecified() && (same || ip.is_ipv6() && !v6_only);
+            socket.phase == Phase::Listening && (ip == local.ip() || all)
+        })
+    }
+
+    pub(super) fn note_bound(&mut self, descriptor: Descriptor, local: SocketAddr, reuse: Reuse) {
         self.bound.entry(local.port()).or_default().push(Bound { descriptor, local, reuse });
     }
 
@@ -65,16 +105,6 @@ impl Context {
                 self.bound.remove(&port);
             }
         }
-    }
-
-    /// An address that is bound to, made fit for connecting.
-    pub(super) fn specified(&self, local: SocketAddr) -> Option<SocketAddr> {
-        if !local.ip().is_unspecified() {
-            return Some(local);
-        }
-        let mut own = self.port.addresses().iter();
-        let address = own.find(|address| address.is_ipv4() == local.is_ipv4())?;
-        Some(SocketAddr::new(*address, local.port()))
     }
 
     /// From which addresses sockets connect that are bound to none: `count` from `first` on, in
@@ -136,7 +166,7 @@ impl Context {
         let socket = self.socket_of(descriptor)?;
         let family = socket.family;
         if let Some(id) = socket.id {
-            let local = self.port.info(id).map_err(failure)?.local;
+            let (local, _) = self.port.names(id).map_err(failure)?;
             return Ok(clothed(local, family));
         }
         let none: IpAddr = match family {
@@ -150,18 +180,16 @@ impl Context {
     /// The peer's address. See getpeername(2).
     ///
     /// # Errors
-    /// `EBADF`, `ENOTSOCK`, `ENOTCONN`.
+    /// `EBADF`, `ENOTSOCK`, `ENOTCONN` (also of a connection that is over).
     pub fn getpeername(&mut self, descriptor: Descriptor) -> io::Result<SocketAddr> {
         let socket = self.socket_of(descriptor)?;
-        let (Phase::Connected | Phase::Connecting, Some(id)) = (socket.phase, socket.id) else {
-            return Err(from(libc::ENOTCONN));
-        };
-        let family = socket.family;
-        if socket.phase == Phase::Connecting && self.connected(descriptor)?.is_none() {
+        let (family, id) = (socket.family, socket.id.ok_or_else(|| from(libc::ENOTCONN))?);
+        let closed = self.port.readiness(id).intersects(Readiness::CLOSED);
+        if !self.port.was_established(id) || closed && self.is_over(id) {
             return Err(from(libc::ENOTCONN));
         }
-        let info = self.port.info(id).map_err(failure)?;
-        let remote = info.remote.ok_or_else(|| from(libc::ENOTCONN))?;
+        let (_, remote) = self.port.names(id).map_err(failure)?;
+        let remote = remote.ok_or_else(|| from(libc::ENOTCONN))?;
         Ok(clothed(remote, family))
     }
 }

@@ -20,6 +20,11 @@ pub enum SocketOption {
     /// `SO_REUSEADDR`: sockets that both have it may be bound to one address, as long as none
     /// listens. Ports in TIME_WAIT never keep a listener from starting here.
     ReuseAddress(bool),
+    /// `SO_REUSEPORT`: sockets that all have it may be bound to one address, and listen on it: new
+    /// connections are shared among them.
+    ReusePort(bool),
+    /// `SO_OOBINLINE`: urgent bytes stay in the stream.
+    OutOfBandInline(bool),
     /// `SO_KEEPALIVE`: a silent peer is probed.
     KeepAlive(bool),
     /// `SO_LINGER`: how long `close` waits for what was written to be acknowledged; zero makes
@@ -42,6 +47,9 @@ pub enum SocketOption {
     Ipv6Only(bool),
     /// `TCP_NODELAY`: small segments are sent at once.
     NoDelay(bool),
+    /// `TCP_CORK`: only full segments are sent, or what has waited for some 200 ms, until it is
+    /// cleared.
+    Cork(bool),
     /// `TCP_QUICKACK`: segments are acknowledged at once. Unlike the kernel's it stays set.
     QuickAck(bool),
     /// `TCP_USER_TIMEOUT`: how long data may stay unacknowledged; `None` is the stack's default.
@@ -52,7 +60,8 @@ pub enum SocketOption {
     KeepInterval(Duration),
     /// `TCP_KEEPCNT`: probes without an answer before the connection fails; 1 to 127.
     KeepCount(u8),
-    /// `TCP_MAXSEG`: the largest segment; when told, the one in force if connected.
+    /// `TCP_MAXSEG`: the largest segment, 0 for what the path allows. Of use before connecting;
+    /// when told, the one in force if connected.
     MaximumSegment(u16),
     /// `TCP_CONGESTION`: "cubic" or "reno".
     Congestion(Congestion),
@@ -70,6 +79,8 @@ pub enum OptionName {
     Type,
     AcceptConnections,
     ReuseAddress,
+    ReusePort,
+    OutOfBandInline,
     KeepAlive,
     Linger,
     SendBuffer,
@@ -79,6 +90,7 @@ pub enum OptionName {
     SendTimeout,
     Ipv6Only,
     NoDelay,
+    Cork,
     QuickAck,
     UserTimeout,
     KeepIdle,
@@ -172,15 +184,8 @@ impl Context {
     /// SO_ERROR: why the connection, or the attempt, has failed; told once.
     fn pending_error(&mut self, descriptor: Descriptor) -> io::Result<i32> {
         let socket = self.socket_of(descriptor)?;
-        let (phase, id) = (socket.phase, socket.id);
-        match (phase, id) {
-            (Phase::Connecting, _) => Ok(match self.connected(descriptor) {
-                Ok(_) => 0,
-                Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
-            }),
-            (Phase::Connected, Some(id)) => Ok(self.port.take_error(id).map_or(0, errno)),
-            _ => Ok(0),
-        }
+        let (own, id) = (std::mem::take(&mut socket.error), socket.id);
+        Ok(id.and_then(|id| self.port.take_error(id)).map_or(own, errno))
     }
 
     fn tcp_info(&mut self, descriptor: Descriptor) -> io::Result<SocketOption> {
@@ -219,6 +224,8 @@ pub(crate) fn tell(
     match name {
         OptionName::AcceptConnections => SocketOption::AcceptConnections(listening),
         OptionName::ReuseAddress => SocketOption::ReuseAddress(extras.reuse_address),
+        OptionName::ReusePort => SocketOption::ReusePort(extras.reuse_port),
+        OptionName::OutOfBandInline => SocketOption::OutOfBandInline(extras.urgent_inline),
         OptionName::KeepAlive => SocketOption::KeepAlive(options.keepalive.is_some()),
         OptionName::Linger if options.linger_reset => SocketOption::Linger(Some(Duration::ZERO)),
         OptionName::Linger => SocketOption::Linger(extras.linger),
@@ -231,6 +238,7 @@ pub(crate) fn tell(
         OptionName::SendTimeout => SocketOption::SendTimeout(extras.send_timeout),
         OptionName::Ipv6Only => SocketOption::Ipv6Only(extras.ipv6_only),
         OptionName::NoDelay => SocketOption::NoDelay(options.no_delay),
+        OptionName::Cork => SocketOption::Cork(options.cork),
         OptionName::QuickAck => SocketOption::QuickAck(options.quick_ack),
         OptionName::UserTimeout => SocketOption::UserTimeout(options.user_timeout),
         OptionName::KeepIdle => SocketOption::KeepIdle(extras.keepalive.idle),
@@ -256,6 +264,8 @@ pub(crate) fn apply(
         | SocketOption::AcceptConnections(_)
         | SocketOption::Info(_) => return Err(from(libc::ENOPROTOOPT)),
         SocketOption::ReuseAddress(on) => extras.reuse_address = on,
+        SocketOption::ReusePort(on) => extras.reuse_port = on,
+        SocketOption::OutOfBandInline(on) => extras.urgent_inline = on,
         SocketOption::KeepAlive(on) => options.keepalive = on.then_some(keepalive),
         SocketOption::Linger(time) => {
             extras.linger = time;
@@ -270,12 +280,14 @@ pub(crate) fn apply(
         SocketOption::SendTimeout(time) => extras.send_timeout = nonzero(time),
         SocketOption::Ipv6Only(on) => extras.ipv6_only = on,
         SocketOption::NoDelay(on) => options.no_delay = on,
+        SocketOption::Cork(on) => options.cork = on,
         SocketOption::QuickAck(on) => options.quick_ack = on,
         SocketOption::UserTimeout(time) => options.user_timeout = nonzero(time),
         SocketOption::KeepIdle(time) => extras.keepalive.idle = probe_time(time)?,
         SocketOption::KeepInterval(time) => extras.keepalive.interval = probe_time(time)?,
         SocketOption::KeepCount(probes @ 1..=127) => extras.keepalive.probes = probes,
         SocketOption::KeepCount(_) => return Err(from(libc::EINVAL)),
+        SocketOption::MaximumSegment(0) => options.maximum_segment = None,
         SocketOption::MaximumSegment(bytes) if SEGMENT_BYTES.contains(&bytes) => {
             options.maximum_segment = Some(bytes);
         }

@@ -89,6 +89,8 @@ pub(crate) fn option_name(level: i32, name: i32) -> io::Result<OptionName> {
         (libc::SOL_SOCKET, libc::SO_TYPE) => OptionName::Type,
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => OptionName::AcceptConnections,
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => OptionName::ReuseAddress,
+        (libc::SOL_SOCKET, libc::SO_REUSEPORT) => OptionName::ReusePort,
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => OptionName::OutOfBandInline,
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => OptionName::KeepAlive,
         (libc::SOL_SOCKET, libc::SO_LINGER) => OptionName::Linger,
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => OptionName::SendBuffer,
@@ -98,6 +100,7 @@ pub(crate) fn option_name(level: i32, name: i32) -> io::Result<OptionName> {
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => OptionName::SendTimeout,
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => OptionName::Ipv6Only,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => OptionName::NoDelay,
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => OptionName::Cork,
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => OptionName::QuickAck,
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => OptionName::UserTimeout,
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => OptionName::KeepIdle,
@@ -127,6 +130,8 @@ pub(crate) fn parse(name: OptionName, value: &[u8]) -> io::Result<SocketOption> 
             return Err(from(libc::ENOPROTOOPT));
         }
         OptionName::ReuseAddress => SocketOption::ReuseAddress(on()?),
+        OptionName::ReusePort => SocketOption::ReusePort(on()?),
+        OptionName::OutOfBandInline => SocketOption::OutOfBandInline(on()?),
         OptionName::KeepAlive => SocketOption::KeepAlive(on()?),
         OptionName::Linger => {
             let seconds = i32::from_ne_bytes(field(value, 4)?);
@@ -140,6 +145,7 @@ pub(crate) fn parse(name: OptionName, value: &[u8]) -> io::Result<SocketOption> 
         OptionName::SendTimeout => SocketOption::SendTimeout(Some(time_of(value)?)),
         OptionName::Ipv6Only => SocketOption::Ipv6Only(on()?),
         OptionName::NoDelay => SocketOption::NoDelay(on()?),
+        OptionName::Cork => SocketOption::Cork(on()?),
         OptionName::QuickAck => SocketOption::QuickAck(on()?),
         OptionName::UserTimeout => {
             SocketOption::UserTimeout(Some(Duration::from_millis(unsigned()?)))
@@ -189,6 +195,9 @@ fn number(option: &SocketOption) -> i32 {
         SocketOption::Error(value) | SocketOption::Type(value) => *value,
         SocketOption::AcceptConnections(on)
         | SocketOption::ReuseAddress(on)
+        | SocketOption::ReusePort(on)
+        | SocketOption::OutOfBandInline(on)
+        | SocketOption::Cork(on)
         | SocketOption::KeepAlive(on)
         | SocketOption::Ipv6Only(on)
         | SocketOption::NoDelay(on)
@@ -220,20 +229,20 @@ fn state_number(state: State) -> u8 {
         State::SynReceived => 3,
         State::FinWait1 => 4,
         State::FinWait2 => 5,
-        State::TimeWait => 6,
-        State::Closed => 7,
+        // The kernel's TIME_WAIT is no socket's.
+        State::TimeWait | State::Closed => 7,
         State::CloseWait => 8,
         State::LastAck => 9,
         State::Closing => 11,
     }
 }
 
-/// The first 104 bytes of `struct tcp_info` (linux/tcp.h); what this stack does not count is zero.
-fn tcp_info(info: &TcpInfo) -> [u8; 104] {
+/// The first 136 bytes of `struct tcp_info` (linux/tcp.h); what this stack does not count is zero.
+fn tcp_info(info: &TcpInfo) -> [u8; 136] {
     let connection = &info.connection;
     let microseconds = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
     let segment = u32::from(connection.maximum_segment).max(1);
-    let mut bytes = [0; 104];
+    let mut bytes = [0; 136];
     bytes[0] = match connection.remote {
         Some(_) => state_number(connection.state),
         None => 10,
@@ -248,5 +257,7 @@ fn tcp_info(info: &TcpInfo) -> [u8; 104] {
     put(84, segment);
     put(96, connection.receive_window);
     put(100, connection.retransmissions);
+    bytes[120..128].copy_from_slice(&connection.bytes_acknowledged.to_ne_bytes());
+    bytes[128..136].copy_from_slice(&connection.bytes_received.to_ne_bytes());
     bytes
 }

@@ -17,6 +17,11 @@ pub(crate) struct Extras {
     pub(crate) keepalive: Keepalive,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) reuse_address: bool,
+    pub(crate) reuse_port: bool,
+    /// Urgent bytes stay in the stream.
+    pub(crate) urgent_inline: bool,
+    /// The place of the urgent byte that was taken out of it.
+    pub(crate) urgent_read: Option<u64>,
     pub(crate) ipv6_only: bool,
     pub(crate) receive_timeout: Option<Duration>,
     pub(crate) send_timeout: Option<Duration>,
@@ -32,6 +37,9 @@ impl Extras {
             keepalive: options.keepalive.unwrap_or(KEEPALIVE),
             local: None,
             reuse_address: false,
+            reuse_port: false,
+            urgent_inline: false,
+            urgent_read: None,
             ipv6_only: false,
             receive_timeout: None,
             send_timeout: None,
@@ -45,6 +53,7 @@ impl Extras {
         self.receive_timeout.is_some()
             || self.send_timeout.is_some()
             || self.linger.is_some()
+            || self.urgent_inline
             || self.keepalive != KEEPALIVE
     }
 }

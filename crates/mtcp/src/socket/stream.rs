@@ -1,8 +1,8 @@
 //! Reading and writing.
 
 use super::errors::{failure, from};
-use super::{Context, Descriptor, FRUITLESS_CALLS, Object, Phase};
-use mtcp_proto::{Error, Readiness, SocketId};
+use super::{Context, Descriptor, Events, FRUITLESS_CALLS, Object, Phase};
+use mtcp_proto::{Error, Manner, Readiness, SocketId};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::BitOr;
 use std::time::Duration;
@@ -19,8 +19,21 @@ impl Flags {
     /// `MSG_WAITALL`: waits until all the room is filled, or the stream ends.
     pub const WAIT_ALL: Flags = Flags(libc::MSG_WAITALL);
 
-    const fn has(self, other: Flags) -> bool {
+    /// `MSG_OOB`: the urgent byte; of what is sent, the last one.
+    pub const OUT_OF_BAND: Flags = Flags(libc::MSG_OOB);
+    /// `MSG_MORE`: more data follows soon, for which a segment that is not full waits.
+    pub const MORE: Flags = Flags(libc::MSG_MORE);
+
+    pub(super) const fn has(self, other: Flags) -> bool {
         self.0 & other.0 != 0
+    }
+}
+
+/// A socket without a connection takes no data, as if it had been shut down.
+fn cannot_send(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOTCONN) => from(libc::EPIPE),
+        _ => error,
     }
 }
 
@@ -55,15 +68,19 @@ impl Context {
         room: &mut [u8],
         flags: Flags,
     ) -> io::Result<usize> {
-        let known = Flags::PEEK | Flags::DONT_WAIT | Flags::WAIT_ALL | Flags(HARMLESS);
+        let known = Flags::PEEK | Flags::DONT_WAIT | Flags::WAIT_ALL | Flags::OUT_OF_BAND;
+        let known = known | Flags(HARMLESS);
         if flags.0 & !known.0 != 0 {
             return Err(from(libc::EOPNOTSUPP));
         }
         let Some((id, nonblocking)) = self.stream(descriptor)? else {
             return self.read_pipe(descriptor, room)?.ok_or_else(|| from(libc::EINVAL));
         };
+        if flags.has(Flags::OUT_OF_BAND) {
+            return self.receive_urgent(descriptor, id, room, flags);
+        }
         let nonblocking = nonblocking || flags.has(Flags::DONT_WAIT);
-        let taken = self.take(id, room, flags)?;
+        let taken = self.take(id, 0, room, flags)?;
         match taken {
             Some(bytes) if bytes == room.len() || nonblocking || !flags.has(Flags::WAIT_ALL) => {
                 self.spend(1)?;
@@ -80,7 +97,8 @@ impl Context {
         self.read_blocking(id, room, flags, taken, wanted, timeout)
     }
 
-    /// Goes on until `wanted` bytes are there, the stream ends or the time is over.
+    /// Goes on until `wanted` bytes are there, the stream ends or the time is over. An error behind
+    /// data is for the next call.
     fn read_blocking(
         &mut self,
         id: SocketId,
@@ -92,22 +110,23 @@ impl Context {
     ) -> io::Result<usize> {
         let peek = flags.has(Flags::PEEK);
         let mut done = begun.unwrap_or(0);
-        let ended = begun == Some(0);
-        if ended {
+        if begun == Some(0) {
             return Ok(0);
         }
         let outcome = self.block(timeout, |context| {
+            let known = if peek { done } else { 0 };
+            let marked = context.mark(id).is_some_and(|mark| mark.ahead == known);
+            if done > 0 && (marked || context.port.receivable(id) <= known) {
+                return Ok((marked || context.is_ended(id)).then_some(()));
+            }
             let from = if peek { 0 } else { done };
-            match context.take(id, &mut room[from..], flags) {
-                Ok(Some(0)) => Ok(Some(())),
-                Ok(Some(bytes)) => {
-                    let stuck = peek && bytes == done && context.has_ended(id);
+            match context.take(id, 0, &mut room[from..], flags)? {
+                Some(0) => Ok(Some(())),
+                Some(bytes) => {
                     done = from + bytes;
-                    Ok((done >= wanted || stuck).then_some(()))
+                    Ok((done >= wanted).then_some(()))
                 }
-                Ok(None) => Ok(None),
-                Err(_) if done > 0 => Ok(Some(())),
-                Err(error) => Err(error),
+                None => Ok(None),
             }
         });
         match outcome {
@@ -116,30 +135,55 @@ impl Context {
         }
     }
 
-    fn has_ended(&self, id: SocketId) -> bool {
+    fn is_ended(&self, id: SocketId) -> bool {
         let over = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
         self.port.readiness(id).intersects(over)
     }
 
+    fn has_failed(&self, id: SocketId) -> bool {
+        self.port.readiness(id).intersects(Readiness::ERROR)
+    }
+
     /// `None`: nothing is there yet.
-    fn take(&mut self, id: SocketId, room: &mut [u8], flags: Flags) -> io::Result<Option<usize>> {
-        let taken = if flags.has(Flags::PEEK) {
-            self.port.peek(id, room)
-        } else {
-            self.port.receive(id, room)
-        };
-        match taken {
+    fn take(
+        &mut self,
+        id: SocketId,
+        offset: usize,
+        room: &mut [u8],
+        flags: Flags,
+    ) -> io::Result<Option<usize>> {
+        match self.take_around_mark(id, offset, room, flags.has(Flags::PEEK)) {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(Error::WouldBlock) => Ok(None),
-            Err(error) => Err(failure(error)),
+            // Not connected yet.
+            Err(Error::WouldBlock | Error::NotConnected) => Ok(None),
+            Err(error) => {
+                // Peeking tells of an error once, too.
+                self.port.take_error(id);
+                Err(failure(error))
+            }
         }
+    }
+
+    /// Shows data from `offset` bytes on, which are there, without taking them (`MSG_PEEK` into
+    /// several buffers). Does not wait.
+    ///
+    /// # Errors
+    /// As [`Context::recv`].
+    pub fn peek_at(
+        &mut self,
+        descriptor: Descriptor,
+        offset: usize,
+        room: &mut [u8],
+    ) -> io::Result<usize> {
+        let (id, _) = self.stream(descriptor)?.ok_or_else(|| from(libc::EINVAL))?;
+        self.take(id, offset, room, Flags::PEEK)?.ok_or_else(|| from(libc::EAGAIN))
     }
 
     /// Sends data; a blocking socket takes all of it. See write(2).
     ///
     /// # Errors
-    /// `EAGAIN`, `ENOTCONN`, `EPIPE`, `ECONNRESET`, `ETIMEDOUT`, `EHOSTUNREACH`, `EBADF`, `EINVAL`
-    /// (an epoll).
+    /// `EAGAIN`, `EPIPE` (also of a socket that is not connected), `ECONNRESET`, `ETIMEDOUT`,
+    /// `EHOSTUNREACH`, `EBADF`, `EINVAL` (an epoll).
     pub fn write(&mut self, descriptor: Descriptor, data: &[u8]) -> io::Result<usize> {
         self.send(descriptor, data, Flags(0))
     }
@@ -149,22 +193,26 @@ impl Context {
     /// # Errors
     /// Also `EOPNOTSUPP`: a flag that is not understood.
     pub fn send(&mut self, descriptor: Descriptor, data: &[u8], flags: Flags) -> io::Result<usize> {
-        if flags.0 & !(Flags::DONT_WAIT.0 | HARMLESS) != 0 {
+        let known = Flags::DONT_WAIT | Flags::OUT_OF_BAND | Flags(HARMLESS);
+        if flags.0 & !known.0 != 0 {
             return Err(from(libc::EOPNOTSUPP));
         }
-        let Some((id, nonblocking)) = self.stream(descriptor)? else {
+        let Some((id, nonblocking)) = self.stream(descriptor).map_err(cannot_send)? else {
             return self.write_pipe(descriptor, data)?.ok_or_else(|| from(libc::EINVAL));
         };
-        // Whether it can be written to afterwards is not known; an event will be news.
-        if let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object {
-            socket.seen = socket.seen.without(Readiness::WRITABLE);
-        }
-        let sent = match self.port.send(id, data) {
-            Ok(sent) => sent,
-            Err(Error::WouldBlock) => 0,
+        let manner = Manner { more: flags.has(Flags::MORE), urgent: flags.has(Flags::OUT_OF_BAND) };
+        let (sent, waits) = match self.try_send(id, data, manner) {
+            Ok(sent) => (sent, false),
+            Err(Error::WouldBlock | Error::NotConnected) => (0, true),
             Err(error) => return Err(failure(error)),
         };
-        if sent == data.len() {
+        // That there is room again is news to who has met the end of it.
+        if (sent < data.len() || !self.port.readiness(id).intersects(Readiness::WRITABLE))
+            && let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object
+        {
+            socket.seen = socket.seen.without(Readiness::WRITABLE);
+        }
+        if sent == data.len() && !waits {
             self.spend(1)?;
             return Ok(sent);
         }
@@ -173,7 +221,16 @@ impl Context {
             return if sent > 0 { Ok(sent) } else { Err(from(libc::EAGAIN)) };
         }
         let timeout = self.send_timeout(descriptor)?;
-        self.write_blocking(id, data, sent, timeout)
+        self.write_blocking(id, data, sent, manner, timeout)
+    }
+
+    /// What is sent before there is a connection waits, also if it is nothing.
+    fn try_send(&mut self, id: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {
+        let over = Readiness::CLOSED.with(Readiness::ERROR);
+        if !self.port.was_established(id) && !self.port.readiness(id).intersects(over) {
+            return Err(Error::WouldBlock);
+        }
+        self.port.send_as(id, data, manner)
     }
 
     fn write_blocking(
@@ -181,15 +238,21 @@ impl Context {
         id: SocketId,
         data: &[u8],
         mut sent: usize,
+        manner: Manner,
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
-        let outcome = self.block(timeout, |context| match context.port.send(id, &data[sent..]) {
-            Ok(bytes) => {
-                sent += bytes;
-                Ok((sent == data.len()).then_some(()))
+        let outcome = self.block(timeout, |context| {
+            if sent > 0 && context.has_failed(id) {
+                return Ok(Some(()));
             }
-            Err(Error::WouldBlock) => Ok(None),
-            Err(error) => Err(failure(error)),
+            match context.try_send(id, &data[sent..], manner) {
+                Ok(bytes) => {
+                    sent += bytes;
+                    Ok((sent == data.len()).then_some(()))
+                }
+                Err(Error::WouldBlock | Error::NotConnected) => Ok(None),
+                Err(error) => Err(failure(error)),
+            }
         });
         match outcome {
             Err(error) if sent == 0 => Err(error),
@@ -208,16 +271,14 @@ impl Context {
     ) -> io::Result<usize> {
         let mut total = 0;
         for room in rooms.iter_mut().filter(|room| !room.is_empty()) {
-            let flags = if total == 0 { Flags(0) } else { Flags::DONT_WAIT };
-            match self.recv(descriptor, room, flags) {
-                Ok(bytes) => {
-                    total += bytes;
-                    if bytes < room.len() {
-                        break;
-                    }
-                }
-                Err(error) if total == 0 => return Err(error),
-                Err(_) => break,
+            // The end, or an error, behind data is for the next call.
+            if total > 0 && !self.has_more(descriptor, 0)? {
+                break;
+            }
+            let bytes = self.read(descriptor, room)?;
+            total += bytes;
+            if bytes < room.len() {
+                break;
             }
         }
         Ok(total)
@@ -230,6 +291,10 @@ impl Context {
     pub fn writev(&mut self, descriptor: Descriptor, data: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut total = 0;
         for part in data.iter().filter(|part| !part.is_empty()) {
+            // An error behind data is for the next call.
+            if total > 0 && self.readiness(descriptor)?.intersects(Events::ERROR) {
+                break;
+            }
             match self.write(descriptor, part) {
                 Ok(bytes) => {
                     total += bytes;
@@ -246,25 +311,14 @@ impl Context {
 
     /// The connection of a socket and whether it blocks; `None` if it is no socket.
     fn stream(&mut self, descriptor: Descriptor) -> io::Result<Option<(SocketId, bool)>> {
-        let Object::Socket(socket) = &self.table.get(descriptor)?.object else {
+        let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object else {
             return Ok(None);
         };
         match (socket.phase, socket.id) {
-            (Phase::Connected, Some(id)) => Ok(Some((id, socket.nonblocking))),
-            (Phase::Connecting, Some(id)) => {
-                let nonblocking = socket.nonblocking;
-                match self.connected(descriptor)? {
-                    Some(()) => Ok(Some((id, nonblocking))),
-                    None if nonblocking => {
-                        self.spend(FRUITLESS_CALLS)?;
-                        Err(from(libc::EAGAIN))
-                    }
-                    None => {
-                        self.block(None, |context| context.connected(descriptor))?;
-                        Ok(Some((id, nonblocking)))
-                    }
-                }
+            (Phase::Connected | Phase::Connecting | Phase::Disconnecting, Some(id)) => {
+                Ok(Some((id, socket.nonblocking)))
             }
+            _ if socket.error != 0 => Err(from(std::mem::take(&mut socket.error))),
             _ => Err(from(libc::ENOTCONN)),
         }
     }

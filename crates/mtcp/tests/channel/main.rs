@@ -134,6 +134,7 @@ suite! {
         a_receive_without_data_keeps_no_buffer_from_others;
     ancillary:
         descriptors_arrive_over_every_socket,
+        tcp_takes_messages_without_descriptors,
         received_messages_are_passed_on,
         empty_messages_carry_descriptors,
         a_long_message_brings_its_descriptors_once,

@@ -42,9 +42,14 @@ impl Namespace {
         })
     }
 
+    /// Where setns(2) finds the namespace, for other processes.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
     /// Runs ip(8) in the namespace, with these words; gives what it prints.
     pub(crate) fn ip(&self, words: &str) -> String {
-        let place = format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd());
+        let place = self.path();
         let (succeeded, printed) = shell::run(&format!("nsenter --net={place} ip {words}"));
         assert!(succeeded, "ip {words}: {printed}; it is of iproute2: cargo xtask setup");
         printed
@@ -80,8 +85,14 @@ impl Namespace {
 
     /// Joins this namespace with another one, or itself, by two ends of a cable, which are up.
     pub(crate) fn join(&self, name: &str, other: &Namespace, other_name: &str) {
-        let path = format!("/proc/{}/fd/{}", std::process::id(), other.0.as_raw_fd());
-        self.ip(&format!("link add {name} type veth peer name {other_name} netns {path}"));
+        self.join_with(name, other, other_name, "");
+    }
+
+    /// The same with further words of `ip link add` for each end.
+    pub(crate) fn join_with(&self, name: &str, other: &Namespace, other_name: &str, words: &str) {
+        let path = other.path();
+        let peer = format!("type veth peer name {other_name} {words} netns {path}");
+        self.ip(&format!("link add {name} {words} {peer}"));
         self.ip(&format!("link set {name} up"));
         other.ip(&format!("link set {other_name} up"));
         self.await_queue(name);

@@ -127,6 +127,20 @@ fn the_kernel_cuts_and_sums_for_those_who_cannot() {
 }
 
 #[test]
+fn a_packet_socket_without_offload_leaves_nothing_to_the_kernel() {
+    let namespace = Namespace::new();
+    namespace.set("ipv6/conf/default/disable_ipv6", "1");
+    namespace.join("left0", &namespace, "right0");
+    for offload in [true, false] {
+        let interface = "left0".to_owned();
+        let options = PacketOptions { interface, offload, ..PacketOptions::default() };
+        let capabilities = open_packet(&namespace, &options).capabilities();
+        let left = (capabilities.transmit_checksum, capabilities.segmentation_bytes > 0);
+        assert_eq!(left, (offload, offload), "offload {offload}");
+    }
+}
+
+#[test]
 fn a_frame_beyond_the_mtu_that_is_not_to_be_cut_is_refused() {
     let (_namespace, mut tap, mut packet) = pair(true);
     let frame = vec![0xff; 1600];

@@ -60,3 +60,22 @@ fn every_device_asks_the_kernel() {
     KINDS.into_iter().for_each(|kind| we_ask(kind, Mode::Complete));
     [Kind::Native, Kind::Tap].into_iter().for_each(|kind| we_ask(kind, Mode::Paired));
 }
+
+/// The setting `device.offload` decides who cuts what is sent and sums it.
+#[test]
+fn without_offload_the_stack_cuts_its_segments_itself() {
+    const BYTES: u64 = 1 << 20;
+    const SEGMENTS: u64 = BYTES / 1448;
+    for kind in [Kind::Packet, Kind::PlainPacket, Kind::Tap, Kind::PlainTap] {
+        let site = Site::new(kind);
+        let mtcp = site.start(site.config());
+        let plan = Plan { up_bytes: 0, down_bytes: BYTES, seed: 1 };
+        let (outcome, counters) = site.while_we_serve(&mtcp, |_| {
+            site.kernel_asks(0, &[plan], 1).expect(1, &format!("{kind:?}"));
+        });
+        outcome.expect(1, "our server");
+        let sent = counters.packets_sent;
+        let offload = site.config().device.offload;
+        assert_eq!(sent < SEGMENTS, offload, "{kind:?}: {sent} packets for {BYTES} bytes");
+    }
+}

@@ -5,15 +5,19 @@
 mod attacks;
 mod basic;
 mod bulk;
+mod changes;
 #[path = "../common/mod.rs"]
 mod common;
+mod cores;
 mod crowd;
 mod exchange;
 mod loss;
 mod matrix;
+mod memory;
 mod program;
 mod programs;
 mod raw;
+mod scopes;
 mod site;
 mod soak;
 mod sockets;

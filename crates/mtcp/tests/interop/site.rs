@@ -43,16 +43,25 @@ pub(crate) enum Kind {
     Generic,
     /// AF_XDP in the driver, and our kernel has the addresses as well.
     Shared,
-    /// AF_PACKET.
+    /// AF_PACKET, with checksums and segmentation left to the kernel.
     Packet,
+    /// AF_PACKET without.
+    PlainPacket,
     /// TAP, with checksums and segmentation left to the kernel.
     Tap,
     /// TAP without.
     PlainTap,
 }
 
-pub(crate) const KINDS: [Kind; 6] =
-    [Kind::Native, Kind::Generic, Kind::Shared, Kind::Packet, Kind::Tap, Kind::PlainTap];
+pub(crate) const KINDS: [Kind; 7] = [
+    Kind::Native,
+    Kind::Generic,
+    Kind::Shared,
+    Kind::Packet,
+    Kind::PlainPacket,
+    Kind::Tap,
+    Kind::PlainTap,
+];
 
 /// The namespaces and what joins them.
 pub(crate) struct Site {
@@ -69,6 +78,15 @@ impl Site {
 
     /// A cable for packets of so many bytes. Below 1,280 it has no IPv6.
     pub(crate) fn with_mtu(kind: Kind, mtu: u16) -> Site {
+        Site::with(kind, mtu, "")
+    }
+
+    /// With an interface for so many cores.
+    pub(crate) fn with_queues(kind: Kind, queues: u16) -> Site {
+        Site::with(kind, 1500, &format!("numrxqueues {queues} numtxqueues {queues}"))
+    }
+
+    fn with(kind: Kind, mtu: u16, words: &str) -> Site {
         let (ours, theirs) = (Namespace::new(), Namespace::new());
         // The only one that a namespace may always choose; sockets choose others.
         theirs.set("ipv4/tcp_congestion_control", "reno");
@@ -78,7 +96,11 @@ impl Site {
         }
         let site = Site { kind, mtu, ours, theirs };
         if !site.is_tap() {
-            site.ours.join(OUR_INTERFACE, &site.theirs, THEIR_INTERFACE);
+            if words.is_empty() {
+                site.ours.join(OUR_INTERFACE, &site.theirs, THEIR_INTERFACE);
+            } else {
+                site.ours.join_with(OUR_INTERFACE, &site.theirs, THEIR_INTERFACE, words);
+            }
             site.ours.ip(&format!("link set {OUR_INTERFACE} mtu {mtu}"));
             site.theirs.ip(&format!("link set {THEIR_INTERFACE} mtu {mtu}"));
             address(&site.theirs, THEIR_INTERFACE, THEIRS, mtu);
@@ -99,11 +121,11 @@ impl Site {
             Kind::Xdp => (DeviceKind::Xdp, XdpMode::Auto),
             Kind::Native | Kind::Shared => (DeviceKind::Xdp, XdpMode::Native),
             Kind::Generic => (DeviceKind::Xdp, XdpMode::Generic),
-            Kind::Packet => (DeviceKind::Packet, XdpMode::Auto),
+            Kind::Packet | Kind::PlainPacket => (DeviceKind::Packet, XdpMode::Auto),
             Kind::Tap | Kind::PlainTap => (DeviceKind::Tap, XdpMode::Auto),
         };
         let interface = if self.is_tap() { THEIR_INTERFACE } else { OUR_INTERFACE };
-        let offload = self.kind != Kind::PlainTap;
+        let offload = !matches!(self.kind, Kind::PlainTap | Kind::PlainPacket);
         let shared = self.kind == Kind::Shared;
         Config {
             device: DeviceConfig {

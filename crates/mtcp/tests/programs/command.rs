@@ -88,3 +88,20 @@ fn check_says_what_the_settings_mean() {
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(errors.contains("server.toml") && errors.contains("carrier pigeon"), "{errors}");
 }
+
+#[test]
+fn run_ends_as_a_shell_does_for_what_it_cannot_execute() {
+    let site = Site::new("packet");
+    let file = site.path("plain");
+    std::fs::write(&file, "no program").expect("it is written");
+    for (program, code) in [("nosuch", 127), ("/nosuch/program", 127), (".", 126)] {
+        let mut command = site.under_stack("server", &[], program);
+        let output = site.server.run(|| command.output()).expect("mtcp runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{program}: {errors}");
+        assert!(errors.contains(program), "{errors}");
+    }
+    let mut command = site.under_stack("server", &[], file.to_str().expect("it is text"));
+    let output = site.server.run(|| command.output()).expect("mtcp runs");
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+}

@@ -10,7 +10,10 @@ mod namespace;
 mod process;
 
 mod calls;
+mod check;
 mod command;
+mod like;
+mod sockets;
 mod speed;
 mod support;
 mod ways;

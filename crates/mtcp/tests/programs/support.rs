@@ -64,3 +64,13 @@ impl Site {
         self.server.ip("-o link show server")
     }
 }
+
+/// Compiles a program of `tests/programs/c`.
+pub(crate) fn compile(site: &Site, name: &str) -> PathBuf {
+    let program = site.path(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/c/{name}.c"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
+    assert!(compiler.arg(source).status().expect("cc runs").success(), "{compiler:?}");
+    program
+}

@@ -4,9 +4,10 @@ use crate::content::content;
 use crate::namespace::Namespace;
 use crate::support::{Guard, KERNEL, PATIENCE, SERVER, Site, await_port, succeed};
 use crate::web::furnish;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const SERVER_V6: &str = "fd09::1";
 const KERNEL_V6: &str = "fd09::3";
@@ -61,6 +62,40 @@ fn a_program_serves_over_a_tap_device() {
     assert_fetched(&site.server, || Command::new("curl"), FAR);
     server.end(libc::SIGTERM);
     assert!(!site.server.ip("-brief link").contains("mtcp0"), "the device is gone");
+}
+
+/// Answers so many requests, and ends each connection.
+fn answer(listener: &TcpListener, requests: usize) {
+    for _ in 0..requests {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut request = [0; 4096];
+        assert!(stream.read(&mut request).expect("a request") > 0);
+        let text = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+        stream.write_all(text).expect("to answer");
+    }
+}
+
+/// The end of its last connection comes while the program waits for it, for its grace time at most.
+#[test]
+fn a_program_ends_as_soon_as_its_connections() {
+    const GRACE: Duration = Duration::from_secs(20);
+    const RUNS: usize = 10;
+    const PEER: &str = "10.9.0.4";
+    let site = Site::new("packet");
+    site.server.ip(&format!("addr add {PEER}/24 dev server"));
+    let settings = std::fs::read_to_string(site.path("client.toml")).expect("it was written");
+    let settings = format!("{settings}[socket]\ngrace_ms = {}\n", GRACE.as_millis());
+    std::fs::write(site.path("client.toml"), settings).expect("it is written");
+    let listener = site.server.run(|| TcpListener::bind((PEER, 80)).expect("the port is free"));
+    let peer = std::thread::spawn(move || answer(&listener, RUNS));
+    for run in 0..RUNS {
+        let mut command = site.under_stack("client", &[], "curl");
+        command.args(["--silent", "--show-error", "--fail", &format!("http://{PEER}/")]);
+        let begin = Instant::now();
+        assert_eq!(succeed(&site.client, command).stdout, b"ok");
+        assert!(begin.elapsed() < GRACE / 2, "run {run} took {:?}", begin.elapsed());
+    }
+    peer.join().expect("the peer has no fault");
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub(crate) fn more_than_the_most_wait(road: Road) {
 }
 
 /// Sets how many descriptors a process may have.
-fn limit_descriptors(process: u32, most: u64) {
+pub(crate) fn limit_descriptors(process: u32, most: u64) {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: 4096 };
     let (process, resource) = (process as i32, libc::RLIMIT_NOFILE);
     // SAFETY: the limit is valid for reads; the old one is not asked for.

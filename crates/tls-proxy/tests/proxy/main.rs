@@ -7,14 +7,15 @@ mod content;
 #[expect(dead_code, reason = "other tests use the rest")]
 mod namespace;
 #[path = "../../../mtcp/tests/common/process.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
 mod process;
 #[path = "../../../megapipe/tests/common/retried.rs"]
 mod retried;
 
 mod backend;
 mod client;
+mod deaths;
 mod limits;
+mod negotiation;
 mod refusals;
 mod server;
 mod setup;
@@ -55,6 +56,11 @@ on_every_road! {
         a_backend_without_a_route_is_told;
     limits: a_silent_client_is_cut, nothing_moves_for_too_long, a_deaf_backend_is_passed_over,
         more_than_the_most_wait;
+    deaths: a_killed_backend_is_an_end_and_the_next_one_serves,
+        after_a_killed_proxy_the_next_one_serves, descriptors_that_run_out_are_told_and_come_back,
+        a_crowd_with_few_descriptors_is_served_or_reset;
+    negotiation: only_a_protocol_that_both_speak_is_agreed_on, every_name_gets_the_certificate,
+        a_session_of_another_process_is_not_resumed;
     signals: what_is_under_way_is_ended_in_order, the_rest_is_cut_after_the_drain,
         who_waits_to_be_let_in_is_served_before_the_end, a_second_signal_ends_at_once,
         counts_are_told_when_asked;

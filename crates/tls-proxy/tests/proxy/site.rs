@@ -314,6 +314,11 @@ impl Proxy {
         self.wait()
     }
 
+    /// Ends it without a warning.
+    pub(crate) fn kill(mut self) {
+        self.running.end(libc::SIGKILL);
+    }
+
     /// Waits for its end, which must be good.
     pub(crate) fn wait(&mut self) -> Counts {
         let status = self.running.wait();

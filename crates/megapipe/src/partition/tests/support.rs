@@ -69,7 +69,7 @@ pub(super) fn serve(connection: OwnedFd) {
 
 /// Waits until a connection is served.
 pub(super) fn expect_service(mut client: TcpStream) {
-    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     client.read_exact(&mut [0]).expect("a connection was lost");
 }
 

@@ -72,3 +72,26 @@ fn guessed_cookies_open_nothing() {
     assert_eq!(network.stacks[SERVER].sockets().count(), 2);
     assert_eq!(network.stacks[CLIENT].sockets().count(), 1);
 }
+
+/// Only what was looped back can come from an own address: a SYN from the wire that says so is
+/// dropped, and no answer to it loops.
+#[test]
+fn own_addresses_are_sources_of_looped_packets_only() {
+    let mut network = Network::simple();
+    network.listen(end(v4(SERVER), 80), 100);
+    let syn = TcpHeader { flags: Flags::SYN, window: 1000, ..TcpHeader::default() };
+    for port in [80, 81] {
+        let forged = packet(end(v4(SERVER), 1000), end(v4(SERVER), port), &syn, b"");
+        network.forge(SERVER, &forged);
+        assert_eq!(network.stacks[SERVER].half_open, 0);
+    }
+    assert_eq!(network.stacks[SERVER].counters().drop_malformed, 2);
+    network.output(SERVER);
+    assert!(network.wires[SERVER].packets.is_empty());
+    let foreign = packet(end(v4(CLIENT), 1000), end(v4(SERVER), 80), &syn, b"");
+    network.stacks[SERVER].input(network.now, &foreign, Checksum::Looped);
+    assert_eq!(network.stacks[SERVER].half_open, 0);
+    let looped = packet(end(v4(SERVER), 1000), end(v4(SERVER), 80), &syn, b"");
+    network.stacks[SERVER].input(network.now, &looped, Checksum::Looped);
+    assert_eq!(network.stacks[SERVER].half_open, 1);
+}

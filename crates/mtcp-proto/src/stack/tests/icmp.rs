@@ -103,3 +103,31 @@ fn echo_requests_for_our_addresses_are_answered() {
         assert_eq!(network.wires[SERVER].packets.len(), 32);
     }
 }
+
+#[test]
+fn a_smaller_interface_cuts_segments_and_sends_what_was_too_long_again() {
+    let mut network = Network::simple();
+    let listener = network.listen(end(v4(SERVER), 80), 10);
+    let (client, server) = network.pair(listener, end(v4(SERVER), 80));
+    let data = vec![7; 4000];
+    network.send(CLIENT, client, &data);
+    network.output(CLIENT);
+    network.wires[CLIENT].packets.clear();
+    network.stacks[CLIENT].set_mtu(network.now, 1000);
+    network.output(CLIENT);
+    let longest = |network: &Network| {
+        network.wires[CLIENT].packets.iter().map(Vec::len).max().expect("packets are sent")
+    };
+    assert_eq!(longest(&network), 1000);
+    network.run();
+    assert_eq!(network.receive(SERVER, server).unwrap(), data);
+    assert_eq!(network.stacks[CLIENT].counters().timeouts, 0, "at once");
+    // Larger again: for connections that are to come.
+    network.stacks[CLIENT].set_mtu(network.now, 1500);
+    let (client, server) = network.pair(listener, end(v4(SERVER), 80));
+    network.send(CLIENT, client, &data);
+    network.output(CLIENT);
+    assert_eq!(longest(&network), 1500);
+    network.run();
+    assert_eq!(network.receive(SERVER, server).unwrap(), data);
+}

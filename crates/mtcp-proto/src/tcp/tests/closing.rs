@@ -118,7 +118,7 @@ fn time_wait_answers_a_repeated_fin_and_no_reset() {
 }
 
 #[test]
-fn what_comes_after_receiving_was_shut_down_is_dropped_and_acknowledged() {
+fn what_comes_after_receiving_was_shut_down_is_received_before_the_end() {
     let mut peer = ByHand::new(Config::default());
     let how = Shutdown::Receive;
     assert_eq!(peer.end.with(|connection, context| connection.shut_down(how, context)), Ok(()));
@@ -126,8 +126,49 @@ fn what_comes_after_receiving_was_shut_down_is_dropped_and_acknowledged() {
         peer.data(&[0; 1448]);
     }
     assert_eq!(peer.end.connection.receive.acknowledged, peer.next);
-    assert_eq!(peer.end.pool.used_bytes(), 0);
-    assert!(peer.end.is(Readiness::READABLE) && peer.end.receive_all().is_empty());
+    assert!(peer.end.is(Readiness::READABLE));
+    assert_eq!(peer.end.receive_all().len(), 100 * 1448);
+    let mut room = [0; 8];
+    let end = peer.end.with(|connection, context| connection.receive(&mut room, context));
+    assert_eq!(end, Ok(0), "the end, and no waiting");
+    assert!(peer.end.is(Readiness::READABLE) && !peer.end.is(Readiness::PEER_CLOSED));
+}
+
+#[test]
+fn data_after_both_directions_were_shut_down_reset_the_connection() {
+    for shutdowns in [&[Shutdown::Both][..], &[Shutdown::Receive, Shutdown::Send]] {
+        let mut peer = ByHand::new(Config::default());
+        for how in shutdowns {
+            let done = peer.end.with(|connection, context| connection.shut_down(*how, context));
+            assert_eq!(done, Ok(()));
+        }
+        assert!(peer.end.put()[0].has(Flags::FIN));
+        peer.expected += 1;
+        peer.acknowledge();
+        let answers = peer.data(&[1; 10]);
+        assert!(answers[0].has(Flags::RST));
+        assert_eq!(peer.end.state(), State::Closed);
+        assert_eq!(peer.end.connection.take_error(), Some(Error::Reset));
+    }
+}
+
+#[test]
+fn a_reset_behind_the_peer_s_end_is_told_to_who_sends() {
+    let mut peer = ByHand::new(Config::default());
+    let fin = peer.segment(Flags::ACK.with(Flags::FIN), &[]);
+    peer.end.take(&fin);
+    peer.next += 1;
+    peer.odd(|seen| seen.header.flags = Flags::RST);
+    assert_eq!(peer.end.state(), State::Closed);
+    let mut room = [0; 8];
+    let mut receive =
+        |end: &mut End| end.with(|connection, context| connection.receive(&mut room, context));
+    assert_eq!(receive(&mut peer.end), Ok(0), "the end came first");
+    assert!(peer.end.is(Readiness::ERROR), "the error is kept");
+    let send = |end: &mut End| end.with(|connection, context| connection.send(b"x", context));
+    assert_eq!(send(&mut peer.end), Err(Error::Shutdown), "EPIPE");
+    assert!(!peer.end.is(Readiness::ERROR));
+    assert_eq!(receive(&mut peer.end), Ok(0));
 }
 
 #[test]

@@ -11,4 +11,5 @@ mod prediction;
 mod random;
 mod recovery;
 mod transfer;
+mod urgent;
 mod windows;

@@ -1,7 +1,7 @@
 //! Windows, small segments, delayed acknowledgements and probes.
 
 use super::by_hand::ByHand;
-use super::harness::{Pair, pattern};
+use super::harness::{Pair, Seen, pattern};
 use crate::stack::{Config, Error, Keepalive, Options, Readiness};
 use crate::tcp::State;
 use crate::wire::ip::Ecn;
@@ -25,12 +25,33 @@ fn small_segments_wait_for_an_acknowledgement_unless_told_not_to() {
     assert_eq!(peer.expect(&[2; 10]).len(), 1);
 }
 
+fn lengths(sent: &[Seen]) -> Vec<usize> {
+    sent.iter().map(|seen| seen.data.len()).collect()
+}
+
 #[test]
 fn a_full_segment_goes_and_its_rest_waits() {
     let mut peer = ByHand::new(Config::default());
     peer.expect(&[0; 1]);
-    let sent = peer.expect(&[1; 1448 + 100]);
-    assert_eq!(sent.iter().map(|seen| seen.data.len()).collect::<Vec<_>>(), [1448]);
+    assert_eq!(lengths(&peer.expect(&[1; 1448 + 100])), [1448]);
+}
+
+#[test]
+fn the_end_of_a_message_does_not_wait_for_the_full_segments_before_it() {
+    let mut peer = ByHand::new(Config::default());
+    assert_eq!(lengths(&peer.expect(&[1; 1448 + 100])), [1448, 100]);
+    assert!(peer.expect(&[2; 10]).is_empty(), "a small one is on its way");
+    assert_eq!(lengths(&peer.acknowledge()), [10]);
+    peer.expected += 10;
+    peer.acknowledge();
+    assert_eq!(lengths(&peer.expect(&[3; 2 * 1448])), [1448, 1448]);
+    assert_eq!(lengths(&peer.expect(&[4; 10])), [10], "behind full ones only");
+    peer.acknowledge();
+    peer.expect(&[5; 1448]);
+    // As if the last small one had been sent two gibibytes ago.
+    let send = &mut peer.end.connection.send;
+    send.small_end = send.next + 1;
+    assert_eq!(lengths(&peer.expect(&[6; 10])), [10]);
 }
 
 #[test]
@@ -312,8 +333,10 @@ fn options_that_change_hold_for_what_is_under_way() {
     let timeout = peer.end.now.since(began) + Duration::from_millis(1);
     options.user_timeout = Some(timeout);
     options.maximum_segment = Some(300);
+    let segment = peer.end.connection.send.segment;
     set(&mut peer, &options);
-    assert_eq!(peer.end.connection.send.segment, 300);
+    assert_eq!(peer.end.connection.send.segment, segment, "it was agreed on");
+    assert_eq!(peer.end.connection.options().maximum_segment, None);
     peer.end.wait();
     assert_eq!(peer.end.now.since(began), timeout);
     assert_eq!(peer.end.state(), State::Closed);

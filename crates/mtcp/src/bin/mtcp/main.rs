@@ -1,11 +1,12 @@
 //! The command line of user-level TCP: checks settings, runs programs, shows what running stacks
 //! do.
 
+mod reset_peers;
 mod run;
 
 use clap::{Parser, Subcommand};
 use mtcp::config::{Config, ENVIRONMENT};
-use mtcp::stat;
+use mtcp::{requirements, stat};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,11 +22,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Reads a configuration and says what it means.
+    /// Reads a configuration and says what it means, or what this machine lacks for it.
     Check {
         /// The file; without one, the file that MTCP_CONFIG names.
         config: Option<PathBuf>,
     },
+    /// Waits for the end of a program and resets its connections if it was killed; started by
+    /// the library of `mtcp run`.
+    #[command(hide = true)]
+    ResetPeers,
     /// Runs an unmodified program whose TCP goes through the stack.
     Run(run::Options),
     /// Shows connections by state, counters and drops of running stacks.
@@ -54,8 +59,12 @@ fn main() -> ExitCode {
         Command::Check { config } => check(config),
         Command::Run(options) => match run::run(&options) {
             Ok(never) => match never {},
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                eprintln!("mtcp: {error}");
+                return ExitCode::from(error.exit_code());
+            }
         },
+        Command::ResetPeers => reset_peers::run().map_err(Into::into),
         Command::Stat { json, connections, watch, socket } => {
             show(json, connections, watch, socket.as_deref())
         }
@@ -75,6 +84,12 @@ fn check(path: Option<PathBuf>) -> Outcome {
         None => Config::from_environment()?,
     };
     let named = path.or_else(|| std::env::var_os(ENVIRONMENT).map(PathBuf::from));
+    let unmet = requirements::unmet(&config);
+    if !unmet.is_empty() {
+        let problems: String = unmet.iter().map(|unmet| format!("\n  {unmet}")).collect();
+        let file = named.unwrap_or_default();
+        return Err(format!("{}: cannot be used here:{problems}", file.display()).into());
+    }
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}: good", named.unwrap_or_default().display())?;
     writeln!(out, "device    {:?} {}", config.device.kind, config.device.interface)?;

@@ -4,6 +4,7 @@
 use launch::{Library, LibraryError, Obstacle};
 use mtcp::config::{Config, ConfigError, ENVIRONMENT};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -63,6 +64,17 @@ pub(crate) enum RunError {
     NoProgram,
 }
 
+impl RunError {
+    /// What shells say of a command that is not there, and of one that cannot be executed.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            RunError::Execute { source, .. } if source.kind() == ErrorKind::NotFound => 127,
+            RunError::Execute { .. } | RunError::Obstacle { .. } => 126,
+            RunError::Config(_) | RunError::Library(_) | RunError::NoProgram => 1,
+        }
+    }
+}
+
 /// Executes the program in place of this process; returns only if that fails.
 pub(crate) fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
     let (name, arguments) = options.command.split_first().ok_or(RunError::NoProgram)?;
@@ -87,6 +99,10 @@ pub(crate) fn run(options: &Options) -> Result<std::convert::Infallible, RunErro
     if let Some(file) = &options.log {
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         command.env("MTCP_LOG", if file.as_os_str() == "-" { file } else { &absolute });
+    }
+    // If the program is killed, `mtcp reset-peers` resets its connections.
+    if let Ok(this) = std::env::current_exe() {
+        command.env("MTCP_RUN_LAUNCHER", this);
     }
     launch::preload(&mut command, LIBRARY.find()?);
     Err(RunError::Execute { program, source: command.exec() })

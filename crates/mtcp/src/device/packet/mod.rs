@@ -41,6 +41,9 @@ pub struct PacketOptions {
     pub addresses: Vec<IpAddr>,
     /// Sends past the queueing discipline: faster, and dropped when the interface is busy.
     pub bypass_qdisc: bool,
+    /// Whether checksums and segmentation of what is sent are left to the kernel. What comes is
+    /// taken as the kernel has it, in long frames without checksums if the sender left them so.
+    pub offload: bool,
     /// Bytes that may wait to be received, as the kernel counts them.
     pub receive_buffer_bytes: u32,
     /// Bytes that may wait to be sent, as the kernel counts them.
@@ -54,6 +57,7 @@ impl Default for PacketOptions {
             queues: 1,
             addresses: Vec::new(),
             bypass_qdisc: false,
+            offload: true,
             receive_buffer_bytes: 8 << 20,
             send_buffer_bytes: 2 << 20,
         }
@@ -94,6 +98,7 @@ pub struct PacketDevice {
     index: i32,
     mtu: u16,
     hardware_address: [u8; 6],
+    offload: bool,
     received: Batch,
     outgoing: Batch,
     /// Slots of `outgoing` that are sent, and from there those that are queued.
@@ -216,6 +221,7 @@ fn open_queue(options: &PacketOptions) -> Result<PacketDevice, PacketError> {
         index,
         mtu,
         hardware_address,
+        offload: options.offload,
         received: Batch::new(BATCH_FRAMES),
         outgoing: Batch::new(BATCH_FRAMES),
         sent: 0,
@@ -317,11 +323,12 @@ unsafe impl Plain for Statistics {}
 impl Device for PacketDevice {
     fn capabilities(&self) -> Capabilities {
         // What the interface cannot do, the kernel does in its place.
+        let packet_bytes_max = (FRAME_BYTES_MAX - ETHERNET_HEADER_BYTES) as u32;
         Capabilities {
             link: Link::Ethernet,
             mtu: self.mtu,
-            transmit_checksum: true,
-            segmentation_bytes: (FRAME_BYTES_MAX - ETHERNET_HEADER_BYTES) as u32,
+            transmit_checksum: self.offload,
+            segmentation_bytes: if self.offload { packet_bytes_max } else { 0 },
         }
     }
 

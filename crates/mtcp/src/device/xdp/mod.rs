@@ -164,10 +164,7 @@ impl XdpPort {
     pub fn open(interface: &str, queues: usize, options: &XdpOptions) -> Result<XdpPort, XdpError> {
         options.check()?;
         let interface = Interface::open(interface)?;
-        if queues != interface.receive_queues {
-            let (present, asked) = (interface.receive_queues, queues);
-            return Err(XdpError::Queues { interface: interface.name, present, asked });
-        }
+        check_queues(&interface, queues)?;
         let claims = Map::new(MapKind::Hash, options.max_claims)?;
         let sockets: Map<[u8; 4]> = Map::new(MapKind::XskMap, queues as u32)?;
         let program = load_program(&claims, &sockets, options.every_frame)?;
@@ -176,6 +173,30 @@ impl XdpPort {
         let ownership = Ownership::new(claims, link, attachment);
         Ok(XdpPort { devices, ownership })
     }
+}
+
+impl XdpPort {
+    /// Whether [`XdpPort::open`] would find the interface, its queues and the rights that it needs.
+    /// The interface is left as it is.
+    ///
+    /// # Errors
+    /// [`XdpError`] names the cause and the remedy.
+    pub fn check(interface: &str, queues: usize) -> Result<(), XdpError> {
+        let interface = Interface::open(interface)?;
+        check_queues(&interface, queues)?;
+        let claims = Map::new(MapKind::Hash, 1)?;
+        let sockets: Map<[u8; 4]> = Map::new(MapKind::XskMap, queues as u32)?;
+        load_program(&claims, &sockets, false)?;
+        Unbound::open().map(|_| ())
+    }
+}
+
+fn check_queues(interface: &Interface, queues: usize) -> Result<(), XdpError> {
+    if queues == interface.receive_queues {
+        return Ok(());
+    }
+    let (present, asked) = (interface.receive_queues, queues);
+    Err(XdpError::Queues { interface: interface.name.clone(), present, asked })
 }
 
 fn load_program(

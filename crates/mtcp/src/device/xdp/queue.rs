@@ -25,6 +25,8 @@ enum Offered {
     Frame(u32),
     /// Beside the UMEM.
     Long,
+    /// In memory that is not sent: the interface is down and the ring is full.
+    Discarded,
 }
 
 /// One queue of an interface, as an AF_XDP socket; made by [`XdpPort::open`](super::XdpPort::open).
@@ -34,6 +36,8 @@ enum Offered {
 /// a part of the UMEM of their own. [`Device::flush`] costs one system call if there is something
 /// to send; in zero-copy mode often none. Dropping it frees the queue: the kernel has its frames
 /// again.
+///
+/// While the interface is down, frames wait in the ring, and are dropped when that is full.
 ///
 /// Linux does not wake a sleeper on an AF_XDP socket whose interface goes away, nor does poll(2)
 /// say so afterwards. [`Device::prepare_to_sleep`] notices before, [`Device::receive`] after at
@@ -58,6 +62,10 @@ pub struct XdpDevice {
     quiet_receives: u32,
     /// Why the socket is dead.
     failure: Option<i32>,
+    /// The interface was down at the last kick.
+    down: bool,
+    /// Where frames are written that are dropped.
+    discarded: Box<[u8]>,
     counters: DeviceCounters,
 }
 
@@ -96,6 +104,8 @@ impl XdpDevice {
             assembly: Assembly::default(),
             quiet_receives: 0,
             failure: None,
+            down: false,
+            discarded: Box::default(),
             counters: DeviceCounters::default(),
         }
     }
@@ -162,7 +172,12 @@ impl XdpDevice {
                 return Ok(());
             }
             self.counters.system_calls += 1;
-            match self.socket.kick_transmit() {
+            let kicked = self.socket.kick_transmit();
+            // Without an interface it would be ENXIO.
+            let errno = kicked.as_ref().err().and_then(io::Error::raw_os_error);
+            self.down = errno == Some(libc::ENETDOWN);
+            match kicked {
+                _ if self.down => return Ok(()),
                 Err(error) if !may_pass(&error) => return Err(self.fail(error)),
                 _ => {}
             }
@@ -193,6 +208,15 @@ impl XdpDevice {
         self.quiet_receives = 0;
         self.counters.system_calls += 1;
         self.socket.take_error().map_err(|error| self.fail(error))
+    }
+
+    /// Room for a frame that is dropped: a ring that does not move is not waited for.
+    fn discarded_room(&mut self, bytes: u32) -> &mut [u8] {
+        self.offered = Some(Offered::Discarded);
+        if self.discarded.is_empty() {
+            self.discarded = vec![0; self.frames.frame_bytes() as usize].into_boxed_slice();
+        }
+        &mut self.discarded[..bytes as usize]
     }
 
     /// Whether the kernel would send this frame; it stops at one that it cannot.
@@ -331,6 +355,9 @@ impl Device for XdpDevice {
             self.reclaim();
         }
         let Some(&frame) = self.free.last() else {
+            if self.down {
+                return Some(self.discarded_room(bytes));
+            }
             self.counters.transmit_full += 1;
             return None;
         };
@@ -358,7 +385,7 @@ impl Device for XdpDevice {
         kicked?;
         self.send_long();
         let held = self.segmenter.as_ref().is_some_and(Segmenter::is_held);
-        Ok(held || self.socket.rings.transmit.pending() > 0)
+        Ok(held || !self.down && self.socket.rings.transmit.pending() > 0)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

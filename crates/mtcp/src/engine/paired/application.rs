@@ -1,13 +1,15 @@
 //! The application's side: it knows of each connection what the engine has told, and answers from
 //! that.
 
-use super::chunk::{CHARGE_BYTES, CHUNK_BYTES, Chunk, Chunks};
+use super::chunk::{CHARGE_BYTES, Chunks};
+use super::place::Place;
 use super::sender::Sender;
-use super::{Command, Event, Fate, WINDOW_BYTES};
-use crate::engine::{Alarm, Engine, Port};
+use super::{Command, Event, Fate};
+use crate::engine::{Alarm, Engine, Names, Port};
 use crate::spsc::Consumer;
 use mtcp_proto::{
-    ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, Shutdown, SocketId,
+    ConnectionInfo, Counters, Error, ListenOptions, Manner, Options, Readiness, Shutdown, SocketId,
+    Urgent,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -18,55 +20,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// What is known of one of the stack's sockets.
-#[derive(Default)]
-struct Place {
-    generation: u32,
-    /// It was told of, and neither closed nor aborted.
-    open: bool,
-    connections: VecDeque<SocketId>,
-    data: VecDeque<Chunk>,
-    data_bytes: usize,
-    low_water: usize,
-    /// Bytes that the stack has not taken yet.
-    unsent: usize,
-    /// The stack's readiness: whether it is connected, and what the peer has done.
-    readiness: Readiness,
-    connected: bool,
-    ended: bool,
-    send_ended: bool,
-    error: Option<Error>,
-    /// Is in the queue of news.
-    queued: bool,
-}
-
-impl Place {
-    fn over(&self) -> bool {
-        self.readiness.intersects(Readiness::CLOSED.with(Readiness::ERROR)) || self.error.is_some()
-    }
-
-    fn ready(&self) -> Readiness {
-        let mut ready =
-            Readiness(self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0));
-        let enough = self.data_bytes >= self.low_water.max(1);
-        if enough || self.ended || self.error.is_some() || !self.connections.is_empty() {
-            ready = ready.with(Readiness::READABLE);
-        }
-        let room = self.connected && self.unsent + CHUNK_BYTES <= WINDOW_BYTES;
-        if room || self.over() {
-            ready = ready.with(Readiness::WRITABLE);
-        }
-        if self.error.is_some() {
-            ready = ready.with(Readiness::ERROR);
-        }
-        // The end is told when all that came before it was.
-        if !self.ended && self.error.is_none() {
-            ready = ready.without(Readiness::CLOSED);
-        }
-        ready
-    }
-}
 
 /// The port of an application whose engine runs beside it.
 pub(crate) struct Application {
@@ -82,6 +35,8 @@ pub(crate) struct Application {
     /// The answer to the last opening.
     opened: Option<Result<SocketId, Error>>,
     lying: bool,
+    /// [`Event::Finished`] has come.
+    finished: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -105,6 +60,7 @@ impl Application {
             news: VecDeque::new(),
             opened: None,
             lying: false,
+            finished: false,
             thread: Some(thread),
         }
     }
@@ -200,60 +156,79 @@ impl Application {
     fn take_event(&mut self, event: Event) {
         let socket = match event {
             Event::Called => return,
-            Event::Opened(outcome) => {
-                // What is told of the socket from now on finds its place.
-                if let Ok(socket) = outcome {
-                    self.open(socket);
-                }
-                self.opened = Some(outcome);
+            Event::Finished => {
+                self.finished = true;
                 return;
             }
-            Event::Accepted { listener, socket } => {
-                self.open(socket).connected = true;
-                let low_water = self.place(listener).map(|place| {
-                    place.connections.push_back(socket);
-                    place.low_water
-                });
-                match low_water {
-                    Some(low_water) => self.set_low_water(socket, low_water),
-                    // Closed meanwhile: who was not accepted is reset.
-                    None => self.give_up(socket, Command::Abort { socket }),
-                }
+            Event::Opened(outcome) => {
+                // What is told of the socket from now on finds its place.
+                self.opened = Some(outcome.map(|(socket, names)| {
+                    self.open(socket).names = names;
+                    socket
+                }));
+                return;
+            }
+            Event::Accepted { listener, socket, names } => {
+                self.take_accepted(listener, socket, names);
                 listener
             }
             Event::Data { socket, chunk } => match self.place(socket) {
                 Some(place) => {
                     place.data_bytes += chunk.len();
                     place.data.push_back(chunk);
+                    place.data_arrived();
                     socket
                 }
                 None => return self.commands.send(Command::Taken { socket, chunk }),
             },
-            Event::Sent { socket, chunk } => {
-                self.chunks.give(chunk);
+            Event::Urgent { socket, urgent } => {
                 let Some(place) = self.place(socket) else { return };
-                place.unsent = place.unsent.saturating_sub(CHUNK_BYTES);
+                place.urgent = Some(urgent);
+                place.data_arrived();
                 socket
             }
-            Event::Ended { socket } => {
+            Event::Sent { socket, chunk } => {
+                let (charge, bytes) = (chunk.sending_charge(), chunk.filled());
+                self.chunks.give(chunk);
                 let Some(place) = self.place(socket) else { return };
-                place.ended = true;
+                place.unsent = place.unsent.saturating_sub(charge);
+                place.unsent_bytes = place.unsent_bytes.saturating_sub(bytes);
+                socket
+            }
+            Event::Ended { socket, by_peer } => {
+                let Some(place) = self.place(socket) else { return };
+                place.end_arrived(by_peer);
                 socket
             }
             Event::Failed { socket, error } => {
                 let Some(place) = self.place(socket) else { return };
-                place.error = Some(error);
-                place.ended = true;
+                place.error_arrived(error);
                 socket
             }
-            Event::Ready { socket, readiness } => {
+            Event::Ready { socket, readiness, established } => {
                 let Some(place) = self.place(socket) else { return };
                 place.readiness = readiness;
-                place.connected |= readiness.intersects(Readiness::WRITABLE);
+                place.connected |= established;
                 socket
             }
         };
         self.news(socket);
+    }
+
+    fn take_accepted(&mut self, listener: SocketId, socket: SocketId, names: Option<Box<Names>>) {
+        let place = self.open(socket);
+        place.connected = true;
+        place.names = names;
+        let low_water = self.place(listener).map(|place| {
+            place.connections.push_back(socket);
+            place.data_arrived();
+            place.low_water
+        });
+        match low_water {
+            Some(low_water) => self.set_low_water(socket, low_water),
+            // The listener was closed meanwhile: a connection that was not accepted is reset.
+            None => self.give_up(socket, Command::Abort { socket }),
+        }
     }
 
     fn give_up(&mut self, socket: SocketId, command: Command) {
@@ -332,6 +307,24 @@ impl Port for Application {
         timeout
     }
 
+    fn publish(&mut self) {
+        self.commands.publish();
+    }
+
+    fn look(&mut self) -> bool {
+        if self.events.is_empty() {
+            return false;
+        }
+        if std::mem::take(&mut self.lying) {
+            self.alarm.get_up(true);
+        }
+        self.take_events()
+    }
+
+    fn is_disturbed(&self) -> bool {
+        !self.lying
+    }
+
     fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
     }
@@ -363,15 +356,12 @@ impl Port for Application {
         options: &Options,
     ) -> Result<SocketId, Error> {
         let passed = without_low_water(options);
-        let socket = self.make(move |engine| {
-            let now = engine.now();
-            engine.stack().connect(now, local, remote, &passed)
-        })?;
+        let socket = self.make(move |engine| engine.connect(local, remote, &passed))?;
         self.set_low_water(socket, options.receive_low_water_bytes as usize);
         Ok(socket)
     }
 
-    fn send(&mut self, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
+    fn send_as(&mut self, socket: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {
         let place = self.place(socket).ok_or(Error::UnknownSocket)?;
         if let Some(error) = place.error.take() {
             return Err(error);
@@ -379,16 +369,24 @@ impl Port for Application {
         if place.send_ended || place.over() {
             return Err(Error::Shutdown);
         }
+        if place.is_cluttered() && !data.is_empty() {
+            // What the engine cannot take, its buffer has no room for.
+            self.call(|_| ());
+        }
         let mut sent = 0;
         while sent < data.len() {
-            let Some(place) = self.place(socket) else { break };
-            if !place.connected || place.unsent + CHUNK_BYTES > WINDOW_BYTES {
+            if !self.place(socket).is_some_and(|place| place.may_send()) {
                 break;
             }
-            place.unsent += CHUNK_BYTES;
             let mut chunk = self.chunks.take();
             sent += chunk.append(&data[sent..]);
-            self.commands.send(Command::Send { socket, chunk });
+            if let Some(place) = self.place(socket) {
+                place.unsent += chunk.sending_charge();
+                place.unsent_bytes += chunk.filled();
+            }
+            // Only the last chunk of a call ends with what its manner says.
+            let manner = if sent == data.len() { manner } else { Manner::default() };
+            self.commands.send(Command::Send { socket, chunk, manner });
         }
         if sent == 0 && !data.is_empty() { Err(Error::WouldBlock) } else { Ok(sent) }
     }
@@ -403,6 +401,7 @@ impl Port for Application {
             chunk.consume(bytes);
             taken += bytes;
             place.data_bytes -= bytes;
+            place.taken_bytes += bytes as u64;
             if chunk.len() == 0
                 && let Some(chunk) = place.data.pop_front()
             {
@@ -413,27 +412,39 @@ impl Port for Application {
         if taken > 0 || room.is_empty() {
             return Ok(taken);
         }
-        match place.error.take() {
-            Some(error) => Err(error),
-            None if place.ended => Ok(0),
-            None => Err(Error::WouldBlock),
+        match place.error {
+            Some(error) if place.ended && !place.ended_by_peer => {
+                place.error = None;
+                Err(error)
+            }
+            _ if place.ended || place.receive_ended => Ok(0),
+            _ => Err(Error::WouldBlock),
         }
     }
 
-    fn peek(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
+    fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error> {
         let place = self.place(socket).ok_or(Error::UnknownSocket)?;
-        let mut copied = 0;
+        let (mut skip, mut copied) = (offset, 0);
         for chunk in &place.data {
-            let bytes = chunk.len().min(room.len() - copied);
-            room[copied..copied + bytes].copy_from_slice(&chunk.bytes()[..bytes]);
+            let here = chunk.bytes().get(skip..).unwrap_or_default();
+            skip = skip.saturating_sub(chunk.len());
+            let bytes = here.len().min(room.len() - copied);
+            room[copied..copied + bytes].copy_from_slice(&here[..bytes]);
             copied += bytes;
         }
         match place.error {
             _ if copied > 0 || room.is_empty() => Ok(copied),
-            Some(error) => Err(error),
-            None if place.ended => Ok(0),
-            None => Err(Error::WouldBlock),
+            Some(error) if place.ended && !place.ended_by_peer => Err(error),
+            _ if place.ended || place.receive_ended => Ok(0),
+            _ => Err(Error::WouldBlock),
         }
+    }
+
+    fn names(&mut self, socket: SocketId) -> Result<Names, Error> {
+        if let Some(names) = self.place(socket).and_then(|place| place.names.as_deref()) {
+            return Ok(*names);
+        }
+        self.info(socket).map(|info| (info.local, info.remote))
     }
 
     fn receivable(&mut self, socket: SocketId) -> usize {
@@ -446,7 +457,7 @@ impl Port for Application {
             return Err(Error::NotConnected);
         }
         place.send_ended |= how != Shutdown::Receive;
-        place.ended |= how != Shutdown::Send;
+        place.receive_ended |= how != Shutdown::Send;
         self.commands.send(Command::Shutdown { socket, how });
         Ok(())
     }
@@ -469,17 +480,27 @@ impl Port for Application {
         }
     }
 
+    fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)> {
+        let place = self.places.get(socket.index as usize)?;
+        (place.generation == socket.generation).then_some((place.urgent?, place.taken_bytes))
+    }
+
+    fn was_established(&self, socket: SocketId) -> bool {
+        let place = self.places.get(socket.index as usize);
+        place.is_some_and(|place| place.generation == socket.generation && place.connected)
+    }
+
     fn take_error(&mut self, socket: SocketId) -> Option<Error> {
         self.place(socket)?.error.take()
     }
 
-    fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
+    fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)> {
         while let Some(socket) = self.news.pop_front() {
             if let Some(place) = self.place(socket) {
                 place.queued = false;
-                let ready = place.ready();
+                let (ready, arrived) = place.take_news();
                 if ready != Readiness::default() {
-                    return Some((socket, ready));
+                    return Some((socket, ready, arrived));
                 }
             }
         }
@@ -512,13 +533,17 @@ impl Port for Application {
         if let Some(place) = self.place(socket) {
             let here = place.data_bytes + place.connections.len();
             info.receive_queue = info.receive_queue.saturating_add(here as u32);
-            info.send_queue = info.send_queue.saturating_add(place.unsent as u32);
+            info.send_queue = info.send_queue.saturating_add(place.unsent_bytes as u32);
         }
         Ok(info)
     }
 
     fn unfinished(&mut self) -> usize {
-        self.call(|engine| engine.unfinished()).unwrap_or(0)
+        self.finished = false;
+        self.fate.finishing.store(true, Ordering::Release);
+        let count = self.call(|engine| engine.unfinished()).unwrap_or(0);
+        // The last one may have ended between the call and its answer, which is told only once.
+        if self.finished { 0 } else { count }
     }
 
     fn abort_all(&mut self) {

@@ -30,6 +30,16 @@ impl Chunk {
         self.end + CHARGE_BYTES
     }
 
+    /// Bytes that were put into it.
+    pub(super) fn filled(&self) -> usize {
+        self.end
+    }
+
+    /// What a chunk to be sent counts for: small ones take memory, too.
+    pub(super) fn sending_charge(&self) -> usize {
+        self.end.max(CHARGE_BYTES)
+    }
+
     /// The first so many bytes were used.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.start += bytes.min(self.len());

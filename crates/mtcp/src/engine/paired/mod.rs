@@ -8,15 +8,18 @@
 
 mod application;
 mod chunk;
+mod place;
 mod sender;
 mod server;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use self::application::Application;
 pub(crate) use self::server::start;
 
 use self::chunk::Chunk;
-use super::Engine;
-use mtcp_proto::{Error, Readiness, Shutdown, SocketId};
+use super::{Engine, Names};
+use mtcp_proto::{Error, Manner, Readiness, Shutdown, SocketId, Urgent};
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
 /// Messages that a ring holds; more wait with their sender.
@@ -37,6 +40,7 @@ enum Command {
     Send {
         socket: SocketId,
         chunk: Chunk,
+        manner: Manner,
     },
     /// Data was read: the chunk goes back, and as much may follow.
     Taken {
@@ -69,25 +73,32 @@ enum Command {
 
 /// What the application is told.
 enum Event {
-    /// A connection came in.
+    /// A connection came in. Its names come with it: who accepts asks for them.
     Accepted {
         listener: SocketId,
         socket: SocketId,
+        names: Option<Box<Names>>,
     },
     Data {
         socket: SocketId,
         chunk: Chunk,
+    },
+    /// The peer has announced an urgent byte, or it has come; told before the data.
+    Urgent {
+        socket: SocketId,
+        urgent: Urgent,
     },
     /// Data was taken by the stack: the chunk comes back.
     Sent {
         socket: SocketId,
         chunk: Chunk,
     },
-    /// No more data will come.
+    /// No more data will come; `by_peer`: because the peer has ended its direction.
     Ended {
         socket: SocketId,
+        by_peer: bool,
     },
-    /// The connection has failed, after all data that was told of.
+    /// The connection has failed. Data that came before may follow, and [`Event::Ended`].
     Failed {
         socket: SocketId,
         error: Error,
@@ -96,11 +107,14 @@ enum Event {
     Ready {
         socket: SocketId,
         readiness: Readiness,
+        established: bool,
     },
     /// The call was made.
     Called,
+    /// Nothing has anything left to do, after [`Fate::finishing`] was set.
+    Finished,
     /// A socket was made (or not), before anything is told of it.
-    Opened(Result<SocketId, Error>),
+    Opened(Result<(SocketId, Option<Box<Names>>), Error>),
 }
 
 /// What both threads look at besides the rings.
@@ -108,6 +122,9 @@ enum Event {
 struct Fate {
     /// The application has gone.
     stop: AtomicBool,
+    /// The application waits for the end of connections that it has closed, of which it is told
+    /// nothing else.
+    finishing: AtomicBool,
     /// The errno that ended the engine, or 0.
     failed: AtomicI32,
 }

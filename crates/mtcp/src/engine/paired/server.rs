@@ -4,9 +4,9 @@ use super::application::Application;
 use super::chunk::{Chunk, Chunks};
 use super::sender::Sender;
 use super::{ACCEPT_WINDOW, Command, Event, Fate, SLOTS, WINDOW_BYTES};
-use crate::engine::{Alarm, Engine, Port};
+use crate::engine::{Alarm, Engine, Names, Port};
 use crate::spsc::{Consumer, ring};
-use mtcp_proto::{Error, Readiness, SocketId};
+use mtcp_proto::{Error, Manner, Readiness, SocketId, Urgent};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -26,10 +26,12 @@ struct Place {
     listener: bool,
     /// Connections that the application was given and has not accepted.
     offered: u32,
-    to_send: VecDeque<Chunk>,
+    to_send: VecDeque<(Chunk, Manner)>,
     /// Bytes that the application has and has not read.
     given: usize,
     window: usize,
+    /// What was told of urgent data.
+    urgent: Option<Urgent>,
     /// Nothing more is read from the stack.
     ended: bool,
     /// The end of sending that waits for `to_send`.
@@ -63,7 +65,7 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
     let fate = Arc::new(Fate::default());
     let engine_alarm = Arc::clone(engine.alarm());
     let addresses = engine.addresses().to_vec();
-    let mut server = Server {
+    let server = Server {
         commands,
         events: Sender::new(event_producer, Arc::clone(&alarm)),
         chunks: Chunks::default(),
@@ -72,7 +74,11 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
         engine,
     };
     let name = format!("mtcp-{}", server.engine.core());
+    let ending = Ending { fate: Arc::clone(&fate), alarm: Arc::clone(&alarm) };
     let thread = thread::Builder::new().name(name).spawn(move || {
+        // It is dropped after the server, when nothing more can be published.
+        let _ending = ending;
+        let mut server = server;
         if let Some(Err(error)) = cpu.map(crate::start::pin) {
             tracing::warn!(cpu, %error, "the engine runs wherever the system puts it");
         }
@@ -80,6 +86,24 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
     })?;
     let sender = Sender::new(command_producer, engine_alarm);
     Ok(Application::new(sender, events, alarm, fate, addresses, thread))
+}
+
+/// Tells the application that the engine has ended, also by a panic: one that sleeps must see it.
+struct Ending {
+    fate: Arc<Fate>,
+    alarm: Arc<Alarm>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let failed = &self.fate.failed;
+        let unknown =
+            failed.compare_exchange(0, libc::ENETDOWN, Ordering::AcqRel, Ordering::Acquire);
+        if unknown.is_ok() && thread::panicking() {
+            tracing::error!("the engine has panicked: its sockets fail with ENETDOWN");
+        }
+        self.alarm.force();
+    }
 }
 
 impl Server {
@@ -93,12 +117,6 @@ impl Server {
             }
         }
         self.events.publish();
-        // An application that sleeps must see what has become of the engine.
-        self.fate
-            .failed
-            .compare_exchange(0, libc::ENETDOWN, Ordering::AcqRel, Ordering::Acquire)
-            .ok();
-        self.events.alarm().force();
     }
 
     fn turn(&mut self) -> io::Result<()> {
@@ -110,6 +128,10 @@ impl Server {
         }
         busy |= self.obey();
         self.engine.transmit()?;
+        if self.fate.finishing.load(Ordering::Acquire) && self.engine.unfinished() == 0 {
+            self.fate.finishing.store(false, Ordering::Relaxed);
+            self.events.send(Event::Finished);
+        }
         self.events.publish();
         if busy {
             return Ok(());
@@ -129,7 +151,7 @@ impl Server {
             let Some(Some(command)) = self.commands.read(Option::take) else { break };
             any = true;
             match command {
-                Command::Send { socket, chunk } => self.send(socket, chunk),
+                Command::Send { socket, chunk, manner } => self.send(socket, chunk, manner),
                 Command::Taken { socket, chunk } => self.taken(socket, chunk),
                 Command::Accepted { listener } => {
                     if let Some(place) = self.place(listener) {
@@ -139,11 +161,7 @@ impl Server {
                 }
                 Command::Shutdown { socket, how } => self.end(socket, End::Shutdown(how)),
                 Command::Close { socket } => self.end(socket, End::Close),
-                Command::Abort { socket } => {
-                    self.forget(socket);
-                    let now = self.engine.now();
-                    self.engine.stack().abort(now, socket);
-                }
+                Command::Abort { socket } => self.abort(socket),
                 Command::Window { socket, bytes } => {
                     if let Some(place) = self.open(socket) {
                         place.window = bytes.max(WINDOW_BYTES);
@@ -156,7 +174,8 @@ impl Server {
                 }
                 Command::Open(opening) => {
                     let outcome = opening(&mut self.engine);
-                    self.events.send(Event::Opened(outcome));
+                    let opened = outcome.map(|socket| (socket, self.names(socket)));
+                    self.events.send(Event::Opened(opened));
                 }
             }
         }
@@ -196,14 +215,14 @@ impl Server {
     fn forget(&mut self, socket: SocketId) {
         let Some(place) = self.place(socket) else { return };
         let place = std::mem::take(place);
-        for chunk in place.to_send {
+        for (chunk, _) in place.to_send {
             self.events.send(Event::Sent { socket, chunk });
         }
     }
 
-    fn send(&mut self, socket: SocketId, chunk: Chunk) {
+    fn send(&mut self, socket: SocketId, chunk: Chunk, manner: Manner) {
         match self.open(socket) {
-            Some(place) => place.to_send.push_back(chunk),
+            Some(place) => place.to_send.push_back((chunk, manner)),
             None => self.events.send(Event::Sent { socket, chunk }),
         }
         self.flush(socket);
@@ -214,12 +233,12 @@ impl Server {
         loop {
             let now = self.engine.now();
             let Some(place) = self.place(socket) else { return };
-            let Some(mut chunk) = place.to_send.pop_front() else { break };
-            match self.engine.stack().send(now, socket, chunk.bytes()) {
+            let Some((mut chunk, manner)) = place.to_send.pop_front() else { break };
+            match self.engine.stack().send_as(now, socket, chunk.bytes(), manner) {
                 Ok(bytes) => chunk.consume(bytes),
                 Err(Error::WouldBlock) => {
                     if let Some(place) = self.place(socket) {
-                        place.to_send.push_front(chunk);
+                        place.to_send.push_front((chunk, manner));
                     }
                     return;
                 }
@@ -228,7 +247,7 @@ impl Server {
             }
             if chunk.len() > 0 {
                 if let Some(place) = self.place(socket) {
-                    place.to_send.push_front(chunk);
+                    place.to_send.push_front((chunk, manner));
                 }
                 continue;
             }
@@ -243,7 +262,7 @@ impl Server {
             }
             Some(End::Close) => {
                 self.forget(socket);
-                self.engine.stack().close(now, socket);
+                self.engine.close(socket);
             }
             None => {}
         }
@@ -256,8 +275,26 @@ impl Server {
             let _ = self.engine.stack().shutdown(now, socket, mtcp_proto::Shutdown::Receive);
             return self.give(socket);
         }
+        // What the application took has come back before: the rest, of which it did not know, is
+        // unread data.
+        if matches!(end, End::Close) && place.given > 0 {
+            return self.abort(socket);
+        }
         place.end = Some(end);
         self.flush(socket);
+    }
+
+    fn abort(&mut self, socket: SocketId) {
+        self.forget(socket);
+        self.engine.abort(socket);
+    }
+
+    /// Data that comes after a close is taken by none (RFC 2525, section 2.17), also as long as the
+    /// end waits for what is to be sent before it.
+    fn reset_if_unread(&mut self, socket: SocketId) {
+        if self.engine.stack().info(socket).is_ok_and(|info| info.receive_queue > 0) {
+            self.abort(socket);
+        }
     }
 
     fn taken(&mut self, socket: SocketId, chunk: Chunk) {
@@ -274,7 +311,7 @@ impl Server {
         if place.listener {
             return self.offer(socket);
         }
-        self.events.send(Event::Ready { socket, readiness });
+        self.ready(socket);
         if readiness.intersects(Readiness::WRITABLE) {
             self.flush(socket);
         }
@@ -282,16 +319,33 @@ impl Server {
     }
 
     fn ready(&mut self, socket: SocketId) {
-        if let Ok(readiness) = self.engine.stack().readiness(socket) {
-            self.events.send(Event::Ready { socket, readiness });
+        let stack = self.engine.stack();
+        let Ok(readiness) = stack.readiness(socket) else { return };
+        let established = stack.was_established(socket);
+        // Whoever sends is told at once; whoever receives, after the data.
+        let error = stack.take_error(socket);
+        self.events.send(Event::Ready { socket, readiness, established });
+        if let Some(error) = error {
+            self.events.send(Event::Failed { socket, error });
         }
+        if let Some((urgent, _)) = self.engine.stack().urgent(socket)
+            && let Some(place) = self.open(socket)
+            && place.urgent.replace(urgent) != Some(urgent)
+        {
+            self.events.send(Event::Urgent { socket, urgent });
+        }
+    }
+
+    fn names(&mut self, socket: SocketId) -> Option<Box<Names>> {
+        self.engine.stack().info(socket).ok().map(|info| Box::new((info.local, info.remote)))
     }
 
     /// Offers connections to the application.
     fn offer(&mut self, listener: SocketId) {
         while self.open(listener).is_some_and(|place| place.offered < ACCEPT_WINDOW) {
             let Ok(socket) = self.engine.stack().accept(listener) else { return };
-            self.events.send(Event::Accepted { listener, socket });
+            let names = self.names(socket);
+            self.events.send(Event::Accepted { listener, socket, names });
             if let Some(place) = self.place(listener) {
                 place.offered += 1;
             }
@@ -310,37 +364,34 @@ impl Server {
             if place.listener || place.ended || place.given >= place.window {
                 return;
             }
+            if matches!(place.end, Some(End::Close)) {
+                return self.reset_if_unread(socket);
+            }
             let mut chunk = self.chunks.take();
             let stack = self.engine.stack();
             let outcome = chunk.fill(|room| stack.receive(now, socket, room));
-            let charge = chunk.charge();
+            let charge = if matches!(outcome, Ok(1..)) { chunk.charge() } else { 0 };
+            let over = stack.readiness(socket).unwrap_or(Readiness::CLOSED);
+            let by_peer = stack.has_peer_ended(socket);
             let (ended, event) = match outcome {
-                Err(Error::WouldBlock | Error::NotConnected) => {
+                Ok(1..) => (false, Event::Data { socket, chunk }),
+                // After a shutdown of receiving, data may still come.
+                Ok(0) if over.intersects(Readiness::PEER_CLOSED.with(Readiness::CLOSED)) => {
                     self.chunks.give(chunk);
-                    return self.fail(socket);
+                    (true, Event::Ended { socket, by_peer })
                 }
-                Ok(0) => (true, Event::Ended { socket }),
-                Ok(_) => (false, Event::Data { socket, chunk }),
-                Err(error) => (true, Event::Failed { socket, error }),
+                Ok(0) | Err(Error::WouldBlock | Error::NotConnected) => {
+                    return self.chunks.give(chunk);
+                }
+                Err(error) => {
+                    self.chunks.give(chunk);
+                    (false, Event::Failed { socket, error })
+                }
             };
             self.events.send(event);
             if let Some(place) = self.place(socket) {
                 place.ended = ended;
                 place.given += charge;
-            }
-        }
-    }
-
-    /// Tells of a failure that no data waits in front of.
-    fn fail(&mut self, socket: SocketId) {
-        let failed = self.engine.stack().readiness(socket);
-        if !failed.is_ok_and(|readiness| readiness.intersects(Readiness::ERROR)) {
-            return;
-        }
-        if let Some(error) = self.engine.stack().take_error(socket) {
-            self.events.send(Event::Failed { socket, error });
-            if let Some(place) = self.place(socket) {
-                place.ended = true;
             }
         }
     }

@@ -105,7 +105,6 @@ static void vectors_and_questions(void) {
     struct msghdr message = {.msg_iov = out, .msg_iovlen = 1, .msg_control = control,
                              .msg_controllen = sizeof control};
     CHECK(sendmsg(fd, &message, 0) == -1 && errno == EOPNOTSUPP);
-    CHECK(fdopen(fd, "r") == NULL && errno == EOPNOTSUPP);
     CHECK(splice(fd, NULL, 1, NULL, 1, 0) == -1 && errno == EINVAL);
     FILE *file = tmpfile();
     fputs("from a file", file);

@@ -1,0 +1,90 @@
+//! Recognizes the documented limits of a user-level stack.
+
+use crate::known::fails;
+use crate::model::{Kind, Model};
+use crate::plan::Plan;
+use crate::protocol::{Answer, Reply};
+use crate::rules::Rule;
+use crate::script::{TCP_STATE, Verb};
+
+/// Events that tell of a connection that is over.
+const OVER: i64 = (libc::POLLERR | libc::POLLHUP) as i64;
+
+/// The rule that explains a difference, if there is one; the process `tested` is on the stack.
+pub(crate) fn explain(
+    model: &Model,
+    tested: usize,
+    plan: &Plan,
+    expected: &Reply,
+    actual: &Reply,
+) -> Option<Rule> {
+    if plan.op.process != tested && is_survivors(model, plan, actual) {
+        return Some(Rule::StackSurvivor);
+    }
+    let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return None };
+    if plan.op.process == tested && is_twin(model, plan, wanted, found) {
+        return Some(Rule::StackEpollTwins);
+    }
+    if plan.op.process == tested {
+        return is_other_number(plan, wanted, found).then_some(Rule::StackDescriptors);
+    }
+    is_without_stack(model, plan, wanted, found).then_some(Rule::StackEnded)
+}
+
+/// Whether a peer of a killed process has accepted a connection that the script has not made.
+fn is_survivors(model: &Model, plan: &Plan, actual: &Reply) -> bool {
+    let Some(slot) = model.slot(plan.op.process, plan.op.slot) else { return false };
+    let is_unknown =
+        matches!(&model.open(slot).kind, Kind::Listener { queue, .. } if queue.is_empty());
+    let has_come = matches!(actual, Reply::Done(answer) if answer.result >= 0);
+    let was_killed = model.connections.iter().any(|of| of.lacks_stack && of.killed != [false; 2]);
+    plan.op.verb == Verb::Accept && is_unknown && has_come && was_killed
+}
+
+/// Whether an epoll set has the socket by another number, or is asked by one that it does not have.
+fn is_twin(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
+    let own =
+        |file: &usize| model.places(*file).iter().filter(|at| at.0 == plan.op.process).count();
+    let has_twins = plan.files.iter().any(|file| own(file) > 1);
+    match plan.op.verb {
+        Verb::EpollAdd => has_twins && wanted.result == 0 && fails(found, libc::EEXIST),
+        Verb::EpollModify | Verb::EpollDelete => {
+            has_twins && fails(wanted, libc::ENOENT) && found.result == 0
+        }
+        _ => false,
+    }
+}
+
+/// Whether both got a descriptor, the one on the stack a higher one.
+fn is_other_number(plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
+    let makes = [Verb::Socket, Verb::Accept, Verb::Duplicate, Verb::EpollCreate];
+    let name = |answer: &Answer| (answer.more.first().copied(), answer.more.get(2).copied());
+    makes.contains(&plan.op.verb)
+        && name(wanted) == name(found)
+        && (0..found.result).contains(&wanted.result)
+}
+
+/// Whether the peer was told of a reset after the end of the stack, or a write did not meet one.
+fn is_without_stack(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
+    let lacks = |file: usize| {
+        model.end(file).is_some_and(|(connection, _)| model.connections[connection].lacks_stack)
+    };
+    if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) {
+        let (wanted, found) = (model.events(plan, wanted), model.events(plan, found));
+        let is_reset = |(file, events): &(usize, i64)| lacks(*file) && events & OVER != 0;
+        let is_same = |(file, events): &(usize, i64)| wanted.contains(&(*file, *events));
+        return found.iter().all(|one| is_same(one) || is_reset(one));
+    }
+    if !plan.end.is_some_and(|(connection, _)| model.connections[connection].lacks_stack) {
+        return false;
+    }
+    let is_broken = |answer: &Answer| {
+        [libc::ECONNRESET, libc::EPIPE, libc::ENOTCONN].iter().any(|errno| fails(answer, *errno))
+    };
+    match plan.op.verb {
+        Verb::Write => is_broken(found) || (is_broken(wanted) && found.result >= 0),
+        Verb::Read | Verb::Shutdown | Verb::Name => is_broken(found),
+        Verb::GetOption => plan.op.a == 0 || plan.op.a == TCP_STATE,
+        _ => false,
+    }
+}

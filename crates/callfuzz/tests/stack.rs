@@ -1,0 +1,102 @@
+//! Processes on the user-level stack: scripts that once failed, cases of fixed seeds, and the
+//! documented limits. Needs network namespaces and TAP devices, as root has them.
+//!
+//! One test, because the processes of two at once would disturb the reference.
+
+use callfuzz::{Campaign, Rule, Script, Way};
+use fuzzkit::{Limit, RuleSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The first of the generated cases' seeds, and how many cases there are.
+const SEED: u64 = 19;
+const CASES: u64 = 20;
+/// They take a few seconds; this is for a machine that is busy.
+const TIME_MAX: Duration = Duration::from_secs(240);
+
+/// Scripts that once failed with a fault of the stack or of its library.
+const MENDED: &[&str] = &[
+    // MSG_TRUNC, which counts and discards, was refused: data, nothing, and an end.
+    "seed 1; family 4; links blocking; write 0 0 500 0; read 1 0 400 129; read 1 0 50 161; \
+     read 1 0 900 132; read 1 0 10 145; shutdown 0 0 1 0; read 1 0 10 129",
+    "seed 1; family 4; links blocking; read 0 0 300 196; write 1 0 100 0; write 1 0 250 0; \
+     read 0 0 90 1",
+    // At the exit of a process, what had come and was unread did not make a reset.
+    "seed 1; family 4; links blocking; write 1 0 635 84; exit 0 0 0 0",
+    "seed 1; family 4; links blocking; write 0 0 35 0; read 0 0 100 0; exit 1 0 0 0",
+    // recvmsg of an urgent byte without room for it.
+    "seed 1; family 4; links nonblocking; write 1 0 1 145; read 0 0 0 260",
+    // A shutdown of what is over was no edge.
+    "seed 1; family 4; links nonblocking; epoll-create 1 5 0 0; shutdown 1 0 1 0; \
+     shutdown 0 0 1 0; epoll-add 1 5 0 2147483652; epoll-wait 1 5 0 0; shutdown 1 0 1 0; \
+     epoll-wait 1 5 0 0",
+    // A signal did not end a wait in an epoll that had just become the stack's, too.
+    "seed 1; family 4; links nonblocking; epoll-create 1 5 0 0; epoll-wait 1 5 1 0; \
+     epoll-modify 1 5 0 2147483653",
+    // A duplicated socket stayed the kernel's.
+    "seed 1; family 4; links nonblocking; socket 0 3 0 0; duplicate 0 3 1 0; bind 0 3 0 0",
+    // A read of no bytes that waited took the error.
+    "seed 1; family 4; links blocking; write 0 0 8 17; read 0 0 0 1; close 1 0 0 0; \
+     write 0 0 345 36",
+    // After an attempt to connect that had failed, bind was refused.
+    "seed 1; family 4; links; socket 0 2 1 0; connect 0 2 17 0; bind 0 2 0 0",
+];
+
+/// Documented limits: the rule and a script that meets it.
+const LIMITS: &[(&str, &str)] = &[
+    ("StackDescriptors", "seed 1; family 4; links blocking; socket 0 2 0 0; socket 1 2 0 0"),
+    (
+        "StackEpollTwins",
+        "seed 1; family 4; links blocking; epoll-create 0 5 0 0; epoll-add 0 5 0 4; \
+         duplicate 0 0 1 0; epoll-add 0 5 1 5",
+    ),
+    (
+        "StackEnded",
+        "seed 1; family 4; links nonblocking; write 0 0 27 20; exit 0 0 0 0; shutdown 1 0 2 0",
+    ),
+];
+
+/// Builds the library and its program into this test's target directory.
+fn way() -> Way {
+    let own = std::env::current_exe().unwrap();
+    let profile = own.ancestors().nth(2).unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--locked", "--package", "mtcp-preload", "--package", "mtcp"]);
+    cargo.arg("--target-dir").arg(profile.parent().unwrap());
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let output = cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR"))).output().unwrap();
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{cargo:?}: {complaints}");
+    let (launcher, library) = (profile.join("mtcp"), profile.join("libmtcp_preload.so"));
+    Way::Mtcp { launcher, library, tested: 0 }
+}
+
+fn campaign(way: &Way, shrinks: bool) -> Campaign {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_callfuzz"));
+    Campaign::new(program, way.clone(), shrinks).unwrap()
+}
+
+#[test]
+fn a_process_on_the_stack_does_the_same_as_on_the_kernel() {
+    let way = way();
+    for (rule, text) in LIMITS {
+        let mut campaign = campaign(&way, false);
+        campaign.run_script(&text.parse::<Script>().unwrap());
+        let report = campaign.report();
+        assert!(report.findings.is_empty(), "{text}: {:?}", campaign.kinds());
+        let known = Rule::ALL.iter().find(|known| known.text().0 == *rule).unwrap();
+        assert!(report.rules.count(*known) > 0, "{rule} was not used: {text}");
+    }
+    let mut campaign = campaign(&way, true);
+    for text in MENDED {
+        campaign.run_script(&text.parse::<Script>().unwrap());
+    }
+    campaign.run_seeds(SEED, Limit { time: TIME_MAX, cases: CASES, findings: 3 });
+    let report = campaign.report();
+    report.findings.iter().for_each(|finding| finding.print("callfuzz --way mtcp"));
+    assert!(report.findings.is_empty(), "{} kinds of failures", report.findings.len());
+    assert_eq!(report.cases, CASES + MENDED.len() as u64, "not within time");
+}

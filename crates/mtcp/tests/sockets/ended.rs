@@ -1,0 +1,171 @@
+//! The end of an engine's thread: a panic in it fails the calls of the application, and none of
+//! them waits for it.
+
+use crate::pair::{address, config};
+use mtcp::config::Mode;
+use mtcp::device::memory::{MemoryDevice, MemoryOptions};
+use mtcp::device::{Capabilities, Device, DeviceCounters, Received, Transmit};
+use mtcp::{
+    Context, Descriptor, EpollControl, EpollEvent, Events, Family, Mtcp, OptionName, SocketOption,
+};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// A call that takes so long waits for ever.
+const HANG: Duration = Duration::from_secs(30);
+
+/// A device that panics when it is told to, in the thread that calls it.
+struct Fatal(MemoryDevice, Arc<AtomicBool>);
+
+impl Device for Fatal {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn hardware_address(&self) -> Option<[u8; 6]> {
+        self.0.hardware_address()
+    }
+
+    fn receive(
+        &mut self,
+        limit: usize,
+        take: &mut dyn FnMut(&[u8], Received),
+    ) -> io::Result<usize> {
+        assert!(!self.1.load(Ordering::Relaxed), "the end that the test wants");
+        self.0.receive(limit, take)
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        self.0.room(bytes)
+    }
+
+    fn commit(&mut self, frame: Transmit) {
+        self.0.commit(frame);
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        self.0.flush()
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.descriptor()
+    }
+
+    fn prepare_to_sleep(&mut self) -> bool {
+        self.0.prepare_to_sleep()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+/// A server with one connection and its client, whose engine is still well.
+struct Victim {
+    client: Context,
+    socket: Descriptor,
+    fatal: Arc<AtomicBool>,
+    _server: Context,
+}
+
+impl Victim {
+    fn new() -> Victim {
+        let fatal = Arc::new(AtomicBool::new(false));
+        let (near, far) = MemoryDevice::pair(MemoryOptions::default()).expect("devices");
+        let start = |address, device| {
+            let mtcp = Mtcp::with_devices(config(address, Mode::Paired), vec![device]);
+            mtcp.expect("a stack").context(0).expect("it is free")
+        };
+        let mut server = start("10.0.0.1", Box::new(far));
+        let mut client = start("10.0.0.2", Box::new(Fatal(near, Arc::clone(&fatal))));
+        let listener = server.socket(Family::V4).expect("a socket");
+        server.bind(listener, address(80)).expect("a free port");
+        server.listen(listener, 8).expect("to listen");
+        let socket = client.socket(Family::V4).expect("a socket");
+        client.connect(socket, address(80)).expect("the server listens");
+        Victim { client, socket, fatal, _server: server }
+    }
+
+    /// Does something while the engine ends; what came of it.
+    fn ends_during<T>(mut self, call: impl FnOnce(&mut Context, Descriptor) -> T) -> T {
+        // The peer's packet gets the engine to look at its device.
+        self.fatal.store(true, Ordering::Relaxed);
+        self.client.write(self.socket, b"something to do").expect("room");
+        call(&mut self.client, self.socket)
+    }
+}
+
+/// Runs each call on a victim of its own, in a thread that is watched.
+fn each_fails<T: std::fmt::Debug + Send + 'static>(
+    what: &str,
+    call: fn(&mut Context, Descriptor) -> io::Result<T>,
+) {
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        let outcome = Victim::new().ends_during(call);
+        done.send(outcome.map_err(|error| error.raw_os_error())).expect("the test waits");
+    });
+    let outcome = is_done.recv_timeout(HANG).unwrap_or_else(|_| panic!("{what} hangs"));
+    let errno = outcome.expect_err(what).expect("the errno of a call");
+    assert!([libc::ENETDOWN, libc::ECONNABORTED].contains(&errno), "{what}: errno {errno}");
+}
+
+fn dial(client: &mut Context) -> io::Result<()> {
+    let socket = client.socket(Family::V4)?;
+    client.connect(socket, address(80))
+}
+
+#[test]
+fn calls_that_wait_fail_when_the_engine_has_ended() {
+    each_fails("read", |client, socket| client.read(socket, &mut [0; 8]));
+    each_fails("connect", |client, _| dial(client));
+    each_fails("accept", |client, _| {
+        let listener = client.socket(Family::V4)?;
+        client.bind(listener, "10.0.0.2:81".parse().expect("an address"))?;
+        client.listen(listener, 8)?;
+        client.accept(listener)
+    });
+    each_fails("epoll_wait", |client, socket| {
+        let epoll = client.epoll_create()?;
+        client.epoll_ctl(epoll, socket, EpollControl::Add(EpollEvent::of(socket, Events::IN)))?;
+        client.epoll_wait(epoll, &mut [EpollEvent::default(); 4], None)
+    });
+    each_fails("write", |client, socket| -> io::Result<()> {
+        loop {
+            client.write(socket, &[0; 1 << 16])?;
+        }
+    });
+    each_fails("turn", |client, _| -> io::Result<()> {
+        loop {
+            client.turn()?;
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn no_call_waits_for_an_engine_that_has_ended() {
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        let failed = Victim::new().ends_during(|client, socket| {
+            let linger = SocketOption::Linger(Some(Duration::from_secs(600)));
+            client.set_option(socket, linger).expect("it is connected");
+            client.read(socket, &mut [0; 8]).expect_err("the engine has ended");
+            let dialled = dial(client).is_err();
+            // What they give does not matter, but that they end; the context does so, too.
+            let _ = client.getsockname(socket);
+            let _ = client.option(socket, OptionName::NoDelay);
+            let _ = client.set_option(socket, SocketOption::NoDelay(true));
+            let _ = client.shutdown(socket, std::net::Shutdown::Write);
+            let _ = (client.counters(), client.close(socket));
+            dialled
+        });
+        done.send(failed).expect("the test waits");
+    });
+    let failed = is_done.recv_timeout(HANG).expect("a call hangs");
+    assert!(failed, "a connect succeeds");
+}

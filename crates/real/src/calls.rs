@@ -1,0 +1,121 @@
+//! System calls by number (syscall(2)) that a preload library answers as its function of that name.
+
+/// Looks a number up in a list of `SYS_name = function [types of its arguments];` and calls the
+/// function with the arguments of syscall(2); `None` if the number is not in the list.
+#[macro_export]
+macro_rules! calls {
+    ($number:ident, $arguments:ident: $($system:ident = $function:path [$($kind:ty),*];)*) => {
+        match $number {
+            $(::libc::$system => {
+                let mut next = $arguments.iter().copied();
+                // SAFETY: the arguments are the application's, in the order of the kernel's call,
+                // which is that of the function.
+                Some(unsafe {
+                    $function($(next.next().unwrap_or(0) as $kind),*)
+                } as ::core::ffi::c_long)
+            })*
+            _ => None,
+        }
+    };
+}
+
+/// What the function of the C library gives that stands for a system call on descriptors; `None`
+/// if the number is none of these. Modules `fd`, `messages`, `options`, `readiness`, `sockets` and
+/// `transfers` with the functions must be in scope.
+#[macro_export]
+macro_rules! calls_on_descriptors {
+    ($number:ident, $arguments:ident) => {{
+        use ::core::ffi::{c_int, c_uint, c_void};
+        use ::libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd};
+        use ::libc::{sigset_t, sockaddr, socklen_t, timespec, timeval};
+        #[cfg(target_arch = "x86_64")]
+        let old = $crate::calls! { $number, $arguments:
+            SYS_dup2 = fd::dup2 [c_int, c_int];
+            SYS_poll = readiness::poll [*mut pollfd, nfds_t, c_int];
+            SYS_select = readiness::select [c_int, *mut fd_set, *mut fd_set, *mut fd_set,
+                *mut timeval];
+            SYS_epoll_wait = readiness::epoll_wait [c_int, *mut epoll_event, c_int, c_int];
+            SYS_epoll_create = readiness::epoll_create [c_int];
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let old = None;
+        old.or_else(|| {
+            $crate::calls! { $number, $arguments:
+                SYS_close = fd::close [c_int];
+                SYS_close_range = fd::close_range [c_uint, c_uint, c_int];
+                SYS_dup = fd::dup [c_int];
+                SYS_dup3 = fd::dup3 [c_int, c_int, c_int];
+                SYS_fcntl = fd::fcntl [c_int, c_int, usize];
+                SYS_socket = sockets::socket [c_int, c_int, c_int];
+                SYS_listen = sockets::listen [c_int, c_int];
+                SYS_connect = sockets::connect [c_int, *mut sockaddr, socklen_t];
+                SYS_accept = sockets::accept [c_int, *mut sockaddr, *mut socklen_t];
+                SYS_accept4 = sockets::accept4 [c_int, *mut sockaddr, *mut socklen_t, c_int];
+                SYS_shutdown = sockets::shutdown [c_int, c_int];
+                SYS_read = transfers::read [c_int, *mut c_void, usize];
+                SYS_write = transfers::write [c_int, *mut c_void, usize];
+                SYS_readv = transfers::readv [c_int, *const iovec, c_int];
+                SYS_writev = transfers::writev [c_int, *const iovec, c_int];
+                SYS_recvfrom = transfers::recvfrom [c_int, *mut c_void, usize, c_int,
+                    *mut sockaddr, *mut socklen_t];
+                SYS_sendto = transfers::sendto [c_int, *mut c_void, usize, c_int, *mut sockaddr,
+                    socklen_t];
+                SYS_sendfile = transfers::sendfile [c_int, c_int, *mut off_t, usize];
+                SYS_recvmsg = messages::recvmsg [c_int, *mut msghdr, c_int];
+                SYS_sendmsg = messages::sendmsg [c_int, *mut msghdr, c_int];
+                SYS_recvmmsg = messages::recvmmsg [c_int, *mut mmsghdr, c_uint, c_int,
+                    *mut timespec];
+                SYS_sendmmsg = messages::sendmmsg [c_int, *mut mmsghdr, c_uint, c_int];
+                SYS_ioctl = options::ioctl [c_int, usize, usize];
+                SYS_setsockopt = options::setsockopt [c_int, c_int, c_int, *mut c_void, socklen_t];
+                SYS_getsockopt = options::getsockopt [c_int, c_int, c_int, *mut c_void,
+                    *mut socklen_t];
+                SYS_ppoll = readiness::ppoll [*mut pollfd, nfds_t, *const timespec,
+                    *const sigset_t];
+                SYS_epoll_create1 = readiness::epoll_create1 [c_int];
+                SYS_epoll_ctl = readiness::epoll_ctl [c_int, c_int, c_int, *mut epoll_event];
+                SYS_epoll_pwait = readiness::epoll_pwait [c_int, *mut epoll_event, c_int, c_int,
+                    *const sigset_t];
+                SYS_epoll_pwait2 = readiness::epoll_pwait2 [c_int, *mut epoll_event, c_int,
+                    *const timespec, *const sigset_t];
+            }
+        })
+    }};
+}
+
+/// Defines the functions of liburing that make a ring. What `$before` gives is their result; if
+/// that is `None`, they call the next definition.
+#[macro_export]
+macro_rules! liburing_functions {
+    ($before:ident) => {
+        $crate::liburing_functions! { $before:
+            io_uring_queue_init = c"io_uring_queue_init"
+                (entries: core::ffi::c_uint, ring: *mut core::ffi::c_void,
+                 flags: core::ffi::c_uint);
+            io_uring_queue_init_params = c"io_uring_queue_init_params"
+                (entries: core::ffi::c_uint, ring: *mut core::ffi::c_void,
+                 parameters: *mut core::ffi::c_void);
+            io_uring_queue_init_mem = c"io_uring_queue_init_mem"
+                (entries: core::ffi::c_uint, ring: *mut core::ffi::c_void,
+                 parameters: *mut core::ffi::c_void, memory: *mut core::ffi::c_void, size: usize);
+            io_uring_setup = c"io_uring_setup"
+                (entries: core::ffi::c_uint, parameters: *mut core::ffi::c_void);
+        }
+    };
+    ($before:ident: $($name:ident = $symbol:literal ($($argument:ident: $kind:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> core::ffi::c_int {
+            static NEXT: $crate::Symbol = $crate::Symbol::new($symbol);
+            if let Some(result) = $before() {
+                return result;
+            }
+            // SAFETY: liburing defines this name with this signature, or a function that fails
+            // stands for it; the arguments are the application's.
+            unsafe {
+                let next: unsafe extern "C" fn($($kind),*) -> core::ffi::c_int =
+                    core::mem::transmute(NEXT.address());
+                next($($argument),*)
+            }
+        }
+    )*};
+}
