@@ -11,7 +11,7 @@ use super::link::{Descriptors, Link, Received};
 use super::mailbox::{Mail, Mailbox, Permit};
 use super::message::Message;
 use super::moves::{Action, Moves, PEER_GONE, Rules};
-use super::remote;
+use super::remote::{self, Reached};
 use crate::agent::{Agent, Place};
 use crate::flow::Reporter;
 use crate::kind::Kind;
@@ -397,14 +397,14 @@ impl Driver {
     }
 
     /// The connection of a path between hosts is there, or will never be.
-    fn reached(&mut self, epoch: u32, outcome: Result<OwnedFd, String>) {
+    fn reached(&mut self, epoch: u32, outcome: Result<Reached, String>) {
         let Some(kind) = self.prepared_kind(epoch) else { return };
         let outcome = match outcome {
-            Ok(socket) if kind == Kind::Tls => {
+            Ok(Reached { socket, .. }) if kind == Kind::Tls => {
                 self.protect(epoch, socket);
                 Ok(())
             }
-            Ok(socket) => transport::stream::from_socket(socket, kind)
+            Ok(Reached { socket, joins }) => transport::stream::from_reached(socket, kind, joins)
                 .map_err(|error| error.to_string())
                 .and_then(|transport| self.finish(epoch, transport)),
             Err(why) => Err(why),

@@ -19,10 +19,18 @@ const TOKEN_BYTES: usize = 32;
 /// The most connections of strangers that are listened to at a time.
 const GREETINGS_MAX: u32 = 8;
 
-type Outcome = Result<OwnedFd, String>;
+type Outcome = Result<Reached, String>;
+
+/// The connection of a path.
+pub(super) struct Reached {
+    pub(super) socket: OwnedFd,
+    /// Where the peer's kernel joins further paths to it, which is refused without a listener: RFC
+    /// 8684, 3.2. Only of Multipath TCP.
+    pub(super) joins: Option<Arc<Socket>>,
+}
 
 /// Where the connection goes.
-type Reached = Box<dyn FnOnce(Outcome) + Send>;
+type Taker = Box<dyn FnOnce(Outcome) + Send>;
 
 /// A listener for one path; dropping this ends it.
 pub(super) struct Listening {
@@ -89,7 +97,8 @@ pub(super) fn listen(
         reached: Arc::new(reached),
     };
     let agent = Agent::get().map_err(|error| error.to_string())?;
-    visitors.watch(agent, Box::new(Doorman { listener, visitors: visitors.clone() }));
+    let listener = Arc::new(listener);
+    visitors.watch(agent, Box::new(Doorman { listener, kind, visitors: visitors.clone() }));
     Ok(Listening { port, token, visitors })
 }
 
@@ -134,7 +143,8 @@ impl Visitors {
 }
 
 struct Doorman {
-    listener: Socket,
+    listener: Arc<Socket>,
+    kind: Kind,
     visitors: Visitors,
 }
 
@@ -172,7 +182,8 @@ impl Watched for Doorman {
             && let Ok(agent) = Agent::get()
         {
             let visitors = self.visitors.clone();
-            let greeting = Greeting { socket: Some(socket), visitors, said: Vec::new() };
+            let joins = (self.kind == Kind::Mptcp).then(|| Arc::clone(&self.listener));
+            let greeting = Greeting { socket: Some(socket), joins, visitors, said: Vec::new() };
             self.visitors.watch(agent, Box::new(greeting));
         } else {
             self.visitors.greetings.fetch_sub(1, Ordering::Relaxed);
@@ -184,6 +195,7 @@ impl Watched for Doorman {
 /// A connection that has not shown its token yet.
 struct Greeting {
     socket: Option<Socket>,
+    joins: Option<Arc<Socket>>,
     visitors: Visitors,
     said: Vec<u8>,
 }
@@ -222,7 +234,8 @@ impl Watched for Greeting {
             && let Some(socket) = self.socket.take()
         {
             self.visitors.have_changed();
-            (self.visitors.reached)(Ok(socket.into()));
+            let joins = self.joins.take();
+            (self.visitors.reached)(Ok(Reached { socket: socket.into(), joins }));
         }
         Keep::Not
     }
@@ -257,14 +270,14 @@ pub(super) fn connect(
     }
     let deadline = Instant::now() + timeout;
     let agent = Agent::get().map_err(|error| error.to_string())?;
-    let reached: Reached = Box::new(reached);
+    let reached: Taker = Box::new(reached);
     agent.watch(Box::new(Visit { rest: Some((socket, reached)), token, deadline }));
     Ok(())
 }
 
 /// A connection to the leader that is being made.
 struct Visit {
-    rest: Option<(Socket, Reached)>,
+    rest: Option<(Socket, Taker)>,
     token: String,
     deadline: Instant,
 }
@@ -290,7 +303,7 @@ impl Watched for Visit {
             Err(failed("connect beside the control link")(error))
         } else {
             match send_some(socket.as_fd(), self.token.as_bytes()) {
-                Ok(TOKEN_BYTES) => Ok(socket.into()),
+                Ok(TOKEN_BYTES) => Ok(Reached { socket: socket.into(), joins: None }),
                 Ok(_) => Err("the token was cut".to_owned()),
                 Err(error) => Err(failed("send the token")(error)),
             }

@@ -8,6 +8,7 @@ mod connections;
 mod daemons;
 mod etcd;
 mod hosts;
+mod multipath;
 mod names;
 mod network;
 mod orders;

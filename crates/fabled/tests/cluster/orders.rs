@@ -7,7 +7,7 @@ use super::hosts::LEASE_S;
 use super::programs::{TRUSTING, Zone, flow, goes_over};
 
 /// The decisions of a daemon, oldest first; the last is what it would choose now.
-fn decisions(daemon: &Daemon, flow: &str) -> Vec<Decision> {
+pub(crate) fn decisions(daemon: &Daemon, flow: &str) -> Vec<Decision> {
     let text = daemon.fable_says(&["why", flow, "--json"]);
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
     serde_json::from_value(answer["decisions"].clone()).unwrap()

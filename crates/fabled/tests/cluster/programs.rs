@@ -30,8 +30,18 @@ pub(crate) fn start_program(
     role: &'static str,
     daemon: &Daemon,
 ) -> Program {
+    start_program_with(network, index, role, daemon, "")
+}
+
+pub(crate) fn start_program_with(
+    network: &Network,
+    index: usize,
+    role: &'static str,
+    daemon: &Daemon,
+    manner: &'static str,
+) -> Program {
     let socket = daemon.socket();
-    network.hosts[index].run(move || Program::start(role, "fable://kv", &socket, ""))
+    network.hosts[index].run(move || Program::start(role, "fable://kv", &socket, manner))
 }
 
 pub(crate) fn name(daemon: &Daemon) -> Option<NameEntry> {

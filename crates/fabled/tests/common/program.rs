@@ -37,8 +37,8 @@ pub(crate) struct Program {
 
 impl Program {
     /// Starts a `server` or `client`; what it is besides stands in `manner`, one word each:
-    /// `trusting`, `watched` (it waits by its flow's descriptor) and `pin=CPU` (it runs there from
-    /// the beginning).
+    /// `trusting`, `watched` (it waits by its flow's descriptor), `pin=CPU` (it runs there from the
+    /// beginning) and `silence=SECONDS` (how long another host may not answer).
     pub(crate) fn start(role: &str, name: &str, socket: &Path, manner: &str) -> Program {
         Program::start_with(role, name, socket, manner, |command| command)
     }
@@ -120,7 +120,9 @@ fn an_end_of_a_flow() {
     }
     let trust = if words.contains(&"trusting") { Trust::Trusted } else { Trust::Untrusted };
     let options = Endpoint::options().trust(trust).timeout(PATIENCE);
-    let options = options.silence_timeout(Duration::from_secs(2));
+    let silence_s = words.iter().find_map(|word| word.strip_prefix("silence="));
+    let silence_s = silence_s.map_or(2, |seconds| seconds.parse().unwrap());
+    let options = options.silence_timeout(Duration::from_secs(silence_s));
     let outcome = match words[0] {
         "server" => options.register(words[1]).and_then(|endpoint| {
             let listener = endpoint.listen()?;

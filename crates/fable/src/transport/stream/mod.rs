@@ -10,6 +10,7 @@ mod loopback;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -49,6 +50,15 @@ pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
 /// [`Kind::Unix`] and [`Kind::Mptcp`], or the socket is not of that kind, or not connected;
 /// [`TransportError::System`] if the kernel refuses.
 pub fn from_socket(socket: OwnedFd, kind: Kind) -> TransportResult<Box<dyn Transport>> {
+    from_reached(socket, kind, None)
+}
+
+/// The same with the listener that a connection of Multipath TCP came from, which lives as long.
+pub(crate) fn from_reached(
+    socket: OwnedFd,
+    kind: Kind,
+    joins: Option<Arc<Socket>>,
+) -> TransportResult<Box<dyn Transport>> {
     let is_no_delay = match kind {
         Kind::Tcp => Some(false),
         Kind::TcpNodelay | Kind::Mptcp => Some(true),
@@ -60,7 +70,8 @@ pub fn from_socket(socket: OwnedFd, kind: Kind) -> TransportResult<Box<dyn Trans
     if let Some(is_no_delay) = is_no_delay {
         tune(&socket, is_no_delay)?;
     }
-    Ok(Box::new(Framed::new(kind, SocketLink::new(socket, kind), Keeping::UntilSent)?))
+    let link = SocketLink { _joins: joins, ..SocketLink::new(socket, kind) };
+    Ok(Box::new(Framed::new(kind, link, Keeping::UntilSent)?))
 }
 
 /// Refuses what is no connected stream socket of this kind.
@@ -104,11 +115,13 @@ pub(super) struct SocketLink {
     socket: Socket,
     /// Whether what was sent lies in this kernel until the peer's acknowledges it.
     is_network: bool,
+    /// Only held: the kernel has no further path join where nothing listens.
+    _joins: Option<Arc<Socket>>,
 }
 
 impl SocketLink {
     pub(super) fn new(socket: Socket, kind: Kind) -> SocketLink {
-        SocketLink { socket, is_network: kind != Kind::Unix }
+        SocketLink { socket, is_network: kind != Kind::Unix, _joins: None }
     }
 }
 
