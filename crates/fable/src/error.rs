@@ -84,7 +84,7 @@ pub enum Error {
     #[error(transparent)]
     Transport(TransportError),
     /// The operating system failed.
-    #[error("{call}: {source}")]
+    #[error("{call}: {source}{}", remedy(source))]
     System {
         /// The system call, with what it was for.
         call: &'static str,
@@ -97,6 +97,27 @@ impl Error {
     /// The error of the system call that has just failed.
     pub(crate) fn last(call: &'static str) -> Error {
         Error::System { call, source: io::Error::last_os_error() }
+    }
+}
+
+impl Error {
+    /// Descriptors that were sent to this process found no room.
+    pub(crate) fn lost_descriptors() -> Error {
+        let source = io::Error::from_raw_os_error(libc::EMFILE);
+        Error::System { call: "recvmsg of a flow's descriptors", source }
+    }
+}
+
+/// What helps against an error of the operating system, where that is known.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => {
+            "; EMFILE: the process has no descriptors left; raise its limit (`ulimit -n`)"
+        }
+        Some(libc::ENFILE) => {
+            "; ENFILE: the host has no descriptors left; raise its limit (`sysctl fs.file-max`)"
+        }
+        _ => "",
     }
 }
 
@@ -162,7 +183,7 @@ pub enum TransportError {
     )]
     Handshake(String),
     /// The operating system failed.
-    #[error("{call}: {source}")]
+    #[error("{call}: {source}{}", remedy(source))]
     System {
         /// The system call, with what it was for.
         call: &'static str,

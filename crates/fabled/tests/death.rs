@@ -74,3 +74,13 @@ fn an_end_notices_its_dead_peer_without_a_daemon() {
         assert!(error.contains("PeerDied"), "{how}: {error}");
     }
 }
+
+#[test]
+fn who_connects_to_a_process_without_descriptors_is_told_what_it_lacks() {
+    let daemon = Daemon::start();
+    let server = Program::start("server", "fable://kv", &daemon.socket(), "");
+    let pid = server.hear("serving").parse().unwrap();
+    common::connect_without_descriptors(&daemon, "fable://kv", pid);
+    // Its connection, and with it its name, has lived all the time.
+    assert_eq!(daemon.log().matches("is registered by").count(), 1, "{}", daemon.log());
+}

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -24,8 +25,25 @@ fn cpu_time() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.try_into().unwrap())
 }
 
+/// Descriptors are counted for the process: one test at a time.
+static LIMIT: Mutex<()> = Mutex::new(());
+
+#[test]
+fn a_process_without_descriptors_that_connects_to_itself_is_told_what_it_lacks() {
+    let _one_at_a_time = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
+    let daemon = Daemon::with_policy("");
+    let options = Endpoint::options().socket(daemon.socket()).timeout(PATIENCE);
+    let server = options.register("fable://self").unwrap();
+    let listener = server.listen().unwrap();
+    // Whatever of both ends needs them first.
+    common::connect_without_descriptors(&daemon, "fable://self", std::process::id());
+    assert!(listener.accept_timeout(PATIENCE).is_ok());
+    assert_eq!(daemon.log().matches("is registered by").count(), 1, "{}", daemon.log());
+}
+
 #[test]
 fn the_last_of_many_flows_open_as_fast_as_the_first() {
+    let _one_at_a_time = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     let daemon = Daemon::with_policy("");
     // Each flow costs several descriptors at both ends.
     let limit = rustix::process::Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) };

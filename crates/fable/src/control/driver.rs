@@ -13,6 +13,7 @@ use super::message::Message;
 use super::moves::{Action, Moves, PEER_GONE, Rules};
 use super::remote::{self, Reached};
 use crate::agent::{Agent, Place};
+use crate::error::Error;
 use crate::flow::Reporter;
 use crate::kind::Kind;
 use crate::name::Name;
@@ -371,7 +372,7 @@ impl Driver {
         let nothing = (Descriptors::NONE, None, None);
         let (descriptors, port, token) = std::mem::replace(&mut self.offered, nothing);
         let Descriptors::All(descriptors) = descriptors else {
-            return Err("there is no room for its descriptors (see `ulimit -n`)".to_owned());
+            return Err(Error::lost_descriptors().to_string());
         };
         let local = self.shared.local;
         self.prepare(epoch, kind)?;

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::message::{MESSAGE_BYTES_MAX, Message};
+use super::message::{MESSAGE_BYTES_MAX, Message, bounded};
 use crate::fork::NotInherited;
+use crate::kind::Kind;
 use crate::packet;
 
 /// The most messages that wait for a peer that does not read.
@@ -67,6 +68,16 @@ impl Link {
             waiting: VecDeque::new(),
             arrived: Vec::new(),
         }
+    }
+
+    /// Tells a follower that waits for the first path why there will be none, and closes.
+    pub(crate) fn decline(socket: OwnedFd, local: bool, kind: Kind, reason: &str) {
+        let (waiting, arrived) = (VecDeque::new(), Vec::new());
+        let mut link = Link { socket: NotInherited::new(socket), local, waiting, arrived };
+        let (transport, reason) = (kind.to_string(), bounded(reason));
+        // A follower that cannot be told sees the end.
+        let _ = link.send(&Message::Decline { transport, reason }, Vec::new());
+        link.shut_down();
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {

@@ -14,7 +14,7 @@ use crate::endpoint::Backlog;
 use crate::error::Error;
 use crate::kind::Kind;
 use crate::name::Name;
-use crate::protocol::{Access, FlowId, Peer, ToDaemon, ToProcess, Trust};
+use crate::protocol::{Access, FlowId, Peer, Role, ToDaemon, ToProcess, Trust};
 
 /// Where a name was found.
 pub(crate) enum Found {
@@ -126,7 +126,15 @@ impl Daemon {
             trust,
             transport: transport.map(|kind| kind.to_string()),
         };
-        let Message { body, descriptors } = self.ask(Asked::Caller, question, deadline)?;
+        let answer = self.ask(Asked::Caller, question, deadline)?;
+        let Message { body, descriptors, has_lost_descriptors } = answer;
+        if let (ToProcess::Connected { flow, .. } | ToProcess::Elsewhere { flow, .. }, true) =
+            (&body, has_lost_descriptors)
+        {
+            let error = Error::lost_descriptors();
+            self.ended((*flow, Role::Follower), &error.to_string());
+            return Err(error);
+        }
         let mut descriptors = descriptors.into_iter();
         match (body, descriptors.next(), descriptors.next()) {
             (ToProcess::Connected { flow, name, peer, .. }, Some(link), Some(page)) => {

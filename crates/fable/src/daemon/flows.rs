@@ -11,6 +11,7 @@ use super::Daemon;
 use super::message::Message;
 use super::state::{Asked, Known, State};
 use crate::agent::Agent;
+use crate::control::link::Link;
 use crate::endpoint::FlowSettings;
 use crate::error::{Error, Result};
 use crate::flow::{Description, FlowHandle, FlowParts, KeysAnswer, Opening, Reporter};
@@ -73,12 +74,26 @@ impl Daemon {
         else {
             return;
         };
+        let first = kind_of(&transport).unwrap_or(fallback(local, protected));
+        let refuse = |link: Option<OwnedFd>, reason: &str| {
+            if let Some(link) = link {
+                Link::decline(link, local, first, reason);
+            }
+            self.ended((flow, Role::Leader), reason);
+        };
         let mut descriptors = message.descriptors.into_iter();
-        let (Some(link), Some(page)) = (descriptors.next(), descriptors.next()) else { return };
+        let link = descriptors.next();
+        if message.has_lost_descriptors {
+            return refuse(link, &Error::lost_descriptors().to_string());
+        }
+        let (Some(link), Some(page)) = (link, descriptors.next()) else { return };
         let backlog = self.lock().names.get(&name).and_then(|held| held.backlog.clone());
         let Some(backlog) = backlog else {
-            return self.ended((flow, Role::Leader), "nobody listens");
+            return refuse(Some(link), "the name's owner does not listen");
         };
+        if backlog.is_full() {
+            return refuse(Some(link), "too many wait to be accepted");
+        }
         let FlowSettings { trust: own_trust, path, timeouts, undelivered } = backlog.settings();
         let parts = FlowParts {
             id: flow,
@@ -91,16 +106,13 @@ impl Daemon {
             own_trust,
             peer_trust: trust,
             protected,
-            first: kind_of(&transport).unwrap_or(fallback(local, protected)),
+            first,
             reason,
             path,
             timeouts,
             reporter: self.reporter(Role::Leader),
             undelivered,
         };
-        if backlog.is_full() {
-            return self.ended((flow, Role::Leader), "too many wait to be accepted");
-        }
         if let Ok(opening) = self.open(parts, descriptors.next()) {
             backlog.add(opening);
         }

@@ -5,11 +5,13 @@ use std::os::fd::OwnedFd;
 use crate::packet::Packet;
 use crate::protocol::ToProcess;
 
-/// A message with exactly the descriptors that belong to it.
+/// A message with exactly the descriptors that belong to it, or the first of them.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) body: ToProcess,
     pub(super) descriptors: Vec<OwnedFd>,
+    /// This process has no room for the others.
+    pub(super) has_lost_descriptors: bool,
 }
 
 /// Takes a packet apart; the descriptors of one that is refused are closed.
@@ -20,13 +22,16 @@ pub(super) fn parse(packet: Packet) -> Result<Message, &'static str> {
         ToProcess::Elsewhere { .. } => 1..=1,
         _ => 0..=0,
     };
-    if packet.has_lost_descriptors {
-        return Err("this process has no room for its descriptors (see `ulimit -n`)");
-    }
-    if !expected.contains(&packet.descriptors.len()) {
+    let Packet { descriptors, has_lost_descriptors, .. } = packet;
+    // A flow that cannot be opened for want of descriptors is no reason to lose the others.
+    let has_right_number = match has_lost_descriptors {
+        true => descriptors.len() < *expected.end(),
+        false => expected.contains(&descriptors.len()),
+    };
+    if !has_right_number {
         return Err("it came with the wrong number of descriptors");
     }
-    Ok(Message { body, descriptors: packet.descriptors })
+    Ok(Message { body, descriptors, has_lost_descriptors })
 }
 
 /// The number of the question that a message answers.

@@ -192,7 +192,12 @@ impl Daemon {
 
 /// The next message, `None` if there is none now, or why the connection is of no use any more.
 fn read(state: &mut State, socket: &NotInherited) -> Result<Option<Message>, String> {
-    match packet::receive(socket.as_fd()) {
+    // Of what comes for a flow when no descriptor is left, the first is the link, by which whoever
+    // connects can be told why there will be no flow.
+    state.release_reserve();
+    let received = packet::receive(socket.as_fd());
+    state.take_reserve();
+    match received {
         Ok(Some(packet)) => message::parse(packet)
             .map(Some)
             .map_err(|why| format!("a packet of the daemon's was refused: {why}")),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::flows::{End, answer_keys};
 use super::message::Message;
-use crate::agent::Place;
+use crate::agent::{Place, event_descriptor};
 use crate::endpoint::Backlog;
 use crate::flow::{FlowHandle, KeysAnswer};
 use crate::fork::NotInherited;
@@ -85,9 +85,20 @@ pub(super) struct State {
     last_request: u64,
     outbox: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     failures: u32,
+    /// A descriptor that keeps room for another one.
+    reserve: Option<OwnedFd>,
 }
 
 impl State {
+    pub(super) fn release_reserve(&mut self) {
+        self.reserve = None;
+    }
+
+    /// As long as there is none, a later call tries again.
+    pub(super) fn take_reserve(&mut self) {
+        self.reserve = self.reserve.take().or_else(|| event_descriptor().ok());
+    }
+
     pub(super) fn socket(&self) -> Option<&Arc<NotInherited>> {
         match &self.link {
             Link::Down => None,
@@ -155,6 +166,7 @@ impl State {
     /// The connection has ended: whoever waits for an answer learns that by its channel's end.
     pub(super) fn lose(&mut self, trouble: String) {
         self.link = Link::Down;
+        self.reserve = None;
         self.trouble = trouble;
         for (_, asked) in self.asked.drain() {
             if let Asked::Keys(answer) = asked {

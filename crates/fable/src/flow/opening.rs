@@ -18,6 +18,7 @@ use super::path::Path;
 use super::{Flow, FlowHandle};
 use crate::agent::Agent;
 use crate::control::driver::{self, Driver, Shared};
+use crate::control::link::Link;
 use crate::control::mailbox::{Mail, Mailbox, Permit};
 use crate::control::moves::Rules;
 use crate::error::{Error, Result};
@@ -48,6 +49,21 @@ impl std::fmt::Debug for Opening {
     }
 }
 
+/// What an opening needs of this process.
+struct Means {
+    birth: Birth,
+    page: Page,
+    agent: &'static Agent,
+    mailbox: Mailbox,
+}
+
+impl Means {
+    fn gather(page: BorrowedFd<'_>) -> Result<Means> {
+        let (birth, page) = (birth()?, Page::open(page)?);
+        Ok(Means { birth, page, agent: Agent::get()?, mailbox: Mailbox::new()? })
+    }
+}
+
 pub(super) fn handle_of(control: &Control) -> FlowHandle {
     let (shared, driver) = control;
     FlowHandle { flow: shared.id, shared: Arc::downgrade(shared), driver: Arc::downgrade(driver) }
@@ -57,11 +73,22 @@ impl Opening {
     /// Begins to make the first path, on the agent's thread.
     ///
     /// # Errors
-    /// [`Error::Transport`] for a page that is none, [`Error::System`].
+    /// [`Error::Transport`] for a page that is none, [`Error::System`]. The follower is told what
+    /// the leader lacks.
     pub fn start(parts: FlowParts) -> Result<Opening> {
-        let birth = birth()?;
-        let page = Page::open(parts.page.as_fd())?;
-        let agent = Agent::get()?;
+        match Means::gather(parts.page.as_fd()) {
+            Ok(means) => Opening::start_with(parts, means),
+            Err(error) => {
+                if parts.role == Role::Leader {
+                    Link::decline(parts.link, parts.local, parts.first, &error.to_string());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn start_with(parts: FlowParts, means: Means) -> Result<Opening> {
+        let Means { birth, page, agent, mailbox } = means;
         let rules = Rules {
             local: parts.local,
             protected: parts.protected,
@@ -75,7 +102,7 @@ impl Opening {
             peer: parts.peer,
             local: parts.local,
             own_trust: parts.own_trust,
-            mailbox: Arc::new(Mailbox::new()?),
+            mailbox: Arc::new(mailbox),
             reporter: parts.reporter,
             page: parts.page,
             path: parts.path,

@@ -237,7 +237,7 @@ fn what_nobody_asked_for_is_passed_over() {
     let _kv = daemon.options().register("fable://kv").unwrap();
     let said = daemon.wait_to_hear("it", |said| matches!(said, ToDaemon::Ended { .. }));
     let ToDaemon::Ended { reason, .. } = said else { unreachable!() };
-    assert_eq!(reason, "nobody listens");
+    assert_eq!(reason, "the name's owner does not listen");
 }
 
 #[test]

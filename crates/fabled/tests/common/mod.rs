@@ -416,3 +416,44 @@ pub(crate) fn read_all(mut from: impl Read) -> String {
     from.read_to_string(&mut text).unwrap();
     text
 }
+
+/// More free descriptors than a flow needs at both ends.
+const SPARE_MAX: usize = 40;
+
+/// Connects to a name with ever more descriptors that a process may still have, until that is
+/// enough for a flow, and checks what was said before.
+pub(crate) fn connect_without_descriptors(daemon: &Daemon, name: &str, pid: u32) {
+    let client = fable::Endpoint::options().socket(daemon.socket()).timeout(PATIENCE).anonymous();
+    let mut refused = Vec::new();
+    let spare = (0..SPARE_MAX).find(|spare| {
+        leave_descriptors(pid, *spare);
+        let outcome = client.connect(name);
+        limit_descriptors(pid, DESCRIPTORS);
+        outcome.map_err(|error| refused.push(error.to_string())).is_ok()
+    });
+    assert!(spare.is_some_and(|spare| spare > 2), "{spare:?}, {refused:#?}");
+    for error in &refused {
+        assert!(error.contains("EMFILE") && error.contains("ulimit -n"), "{refused:#?}");
+    }
+}
+
+/// What a process that no test limits may have.
+const DESCRIPTORS: u64 = 1024;
+
+/// Leaves a process room for so many descriptors.
+fn leave_descriptors(pid: u32, spare: usize) {
+    let used: Vec<u64> = fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    let free = (0..).filter(|number| !used.contains(number)).nth(spare);
+    limit_descriptors(pid, free.unwrap());
+}
+
+fn limit_descriptors(pid: u32, current: u64) {
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap());
+    let resource = rustix::process::Resource::Nofile;
+    let maximum = rustix::process::getrlimit(resource).maximum;
+    let limit = rustix::process::Rlimit { current: Some(current), maximum };
+    rustix::process::prlimit(pid, resource, limit).unwrap();
+}

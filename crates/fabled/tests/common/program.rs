@@ -126,7 +126,7 @@ fn an_end_of_a_flow() {
     let outcome = match words[0] {
         "server" => options.register(words[1]).and_then(|endpoint| {
             let listener = endpoint.listen()?;
-            say("serving");
+            say(&format!("serving {}", std::process::id()));
             let flow = listener.accept()?;
             End { flow, orders, watched: words.contains(&"watched") }.serve()?;
             say("ended");
