@@ -10,6 +10,7 @@
 //! when another thread says that it has changed ([`Agent::look`]). So an event costs the same
 //! however many others are watched.
 
+mod quota;
 mod watching;
 
 use std::cell::Cell;
@@ -19,6 +20,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use quota::Quota;
+pub(crate) use quota::Share;
 use watching::Watching;
 
 use crate::error::{Error, Result};
@@ -79,6 +82,8 @@ pub(crate) struct Agent {
     bell: OwnedFd,
     /// The place that was given last.
     places: AtomicU64,
+    /// What is watched of closed flows.
+    quota: Quota,
 }
 
 impl std::fmt::Debug for Agent {
@@ -117,7 +122,8 @@ impl Agent {
             }
             let queue = Mutex::new(Queue::default());
             let (bell, places) = (event_descriptor()?, AtomicU64::new(0));
-            let new = Box::into_raw(Box::new(Agent { process, queue, bell, places }));
+            let quota = Quota::default();
+            let new = Box::into_raw(Box::new(Agent { process, queue, bell, places, quota }));
             let exchange =
                 AGENT.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
             if exchange.is_err() {
@@ -138,6 +144,11 @@ impl Agent {
     /// watched any more.
     pub(crate) fn look(&self, place: Place) {
         self.send(Command::Look(place));
+    }
+
+    /// Counts what is kept for each peer of flows that are closed.
+    pub(crate) fn quota(&'static self) -> &'static Quota {
+        &self.quota
     }
 
     /// Runs this on the agent's thread.

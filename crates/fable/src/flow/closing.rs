@@ -3,12 +3,13 @@
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::core::Core;
+use super::lingering;
 use super::path::Path;
-use crate::agent::{Agent, Keep, Watched};
+use crate::agent::Agent;
 use crate::control::driver;
 use crate::error::{Error, Result};
 use crate::page::Counter;
@@ -18,9 +19,6 @@ use crate::transport::{Direction, Record, Remainder, Undelivered};
 /// How long a closing flow sleeps at most before it looks again for input to discard, and for what
 /// the peer's kernel has acknowledged, which no descriptor tells.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-
-/// How often the agent looks at what is still under way when its flow is closed.
-const LINGER_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Messages that are discarded in a row.
 const DISCARDED_MAX: usize = 4096;
@@ -153,16 +151,9 @@ impl Core {
 
     /// Lets the agent look after what must not be closed yet.
     fn hand_over(&self, remainders: Vec<Remainder>) {
-        let Ok(agent) = Agent::get() else { return };
-        for mut remainder in remainders {
-            let undelivered = remainder.undelivered();
-            let (grace, counter) = (self.timeouts.grace, Arc::clone(&self.undelivered));
-            let now = Instant::now();
-            let (deadline, next_look) = (now + grace, now + LINGER_LOOK_EVERY);
-            let mut linger = Linger { remainder, undelivered, grace, deadline, next_look, counter };
-            if linger.look() == Keep::Watching {
-                agent.watch(Box::new(linger));
-            }
+        for remainder in remainders {
+            let counter = Arc::clone(&self.undelivered);
+            lingering::keep(remainder, &self.peer, self.timeouts.grace, counter);
         }
     }
 
@@ -214,52 +205,4 @@ fn await_acknowledgements(remainders: &mut [Remainder], deadline: Instant, wait_
 
 fn entry(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
-}
-
-/// The agent's entry for a connection whose flow is closed.
-struct Linger {
-    remainder: Remainder,
-    /// What was not delivered at the last look.
-    undelivered: Undelivered,
-    /// How long the peer may acknowledge nothing.
-    grace: Duration,
-    deadline: Instant,
-    next_look: Instant,
-    counter: Arc<AtomicU64>,
-}
-
-impl Linger {
-    fn look(&mut self) -> Keep {
-        self.remainder.discard();
-        let undelivered = self.remainder.undelivered();
-        let now = Instant::now();
-        self.next_look = now + LINGER_LOOK_EVERY;
-        if undelivered != self.undelivered {
-            (self.undelivered, self.deadline) = (undelivered, now + self.grace);
-        }
-        let is_delivered = undelivered == Undelivered::default();
-        if is_delivered || self.remainder.is_over() || self.deadline <= now {
-            self.counter.fetch_add(undelivered.messages, Ordering::Relaxed);
-            return Keep::Not;
-        }
-        Keep::Watching
-    }
-}
-
-impl Watched for Linger {
-    fn descriptor(&self) -> RawFd {
-        self.remainder.descriptor()
-    }
-
-    fn events(&self) -> i16 {
-        libc::POLLIN
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        Some(self.deadline.min(self.next_look))
-    }
-
-    fn ready(&mut self, _events: i16) -> Keep {
-        self.look()
-    }
 }

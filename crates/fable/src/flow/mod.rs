@@ -12,6 +12,7 @@ mod closing;
 mod core;
 mod counters;
 mod epochs;
+mod lingering;
 mod opening;
 mod parts;
 mod path;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 pub use crate::control::FlowHandle;
 pub use buffer::{ReadBuffer, WriteBuffer};
+pub use lingering::{Lingering, lingering};
 pub use opening::Opening;
 pub use parts::{Description, FlowEvent, FlowParts, KeysAnswer, Reporter, Statistics, Timeouts};
 

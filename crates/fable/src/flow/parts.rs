@@ -41,7 +41,7 @@ pub struct Timeouts {
     pub linger: Duration,
     /// After the peer's end, for the next of what its kernel still delivers. It ends by itself,
     /// unless somebody else has the peer's sockets, too, or the network is down. After this end's
-    /// own, for the peer's kernel to acknowledge more.
+    /// own, for the peer's kernel to acknowledge more; six times that in all.
     pub grace: Duration,
     /// For a sign of life of the peer's host, if that is another one.
     pub silence: Duration,

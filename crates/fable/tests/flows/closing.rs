@@ -12,7 +12,7 @@ use fable::{Endpoint, Error, Flow, Kind};
 
 use super::{PATIENCE, RING, kinds, move_both, open, open_parts, parts, send};
 
-const BYTES: usize = 16 << 10;
+pub(super) const BYTES: usize = 16 << 10;
 
 const NETWORK: [Kind; 4] = [Kind::Tcp, Kind::TcpNodelay, Kind::Tls, Kind::Mptcp];
 
@@ -28,7 +28,7 @@ fn open_with_linger(kind: Kind, linger: Duration) -> (Flow, Flow, Arc<AtomicU64>
 }
 
 /// Commits as many messages as sockets take without a reader, but not more.
-fn fill(flow: &Flow, messages: usize) {
+pub(super) fn fill(flow: &Flow, messages: usize) {
     for number in 0..messages {
         let mut message = flow.write_timeout(BYTES, PATIENCE).unwrap();
         message.fill(number as u8);
@@ -41,7 +41,7 @@ fn fill(flow: &Flow, messages: usize) {
 }
 
 /// How many messages arrive before the end in good order, or before the peer has died.
-fn drain(flow: &Flow) -> (usize, bool) {
+pub(super) fn drain(flow: &Flow) -> (usize, bool) {
     let mut received = 0;
     loop {
         match flow.read_timeout(PATIENCE) {
@@ -63,7 +63,7 @@ fn messages_for(kind: Kind) -> usize {
 }
 
 /// Waits until a message is there, and leaves it unread.
-fn send_unread(from: &Flow, to: &Flow) {
+pub(super) fn send_unread(from: &Flow, to: &Flow) {
     send(from, "never read");
     from.flush().unwrap();
     assert!(super::is_readable(to, PATIENCE));

@@ -5,6 +5,7 @@ mod closing;
 mod flow_rig;
 mod forwarding;
 mod held;
+mod lingering;
 mod readiness;
 mod refusals;
 
