@@ -23,8 +23,8 @@ const LIFE: Duration = Duration::from_secs(60);
 const SKEW: Duration = Duration::from_secs(30);
 /// The longest line, with its end.
 pub(super) const LINE_BYTES_MAX: usize = 4096;
-/// How long a ticket is remembered after it was used: longer than it is good. A wall clock that
-/// steps there and back has no influence on that.
+/// How long a ticket is remembered at least after it was used: longer than it is good, whatever
+/// the wall clock says, which may step there and back.
 const MEMORY: Duration = LIFE.saturating_add(SKEW);
 /// Tickets that are remembered because they could be shown again.
 const REMEMBERED_MAX: usize = 64 * 1024;
@@ -95,9 +95,18 @@ pub(super) fn seal(
 /// Remembers the tickets that were shown to it.
 #[derive(Default)]
 pub(super) struct Inspector {
-    used: HashSet<String>,
-    /// The same with the time of their use, in its order.
-    in_order: VecDeque<(Instant, String)>,
+    used: HashSet<Nonce>,
+    /// The same in the order of their use.
+    in_order: VecDeque<Used>,
+}
+
+type Nonce = [u8; 16];
+
+struct Used {
+    nonce: Nonce,
+    at: Instant,
+    /// On the wall clock, in seconds since 1970.
+    expires_s: u64,
 }
 
 impl Inspector {
@@ -136,25 +145,30 @@ impl Inspector {
         if text.expires_s > now_s + (LIFE + SKEW).as_secs() {
             return Err(BadTicket::TooLong);
         }
-        self.remember(text.nonce, shown)?;
+        let nonce = STANDARD.decode(&text.nonce).ok().and_then(|nonce| nonce.try_into().ok());
+        let nonce = nonce.ok_or(BadTicket::Malformed)?;
+        self.remember(Used { nonce, at: shown, expires_s: text.expires_s }, now_s)?;
         Ok((text.ticket, authority))
     }
 
-    fn remember(&mut self, nonce: String, shown: Instant) -> Result<(), BadTicket> {
-        let is_old = |(used, _): &(Instant, String)| shown.duration_since(*used) >= MEMORY;
+    /// Forgets what is good no longer by either clock: the monotonic one does not step back, and
+    /// the wall clock, by which a ticket expires, may.
+    fn remember(&mut self, new: Used, now_s: u64) -> Result<(), BadTicket> {
+        let is_old =
+            |used: &Used| new.at.duration_since(used.at) >= MEMORY && used.expires_s <= now_s;
         while self.in_order.front().is_some_and(is_old) {
-            if let Some((_, nonce)) = self.in_order.pop_front() {
-                self.used.remove(&nonce);
+            if let Some(old) = self.in_order.pop_front() {
+                self.used.remove(&old.nonce);
             }
         }
-        if self.used.contains(&nonce) {
+        if self.used.contains(&new.nonce) {
             return Err(BadTicket::Replayed);
         }
         if self.used.len() >= REMEMBERED_MAX {
             return Err(BadTicket::TooMany);
         }
-        self.used.insert(nonce.clone());
-        self.in_order.push_back((shown, nonce));
+        self.used.insert(new.nonce);
+        self.in_order.push_back(new);
         Ok(())
     }
 }
@@ -269,15 +283,32 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_clock_that_steps_back_makes_no_used_ticket_good_again() {
+        let (now, shown) = (SystemTime::now(), Instant::now());
+        let line = seal(&ticket(), "b", b"authority", &SECRET, [1; 16], now).unwrap();
+        let mut inspector = Inspector::default();
+        let mut open =
+            |now, shown| inspector.open(line.as_bytes(), "b", &[SECRET], now, shown).map(drop);
+        assert_eq!(open(now, shown), Ok(()));
+        // The clock has been set back by as much as has passed.
+        let later = shown + MEMORY + Duration::from_secs(1);
+        assert_eq!(open(now, later), Err(BadTicket::Replayed));
+        assert_eq!(open(now + LIFE, later), Err(BadTicket::Expired));
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded_and_forgotten() {
         let mut inspector = Inspector::default();
-        let (shown, second) = (Instant::now(), Duration::from_secs(1));
+        let (shown, second, expires_s) = (Instant::now(), Duration::from_secs(1), 100);
         for number in 0..REMEMBERED_MAX {
-            inspector.remember(number.to_string(), shown).unwrap();
+            let nonce = (number as u128).to_le_bytes();
+            inspector.remember(Used { nonce, at: shown, expires_s }, 40).unwrap();
         }
-        let mut more = |at| inspector.remember("more".to_owned(), at);
-        assert_eq!(more(shown + MEMORY - second), Err(BadTicket::TooMany));
-        assert_eq!(more(shown + MEMORY), Ok(()));
+        let mut more =
+            |at, now_s| inspector.remember(Used { nonce: [9; 16], at, expires_s }, now_s);
+        assert_eq!(more(shown + MEMORY - second, 100), Err(BadTicket::TooMany));
+        assert_eq!(more(shown + MEMORY, 99), Err(BadTicket::TooMany));
+        assert_eq!(more(shown + MEMORY, 100), Ok(()));
         assert_eq!((inspector.used.len(), inspector.in_order.len()), (1, 1));
     }
 
