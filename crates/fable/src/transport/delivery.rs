@@ -111,19 +111,19 @@ pub(super) enum HalfClose {
 }
 
 impl Remainder {
-    /// Ends the sending direction of a network connection behind `sent` bytes of its stream.
+    /// Ends the sending direction of a network connection behind `sent` bytes of its stream. The
+    /// socket is another descriptor of it: where there is none, what is not delivered stays with
+    /// the transport, and is counted as lost.
     pub(super) fn new(
-        socket: &Socket,
+        socket: Socket,
         deliveries: Deliveries,
         sent: u64,
         half_close: HalfClose,
-    ) -> Option<Remainder> {
-        // Without a descriptor to be had the connection ends as it did.
-        let socket = socket.try_clone().ok()?;
+    ) -> Remainder {
         // A connection that has ended already needs no end.
         // The end of the stream is acknowledged like a byte.
         let end_bytes = u64::from(socket.shutdown(Shutdown::Write).is_ok());
-        Some(Remainder {
+        Remainder {
             socket,
             deliveries,
             sent,
@@ -132,7 +132,7 @@ impl Remainder {
             half_close,
             has_ended: false,
             is_over: false,
-        })
+        }
     }
 
     /// Reads and throws away what the peer has sent. Never blocks.

@@ -123,7 +123,14 @@ impl Daemon {
             }
         }
         let before = known.orders.operator.clone();
-        if !orders.is_plausible_after(&known.orders) || !known.orders.merge(&orders) {
+        if !orders.is_plausible_after(&known.orders) {
+            return tracing::debug!(
+                client = id.0,
+                flow = flow.0,
+                "orders with far too high numbers"
+            );
+        }
+        if !known.orders.merge(&orders) {
             return;
         }
         let order = known.orders.operator.clone().filter(|_| known.orders.operator != before);

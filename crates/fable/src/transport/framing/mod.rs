@@ -175,9 +175,10 @@ impl<L: Link> Transport for Framed<L> {
 
     fn end(&mut self) -> Option<Remainder> {
         let LinkEnd { socket, unsent_bytes } = self.link.end()?;
+        let socket = socket.try_clone().ok()?;
         let (deliveries, sent) = self.outbox.end();
         let sent = sent.saturating_sub(unsent_bytes);
-        Remainder::new(socket, deliveries, sent, HalfClose::Never)
+        Some(Remainder::new(socket, deliveries, sent, HalfClose::Never))
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {

@@ -222,8 +222,9 @@ impl Transport for Raw {
         if !self.is_network() {
             return None;
         }
+        let socket = self.socket.try_clone().ok()?;
         let deliveries = std::mem::replace(&mut self.deliveries, Deliveries::new());
-        Remainder::new(&self.socket, deliveries, self.sent_bytes, HalfClose::Possible)
+        Some(Remainder::new(socket, deliveries, self.sent_bytes, HalfClose::Possible))
     }
 
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {
