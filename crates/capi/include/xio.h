@@ -127,8 +127,15 @@ typedef struct xio_options {
      * not set, where it usually is.
      */
     const char *socket;
+    /*
+     * How long xio_close() waits at most until the system or the peer has taken what was
+     * committed, in milliseconds; default 1000.
+     */
+    uint32_t linger_ms;
     /* Must be zero. */
-    uint64_t reserved[4];
+    uint32_t reserved_word;
+    /* Must be zero. */
+    uint64_t reserved[3];
 } xio_options;
 
 /*
@@ -210,6 +217,8 @@ typedef struct xio_counters {
     uint64_t pause_max_ns;
     /* The sum of those times. */
     uint64_t pause_total_ns;
+    /* Messages committed that are not delivered yet, in the sense of xio_close_wait(). */
+    uint64_t undelivered;
 } xio_counters;
 
 /* A flow or listener to wait for, as struct pollfd is a descriptor, for xpoll(). */
@@ -404,14 +413,43 @@ int xio_batch(xio_handle handle, int commits);
 int xio_shutdown(xio_handle handle);
 
 /*
- * Closes a flow or listener. What was committed still reaches the peer if it goes on obtaining:
- * where a socket takes no more, this waits for it, a second at most. Call xio_shutdown() before so
- * that the peer can tell the end from a failure.
+ * Closes a flow or listener. The peer of a flow obtains what was committed, then ENODATA; what
+ * the peer still sends is discarded.
+ *
+ * It waits, xio_options.linger_ms at most, until the system or the peer has taken what was
+ * committed. What then lies in a socket reaches the peer as long as this process lives; what
+ * cannot be delivered is counted by xio_undelivered(). xio_close_wait() waits for more and says
+ * more.
  *
  * Buffers of the flow stay the caller's, and their memory valid, until xio_release() or, of
  * messages, xio_commit() to another flow. Flows that wait in a listener are refused.
  */
 int xio_close(xio_handle handle);
+
+/*
+ * Closes a flow and waits until everything that was committed is delivered; xio_close() waits for
+ * less. A message is delivered when it lies where the peer can read it, whatever becomes of this
+ * process: in shared memory, in a pipe, or in the peer's system, which has acknowledged it. Only
+ * an answer of the peer tells that it has obtained the message.
+ *
+ * timeout_ms: how long to wait at most; 0 to look only, below 0 to wait for ever. undelivered may
+ * be NULL; else *undelivered is how many messages were not delivered.
+ *
+ * The flow is closed also if this fails, except with EBADF and EOPNOTSUPP.
+ *
+ * Errors:
+ *   ETIMEDOUT   not everything was delivered in time, or the peer is gone: mp_error() says how
+ *               much; what a socket has taken may arrive later
+ *   EOPNOTSUPP  the handle is a listener's
+ */
+int xio_close_wait(xio_handle handle, int timeout_ms, uint64_t *undelivered);
+
+/*
+ * Counts the messages that closed flows of an end-point have not delivered. A peer was gone, or
+ * took nothing for as long as xio_options.linger_ms. 0 is what a healthy program sees. -1 and
+ * errno if it fails.
+ */
+int64_t xio_undelivered(struct xio_context *context);
 
 /*
  * The epoch of new write buffers of a flow: from 1, one more with each move. -1 and errno if it

@@ -151,7 +151,7 @@ fn errno_of(error: &Error) -> c_int {
 fn errno_of_flow(error: &fable::Error) -> c_int {
     match error {
         fable::Error::WouldBlock => libc::EAGAIN,
-        fable::Error::TimedOut => libc::ETIMEDOUT,
+        fable::Error::TimedOut | fable::Error::Undelivered { .. } => libc::ETIMEDOUT,
         fable::Error::TooLong { .. } => libc::EMSGSIZE,
         fable::Error::TooManyBuffers { .. } => libc::ENOSPC,
         fable::Error::Ended => libc::EPIPE,

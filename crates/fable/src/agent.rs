@@ -1,16 +1,28 @@
 //! The thread that does what no flow's own thread should wait for: control links, the daemon's
 //! connection, opening paths.
 //!
-//! There is one per process, started on first use, with all signals blocked. It waits in `poll` for
-//! whatever is [`Watched`], and runs closures that others send it. Everything that it runs must be
-//! short and must not block. A child after `fork` has no such thread; [`Agent::get`] starts one.
+//! There is one per process, started on first use, with all signals blocked. It waits in an epoll
+//! set for whatever is [`Watched`], and runs closures that others send it. Everything that it runs
+//! must be short and must not block. A child after `fork` has no such thread; [`Agent::get`] starts
+//! one.
+//!
+//! What is watched is asked what to wait for when it is added, after each call of its `ready`, and
+//! when another thread says that it has changed ([`Agent::look`]). So an event costs the same
+//! however many others are watched.
 
+mod quota;
+mod watching;
+
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use quota::Quota;
+pub(crate) use quota::Share;
+use watching::Watching;
 
 use crate::error::{Error, Result};
 
@@ -25,14 +37,13 @@ pub(crate) enum Keep {
 
 /// Something that the agent waits for.
 pub(crate) trait Watched: Send {
-    /// What to poll; asked before every wait. The descriptor stays open until `ready` has returned
-    /// [`Keep::Not`]. Negative: only the deadline counts.
+    /// What to wait for. Negative: only the deadline counts.
     fn descriptor(&self) -> RawFd;
 
-    /// `POLLIN`, `POLLOUT` or both; asked before every wait.
+    /// `POLLIN`, `POLLOUT` or both.
     fn events(&self) -> i16;
 
-    /// When to call `ready` without any event; asked before every wait.
+    /// When to call `ready` without any event.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -43,9 +54,19 @@ pub(crate) trait Watched: Send {
 
 type Errand = Box<dyn FnOnce() + Send>;
 
+/// Something watched, for those who change it. Never used again for anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Place(u64);
+
 enum Command {
-    Watch(Box<dyn Watched>),
+    Watch(Place, Box<dyn Watched>),
+    Look(Place),
     Run(Errand),
+}
+
+thread_local! {
+    /// Whether this thread is the agent, who need not be woken.
+    static IS_AGENT: Cell<bool> = const { Cell::new(false) };
 }
 
 #[derive(Default)]
@@ -59,6 +80,10 @@ pub(crate) struct Agent {
     process: u32,
     queue: Mutex<Queue>,
     bell: OwnedFd,
+    /// The place that was given last.
+    places: AtomicU64,
+    /// What is watched of closed flows.
+    quota: Quota,
 }
 
 impl std::fmt::Debug for Agent {
@@ -96,7 +121,9 @@ impl Agent {
                 return Ok(agent);
             }
             let queue = Mutex::new(Queue::default());
-            let new = Box::into_raw(Box::new(Agent { process, queue, bell: event_descriptor()? }));
+            let (bell, places) = (event_descriptor()?, AtomicU64::new(0));
+            let quota = Quota::default();
+            let new = Box::into_raw(Box::new(Agent { process, queue, bell, places, quota }));
             let exchange =
                 AGENT.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
             if exchange.is_err() {
@@ -107,8 +134,21 @@ impl Agent {
     }
 
     /// Watches this from now on.
-    pub(crate) fn watch(&self, watched: Box<dyn Watched>) {
-        self.send(Command::Watch(watched));
+    pub(crate) fn watch(&self, watched: Box<dyn Watched>) -> Place {
+        let place = Place(self.places.fetch_add(1, Ordering::Relaxed) + 1);
+        self.send(Command::Watch(place, watched));
+        place
+    }
+
+    /// Asks again what to wait for, after another thread has changed it. Does nothing if it is not
+    /// watched any more.
+    pub(crate) fn look(&self, place: Place) {
+        self.send(Command::Look(place));
+    }
+
+    /// Counts what is kept for each peer of flows that are closed.
+    pub(crate) fn quota(&'static self) -> &'static Quota {
+        &self.quota
     }
 
     /// Runs this on the agent's thread.
@@ -118,7 +158,9 @@ impl Agent {
 
     fn send(&self, command: Command) {
         self.lock().commands.push_back(command);
-        ring(&self.bell);
+        if !IS_AGENT.get() {
+            ring(&self.bell);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -126,6 +168,7 @@ impl Agent {
     }
 
     fn start(&'static self) -> Result<()> {
+        let epoll = watching::epoll_descriptor()?;
         // The thread inherits the mask: the application's handlers run on its own threads.
         // SAFETY: both sets are plain data, filled before they are used.
         let before = unsafe {
@@ -135,8 +178,9 @@ impl Agent {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
             before
         };
-        let started =
-            std::thread::Builder::new().name("fable-agent".to_owned()).spawn(move || self.serve());
+        let started = std::thread::Builder::new()
+            .name("fable-agent".to_owned())
+            .spawn(move || self.serve(epoll));
         // SAFETY: the mask is the one that was set before.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
@@ -145,57 +189,27 @@ impl Agent {
         started.map(drop).map_err(|source| Error::System { call, source })
     }
 
-    fn serve(&self) {
-        let mut watched: Vec<Box<dyn Watched>> = Vec::new();
-        let (mut polled, mut deadlines) = (Vec::new(), Vec::new());
+    fn serve(&self, epoll: OwnedFd) {
+        IS_AGENT.set(true);
+        let mut watching = Watching::new(epoll, &self.bell);
         loop {
-            let commands = std::mem::take(&mut self.lock().commands);
-            for command in commands {
-                match command {
-                    Command::Watch(new) => watched.push(new),
-                    Command::Run(errand) => errand(),
+            // What runs here may queue more without a ring of the bell.
+            loop {
+                let commands = std::mem::take(&mut self.lock().commands);
+                if commands.is_empty() {
+                    break;
+                }
+                for command in commands {
+                    match command {
+                        Command::Watch(place, watched) => watching.add(place, watched),
+                        Command::Look(place) => watching.ask(place),
+                        Command::Run(errand) => errand(),
+                    }
                 }
             }
-            polled.clear();
-            polled.push(entry(self.bell.as_raw_fd(), libc::POLLIN));
-            polled.extend(watched.iter().map(|one| entry(one.descriptor(), one.events())));
-            // Asked once: a deadline that is always "now" would never have passed when asked again.
-            deadlines.clear();
-            deadlines.extend(watched.iter().map(|one| one.deadline()));
-            wait(&mut polled, deadlines.iter().flatten().min().copied());
-            if polled[0].revents != 0 {
+            if watching.wait() {
                 silence(&self.bell);
             }
-            let now = Instant::now();
-            let mut happened = polled[1..].iter().map(|entry| entry.revents).zip(&deadlines);
-            watched.retain_mut(|one| {
-                let (events, deadline) = happened.next().unwrap_or((0, &None));
-                let due = deadline.is_some_and(|at| at <= now);
-                (events == 0 && !due) || one.ready(events) == Keep::Watching
-            });
-        }
-    }
-}
-
-fn entry(fd: RawFd, events: i16) -> libc::pollfd {
-    libc::pollfd { fd, events, revents: 0 }
-}
-
-fn wait(polled: &mut [libc::pollfd], deadline: Option<Instant>) {
-    let timeout_ms = deadline.map_or(-1, |at| {
-        let left = at.saturating_duration_since(Instant::now());
-        // Rounded up, so that a deadline has passed when poll says so.
-        let left = left + Duration::from_micros(999);
-        i32::try_from(left.as_millis()).unwrap_or(i32::MAX)
-    });
-    // SAFETY: the entries outlive the call.
-    let count =
-        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };
-    if count < 0 {
-        polled.iter_mut().for_each(|entry| entry.revents = 0);
-        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            // Out of memory in the kernel: try again, but do not burn.
-            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
@@ -228,7 +242,9 @@ pub(crate) fn silence(bell: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::IntoRawFd;
     use std::sync::mpsc;
+    use std::time::Duration;
 
     struct Timer(Instant, mpsc::Sender<&'static str>);
 
@@ -262,6 +278,137 @@ mod tests {
             self.1.send("readable").unwrap();
             Keep::Not
         }
+    }
+
+    /// Waits for a deadline that others set.
+    struct Alarm(std::sync::Arc<Mutex<Option<Instant>>>, mpsc::Sender<&'static str>);
+
+    impl Watched for Alarm {
+        fn descriptor(&self) -> RawFd {
+            -1
+        }
+        fn events(&self) -> i16 {
+            0
+        }
+        fn deadline(&self) -> Option<Instant> {
+            *self.0.lock().unwrap()
+        }
+        fn ready(&mut self, _events: i16) -> Keep {
+            self.1.send("alarm").unwrap();
+            Keep::Not
+        }
+    }
+
+    /// Counts how often it is asked what to wait for.
+    struct Idle(std::os::unix::net::UnixStream, std::sync::Arc<AtomicU64>);
+
+    impl Watched for Idle {
+        fn descriptor(&self) -> RawFd {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.as_raw_fd()
+        }
+        fn events(&self) -> i16 {
+            libc::POLLIN
+        }
+        fn ready(&mut self, _events: i16) -> Keep {
+            Keep::Not
+        }
+    }
+
+    #[test]
+    fn an_event_costs_the_same_however_many_others_are_watched() {
+        let guard = Duration::from_secs(20);
+        let (agent, asked) = (Agent::get().unwrap(), std::sync::Arc::<AtomicU64>::default());
+        let pairs: Vec<_> =
+            (0..100).map(|_| std::os::unix::net::UnixStream::pair().unwrap()).collect();
+        let mut others = Vec::new();
+        for (watched, other) in pairs {
+            agent.watch(Box::new(Idle(watched, std::sync::Arc::clone(&asked))));
+            others.push(other);
+        }
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..100 {
+            let sender = sender.clone();
+            agent.run(move || sender.send(()).unwrap());
+            assert_eq!(receiver.recv_timeout(guard), Ok(()));
+        }
+        let asked = asked.load(Ordering::Relaxed);
+        assert!(asked <= 200, "100 idle ones were asked {asked} times about 100 errands");
+    }
+
+    #[test]
+    fn what_others_change_is_looked_at_when_they_say_so() {
+        let (sender, receiver) = mpsc::channel();
+        let (agent, time) = (Agent::get().unwrap(), std::sync::Arc::default());
+        let place = agent.watch(Box::new(Alarm(std::sync::Arc::clone(&time), sender)));
+        *time.lock().unwrap() = Some(Instant::now());
+        agent.look(place);
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok("alarm"));
+        agent.look(place);
+    }
+
+    #[test]
+    fn a_descriptor_that_others_still_have_does_not_keep_the_agent_busy() {
+        let guard = Duration::from_secs(20);
+        let (sender, receiver) = mpsc::channel();
+        let agent = Agent::get().unwrap();
+        let (left, right) = std::os::unix::net::UnixStream::pair().unwrap();
+        // As a forked child has it.
+        let copy = left.try_clone().unwrap();
+        agent.watch(Box::new(Reader(left, sender.clone())));
+        drop(right);
+        assert_eq!(receiver.recv_timeout(guard), Ok("readable"));
+        // Where its number is used again at once, that is watched and not the old one.
+        let (again, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        agent.watch(Box::new(Reader(again, sender)));
+        drop(other);
+        assert_eq!(receiver.recv_timeout(guard), Ok("readable"));
+        assert_eq!(receiver.recv_timeout(guard), Err(mpsc::RecvTimeoutError::Disconnected));
+        drop(copy);
+    }
+
+    /// Waits for whatever descriptor is in here.
+    struct Changing(std::sync::Arc<std::sync::atomic::AtomicI32>);
+
+    impl Watched for Changing {
+        fn descriptor(&self) -> RawFd {
+            self.0.load(Ordering::Relaxed)
+        }
+        fn events(&self) -> i16 {
+            libc::POLLIN
+        }
+        fn ready(&mut self, _events: i16) -> Keep {
+            Keep::Watching
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_watched_for_its_new_owner() {
+        let (sender, receiver) = mpsc::channel();
+        let agent = Agent::get().unwrap();
+        let (old, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let number = std::sync::Arc::new(std::sync::atomic::AtomicI32::new(old.as_raw_fd()));
+        let place = agent.watch(Box::new(Changing(std::sync::Arc::clone(&number))));
+        let done = || {
+            let (sender, receiver) = mpsc::channel();
+            agent.run(move || sender.send(()).unwrap());
+            receiver.recv_timeout(Duration::from_secs(20)).unwrap();
+        };
+        done();
+        // The number goes to another socket, which is watched before the agent looks at the first.
+        let (new, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        // SAFETY: both descriptors are ours; the old one's number is owned by what is made of it.
+        let again = unsafe {
+            let again = libc::dup2(new.as_raw_fd(), old.into_raw_fd());
+            std::os::unix::net::UnixStream::from_raw_fd(again)
+        };
+        agent.watch(Box::new(Reader(again, sender)));
+        done();
+        number.store(-1, Ordering::Relaxed);
+        agent.look(place);
+        done();
+        drop((new, other));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok("readable"));
     }
 
     #[test]

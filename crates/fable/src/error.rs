@@ -40,6 +40,17 @@ pub enum Error {
     /// could deliver was read.
     #[error("the peer has died, or dropped the flow without ending it")]
     PeerDied,
+    /// The flow was closed before all that was committed was delivered.
+    #[error(
+        "{messages} messages ({bytes} bytes) were not delivered when the flow was closed: the peer \
+         is gone, does not read, or is far away; give it more time, or let it answer"
+    )]
+    Undelivered {
+        /// How many.
+        messages: u64,
+        /// The sum of their lengths.
+        bytes: u64,
+    },
     /// The peer broke the rules. The flow cannot be used any more.
     #[error("the peer broke the rules: {what}")]
     Corrupt {
@@ -73,7 +84,7 @@ pub enum Error {
     #[error(transparent)]
     Transport(TransportError),
     /// The operating system failed.
-    #[error("{call}: {source}")]
+    #[error("{call}: {source}{}", remedy(source))]
     System {
         /// The system call, with what it was for.
         call: &'static str,
@@ -86,6 +97,27 @@ impl Error {
     /// The error of the system call that has just failed.
     pub(crate) fn last(call: &'static str) -> Error {
         Error::System { call, source: io::Error::last_os_error() }
+    }
+}
+
+impl Error {
+    /// Descriptors that were sent to this process found no room.
+    pub(crate) fn lost_descriptors() -> Error {
+        let source = io::Error::from_raw_os_error(libc::EMFILE);
+        Error::System { call: "recvmsg of a flow's descriptors", source }
+    }
+}
+
+/// What helps against an error of the operating system, where that is known.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => {
+            "; EMFILE: the process has no descriptors left; raise its limit (`ulimit -n`)"
+        }
+        Some(libc::ENFILE) => {
+            "; ENFILE: the host has no descriptors left; raise its limit (`sysctl fs.file-max`)"
+        }
+        _ => "",
     }
 }
 
@@ -151,7 +183,7 @@ pub enum TransportError {
     )]
     Handshake(String),
     /// The operating system failed.
-    #[error("{call}: {source}")]
+    #[error("{call}: {source}{}", remedy(source))]
     System {
         /// The system call, with what it was for.
         call: &'static str,

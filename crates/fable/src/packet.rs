@@ -103,7 +103,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
         return Err(io::Error::last_os_error());
     }
     // Before anything can go wrong: what has arrived is ours to close.
-    let mut descriptors = take_descriptors(&message);
+    let descriptors = take_descriptors(&message);
     if message.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet is too long"));
     }
@@ -112,10 +112,6 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
     }
     bytes.truncate(count as usize);
     let has_lost_descriptors = message.msg_flags & libc::MSG_CTRUNC != 0;
-    if has_lost_descriptors {
-        // Which ones are missing is not known.
-        descriptors.clear();
-    }
     Ok(Some(Packet { bytes, descriptors, has_lost_descriptors }))
 }
 

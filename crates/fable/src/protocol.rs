@@ -7,6 +7,22 @@
 //! A process opens one connection, says [`ToDaemon::Hello`], and keeps it: names live as long as
 //! it. When the daemon goes away, flows stay; the process connects again, says `Hello`, registers
 //! its names and announces its flows.
+//!
+//! [`VERSION`] changes when an older side could not understand the newer one at all; it has not
+//! changed yet. [`REVISION`] counts what was added since: each side says its own in the greeting
+//! (none means 1), ignores fields that it does not know, and is sent messages of a later revision
+//! only if it has said that it knows them:
+//!
+//! | revision | added |
+//! | --- | --- |
+//! | 1 | |
+//! | 2 | `Orders` both ways; `sequence` in `Move`; the peer's pidfd with `Connected`, `Incoming` |
+//!
+//! The control link between two ends does the same without a greeting. When the first path stands,
+//! a follower of revision 2 sends a `request` for the transport `revision-2`. A leader of revision
+//! 1 declines that as a transport that does not exist, which ends the matter; one of revision 2
+//! answers with `revision`. From then on both send `orders` whenever theirs have changed, and a
+//! `request` carries the number of the operator's order that it knows.
 
 use std::net::SocketAddr;
 
@@ -14,10 +30,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::kind::Kind;
 use crate::name::Name;
+use crate::orders::Orders;
 use crate::transport::TlsKeys;
 
 /// The version that both sides must speak.
 pub const VERSION: u32 = 1;
+
+/// What this side understands of what was added to the version, see the [module](self).
+pub const REVISION: u32 = 2;
+
+/// What a side understands that says nothing of revisions.
+pub(crate) fn first_revision() -> u32 {
+    1
+}
 
 /// The longest packet, in bytes.
 pub const PACKET_BYTES_MAX: usize = 128 * 1024;
@@ -87,6 +112,9 @@ pub enum ToDaemon {
         version: u32,
         /// The program's name, for people.
         program: String,
+        /// [`REVISION`].
+        #[serde(default = "first_revision")]
+        revision: u32,
     },
     /// Registers a name, which must be of the `fable` scheme. Answered by `Registered` or
     /// `Refused`.
@@ -127,6 +155,14 @@ pub enum ToDaemon {
         transport: String,
         /// How long this end could not send because of the move, in nanoseconds.
         pause_ns: u64,
+    },
+    /// What this end knows to be ordered has changed other than by the daemon's word, or the flow
+    /// is announced. Since revision 2.
+    Orders {
+        /// The flow.
+        flow: FlowId,
+        /// All that is ordered.
+        orders: Orders,
     },
     /// A move was refused or failed; the flow goes on as it was.
     MoveFailed {
@@ -227,6 +263,9 @@ pub enum ToProcess {
         version: u32,
         /// This host's name in the cluster.
         host: String,
+        /// [`REVISION`].
+        #[serde(default = "first_revision")]
+        revision: u32,
     },
     /// A name is registered.
     Registered {
@@ -236,7 +275,8 @@ pub enum ToProcess {
         name: Name,
     },
     /// The flow is made on this host. Descriptors: the control socket (`SOCK_SEQPACKET`, its other
-    /// end goes to the peer), the flow's page.
+    /// end goes to the peer), the flow's page, and since revision 2 the peer's pidfd, if the kernel
+    /// gives one.
     Connected {
         /// Of the question.
         request: u64,
@@ -271,7 +311,7 @@ pub enum ToProcess {
     },
     /// A new flow for an endpoint of this process. Descriptors: the control socket (a
     /// `SOCK_SEQPACKET` pair's end if local, else a connected TCP socket behind the ticket), the
-    /// flow's page.
+    /// flow's page, and since revision 2 the pidfd of a peer on this host, if the kernel gives one.
     Incoming {
         /// The flow.
         flow: FlowId,
@@ -299,6 +339,18 @@ pub enum ToProcess {
         transport: String,
         /// Why, for the flow's event.
         reason: String,
+        /// The number of the operator's order that the daemon knows: an end that knows a later one
+        /// does not move. Since revision 2.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sequence: Option<u64>,
+    },
+    /// What is ordered about a flow has changed by the daemon's word; comes before the `Move` that
+    /// follows from it. Since revision 2.
+    Orders {
+        /// The flow.
+        flow: FlowId,
+        /// All that is ordered.
+        orders: Orders,
     },
     /// Whether the flow must be protected has changed; a move follows if it is needed.
     Protect {
@@ -383,6 +435,9 @@ pub struct NameEntry {
     pub epoch: Option<i64>,
     /// How many flows it has here.
     pub flows: usize,
+    /// Whether its process is gone, as far as this host can know.
+    #[serde(default)]
+    pub is_gone: bool,
 }
 
 /// A flow and what is known of it. Rates are over the last second or so; `None` where only the
@@ -417,6 +472,12 @@ pub struct FlowEntry {
     pub protected: bool,
     /// Whether an operator chose the transport, and the policy keeps its hands off.
     pub pinned: bool,
+    /// Whether it goes to and fro between transports.
+    #[serde(default)]
+    pub is_flapping: bool,
+    /// Whether the processes of leader and follower are gone, as far as this host can know.
+    #[serde(default)]
+    pub are_gone: [bool; 2],
 }
 
 /// Something that was decided about a flow.
@@ -435,4 +496,40 @@ pub struct Decision {
 /// A kind by its name, for messages that must not fail to parse because of a newer transport.
 pub fn kind_of(name: &str) -> Result<Kind, crate::UnknownKind> {
     name.parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a side of the first revision says is understood, and says that it is of that revision.
+    #[test]
+    fn the_first_revision_is_understood() {
+        let hello = r#"{"say":"hello","version":1,"program":"old"}"#;
+        let hello = serde_json::from_str(hello).unwrap();
+        assert!(matches!(hello, ToDaemon::Hello { version: VERSION, revision: 1, .. }));
+        let welcome = r#"{"say":"welcome","version":1,"host":"old"}"#;
+        let welcome = serde_json::from_str(welcome).unwrap();
+        assert!(matches!(welcome, ToProcess::Welcome { version: VERSION, revision: 1, .. }));
+        let order = r#"{"say":"move","flow":7,"transport":"unix","reason":"so"}"#;
+        let order = serde_json::from_str(order).unwrap();
+        assert!(matches!(order, ToProcess::Move { flow: FlowId(7), sequence: None, .. }));
+    }
+
+    /// What is said to a side of the first revision has nothing that it would stumble over: fields
+    /// that it does not know it ignores, and there are no others than those.
+    #[test]
+    fn the_first_revision_understands_what_is_said_to_it() {
+        let (transport, reason) = ("unix".to_owned(), "so".to_owned());
+        let order = ToProcess::Move { flow: FlowId(7), transport, reason, sequence: None };
+        assert_eq!(
+            serde_json::to_string(&order).unwrap(),
+            r#"{"say":"move","flow":7,"transport":"unix","reason":"so"}"#
+        );
+        let hello = ToDaemon::Hello { version: 1, program: "new".to_owned(), revision: REVISION };
+        assert_eq!(
+            serde_json::to_string(&hello).unwrap(),
+            r#"{"say":"hello","version":1,"program":"new","revision":2}"#
+        );
+    }
 }

@@ -117,6 +117,36 @@ fn run_without_memory() {
     exchange(&flows, &mut number);
 }
 
+/// Closes a flow with unread input while there is no descriptor to keep its connection by.
+fn close_without_descriptors(first: Kind) {
+    const MESSAGES: u64 = 200;
+    let [leader, follower] = open(flow_rig::parts(first).map(|(parts, _)| parts));
+    send(&follower, 7);
+    follower.flush().unwrap();
+    let begin = Instant::now();
+    for number in 0..MESSAGES {
+        let mut buffer = leader.write_timeout(16 << 10, CHILD_PATIENCE).unwrap();
+        buffer[..8].copy_from_slice(&number.to_le_bytes());
+        buffer.commit().unwrap();
+    }
+    while !leader.flush().unwrap() {
+        assert!(begin.elapsed() < CHILD_PATIENCE, "the kernel takes what was committed");
+    }
+    let unused = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    set_limit(libc::RLIMIT_NOFILE, unused as u64);
+    let undelivered = match leader.close(Duration::from_millis(100)) {
+        Ok(()) => 0,
+        Err(Error::Undelivered { messages, .. }) => messages,
+        Err(error) => panic!("{error}"),
+    };
+    set_limit(libc::RLIMIT_NOFILE, u64::MAX);
+    let mut received = 0;
+    while let Ok(Some(_)) = follower.read_timeout(CHILD_PATIENCE) {
+        received += 1;
+    }
+    assert!(received + undelivered >= MESSAGES, "{first}: {received}, {undelivered} are told");
+}
+
 /// Sends until nothing fits any more, and says how much did.
 fn fill(flow: &Flow) -> u64 {
     for number in 0_u64.. {
@@ -192,6 +222,13 @@ fn stop_a_peer(first: Kind) {
 #[test]
 fn a_flow_goes_on_when_a_move_finds_no_descriptors() {
     assert_eq!(fork(run_without_descriptors).wait(PATIENCE), Some(0));
+}
+
+#[test]
+fn a_close_that_finds_no_descriptors_tells_what_is_lost() {
+    for kind in [Kind::Tcp, Kind::Tls, Kind::Mptcp] {
+        assert_eq!(fork(|| close_without_descriptors(kind)).wait(PATIENCE), Some(0), "{kind}");
+    }
 }
 
 #[test]

@@ -7,11 +7,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+use fable::orders::{Demand, Encryption, Order, Orders};
 use fable::page::Page;
 use fable::protocol::{Decision, FlowEntry, FlowId, Peer, Role, Trust};
 use fable::{Kind, Name};
 
 use crate::policy::steady::Steady;
+use crate::policy::{Urgency, Verdict};
 use crate::process::Process;
 use crate::registry::ClientId;
 
@@ -44,8 +46,8 @@ pub(crate) struct Pending {
     pub(crate) since_ns: u64,
     /// The operator who waits for the outcome, and the question's number.
     pub(crate) operator: Option<(ClientId, u64)>,
-    /// What was pinned before.
-    pub(crate) pinned_before: Option<Kind>,
+    /// What was ordered before, to go back to if an operator's order fails.
+    pub(crate) before: Option<Box<Orders>>,
 }
 
 /// A flow.
@@ -65,10 +67,14 @@ pub(crate) struct Flow {
     pub(crate) trusted_network: bool,
     /// Whether it must be protected beyond the host.
     pub(crate) protected: bool,
-    /// What an operator ordered.
-    pub(crate) pinned: Option<Kind>,
-    /// What the application insisted on.
+    /// What is ordered, the same with the other host's daemon.
+    pub(crate) orders: Orders,
+    /// What the application insisted on when it connected, or where an end went that does not say
+    /// who wanted it.
     pub(crate) insisted: Option<Kind>,
+    /// Where orders would have led that others have overtaken, each transport once: an end may
+    /// carry them out yet.
+    pub(crate) overtaken: Vec<Kind>,
     /// In use; `None` before the first path.
     pub(crate) current: Option<Kind>,
     /// Its epoch; 0 before the first path.
@@ -100,6 +106,47 @@ pub(crate) fn index(role: Role) -> usize {
 }
 
 impl Flow {
+    /// What an operator ordered, if it is in force.
+    pub(crate) fn pinned(&self) -> Option<Kind> {
+        self.orders.operator.as_ref()?.transport.as_deref()?.parse().ok()
+    }
+
+    /// Where the application wants to be.
+    pub(crate) fn insisted(&self) -> Option<Kind> {
+        let told = self.orders.application.as_ref().and_then(|order| order.transport.as_deref());
+        told.and_then(|transport| transport.parse().ok()).or(self.insisted)
+    }
+
+    /// On whose side this host's operators are. On a flow within the host there is but one side.
+    pub(crate) fn own_side(&self) -> Role {
+        self.only_end().unwrap_or(Role::Leader)
+    }
+
+    /// The encryption that a side of a flow between hosts has demanded.
+    pub(crate) fn encryption(&self) -> Option<&Demand> {
+        if self.local { None } else { self.orders.encryption() }
+    }
+
+    /// Whether it must be protected beyond the host.
+    pub(crate) fn is_protected(&self) -> bool {
+        let demanded = self.encryption().map(|demand| demand.level);
+        self.protected || demanded == Some(Encryption::Protected)
+    }
+
+    /// Whether this host's daemon carries out a choice of its policy. Between hosts that is for the
+    /// leader's, so that two policies do not contradict each other in turn; the follower's enforces
+    /// what must be and what its own side has ordered.
+    pub(crate) fn may_choose(&self, verdict: &Verdict) -> bool {
+        let own = |order: &Option<Order>| {
+            order.as_ref().is_some_and(|order| order.side == Role::Follower)
+        };
+        let wanted = |kind| kind == Some(verdict.kind);
+        self.own_side() == Role::Leader
+            || verdict.urgency == Urgency::Must
+            || (wanted(self.pinned()) && own(&self.orders.operator))
+            || (wanted(self.insisted()) && own(&self.orders.application))
+    }
+
     /// Whether this client holds an end.
     pub(crate) fn has(&self, client: ClientId) -> bool {
         self.ends.iter().any(|end| end.client == Some(client))
@@ -159,8 +206,13 @@ impl Flow {
             messages: sample.messages,
             latency_ns: sample.latency_ns.map(known),
             cpus: sample.cpus,
-            protected: self.protected,
-            pinned: self.pinned.is_some(),
+            protected: self.is_protected(),
+            pinned: self.pinned().is_some(),
+            is_flapping: self.steady.is_flapping(now_ns),
+            are_gone: self
+                .ends
+                .each_ref()
+                .map(|end| end.process.as_ref().is_some_and(|process| !process.is_alive())),
         }
     }
 }

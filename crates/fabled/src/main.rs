@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .with_target(false)
         .init();
-    match serve(&cli) {
+    match serve(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("fabled: {error}");
@@ -31,12 +31,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(cli: &Cli) -> Result<(), Box<dyn Error>> {
+fn serve(cli: Cli) -> Result<(), Box<dyn Error>> {
     let signals = Signals::catch()?;
     let policy = cli.read_policy()?;
     let cluster = cli.cluster()?;
-    let mut daemon =
-        Daemon::start(Options { signals, socket: cli.socket_path(), policy, cluster })?;
+    let socket = cli.socket_path();
+    let read_policy = Box::new(move || cli.read_policy());
+    let mut daemon = Daemon::start(Options { signals, socket, policy, read_policy, cluster })?;
     // For those who wait for it; that nobody does is no error.
     let _ = writeln!(stdout(), "listening on {}", daemon.path().display());
     Ok(daemon.run()?)

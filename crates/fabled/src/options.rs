@@ -15,8 +15,9 @@ const POLICY_FILE: &str = "/etc/fable/policy.toml";
 
 /// Keeps the names of endpoints and the flows between them, and chooses the flows' transports.
 ///
-/// Runs in the foreground until SIGTERM or SIGINT, and prints `listening on PATH` when processes
-/// can connect. Flows outlive it: when it is started again, they are announced to it.
+/// Runs in the foreground until SIGTERM or SIGINT, reads its policy again at SIGHUP, and prints
+/// `listening on PATH` when processes can connect. Flows outlive it: when it is started again, they
+/// are announced to it.
 #[derive(Debug, Parser)]
 #[command(name = "fabled", version)]
 pub struct Cli {

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
 
 use fable::protocol::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,8 +26,9 @@ pub(crate) struct Process {
     pub(crate) peer: Peer,
     /// Its supplementary groups.
     pub(crate) groups: Vec<u32>,
-    /// Becomes readable when the process ends (Linux 6.5); without it the connection must do.
-    handle: Option<OwnedFd>,
+    /// Becomes readable when the process ends: its pidfd. A connection does not tell, as a child of
+    /// fork has it, too.
+    handle: Option<Rc<OwnedFd>>,
     namespaces: [Option<String>; 3],
 }
 
@@ -38,7 +40,8 @@ impl Process {
     pub(crate) fn behind(socket: BorrowedFd<'_>, host: &str) -> io::Result<Process> {
         let credentials = rustix::net::sockopt::socket_peercred(socket)?;
         let pid = credentials.pid.as_raw_nonzero().get();
-        let handle = process_handle(socket);
+        // Before Linux 6.5 another process may have got the number since.
+        let handle = process_handle(socket).or_else(|| open_process(pid)).map(Rc::new);
         let directory = Path::new("/proc").join(pid.to_string());
         let program = fs::read_to_string(directory.join("comm")).unwrap_or_default();
         let namespaces = NAMESPACES.map(|(_, file)| {
@@ -64,9 +67,14 @@ impl Process {
     /// Whether the process still runs, as far as can be seen.
     pub(crate) fn is_alive(&self) -> bool {
         let Some(handle) = &self.handle else { return true };
-        let mut ends = [PollFd::new(handle, PollFlags::IN)];
+        let mut ends = [PollFd::new(&**handle, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         !matches!(poll(&mut ends, Some(&now)), Ok(count) if count > 0)
+    }
+
+    /// Becomes readable when the process ends, if the kernel gives such a descriptor.
+    pub(crate) fn handle(&self) -> Option<&Rc<OwnedFd>> {
+        self.handle.as_ref()
     }
 
     /// Which namespaces the two do not share, or may not share.
@@ -105,6 +113,15 @@ fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
         }
         groups.resize(count, 0);
     }
+}
+
+/// Linux 5.3.
+fn open_process(pid: i32) -> Option<OwnedFd> {
+    // SAFETY: a plain system call.
+    let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let number = i32::try_from(number).ok().filter(|number| *number >= 0)?;
+    // SAFETY: the descriptor is new and ours.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 fn process_handle(socket: BorrowedFd<'_>) -> Option<OwnedFd> {

@@ -5,6 +5,8 @@ mod common;
 use std::os::fd::AsFd;
 
 use common::{Daemon, Process, can_change_users, flow, within};
+use fable::Kind;
+use fable::orders::Orders;
 use fable::page::{Counter, Page};
 use fable::protocol::{
     Access, Answer, Decision, FlowEntry, FlowId, Operation, Role, ToDaemon, ToProcess,
@@ -88,6 +90,45 @@ fn a_failed_order_is_told_and_does_not_pin() {
 }
 
 #[test]
+fn an_order_that_fails_does_not_undo_a_later_one_for_the_same() {
+    let daemon = Daemon::start();
+    let (server, _client, end, _) = flow(&daemon);
+    let mut operator = Process::connect(&daemon);
+    order(&mut operator, end.flow, "pipe");
+    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+    // The other host's operator has ordered the same meanwhile, which the end knows.
+    let mut orders = Orders::default();
+    orders.order(Role::Leader, "user 0 here", None);
+    orders.order(Role::Follower, "user 0 there", Some(Kind::Pipe));
+    server.say(&ToDaemon::Orders { flow: end.flow, orders });
+    let (transport, reason) = ("pipe".to_owned(), "a later order".to_owned());
+    server.say(&ToDaemon::MoveFailed { flow: end.flow, transport, reason });
+    assert!(matches!(operator.hear(), ToProcess::Refused { .. }));
+    let (entry, decisions) = why(&mut operator, end.flow);
+    assert!(entry.pinned, "{decisions:?}");
+}
+
+#[test]
+fn an_order_that_was_overtaken_and_has_failed_explains_no_later_move() {
+    let daemon = Daemon::start();
+    let (server, _client, end, _) = flow(&daemon);
+    let mut operator = Process::connect(&daemon);
+    order(&mut operator, end.flow, "pipe");
+    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+    order(&mut operator, end.flow, "auto");
+    assert!(matches!(operator.hear(), ToProcess::Refused { .. }));
+    assert!(matches!(operator.hear(), ToProcess::Answer { .. }));
+    let (transport, reason) = ("pipe".to_owned(), "no memory".to_owned());
+    server.say(&ToDaemon::MoveFailed { flow: end.flow, transport, reason });
+    // Now the application goes there by itself, and stays.
+    server.moved(end.flow, 2, "pipe");
+    within("the move is known", || (why(&mut operator, end.flow).0.epoch == 2).then_some(()));
+    let (_, decisions) = why(&mut operator, end.flow);
+    let now = decisions.last().unwrap();
+    assert!(now.transport == "pipe" && now.reason.contains("application"), "{decisions:?}");
+}
+
+#[test]
 fn orders_that_cannot_be_are_refused_with_the_reason() {
     let daemon = Daemon::start();
     let (_server, _client, end, _) = flow(&daemon);
@@ -168,6 +209,46 @@ fn where_the_application_has_gone_by_itself_the_policy_leaves_it() {
     operator.hear();
     order(&mut operator, end.flow, "auto");
     assert_eq!(server.ordered_move(end.flow).0, "pipe");
+}
+
+#[test]
+fn an_order_that_another_has_overtaken_is_not_taken_for_the_applications_wish() {
+    let daemon = Daemon::start();
+    let (server, _client, end, _) = flow(&daemon);
+    let (mut one, mut other) = (Process::connect(&daemon), Process::connect(&daemon));
+    order(&mut one, end.flow, "pipe");
+    assert_eq!(server.ordered_move(end.flow).0, "pipe");
+    order(&mut other, end.flow, "unix");
+    assert_eq!(server.ordered_move(end.flow).0, "unix");
+    let ToProcess::Refused { reason, .. } = one.hear() else { panic!("overtaken") };
+    assert!(reason.contains("overtaken"), "{reason}");
+    // The ends carry out both.
+    server.moved(end.flow, 2, "pipe");
+    server.moved(end.flow, 3, "unix");
+    assert!(matches!(other.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
+    order(&mut other, end.flow, "auto");
+    assert!(matches!(other.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
+    assert_eq!(server.ordered_move(end.flow).0, "mempipe-futex-safe");
+    let (_, decisions) = why(&mut other, end.flow);
+    let last = decisions.last().unwrap();
+    assert!(!last.reason.contains("application"), "{decisions:#?}");
+}
+
+#[test]
+fn a_flow_that_goes_to_and_fro_is_shown_as_flapping() {
+    let daemon = Daemon::start();
+    let (server, _client, end, _) = flow(&daemon);
+    let mut operator = Process::connect(&daemon);
+    assert!(!daemon.fable_says(&["top", "--once"]).contains("flapping"));
+    for (epoch, transport) in (2..).zip(["pipe", "unix"].into_iter().cycle().take(8)) {
+        order(&mut operator, end.flow, transport);
+        assert_eq!(server.ordered_move(end.flow).0, transport);
+        server.moved(end.flow, epoch, transport);
+        assert!(matches!(operator.hear(), ToProcess::Answer { .. }));
+    }
+    let shown = daemon.fable_says(&["top", "--once"]);
+    assert!(shown.contains("flapping"), "{shown}");
+    assert!(flows(&mut operator)[0].is_flapping);
 }
 
 #[test]

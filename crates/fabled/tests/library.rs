@@ -144,7 +144,10 @@ fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
     let back = within("the flow is announced", || scene.entry());
     assert_eq!(format!("{:016x}", back.flow.0), scene.flow);
     assert!(back.epoch >= before.epoch, "{back:?}");
-    // The order went with the daemon that had taken it: the policy decides again.
+    // The ends have kept the order, until it is taken back.
+    scene.goes_over("tcp");
+    assert!(within("the flow is announced", || scene.entry()).pinned);
+    scene.daemon.fable_says(&["move", &scene.flow, "auto"]);
     scene.goes_over("mempipe-futex-safe");
     within("the name is registered again", || scene.names().into_iter().next());
     scene.server.crash();
@@ -258,6 +261,27 @@ fn top_counts_what_was_sent() {
     // On one host nobody can read along.
     assert_eq!((entry.protected, entry.transport.as_str()), (true, "mempipe-futex-safe"));
     scene.client.tell("go");
+    scene.goes_over("mempipe-futex-safe");
+    scene.finish();
+}
+
+#[test]
+fn a_policy_that_is_read_again_moves_flows_without_loss_and_a_wrong_one_changes_nothing() {
+    let scene = Scene::start(CALM_POLICY, "");
+    assert_eq!(scene.transport, "mempipe-futex-safe");
+    let rule = |transport: &str| {
+        format!("{CALM_POLICY}[[rule]]\nname = \"fable://echo/*\"\ntransport = \"{transport}\"\n")
+    };
+    for transport in ["pipe", "unix", "tcp-nodelay", "shmem-pipe-safe"] {
+        scene.daemon.reload(&rule(transport));
+        scene.goes_over(transport);
+    }
+    scene.daemon.reload("nonsense = [");
+    within("the log says so", || {
+        scene.daemon.log().contains("the policy stays as it was").then_some(())
+    });
+    scene.goes_over("shmem-pipe-safe");
+    scene.daemon.reload(CALM_POLICY);
     scene.goes_over("mempipe-futex-safe");
     scene.finish();
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::{Daemon, End, Process, flow, within};
 use fable::page::{Counter, Page};
-use fable::protocol::{Answer, FlowEntry, Operation, Peer, Role, ToDaemon, Trust};
+use fable::protocol::{Answer, FlowEntry, Operation, Peer, Role, ToDaemon, ToProcess, Trust};
 
 fn flows(process: &mut Process) -> Vec<FlowEntry> {
     match process.operate(Operation::Flows) {
@@ -111,4 +111,54 @@ fn a_terminated_daemon_leaves_nothing_behind() {
         .collect();
     left.sort();
     assert_eq!(left, ["log", "policy.toml"]);
+}
+
+#[test]
+fn who_connects_before_the_names_are_back_waits_for_them() {
+    let mut daemon = Daemon::start();
+    for is_killed in [true, false] {
+        let mut server = Process::connect(&daemon);
+        server.register("fable://kv/1");
+        match is_killed {
+            true => daemon.crash_and_start_again(),
+            false => {
+                assert!(daemon.terminate().success());
+                daemon.start_again();
+            }
+        }
+        let mut client = Process::connect(&daemon);
+        let (request, name) = (client.next_request(), "fable://kv".parse().unwrap());
+        client.say(&ToDaemon::Connect { request, name, trust: Trust::Untrusted, transport: None });
+        // Answers come in order: this one shows that the daemon has seen the question.
+        assert!(flows(&mut client).is_empty());
+        let mut server = Process::connect(&daemon);
+        server.register("fable://kv/1");
+        let (_, leading) = server.incoming();
+        match client.hear() {
+            ToProcess::Connected { request: answered, flow, .. } => {
+                assert_eq!((answered, flow), (request, leading.flow));
+            }
+            other => panic!("killed: {is_killed}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_name_that_does_not_come_back_is_refused_in_the_end_and_at_once_without_a_predecessor() {
+    let mut daemon = Daemon::start();
+    let refused = |daemon: &Daemon| {
+        let asked = std::time::Instant::now();
+        let refused = Process::connect(daemon).try_connect("fable://nobody", None).err().unwrap();
+        assert!(refused.contains("nobody has registered"), "{refused}");
+        asked.elapsed()
+    };
+    let at_once = refused(&daemon);
+    daemon.crash_and_start_again();
+    let late = refused(&daemon);
+    assert!(late > at_once && late.as_millis() > 500, "{at_once:?} {late:?}");
+    // A daemon that has stopped without names has nobody who would come back.
+    assert!(daemon.terminate().success());
+    daemon.start_again();
+    let at_once = refused(&daemon);
+    assert!(at_once < late, "{at_once:?} {late:?}");
 }

@@ -103,6 +103,7 @@ const NEEDS: &[Need] = &[
     packages("fabled/cluster", &[], &["etcd-server", "etcd-client"]),
     // The names of those who give orders are those of root.
     privilege("fabled/library", &["a_flow_goes_where_"], Privilege::Namespace),
+    privilege("fable/fable", &["control::link::tests::a_host_is_"], Privilege::Namespace),
     privilege(
         "megapipe/fork",
         &["epoll::a_child_that_is_process_1_", "uring::a_child_that_is_process_1_"],

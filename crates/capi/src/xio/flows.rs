@@ -1,15 +1,18 @@
 //! Flows: their end, and how they move between transports (paper, section 3.1.4).
 
 use super::options::kind_of;
-use super::types::{xio_counters, xio_event, xio_event_type, xio_handle, xio_peer_info};
-use super::{on_flow, on_table, shared};
+use super::types::{
+    xio_context, xio_counters, xio_event, xio_event_type, xio_handle, xio_peer_info,
+};
+use super::{no_flow, on_flow, on_table, shared};
 use crate::failure::{Failure, status, value};
-use crate::text::{copy_sized, fit, words};
-use fable::{FlowEvent, Kind};
+use crate::text::{copy_sized, duration_of, fit, words};
+use fable::{Error, FlowEvent, Kind};
 use libc::{c_char, c_int};
 use std::ffi::CString;
 use std::ptr;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Hands over what xio_batch() keeps back.
 ///
@@ -41,9 +44,13 @@ pub extern "C" fn xio_shutdown(handle: xio_handle) -> c_int {
     status(on_flow(handle, |flow, _| Ok(flow.finish()?)))
 }
 
-/// Closes a flow or listener. What was committed still reaches the peer if it goes on obtaining:
-/// where a socket takes no more, this waits for it, a second at most. Call xio_shutdown() before so
-/// that the peer can tell the end from a failure.
+/// Closes a flow or listener. The peer of a flow obtains what was committed, then ENODATA; what
+/// the peer still sends is discarded.
+///
+/// It waits, xio_options.linger_ms at most, until the system or the peer has taken what was
+/// committed. What then lies in a socket reaches the peer as long as this process lives; what
+/// cannot be delivered is counted by xio_undelivered(). xio_close_wait() waits for more and says
+/// more.
 ///
 /// Buffers of the flow stay the caller's, and their memory valid, until xio_release() or, of
 /// messages, xio_commit() to another flow. Flows that wait in a listener are refused.
@@ -53,6 +60,54 @@ pub extern "C" fn xio_close(handle: xio_handle) -> c_int {
         Some(_) => Ok(()),
         None => shared::take_listener(handle).map(|_| ()),
     }))
+}
+
+/// Closes a flow and waits until everything that was committed is delivered; xio_close() waits for
+/// less. A message is delivered when it lies where the peer can read it, whatever becomes of this
+/// process: in shared memory, in a pipe, or in the peer's system, which has acknowledged it. Only
+/// an answer of the peer tells that it has obtained the message.
+///
+/// timeout_ms: how long to wait at most; 0 to look only, below 0 to wait for ever. undelivered may
+/// be NULL; else *undelivered is how many messages were not delivered.
+///
+/// The flow is closed also if this fails, except with EBADF and EOPNOTSUPP.
+///
+/// Errors:
+///   ETIMEDOUT   not everything was delivered in time, or the peer is gone: mp_error() says how
+///               much; what a socket has taken may arrive later
+///   EOPNOTSUPP  the handle is a listener's
+///
+/// # Safety
+///
+/// undelivered must be null or point to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xio_close_wait(
+    handle: xio_handle,
+    timeout_ms: c_int,
+    undelivered: *mut u64,
+) -> c_int {
+    let closed = on_table(|table| {
+        let flow = table.flows.take(handle).ok_or_else(|| no_flow(handle))?;
+        Ok(flow.close(duration_of(timeout_ms).unwrap_or(Duration::MAX))?)
+    });
+    let messages = match &closed {
+        Err(Failure::Flow(Error::Undelivered { messages, .. })) => *messages,
+        _ => 0,
+    };
+    if !undelivered.is_null() {
+        // SAFETY: the caller vouches for the pointer.
+        unsafe { undelivered.write(messages) };
+    }
+    status(closed)
+}
+
+/// Counts the messages that closed flows of an end-point have not delivered. A peer was gone, or
+/// took nothing for as long as xio_options.linger_ms. 0 is what a healthy program sees. -1 and
+/// errno if it fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn xio_undelivered(context: *mut xio_context) -> i64 {
+    let counted = on_table(|_| Ok(shared::context(context)?.undelivered()));
+    value(counted.map(|count| i64::try_from(count).unwrap_or(i64::MAX)), -1)
 }
 
 /// The epoch of new write buffers of a flow: from 1, one more with each move. -1 and errno if it
@@ -181,6 +236,7 @@ pub unsafe extern "C" fn xio_statistics(
             moves: counted.moves,
             pause_max_ns: counted.pause_max_ns,
             pause_total_ns: counted.pause_total_ns,
+            undelivered: counted.undelivered,
         };
         // SAFETY: the caller vouches for the pointer.
         unsafe { copy_sized(&current, counters, bytes) }

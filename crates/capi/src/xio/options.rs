@@ -15,7 +15,7 @@ const IDS_MAX: u32 = 4096;
 ///
 /// The pointers in `options` must be null or valid.
 pub(super) unsafe fn options_of(options: &xio_options) -> Result<EndpointOptions, Failure> {
-    if options.reserved != [0; 4] {
+    if (options.reserved_word, options.reserved) != (0, [0; 3]) {
         return Err(Failure::invalid("xio_options.reserved must be zero: start from { 0 }"));
     }
     const UNTRUSTED: u32 = xio_trust::XIO_UNTRUSTED as u32;
@@ -30,6 +30,9 @@ pub(super) unsafe fn options_of(options: &xio_options) -> Result<EndpointOptions
     }
     if options.drain_ms != 0 {
         chosen = chosen.drain_timeout(Duration::from_millis(options.drain_ms.into()));
+    }
+    if options.linger_ms != 0 {
+        chosen = chosen.linger(Duration::from_millis(options.linger_ms.into()));
     }
     if options.ring_bytes != 0 {
         if !(1 << 12..=1 << 30).contains(&options.ring_bytes) {

@@ -66,8 +66,13 @@ pub struct xio_options {
     /// The socket of the name daemon. NULL for the environment variable FABLE_SOCKET or, if that is
     /// not set, where it usually is.
     pub socket: *const c_char,
+    /// How long xio_close() waits at most until the system or the peer has taken what was
+    /// committed, in milliseconds; default 1000.
+    pub linger_ms: u32,
     /// Must be zero.
-    pub reserved: [u64; 4],
+    pub reserved_word: u32,
+    /// Must be zero.
+    pub reserved: [u64; 3],
 }
 
 /// A buffer in the caller's hands (paper, section 3.1.3): a message that has arrived, or room for
@@ -142,6 +147,8 @@ pub struct xio_counters {
     pub pause_max_ns: u64,
     /// The sum of those times.
     pub pause_total_ns: u64,
+    /// Messages committed that are not delivered yet, in the sense of xio_close_wait().
+    pub undelivered: u64,
 }
 
 /// A flow or listener to wait for, as struct pollfd is a descriptor, for xpoll().

@@ -27,7 +27,9 @@ static void options_are_checked(void)
     options = (struct xio_options){ .groups = ids, .groups_count = 5000 };
     FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
     options = (struct xio_options){ 0 };
-    options.reserved[3] = 1;
+    options.reserved[2] = 1;
+    FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
+    options = (struct xio_options){ .reserved_word = 1 };
     FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
     options = (struct xio_options){ .trust = XIO_TRUSTED, .timeout_ms = 100, .drain_ms = 1,
                                     .ring_bytes = 4096, .users = ids, .users_count = 2,
@@ -376,6 +378,41 @@ static void children_have_nothing(void)
     end_server(server);
 }
 
+static void closing_tells_what_was_not_delivered(void)
+{
+    struct xio_options options = { .linger_ms = 1, .timeout_ms = PATIENCE_MS };
+    struct server server = serve_somewhere();
+    struct xio_counters counters;
+    struct xio_buffer buffer;
+    xio_handle ends[2];
+    xio_context *me;
+    uint64_t undelivered = 7, sent = 0;
+
+    CHECK((me = xio_register_name(NULL, &options)));
+    CHECK((ends[0] = xio_connect(me, server.name)) > 0);
+    CHECK((ends[1] = xio_accept(server.listener, PATIENCE_MS)) > 0);
+    FAILS(xio_close_wait(server.listener, 0, NULL), EOPNOTSUPP);
+    for (; xio_getwritebuf(ends[0], 60000, &buffer, 1, 0) == 1; sent++)
+        CHECK(xio_commit(ends[0], &buffer) == 0);
+    CHECK(sent > 0 && xio_undelivered(me) == 0);
+    CHECK(xio_statistics(ends[0], &counters, sizeof counters) == 0);
+    if (is_named) { /* It lies in a ring. */
+        CHECK(counters.undelivered == 0);
+        CHECK(xio_close_wait(ends[0], 0, &undelivered) == 0 && undelivered == 0);
+    } else { /* The socket has not taken all. */
+        FAILS(xio_close_wait(ends[0], 20, &undelivered), ETIMEDOUT);
+        CHECK(strstr(mp_error(), "not delivered"));
+        CHECK(0 < undelivered && undelivered <= sent && undelivered == counters.undelivered);
+    }
+    CHECK(xio_undelivered(me) == (int64_t)undelivered);
+    FAILS(xio_close_wait(ends[0], 0, &undelivered), EBADF);
+    CHECK(undelivered == 0);
+    CHECK(xio_close_wait(ends[1], -1, NULL) == 0);
+    CHECK(xio_unregister_name(me) == 0);
+    FAILS(xio_undelivered(me), EBADF);
+    end_server(server);
+}
+
 int main(int argc, char **argv)
 {
     int before;
@@ -391,6 +428,7 @@ int main(int argc, char **argv)
     messages_go_on_to_other_flows();
     buffers_outlive_their_flow();
     directions_end();
+    closing_tells_what_was_not_delivered();
     held_buffers_are_bounded();
     flows_belong_to_their_thread();
     children_have_nothing();

@@ -1,6 +1,8 @@
 //! The agent's side of a flow: its control link, and the paths that are being made.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+mod watched;
+
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -9,14 +11,18 @@ use super::link::{Descriptors, Link, Received};
 use super::mailbox::{Mail, Mailbox, Permit};
 use super::message::Message;
 use super::moves::{Action, Moves, PEER_GONE, Rules};
-use super::remote;
-use crate::agent::{Agent, Keep, Watched};
+use super::remote::{self, Reached};
+use crate::agent::{Agent, Place};
+use crate::error::Error;
 use crate::flow::Reporter;
 use crate::kind::Kind;
 use crate::name::Name;
+use crate::orders::Orders;
 use crate::protocol::{FlowId, Peer, Role, Trust};
 use crate::transport::tls::Handshake;
 use crate::transport::{self, Offer, PathOptions, Transport};
+use watched::Introduction;
+pub(crate) use watched::{watch, watch_process};
 
 /// The longest message of a flow, so that it fits into every transport that the flow may come to.
 pub(crate) const FLOW_MESSAGE_BYTES_MAX: usize = 128 * 1024;
@@ -75,6 +81,10 @@ struct Prepared {
     listening: Option<remote::Listening>,
 }
 
+/// How many turns of messages are read of a process that has ended: a child of it that has the link
+/// could go on writing.
+const TURNS_AFTER_DEATH: usize = 8;
+
 /// Lives in the agent's thread; others only lock it to create and to close it.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
@@ -84,6 +94,8 @@ pub(crate) struct Driver {
     /// What came with the offer that is looked at.
     offered: (Descriptors, Option<u16>, Option<String>),
     deadline: Option<Instant>,
+    /// Where the agent watches this, and the peer's process.
+    places: Vec<Place>,
     me: Weak<Mutex<Driver>>,
 }
 
@@ -102,18 +114,41 @@ impl Driver {
                 prepared: None,
                 offered: (Descriptors::NONE, None, None),
                 deadline: None,
+                places: Vec::new(),
                 me: me.clone(),
             })
         })
     }
 
-    pub(crate) fn want(&mut self, kind: Kind, reason: &str) {
+    /// Moves, as the daemon wants it, unless a later operator's order is known than the one with
+    /// this number.
+    pub(crate) fn want(&mut self, kind: Kind, reason: &str, sequence: Option<u64>) {
+        self.ask(kind, |moves| moves.want_in_sequence(kind, reason, sequence));
+    }
+
+    /// Moves, as the application wants it.
+    pub(crate) fn want_as_application(&mut self, kind: Kind, reason: &str) {
+        self.ask(kind, |moves| moves.want_as_application(kind, reason));
+    }
+
+    fn ask(&mut self, kind: Kind, how: impl FnOnce(&mut Moves)) {
         if self.link.is_none() {
             return self.fail(kind, PEER_GONE.to_owned());
         }
         self.moves.rules.protected = self.shared.protected.load(Ordering::Relaxed);
-        self.moves.want(kind, reason);
+        how(&mut self.moves);
         self.act();
+    }
+
+    /// The daemon says what is ordered.
+    pub(crate) fn adopt(&mut self, orders: &Orders) {
+        self.moves.adopt(orders);
+        self.act();
+    }
+
+    /// What is ordered, as far as this end knows.
+    pub(crate) fn orders(&self) -> &Orders {
+        self.moves.orders()
     }
 
     /// Ends everything. The link closes now, for children of `fork` that have it, too.
@@ -123,6 +158,14 @@ impl Driver {
         }
         self.prepared = None;
         self.deadline = None;
+        self.has_changed();
+    }
+
+    /// What the agent is to wait for may have changed.
+    fn has_changed(&self) {
+        if let Ok(agent) = Agent::get() {
+            self.places.iter().for_each(|place| agent.look(*place));
+        }
     }
 
     /// The same, and nobody is there any more who would take what is in the mailbox.
@@ -138,12 +181,7 @@ impl Driver {
             let received = link.send_waiting().and_then(|()| link.receive());
             match received {
                 Ok(Received::Nothing) => return,
-                Ok(Received::End) => {
-                    self.moves.peer_gone();
-                    self.act();
-                    self.close();
-                    self.shared.mailbox.put(Mail::Gone);
-                }
+                Ok(Received::End) => self.peer_gone(),
                 Ok(Received::Silence) => {
                     self.close();
                     self.shared.mailbox.put(Mail::Silent);
@@ -151,6 +189,25 @@ impl Driver {
                 Ok(Received::Message(message, descriptors)) => self.hear(message, descriptors),
                 Err(error) => self.break_off(&error.to_string()),
             }
+        }
+    }
+
+    fn peer_gone(&mut self) {
+        self.moves.peer_gone();
+        self.act();
+        self.close();
+        self.shared.mailbox.put(Mail::Gone);
+    }
+
+    /// The peer's process has ended: what it has said before still counts.
+    fn peer_died(&mut self) {
+        for _ in 0..TURNS_AFTER_DEATH {
+            if self.link.as_ref().is_some_and(Link::has_something) {
+                self.receive();
+            }
+        }
+        if self.link.is_some() {
+            self.peer_gone();
         }
     }
 
@@ -196,6 +253,7 @@ impl Driver {
             None => Some(Instant::now() + self.shared.offer_timeout),
             running => running,
         };
+        self.has_changed();
     }
 
     fn act_once(&mut self, action: Action) {
@@ -232,6 +290,7 @@ impl Driver {
             }
             Action::Discard { .. } => self.prepared = None,
             Action::Failed { kind, reason } => self.fail(kind, reason),
+            Action::Ordered => self.shared.reporter.ordered(self.shared.id, self.moves.orders()),
         }
     }
 
@@ -313,7 +372,7 @@ impl Driver {
         let nothing = (Descriptors::NONE, None, None);
         let (descriptors, port, token) = std::mem::replace(&mut self.offered, nothing);
         let Descriptors::All(descriptors) = descriptors else {
-            return Err("there is no room for its descriptors (see `ulimit -n`)".to_owned());
+            return Err(Error::lost_descriptors().to_string());
         };
         let local = self.shared.local;
         self.prepare(epoch, kind)?;
@@ -339,14 +398,14 @@ impl Driver {
     }
 
     /// The connection of a path between hosts is there, or will never be.
-    fn reached(&mut self, epoch: u32, outcome: Result<OwnedFd, String>) {
+    fn reached(&mut self, epoch: u32, outcome: Result<Reached, String>) {
         let Some(kind) = self.prepared_kind(epoch) else { return };
         let outcome = match outcome {
-            Ok(socket) if kind == Kind::Tls => {
+            Ok(Reached { socket, .. }) if kind == Kind::Tls => {
                 self.protect(epoch, socket);
                 Ok(())
             }
-            Ok(socket) => transport::stream::from_socket(socket, kind)
+            Ok(Reached { socket, joins }) => transport::stream::from_reached(socket, kind, joins)
                 .map_err(|error| error.to_string())
                 .and_then(|transport| self.finish(epoch, transport)),
             Err(why) => Err(why),
@@ -440,81 +499,5 @@ impl Driver {
 
     fn prepared_kind(&self, epoch: u32) -> Option<Kind> {
         self.prepared.as_ref().filter(|prepared| prepared.epoch == epoch).map(|p| p.kind)
-    }
-}
-
-/// The agent's entry for a TLS handshake.
-struct Introduction {
-    handshake: Option<Handshake>,
-    driver: Weak<Mutex<Driver>>,
-    epoch: u32,
-    deadline: Instant,
-}
-
-impl Watched for Introduction {
-    fn descriptor(&self) -> RawFd {
-        self.handshake.as_ref().map_or(-1, |handshake| handshake.readiness().0)
-    }
-
-    fn events(&self) -> i16 {
-        self.handshake.as_ref().map_or(0, |handshake| handshake.readiness().1)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        Some(self.deadline)
-    }
-
-    fn ready(&mut self, _events: i16) -> Keep {
-        let (Some(mut handshake), Some(driver)) = (self.handshake.take(), self.driver.upgrade())
-        else {
-            return Keep::Not;
-        };
-        let mut driver = lock(&driver);
-        if driver.prepared_kind(self.epoch).is_none() {
-            return Keep::Not;
-        }
-        let outcome = match handshake.go_on() {
-            Ok(false) if self.deadline > Instant::now() => {
-                self.handshake = Some(handshake);
-                return Keep::Watching;
-            }
-            Ok(false) => Err("the TLS handshake takes too long".to_owned()),
-            Ok(true) => handshake.into_transport().map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        driver.introduced(self.epoch, outcome);
-        Keep::Not
-    }
-}
-
-/// The agent's entry for a driver.
-pub(crate) struct DriverWatch(pub(crate) Arc<Mutex<Driver>>);
-
-impl Watched for DriverWatch {
-    fn descriptor(&self) -> RawFd {
-        lock(&self.0).link.as_ref().map_or(-1, |link| link.socket().as_raw_fd())
-    }
-
-    fn events(&self) -> i16 {
-        let wants_to_send = lock(&self.0).link.as_ref().is_some_and(Link::wants_to_send);
-        if wants_to_send { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN }
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        let driver = lock(&self.0);
-        if driver.link.is_none() { Some(Instant::now()) } else { driver.deadline }
-    }
-
-    fn ready(&mut self, events: i16) -> Keep {
-        let mut driver = lock(&self.0);
-        if events != 0 {
-            driver.receive();
-        }
-        if driver.deadline.is_some_and(|at| at <= Instant::now()) {
-            driver.deadline = None;
-            driver.moves.expired();
-            driver.act();
-        }
-        if driver.link.is_some() { Keep::Watching } else { Keep::Not }
     }
 }

@@ -6,6 +6,7 @@ use crate::agent::Agent;
 use crate::error::{Error, Result};
 use crate::flow::Description;
 use crate::kind::Kind;
+use crate::orders::Orders;
 use crate::protocol::FlowId;
 
 /// A flow seen from other threads: what the daemon's connection needs of it. Does not keep the
@@ -29,16 +30,37 @@ impl FlowHandle {
         self.flow
     }
 
-    /// Asks for a move to this transport; the reporter and the flow's events tell of the outcome.
-    /// Does nothing if the flow is closed.
+    /// Asks in the application's name for a move to this transport; the reporter and the flow's
+    /// events tell of the outcome. Does nothing if the flow is closed.
     ///
     /// # Errors
     /// [`Error::System`] if this process cannot have an agent thread.
     pub fn request_move(&self, kind: Kind, reason: &str) -> Result<()> {
-        let (driver, reason) = (self.driver.clone(), reason.to_owned());
+        let reason = reason.to_owned();
+        self.run(move |driver| driver.want_as_application(kind, &reason))
+    }
+
+    /// The daemon's order to move, with the number of the operator's order that it knows.
+    pub(crate) fn order_move(&self, kind: Kind, reason: &str, sequence: Option<u64>) -> Result<()> {
+        let reason = reason.to_owned();
+        self.run(move |driver| driver.want(kind, &reason, sequence))
+    }
+
+    /// The daemon says what is ordered.
+    pub(crate) fn adopt(&self, orders: Orders) -> Result<()> {
+        self.run(move |driver| driver.adopt(&orders))
+    }
+
+    /// What is ordered, as far as this end knows; `None` if the flow is closed.
+    pub(crate) fn orders(&self) -> Option<Orders> {
+        self.driver.upgrade().map(|driver| lock(&driver).orders().clone())
+    }
+
+    fn run(&self, work: impl FnOnce(&mut Driver) + Send + 'static) -> Result<()> {
+        let driver = self.driver.clone();
         Agent::get()?.run(move || {
             if let Some(driver) = driver.upgrade() {
-                lock(&driver).want(kind, &reason);
+                work(&mut lock(&driver));
             }
         });
         Ok(())

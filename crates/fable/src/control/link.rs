@@ -7,14 +7,19 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::message::{MESSAGE_BYTES_MAX, Message};
+use super::message::{MESSAGE_BYTES_MAX, Message, bounded};
+use crate::fork::NotInherited;
+use crate::kind::Kind;
 use crate::packet;
 
 /// The most messages that wait for a peer that does not read.
 const WAITING_MAX: usize = 64;
 
-/// How often a host that says nothing is asked, and from when on at the earliest.
+/// How often a host that does not answer is asked, and from when on at the earliest.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// A host is asked when it has said nothing for this part of the time after which it is given up.
+const ASK_PART: u32 = 10;
 
 /// What a look at the link has brought.
 #[derive(Debug)]
@@ -43,7 +48,7 @@ impl Descriptors {
 /// are a stream, each behind its length in four bytes, most significant first.
 #[derive(Debug)]
 pub(crate) struct Link {
-    socket: OwnedFd,
+    socket: NotInherited,
     local: bool,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// What has arrived of a stream, and is no whole message yet.
@@ -57,7 +62,22 @@ impl Link {
         if !local {
             ask_now_and_then(socket.as_fd(), silence);
         }
-        Link { socket, local, waiting: VecDeque::new(), arrived: Vec::new() }
+        Link {
+            socket: NotInherited::new(socket),
+            local,
+            waiting: VecDeque::new(),
+            arrived: Vec::new(),
+        }
+    }
+
+    /// Tells a follower that waits for the first path why there will be none, and closes.
+    pub(crate) fn decline(socket: OwnedFd, local: bool, kind: Kind, reason: &str) {
+        let (waiting, arrived) = (VecDeque::new(), Vec::new());
+        let mut link = Link { socket: NotInherited::new(socket), local, waiting, arrived };
+        let (transport, reason) = (kind.to_string(), bounded(reason));
+        // A follower that cannot be told sees the end.
+        let _ = link.send(&Message::Decline { transport, reason }, Vec::new());
+        link.shut_down();
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -69,6 +89,15 @@ impl Link {
         // SAFETY: a plain system call on a descriptor of ours. Of a peer that is gone there is
         // nothing to tell.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    /// Whether something has arrived that was not received yet; not the peer's end.
+    pub(crate) fn has_something(&self) -> bool {
+        let mut polled =
+            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the entry outlives the call, which does not wait.
+        unsafe { libc::poll(&raw mut polled, 1, 0) };
+        polled.revents & libc::POLLIN != 0
     }
 
     pub(crate) fn wants_to_send(&self) -> bool {
@@ -191,13 +220,16 @@ impl Link {
 }
 
 /// Lets the kernel notice a host that is gone without a word, which ends nothing by itself: tcp(7).
+/// The kernel counts its limit from the last packet that has arrived, not from the first question
+/// without answer: the time before that question comes on top, or an idle host would be given up
+/// that much too early.
 fn ask_now_and_then(socket: BorrowedFd<'_>, silence: Duration) {
     let socket = SockRef::from(&socket);
-    let ask_after = (silence / 2).max(ASK_EVERY);
+    let ask_after = (silence / ASK_PART).max(ASK_EVERY);
     let asking = TcpKeepalive::new().with_time(ask_after).with_interval(ASK_EVERY);
     // A link that is no TCP connection has no host that could fall silent.
     let _ = socket.set_tcp_keepalive(&asking);
-    let _ = socket.set_tcp_user_timeout(Some(silence));
+    let _ = socket.set_tcp_user_timeout(Some(silence + ask_after));
 }
 
 fn parse(bytes: &[u8]) -> io::Result<Message> {
@@ -225,4 +257,74 @@ pub(super) fn receive_some(socket: BorrowedFd<'_>, room: &mut [u8]) -> io::Resul
     // SAFETY: the room outlives the call.
     let count = unsafe { libc::recv(socket.as_raw_fd(), start, bytes, libc::MSG_DONTWAIT) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Switches the loopback device of this thread's network namespace on or off.
+    fn set_loopback(is_up: bool) {
+        // SAFETY: a plain system call.
+        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0) };
+        assert!(socket >= 0, "{}", io::Error::last_os_error());
+        // SAFETY: plain data.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        (request.ifr_name[0], request.ifr_name[1]) = (b'l' as libc::c_char, b'o' as libc::c_char);
+        request.ifr_ifru.ifru_flags = if is_up { libc::IFF_UP as libc::c_short } else { 0 };
+        // SAFETY: the request outlives the call; the socket is ours.
+        unsafe {
+            assert_eq!(libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request), 0);
+            libc::close(socket);
+        }
+    }
+
+    fn pair() -> [OwnedFd; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        one.set_nonblocking(true).unwrap();
+        [one.into(), other.into()]
+    }
+
+    #[test]
+    fn a_host_is_silent_only_when_it_has_not_answered_for_that_long() {
+        let silence = Duration::from_secs(3);
+        let measured = std::thread::spawn(move || {
+            // SAFETY: changes the network of this thread only.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "needs CAP_SYS_ADMIN");
+            set_loopback(true);
+            let [one, _other] = pair();
+            let mut link = Link::new(one, false, silence);
+            // The link is idle for most of the time after which the peer is asked at all.
+            std::thread::sleep(silence / 2 - Duration::from_millis(200));
+            assert!(matches!(link.receive(), Ok(Received::Nothing)));
+            set_loopback(false);
+            let cut = Instant::now();
+            while matches!(link.receive(), Ok(Received::Nothing)) {
+                assert!(cut.elapsed() < Duration::from_secs(60), "it is never noticed");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            cut.elapsed()
+        });
+        let measured = measured.join().unwrap();
+        assert!(measured >= silence, "given up {measured:?} after the cut, not {silence:?}");
+    }
+
+    #[test]
+    fn a_question_that_is_not_asked_yet_is_no_silence() {
+        for seconds in [1, 2, 10, 600] {
+            let silence = Duration::from_secs(seconds);
+            let [one, _other] = pair();
+            let link = Link::new(one, false, silence);
+            let socket = SockRef::from(&link.socket);
+            let limit = socket.tcp_user_timeout().unwrap().unwrap();
+            // The kernel counts both from the last packet that has arrived.
+            let asked_after = socket.tcp_keepalive_time().unwrap();
+            assert!(limit >= silence + asked_after, "{limit:?}, asked after {asked_after:?}");
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::orders::Orders;
+
 /// The longest message on a control link, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
@@ -31,11 +33,26 @@ pub(crate) enum Message {
     Use { epoch: u32 },
     /// From the leader: the offer does not hold any more.
     Withdraw { epoch: u32 },
-    /// From the follower: it would like to move.
-    Request { transport: String, reason: String },
+    /// From the follower: it would like to move. With a sequence number, unless the leader knows of
+    /// a later order of an operator's.
+    Request {
+        transport: String,
+        reason: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sequence: Option<u64>,
+    },
     /// From the leader: that does not come about. Also if the first path does not.
     Decline { transport: String, reason: String },
+    /// From the leader, to a follower that has asked for a transport [`REVISION_PROBE`]: what it
+    /// understands ([`crate::protocol::REVISION`]).
+    Revision { revision: u32 },
+    /// What is ordered about the flow, as this end knows it. Since revision 2.
+    Orders { orders: Box<Orders> },
 }
+
+/// How the name of a transport begins that does not exist, and by whose number a follower says
+/// which revision it understands: a leader that knows of no revisions just declines it.
+pub(crate) const REVISION_PROBE: &str = "revision-";
 
 /// Cuts a reason that comes from somewhere else to a size fit for logs.
 pub(crate) fn bounded(reason: &str) -> String {

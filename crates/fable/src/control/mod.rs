@@ -6,7 +6,7 @@
 
 pub(crate) mod driver;
 mod handle;
-mod link;
+pub(crate) mod link;
 pub(crate) mod mailbox;
 mod message;
 pub(crate) mod moves;

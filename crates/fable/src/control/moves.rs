@@ -4,10 +4,12 @@
 //! message is under way, the same ones. The leader offers one path at a time, with epochs that only
 //! grow; an offer that fails leaves a gap.
 //! Law: the leader says that a path stands before it gives the path to its own flow.
+//! Law: once an end knows that a side demands encryption, no path in the clear stands by its word.
 
-use super::message::{Message, bounded};
+use super::message::{Message, REVISION_PROBE, bounded};
 use crate::kind::{Form, Kind};
-use crate::protocol::{Role, Trust};
+use crate::orders::Orders;
+use crate::protocol::{REVISION, Role, Trust};
 
 /// The most requests of a follower that wait for an answer.
 const ASKED_MAX: usize = 8;
@@ -66,6 +68,8 @@ pub(crate) enum Action {
     Discard { epoch: u32 },
     /// Tell the flow and the daemon.
     Failed { kind: Kind, reason: String },
+    /// What is ordered has changed other than by the daemon's word: tell it.
+    Ordered,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +126,12 @@ pub(crate) struct Moves {
     next: Option<Wish>,
     /// Follower: what it has asked for.
     asked: Vec<Kind>,
+    /// What is ordered, as far as this end knows.
+    orders: Orders,
+    /// Where the application wants to go by itself.
+    application_wish: Option<Kind>,
+    /// What the peer understands.
+    peer_revision: u32,
     actions: Vec<Action>,
 }
 
@@ -135,6 +145,9 @@ impl Moves {
             current: None,
             next: None,
             asked: Vec::new(),
+            orders: Orders::default(),
+            application_wish: None,
+            peer_revision: 1,
             actions: Vec::new(),
         }
     }
@@ -151,8 +164,13 @@ impl Moves {
 
     /// Somebody on this side wants to move.
     pub(crate) fn want(&mut self, kind: Kind, reason: &str) {
-        if let Err(why) = self.rules.check(kind) {
-            self.act(Action::Failed { kind, reason: why });
+        self.want_in_sequence(kind, reason, None);
+    }
+
+    /// The same, unless a later operator's order is known than the one with this number.
+    pub(crate) fn want_in_sequence(&mut self, kind: Kind, reason: &str, sequence: Option<u64>) {
+        if let Err(why) = self.check(kind).and_then(|()| self.check_sequence(sequence)) {
+            self.fail(kind, why);
             return;
         }
         let reason = bounded(reason);
@@ -160,11 +178,13 @@ impl Moves {
             Role::Leader => self.plan(Wish { kind, reason, from_peer: false }),
             Role::Follower if self.asked.len() >= ASKED_MAX => {
                 let reason = "too many requests wait for the peer".to_owned();
-                self.act(Action::Failed { kind, reason });
+                self.fail(kind, reason);
             }
             Role::Follower => {
                 self.asked.push(kind);
-                self.say(Message::Request { transport: kind.to_string(), reason });
+                // An older leader does not know that field.
+                let sequence = sequence.filter(|_| self.peer_revision >= 2);
+                self.say(Message::Request { transport: kind.to_string(), reason, sequence });
             }
         }
     }
@@ -244,7 +264,7 @@ impl Moves {
         let wanted: Vec<Kind> = own.chain(std::mem::take(&mut self.asked)).collect();
         if self.current.is_some() {
             for kind in wanted {
-                self.act(Action::Failed { kind, reason: PEER_GONE.to_owned() });
+                self.fail(kind, PEER_GONE.to_owned());
             }
         }
     }
@@ -264,10 +284,15 @@ impl Moves {
             }
             (Role::Follower, Message::Use { epoch }) => self.stand(epoch),
             (Role::Follower, Message::Withdraw { epoch }) => self.withdrawn(epoch),
-            (Role::Leader, Message::Request { transport, reason }) => {
-                self.requested(&transport, &reason);
+            (Role::Leader, Message::Request { transport, reason, sequence }) => {
+                self.requested(&transport, &reason, sequence);
                 Ok(())
             }
+            (Role::Follower, Message::Revision { revision }) => {
+                self.met(revision);
+                Ok(())
+            }
+            (_, Message::Orders { orders }) => self.told_orders(&orders),
             (Role::Follower, Message::Decline { transport, reason }) => {
                 self.declined(&transport, &reason);
                 Ok(())
@@ -289,7 +314,7 @@ impl Moves {
             self.say(Message::Refuse { epoch, reason });
             return Ok(());
         };
-        match self.rules.check(kind) {
+        match self.check(kind) {
             Ok(()) => {
                 self.state = State::Opening { epoch, kind, reason: bounded(reason) };
                 self.act(Action::Open { epoch, kind });
@@ -337,11 +362,18 @@ impl Moves {
     fn decide(&mut self) {
         match self.take_state() {
             State::Offered { epoch, wish, accepted: true, ready: true } => {
-                self.current = Some(wish.kind);
+                if let Err(why) = self.check(wish.kind) {
+                    // It was ordered while the path was made.
+                    self.say(Message::Withdraw { epoch });
+                    self.act(Action::Discard { epoch });
+                    return self.give_up(wish, &why);
+                }
+                let kind = wish.kind;
                 // The word first: the flow writes on the path at once, and if this process died
                 // before it has spoken, the peer would take what is in the path for nothing.
                 self.say(Message::Use { epoch });
-                self.act(Action::Install { epoch, kind: wish.kind, reason: wish.reason });
+                self.act(Action::Install { epoch, kind, reason: wish.reason });
+                self.stands(kind);
                 self.go_on();
             }
             other => self.state = other,
@@ -351,9 +383,9 @@ impl Moves {
     fn stand(&mut self, epoch: u32) -> Result<(), Violation> {
         match self.take_state() {
             State::Accepted { epoch: accepted, kind, reason } if accepted == epoch => {
-                self.current = Some(kind);
                 self.no_longer_asked(kind);
                 self.act(Action::Install { epoch, kind, reason });
+                self.stands(kind);
                 Ok(())
             }
             _ => Err(Violation("an order to use what was not accepted")),
@@ -378,13 +410,18 @@ impl Moves {
         }
     }
 
-    fn requested(&mut self, transport: &str, reason: &str) {
+    fn requested(&mut self, transport: &str, reason: &str, sequence: Option<u64>) {
+        let revision = transport.strip_prefix(REVISION_PROBE).and_then(|text| text.parse().ok());
+        if let Some(revision) = revision {
+            self.say(Message::Revision { revision: REVISION });
+            return self.met(revision);
+        }
         let Ok(kind) = transport.parse::<Kind>() else {
             let reason = format!("there is no transport {}", bounded(transport));
             self.say(Message::Decline { transport: bounded(transport), reason });
             return;
         };
-        match self.rules.check(kind) {
+        match self.check(kind).and_then(|()| self.check_sequence(sequence)) {
             Ok(()) => self.plan(Wish { kind, reason: bounded(reason), from_peer: true }),
             Err(why) => {
                 self.say(Message::Decline { transport: kind.to_string(), reason: why });
@@ -395,7 +432,7 @@ impl Moves {
     fn declined(&mut self, transport: &str, reason: &str) {
         let Ok(kind) = transport.parse::<Kind>() else { return };
         if self.no_longer_asked(kind) || self.current.is_none() {
-            self.act(Action::Failed { kind, reason: bounded(reason) });
+            self.fail(kind, bounded(reason));
         }
     }
 
@@ -420,6 +457,10 @@ impl Moves {
             self.disappoint(wish, "the flow is there already");
             return;
         }
+        if let Err(why) = self.check(wish.kind) {
+            // It was ordered while the wish waited.
+            return self.disappoint(wish, &why);
+        }
         let Some(epoch) = self.offered.checked_add(1) else {
             self.disappoint(wish, "the flow has used up its epochs");
             return;
@@ -440,12 +481,18 @@ impl Moves {
             self.say(Message::Decline { transport, reason: bounded(why) });
         }
         if !wish.from_peer {
-            self.act(Action::Failed { kind: wish.kind, reason: bounded(why) });
+            self.fail(wish.kind, bounded(why));
         }
     }
 
     fn take_state(&mut self) -> State {
         std::mem::replace(&mut self.state, State::Idle)
+    }
+
+    /// A move that this side wanted does not come about.
+    fn fail(&mut self, kind: Kind, reason: String) {
+        self.application_wish.take_if(|wish| *wish == kind);
+        self.act(Action::Failed { kind, reason });
     }
 
     fn act(&mut self, action: Action) {
@@ -456,6 +503,8 @@ impl Moves {
         self.actions.push(Action::Send(message));
     }
 }
+
+mod ordered;
 
 #[cfg(test)]
 #[path = "moves_tests.rs"]

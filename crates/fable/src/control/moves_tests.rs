@@ -1,4 +1,5 @@
 use super::*;
+use crate::orders::Encryption;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -21,11 +22,40 @@ struct Pair {
     connecting: Vec<u32>,
     opening: Vec<u32>,
     alive: bool,
+    /// The two daemons' orders, if the ends are on two hosts.
+    far: Option<[Orders; 2]>,
 }
 
+/// What flows between hosts may use.
+const FAR_KINDS: [Kind; 3] = [Kind::Tcp, Kind::Tls, Kind::Mptcp];
+
 impl Pair {
+    fn far() -> Pair {
+        let rules = Rules { local: false, ..rules() };
+        let ends = [Moves::new(Role::Leader, rules), Moves::new(Role::Follower, rules)];
+        Pair { ends, far: Some(Default::default()), ..Pair::new() }
+    }
+
+    /// A daemon's order: the transport, or to demand encryption, or not to.
+    fn order(&mut self, side: usize, argument: u8) {
+        let Some(known) = &mut self.far else { return };
+        let (role, who) = ([Role::Leader, Role::Follower][side], ["a", "b"][side]);
+        known[side].merge(self.ends[side].orders());
+        match argument % 5 {
+            3 => known[side].demand(role, who, Encryption::Ordered),
+            4 => known[side].demand(role, who, Encryption::Free),
+            kind => known[side].order(role, who, Some(FAR_KINDS[kind as usize])),
+        }
+        let (orders, sequence) = (known[side].clone(), known[side].operator_sequence());
+        self.ends[side].adopt(&orders);
+        let kind = FAR_KINDS[argument as usize % 3];
+        self.ends[side].want_in_sequence(kind, "test", Some(sequence));
+        self.act(side);
+    }
+
     fn new() -> Pair {
         Pair {
+            far: None,
             ends: [Moves::new(Role::Leader, rules()), Moves::new(Role::Follower, rules())],
             links: [VecDeque::new(), VecDeque::new()],
             installed: [Vec::new(), Vec::new()],
@@ -52,9 +82,12 @@ impl Pair {
                     // The leader may die right after: the follower must know of the path by then.
                     let told = self.links[1].contains(&Message::Use { epoch });
                     assert!(side == 1 || told, "the leader uses {epoch} and has told nobody");
+                    let allowed =
+                        side == 1 || self.far.is_none() || self.ends[0].check(kind).is_ok();
+                    assert!(allowed, "the leader lets {kind} stand: {:?}", self.ends[0].orders());
                     self.installed[side].push((epoch, kind));
                 }
-                Action::Discard { .. } | Action::Failed { .. } => {}
+                Action::Discard { .. } | Action::Failed { .. } | Action::Ordered => {}
             }
         }
     }
@@ -150,6 +183,32 @@ proptest! {
         }
     }
 
+    #[test]
+    fn two_hosts_hold_the_same_orders_and_keep_what_is_encrypted(
+        steps in proptest::collection::vec((0_u8..12, any::<u8>()), 0..300),
+    ) {
+        let mut pair = Pair::far();
+        pair.ends[0].want(Kind::Tcp, "the first path");
+        pair.act(0);
+        for (choice, argument) in steps {
+            match choice {
+                10 | 11 => pair.order(usize::from(choice - 10), argument),
+                // The other choices of kinds are refused between hosts.
+                0 | 1 => {
+                    let kind = FAR_KINDS[argument as usize % 3];
+                    pair.ends[usize::from(choice)].want_as_application(kind, "test");
+                    pair.act(usize::from(choice));
+                }
+                _ => drop(pair.step(choice, argument)),
+            }
+        }
+        pair.settle();
+        prop_assert_eq!(&pair.installed[0], &pair.installed[1]);
+        if !pair.installed[0].is_empty() {
+            prop_assert_eq!(pair.ends[0].orders(), pair.ends[1].orders());
+        }
+    }
+
     /// Whatever a hostile peer says, an end has a bounded amount of things to do about it.
     #[test]
     fn a_hostile_peer_gets_nothing_but_refusals(
@@ -167,7 +226,7 @@ proptest! {
                 2 => Message::Refuse { epoch, reason },
                 3 => Message::Use { epoch },
                 4 => Message::Withdraw { epoch },
-                5 => Message::Request { transport, reason },
+                5 => Message::Request { transport, reason, sequence: None },
                 _ => Message::Decline { transport, reason },
             };
             let broken = moves.receive(message).is_err();
@@ -215,6 +274,50 @@ fn a_leader_says_that_a_path_stands_before_it_uses_the_path() {
             Action::Install { epoch: 1, kind: Kind::Tcp, reason },
         ]
     );
+}
+
+#[test]
+fn ends_of_the_first_revision_are_told_nothing_that_they_do_not_know() {
+    let far = Rules { local: false, ..rules() };
+    let mut orders = Orders::default();
+    orders.order(Role::Follower, "user 0 on b", Some(Kind::Tls));
+    orders.demand(Role::Follower, "user 0 on b", Encryption::Ordered);
+    // A follower whose leader does not know the probe.
+    let mut follower = Moves::new(Role::Follower, far);
+    let offer = |epoch, kind: Kind| Message::Offer {
+        epoch,
+        transport: kind.to_string(),
+        reason: String::new(),
+        port: None,
+        token: None,
+    };
+    follower.receive(offer(1, Kind::Tcp)).unwrap();
+    follower.opened(1);
+    follower.receive(Message::Use { epoch: 1 }).unwrap();
+    let probe = "revision-2".to_owned();
+    let says = follower.take_actions();
+    let request =
+        Message::Request { transport: probe.clone(), reason: String::new(), sequence: None };
+    assert!(says.contains(&Action::Send(request)), "{says:?}");
+    let reason = format!("there is no transport {probe}");
+    follower.receive(Message::Decline { transport: probe, reason }).unwrap();
+    follower.adopt(&orders);
+    follower.want_in_sequence(Kind::Tls, "test", Some(orders.operator_sequence()));
+    let (transport, reason) = ("tls".to_owned(), "test".to_owned());
+    let request = Message::Request { transport, reason, sequence: None };
+    assert_eq!(follower.take_actions(), [Action::Send(request)]);
+    // What is encrypted by its order it keeps so alone.
+    follower.receive(offer(2, Kind::Tcp)).unwrap();
+    let says = follower.take_actions();
+    let refuses = |action: &Action| {
+        matches!(action, Action::Send(Message::Refuse { reason, .. })
+        if reason.contains("user 0 on b ordered tls"))
+    };
+    assert!(says.iter().any(refuses), "{says:?}");
+    // A leader whose follower never says what it knows.
+    let mut leader = Moves::new(Role::Leader, far);
+    leader.adopt(&orders);
+    assert_eq!(leader.take_actions(), []);
 }
 
 #[test]

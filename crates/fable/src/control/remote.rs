@@ -3,14 +3,14 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::link::{receive_some, send_some};
-use crate::agent::{Agent, Keep, Watched};
+use crate::agent::{Agent, Keep, Place, Watched};
 use crate::kind::Kind;
 
 /// A token: 128 random bits, in hexadecimal digits.
@@ -19,21 +19,30 @@ const TOKEN_BYTES: usize = 32;
 /// The most connections of strangers that are listened to at a time.
 const GREETINGS_MAX: u32 = 8;
 
-type Outcome = Result<OwnedFd, String>;
+type Outcome = Result<Reached, String>;
+
+/// The connection of a path.
+pub(super) struct Reached {
+    pub(super) socket: OwnedFd,
+    /// Where the peer's kernel joins further paths to it, which is refused without a listener: RFC
+    /// 8684, 3.2. Only of Multipath TCP.
+    pub(super) joins: Option<Arc<Socket>>,
+}
 
 /// Where the connection goes.
-type Reached = Box<dyn FnOnce(Outcome) + Send>;
+type Taker = Box<dyn FnOnce(Outcome) + Send>;
 
 /// A listener for one path; dropping this ends it.
 pub(super) struct Listening {
     pub(super) port: u16,
     pub(super) token: String,
-    over: Arc<AtomicBool>,
+    visitors: Visitors,
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.visitors.over.store(true, Ordering::Relaxed);
+        self.visitors.have_changed();
     }
 }
 
@@ -79,17 +88,18 @@ pub(super) fn listen(
     listener.listen(8).map_err(failed("listen beside the control link"))?;
     let port = address(listener.local_addr())?.port();
     let token = random_token()?;
-    let over = Arc::new(AtomicBool::new(false));
     let visitors = Visitors {
         token: token.clone(),
-        over: Arc::clone(&over),
+        over: Arc::default(),
+        places: Arc::default(),
         greetings: Arc::new(AtomicU32::new(0)),
         deadline: Instant::now() + timeout,
         reached: Arc::new(reached),
     };
     let agent = Agent::get().map_err(|error| error.to_string())?;
-    agent.watch(Box::new(Doorman { listener, visitors }));
-    Ok(Listening { port, token, over })
+    let listener = Arc::new(listener);
+    visitors.watch(agent, Box::new(Doorman { listener, kind, visitors: visitors.clone() }));
+    Ok(Listening { port, token, visitors })
 }
 
 /// What the listener and its connections share.
@@ -97,6 +107,8 @@ pub(super) fn listen(
 struct Visitors {
     token: String,
     over: Arc<AtomicBool>,
+    /// Where the agent watches the listener and its connections.
+    places: Arc<Mutex<Vec<Place>>>,
     greetings: Arc<AtomicU32>,
     deadline: Instant,
     reached: Arc<dyn Fn(Outcome) + Send + Sync>,
@@ -107,13 +119,32 @@ impl Visitors {
         self.over.load(Ordering::Relaxed) || self.deadline <= Instant::now()
     }
 
+    fn watch(&self, agent: &Agent, watched: Box<dyn Watched>) {
+        let place = agent.watch(watched);
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of the connections, the oldest are over.
+        if places.len() > 2 * GREETINGS_MAX as usize {
+            places.remove(1);
+        }
+        places.push(place);
+    }
+
+    /// They are over: the agent need not wait for their deadline.
+    fn have_changed(&self) {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(agent) = Agent::get() {
+            places.iter().for_each(|place| agent.look(*place));
+        }
+    }
+
     fn next_look(&self) -> Instant {
         if self.is_over() { Instant::now() } else { self.deadline }
     }
 }
 
 struct Doorman {
-    listener: Socket,
+    listener: Arc<Socket>,
+    kind: Kind,
     visitors: Visitors,
 }
 
@@ -140,6 +171,7 @@ impl Watched for Doorman {
                 // What cannot be accepted would stay readable, and the agent do nothing else.
                 Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
                     self.visitors.over.store(true, Ordering::Relaxed);
+                    self.visitors.have_changed();
                     (self.visitors.reached)(Err(failed("accept beside the control link")(error)));
                     return Keep::Not;
                 }
@@ -150,7 +182,9 @@ impl Watched for Doorman {
             && let Ok(agent) = Agent::get()
         {
             let visitors = self.visitors.clone();
-            agent.watch(Box::new(Greeting { socket: Some(socket), visitors, said: Vec::new() }));
+            let joins = (self.kind == Kind::Mptcp).then(|| Arc::clone(&self.listener));
+            let greeting = Greeting { socket: Some(socket), joins, visitors, said: Vec::new() };
+            self.visitors.watch(agent, Box::new(greeting));
         } else {
             self.visitors.greetings.fetch_sub(1, Ordering::Relaxed);
         }
@@ -161,6 +195,7 @@ impl Watched for Doorman {
 /// A connection that has not shown its token yet.
 struct Greeting {
     socket: Option<Socket>,
+    joins: Option<Arc<Socket>>,
     visitors: Visitors,
     said: Vec<u8>,
 }
@@ -198,7 +233,9 @@ impl Watched for Greeting {
             && !self.visitors.over.swap(true, Ordering::Relaxed)
             && let Some(socket) = self.socket.take()
         {
-            (self.visitors.reached)(Ok(socket.into()));
+            self.visitors.have_changed();
+            let joins = self.joins.take();
+            (self.visitors.reached)(Ok(Reached { socket: socket.into(), joins }));
         }
         Keep::Not
     }
@@ -233,14 +270,14 @@ pub(super) fn connect(
     }
     let deadline = Instant::now() + timeout;
     let agent = Agent::get().map_err(|error| error.to_string())?;
-    let reached: Reached = Box::new(reached);
+    let reached: Taker = Box::new(reached);
     agent.watch(Box::new(Visit { rest: Some((socket, reached)), token, deadline }));
     Ok(())
 }
 
 /// A connection to the leader that is being made.
 struct Visit {
-    rest: Option<(Socket, Reached)>,
+    rest: Option<(Socket, Taker)>,
     token: String,
     deadline: Instant,
 }
@@ -266,7 +303,7 @@ impl Watched for Visit {
             Err(failed("connect beside the control link")(error))
         } else {
             match send_some(socket.as_fd(), self.token.as_bytes()) {
-                Ok(TOKEN_BYTES) => Ok(socket.into()),
+                Ok(TOKEN_BYTES) => Ok(Reached { socket: socket.into(), joins: None }),
                 Ok(_) => Err("the token was cut".to_owned()),
                 Err(error) => Err(failed("send the token")(error)),
             }

@@ -14,7 +14,7 @@ use crate::endpoint::Backlog;
 use crate::error::Error;
 use crate::kind::Kind;
 use crate::name::Name;
-use crate::protocol::{Access, FlowId, Peer, ToDaemon, ToProcess, Trust};
+use crate::protocol::{Access, FlowId, Peer, Role, ToDaemon, ToProcess, Trust};
 
 /// Where a name was found.
 pub(crate) enum Found {
@@ -30,6 +30,8 @@ pub(crate) enum Found {
         link: OwnedFd,
         /// The flow's page.
         page: OwnedFd,
+        /// Becomes readable when the peer's process ends.
+        process: Option<OwnedFd>,
     },
     /// On another host.
     Elsewhere {
@@ -124,11 +126,20 @@ impl Daemon {
             trust,
             transport: transport.map(|kind| kind.to_string()),
         };
-        let Message { body, descriptors } = self.ask(Asked::Caller, question, deadline)?;
+        let answer = self.ask(Asked::Caller, question, deadline)?;
+        let Message { body, descriptors, has_lost_descriptors } = answer;
+        if let (ToProcess::Connected { flow, .. } | ToProcess::Elsewhere { flow, .. }, true) =
+            (&body, has_lost_descriptors)
+        {
+            let error = Error::lost_descriptors();
+            self.ended((*flow, Role::Follower), &error.to_string());
+            return Err(error);
+        }
         let mut descriptors = descriptors.into_iter();
         match (body, descriptors.next(), descriptors.next()) {
             (ToProcess::Connected { flow, name, peer, .. }, Some(link), Some(page)) => {
-                Ok(Found::Here { flow, name, peer, link, page })
+                let process = descriptors.next();
+                Ok(Found::Here { flow, name, peer, link, page, process })
             }
             (
                 ToProcess::Elsewhere { flow, name, peer, addresses, ticket, protected, .. },
@@ -185,7 +196,11 @@ impl Daemon {
         match state.say(message, descriptors) {
             Err(error) => self.lose(state, error.to_string()),
             // The agent is to wait for room, too.
-            Ok(()) if state.is_behind() => drop(Agent::get().map(|agent| agent.run(|| {}))),
+            Ok(()) if state.is_behind() => {
+                if let (Ok(agent), Some(place)) = (Agent::get(), state.place) {
+                    agent.look(place);
+                }
+            }
             Ok(()) => {}
         }
     }

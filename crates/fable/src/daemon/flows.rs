@@ -4,17 +4,19 @@
 //! asked of a flow here is asked without the lock of the connection's state.
 
 use std::collections::hash_map::Entry;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::Daemon;
 use super::message::Message;
 use super::state::{Asked, Known, State};
 use crate::agent::Agent;
+use crate::control::link::Link;
 use crate::endpoint::FlowSettings;
 use crate::error::{Error, Result};
 use crate::flow::{Description, FlowHandle, FlowParts, KeysAnswer, Opening, Reporter};
 use crate::kind::{Form, Kind};
+use crate::orders::Orders;
 use crate::protocol::{FlowId, Role, ToDaemon, ToProcess, kind_of};
 
 /// Which end of which flow: a process may hold both.
@@ -32,8 +34,13 @@ impl Daemon {
         Arc::new(EndReporter { daemon: self, role })
     }
 
-    /// Begins to open a flow, which from now on is the daemon's to see and to move.
-    pub(crate) fn open(&'static self, parts: FlowParts) -> Result<Opening> {
+    /// Begins to open a flow, which from now on is the daemon's to see and to move. The peer is
+    /// gone when its process, if that is on this host, has ended.
+    pub(crate) fn open(
+        &'static self,
+        parts: FlowParts,
+        peer_process: Option<OwnedFd>,
+    ) -> Result<Opening> {
         let end = (parts.id, parts.role);
         // The flow may report before it can be handled.
         match self.lock().flows.entry(end) {
@@ -45,6 +52,9 @@ impl Daemon {
         }
         match Opening::start(parts) {
             Ok(opening) => {
+                if let Some(process) = peer_process {
+                    opening.watch_process(process)?;
+                }
                 if let Some(known) = self.lock().flows.get_mut(&end) {
                     known.handle = Some(opening.handle());
                 }
@@ -64,13 +74,27 @@ impl Daemon {
         else {
             return;
         };
+        let first = kind_of(&transport).unwrap_or(fallback(local, protected));
+        let refuse = |link: Option<OwnedFd>, reason: &str| {
+            if let Some(link) = link {
+                Link::decline(link, local, first, reason);
+            }
+            self.ended((flow, Role::Leader), reason);
+        };
         let mut descriptors = message.descriptors.into_iter();
-        let (Some(link), Some(page)) = (descriptors.next(), descriptors.next()) else { return };
+        let link = descriptors.next();
+        if message.has_lost_descriptors {
+            return refuse(link, &Error::lost_descriptors().to_string());
+        }
+        let (Some(link), Some(page)) = (link, descriptors.next()) else { return };
         let backlog = self.lock().names.get(&name).and_then(|held| held.backlog.clone());
         let Some(backlog) = backlog else {
-            return self.ended((flow, Role::Leader), "nobody listens");
+            return refuse(Some(link), "the name's owner does not listen");
         };
-        let FlowSettings { trust: own_trust, path, timeouts } = backlog.settings();
+        if backlog.is_full() {
+            return refuse(Some(link), "too many wait to be accepted");
+        }
+        let FlowSettings { trust: own_trust, path, timeouts, undelivered } = backlog.settings();
         let parts = FlowParts {
             id: flow,
             name,
@@ -82,33 +106,47 @@ impl Daemon {
             own_trust,
             peer_trust: trust,
             protected,
-            first: kind_of(&transport).unwrap_or(fallback(local, protected)),
+            first,
             reason,
             path,
             timeouts,
             reporter: self.reporter(Role::Leader),
+            undelivered,
         };
-        if backlog.is_full() {
-            return self.ended((flow, Role::Leader), "too many wait to be accepted");
-        }
-        if let Ok(opening) = self.open(parts) {
+        if let Ok(opening) = self.open(parts, descriptors.next()) {
             backlog.add(opening);
         }
     }
 
     /// An order to move.
-    pub(super) fn order_move(&'static self, flow: FlowId, transport: &str, reason: &str) {
+    pub(super) fn order_move(
+        &'static self,
+        flow: FlowId,
+        transport: &str,
+        reason: &str,
+        sequence: Option<u64>,
+    ) {
         // The leader's end first: it need not ask the other. None at all if the flow has ended
         // while the order was on its way.
         let Some(handle) = self.handles(flow).next() else { return };
         let requested = match kind_of(transport) {
-            Ok(kind) => handle.request_move(kind, reason).map_err(|error| error.to_string()),
+            Ok(kind) => {
+                handle.order_move(kind, reason, sequence).map_err(|error| error.to_string())
+            }
             Err(unknown) => Err(unknown.to_string()),
         };
         if let Err(reason) = requested {
             let transport = transport.to_owned();
             let mut state = self.lock();
             self.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
+        }
+    }
+
+    /// What is ordered, by the daemon's word.
+    pub(super) fn adopt_orders(&'static self, flow: FlowId, orders: &Orders) {
+        for handle in self.handles(flow) {
+            // An end without an agent does not move, either.
+            let _ = handle.adopt(orders.clone());
         }
     }
 
@@ -134,19 +172,30 @@ impl Daemon {
         let ends = |(end, known): (&End, &Known)| Some((*end, known.handle.clone()?));
         let handles: Vec<_> = self.lock().flows.iter().filter_map(ends).collect();
         for (end, handle) in handles {
-            let described = handle.describe();
-            let mut state = self.lock();
-            match described {
-                Ok(Some(description)) => self.announce_one(&mut state, description),
+            match handle.describe() {
+                Ok(Some(description)) => {
+                    self.announce_one(&mut self.lock(), description);
+                    // Asked behind that: the daemon does not take orders for a flow that it does
+                    // not know, and what changes from now on is told by itself.
+                    let orders = handle.orders().unwrap_or_default();
+                    self.tell_orders(&mut self.lock(), end.0, orders);
+                }
                 // It has no path yet, or is closed and about to say so.
                 Ok(None) => {
-                    if let Some(known) = state.flows.get_mut(&end) {
+                    if let Some(known) = self.lock().flows.get_mut(&end) {
                         known.is_untold = true;
                     }
                 }
                 // It stays unknown to the daemon, and works.
                 Err(_) => {}
             }
+        }
+    }
+
+    /// Tells a daemon that understands it what is ordered, if anything is.
+    fn tell_orders(&'static self, state: &mut State, flow: FlowId, orders: Orders) {
+        if state.revision >= 2 && orders != Orders::default() {
+            self.tell(state, &ToDaemon::Orders { flow, orders });
         }
     }
 
@@ -215,6 +264,11 @@ impl Reporter for EndReporter {
         let (transport, reason) = (transport.to_string(), reason.to_owned());
         let mut state = self.daemon.lock();
         self.daemon.tell(&mut state, &ToDaemon::MoveFailed { flow, transport, reason });
+    }
+
+    fn ordered(&self, flow: FlowId, orders: &Orders) {
+        let mut state = self.daemon.lock();
+        self.daemon.tell_orders(&mut state, flow, orders.clone());
     }
 
     fn ended(&self, flow: FlowId, reason: &str) {

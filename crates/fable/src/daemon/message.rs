@@ -5,28 +5,33 @@ use std::os::fd::OwnedFd;
 use crate::packet::Packet;
 use crate::protocol::ToProcess;
 
-/// A message with exactly the descriptors that belong to it.
+/// A message with exactly the descriptors that belong to it, or the first of them.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) body: ToProcess,
     pub(super) descriptors: Vec<OwnedFd>,
+    /// This process has no room for the others.
+    pub(super) has_lost_descriptors: bool,
 }
 
 /// Takes a packet apart; the descriptors of one that is refused are closed.
 pub(super) fn parse(packet: Packet) -> Result<Message, &'static str> {
     let body = serde_json::from_slice(&packet.bytes).map_err(|_| "it is no message we know")?;
     let expected = match &body {
-        ToProcess::Connected { .. } | ToProcess::Incoming { .. } => 2,
-        ToProcess::Elsewhere { .. } => 1,
-        _ => 0,
+        ToProcess::Connected { .. } | ToProcess::Incoming { .. } => 2..=3,
+        ToProcess::Elsewhere { .. } => 1..=1,
+        _ => 0..=0,
     };
-    if packet.has_lost_descriptors {
-        return Err("this process has no room for its descriptors (see `ulimit -n`)");
-    }
-    if packet.descriptors.len() != expected {
+    let Packet { descriptors, has_lost_descriptors, .. } = packet;
+    // A flow that cannot be opened for want of descriptors is no reason to lose the others.
+    let has_right_number = match has_lost_descriptors {
+        true => descriptors.len() < *expected.end(),
+        false => expected.contains(&descriptors.len()),
+    };
+    if !has_right_number {
         return Err("it came with the wrong number of descriptors");
     }
-    Ok(Message { body, descriptors: packet.descriptors })
+    Ok(Message { body, descriptors, has_lost_descriptors })
 }
 
 /// The number of the question that a message answers.
@@ -41,6 +46,7 @@ pub(super) fn answered(body: &ToProcess) -> Option<u64> {
         ToProcess::Welcome { .. }
         | ToProcess::Incoming { .. }
         | ToProcess::Move { .. }
+        | ToProcess::Orders { .. }
         | ToProcess::Protect { .. } => None,
     }
 }

@@ -27,7 +27,8 @@ use state::{Link, State};
 
 use crate::agent::Agent;
 use crate::error::Error;
-use crate::protocol::{ToDaemon, VERSION};
+use crate::fork::NotInherited;
+use crate::protocol::{REVISION, ToDaemon, VERSION};
 
 /// All daemons that this process talks to.
 static DAEMONS: Mutex<Vec<&'static Daemon>> = Mutex::new(Vec::new());
@@ -70,13 +71,14 @@ impl Daemon {
     /// Connects and says hello; the answer comes to the agent.
     fn connect(&'static self, state: &mut State) -> Result<(), Error> {
         let socket = self.open_socket().map_err(|error| self.absent(&error.to_string()))?;
-        let hello = ToDaemon::Hello { version: VERSION, program: program() };
+        let hello = ToDaemon::Hello { version: VERSION, program: program(), revision: REVISION };
         let bytes = serde_json::to_vec(&hello).map_err(|error| self.absent(&error.to_string()))?;
         crate::packet::send(socket.as_fd(), &bytes, &[])
             .map_err(|error| self.absent(&error.to_string()))?;
-        let socket = Arc::new(socket);
+        let socket = Arc::new(NotInherited::new(socket));
         state.link = Link::Greeting(Arc::clone(&socket));
-        Agent::get()?.watch(Box::new(serving::Connection::new(self, socket)));
+        let connection = Box::new(serving::Connection::new(self, socket));
+        state.place = Some(Agent::get()?.watch(connection));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What the agent thread does for the connection: it reads, acts, and connects again.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use super::flows::answer_keys;
 use super::message::{self, Message};
 use super::state::{Asked, Held, Link, State};
 use crate::agent::{Agent, Keep, Watched};
+use crate::fork::NotInherited;
 use crate::name::Name;
 use crate::packet;
 use crate::protocol::{ToDaemon, ToProcess, VERSION};
@@ -20,11 +21,11 @@ const PACKETS_AT_ONCE: usize = 64;
 /// The connection, as the agent watches it.
 pub(super) struct Connection {
     daemon: &'static Daemon,
-    socket: Arc<OwnedFd>,
+    socket: Arc<NotInherited>,
 }
 
 impl Connection {
-    pub(super) fn new(daemon: &'static Daemon, socket: Arc<OwnedFd>) -> Connection {
+    pub(super) fn new(daemon: &'static Daemon, socket: Arc<NotInherited>) -> Connection {
         Connection { daemon, socket }
     }
 }
@@ -70,7 +71,7 @@ impl Watched for Pause {
 
 impl Daemon {
     /// Reads and does what the daemon says. False when this connection is over.
-    fn serve(&'static self, socket: &Arc<OwnedFd>) -> bool {
+    fn serve(&'static self, socket: &Arc<NotInherited>) -> bool {
         for _ in 0..PACKETS_AT_ONCE {
             let mut state = self.lock();
             if !state.socket().is_some_and(|current| Arc::ptr_eq(current, socket)) {
@@ -127,17 +128,18 @@ impl Daemon {
             return self.answered(request, message);
         }
         match message.body {
-            ToProcess::Welcome { version, .. } => self.welcomed(version),
+            ToProcess::Welcome { version, revision, .. } => self.welcomed(version, revision),
             ToProcess::Incoming { .. } => self.incoming(message),
-            ToProcess::Move { flow, transport, reason } => {
-                self.order_move(flow, &transport, &reason);
+            ToProcess::Move { flow, transport, reason, sequence } => {
+                self.order_move(flow, &transport, &reason, sequence);
             }
+            ToProcess::Orders { flow, orders } => self.adopt_orders(flow, &orders),
             ToProcess::Protect { flow, protected } => self.order_protection(flow, protected),
             _ => {}
         }
     }
 
-    fn welcomed(&'static self, version: u32) {
+    fn welcomed(&'static self, version: u32, revision: u32) {
         let mut state = self.lock();
         let Link::Greeting(socket) = &state.link else { return };
         if version != VERSION {
@@ -145,6 +147,7 @@ impl Daemon {
             return self.lose(&mut state, trouble);
         }
         state.link = Link::Up(Arc::clone(socket));
+        state.revision = revision;
         state.forget_failures();
         self.changed.notify_all();
         let names = state.names.iter();
@@ -188,8 +191,13 @@ impl Daemon {
 }
 
 /// The next message, `None` if there is none now, or why the connection is of no use any more.
-fn read(state: &mut State, socket: &OwnedFd) -> Result<Option<Message>, String> {
-    match packet::receive(socket.as_fd()) {
+fn read(state: &mut State, socket: &NotInherited) -> Result<Option<Message>, String> {
+    // Of what comes for a flow when no descriptor is left, the first is the link, by which whoever
+    // connects can be told why there will be no flow.
+    state.release_reserve();
+    let received = packet::receive(socket.as_fd());
+    state.take_reserve();
+    match received {
         Ok(Some(packet)) => message::parse(packet)
             .map(Some)
             .map_err(|why| format!("a packet of the daemon's was refused: {why}")),

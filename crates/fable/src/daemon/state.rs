@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use super::flows::{End, answer_keys};
 use super::message::Message;
+use crate::agent::{Place, event_descriptor};
 use crate::endpoint::Backlog;
 use crate::flow::{FlowHandle, KeysAnswer};
+use crate::fork::NotInherited;
 use crate::kind::Kind;
 use crate::name::Name;
 use crate::packet;
@@ -30,9 +32,9 @@ pub(super) enum Link {
     #[default]
     Down,
     /// Hello was said.
-    Greeting(Arc<OwnedFd>),
+    Greeting(Arc<NotInherited>),
     /// The daemon has said welcome.
-    Up(Arc<OwnedFd>),
+    Up(Arc<NotInherited>),
 }
 
 /// Who waits for an answer.
@@ -71,6 +73,10 @@ pub(super) struct Known {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) link: Link,
+    /// Where the agent watches the latest link.
+    pub(super) place: Option<Place>,
+    /// What the daemon understands, while the link is up.
+    pub(super) revision: u32,
     /// Why the last connection ended.
     pub(super) trouble: String,
     pub(super) asked: HashMap<u64, Asked>,
@@ -79,10 +85,21 @@ pub(super) struct State {
     last_request: u64,
     outbox: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     failures: u32,
+    /// A descriptor that keeps room for another one.
+    reserve: Option<OwnedFd>,
 }
 
 impl State {
-    pub(super) fn socket(&self) -> Option<&Arc<OwnedFd>> {
+    pub(super) fn release_reserve(&mut self) {
+        self.reserve = None;
+    }
+
+    /// As long as there is none, a later call tries again.
+    pub(super) fn take_reserve(&mut self) {
+        self.reserve = self.reserve.take().or_else(|| event_descriptor().ok());
+    }
+
+    pub(super) fn socket(&self) -> Option<&Arc<NotInherited>> {
         match &self.link {
             Link::Down => None,
             Link::Greeting(socket) | Link::Up(socket) => Some(socket),
@@ -149,6 +166,7 @@ impl State {
     /// The connection has ended: whoever waits for an answer learns that by its channel's end.
     pub(super) fn lose(&mut self, trouble: String) {
         self.link = Link::Down;
+        self.reserve = None;
         self.trouble = trouble;
         for (_, asked) in self.asked.drain() {
             if let Asked::Keys(answer) = asked {

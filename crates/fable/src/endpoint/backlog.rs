@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::agent::{event_descriptor, ring};
 use crate::error::{Error, Result};
@@ -19,11 +20,13 @@ use crate::transport::PathOptions;
 pub(crate) const WAITING_MAX: usize = 128;
 
 /// How the flows of an endpoint are opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FlowSettings {
     pub(crate) trust: Trust,
     pub(crate) path: PathOptions,
     pub(crate) timeouts: Timeouts,
+    /// What its flows could not deliver.
+    pub(crate) undelivered: Arc<AtomicU64>,
 }
 
 /// The queue of one listener.
@@ -63,7 +66,7 @@ impl Backlog {
     }
 
     pub(crate) fn settings(&self) -> FlowSettings {
-        self.settings
+        self.settings.clone()
     }
 
     pub(crate) fn is_full(&self) -> bool {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, FlowSettings};
 use super::foreign::Connection;
 use super::registration::{Place, Registration};
 use crate::error::{Error, Result};
@@ -22,11 +22,16 @@ pub struct Listener {
     registration: Arc<Registration>,
     /// `None` for foreign names, whose sockets the kernel queues.
     backlog: Option<Arc<Backlog>>,
+    settings: FlowSettings,
 }
 
 impl Listener {
-    pub(super) fn new(registration: Arc<Registration>, backlog: Option<Arc<Backlog>>) -> Listener {
-        Listener { registration, backlog }
+    pub(super) fn new(
+        registration: Arc<Registration>,
+        backlog: Option<Arc<Backlog>>,
+        settings: FlowSettings,
+    ) -> Listener {
+        Listener { registration, backlog, settings }
     }
 
     /// The endpoint's full name.
@@ -98,7 +103,9 @@ impl Listener {
                 let Some(Connection { transport, peer }) = bound.accept()? else {
                     return Ok(None);
                 };
-                Flow::over(Box::new(transport), self.name().clone(), peer).map(Some)
+                let FlowSettings { timeouts, undelivered, .. } = self.settings.clone();
+                let (transport, name) = (Box::new(transport), self.name().clone());
+                Flow::foreign(transport, name, peer, timeouts, undelivered).map(Some)
             }
             (None, Place::Daemon(..)) => unreachable!("names of the daemon's have a backlog"),
         }

@@ -8,6 +8,7 @@ mod registration;
 mod remote;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 pub(crate) use backlog::{Backlog, FlowSettings};
@@ -39,6 +40,7 @@ pub struct Endpoint {
 
 impl Endpoint {
     fn new(options: EndpointOptions, registration: Option<Arc<Registration>>) -> Endpoint {
+        let options = EndpointOptions { undelivered: Arc::default(), ..options };
         Endpoint { options, registration, process: std::process::id() }
     }
 
@@ -93,7 +95,17 @@ impl Endpoint {
                 None
             }
         };
-        Ok(Listener::new(Arc::clone(registration), backlog))
+        let settings = self.options.flow_settings(self.options.deadline());
+        Ok(Listener::new(Arc::clone(registration), backlog, settings))
+    }
+
+    /// How many messages the endpoint's flows had committed and could not deliver before they were
+    /// dropped or closed: a peer was gone, or took nothing for as long as
+    /// [`EndpointOptions::linger`]. 0 is what a healthy program sees. What a message's delivery is
+    /// says [`Flow::close`]. What a connection had taken and its peer never acknowledged is counted
+    /// when that is known, which may be long after the flow's end.
+    pub fn undelivered(&self) -> u64 {
+        self.options.undelivered.load(Ordering::Relaxed)
     }
 
     /// Opens a flow to a name: returns when its first path stands.
@@ -112,27 +124,28 @@ impl Endpoint {
             return self.connect_by_daemon(&name, deadline);
         }
         let Connection { transport, peer } = Connection::to(&name, deadline)?;
-        Flow::over(Box::new(transport), name, peer)
+        let FlowSettings { timeouts, undelivered, .. } = self.options.flow_settings(deadline);
+        Flow::foreign(Box::new(transport), name, peer, timeouts, undelivered)
     }
 
     fn connect_by_daemon(&self, name: &Name, deadline: Instant) -> Result<Flow> {
         let EndpointOptions { trust, transport, .. } = self.options;
         let daemon = self.daemon();
-        let (id, name, peer, link, page, protected, local) =
+        let (id, name, peer, link, page, protected, process) =
             match daemon.find(name, trust, transport, deadline)? {
                 // Whether a path of this kernel must be protected is never a question.
-                Found::Here { flow, name, peer, link, page } => {
-                    (flow, name, peer, link, page, false, true)
+                Found::Here { flow, name, peer, link, page, process } => {
+                    (flow, name, peer, link, page, false, Some(process))
                 }
                 Found::Elsewhere { flow, name, peer, addresses, ticket, protected, page } => {
                     let link = remote::open_link(&name, &addresses, &ticket, deadline);
                     let link = link.inspect_err(|error| {
                         daemon.ended((flow, Role::Follower), &error.to_string());
                     })?;
-                    (flow, name, peer, link, page, protected, false)
+                    (flow, name, peer, link, page, protected, None)
                 }
             };
-        let FlowSettings { trust: own_trust, path, timeouts } =
+        let FlowSettings { trust: own_trust, path, timeouts, undelivered } =
             self.options.flow_settings(deadline);
         let full_name = name.to_string();
         let parts = FlowParts {
@@ -141,7 +154,7 @@ impl Endpoint {
             role: Role::Follower,
             peer,
             link,
-            local,
+            local: process.is_some(),
             page,
             own_trust,
             peer_trust: Trust::Trusted,
@@ -151,8 +164,9 @@ impl Endpoint {
             path,
             timeouts,
             reporter: daemon.reporter(Role::Follower),
+            undelivered,
         };
-        daemon.open(parts)?.finish().map_err(|error| match error {
+        daemon.open(parts, process.flatten())?.finish().map_err(|error| match error {
             Error::PeerDied => Error::Refused {
                 reason: format!("{full_name}: nobody accepts there; is its owner listening?"),
             },

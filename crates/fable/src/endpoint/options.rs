@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::Endpoint;
@@ -36,6 +37,9 @@ pub struct EndpointOptions {
     pub(super) timeout: Duration,
     pub(super) drain_timeout: Duration,
     pub(super) silence_timeout: Duration,
+    pub(super) linger: Duration,
+    /// What the endpoint's flows could not deliver; each endpoint counts for itself.
+    pub(super) undelivered: Arc<AtomicU64>,
     pub(super) path: PathOptions,
     pub(super) socket: Option<PathBuf>,
 }
@@ -49,6 +53,8 @@ impl Default for EndpointOptions {
             timeout: Timeouts::default().offer,
             drain_timeout: Timeouts::default().drain,
             silence_timeout: Timeouts::default().silence,
+            linger: Timeouts::default().linger,
+            undelivered: Arc::default(),
             path: PathOptions::default(),
             socket: None,
         }
@@ -92,10 +98,19 @@ impl EndpointOptions {
     }
 
     /// How long a peer's host may be silent, as if cut off, before a flow to it ends with
-    /// [`crate::Error::PeerDied`]: 10 seconds if not set, and one at least. A peer that dies on a
-    /// host that lives is noticed at once.
+    /// [`crate::Error::PeerDied`]: 10 seconds if not set, and one at least. The flow never ends
+    /// before, and at most a tenth of that time, and two seconds, later. A peer that dies on a host
+    /// that lives is noticed at once.
     pub fn silence_timeout(mut self, timeout: Duration) -> EndpointOptions {
         self.silence_timeout = timeout.clamp(Duration::from_secs(1), Duration::from_secs(86_400));
+        self
+    }
+
+    /// How long dropping a flow may wait until the kernel or the peer has taken what was committed:
+    /// 1 second if not set, zero not to wait. What has no room by then is lost, and counted by
+    /// [`Endpoint::undelivered`]. [`Flow::close`](crate::Flow::close) has a time of its own.
+    pub fn linger(mut self, timeout: Duration) -> EndpointOptions {
+        self.linger = timeout;
         self
     }
 
@@ -156,8 +171,9 @@ impl EndpointOptions {
     /// How flows are opened that have until `deadline`.
     pub(super) fn flow_settings(&self, deadline: Instant) -> FlowSettings {
         let offer = deadline.saturating_duration_since(Instant::now());
-        let (drain, silence) = (self.drain_timeout, self.silence_timeout);
-        let timeouts = Timeouts { offer, drain, silence, ..Timeouts::default() };
-        FlowSettings { trust: self.trust, path: self.path, timeouts }
+        let (drain, silence, linger) = (self.drain_timeout, self.silence_timeout, self.linger);
+        let timeouts = Timeouts { offer, drain, silence, linger, ..Timeouts::default() };
+        let undelivered = Arc::clone(&self.undelivered);
+        FlowSettings { trust: self.trust, path: self.path, timeouts, undelivered }
     }
 }

@@ -115,7 +115,7 @@ impl WriteBuffer {
     /// moved on: on the old path as long as that takes messages, copied over afterwards.
     pub fn epoch(&self) -> u32 {
         match &self.room {
-            Some(Room::Slot(_, path) | Room::Private(_, path)) => path.epoch,
+            Some(Room::Slot(_, path) | Room::Private(_, path, _)) => path.epoch,
             None => 0,
         }
     }
@@ -152,7 +152,7 @@ impl Deref for WriteBuffer {
     fn deref(&self) -> &[u8] {
         match &self.room {
             Some(Room::Slot(slot, _)) => slot,
-            Some(Room::Private(bytes, _)) => bytes,
+            Some(Room::Private(bytes, ..)) => bytes,
             None => &[],
         }
     }
@@ -162,7 +162,7 @@ impl DerefMut for WriteBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.room {
             Some(Room::Slot(slot, _)) => slot,
-            Some(Room::Private(bytes, _)) => bytes,
+            Some(Room::Private(bytes, ..)) => bytes,
             None => &mut [],
         }
     }

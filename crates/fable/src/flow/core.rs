@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ use crate::kind::Kind;
 use crate::name::Name;
 use crate::page::Counter;
 use crate::protocol::{FlowId, Peer, Role};
-use crate::transport::{ReadSlot, Record};
+use crate::transport::{ReadSlot, Record, WriteSlot};
 
 /// The most write buffers of a flow that may be held. Below what a transport gives, so that there
 /// is always a place for the record that ends a path.
@@ -52,6 +53,9 @@ pub(super) struct Core {
     pub(super) wants_room: Cell<bool>,
     /// Whether there is more to do than reading and writing: see `State::tend`.
     pub(super) is_busy: Cell<bool>,
+    pub(super) is_closed: Cell<bool>,
+    /// Messages that flows of this endpoint could not deliver.
+    pub(super) undelivered: Arc<AtomicU64>,
 }
 
 pub(super) struct State {
@@ -61,17 +65,24 @@ pub(super) struct State {
     /// Newer paths that the reader has not come to.
     pub(super) ahead: VecDeque<Rc<Path>>,
     pub(super) writing: Rc<Path>,
-    /// Older paths whose last record is not committed, and when held buffers come too late.
-    pub(super) draining: VecDeque<(Rc<Path>, Instant)>,
+    /// Older paths whose last record is not committed, oldest first.
+    pub(super) draining: VecDeque<Draining>,
     /// Older paths that a socket or pipe has not taken all of.
     pub(super) flushing: Vec<Rc<Path>>,
     /// Write buffers that are still held and whose path has ended.
     pub(super) late: usize,
+    /// Write buffers that are still held and have memory of our own, in the order of their
+    /// acquisition.
+    pub(super) private: Vec<Private>,
+    /// The number of the next one of these.
+    pub(super) next_private: u64,
     /// What is committed and has no room yet.
     pub(super) backlog: VecDeque<(Vec<u8>, Record)>,
     /// Moves that are not reported yet, with the time since when they keep this end from sending.
     pub(super) moving: Vec<(u32, Kind, Instant)>,
     pub(super) events: VecDeque<FlowEvent>,
+    /// Whether an event has come since the descriptor last told of one.
+    pub(super) has_untold_event: bool,
     pub(super) batch: u32,
     pub(super) read_ended: bool,
     pub(super) write_ended: bool,
@@ -90,9 +101,12 @@ impl State {
             draining: VecDeque::new(),
             flushing: Vec::new(),
             late: 0,
+            private: Vec::new(),
+            next_private: 0,
             backlog: VecDeque::new(),
             moving: Vec::new(),
             events: VecDeque::new(),
+            has_untold_event: false,
             batch: 1,
             read_ended: false,
             write_ended: false,
@@ -106,6 +120,7 @@ impl State {
             self.events.pop_front();
         }
         self.events.push_back(event);
+        self.has_untold_event = true;
     }
 
     /// # Errors
@@ -122,13 +137,15 @@ impl State {
             || !self.flushing.is_empty()
             || !self.backlog.is_empty()
             || self.late > 0
+            || self.private.iter().any(|room| room.place.is_none())
             || self.peer_gone.is_some()
             || self.broken.is_some()
     }
 
     /// When held buffers of an old path come too late, or a dead peer's kernel has had its time.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let drain = self.draining.front().map(|(_, deadline)| *deadline);
+        // A path that is overdue waits for what the application does, not for a time.
+        let drain = self.draining.front().filter(|old| !old.is_overdue).map(|old| old.deadline);
         let gone = self.peer_gone.filter(|_| !self.reading.is_ring());
         [drain, gone].into_iter().flatten().min()
     }
@@ -136,28 +153,47 @@ impl State {
     /// The path whose room a writer waits for: `None` if there is nothing to wait for.
     pub(super) fn bottleneck(&self) -> &Rc<Path> {
         let is_open = |path: &Rc<Path>| matches!(path.inner.borrow().end, End::Open);
-        let old = self.draining.iter().map(|(path, _)| path).find(|path| is_open(path));
+        let old = self.draining.iter().map(|old| &old.path).find(|path| is_open(path));
         old.unwrap_or(&self.writing)
     }
 
     /// Whether something committed waits for room at the bottleneck.
     pub(super) fn wants_room(&self) -> bool {
         let is_open = |path: &Rc<Path>| matches!(path.inner.borrow().end, End::Open);
-        !self.backlog.is_empty() || self.draining.iter().any(|(path, _)| is_open(path))
+        !self.backlog.is_empty() || self.draining.iter().any(|old| is_open(&old.path))
     }
 
     /// Every path that may hold back something committed.
     pub(super) fn senders(&self) -> impl Iterator<Item = &Rc<Path>> {
-        let draining = self.draining.iter().map(|(path, _)| path);
+        let draining = self.draining.iter().map(|old| &old.path);
         self.flushing.iter().chain(draining).chain([&self.writing])
     }
 }
 
+/// A path that is being left.
+pub(super) struct Draining {
+    pub(super) path: Rc<Path>,
+    /// When buffers of it that are still held come too late.
+    pub(super) deadline: Instant,
+    /// The deadline has passed, and something else than time keeps the path from ending.
+    pub(super) is_overdue: bool,
+}
+
 /// What a writer gets.
 pub(super) enum Room {
-    Slot(crate::transport::WriteSlot, Rc<Path>),
-    /// Memory of our own: older buffers are still to be copied before this one.
-    Private(Vec<u8>, Rc<Path>),
+    Slot(WriteSlot, Rc<Path>),
+    /// Memory of our own: older buffers are still to be copied before this one. The number is that
+    /// of its [`Private`].
+    Private(Vec<u8>, Rc<Path>, u64),
+}
+
+/// A write buffer in memory of our own that the application holds.
+pub(super) struct Private {
+    pub(super) number: u64,
+    pub(super) bytes: usize,
+    /// Where it will be copied to: known before any newer buffer gets a place of its own, which
+    /// would overtake it on a ring.
+    pub(super) place: Option<(WriteSlot, Rc<Path>)>,
 }
 
 impl Core {
@@ -314,14 +350,46 @@ impl Core {
             return Err(Error::PeerDied);
         }
         let has_room = |path: &Rc<Path>| !matches!(path.inner.borrow().end, End::Open);
-        if !state.draining.iter().all(|(path, _)| has_room(path)) || !state.backlog.is_empty() {
+        if !state.draining.iter().all(|old| has_room(&old.path)) || !state.backlog.is_empty() {
             return Err(Error::WouldBlock);
         }
         if state.late == 0 {
-            return Ok(None);
+            return self.place_private(state).map(|()| None);
         }
         self.write_buffers.set(self.write_buffers.get() + 1);
-        Ok(Some(Room::Private(vec![0; bytes], Rc::clone(&state.writing))))
+        let number = state.next_private;
+        state.next_private += 1;
+        state.private.push(Private { number, bytes, place: None });
+        Ok(Some(Room::Private(vec![0; bytes], Rc::clone(&state.writing), number)))
+    }
+
+    /// Gives every buffer in memory of our own its place in the newest path, so that what is
+    /// acquired from now on comes behind them.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there is no room for one of them.
+    fn place_private(&self, state: &mut State) -> Result<()> {
+        let State { private, writing, .. } = state;
+        for room in private.iter_mut().filter(|room| room.place.is_none()) {
+            let mut inner = writing.inner.borrow_mut();
+            let slot = inner.transport.acquire_write(room.bytes)?.ok_or(Error::WouldBlock)?;
+            inner.outstanding.push(slot.place());
+            room.place = Some((slot, Rc::clone(writing)));
+        }
+        Ok(())
+    }
+
+    /// A buffer comes back from the application: where it lies now.
+    fn settle(state: &mut State, room: Room) -> Room {
+        let Room::Private(content, path, number) = room else { return room };
+        let index = state.private.iter().position(|room| room.number == number);
+        match index.and_then(|index| state.private.remove(index).place) {
+            Some((mut slot, path)) => {
+                slot.copy_from_slice(&content);
+                Room::Slot(slot, path)
+            }
+            None => Room::Private(content, path, number),
+        }
     }
 
     /// Sends a buffer's first bytes.
@@ -330,7 +398,7 @@ impl Core {
         self.check_process()?;
         self.write_buffers.set(self.write_buffers.get() - 1);
         let mut state = self.state.borrow_mut();
-        match room {
+        match Core::settle(&mut state, room) {
             Room::Slot(slot, path) if !path.is_closed.get() => {
                 if state.write_ended {
                     abandon(&path, slot);
@@ -378,7 +446,7 @@ impl Core {
     #[cold]
     fn commit_copy(&self, state: &mut State, room: Room, bytes: usize) -> Result<()> {
         let content = match room {
-            Room::Private(mut content, _) => {
+            Room::Private(mut content, ..) => {
                 content.truncate(bytes);
                 content
             }
@@ -408,7 +476,7 @@ impl Core {
         }
         self.write_buffers.set(self.write_buffers.get() - 1);
         let mut state = self.state.borrow_mut();
-        if let Room::Slot(slot, path) = room {
+        if let Room::Slot(slot, path) = Core::settle(&mut state, room) {
             if path.is_closed.get() && !state.write_ended {
                 state.late = state.late.saturating_sub(1);
             }
@@ -461,11 +529,7 @@ impl Core {
     }
 
     pub(super) fn drain_limit(&self, state: &State) -> Option<Duration> {
-        // A transport that waits for much room does not notice that little has come free.
-        const LOOK_AGAIN: Duration = Duration::from_millis(10);
-        let held = (self.write_buffers.get() > 0).then_some(LOOK_AGAIN);
-        let left = |at: Instant| at.saturating_duration_since(Instant::now());
-        [held, state.next_deadline().map(left)].into_iter().flatten().min()
+        state.next_deadline().map(|at| at.saturating_duration_since(Instant::now()))
     }
 }
 

@@ -49,6 +49,11 @@ impl Counters {
         }
     }
 
+    /// What an end of the flow has counted, if there is a page.
+    pub(super) fn read(&self, role: Role, counter: Counter) -> Option<u64> {
+        self.page.as_ref().map(|page| page.read(role, counter))
+    }
+
     fn note_cpu(&self) {
         // SAFETY: no arguments; -1 where there is no such call.
         let cpu = unsafe { libc::sched_getcpu() };

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::core::{Core, State};
+use super::core::{Core, Draining, State};
 use super::parts::FlowEvent;
 use super::path::{End, Path};
 use crate::control::mailbox::Mail;
@@ -61,24 +61,29 @@ impl Core {
         // Behind the flow's last record nothing is written: its path stays, until all is sent.
         if !state.writing.is_closed.get() {
             let old = std::mem::replace(&mut state.writing, path);
-            state.draining.push_back((old, now + self.timeouts.drain));
+            let deadline = now + self.timeouts.drain;
+            state.draining.push_back(Draining { path: old, deadline, is_overdue: false });
         }
     }
 
     /// Ends old paths, oldest first: reserves the room, and sends the record when no buffer is held
     /// or those that are have had their time.
     fn drain(&self, state: &mut State) {
-        for (path, _) in &state.draining {
-            reserve_end(path);
+        for old in &state.draining {
+            reserve_end(&old.path);
         }
-        while let Some((path, deadline)) = state.draining.front() {
-            let has_buffers = is_held(path);
+        let now = Instant::now();
+        for old in &mut state.draining {
+            old.is_overdue = old.deadline <= now;
+        }
+        while let Some(old) = state.draining.front() {
+            let has_buffers = is_held(&old.path);
             // A newer buffer that is held would come to lie before the late ones' copies; its
             // commit is what ends the path then.
-            let newer_is_held = state.draining.iter().skip(1).any(|(path, _)| is_held(path))
+            let newer_is_held = state.draining.iter().skip(1).any(|newer| is_held(&newer.path))
                 || is_held(&state.writing);
-            let is_due = *deadline <= Instant::now() && !newer_is_held;
-            if (has_buffers && !is_due) || !self.end_oldest(state) {
+            let may_end = !has_buffers || old.is_overdue && !newer_is_held;
+            if !may_end || !self.end_oldest(state) {
                 break;
             }
         }
@@ -86,15 +91,15 @@ impl Core {
 
     /// Sends the last record of the oldest path; false if there is no room for it.
     fn end_oldest(&self, state: &mut State) -> bool {
-        let Some((path, _)) = state.draining.front() else { return false };
-        let next = state.draining.get(1).map_or(&state.writing, |(path, _)| path).epoch;
-        let late = match end_path(path, next) {
+        let Some(old) = state.draining.front() else { return false };
+        let next = state.draining.get(1).map_or(&state.writing, |newer| &newer.path).epoch;
+        let late = match end_path(&old.path, next) {
             None => return false,
             Some(late) => late,
         };
         state.late += late;
-        if let Some((path, _)) = state.draining.pop_front() {
-            state.flushing.push(path);
+        if let Some(old) = state.draining.pop_front() {
+            state.flushing.push(old.path);
         }
         true
     }
@@ -125,7 +130,7 @@ impl Core {
     /// is no room for one.
     pub(super) fn end_older(&self, state: &mut State, than: Option<u32>) -> bool {
         let epoch = than.unwrap_or(state.writing.epoch);
-        while state.draining.front().is_some_and(|(path, _)| path.epoch < epoch) {
+        while state.draining.front().is_some_and(|old| old.path.epoch < epoch) {
             if !self.end_oldest(state) {
                 return false;
             }
@@ -146,7 +151,7 @@ impl Core {
 
     fn report_moves(&self, state: &mut State) {
         let can_send = |path: &Rc<Path>| !matches!(path.inner.borrow().end, End::Open);
-        if state.moving.is_empty() || !state.draining.iter().all(|(path, _)| can_send(path)) {
+        if state.moving.is_empty() || !state.draining.iter().all(|old| can_send(&old.path)) {
             return;
         }
         for (epoch, kind, since) in state.moving.drain(..) {

@@ -8,9 +8,11 @@
 //! `opening` begins.
 
 mod buffer;
+mod closing;
 mod core;
 mod counters;
 mod epochs;
+mod lingering;
 mod opening;
 mod parts;
 mod path;
@@ -20,16 +22,18 @@ mod watch;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 pub use crate::control::FlowHandle;
 pub use buffer::{ReadBuffer, WriteBuffer};
+pub use lingering::{Lingering, lingering};
 pub use opening::Opening;
 pub use parts::{Description, FlowEvent, FlowParts, KeysAnswer, Reporter, Statistics, Timeouts};
 
+use self::closing::WaitFor;
 use self::core::Core;
-use crate::agent::Agent;
-use crate::control::driver;
 use crate::error::{Error, Result};
 use crate::kind::Kind;
 use crate::name::Name;
@@ -40,7 +44,12 @@ use crate::transport::{Direction, Transport};
 /// of `fork` every call gives [`Error::Forked`].
 ///
 /// Dropping it ends its direction in good order, as [`Flow::finish`] does, unless the thread is
-/// panicking; it waits up to [`Timeouts::linger`] for the peer to take what is committed.
+/// panicking, and discards what the peer still sends. It waits up to
+/// [`EndpointOptions::linger`](crate::EndpointOptions::linger) until the kernel or the peer has
+/// taken what is committed; what then lies in a socket reaches the peer as long as this process
+/// lives. What cannot be delivered is counted by
+/// [`Endpoint::undelivered`](crate::Endpoint::undelivered). [`Flow::close`] waits for more and says
+/// more.
 pub struct Flow {
     core: Rc<Core>,
     _thread: PhantomData<*const ()>,
@@ -50,7 +59,15 @@ impl std::fmt::Debug for Flow {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut shown = formatter.debug_struct("Flow");
         shown.field("id", &self.core.id).field("name", &self.core.name);
-        shown.field("epoch", &self.epoch()).field("transport", &self.transport()).finish()
+        shown.field("epoch", &self.epoch()).field("transport", &self.transport());
+        if let Ok(state) = self.core.state.try_borrow() {
+            shown.field("reading", &state.reading).field("awaited", &state.awaited);
+            let draining: Vec<_> = state.draining.iter().map(|old| &old.path).collect();
+            shown.field("ahead", &state.ahead).field("draining", &draining);
+            shown.field("flushing", &state.flushing).field("late", &state.late);
+            shown.field("backlog", &state.backlog.len()).field("private", &state.private.len());
+        }
+        shown.finish()
     }
 }
 
@@ -70,7 +87,18 @@ impl Flow {
     /// # Errors
     /// [`Error::System`].
     pub fn over(transport: Box<dyn Transport>, name: Name, peer: Peer) -> Result<Flow> {
-        Ok(Flow { core: Rc::new(opening::foreign(transport, name, peer)?), _thread: PhantomData })
+        Flow::foreign(transport, name, peer, Timeouts::default(), Arc::default())
+    }
+
+    pub(crate) fn foreign(
+        transport: Box<dyn Transport>,
+        name: Name,
+        peer: Peer,
+        timeouts: Timeouts,
+        undelivered: Arc<AtomicU64>,
+    ) -> Result<Flow> {
+        let core = opening::foreign(transport, name, peer, timeouts, undelivered)?;
+        Ok(Flow { core: Rc::new(core), _thread: PhantomData })
     }
 
     /// The next message. Waits for it. `None`: the peer has ended its direction.
@@ -79,7 +107,7 @@ impl Flow {
     /// [`Error::PeerDied`], [`Error::Corrupt`], [`Error::TooManyBuffers`] if too many read buffers
     /// are held, [`Error::Forked`], [`Error::System`].
     pub fn read(&self) -> Result<Option<ReadBuffer>> {
-        self.core.wait_for(Direction::Read, None, || self.attempt_read())
+        self.got(self.core.wait_for(Direction::Read, None, || self.attempt_read()))
     }
 
     /// The next message, if there is one now; else [`Error::WouldBlock`].
@@ -92,11 +120,7 @@ impl Flow {
                 self.core.arm(None)?;
                 Err(Error::WouldBlock)
             }
-            Ok(Some(buffer)) => {
-                self.core.got(buffer.path());
-                Ok(Some(buffer))
-            }
-            other => other,
+            outcome => self.got(outcome),
         }
     }
 
@@ -105,7 +129,17 @@ impl Flow {
     /// # Errors
     /// That, and those of [`Flow::read`].
     pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadBuffer>> {
-        self.core.wait_for(Direction::Read, Some(timeout), || self.attempt_read())
+        self.got(self.core.wait_for(Direction::Read, Some(timeout), || self.attempt_read()))
+    }
+
+    /// Whatever call has brought a message, whether it has slept or not: more may have come with
+    /// it that the descriptor does not show.
+    #[inline]
+    fn got(&self, outcome: Result<Option<ReadBuffer>>) -> Result<Option<ReadBuffer>> {
+        if let Ok(Some(buffer)) = &outcome {
+            self.core.got(buffer.path());
+        }
+        outcome
     }
 
     #[inline]
@@ -121,7 +155,7 @@ impl Flow {
     /// [`Error::Ended`] behind [`Flow::finish`], [`Error::PeerDied`], [`Error::Corrupt`],
     /// [`Error::Forked`], [`Error::System`].
     pub fn write(&self, bytes: usize) -> Result<WriteBuffer> {
-        self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes))
+        self.got_room(self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes)))
     }
 
     /// Room for a message, if there is some now; else [`Error::WouldBlock`].
@@ -142,7 +176,17 @@ impl Flow {
     /// # Errors
     /// That, and those of [`Flow::write`].
     pub fn write_timeout(&self, bytes: usize, timeout: Duration) -> Result<WriteBuffer> {
-        self.core.wait_for(Direction::Write, Some(timeout), || self.attempt_write(bytes))
+        let attempt = || self.attempt_write(bytes);
+        self.got_room(self.core.wait_for(Direction::Write, Some(timeout), attempt))
+    }
+
+    /// Room that any call has found settles what an earlier one wanted.
+    #[inline]
+    fn got_room(&self, room: Result<WriteBuffer>) -> Result<WriteBuffer> {
+        if !matches!(room, Err(Error::TimedOut)) {
+            self.core.found_room();
+        }
+        room
     }
 
     #[inline]
@@ -176,6 +220,45 @@ impl Flow {
     /// [`Error::Corrupt`], [`Error::Forked`].
     pub fn finish(&self) -> Result<()> {
         self.core.finish()
+    }
+
+    /// Ends this direction, closes the flow, and waits up to `timeout` until the peer has what was
+    /// committed. Zero only looks. The flow is closed in any case; what the peer still sends is
+    /// discarded.
+    ///
+    /// A message is *delivered* when it lies where the peer can read it, whatever becomes of this
+    /// process: in shared memory, in a pipe, or in the peer's kernel, which has acknowledged it.
+    /// That the peer's application has read it only an answer of that application can tell; only
+    /// of a peer on this host that is gone already is it known, and what it has not read is not
+    /// delivered.
+    ///
+    /// ```
+    /// use fable::{Endpoint, Error};
+    /// use std::time::Duration;
+    ///
+    /// # let log = Endpoint::register("unix://@fable-close-doc")?;
+    /// # let listener = log.listen()?;
+    /// let flow = Endpoint::anonymous().connect("unix://@fable-close-doc")?;
+    /// let mut line = flow.write(6)?;
+    /// line.copy_from_slice(b"last\n\n");
+    /// line.commit()?;
+    /// match flow.close(Duration::from_secs(5)) {
+    ///     Ok(()) => println!("the peer has everything"),
+    ///     Err(Error::Undelivered { messages, .. }) => println!("{messages} did not arrive"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok::<(), fable::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Undelivered`] with what was not delivered when the time was over, or when the
+    /// peer turned out to be gone: what a connection has taken goes on to the peer as long as this
+    /// process lives, the rest is lost. [`Error::TimedOut`] if all messages were delivered and only
+    /// the end had no room, which the peer takes for a death. [`Error::Corrupt`],
+    /// [`Error::Forked`], [`Error::System`].
+    pub fn close(self, timeout: Duration) -> Result<()> {
+        self.core.check_process()?;
+        self.core.close(timeout, WaitFor::Delivered)
     }
 
     /// The flow's name in the cluster.
@@ -215,6 +298,7 @@ impl Flow {
         }
         let mut state = self.core.state.borrow_mut();
         self.core.tend(&mut state);
+        state.has_untold_event = false;
         state.events.pop_front()
     }
 
@@ -265,6 +349,7 @@ impl Flow {
             moves: counters.moves.get(),
             pause_max_ns: counters.pause_max_ns.get(),
             pause_total_ns: counters.pause_total_ns.get(),
+            undelivered: self.core.undelivered().messages,
         }
     }
 
@@ -272,48 +357,18 @@ impl Flow {
     pub fn handle(&self) -> Option<FlowHandle> {
         self.core.control.as_ref().map(opening::handle_of)
     }
-
-    /// Sends what is committed, and the end, as far as the peer takes it in time.
-    fn say_farewell(&self) -> Result<()> {
-        self.core.finish()?;
-        let deadline = Instant::now() + self.core.timeouts.linger;
-        loop {
-            let sent = self.core.flush_all(&mut self.core.state.borrow_mut())?;
-            let state = self.core.state.borrow();
-            if sent || state.peer_gone.is_some() || state.check().is_err() {
-                return Ok(());
-            }
-            drop(state);
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Error::TimedOut);
-            }
-            self.core.sleep(Direction::Write, Some(deadline))?;
-        }
-    }
 }
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        if !self.core.birth.is_here() {
+        if !self.core.birth.is_here() || self.core.is_closed.get() {
             return;
         }
-        let outcome = if std::thread::panicking() { Ok(()) } else { self.say_farewell() };
-        let mut state = self.core.state.borrow_mut();
-        state.write_ended = true;
-        self.core.stop_watching();
-        if let Some((shared, link)) = &self.core.control {
-            let reason = match (&outcome, state.peer_gone) {
-                (_, Some(_)) => "the peer is gone".to_owned(),
-                (Ok(()), None) => "closed".to_owned(),
-                (Err(error), None) => format!("closed: {error}"),
-            };
-            shared.tell_closed();
-            shared.reporter.ended(self.core.id, &reason);
-            let link = std::sync::Arc::clone(link);
-            if let Ok(agent) = Agent::get() {
-                agent.run(move || driver::lock(&link).abandon());
-            }
+        if std::thread::panicking() {
+            self.core.abandon();
+        } else {
+            // What is lost is counted: `Endpoint::undelivered`.
+            let _ = self.core.close(self.core.timeouts.linger, WaitFor::Handover);
         }
     }
 }

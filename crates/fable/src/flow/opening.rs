@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -17,7 +17,8 @@ use super::parts::{FlowParts, Timeouts};
 use super::path::Path;
 use super::{Flow, FlowHandle};
 use crate::agent::Agent;
-use crate::control::driver::{self, Driver, DriverWatch, Shared};
+use crate::control::driver::{self, Driver, Shared};
+use crate::control::link::Link;
 use crate::control::mailbox::{Mail, Mailbox, Permit};
 use crate::control::moves::Rules;
 use crate::error::{Error, Result};
@@ -38,12 +39,28 @@ pub struct Opening {
     page: Option<Page>,
     birth: Birth,
     timeouts: Timeouts,
+    undelivered: Arc<AtomicU64>,
     deadline: Instant,
 }
 
 impl std::fmt::Debug for Opening {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Opening").field("id", &self.control.0.id).finish_non_exhaustive()
+    }
+}
+
+/// What an opening needs of this process.
+struct Means {
+    birth: Birth,
+    page: Page,
+    agent: &'static Agent,
+    mailbox: Mailbox,
+}
+
+impl Means {
+    fn gather(page: BorrowedFd<'_>) -> Result<Means> {
+        let (birth, page) = (birth()?, Page::open(page)?);
+        Ok(Means { birth, page, agent: Agent::get()?, mailbox: Mailbox::new()? })
     }
 }
 
@@ -56,11 +73,22 @@ impl Opening {
     /// Begins to make the first path, on the agent's thread.
     ///
     /// # Errors
-    /// [`Error::Transport`] for a page that is none, [`Error::System`].
+    /// [`Error::Transport`] for a page that is none, [`Error::System`]. The follower is told what
+    /// the leader lacks.
     pub fn start(parts: FlowParts) -> Result<Opening> {
-        let birth = birth()?;
-        let page = Page::open(parts.page.as_fd())?;
-        let agent = Agent::get()?;
+        match Means::gather(parts.page.as_fd()) {
+            Ok(means) => Opening::start_with(parts, means),
+            Err(error) => {
+                if parts.role == Role::Leader {
+                    Link::decline(parts.link, parts.local, parts.first, &error.to_string());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn start_with(parts: FlowParts, means: Means) -> Result<Opening> {
+        let Means { birth, page, agent, mailbox } = means;
         let rules = Rules {
             local: parts.local,
             protected: parts.protected,
@@ -74,7 +102,7 @@ impl Opening {
             peer: parts.peer,
             local: parts.local,
             own_trust: parts.own_trust,
-            mailbox: Arc::new(Mailbox::new()?),
+            mailbox: Arc::new(mailbox),
             reporter: parts.reporter,
             page: parts.page,
             path: parts.path,
@@ -87,16 +115,23 @@ impl Opening {
         let driver = Driver::new(Arc::clone(&shared), parts.link, rules);
         if parts.role == Role::Leader {
             let (driver, first, reason) = (Arc::clone(&driver), parts.first, parts.reason);
-            agent.run(move || driver::lock(&driver).want(first, &reason));
+            agent.run(move || driver::lock(&driver).want(first, &reason, None));
         }
-        agent.watch(Box::new(DriverWatch(Arc::clone(&driver))));
+        driver::watch(&driver)?;
         Ok(Opening {
             control: (shared, driver),
             page: Some(page),
             birth,
             timeouts: parts.timeouts,
+            undelivered: parts.undelivered,
             deadline: Instant::now() + parts.timeouts.offer,
         })
+    }
+
+    /// The peer is gone when this process, of which a child may still have the control link, has
+    /// ended: when this pidfd becomes readable.
+    pub(crate) fn watch_process(&self, process: OwnedFd) -> Result<()> {
+        driver::watch_process(&self.control.1, process)
     }
 
     /// Becomes readable when [`Opening::finish`] will not wait, for better or worse.
@@ -142,6 +177,8 @@ impl Opening {
             write_buffers: Cell::new(0),
             wants_room: Cell::new(false),
             is_busy: Cell::new(false),
+            is_closed: Cell::new(false),
+            undelivered: Arc::clone(&self.undelivered),
         };
         core.counters.write(Counter::EpochWritten, epoch.into());
         core.counters.write(Counter::EpochRead, epoch.into());
@@ -202,7 +239,13 @@ fn birth() -> Result<Birth> {
 }
 
 /// The heart of a flow without control link.
-pub(super) fn foreign(transport: Box<dyn Transport>, name: Name, peer: Peer) -> Result<Core> {
+pub(super) fn foreign(
+    transport: Box<dyn Transport>,
+    name: Name,
+    peer: Peer,
+    timeouts: Timeouts,
+    undelivered: Arc<AtomicU64>,
+) -> Result<Core> {
     let birth = birth()?;
     let path = Rc::new(Path::new(1, transport, birth, None));
     Ok(Core {
@@ -211,7 +254,7 @@ pub(super) fn foreign(transport: Box<dyn Transport>, name: Name, peer: Peer) -> 
         role: Role::Follower,
         peer,
         birth,
-        timeouts: Timeouts::default(),
+        timeouts,
         mailbox: Arc::new(Mailbox::new()?),
         control: None,
         counters: Counters::new(None, Role::Follower),
@@ -220,5 +263,7 @@ pub(super) fn foreign(transport: Box<dyn Transport>, name: Name, peer: Peer) -> 
         write_buffers: Cell::new(0),
         wants_room: Cell::new(false),
         is_busy: Cell::new(false),
+        is_closed: Cell::new(false),
+        undelivered,
     })
 }

@@ -2,10 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::kind::Kind;
 use crate::name::Name;
+use crate::orders::Orders;
 use crate::protocol::{FlowId, Peer, Role, Trust};
 use crate::transport::{PathOptions, TlsKeys};
 
@@ -19,6 +21,9 @@ pub trait Reporter: Send + Sync {
     fn moved(&self, flow: FlowId, epoch: u32, transport: Kind, pause_ns: u64);
     /// A move did not come about.
     fn move_failed(&self, flow: FlowId, transport: Kind, reason: &str);
+    /// What this end knows to be ordered has changed other than by the daemon's word. Called with
+    /// locks of the flow held.
+    fn ordered(&self, _flow: FlowId, _orders: &Orders) {}
     /// This end is closed.
     fn ended(&self, flow: FlowId, reason: &str);
     /// Asks for the keys of a TLS path.
@@ -32,10 +37,11 @@ pub struct Timeouts {
     pub offer: Duration,
     /// For write buffers of an old epoch: those that are committed later are copied over.
     pub drain: Duration,
-    /// In `drop`, for room to send what is committed.
+    /// In `drop`, until the kernel or the peer has taken what is committed.
     pub linger: Duration,
     /// After the peer's end, for the next of what its kernel still delivers. It ends by itself,
-    /// unless somebody else has the peer's sockets, too, or the network is down.
+    /// unless somebody else has the peer's sockets, too, or the network is down. After this end's
+    /// own, for the peer's kernel to acknowledge more; six times that in all.
     pub grace: Duration,
     /// For a sign of life of the peer's host, if that is another one.
     pub silence: Duration,
@@ -86,6 +92,8 @@ pub struct FlowParts {
     pub timeouts: Timeouts,
     /// Who tells the daemon.
     pub reporter: Arc<dyn Reporter>,
+    /// Counts messages that were committed and could not be delivered before the flow was closed.
+    pub undelivered: Arc<AtomicU64>,
 }
 
 /// What a restarted daemon is told about a flow.
@@ -154,4 +162,6 @@ pub struct Statistics {
     pub pause_max_ns: u64,
     /// The sum of those times.
     pub pause_total_ns: u64,
+    /// Messages committed that are not delivered yet, in the sense of [`crate::Flow::close`].
+    pub undelivered: u64,
 }

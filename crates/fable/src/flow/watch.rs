@@ -7,7 +7,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::core::{Core, State};
+use super::core::Core;
 use super::path::Path;
 use crate::agent::{event_descriptor, ring, silence};
 use crate::error::{Error, Result};
@@ -129,8 +129,9 @@ impl Core {
         }
     }
 
-    /// A call that does not wait has got something. A ring's bell stays as it is until the ring is
-    /// empty; other transports may hold messages back that their descriptor does not show.
+    /// A call has got something. A ring's bell stays as it is until the ring is empty; other
+    /// transports may hold messages back that their descriptor does not show.
+    #[inline]
     pub(super) fn got(&self, path: &Path) {
         if let Some(watch) = &mut *self.watch.borrow_mut()
             && !path.is_ring()
@@ -139,7 +140,8 @@ impl Core {
         }
     }
 
-    /// A write that had found no room has it.
+    /// A write that had found no room has it, or does not want it any more.
+    #[inline]
     pub(super) fn found_room(&self) {
         if let Some(watch) = &mut *self.watch.borrow_mut() {
             watch.wanted_bytes = None;
@@ -155,7 +157,8 @@ impl Core {
         watch.wanted_bytes = wanted_bytes.or(watch.wanted_bytes);
         self.wants_room.set(watch.wanted_bytes.is_some());
         let mut wanted = Vec::new();
-        let mut is_ready = false;
+        // Told once: who takes no events is not to be woken by them for ever.
+        let mut is_ready = std::mem::take(&mut state.has_untold_event);
         if watch.wanted_bytes.is_some() || state.wants_room() {
             is_ready |= prepare(state.bottleneck(), Direction::Write, &mut wanted);
         }
@@ -169,8 +172,8 @@ impl Core {
         }
         // One bell serves both directions of a ring, and preparing for the second silences what
         // was rung for the first: look again.
-        if let Some(bytes) = watch.wanted_bytes {
-            is_ready |= has_room(&mut state, bytes);
+        if watch.wanted_bytes.is_some() {
+            is_ready |= state.bottleneck().inner.borrow_mut().transport.has_room();
         }
         watch.register(wanted)?;
         watch.set_timer(state.next_deadline());
@@ -197,19 +200,5 @@ fn prepare(path: &Path, direction: Direction, wanted: &mut Vec<(RawFd, i16)>) ->
             false
         }
         _ => true,
-    }
-}
-
-/// Whether the bottleneck has room for as many bytes.
-fn has_room(state: &mut State, bytes: usize) -> bool {
-    let path = state.bottleneck().clone();
-    let mut inner = path.inner.borrow_mut();
-    match inner.transport.acquire_write(bytes) {
-        Ok(Some(slot)) => {
-            inner.transport.abandon(slot);
-            true
-        }
-        Ok(None) => false,
-        Err(_) => true,
     }
 }

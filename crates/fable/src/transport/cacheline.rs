@@ -184,6 +184,10 @@ impl Transport for Cacheline {
         }
     }
 
+    fn has_room(&mut self) -> bool {
+        self.may_go_on(Direction::Write)
+    }
+
     fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
         Ok(if self.may_go_on(direction) { Wait::Ready } else { Wait::Spin })
     }

@@ -14,11 +14,13 @@
 //! [`release`]: Transport::release
 
 mod cacheline;
+mod delivery;
 mod framing;
 mod mempipe;
 mod pipe;
 pub(crate) mod raw;
 mod shmem_pipe;
+mod sigpipe;
 mod slot;
 mod spin;
 pub mod stream;
@@ -29,6 +31,8 @@ mod wait;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+pub(crate) use delivery::Deliveries;
+pub use delivery::{Remainder, Undelivered};
 pub use slot::{ReadSlot, Record, SlotPlace, WriteSlot};
 pub use tls::TlsKeys;
 pub use wait::{Direction, Manner, Wait};
@@ -101,6 +105,20 @@ pub trait Transport: Send {
     /// As [`Transport::acquire_write`].
     fn flush(&mut self) -> TransportResult<bool>;
 
+    /// What was committed and would be lost if this process ended now: a socket has not taken it,
+    /// or the peer's kernel has not acknowledged it. Shared memory has nothing of that kind behind
+    /// [`Transport::flush`].
+    fn undelivered(&mut self) -> Undelivered {
+        Undelivered::default()
+    }
+
+    /// Ends the sending direction for good, behind everything that was flushed. Gives what must
+    /// live on until the peer has all of it, where closing this end would throw it away: on network
+    /// connections.
+    fn end(&mut self) -> Option<Remainder> {
+        None
+    }
+
     /// The next message, or `None` if there is none yet.
     ///
     /// # Errors
@@ -112,8 +130,12 @@ pub trait Transport: Send {
     /// Returns a message's memory. Slots may be returned in any order.
     fn release(&mut self, slot: ReadSlot);
 
-    /// What to sleep on until `acquire_read` (or, for [`Direction::Write`], `flush` or
-    /// `acquire_write` of a message of `message_bytes_max`) may succeed; the peer has been told.
+    /// Whether the `acquire_write` that last found no room would find some now, as far as this end
+    /// has been told.
+    fn has_room(&mut self) -> bool;
+
+    /// What to sleep on until `acquire_read` (or, for [`Direction::Write`], `flush` or the
+    /// `acquire_write` that last found no room) may succeed; the peer has been told.
     /// Call [`Transport::end_wait`] afterwards, whatever happened.
     ///
     /// # Errors

@@ -2,15 +2,15 @@
 //!
 //! A pipe's flags belong to both processes, so a peer could make it blocking at any time: every
 //! call here asks not to block by itself (`RWF_NOWAIT`, on pipes since Linux 6.4). Nor does a write
-//! to a dead peer raise `SIGPIPE` (`RWF_NOSIGNAL`, Linux 6.18); on older kernels it does, and a
-//! process that does not ignore that signal, as Rust programs do, dies of it.
+//! to a dead peer raise `SIGPIPE` (`RWF_NOSIGNAL`, Linux 6.18; on older kernels the signal is
+//! blocked meanwhile).
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::framing::{Framed, Keeping, Link, Need, Received};
-use super::{Offer, PathOptions, Transport};
+use super::{Offer, PathOptions, Transport, sigpipe};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 
@@ -96,16 +96,21 @@ pub(super) fn check(pipe: BorrowedFd<'_>, end: End) -> TransportResult<()> {
 /// Writes some of the bytes, and says how many; 0 if the pipe is full.
 pub(super) fn write(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> TransportResult<usize> {
     static FLAGS: AtomicI32 = AtomicI32::new(libc::RWF_NOWAIT | RWF_NOSIGNAL);
-    let count = libc::c_int::try_from(pieces.len()).unwrap_or(libc::c_int::MAX);
     loop {
         let flags = FLAGS.load(Ordering::Relaxed);
-        // SAFETY: slices of the standard library are laid out as the kernel's `iovec`.
-        let written =
-            unsafe { libc::pwritev2(pipe.as_raw_fd(), pieces.as_ptr().cast(), count, -1, flags) };
-        let Err(_) = usize::try_from(written) else {
-            return Ok(written as usize);
+        let written = if flags & RWF_NOSIGNAL != 0 {
+            write_once(pipe, pieces, flags)
+        } else {
+            sigpipe::without(|| {
+                let written = write_once(pipe, pieces, flags);
+                let is_broken = matches!(&written, Err(e) if e.raw_os_error() == Some(libc::EPIPE));
+                (written, is_broken)
+            })
         };
-        let source = io::Error::last_os_error();
+        let source = match written {
+            Ok(bytes) => return Ok(bytes),
+            Err(source) => source,
+        };
         match source.raw_os_error() {
             Some(libc::EAGAIN) => return Ok(0),
             Some(libc::EINTR) => {}
@@ -119,6 +124,14 @@ pub(super) fn write(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> TransportRe
             }
         }
     }
+}
+
+fn write_once(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>], flags: i32) -> io::Result<usize> {
+    let count = libc::c_int::try_from(pieces.len()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: slices of the standard library are laid out as the kernel's `iovec`.
+    let written =
+        unsafe { libc::pwritev2(pipe.as_raw_fd(), pieces.as_ptr().cast(), count, -1, flags) };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
 /// Reads what is there.

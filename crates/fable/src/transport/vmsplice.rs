@@ -10,15 +10,15 @@
 //! messages share pages here and, in a batch, a place in the pipe. `SPLICE_F_GIFT` would be a lie:
 //! the pages are used again.
 //!
-//! A writer whose reader is dead gets `SIGPIPE`, which `vmsplice` cannot be asked to leave out:
-//! the process must ignore it, as Rust programs do.
+//! A writer whose reader is dead gets `SIGPIPE`, which `vmsplice` cannot be asked to leave out; the
+//! application never sees it.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::framing::{Framed, Keeping, Link, Need, Received};
 use super::pipe::{self, End};
-use super::{Offer, PathOptions, Transport};
+use super::{Offer, PathOptions, Transport, sigpipe};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 
@@ -133,6 +133,16 @@ impl SpliceLink {
     }
 }
 
+/// Puts the pieces into the pipe, as pages where they lie.
+fn splice(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    let (start, count) = (pieces.as_ptr().cast(), pieces.len());
+    // SAFETY: slices of the standard library are laid out as the kernel's `iovec`. The pages stay
+    // as they are until the peer has read them, see `Keeping::UntilRead`.
+    let spliced =
+        unsafe { libc::vmsplice(pipe.as_raw_fd(), start, count, libc::SPLICE_F_NONBLOCK) };
+    usize::try_from(spliced).map_err(|_| io::Error::last_os_error())
+}
+
 impl Link for SpliceLink {
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> TransportResult<usize> {
         if self.calls_unheard >= CALLS_UNHEARD_MAX || self.bytes_unheard >= BYTES_UNHEARD_MAX {
@@ -140,21 +150,18 @@ impl Link for SpliceLink {
         }
         self.calls_unheard += 1;
         loop {
-            // SAFETY: slices of the standard library are laid out as the kernel's `iovec`. The
-            // pages stay as they are until the peer has read them, see `Keeping::UntilRead`.
-            let spliced = unsafe {
-                libc::vmsplice(
-                    self.data_out.as_raw_fd(),
-                    pieces.as_ptr().cast(),
-                    pieces.len(),
-                    libc::SPLICE_F_NONBLOCK,
-                )
+            let spliced = sigpipe::without(|| {
+                let spliced = splice(self.data_out.as_fd(), pieces);
+                let is_broken = matches!(&spliced, Err(e) if e.raw_os_error() == Some(libc::EPIPE));
+                (spliced, is_broken)
+            });
+            let source = match spliced {
+                Ok(bytes) => {
+                    self.bytes_unheard += bytes as u64;
+                    return Ok(bytes);
+                }
+                Err(source) => source,
             };
-            if let Ok(bytes) = usize::try_from(spliced) {
-                self.bytes_unheard += bytes as u64;
-                return Ok(bytes);
-            }
-            let source = io::Error::last_os_error();
             match source.raw_os_error() {
                 Some(libc::EAGAIN) => return Ok(0),
                 Some(libc::EINTR) => {}

@@ -17,7 +17,7 @@ fn bytes(message: &ToProcess) -> Vec<u8> {
 }
 
 fn welcome() -> ToProcess {
-    ToProcess::Welcome { version: VERSION, host: "here".into() }
+    ToProcess::Welcome { version: VERSION, host: "here".into(), revision: 1 }
 }
 
 /// Some descriptor.
@@ -124,7 +124,7 @@ fn a_daemon_that_goes_away_between_any_two_messages_is_an_error_at_once() {
 #[test]
 fn a_daemon_of_another_version_is_refused_with_both_numbers() {
     let daemon = TestDaemon::with_whims(|_| {
-        let other = ToProcess::Welcome { version: VERSION + 1, host: "here".into() };
+        let other = ToProcess::Welcome { version: VERSION + 1, host: "here".into(), revision: 1 };
         Deed::Send(vec![(bytes(&other), vec![])])
     });
     let text = daemon.options().register("fable://kv").unwrap_err().to_string();
@@ -206,7 +206,12 @@ fn what_nobody_asked_for_is_passed_over() {
         ToDaemon::Hello { .. } => {
             let flow = fable::FlowId(77);
             let refused = ToProcess::Refused { request: 4711, reason: "no".into() };
-            let order = ToProcess::Move { flow, transport: "pipe".into(), reason: "so".into() };
+            let order = ToProcess::Move {
+                flow,
+                transport: "pipe".into(),
+                reason: "so".into(),
+                sequence: None,
+            };
             let protect = ToProcess::Protect { flow, protected: true };
             let incoming = ToProcess::Incoming {
                 flow,
@@ -232,7 +237,7 @@ fn what_nobody_asked_for_is_passed_over() {
     let _kv = daemon.options().register("fable://kv").unwrap();
     let said = daemon.wait_to_hear("it", |said| matches!(said, ToDaemon::Ended { .. }));
     let ToDaemon::Ended { reason, .. } = said else { unreachable!() };
-    assert_eq!(reason, "nobody listens");
+    assert_eq!(reason, "the name's owner does not listen");
 }
 
 #[test]

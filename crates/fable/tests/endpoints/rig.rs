@@ -208,7 +208,11 @@ impl Broker {
         let socket = &self.clients[&client];
         match message.clone() {
             ToDaemon::Hello { .. } => {
-                say(socket, &ToProcess::Welcome { version: VERSION, host: "here".into() }, &[]);
+                say(
+                    socket,
+                    &ToProcess::Welcome { version: VERSION, host: "here".into(), revision: 1 },
+                    &[],
+                );
             }
             ToDaemon::Register { request, name, trust, .. } => {
                 if self.names.contains_key(&name) {

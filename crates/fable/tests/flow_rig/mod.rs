@@ -90,6 +90,7 @@ pub(crate) fn parts_over(
             path: PathOptions::default(),
             timeouts: Timeouts { offer: OFFER, ..Timeouts::default() },
             reporter: Arc::new(reporter),
+            undelivered: Arc::default(),
         };
         (parts, reports)
     })

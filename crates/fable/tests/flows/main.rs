@@ -1,8 +1,12 @@
 //! What a flow promises, seen from outside. Both ends are in one process, on one thread.
 
+mod closing;
 #[path = "../flow_rig/mod.rs"]
 mod flow_rig;
 mod forwarding;
+mod held;
+mod lingering;
+mod readiness;
 mod refusals;
 
 use std::os::fd::{AsRawFd, OwnedFd};

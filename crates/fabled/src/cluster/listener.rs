@@ -81,6 +81,7 @@ async fn admit(
         host,
         &secrets,
         SystemTime::now(),
+        Instant::now(),
     )?;
     shared.lock().introduce(&ticket.peer.host, authority);
     Ok((stream.into_std()?, ticket))

@@ -6,8 +6,8 @@
 //! is HMAC-SHA256 (RFC 2104) under the zone's secret; whoever can read that secret in etcd can
 //! speak for every host of the zone. A ticket can be used once, and for a minute.
 
-use std::collections::{BTreeSet, HashSet};
-use std::time::{Duration, SystemTime};
+use std::collections::{HashSet, VecDeque};
+use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -23,6 +23,9 @@ const LIFE: Duration = Duration::from_secs(60);
 const SKEW: Duration = Duration::from_secs(30);
 /// The longest line, with its end.
 pub(super) const LINE_BYTES_MAX: usize = 4096;
+/// How long a ticket is remembered at least after it was used: longer than it is good, whatever
+/// the wall clock says, which may step there and back.
+const MEMORY: Duration = LIFE.saturating_add(SKEW);
 /// Tickets that are remembered because they could be shown again.
 const REMEMBERED_MAX: usize = 64 * 1024;
 
@@ -92,19 +95,31 @@ pub(super) fn seal(
 /// Remembers the tickets that were shown to it.
 #[derive(Default)]
 pub(super) struct Inspector {
-    used: HashSet<String>,
-    by_expiry: BTreeSet<(u64, String)>,
+    used: HashSet<Nonce>,
+    /// The same in the order of their use.
+    in_order: VecDeque<Used>,
+}
+
+type Nonce = [u8; 16];
+
+struct Used {
+    nonce: Nonce,
+    at: Instant,
+    /// On the wall clock, in seconds since 1970.
+    expires_s: u64,
 }
 
 impl Inspector {
     /// Reads a line, without its end, that was written under one of these secrets for `host`: the
-    /// ticket, and the certificate of the authority of the host that it comes from.
+    /// ticket, and the certificate of the authority of the host that it comes from. It is shown at
+    /// `shown`, which is `now` on the wall clock.
     pub(super) fn open(
         &mut self,
         line: &[u8],
         host: &str,
         secrets: &[[u8; SECRET_BYTES]],
         now: SystemTime,
+        shown: Instant,
     ) -> Result<(Ticket, Vec<u8>), BadTicket> {
         if line.len() > LINE_BYTES_MAX {
             return Err(BadTicket::Malformed);
@@ -130,24 +145,30 @@ impl Inspector {
         if text.expires_s > now_s + (LIFE + SKEW).as_secs() {
             return Err(BadTicket::TooLong);
         }
-        self.remember(text.nonce, text.expires_s, now_s)?;
+        let nonce = STANDARD.decode(&text.nonce).ok().and_then(|nonce| nonce.try_into().ok());
+        let nonce = nonce.ok_or(BadTicket::Malformed)?;
+        self.remember(Used { nonce, at: shown, expires_s: text.expires_s }, now_s)?;
         Ok((text.ticket, authority))
     }
 
-    fn remember(&mut self, nonce: String, expires_s: u64, now_s: u64) -> Result<(), BadTicket> {
-        while self.by_expiry.first().is_some_and(|(expires_s, _)| *expires_s <= now_s) {
-            if let Some((_, nonce)) = self.by_expiry.pop_first() {
-                self.used.remove(&nonce);
+    /// Forgets what is good no longer by either clock: the monotonic one does not step back, and
+    /// the wall clock, by which a ticket expires, may.
+    fn remember(&mut self, new: Used, now_s: u64) -> Result<(), BadTicket> {
+        let is_old =
+            |used: &Used| new.at.duration_since(used.at) >= MEMORY && used.expires_s <= now_s;
+        while self.in_order.front().is_some_and(is_old) {
+            if let Some(old) = self.in_order.pop_front() {
+                self.used.remove(&old.nonce);
             }
         }
-        if self.used.contains(&nonce) {
+        if self.used.contains(&new.nonce) {
             return Err(BadTicket::Replayed);
         }
         if self.used.len() >= REMEMBERED_MAX {
             return Err(BadTicket::TooMany);
         }
-        self.used.insert(nonce.clone());
-        self.by_expiry.insert((expires_s, nonce));
+        self.used.insert(new.nonce);
+        self.in_order.push_back(new);
         Ok(())
     }
 }
@@ -180,7 +201,8 @@ pub(super) mod tests {
     }
 
     fn open(line: &str) -> Result<(Ticket, Vec<u8>), BadTicket> {
-        Inspector::default().open(line.as_bytes(), "b", &[SECRET], SystemTime::now())
+        let now = SystemTime::now();
+        Inspector::default().open(line.as_bytes(), "b", &[SECRET], now, Instant::now())
     }
 
     #[test]
@@ -189,13 +211,13 @@ pub(super) mod tests {
         let old_secret_too = [[6; SECRET_BYTES], SECRET];
         let line = sealed(1);
         let mut inspector = Inspector::default();
-        let now = SystemTime::now();
-        assert!(inspector.open(line.as_bytes(), "b", &old_secret_too, now).is_ok());
-        assert_eq!(
-            inspector.open(sealed(2).as_bytes(), "b", &[[6; SECRET_BYTES]], now),
-            Err(BadTicket::Signature)
-        );
-        assert_eq!(inspector.open(sealed(2).as_bytes(), "b", &[], now), Err(BadTicket::Signature));
+        let (now, shown) = (SystemTime::now(), Instant::now());
+        let mut open = |line: &str, secrets: &[[u8; SECRET_BYTES]]| {
+            inspector.open(line.as_bytes(), "b", secrets, now, shown)
+        };
+        assert!(open(&line, &old_secret_too).is_ok());
+        assert_eq!(open(&sealed(2), &[[6; SECRET_BYTES]]), Err(BadTicket::Signature));
+        assert_eq!(open(&sealed(2), &[]), Err(BadTicket::Signature));
     }
 
     #[test]
@@ -233,7 +255,9 @@ pub(super) mod tests {
         let now = SystemTime::now();
         let mut inspector = Inspector::default();
         let line = seal(&ticket(), "b", b"authority", &SECRET, [1; 16], now).unwrap();
-        let mut open = |host: &str, now| inspector.open(line.as_bytes(), host, &[SECRET], now);
+        let shown = Instant::now();
+        let mut open =
+            |host: &str, now| inspector.open(line.as_bytes(), host, &[SECRET], now, shown);
         assert_eq!(open("a", now), Err(BadTicket::Target("b".to_owned())));
         assert_eq!(open("b", now + LIFE), Err(BadTicket::Expired));
         assert_eq!(open("b", now - SKEW - Duration::from_secs(1)), Err(BadTicket::TooLong));
@@ -244,14 +268,48 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_clock_that_steps_there_and_back_makes_no_used_ticket_good_again() {
+        let (now, day) = (SystemTime::now(), Duration::from_secs(86_400));
+        let mut inspector = Inspector::default();
+        let [line, later] = [(1, now), (2, now + day)].map(|(nonce, at)| {
+            seal(&ticket(), "b", b"authority", &SECRET, [nonce; 16], at).unwrap()
+        });
+        let shown = Instant::now();
+        let mut open =
+            |line: &str, now| inspector.open(line.as_bytes(), "b", &[SECRET], now, shown);
+        assert!(open(&line, now).is_ok());
+        assert!(open(&later, now + day).is_ok());
+        assert_eq!(open(&line, now), Err(BadTicket::Replayed));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_makes_no_used_ticket_good_again() {
+        let (now, shown) = (SystemTime::now(), Instant::now());
+        let line = seal(&ticket(), "b", b"authority", &SECRET, [1; 16], now).unwrap();
+        let mut inspector = Inspector::default();
+        let mut open =
+            |now, shown| inspector.open(line.as_bytes(), "b", &[SECRET], now, shown).map(drop);
+        assert_eq!(open(now, shown), Ok(()));
+        // The clock has been set back by as much as has passed.
+        let later = shown + MEMORY + Duration::from_secs(1);
+        assert_eq!(open(now, later), Err(BadTicket::Replayed));
+        assert_eq!(open(now + LIFE, later), Err(BadTicket::Expired));
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded_and_forgotten() {
         let mut inspector = Inspector::default();
+        let (shown, second, expires_s) = (Instant::now(), Duration::from_secs(1), 100);
         for number in 0..REMEMBERED_MAX {
-            inspector.remember(number.to_string(), 100, 50).unwrap();
+            let nonce = (number as u128).to_le_bytes();
+            inspector.remember(Used { nonce, at: shown, expires_s }, 40).unwrap();
         }
-        assert_eq!(inspector.remember("more".to_owned(), 100, 99), Err(BadTicket::TooMany));
-        assert_eq!(inspector.remember("more".to_owned(), 160, 100), Ok(()));
-        assert_eq!((inspector.used.len(), inspector.by_expiry.len()), (1, 1));
+        let mut more =
+            |at, now_s| inspector.remember(Used { nonce: [9; 16], at, expires_s }, now_s);
+        assert_eq!(more(shown + MEMORY - second, 100), Err(BadTicket::TooMany));
+        assert_eq!(more(shown + MEMORY, 99), Err(BadTicket::TooMany));
+        assert_eq!(more(shown + MEMORY, 100), Ok(()));
+        assert_eq!((inspector.used.len(), inspector.in_order.len()), (1, 1));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fable::packet;
 use fable::protocol::{
-    Answer, FlowEntry, FlowId, NameEntry, Operation, ToDaemon, ToProcess, VERSION,
+    Answer, FlowEntry, FlowId, NameEntry, Operation, REVISION, ToDaemon, ToProcess, VERSION,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -46,7 +46,11 @@ impl Connection {
             source: errno.into(),
         })?;
         let mut connection = Connection { socket, request: 0 };
-        connection.say(&ToDaemon::Hello { version: VERSION, program: "fable".to_owned() })?;
+        connection.say(&ToDaemon::Hello {
+            version: VERSION,
+            program: "fable".to_owned(),
+            revision: REVISION,
+        })?;
         match connection.hear(Some(PATIENCE))? {
             ToProcess::Welcome { .. } => Ok(connection),
             ToProcess::Refused { reason, .. } => Err(CommandError::Refused(reason)),

@@ -11,7 +11,8 @@ use crate::text::plain;
 ///
 /// Columns: NAME is the full name; FLOWS how many flows to it have an end on this host; HOST where
 /// it is; PID, USER and PROGRAM who has it; EPOCH is the number of its registration in the cluster,
-/// or - if it is known on its host only.
+/// or - if it is known on its host only. STATE is gone if the process has ended and its name is
+/// still there.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct LsArguments {
@@ -38,6 +39,7 @@ fn listing(names: &[NameEntry]) -> String {
         ("PID", Align::Right),
         ("USER", Align::Right),
         ("EPOCH", Align::Right),
+        ("STATE", Align::Left),
         ("PROGRAM", Align::Left),
     ];
     let row = |entry: &NameEntry| {
@@ -48,6 +50,7 @@ fn listing(names: &[NameEntry]) -> String {
             entry.owner.pid.to_string(),
             entry.owner.uid.to_string(),
             entry.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string()),
+            (if entry.is_gone { "gone" } else { "-" }).to_owned(),
             plain(&entry.owner.program, 64),
         ]
     };

@@ -18,7 +18,8 @@ use crate::text::plain;
 /// ! if the flow must be protected beyond the host; EPOCH counts its changes. MSG/S and B/S are
 /// messages and bytes per second from the end that listens to the end that connects, and back;
 /// LATENCY is from commit to acquisition at the end that listens, and at the other; CPU is where
-/// the two last ran; - is what is not known. LISTENS and CONNECTS are the two programs.
+/// the two last ran; - is what is not known. STATE is flapping if the flow goes to and fro between
+/// transports, and dead if a process of it has ended. LISTENS and CONNECTS are the two programs.
 ///
 /// Flows of other users are shown to root and to the user who runs the daemon.
 #[derive(Debug, Args)]
@@ -70,6 +71,14 @@ pub fn top(connection: &mut Connection, arguments: &TopArguments) -> Result<(), 
     }
 }
 
+fn state(flow: &FlowEntry) -> &'static str {
+    match (flow.are_gone.contains(&true), flow.is_flapping) {
+        (true, _) => "dead",
+        (false, true) => "flapping",
+        (false, false) => "-",
+    }
+}
+
 fn listing(flows: &[FlowEntry]) -> String {
     let heads = [
         ("FLOW", Align::Left),
@@ -81,6 +90,7 @@ fn listing(flows: &[FlowEntry]) -> String {
         ("LATENCY", Align::Right),
         ("CPU", Align::Right),
         ("AGE", Align::Right),
+        ("STATE", Align::Left),
         ("LISTENS", Align::Left),
         ("CONNECTS", Align::Left),
     ];
@@ -99,6 +109,7 @@ fn listing(flows: &[FlowEntry]) -> String {
             flow.latency_ns.map(time).join(" / "),
             flow.cpus.map(cpu).join(" / "),
             duration(flow.age_s),
+            state(flow).to_owned(),
             super::prose::party(&flow.leader),
             super::prose::party(&flow.follower),
         ]

@@ -13,12 +13,17 @@ use super::limits;
 use crate::process::Process;
 use crate::registry::ClientId;
 
+/// Marks the key of a client's process in the loop, beside that of its connection.
+pub(super) const DEATH: u64 = 1 << 63;
+
 /// A connection.
 pub(super) struct Client {
     pub(super) id: ClientId,
     pub(super) process: Rc<Process>,
     /// Whether it has said hello.
     pub(super) greeted: bool,
+    /// What it understands, see [`fable::protocol::REVISION`].
+    pub(super) revision: u32,
     /// Under which number it wants to hear of events.
     pub(super) events: Option<u64>,
     pub(super) names: usize,
@@ -40,10 +45,16 @@ impl Client {
     ) -> rustix::io::Result<Client> {
         let interest = EventFlags::IN;
         epoll::add(epoll, &socket, epoll::EventData::new_u64(id.0), interest)?;
+        if let Some(handle) = process.handle() {
+            let key = epoll::EventData::new_u64(id.0 | DEATH);
+            // Once: flows may keep the handle longer than this.
+            epoll::add(epoll, handle, key, EventFlags::IN | EventFlags::ONESHOT)?;
+        }
         Ok(Client {
             id,
             process: Rc::new(process),
             greeted: false,
+            revision: 1,
             events: None,
             names: 0,
             flows: 0,
@@ -121,6 +132,14 @@ impl Client {
                     _ => return self.end(&format!("its connection failed: {error}")),
                 },
             }
+        }
+    }
+
+    /// Takes the process out of the loop; the connection goes with its socket.
+    pub(super) fn stop_watching(&self, epoll: &OwnedFd) {
+        if let Some(handle) = self.process.handle() {
+            // One that is not there is what we want.
+            let _ = epoll::delete(epoll, handle);
         }
     }
 

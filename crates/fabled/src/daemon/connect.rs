@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
+use fable::orders::Orders;
 use fable::packet;
 use fable::page::{self, Page};
 use fable::protocol::{FlowId, ToProcess, Trust, kind_of};
@@ -16,9 +17,11 @@ use crate::cluster_link::{RemoteName, Ticket};
 use crate::flows::{End, Flow, Meter, Outcome, Pending};
 use crate::policy::steady::Steady;
 use crate::policy::{Verdict, choose, permitted};
+use crate::process::Process;
 use crate::registry::{ClientId, Registration};
 
 /// What the client wants, as far as it was understood.
+#[derive(Clone)]
 pub(super) struct Wanted {
     pub(super) request: u64,
     pub(super) trust: Trust,
@@ -47,13 +50,19 @@ impl Daemon {
             Ok(kind) => kind,
             Err(unknown) => return self.refuse(id, request, unknown.to_string()),
         };
-        let wanted = Wanted { request, trust, insisted };
+        self.connect_wanted(id, name, Wanted { request, trust, insisted });
+    }
+
+    pub(super) fn connect_wanted(&mut self, id: ClientId, name: &Name, wanted: Wanted) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let request = wanted.request;
         let (process, access) = (Rc::clone(&client.process), self.policy.access);
         let admits = |found: &Registration| admits(found, &process.peer, &process.groups, access);
         let result = match self.names.pick(name, admits) {
             Ok(found) => self.connect_here(id, &wanted, &found),
             Err(refused) => match self.pick_elsewhere(name) {
                 Some(found) => self.connect_elsewhere(id, &wanted, &found),
+                None if refused.is_none() && self.returning.keep(id, name, &wanted) => Ok(()),
                 None => Err(refused.unwrap_or_else(|| unknown(name))),
             },
         };
@@ -109,13 +118,30 @@ impl Daemon {
             flow.id.0,
             who(&flow.ends[1].peer)
         );
+        let processes = flow.ends.each_ref().map(|end| end.process.clone());
         self.keep(flow, id);
-        self.send(found.owner, &incoming, &[leading, Rc::clone(&memory)]);
+        let [leader, follower] = processes;
+        let given = self.with_process(found.owner, vec![leading, Rc::clone(&memory)], follower);
+        self.send(found.owner, &incoming, &given);
         let connected =
             ToProcess::Connected { request, flow: id_of_flow, name, peer, transport, reason };
-        self.send(id, &connected, &[following, memory]);
+        let given = self.with_process(id, vec![following, memory], leader);
+        self.send(id, &connected, &given);
         self.event(Some(id_of_flow), &what);
         Ok(())
+    }
+
+    /// The descriptors for an end, and the peer's pidfd if the end understands that.
+    fn with_process(
+        &self,
+        to: ClientId,
+        mut descriptors: Vec<Rc<OwnedFd>>,
+        peer: Option<Rc<Process>>,
+    ) -> Vec<Rc<OwnedFd>> {
+        let understands = self.clients.get(&to).is_some_and(|client| client.revision >= 2);
+        let handle = peer.as_ref().and_then(|process| process.handle());
+        descriptors.extend(handle.filter(|_| understands).cloned());
+        descriptors
     }
 
     /// The name on another host: one after the other.
@@ -224,8 +250,9 @@ impl Daemon {
             local: false,
             trusted_network: false,
             protected: false,
-            pinned: None,
+            orders: Orders::default(),
             insisted: None,
+            overtaken: Vec::new(),
             current: None,
             epoch: 0,
             since_ns: now_ns,
@@ -253,7 +280,7 @@ impl Daemon {
             kind: verdict.kind,
             since_ns: self.now_ns(),
             operator: None,
-            pinned_before: None,
+            before: None,
         });
         Ok(verdict)
     }

@@ -11,8 +11,11 @@ mod limits;
 mod names;
 mod observe;
 mod operate;
+mod orders;
+mod reload;
 mod remote;
 mod reports;
+mod returning;
 mod serve;
 mod signals;
 mod socket;
@@ -30,10 +33,12 @@ use rustix::event::{Timespec, epoll};
 use crate::cluster_link::Cluster;
 use crate::flows::{Flow, wall_time_s};
 use crate::machine::Machine;
-use crate::policy::Policy;
+use crate::policy::{FileError, Policy};
 use crate::process::Process;
 use crate::registry::{ClientId, Registry};
 use client::Client;
+use returning::Returning;
+use signals::Wish;
 use socket::Door;
 
 pub use signals::Signals;
@@ -53,6 +58,8 @@ pub struct Options {
     pub socket: PathBuf,
     /// Which transports to choose.
     pub policy: Policy,
+    /// Reads the policy again, at SIGHUP.
+    pub read_policy: Box<dyn Fn() -> Result<Policy, FileError>>,
     /// The other hosts.
     pub cluster: Box<dyn Cluster>,
 }
@@ -87,12 +94,15 @@ pub struct Daemon {
     signals: Signals,
     epoll: OwnedFd,
     policy: Policy,
+    read_policy: Box<dyn Fn() -> Result<Policy, FileError>>,
     cluster: Box<dyn Cluster>,
     machine: Machine,
     clients: HashMap<ClientId, Client>,
     next_client: u64,
     names: Registry,
     flows: HashMap<FlowId, Flow>,
+    /// Connections to names whose processes may be about to come back.
+    returning: Returning,
     started: Instant,
     next_tick: Instant,
     /// The user that runs the daemon, who is an operator.
@@ -120,12 +130,16 @@ impl Daemon {
             add(descriptor, CLUSTER)?;
         }
         let now = Instant::now();
+        // A cluster's names are not known at once, either.
+        let awaits = door.succeeds() || options.cluster.has_others();
         Ok(Daemon {
+            returning: Returning::new(awaits.then_some(now)),
             door,
             door_is_open: true,
             signals: options.signals,
             epoll,
             policy: options.policy,
+            read_policy: options.read_policy,
             cluster: options.cluster,
             machine: Machine::new(),
             clients: HashMap::new(),
@@ -160,11 +174,20 @@ impl Daemon {
             for event in &events {
                 match event.data.u64() {
                     DOOR => self.admit(),
-                    SIGNALS => {
-                        tracing::info!("stopping at the signal {}", self.signals.take());
-                        return Ok(());
-                    }
+                    SIGNALS => match self.signals.take() {
+                        Wish::Reload => self.reload_policy(),
+                        Wish::Stop(signal) => {
+                            tracing::info!("stopping at the signal {signal}");
+                            if self.names.iter().next().is_some() {
+                                self.door.leave_trace();
+                            }
+                            return Ok(());
+                        }
+                    },
                     CLUSTER => self.take_cluster_events(),
+                    key if key & client::DEATH != 0 => {
+                        self.process_ended(ClientId(key & !client::DEATH));
+                    }
                     client => self.serve(ClientId(client), event.flags),
                 }
             }
@@ -194,6 +217,7 @@ impl Daemon {
             self.open_door(true);
         }
         self.observe();
+        self.retry_connects();
     }
 
     /// The time of everything that is not for people.
@@ -278,8 +302,18 @@ impl Daemon {
         }
     }
 
+    /// A process has ended. Its connection may live on in a child, which has no right to it; what
+    /// it said before its end still counts.
+    fn process_ended(&mut self, id: ClientId) {
+        self.serve(id, epoll::EventFlags::IN);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.end("its process has ended");
+        }
+    }
+
     fn disconnect(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
+        client.stop_watching(&self.epoll);
         let why = client.doom().unwrap_or("closed").to_owned();
         let pid = client.process.peer.pid;
         tracing::debug!(client = id.0, pid, "disconnected: {why}");

@@ -54,6 +54,7 @@ impl Daemon {
                 self.send(id, &ToProcess::Registered { request, name: name.clone() }, &[]);
                 let what = format!("{name} is registered by {}", who(&owner));
                 self.event(None, &what);
+                self.retry_connects();
             }
             Err(RegisterError::Taken(holder)) => {
                 let holder = self.clients.get(&holder).map(|client| who(&client.process.peer));

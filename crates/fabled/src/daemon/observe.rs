@@ -50,15 +50,12 @@ impl Daemon {
         let now_ns = self.now_ns();
         let limits = &self.policy.thresholds;
         let Some(flow) = self.flows.get_mut(&id) else { return };
-        if flow.steady.observe(now_ns, flow.current, &verdict, limits)
+        if flow.may_choose(&verdict)
+            && flow.steady.observe(now_ns, flow.current, &verdict, limits)
             && !flow.failed_lately(now_ns).contains(&verdict.kind)
         {
-            let pending = Pending {
-                kind: verdict.kind,
-                since_ns: now_ns,
-                operator: None,
-                pinned_before: None,
-            };
+            let pending =
+                Pending { kind: verdict.kind, since_ns: now_ns, operator: None, before: None };
             self.order(id, &verdict, pending);
         }
     }
@@ -72,7 +69,8 @@ impl Daemon {
         let (transport, reason) = (verdict.kind.to_string(), verdict.reason.clone());
         let what = format!("flow {:016x} is to move to {transport}: {reason}", id.0);
         self.event(Some(id), &what);
-        self.send(mover, &ToProcess::Move { flow: id, transport, reason }, &[]);
+        let sequence = self.flows.get(&id).map(|flow| flow.orders.operator_sequence());
+        self.send(mover, &ToProcess::Move { flow: id, transport, reason, sequence }, &[]);
     }
 
     /// All that a choice depends on, as far as it is known now.
@@ -98,8 +96,14 @@ impl Daemon {
             both_trust: flow.both_trust(),
             reach,
             protected: flow.protected,
-            pinned: flow.pinned,
-            insisted: flow.insisted,
+            encryption: flow.encryption().cloned(),
+            pinned: flow.pinned(),
+            pinned_by: match &flow.orders.operator {
+                // Within a host it does not matter whose order it was.
+                Some(order) if !flow.local => order.who.clone(),
+                _ => String::new(),
+            },
+            insisted: flow.insisted(),
             current: flow.current,
             failed: flow.failed_lately(self.now_ns()),
             messages_s: flow.meter.messages_s.iter().sum(),

@@ -3,15 +3,15 @@
 //! Names are public. A flow is seen by the users of its ends, by root and by the user who runs the
 //! daemon; the same may move it. To others it does not exist.
 
-use fable::{Kind, Name};
+use fable::Name;
 use std::collections::HashMap;
 
-use fable::protocol::{Answer, Decision, FlowId, NameEntry, Operation, ToProcess, kind_of};
+use fable::protocol::{Answer, Decision, FlowId, NameEntry, Operation};
 
 use super::client::Client;
 use super::{Daemon, limits};
-use crate::flows::{Flow, Pending, wall_time_s};
-use crate::policy::{Urgency, Verdict, best_form, choose, permitted};
+use crate::flows::{Flow, wall_time_s};
+use crate::policy::{Urgency, choose};
 use crate::registry::ClientId;
 
 /// Entries of a list in one packet; the longest entry has less than a kilobyte.
@@ -67,6 +67,7 @@ impl Daemon {
                 owner: owner.process.peer.clone(),
                 epoch: found.epoch,
                 flows: count(&found.name),
+                is_gone: !owner.process.is_alive(),
             });
         }
         names.extend(self.cluster.names().into_iter().map(|found| NameEntry {
@@ -74,6 +75,7 @@ impl Daemon {
             name: found.name,
             owner: found.owner,
             epoch: Some(found.epoch),
+            is_gone: false,
         }));
         self.answer_in_parts(id, request, names, |names, more| Answer::Names { names, more });
     }
@@ -115,7 +117,7 @@ impl Daemon {
         self.is_operator(id) || uid.is_some_and(|uid| flow.belongs_to(uid, self.cluster.host()))
     }
 
-    fn visible(&self, id: ClientId, flow: FlowId) -> Result<&Flow, String> {
+    pub(super) fn visible(&self, id: ClientId, flow: FlowId) -> Result<&Flow, String> {
         self.flows.get(&flow).filter(|known| self.may(id, known)).ok_or_else(|| {
             format!(
                 "there is no flow {:016x} that you may see: `fable top` shows those that you may",
@@ -124,64 +126,21 @@ impl Daemon {
         })
     }
 
-    fn order_by_operator(
-        &mut self,
-        id: ClientId,
-        request: u64,
-        flow: FlowId,
-        transport: &str,
-    ) -> Result<(), String> {
-        let known = self.visible(id, flow)?;
-        if transport == "auto" {
-            self.unpin(flow);
-            let what = format!("the policy chooses the transport of flow {:016x} again", flow.0);
-            self.event(Some(flow), &what);
-            self.answer(id, request, Answer::Done { what });
-            return Ok(());
-        }
-        let facts = self.facts(known);
-        let kind = ordered_kind(transport, |kind| best_form(kind, &facts))?;
-        permitted(kind, &facts, &self.policy)?;
-        let (current, pinned_before) = (known.current, known.pinned);
-        if known.mover().is_none() || current.is_none() {
-            return Err(format!("flow {:016x} is only just being made: try again", flow.0));
-        }
-        let uid = self.clients.get(&id).map_or(u32::MAX, |client| client.process.peer.uid);
-        let overtaken = self.flows.get_mut(&flow).and_then(|known| {
-            known.pinned = Some(kind);
-            known.pending.take()
-        });
-        if let Some((operator, number)) = overtaken.and_then(|pending| pending.operator) {
-            self.refuse(operator, number, "another operator's order has overtaken this one");
-        }
-        if current == Some(kind) {
-            let what = format!("flow {:016x} is on {kind} already, and stays there", flow.0);
-            self.event(Some(flow), &what);
-            self.answer(id, request, Answer::Done { what });
-            return Ok(());
-        }
-        let reason = format!("user {uid} ordered it");
-        let verdict = Verdict { kind, reason, urgency: Urgency::Must };
-        let since_ns = self.now_ns();
-        let pending = Pending { kind, since_ns, operator: Some((id, request)), pinned_before };
-        self.order(flow, &verdict, pending);
-        Ok(())
-    }
-
-    fn unpin(&mut self, flow: FlowId) {
-        if let Some(known) = self.flows.get_mut(&flow) {
-            known.pinned = None;
-        }
-        self.reconsider(flow);
-    }
-
     fn explain(&self, id: ClientId, flow: FlowId) -> Result<Answer, String> {
         let known = self.visible(id, flow)?;
         let verdict = choose(&self.facts(known), &self.policy);
         let outcome = match known.current {
             Some(kind) if kind == verdict.kind => "the choice now".to_owned(),
             _ if known.pending.is_some() => "the choice now; a move is under way".to_owned(),
-            _ if verdict.urgency == Urgency::Must => "the choice now, not yet possible".to_owned(),
+            _ if !known.may_choose(&verdict) => {
+                format!(
+                    "the choice now, but that is up to the daemon of {}",
+                    known.ends[0].peer.host
+                )
+            }
+            _ if verdict.urgency != Urgency::Better => {
+                "the choice now, not yet possible".to_owned()
+            }
             _ => "the choice now, if it stays so for a while".to_owned(),
         };
         let mut decisions: Vec<_> = known.history.iter().cloned().collect();
@@ -192,59 +151,5 @@ impl Daemon {
             outcome,
         });
         Ok(Answer::Why { flow: Box::new(known.entry(self.now_ns())), decisions })
-    }
-
-    fn protect(&mut self, id: ClientId, flow: FlowId, on: bool) -> Result<String, String> {
-        let known = self.visible(id, flow)?;
-        let one_user = known.ends[0].peer.uid == known.ends[1].peer.uid;
-        if !on && !one_user && !self.is_operator(id) {
-            return Err("the ends belong to two users: only an operator may take the protection \
-                 from both"
-                .to_owned());
-        }
-        if !on && !known.local && !known.trusted_network {
-            return Err("the flow leaves this host over a network that is not in the policy's \
-                 trusted_networks, so it stays protected"
-                .to_owned());
-        }
-        let ends = known.ends.iter().filter_map(|end| end.client);
-        let mut clients: Vec<ClientId> = ends.collect();
-        clients.dedup();
-        if let Some(known) = self.flows.get_mut(&flow) {
-            known.protected = on;
-        }
-        for client in clients {
-            self.send(client, &ToProcess::Protect { flow, protected: on }, &[]);
-        }
-        let state = if on { "must be protected" } else { "need not be protected" };
-        let what = format!("flow {:016x} {state} beyond this host", flow.0);
-        self.event(Some(flow), &what);
-        self.reconsider(flow);
-        Ok(what)
-    }
-}
-
-/// The kind that an operator names. Without a form it means the best that is allowed.
-fn ordered_kind(name: &str, best: impl Fn(Kind) -> Kind) -> Result<Kind, String> {
-    let kind = kind_of(name).map_err(|unknown| format!("{unknown}, and auto"))?;
-    let without_form = kind.form().is_some() && kind.base_name() == name;
-    Ok(if without_form { best(kind) } else { kind })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use fable::Form;
-
-    #[test]
-    fn a_kind_without_form_means_the_best_one() {
-        let best = |kind| match kind {
-            Kind::MempipeSpin(_) => Kind::MempipeSpin(Form::Unsafe),
-            other => other,
-        };
-        assert_eq!(ordered_kind("mempipe-spin", best), Ok(Kind::MempipeSpin(Form::Unsafe)));
-        assert_eq!(ordered_kind("mempipe-spin-safe", best), Ok(Kind::MempipeSpin(Form::Safe)));
-        assert_eq!(ordered_kind("unix", best), Ok(Kind::Unix));
-        assert!(ordered_kind("pigeon", best).unwrap_err().contains("auto"));
     }
 }

@@ -47,6 +47,7 @@ impl Daemon {
                 }
                 ClusterEvent::NameFound { name, host } => {
                     self.event(None, &format!("{name} is on {host}"));
+                    self.retry_connects();
                 }
                 ClusterEvent::NameGone { name } => {
                     self.event(None, &format!("{name} is gone from the cluster"));

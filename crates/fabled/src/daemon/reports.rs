@@ -24,6 +24,7 @@ impl Daemon {
             return self.expel(id, "it moved a flow to a transport that does not exist");
         };
         let (now_ns, limits) = (self.now_ns(), self.policy.thresholds.clone());
+        let says_orders = self.clients.get(&id).is_some_and(|client| client.revision >= 2);
         let Some(known) = self.flows.get_mut(&flow).filter(|known| known.has(id)) else {
             return tracing::debug!(client = id.0, flow = flow.0, "moved a flow that is not its");
         };
@@ -32,25 +33,35 @@ impl Daemon {
             return;
         }
         let first = known.epoch == 0;
+        let from = known.current.replace(kind);
         known.epoch = epoch;
-        known.current = Some(kind);
         known.became(kind, Outcome::InUse);
         if first {
             known.steady = crate::policy::steady::Steady::new(now_ns, &limits);
         } else {
-            known.steady.changed(now_ns, &limits);
+            known.steady.moved(now_ns, from, kind, &limits);
         }
         let done = known.pending.take_if(|pending| pending.kind == kind);
-        // Nobody here ordered it, so the application did, and it would not like to be moved back.
-        // TLS is what ends go to by themselves when they have to be protected.
-        if !first && done.is_none() && kind != Kind::Tls {
+        let was_overtaken = known.overtaken.iter().position(|overtaken| *overtaken == kind);
+        was_overtaken.map(|index| known.overtaken.remove(index));
+        // An end that does not say who wanted it: no order did, so it was the application, which
+        // would not like to be moved back. Between hosts it may have been the other daemon.
+        let is_unexplained = !first && done.is_none() && was_overtaken.is_none();
+        if is_unexplained && known.local && !says_orders && kind != Kind::Tls {
             known.insisted = Some(kind);
+        }
+        let insisted = known.insisted.filter(|_| first && !known.local);
+        if let Some(insisted) = insisted {
+            known.orders.insist(known.own_side(), "the application that connects", insisted);
         }
         let what = format!(
             "flow {:016x} uses {kind} from epoch {epoch} on, after a pause of {pause_ns} ns",
             flow.0
         );
         self.event(Some(flow), &what);
+        if insisted.is_some() {
+            self.share_orders(flow);
+        }
         if let Some((operator, request)) = done.and_then(|pending| pending.operator) {
             self.answer(operator, request, Answer::Done { what });
         }
@@ -73,7 +84,7 @@ impl Daemon {
         self.has_failed(flow, kind, pending, &plain(reason, REASON_CHARS_MAX));
     }
 
-    /// A move did not happen: the operator hears of it, the pin goes back, the policy waits.
+    /// A move did not happen: the operator is told, the order is taken back, the policy waits.
     pub(super) fn has_failed(
         &mut self,
         flow: FlowId,
@@ -85,10 +96,12 @@ impl Daemon {
         let Some(known) = self.flows.get_mut(&flow) else { return };
         known.failed.retain(|(failed, _)| *failed != kind);
         known.failed.push((kind, until_ns));
+        known.overtaken.retain(|overtaken| *overtaken != kind);
         known.became(kind, Outcome::Failed(reason.to_owned()));
         let operator = pending.as_ref().and_then(|pending| pending.operator);
-        if let (Some(pending), true) = (pending, operator.is_some()) {
-            known.pinned = pending.pinned_before;
+        let before = pending.and_then(|pending| pending.before);
+        if let Some(before) = before {
+            self.take_back_order(flow, *before);
         }
         let what = format!("flow {:016x} could not move to {kind}: {reason}", flow.0);
         self.event(Some(flow), &what);

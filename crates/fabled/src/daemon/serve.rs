@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use fable::packet::Packet;
-use fable::protocol::{ToDaemon, ToProcess, VERSION};
+use fable::protocol::{REVISION, ToDaemon, ToProcess, VERSION};
 use rustix::event::epoll::EventFlags;
 
 use super::announce::Announcement;
@@ -57,7 +57,7 @@ impl Daemon {
 
     fn dispatch(&mut self, id: ClientId, message: ToDaemon, descriptor: Option<OwnedFd>) {
         match message {
-            ToDaemon::Hello { version, .. } => self.greet(id, version),
+            ToDaemon::Hello { version, revision, .. } => self.greet(id, version, revision),
             ToDaemon::Register { request, name, access, trust } => {
                 self.register(id, request, &name, access, trust);
             }
@@ -68,6 +68,7 @@ impl Daemon {
             ToDaemon::Moved { flow, epoch, transport, pause_ns } => {
                 self.moved(id, flow, epoch, &transport, pause_ns);
             }
+            ToDaemon::Orders { flow, orders } => self.told_orders(id, flow, orders),
             ToDaemon::MoveFailed { flow, transport, reason } => {
                 self.move_failed(id, flow, &transport, &reason);
             }
@@ -104,7 +105,7 @@ impl Daemon {
         }
     }
 
-    fn greet(&mut self, id: ClientId, version: u32) {
+    fn greet(&mut self, id: ClientId, version: u32, revision: u32) {
         if version != VERSION {
             let why = format!("it speaks version {version} of the protocol, and I {VERSION}");
             return self.expel(id, &why);
@@ -112,7 +113,8 @@ impl Daemon {
         let host = self.cluster.host().to_owned();
         if let Some(client) = self.clients.get_mut(&id) {
             client.greeted = true;
-            client.send(&ToProcess::Welcome { version: VERSION, host }, &[]);
+            client.revision = revision;
+            client.send(&ToProcess::Welcome { version: VERSION, host, revision: REVISION }, &[]);
         }
     }
 

@@ -3,8 +3,17 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// `SIGTERM` and `SIGINT`, blocked for this thread and those that it starts, and readable instead.
-/// Dropping gives the thread its signals back.
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// To end; with the signal's name.
+    Stop(&'static str),
+    /// To read the policy again.
+    Reload,
+}
+
+/// `SIGTERM`, `SIGINT` and `SIGHUP`, blocked for this thread and those that it starts, and readable
+/// instead. Dropping gives the thread its signals back.
 pub struct Signals {
     descriptor: OwnedFd,
     before: libc::sigset_t,
@@ -24,6 +33,7 @@ impl Signals {
             libc::sigemptyset(&raw mut set);
             libc::sigaddset(&raw mut set, libc::SIGTERM);
             libc::sigaddset(&raw mut set, libc::SIGINT);
+            libc::sigaddset(&raw mut set, libc::SIGHUP);
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
         }
         // SAFETY: the set outlives the call.
@@ -36,8 +46,8 @@ impl Signals {
         Ok(Signals { descriptor: unsafe { OwnedFd::from_raw_fd(number) }, before })
     }
 
-    /// The signal that came, for people.
-    pub(super) fn take(&self) -> &'static str {
+    /// What the signal that came asks for.
+    pub(super) fn take(&self) -> Wish {
         // SAFETY: plain data, valid when zeroed.
         let mut signal: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         // SAFETY: the kernel writes at most the size of the structure.
@@ -45,7 +55,11 @@ impl Signals {
             let bytes = size_of::<libc::signalfd_siginfo>();
             libc::read(self.descriptor.as_raw_fd(), (&raw mut signal).cast(), bytes);
         }
-        if signal.ssi_signo == libc::SIGINT as u32 { "SIGINT" } else { "SIGTERM" }
+        match signal.ssi_signo.cast_signed() {
+            libc::SIGHUP => Wish::Reload,
+            libc::SIGINT => Wish::Stop("SIGINT"),
+            _ => Wish::Stop("SIGTERM"),
+        }
     }
 }
 

@@ -54,6 +54,9 @@ pub(super) struct Door {
     listener: OwnedFd,
     path: PathBuf,
     lock_path: PathBuf,
+    /// Where a daemon that stops says that it had names.
+    trace_path: PathBuf,
+    succeeds: bool,
     /// Held for life: who has it is the daemon of this socket.
     _lock: File,
 }
@@ -80,10 +83,31 @@ impl Door {
         let Some(lock) = take_lock(&lock_path).map_err(failed("lock"))? else {
             return Err(DoorError::Taken { path: path.to_owned() });
         };
+        let mut trace_path = path.as_os_str().to_owned();
+        trace_path.push(".stopped");
+        let trace_path = PathBuf::from(trace_path);
+        let was_killed = fs::symlink_metadata(path).is_ok();
         let listener = listen_at(path).inspect_err(|_| {
             let _ = fs::remove_file(&lock_path);
         })?;
-        Ok(Door { listener, path: path.to_owned(), lock_path, _lock: lock })
+        let has_stopped = fs::remove_file(&trace_path).is_ok();
+        let (path, succeeds) = (path.to_owned(), was_killed || has_stopped);
+        Ok(Door { listener, path, lock_path, trace_path, succeeds, _lock: lock })
+    }
+
+    /// Whether an earlier daemon had this socket and processes of it may come back: it was killed,
+    /// or has stopped with names.
+    pub(super) fn succeeds(&self) -> bool {
+        self.succeeds
+    }
+
+    /// Tells the next daemon that processes will come back to it.
+    pub(super) fn leave_trace(&self) {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        if let Err(error) = options.open(&self.trace_path) {
+            tracing::debug!("the next daemon is not told of this one's names: {error}");
+        }
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -19,6 +19,9 @@ pub fn permitted(kind: Kind, facts: &Facts, policy: &Policy) -> Result<(), Strin
             return Err(format!("{kind} does not reach another host"));
         }
         if kind != Kind::Tls {
+            if let Some(demand) = &facts.encryption {
+                return Err(demand.refusal(kind));
+            }
             if facts.protected || policy.protects(facts) {
                 return Err(format!(
                     "the flow must be protected and leaves the host; {kind} is \
@@ -57,7 +60,7 @@ pub fn choose(facts: &Facts, policy: &Policy) -> Verdict {
     let rule = policy.rule_for(facts);
     let mut remark = String::new();
     for (wanted, by) in [
-        (facts.pinned, "an operator chose it".to_owned()),
+        (facts.pinned, by_operator(&facts.pinned_by)),
         (facts.insisted, "the application insists on it".to_owned()),
         (rule.and_then(|rule| rule.transport), by_rule(rule)),
     ] {
@@ -66,7 +69,7 @@ pub fn choose(facts: &Facts, policy: &Policy) -> Verdict {
         match permitted(kind, facts, policy) {
             Ok(()) => {
                 let reason = format!("{remark}{by}");
-                return Verdict { kind, reason, urgency: Urgency::Must };
+                return Verdict { kind, reason, urgency: urgency(facts, policy, Urgency::Wanted) };
             }
             Err(why) => remark.push_str(&format!("{by}, but {why}; ")),
         }
@@ -75,9 +78,21 @@ pub fn choose(facts: &Facts, policy: &Policy) -> Verdict {
         Reach::OtherHost { trusted_network } => remote(facts, policy, *trusted_network),
         Reach::SameHost(placement) => local(facts, policy, rule, placement),
     };
-    let allowed = facts.current.is_some_and(|kind| permitted(kind, facts, policy).is_ok());
-    let urgency = if allowed { Urgency::Better } else { Urgency::Must };
+    let urgency = urgency(facts, policy, Urgency::Better);
     Verdict { kind, reason: format!("{remark}{reason}"), urgency }
+}
+
+/// This, or more where the present transport is not allowed.
+fn urgency(facts: &Facts, policy: &Policy, otherwise: Urgency) -> Urgency {
+    let allowed = facts.current.is_some_and(|kind| permitted(kind, facts, policy).is_ok());
+    if allowed { otherwise } else { Urgency::Must }
+}
+
+fn by_operator(who: &str) -> String {
+    match who {
+        "" => "an operator chose it".to_owned(),
+        who => format!("{who} ordered it"),
+    }
 }
 
 fn by_rule(rule: Option<&Rule>) -> String {
@@ -107,6 +122,9 @@ fn unsafe_form(facts: &Facts) -> Result<(), String> {
 }
 
 fn remote(facts: &Facts, policy: &Policy, trusted_network: bool) -> (Kind, String) {
+    if let Some(demand) = &facts.encryption {
+        return (Kind::Tls, demand.wish());
+    }
     if facts.protected || policy.protects(facts) {
         return (Kind::Tls, "the flow leaves the host and must be protected".to_owned());
     }

@@ -12,6 +12,7 @@ pub mod steady;
 
 use fable::Kind;
 use fable::Name;
+use fable::orders::Demand;
 
 pub use choice::{best_form, choose, permitted};
 pub use file::{Access, DEFAULT, FileError, Policy, Reserve, Rule, Thresholds, Transports};
@@ -30,8 +31,12 @@ pub struct Facts {
     pub reach: Reach,
     /// Whether an operator or the policy demands protection beyond the host.
     pub protected: bool,
-    /// What an operator demanded.
+    /// The encryption that one of the sides has demanded.
+    pub encryption: Option<Demand>,
+    /// What an operator ordered.
     pub pinned: Option<Kind>,
+    /// Who that is; empty if it is not known.
+    pub pinned_by: String,
     /// What the application insisted on when it connected.
     pub insisted: Option<Kind>,
     /// What is in use; `None` before the first path.
@@ -85,8 +90,10 @@ pub struct Verdict {
 /// How soon a choice is to be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// The present transport is not allowed, or somebody wants this one: at once.
+    /// The present transport is not allowed: at once.
     Must,
+    /// An operator, the application or a rule wants this one: at once, unless the flow is flapping.
+    Wanted,
     /// It is better for now: when it has been so for a while.
     Better,
 }

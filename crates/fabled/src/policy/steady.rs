@@ -3,6 +3,8 @@
 //! "There is some resource cost associated with reconfiguring a channel, and it is not intended to
 //! be done extremely regularly" (section 3.1.4 of the paper).
 
+use std::collections::VecDeque;
+
 use fable::Kind;
 
 use super::{Thresholds, Urgency, Verdict};
@@ -13,12 +15,28 @@ pub struct Steady {
     since_ns: u64,
     dwell_ns: u64,
     candidate: Option<(Kind, u32)>,
+    /// What was left lately, and when, oldest first.
+    left: VecDeque<(u64, Kind)>,
+    /// When the flow went back to what it had left lately, oldest first.
+    reversals: VecDeque<u64>,
 }
+
+/// For how long a transport counts as left lately.
+const LATELY_NS: u64 = 300_000_000_000;
+
+/// So many reversals within that time are flapping.
+const REVERSALS_MAX: usize = 4;
 
 impl Steady {
     /// Of a flow that has just got its transport.
     pub fn new(now_ns: u64, thresholds: &Thresholds) -> Steady {
-        Steady { since_ns: now_ns, dwell_ns: thresholds.dwell_ms * 1_000_000, candidate: None }
+        Steady {
+            since_ns: now_ns,
+            dwell_ns: thresholds.dwell_ms * 1_000_000,
+            candidate: None,
+            left: VecDeque::new(),
+            reversals: VecDeque::new(),
+        }
     }
 
     /// Takes one observation; says whether the verdict is to be followed now.
@@ -33,8 +51,10 @@ impl Steady {
             self.candidate = None;
             return false;
         }
-        if verdict.urgency == Urgency::Must {
-            return true;
+        match verdict.urgency {
+            Urgency::Must => return true,
+            Urgency::Wanted if !self.is_flapping(now_ns) => return true,
+            Urgency::Wanted | Urgency::Better => {}
         }
         let seen = match self.candidate {
             Some((kind, seen)) if kind == verdict.kind => seen.saturating_add(1),
@@ -42,6 +62,30 @@ impl Steady {
         };
         self.candidate = Some((verdict.kind, seen));
         seen >= thresholds.observations && now_ns.saturating_sub(self.since_ns) >= self.dwell_ns
+    }
+
+    /// The flow has gone from one transport to another.
+    pub fn moved(&mut self, now_ns: u64, from: Option<Kind>, to: Kind, thresholds: &Thresholds) {
+        let is_old = |then_ns: u64| now_ns.saturating_sub(then_ns) > LATELY_NS;
+        self.left.retain(|(then_ns, _)| !is_old(*then_ns));
+        self.reversals.retain(|then_ns| !is_old(*then_ns));
+        if self.left.iter().any(|(_, kind)| *kind == to) {
+            self.reversals.push_back(now_ns);
+        }
+        if self.reversals.len() > REVERSALS_MAX {
+            self.reversals.pop_front();
+        }
+        if let Some(from) = from {
+            self.left.retain(|(_, kind)| *kind != from);
+            self.left.push_back((now_ns, from));
+        }
+        self.changed(now_ns, thresholds);
+    }
+
+    /// Whether the flow goes to and fro. Then even what is wanted by name has to wait.
+    pub fn is_flapping(&self, now_ns: u64) -> bool {
+        let lately = |then_ns: &&u64| now_ns.saturating_sub(**then_ns) <= LATELY_NS;
+        self.reversals.iter().filter(lately).count() >= REVERSALS_MAX
     }
 
     /// The flow has changed.

@@ -24,7 +24,9 @@ fn busy_facts() -> Facts {
             ..Placement::default()
         }),
         protected: false,
+        encryption: None,
         pinned: None,
+        pinned_by: String::new(),
         insisted: None,
         current: Some(FUTEX),
         failed: Vec::new(),
@@ -168,7 +170,8 @@ prop_compose! {
         Facts {
             name: "fable://kv/1".parse().unwrap(),
             users: [users.0, users.1],
-            both_trust, reach, protected, pinned, insisted, current, failed, messages_s,
+            both_trust, reach, protected, encryption: None, pinned,
+            pinned_by: String::new(), insisted, current, failed, messages_s,
         }
     }
 }
@@ -253,4 +256,32 @@ proptest! {
         }
         prop_assert_eq!((followed, facts.current), (1, Some(SPIN)));
     }
+}
+
+#[test]
+fn what_somebody_wants_waits_when_the_flow_goes_to_and_fro() {
+    let policy = Policy::built_in();
+    let limits = &policy.thresholds;
+    let mut steady = Steady::new(0, limits);
+    let wanted = |kind| Verdict { kind, reason: String::new(), urgency: Urgency::Wanted };
+    let (mut current, mut now_ns, mut changes) = (FUTEX, 0, Vec::new());
+    // Two who want opposite things, each looking every 250 ms, for ten minutes.
+    for turn in 0..2_400_u64 {
+        now_ns = turn * 250_000_000;
+        let kind = if turn % 2 == 0 { SPIN } else { FUTEX };
+        if steady.observe(now_ns, Some(current), &wanted(kind), limits) {
+            steady.moved(now_ns, Some(current), kind, limits);
+            current = kind;
+            changes.push(now_ns);
+        }
+    }
+    assert!(changes.len() <= 20, "{} changes in ten minutes", changes.len());
+    assert!(changes[1] - changes[0] < 1_000_000_000, "two opposite orders are followed at once");
+    // Protection does not wait, and after a quiet time nothing does.
+    let other = if current == SPIN { FUTEX } else { SPIN };
+    let must = Verdict { urgency: Urgency::Must, ..wanted(other) };
+    assert!(steady.observe(now_ns, Some(current), &must, limits));
+    now_ns += 301_000_000_000;
+    assert!(!steady.is_flapping(now_ns));
+    assert!(steady.observe(now_ns, Some(current), &wanted(other), limits));
 }

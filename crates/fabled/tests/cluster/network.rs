@@ -71,7 +71,7 @@ impl Namespace {
     }
 
     /// What ip(8) takes for this namespace.
-    fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 }

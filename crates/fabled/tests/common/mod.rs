@@ -24,6 +24,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const QUICK_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nspin_load = 1000.0\n\
     crowded_load = 2000.0\ndwell_ms = 0\ndwell_ms_max = 0\nobservations = 2\nretry_ms = 200\n";
 
+/// Of a daemon with a clock of its own: what it preloads, and where the offset stands.
+const CLOCK_LIBRARY: &str = "clock.so";
+const CLOCK: &str = "clock";
+
 /// A daemon; killed when dropped.
 pub(crate) struct Daemon {
     child: Child,
@@ -41,7 +45,21 @@ impl Daemon {
     }
 
     pub(crate) fn with_arguments(policy: &str, arguments: &[&str]) -> Daemon {
+        Daemon::start_in(tempfile::tempdir().unwrap(), policy, arguments)
+    }
+
+    /// One whose wall clock [`Daemon::set_clock`] sets.
+    pub(crate) fn with_clock(policy: &str, arguments: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/clock.c");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
+        compiler.arg(directory.path().join(CLOCK_LIBRARY)).arg(source);
+        assert!(compiler.status().unwrap().success(), "{compiler:?}");
+        Daemon::start_in(directory, policy, arguments)
+    }
+
+    fn start_in(directory: tempfile::TempDir, policy: &str, arguments: &[&str]) -> Daemon {
         fs::write(directory.path().join("policy.toml"), policy).unwrap();
         // Other users have to reach the socket.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -49,6 +67,13 @@ impl Daemon {
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let child = spawn(directory.path(), &arguments);
         Daemon { child, directory, arguments }
+    }
+
+    /// Steps its wall clock to so many seconds before or after what it really is.
+    pub(crate) fn set_clock(&self, offset_s: i64) {
+        let (next, path) = (self.directory.path().join("next"), self.directory.path().join(CLOCK));
+        fs::write(&next, offset_s.to_string()).unwrap();
+        fs::rename(next, path).unwrap();
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -85,6 +110,18 @@ impl Daemon {
         self.crash();
         assert!(self.socket().exists(), "a killed daemon leaves its socket");
         self.child = spawn(self.directory.path(), &self.arguments);
+    }
+
+    /// Starts another on the same socket, once this one has ended.
+    pub(crate) fn start_again(&mut self) {
+        self.child = spawn(self.directory.path(), &self.arguments);
+    }
+
+    /// Gives it another policy while it runs.
+    pub(crate) fn reload(&self, policy: &str) {
+        fs::write(self.directory.path().join("policy.toml"), policy).unwrap();
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     }
 
     pub(crate) fn terminate(&mut self) -> ExitStatus {
@@ -125,7 +162,12 @@ impl Drop for Daemon {
 }
 
 fn spawn(directory: &Path, arguments: &[String]) -> Child {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_fabled"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fabled"));
+    let clock = directory.join(CLOCK_LIBRARY);
+    if clock.exists() {
+        command.env("LD_PRELOAD", clock).env("FABLED_TEST_CLOCK", directory.join(CLOCK));
+    }
+    let mut child = command
         .args(arguments)
         .args(["--log-level", "debug", "--socket"])
         .arg(directory.join("fabled.sock"))
@@ -166,7 +208,7 @@ impl Process {
 
     pub(crate) fn connect_to(socket: &Path) -> Process {
         let process = Process::silent(socket);
-        process.say(&ToDaemon::Hello { version: VERSION, program: "test".to_owned() });
+        process.say(&ToDaemon::Hello { version: VERSION, program: "test".to_owned(), revision: 1 });
         let welcome = process.hear();
         assert!(matches!(welcome, ToProcess::Welcome { .. }), "{welcome:?}");
         process
@@ -311,7 +353,9 @@ impl Process {
     /// Waits for an order to move this flow.
     pub(crate) fn ordered_move(&self, expected: FlowId) -> (String, String) {
         match self.hear() {
-            ToProcess::Move { flow, transport, reason } if flow == expected => (transport, reason),
+            ToProcess::Move { flow, transport, reason, .. } if flow == expected => {
+                (transport, reason)
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -371,4 +415,45 @@ pub(crate) fn read_all(mut from: impl Read) -> String {
     let mut text = String::new();
     from.read_to_string(&mut text).unwrap();
     text
+}
+
+/// More free descriptors than a flow needs at both ends.
+const SPARE_MAX: usize = 40;
+
+/// Connects to a name with ever more descriptors that a process may still have, until that is
+/// enough for a flow, and checks what was said before.
+pub(crate) fn connect_without_descriptors(daemon: &Daemon, name: &str, pid: u32) {
+    let client = fable::Endpoint::options().socket(daemon.socket()).timeout(PATIENCE).anonymous();
+    let mut refused = Vec::new();
+    let spare = (0..SPARE_MAX).find(|spare| {
+        leave_descriptors(pid, *spare);
+        let outcome = client.connect(name);
+        limit_descriptors(pid, DESCRIPTORS);
+        outcome.map_err(|error| refused.push(error.to_string())).is_ok()
+    });
+    assert!(spare.is_some_and(|spare| spare > 2), "{spare:?}, {refused:#?}");
+    for error in &refused {
+        assert!(error.contains("EMFILE") && error.contains("ulimit -n"), "{refused:#?}");
+    }
+}
+
+/// What a process that no test limits may have.
+const DESCRIPTORS: u64 = 1024;
+
+/// Leaves a process room for so many descriptors.
+fn leave_descriptors(pid: u32, spare: usize) {
+    let used: Vec<u64> = fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    let free = (0..).filter(|number| !used.contains(number)).nth(spare);
+    limit_descriptors(pid, free.unwrap());
+}
+
+fn limit_descriptors(pid: u32, current: u64) {
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap());
+    let resource = rustix::process::Resource::Nofile;
+    let maximum = rustix::process::getrlimit(resource).maximum;
+    let limit = rustix::process::Rlimit { current: Some(current), maximum };
+    rustix::process::prlimit(pid, resource, limit).unwrap();
 }

@@ -5,6 +5,8 @@
 //! `pause`, `go`: waits for everything that is under way, and sends nothing meanwhile.
 //! `pin CPU`: the flow's thread runs there from now on.
 //! `unshare`: the flow's thread goes to a network namespace of its own.
+//! `fork`, `clone`: makes a child that does nothing, with or without the C library's handlers, and
+//! answers with its number.
 //! `finish`: ends the flow in good order.
 
 use std::io::{BufRead, BufReader, Write};
@@ -35,8 +37,8 @@ pub(crate) struct Program {
 
 impl Program {
     /// Starts a `server` or `client`; what it is besides stands in `manner`, one word each:
-    /// `trusting`, `watched` (it waits by its flow's descriptor) and `pin=CPU` (it runs there from
-    /// the beginning).
+    /// `trusting`, `watched` (it waits by its flow's descriptor), `pin=CPU` (it runs there from the
+    /// beginning) and `silence=SECONDS` (how long another host may not answer).
     pub(crate) fn start(role: &str, name: &str, socket: &Path, manner: &str) -> Program {
         Program::start_with(role, name, socket, manner, |command| command)
     }
@@ -118,11 +120,13 @@ fn an_end_of_a_flow() {
     }
     let trust = if words.contains(&"trusting") { Trust::Trusted } else { Trust::Untrusted };
     let options = Endpoint::options().trust(trust).timeout(PATIENCE);
-    let options = options.silence_timeout(Duration::from_secs(2));
+    let silence_s = words.iter().find_map(|word| word.strip_prefix("silence="));
+    let silence_s = silence_s.map_or(2, |seconds| seconds.parse().unwrap());
+    let options = options.silence_timeout(Duration::from_secs(silence_s));
     let outcome = match words[0] {
         "server" => options.register(words[1]).and_then(|endpoint| {
             let listener = endpoint.listen()?;
-            say("serving");
+            say(&format!("serving {}", std::process::id()));
             let flow = listener.accept()?;
             End { flow, orders, watched: words.contains(&"watched") }.serve()?;
             say("ended");
@@ -253,11 +257,33 @@ impl End {
         } else if order == "unshare" {
             // SAFETY: a plain number; only this thread goes.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "unshare");
+        } else if order == "fork" || order == "clone" {
+            say(&format!("obeyed {}", child(order == "fork")));
+            return None;
         } else {
             return Some(order);
         }
         say("obeyed");
         None
+    }
+}
+
+/// A child that lives until it is killed, and calls nothing but system calls.
+fn child(by_the_library: bool) -> i64 {
+    // SAFETY: the child only sleeps; a clone without memory of its own or a stack is a fork.
+    let child = unsafe {
+        match by_the_library {
+            true => i64::from(libc::fork()),
+            false => libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0),
+        }
+    };
+    assert!(child >= 0, "a child");
+    if child > 0 {
+        return child;
+    }
+    loop {
+        // SAFETY: a plain system call.
+        unsafe { libc::pause() };
     }
 }
 

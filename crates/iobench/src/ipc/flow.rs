@@ -187,5 +187,6 @@ fn parts(
         // What is left in the ring when the measurement is over is of no use to anybody.
         timeouts: Timeouts { linger: Duration::ZERO, ..Timeouts::default() },
         reporter: Arc::new(NoDaemon),
+        undelivered: Arc::default(),
     })
 }

@@ -11,7 +11,7 @@ use super::blocks::{BLOCK_BYTES, Pile, Place};
 use super::header::{HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
-use crate::transport::{Record, SLOTS_MAX, WriteSlot};
+use crate::transport::{Deliveries, Record, SLOTS_MAX, Undelivered, WriteSlot};
 
 /// With more than this waiting to be sent there is no room for another message.
 const QUEUED_BYTES_MAX: usize = 256 << 10;
@@ -48,6 +48,7 @@ pub(in crate::transport) struct Outbox {
     acknowledged: u64,
     batch: u32,
     committed: u32,
+    deliveries: Deliveries,
 }
 
 /// A part of a block, from its place on.
@@ -76,6 +77,7 @@ impl Outbox {
             acknowledged: 0,
             batch: 1,
             committed: 0,
+            deliveries: Deliveries::new(),
         })
     }
 
@@ -156,6 +158,9 @@ impl Outbox {
             _ => self.queue.push_back(Piece { place, end }),
         }
         self.queued_bytes += end - place.start;
+        if record == Record::Data {
+            self.deliveries.committed(self.sent + self.queued_bytes as u64, bytes);
+        }
         self.committed += 1;
         Ok(self.committed >= self.batch)
     }
@@ -186,6 +191,8 @@ impl Outbox {
             [&header[sent.min(HEADER_BYTES)..], &message[sent.saturating_sub(HEADER_BYTES)..]];
         let end = place.start + HEADER_BYTES + message.len();
         place.start += sent;
+        let left = end - place.start;
+        self.deliveries.committed(self.sent + left as u64, message.len());
         if place.start == end {
             self.pile.let_go(place);
             return Ok(true);
@@ -201,6 +208,21 @@ impl Outbox {
         self.queued_bytes += end - place.start;
         self.queue.push_back(Piece { place, end });
         Ok(true)
+    }
+
+    /// Whether there are so many messages that [`Outbox::undelivered`] should be asked.
+    pub(in crate::transport) fn has_many_undelivered(&self) -> bool {
+        self.deliveries.is_long()
+    }
+
+    /// What is not delivered if of what was sent this many bytes are not.
+    pub(in crate::transport) fn undelivered(&mut self, missing: u64) -> Undelivered {
+        self.deliveries.undelivered(self.sent.saturating_sub(missing))
+    }
+
+    /// The deliveries of a stream that has ended, and up to where it was sent.
+    pub(in crate::transport) fn end(&mut self) -> (Deliveries, u64) {
+        (std::mem::replace(&mut self.deliveries, Deliveries::new()), self.sent)
     }
 
     pub(in crate::transport) fn abandon(&mut self, slot: WriteSlot) {

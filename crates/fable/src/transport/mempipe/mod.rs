@@ -201,6 +201,10 @@ impl Transport for Mempipe {
         self.wake(sleeper);
     }
 
+    fn has_room(&mut self) -> bool {
+        self.producer.has_room()
+    }
+
     fn prepare_wait(&mut self, direction: Direction, manner: Manner) -> TransportResult<Wait> {
         self.flush()?;
         if self.may_go_on(direction) {

@@ -17,6 +17,8 @@ pub(super) struct Producer {
     /// What the reader had returned when we last looked.
     consumed: u64,
     held: usize,
+    /// The extent that the last `acquire` without success asked for: what a waiting writer needs.
+    wanted_bytes: usize,
     /// Publish after this many commits.
     batch: u32,
     committed: u32,
@@ -36,6 +38,7 @@ impl Producer {
             reserved: 0,
             consumed: 0,
             held: 0,
+            wanted_bytes: UNIT_BYTES,
             batch: 1,
             committed: 0,
             kept_back: None,
@@ -66,6 +69,7 @@ impl Producer {
         if !self.has_room_for(extent, self.consumed) {
             self.consumed = self.look_at_consumed()?;
             if !self.has_room_for(extent, self.consumed) {
+                self.wanted_bytes = extent;
                 return Ok(None);
             }
         }
@@ -95,10 +99,12 @@ impl Producer {
         Ok(consumed)
     }
 
-    /// Whether the longest message fits, or the next look will find that the peer is corrupt.
+    /// Whether the message that had no room fits now, or the next look will find that the peer is
+    /// corrupt. To ask for more, the longest message for example, would hang: the peer may keep
+    /// messages for good, and it tells of each place that it returns only once.
     pub(super) fn has_room(&self) -> bool {
         self.look_at_consumed()
-            .map_or(true, |consumed| self.has_room_for(self.ring.extent_bytes_max(), consumed))
+            .map_or(true, |consumed| self.has_room_for(self.wanted_bytes, consumed))
     }
 
     /// Publishes a slot, as unused if there is no record, and tells whom to wake.

@@ -13,9 +13,12 @@ use std::time::Duration;
 
 use socket2::Socket;
 
+use super::delivery::{Deliveries, HalfClose, unacknowledged};
 use super::slot::Owner;
 use super::wait::wait_by_poll;
-use super::{Direction, Manner, ReadSlot, Record, Transport, Wait, WriteSlot};
+use super::{
+    Direction, Manner, ReadSlot, Record, Remainder, Transport, Undelivered, Wait, WriteSlot,
+};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 use blocks::{Block, Blocks};
@@ -45,6 +48,11 @@ pub(crate) struct Raw {
     finished: bool,
     shut: bool,
     ended: bool,
+    /// Whether a message has found no room, and its writer was not told yet that there is some.
+    was_full: bool,
+    deliveries: Deliveries,
+    /// How many bytes the kernel has taken since the beginning.
+    sent_bytes: u64,
 }
 
 impl Raw {
@@ -68,6 +76,9 @@ impl Raw {
             finished: false,
             shut: false,
             ended: false,
+            was_full: false,
+            deliveries: Deliveries::new(),
+            sent_bytes: 0,
         })
     }
 
@@ -88,6 +99,7 @@ impl Raw {
 
     fn sent(&mut self, mut count: usize) {
         self.unsent_bytes -= count;
+        self.sent_bytes += count as u64;
         while let Some((_, range)) = self.unsent.front_mut() {
             let piece = range.len().min(count);
             range.start += piece;
@@ -101,7 +113,11 @@ impl Raw {
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn is_network(&self) -> bool {
+        self.kind != Kind::Unix
+    }
+
+    fn is_open(&self) -> bool {
         self.unsent_bytes <= UNSENT_BYTES_MAX && self.unsent.len() < PIECES_MAX
     }
 }
@@ -123,10 +139,11 @@ impl Transport for Raw {
         if self.writes.is_full() {
             return Err(TransportError::TooManySlots { held: self.writes.held() });
         }
-        if !self.has_room() {
+        if !self.is_open() {
             self.flush()?;
         }
-        if !self.has_room() {
+        self.was_full = !self.is_open();
+        if self.was_full {
             return Ok(None);
         }
         let block = self.writes.take();
@@ -146,6 +163,8 @@ impl Transport for Raw {
             Record::Data if bytes > 0 => {
                 self.unsent.push_back((block, 0..bytes));
                 self.unsent_bytes += bytes;
+                let end = self.sent_bytes + self.unsent_bytes as u64;
+                self.deliveries.committed(end, bytes);
             }
             // What is not bytes of the application must not show in a stream without boundaries.
             _ => self.writes.give(block),
@@ -154,6 +173,9 @@ impl Transport for Raw {
         self.committed += 1;
         if self.committed >= self.batch || self.finished {
             self.flush()?;
+        }
+        if self.deliveries.is_long() {
+            self.undelivered();
         }
         Ok(())
     }
@@ -191,6 +213,20 @@ impl Transport for Raw {
         Ok(true)
     }
 
+    fn undelivered(&mut self) -> Undelivered {
+        let missing = if self.is_network() { unacknowledged(&self.socket) } else { 0 };
+        self.deliveries.undelivered(self.sent_bytes.saturating_sub(missing))
+    }
+
+    fn end(&mut self) -> Option<Remainder> {
+        if !self.is_network() {
+            return None;
+        }
+        let socket = self.socket.try_clone().ok()?;
+        let deliveries = std::mem::replace(&mut self.deliveries, Deliveries::new());
+        Some(Remainder::new(socket, deliveries, self.sent_bytes, HalfClose::Possible))
+    }
+
     fn acquire_read(&mut self) -> TransportResult<Option<ReadSlot>> {
         if self.ended {
             return Err(TransportError::Closed);
@@ -225,10 +261,18 @@ impl Transport for Raw {
         }
     }
 
+    fn has_room(&mut self) -> bool {
+        self.is_open()
+    }
+
     fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
         let events = match direction {
             Direction::Read => libc::POLLIN,
             Direction::Write if self.flush()? => return Ok(Wait::Ready),
+            Direction::Write if self.was_full && self.is_open() => {
+                self.was_full = false;
+                return Ok(Wait::Ready);
+            }
             Direction::Write => libc::POLLOUT,
         };
         Ok(Wait::Descriptor { descriptor: self.socket.as_raw_fd(), events })

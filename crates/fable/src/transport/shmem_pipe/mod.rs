@@ -71,6 +71,8 @@ struct ShmemPipe {
     notes: Notes,
     writing: usize,
     reading: usize,
+    /// What the last `acquire_write` without success asked for: what a waiting writer needs.
+    wanted_bytes: usize,
     batch: u32,
     committed: u32,
     releases: usize,
@@ -110,6 +112,7 @@ impl ShmemPipe {
             notes: Notes::new(reading, writing, heap_bytes, heap_bytes / 4)?,
             writing: 0,
             reading: 0,
+            wanted_bytes: 0,
             batch: 1,
             committed: 0,
             releases: 0,
@@ -145,7 +148,7 @@ impl ShmemPipe {
         Ok(())
     }
 
-    fn has_room(&self, bytes: usize) -> bool {
+    fn has_room_for(&self, bytes: usize) -> bool {
         self.heap.taken() < MESSAGES_MAX && self.heap.has_room(bytes)
     }
 
@@ -201,10 +204,11 @@ impl Transport for ShmemPipe {
         if self.writing >= SLOTS_MAX {
             return Err(TransportError::TooManySlots { held: self.writing });
         }
-        if !self.has_room(bytes) {
+        if !self.has_room_for(bytes) {
             self.flush()?;
             self.receive()?;
-            if !self.has_room(bytes) {
+            if !self.has_room_for(bytes) {
+                self.wanted_bytes = bytes;
                 return if self.notes.has_ended() { Err(TransportError::Closed) } else { Ok(None) };
             }
         }
@@ -286,6 +290,10 @@ impl Transport for ShmemPipe {
         }
     }
 
+    fn has_room(&mut self) -> bool {
+        self.notes.has_ended() || self.has_room_for(self.wanted_bytes)
+    }
+
     fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
         let flushed = match self.flush() {
             // A peer that is gone takes nothing, but what it sent can still be read.
@@ -299,10 +307,7 @@ impl Transport for ShmemPipe {
                 (has_ended || !self.arrived.is_empty(), self.notes.arrival(), libc::POLLIN)
             }
             Direction::Write if !flushed => (false, self.notes.room(), libc::POLLOUT),
-            Direction::Write => {
-                let has_room = self.has_room(self.message_bytes_max());
-                (has_ended || has_room, self.notes.arrival(), libc::POLLIN)
-            }
+            Direction::Write => (self.has_room(), self.notes.arrival(), libc::POLLIN),
         };
         Ok(if is_ready { Wait::Ready } else { Wait::Descriptor { descriptor, events } })
     }

@@ -3,17 +3,19 @@
 //!
 //! A message costs the two copies of the kernel and no other, except where a block ends in the
 //! middle of it. A TCP end that is closed while messages for it are unread resets the connection:
-//! then the kernel may drop what that end had sent last. Flows end with a record of their own
-//! before they close.
+//! then the kernel drops what that end had sent last. Flows end with a record of their own before
+//! they close, and keep the socket until the peer has ended, too (`delivery`).
 
 mod loopback;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::framing::{Framed, Keeping, Link, Need, Received};
+use super::delivery::unacknowledged;
+use super::framing::{Framed, Keeping, Link, LinkEnd, Need, Received};
 use super::{Offer, Transport};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
@@ -48,6 +50,15 @@ pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
 /// [`Kind::Unix`] and [`Kind::Mptcp`], or the socket is not of that kind, or not connected;
 /// [`TransportError::System`] if the kernel refuses.
 pub fn from_socket(socket: OwnedFd, kind: Kind) -> TransportResult<Box<dyn Transport>> {
+    from_reached(socket, kind, None)
+}
+
+/// The same with the listener that a connection of Multipath TCP came from, which lives as long.
+pub(crate) fn from_reached(
+    socket: OwnedFd,
+    kind: Kind,
+    joins: Option<Arc<Socket>>,
+) -> TransportResult<Box<dyn Transport>> {
     let is_no_delay = match kind {
         Kind::Tcp => Some(false),
         Kind::TcpNodelay | Kind::Mptcp => Some(true),
@@ -59,7 +70,8 @@ pub fn from_socket(socket: OwnedFd, kind: Kind) -> TransportResult<Box<dyn Trans
     if let Some(is_no_delay) = is_no_delay {
         tune(&socket, is_no_delay)?;
     }
-    Ok(Box::new(Framed::new(kind, SocketLink { socket }, Keeping::UntilSent)?))
+    let link = SocketLink { _joins: joins, ..SocketLink::new(socket, kind) };
+    Ok(Box::new(Framed::new(kind, link, Keeping::UntilSent)?))
 }
 
 /// Refuses what is no connected stream socket of this kind.
@@ -100,7 +112,17 @@ pub(super) fn tune(socket: &Socket, is_no_delay: bool) -> TransportResult<()> {
 /// A socket as a stream of bytes. The calls themselves do not block, whatever the descriptor's
 /// flags say: a peer may share these and change them.
 pub(super) struct SocketLink {
-    pub(super) socket: Socket,
+    socket: Socket,
+    /// Whether what was sent lies in this kernel until the peer's acknowledges it.
+    is_network: bool,
+    /// Only held: the kernel has no further path join where nothing listens.
+    _joins: Option<Arc<Socket>>,
+}
+
+impl SocketLink {
+    pub(super) fn new(socket: Socket, kind: Kind) -> SocketLink {
+        SocketLink { socket, is_network: kind != Kind::Unix, _joins: None }
+    }
 }
 
 /// Whether the peer, or its host, is no longer there.
@@ -160,6 +182,15 @@ impl Link for SocketLink {
                 }
             }
         }
+    }
+
+    fn unacknowledged(&self) -> u64 {
+        if self.is_network { unacknowledged(&self.socket) } else { 0 }
+    }
+
+    fn end(&mut self) -> Option<LinkEnd<'_>> {
+        let last = LinkEnd { socket: &self.socket, unsent_bytes: 0 };
+        self.is_network.then_some(last)
     }
 
     fn readiness(&self, need: Need) -> (RawFd, i16) {

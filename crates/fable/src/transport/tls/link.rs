@@ -6,11 +6,14 @@ use std::os::fd::RawFd;
 use rustls::Connection;
 
 use crate::error::{TransportError, TransportResult};
-use crate::transport::framing::{Link, Need, Received};
+use crate::transport::framing::{Link, LinkEnd, Need, Received};
 use crate::transport::stream::SocketLink;
 
 /// Reads of the socket in a row: a peer that sends records without content is left for later.
 const READS_MAX: usize = 64;
+
+/// What the connection may have encrypted and not sent: its own limit, 64 KiB, and a record.
+const RECORD_BYTES_MAX: u64 = 96 << 10;
 
 pub(super) struct TlsLink {
     socket: SocketLink,
@@ -130,6 +133,22 @@ impl Link for TlsLink {
             }
         }
         Ok(Received::Nothing)
+    }
+
+    /// In bytes as encrypted: more than they were, so nothing is taken for delivered that is not.
+    fn unacknowledged(&self) -> u64 {
+        let waiting = if self.connection.wants_write() { RECORD_BYTES_MAX } else { 0 };
+        self.socket.unacknowledged() + waiting
+    }
+
+    fn end(&mut self) -> Option<LinkEnd<'_>> {
+        // Of a peer that is gone the socket tells.
+        let all_sent = self.push().unwrap_or(false);
+        // No close_notify: the peer knows the end by a record of the flow, which is as well
+        // protected. If the peer closed its socket with that alert unread, it would reset the
+        // connection instead of acknowledging what it has read.
+        let unsent_bytes = if all_sent { 0 } else { RECORD_BYTES_MAX };
+        Some(LinkEnd { unsent_bytes, ..self.socket.end()? })
     }
 
     fn has_more(&self) -> bool {

@@ -71,7 +71,7 @@ impl Handshake {
         let socket = Socket::from(socket);
         stream::check(&socket, Kind::Tcp)?;
         stream::tune(&socket, true)?;
-        Ok(Handshake { link: TlsLink::new(SocketLink { socket }, connection) })
+        Ok(Handshake { link: TlsLink::new(SocketLink::new(socket, Kind::Tls), connection) })
     }
 
     /// Goes on as far as it goes without waiting; true if both ends are who they should be.

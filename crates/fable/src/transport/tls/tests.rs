@@ -119,6 +119,31 @@ fn a_peer_that_speaks_no_tls_is_refused() {
     assert!(matches!(error, TransportError::Handshake(_)), "{error}");
 }
 
+/// Bytes that are unread when the peer closes its socket would make it reset the connection, and
+/// this end would never know that the peer has read all messages.
+#[test]
+fn an_ended_connection_has_nothing_behind_its_last_message() {
+    let authority = Authority::new("here").unwrap();
+    let [leader, follower] =
+        [Side::Leader, Side::Follower].map(|side| keys(&authority, side, &authority));
+    let (one, other) = sockets();
+    let peer = TcpStream::from(other.try_clone().unwrap());
+    let mut ends = [connect(one, &leader).unwrap(), accept(other, &follower).unwrap()];
+    let slot = ends[0].acquire_write(5).unwrap().unwrap();
+    ends[0].commit(slot, 5, Record::Data).unwrap();
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the message arrives");
+        for end in &mut ends {
+            end.flush().unwrap();
+        }
+        let Some(message) = ends[1].acquire_read().unwrap() else { continue };
+        break ends[1].release(message);
+    }
+    let _remainder = ends[0].end().expect("a connection");
+    assert_eq!(peer.peek(&mut [0; 64]).unwrap(), 0, "the end, and nothing before it");
+}
+
 #[test]
 fn keys_travel_and_no_log_has_them() {
     let authority = Authority::new("here").unwrap();

@@ -1,0 +1,69 @@
+//! How much of something this process keeps for each peer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Counts what is kept for each peer.
+#[derive(Debug, Default)]
+pub(crate) struct Quota {
+    held: Mutex<HashMap<Arc<str>, usize>>,
+}
+
+impl Quota {
+    /// One more for this peer, unless there are `max` already. It ends when the share is dropped.
+    pub(crate) fn take(&'static self, peer: &str, max: usize) -> Option<Share> {
+        let mut held = self.lock();
+        let known = held.get_key_value(peer).map(|(peer, count)| (Arc::clone(peer), *count));
+        let (peer, count) = known.unwrap_or_else(|| (Arc::from(peer), 0));
+        if count >= max {
+            return None;
+        }
+        held.insert(Arc::clone(&peer), count + 1);
+        Some(Share { quota: self, peer })
+    }
+
+    /// How many there are of all peers.
+    pub(crate) fn total(&self) -> usize {
+        self.lock().values().sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of what is counted.
+#[derive(Debug)]
+pub(crate) struct Share {
+    quota: &'static Quota,
+    peer: Arc<str>,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut held = self.quota.lock();
+        match held.get_mut(&self.peer) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(held.remove(&self.peer)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_peer_has_its_own_bound_and_nothing_is_kept_of_those_that_have_none() {
+        let quota: &'static Quota = Box::leak(Box::default());
+        let mut shares: Vec<_> = (0..3).filter_map(|_| quota.take("a", 2)).collect();
+        assert_eq!((shares.len(), quota.total()), (2, 2));
+        let other = quota.take("b", 2);
+        assert!(other.is_some() && quota.total() == 3);
+        shares.pop();
+        shares.extend(quota.take("a", 2));
+        assert!(quota.take("a", 2).is_none());
+        drop((shares, other));
+        assert!(quota.lock().is_empty());
+    }
+}

@@ -1,0 +1,112 @@
+//! What the two ends of one flow are going to do.
+
+use std::time::Duration;
+
+use fable::{Form, Kind};
+
+use crate::flow_rig;
+use crate::random::Random;
+
+/// What a flow is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Both ends write and read, and never wait for one direction only.
+    Both,
+    /// End 0 writes, end 1 reads, and both may wait for each other.
+    OneWay,
+    /// End 0 asks, end 1 answers.
+    Requests,
+    /// End 0 writes and reads nothing, end 1 does both.
+    Unread,
+}
+
+pub(crate) const USES: usize = 4;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) usage: Use,
+    pub(crate) kinds: Vec<Kind>,
+    pub(crate) messages: u64,
+    /// The longest message.
+    pub(crate) bytes_max: usize,
+    /// Whether all messages are that long.
+    pub(crate) is_uniform: bool,
+    /// Buffers that are kept at most.
+    pub(crate) kept_reads: usize,
+    pub(crate) kept_writes: usize,
+    /// Every read is one with a time-out that follows on `xpoll`; else all ways of reading mix.
+    pub(crate) is_polite: bool,
+    /// The reader keeps so much that a single message has room, and releases in order.
+    pub(crate) is_tight: bool,
+    /// The flow stays on its first transport: a move wakes who sleeps, and hides what does not.
+    pub(crate) is_still: bool,
+    pub(crate) drain: Duration,
+    pub(crate) move_every: Duration,
+    /// End 0 closes its flow and ends at once; else it drops it.
+    pub(crate) closes: bool,
+    pub(crate) forks: bool,
+    pub(crate) batches: bool,
+}
+
+/// The bytes of each ring and heap. A reader keeps so much less that there is always room for what
+/// the writer keeps and one more message, in parts of powers of two.
+const RING_BYTES: usize = 1 << 20;
+
+/// More than a message takes in a ring besides its bytes.
+const OVERHEAD_BYTES: usize = 128;
+
+/// So many younger messages may be released before the oldest that is kept.
+pub(crate) const AHEAD_MAX: u64 = 3;
+
+impl Plan {
+    pub(crate) fn draw(random: &mut Random) -> Plan {
+        let mut below = |bound: u64| random.next() % bound;
+        let usage = [Use::Both, Use::OneWay, Use::Requests, Use::Unread][below(4) as usize];
+        let is_tight = below(3) == 0;
+        let bytes_max = match usage {
+            Use::Requests => 8 + below(2000) as usize,
+            // So that a message fills its part of every kind of ring.
+            _ if is_tight => (1 << (15 + below(3))) - OVERHEAD_BYTES,
+            _ => [100, 3000, 20_000, 60_000, 120_000][below(5) as usize],
+        };
+        let kept_writes = if is_tight { 0 } else { [0, 0, 1, 3][below(4) as usize] };
+        let part = (bytes_max + 8).next_power_of_two();
+        let reserve = if is_tight { 1 } else { kept_writes + 4 + AHEAD_MAX as usize };
+        let most = (RING_BYTES / part).saturating_sub(reserve).min(100);
+        let kept_reads = if is_tight { most } else { [0, most / 2, most][below(3) as usize] };
+        Plan {
+            usage,
+            kinds: kinds(below(5)),
+            messages: 200 + below(if bytes_max > 10_000 { 800 } else { 4000 }),
+            bytes_max,
+            is_uniform: below(2) == 0,
+            kept_reads,
+            kept_writes,
+            is_polite: below(3) == 0,
+            is_tight,
+            is_still: below(3) == 0,
+            drain: Duration::from_micros([100, 2000, 100_000][below(3) as usize]),
+            move_every: Duration::from_micros([300, 2000, 20_000][below(3) as usize]),
+            closes: below(2) == 0,
+            forks: below(4) == 0,
+            batches: below(4) == 0,
+        }
+    }
+
+    /// What end 1 has committed may be lost, because end 0 closes before it has read it.
+    pub(crate) fn leaves_input_unread(&self) -> bool {
+        self.usage == Use::Unread
+    }
+}
+
+/// All transports, or few of one sort, which are then used for longer.
+fn kinds(choice: u64) -> Vec<Kind> {
+    let mut kinds = flow_rig::kinds();
+    kinds.retain(|kind| match choice {
+        0 => matches!(kind, Kind::MempipeFutex(_) | Kind::ShmemPipe(_)),
+        1 => kind.form() == Some(Form::Unsafe),
+        2 => matches!(kind, Kind::Tcp | Kind::Tls | Kind::Mptcp | Kind::MempipeFutex(_)),
+        _ => true,
+    });
+    kinds
+}

@@ -1,0 +1,251 @@
+//! Orders about a flow: given by operators of this host, or told by an end that has them from the
+//! other host. Both daemons and both ends hold the same ([`fable::orders`]).
+
+use fable::Kind;
+use fable::orders::{Encryption, Orders};
+use fable::protocol::{Answer, FlowId, Role, ToProcess, kind_of};
+
+use super::Daemon;
+use crate::flows::{Flow, Outcome, Pending, index};
+use crate::policy::{Urgency, Verdict, best_form, permitted};
+use crate::registry::ClientId;
+
+impl Daemon {
+    pub(super) fn order_by_operator(
+        &mut self,
+        id: ClientId,
+        request: u64,
+        flow: FlowId,
+        transport: &str,
+    ) -> Result<(), String> {
+        let known = self.visible(id, flow)?;
+        let who = self.operator_name(id, known);
+        if transport == "auto" {
+            return self.unpin(id, request, flow, &who);
+        }
+        let mut facts = self.facts(known);
+        let kind = ordered_kind(transport, |kind| best_form(kind, &facts))?;
+        let before = known.orders.clone();
+        let mut orders = before.clone();
+        order(&mut orders, known, &who, Some(kind));
+        facts.encryption = orders.encryption().filter(|_| !known.local).cloned();
+        permitted(kind, &facts, &self.policy)?;
+        let current = known.current;
+        if known.mover().is_none() || current.is_none() {
+            return Err(format!("flow {:016x} is only just being made: try again", flow.0));
+        }
+        self.overtake(flow, "another operator's order has overtaken this one");
+        if let Some(known) = self.flows.get_mut(&flow) {
+            known.orders = orders;
+        }
+        self.share_orders(flow);
+        if current == Some(kind) {
+            let what = format!("flow {:016x} is on {kind} already, and stays there", flow.0);
+            self.event(Some(flow), &what);
+            self.answer(id, request, Answer::Done { what });
+            return Ok(());
+        }
+        let reason = format!("{who} ordered it");
+        let verdict = Verdict { kind, reason, urgency: Urgency::Wanted };
+        let (since_ns, before) = (self.now_ns(), Some(Box::new(before)));
+        let pending = Pending { kind, since_ns, operator: Some((id, request)), before };
+        self.order(flow, &verdict, pending);
+        Ok(())
+    }
+
+    fn unpin(&mut self, id: ClientId, request: u64, flow: FlowId, who: &str) -> Result<(), String> {
+        self.overtake(flow, "an order for `auto` has overtaken this one");
+        if let Some(known) = self.flows.get_mut(&flow) {
+            let mut orders = known.orders.clone();
+            order(&mut orders, known, who, None);
+            known.orders = orders;
+        }
+        self.share_orders(flow);
+        let what = format!("the policy chooses the transport of flow {:016x} again", flow.0);
+        self.event(Some(flow), &what);
+        self.answer(id, request, Answer::Done { what });
+        self.reconsider(flow);
+        Ok(())
+    }
+
+    /// A move that was ordered before is not waited for any more.
+    fn overtake(&mut self, flow: FlowId, why: &str) {
+        let Some(known) = self.flows.get_mut(&flow).filter(|known| known.current.is_some()) else {
+            return;
+        };
+        let Some(pending) = known.pending.take() else { return };
+        if !known.overtaken.contains(&pending.kind) {
+            known.overtaken.push(pending.kind);
+        }
+        known.became(pending.kind, Outcome::Failed(why.to_owned()));
+        if let Some((operator, request)) = pending.operator {
+            self.refuse(operator, request, why);
+        }
+    }
+
+    /// Tells the end that carries out moves what is ordered; it tells the other one.
+    pub(super) fn share_orders(&mut self, flow: FlowId) {
+        let Some(known) = self.flows.get(&flow) else { return };
+        let (mover, orders) = (known.mover(), known.orders.clone());
+        let mover = mover.and_then(|id| self.clients.get_mut(&id));
+        if let Some(client) = mover.filter(|client| client.revision >= 2) {
+            client.send(&ToProcess::Orders { flow, orders }, &[]);
+        }
+    }
+
+    /// An order that could not be carried out gives way to what was ordered before it.
+    pub(super) fn take_back_order(&mut self, flow: FlowId, before: Orders) {
+        let Some(known) = self.flows.get_mut(&flow) else { return };
+        let side = known.own_side();
+        let (pinned, who) = match before.operator.as_ref() {
+            Some(order) => (order.transport.as_deref(), order.who.as_str()),
+            None => (None, "an order that failed"),
+        };
+        known.orders.order(side, who, pinned.and_then(|transport| transport.parse().ok()));
+        let demand = before.demand_of(side);
+        if known.orders.demand_of(side).level != demand.level {
+            known.orders.demand(side, &demand.who, demand.level);
+        }
+        self.share_orders(flow);
+    }
+
+    /// An end tells what is ordered, as the other end has told it or as it still knows.
+    pub(super) fn told_orders(&mut self, id: ClientId, flow: FlowId, mut orders: Orders) {
+        let now_ns = self.now_ns();
+        let Some(known) = self.flows.get_mut(&flow).filter(|known| known.has(id)) else {
+            return tracing::debug!(client = id.0, flow = flow.0, "orders for a foreign flow");
+        };
+        // Only its own end says what a side of this host demands.
+        for side in [Role::Leader, Role::Follower] {
+            let end = &known.ends[index(side)];
+            if end.process.is_some() && end.client != Some(id) {
+                orders.encryption[index(side)] = Default::default();
+            }
+        }
+        let before = known.orders.operator.clone();
+        if !orders.is_plausible_after(&known.orders) {
+            return tracing::debug!(
+                client = id.0,
+                flow = flow.0,
+                "orders with far too high numbers"
+            );
+        }
+        if !known.orders.merge(&orders) {
+            return;
+        }
+        let order = known.orders.operator.clone().filter(|_| known.orders.operator != before);
+        let what = match (&order, known.encryption()) {
+            (Some(order), _) => {
+                let transport = order.transport.as_deref().unwrap_or("auto");
+                format!("{} ordered {transport}", order.who)
+            }
+            (None, Some(demand)) => demand.wish(),
+            (None, None) => "what is ordered has changed".to_owned(),
+        };
+        let pinned = known.pinned();
+        // If it fails now, the later order stands all the same.
+        if let (Some(pending), Some(_)) = (&mut known.pending, &order) {
+            pending.before = None;
+        }
+        let is_other = |pending: &Pending| order.is_some() && Some(pending.kind) != pinned;
+        if known.pending.as_ref().is_some_and(is_other) {
+            self.overtake(flow, &format!("a later order has overtaken this one: {what}"));
+        }
+        // The daemon that was given the order carries it out; this one steps in if it does not.
+        if let Some(known) = self.flows.get_mut(&flow)
+            && let (Some(kind), Some(_), Some(_)) = (pinned, known.current, &order)
+            && known.current != Some(kind)
+            && known.pending.is_none()
+        {
+            let pending = Pending { kind, since_ns: now_ns, operator: None, before: None };
+            known.decided(kind, &what, Outcome::Proposed);
+            known.pending = Some(pending);
+        }
+        self.event(Some(flow), &format!("flow {:016x}: {what}", flow.0));
+        self.reconsider(flow);
+    }
+
+    /// Who gives an order, for people; of both hosts, if the flow has two.
+    fn operator_name(&self, id: ClientId, flow: &Flow) -> String {
+        let uid = self.clients.get(&id).map_or(u32::MAX, |client| client.process.peer.uid);
+        match flow.local {
+            true => format!("user {uid}"),
+            false => format!("user {uid} on {}", self.cluster.host()),
+        }
+    }
+
+    pub(super) fn protect(
+        &mut self,
+        id: ClientId,
+        flow: FlowId,
+        on: bool,
+    ) -> Result<String, String> {
+        let known = self.visible(id, flow)?;
+        let one_user = known.ends[0].peer.uid == known.ends[1].peer.uid;
+        if !on && !one_user && !self.is_operator(id) {
+            return Err("the ends belong to two users: only an operator may take the protection \
+                 from both"
+                .to_owned());
+        }
+        if !on && !known.local && !known.trusted_network {
+            return Err("the flow leaves this host over a network that is not in the policy's \
+                 trusted_networks, so it stays protected"
+                .to_owned());
+        }
+        let ends = known.ends.iter().filter_map(|end| end.client);
+        let mut clients: Vec<ClientId> = ends.collect();
+        clients.dedup();
+        let who = self.operator_name(id, known);
+        if let Some(known) = self.flows.get_mut(&flow) {
+            known.protected = on;
+            let level = if on { Encryption::Protected } else { Encryption::Free };
+            known.orders.demand(known.own_side(), &who, level);
+        }
+        self.share_orders(flow);
+        for client in clients {
+            self.send(client, &ToProcess::Protect { flow, protected: on }, &[]);
+        }
+        let state = if on { "must be protected" } else { "need not be protected" };
+        let what = format!("flow {:016x} {state} beyond this host", flow.0);
+        self.event(Some(flow), &what);
+        self.reconsider(flow);
+        Ok(what)
+    }
+}
+
+/// Notes an order of this host's side, and what follows from it for encryption: ordering TLS
+/// demands it, and any other order lifts that.
+fn order(orders: &mut Orders, known: &Flow, who: &str, kind: Option<Kind>) {
+    let side = known.own_side();
+    orders.order(side, who, kind);
+    match (kind, orders.demand_of(side).level) {
+        (Some(Kind::Tls), Encryption::Free) => orders.demand(side, who, Encryption::Ordered),
+        (Some(Kind::Tls), _) | (_, Encryption::Free | Encryption::Protected) => {}
+        (_, Encryption::Ordered) => orders.demand(side, who, Encryption::Free),
+    }
+}
+
+/// The kind that an operator names. Without a form it means the best that is allowed.
+fn ordered_kind(name: &str, best: impl Fn(Kind) -> Kind) -> Result<Kind, String> {
+    let kind = kind_of(name).map_err(|unknown| format!("{unknown}, and auto"))?;
+    let without_form = kind.form().is_some() && kind.base_name() == name;
+    Ok(if without_form { best(kind) } else { kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fable::Form;
+
+    #[test]
+    fn a_kind_without_form_means_the_best_one() {
+        let best = |kind| match kind {
+            Kind::MempipeSpin(_) => Kind::MempipeSpin(Form::Unsafe),
+            other => other,
+        };
+        assert_eq!(ordered_kind("mempipe-spin", best), Ok(Kind::MempipeSpin(Form::Unsafe)));
+        assert_eq!(ordered_kind("mempipe-spin-safe", best), Ok(Kind::MempipeSpin(Form::Safe)));
+        assert_eq!(ordered_kind("unix", best), Ok(Kind::Unix));
+        assert!(ordered_kind("pigeon", best).unwrap_err().contains("auto"));
+    }
+}
