@@ -89,29 +89,30 @@ impl Core {
             return self.sleep_on_one(path, direction, limit);
         }
         let mut entries = vec![poll_entry(self.mailbox.bell().as_raw_fd(), libc::POLLIN)];
-        let mut ready = false;
+        // At most so long, for the sake of one of the paths.
+        let mut least = None;
         if let Some(path) = &path {
-            ready |= prepare(path, direction, &mut entries)?;
+            least = sooner(least, prepare(path, direction, &mut entries)?);
         }
         if direction == Direction::Read && state.wants_room() {
-            ready |= prepare(state.bottleneck(), Direction::Write, &mut entries)?;
+            least = sooner(least, prepare(state.bottleneck(), Direction::Write, &mut entries)?);
         }
         for sender in state.senders() {
             let is_waited_for = direction == Direction::Write
                 && path.as_ref().is_some_and(|path| std::rc::Rc::ptr_eq(path, sender));
             let is_full = matches!(sender.inner.borrow_mut().transport.flush(), Ok(false));
             if is_full && !is_waited_for {
-                ready |= prepare(sender, Direction::Write, &mut entries)?;
+                least = sooner(least, prepare(sender, Direction::Write, &mut entries)?);
             }
         }
         self.counters.slept();
-        poll(&mut entries, if ready { Some(Duration::ZERO) } else { limit })?;
+        poll(&mut entries, sooner(least, limit))?;
         for sender in state.senders().chain(&path) {
             let mut inner = sender.inner.borrow_mut();
             inner.transport.end_wait(Direction::Write);
             inner.transport.end_wait(Direction::Read);
         }
-        if ready {
+        if least == Some(Duration::ZERO) {
             std::thread::yield_now();
         }
         Ok(())
@@ -157,18 +158,28 @@ impl Core {
     }
 }
 
-/// Adds what to poll for; true if there is nothing to wait for.
-fn prepare(path: &Path, direction: Direction, entries: &mut Vec<libc::pollfd>) -> Result<bool> {
+/// Adds what to poll for, and gives how long a sleep may be that it does not end; `None`: for ever.
+fn prepare(
+    path: &Path,
+    direction: Direction,
+    entries: &mut Vec<libc::pollfd>,
+) -> Result<Option<Duration>> {
     let mut inner = path.inner.borrow_mut();
     match inner.transport.prepare_wait(direction, Manner::Descriptor) {
         Ok(Wait::Descriptor { descriptor, events }) => {
             entries.push(poll_entry(descriptor, events));
-            Ok(false)
+            Ok(None)
         }
+        // It has nothing that wakes: it is looked at now and then while others are waited for.
+        Ok(Wait::Spin) => Ok(Some(SPIN_ALONE)),
         // What only flushes fails where it is read.
-        Ok(_) | Err(crate::error::TransportError::Closed) => Ok(true),
+        Ok(_) | Err(crate::error::TransportError::Closed) => Ok(Some(Duration::ZERO)),
         Err(error) => Err(error.into()),
     }
+}
+
+fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    [one, other].into_iter().flatten().min()
 }
 
 fn poll_entry(fd: RawFd, events: i16) -> libc::pollfd {
