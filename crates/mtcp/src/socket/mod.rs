@@ -104,6 +104,8 @@ struct Socket {
     /// What epolls were told, as far as it still holds for sure.
     seen: Readiness,
     ended: Ended,
+    /// How often [`Context::shutdown`] was called, modulo its size.
+    shutdowns: u8,
     /// The errno of a connection that was given up here, until it is told; 0 is none.
     error: i32,
     /// The stack's socket, unless [`Phase::Fresh`].
@@ -254,6 +256,7 @@ impl Context {
         }
         // A change of state is told to all who wait, as the kernel does, whatever they wait for.
         let state = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
+        let state = state.with(Readiness::SEND_FINISHED);
         let news = if news.intersects(state) {
             Events(u32::MAX)
         } else if news.intersects(Readiness::READABLE) {
