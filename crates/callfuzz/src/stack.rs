@@ -41,8 +41,8 @@ fn is_survivors(model: &Model, plan: &Plan, actual: &Reply) -> bool {
     plan.op.verb == Verb::Accept && is_unknown && has_come && was_killed
 }
 
-/// Whether an epoll set has the socket by another number, which may be closed since, and is asked by
-/// one that it does not have.
+/// Whether an epoll set has the socket by another number, which may be closed since, and is asked
+/// by one that it does not have.
 fn is_twin(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
     let slot = |slot: usize| model.slot(plan.op.process, slot);
     let (Some(set), Some(own)) = (slot(plan.op.slot), slot(plan.op.a as usize % SLOTS)) else {

@@ -47,7 +47,7 @@ impl<S: Signal> Doorbell<S> {
         self.wake_from(SLEEPS_SHORT);
     }
 
-    /// The same for what can wait until a short sleep ends: it wakes the owner from a long one only.
+    /// The same for what can wait until a short sleep ends: it ends a long one only.
     pub(crate) fn ring_lazily(&self) {
         fence(Ordering::SeqCst);
         self.wake_from(SLEEPS_LONG);
