@@ -46,6 +46,10 @@ const MENDED: &[&str] = &[
     "seed 1; family 4; links nonblocking; write 1 0 1 145; read 0 0 0 65; read 0 0 0 129",
     "seed 1; family 4; links blocking; read 1 0 0 34; write 0 0 1 148",
     "seed 1; family 4; links blocking; read 0 0 0 65; write 1 0 1 148; read 0 0 0 4",
+    // An own shutdown did not end a read of no bytes: of one direction, and a second time.
+    "seed 1; family 4; links blocking; read 1 0 0 1; shutdown 1 0 1 0",
+    "seed 1; family 4; links blocking; read 0 0 0 65; shutdown 0 0 1 0; read 0 0 0 2; \
+     shutdown 0 0 1 0",
     // TCP_INFO of a listener that was shut down, and of a socket that is bound only.
     "seed 1; family 4; links blocking; shutdown 1 7 0 0; get-option 1 7 12 0; socket 0 3 0 0; \
      bind 0 3 0 0; get-option 0 3 12 0",

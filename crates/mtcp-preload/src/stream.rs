@@ -125,11 +125,14 @@ fn receive_into(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usi
     }
 }
 
-/// Waits for data and takes none. As in Linux, what ends the wait is not told: an error, a signal
-/// and a time limit give 0, too, and the error is for the next call.
+/// Waits for data and takes none. As in Linux, what ends the wait is not told: an error, a signal,
+/// a time limit and a shutdown(2) by another thread give 0, too, and the error is for the next
+/// call.
 fn receive_nothing(socket: Handle, rooms: Vectors<'_>, flags: Flags) -> Outcome<usize> {
     let (descriptor, time) = (socket.descriptor, OptionName::ReceiveTimeout);
+    let mut shutdowns = 0;
     let first = attempt(socket, &mut Held::default(), (true, 0), time, |context| {
+        shutdowns = context.shutdowns(descriptor)?;
         receive_some(context, descriptor, rooms, 0, flags)
     });
     let deadline = {
@@ -146,7 +149,8 @@ fn receive_nothing(socket: Handle, rooms: Vectors<'_>, flags: Flags) -> Outcome<
     let waited = wait::until(deadline, Some(socket), &[], interrupted, |world| {
         let context = &mut world.context;
         context.turn()?;
-        let ended = context.readiness(descriptor)?.intersects(ends);
+        let is_shut = context.shutdowns(descriptor)? != shutdowns;
+        let ended = is_shut || context.readiness(descriptor)?.intersects(ends);
         Ok((ended || context.has_come(descriptor)?).then_some(()))
     });
     match waited {

@@ -73,6 +73,15 @@ impl Context {
         self.port.info(id).map_or(true, |info| info.send_queue == 0)
     }
 
+    /// A number that each call of [`Context::shutdown`] changes, whatever comes of it: in the
+    /// kernel it wakes all who wait on the socket.
+    ///
+    /// # Errors
+    /// `EBADF`, `ENOTSOCK`.
+    pub fn shutdowns(&mut self, descriptor: Descriptor) -> io::Result<u8> {
+        Ok(self.socket_of(descriptor)?.shutdowns)
+    }
+
     /// A listener whose receiving side is shut down listens no more, keeps its address, and resets
     /// what waits in its queue; its sending side does not matter.
     pub(super) fn shut_listener(

@@ -23,6 +23,7 @@ impl Context {
             nonblocking: false,
             seen: Readiness::default(),
             ended: Ended::default(),
+            shutdowns: 0,
             error: 0,
             id: None,
             extras: None,
@@ -127,6 +128,7 @@ impl Context {
             nonblocking: false,
             seen: Readiness::default(),
             ended: Ended::default(),
+            shutdowns: 0,
             error: 0,
             id: None,
             extras,
@@ -310,6 +312,7 @@ impl Context {
             std::net::Shutdown::Both => Shutdown::Both,
         };
         let socket = self.socket_of(descriptor)?;
+        socket.shutdowns = socket.shutdowns.wrapping_add(1);
         let id = match (socket.phase, socket.id) {
             (Phase::Connected | Phase::Connecting, Some(id)) => id,
             (Phase::Listening, Some(id)) => return self.shut_listener(descriptor, id, how),

@@ -104,6 +104,8 @@ struct Socket {
     /// What epolls were told, as far as it still holds for sure.
     seen: Readiness,
     ended: Ended,
+    /// How often [`Context::shutdown`] was called, modulo its size.
+    shutdowns: u8,
     /// The errno of a connection that was given up here, until it is told; 0 is none.
     error: i32,
     /// The stack's socket, unless [`Phase::Fresh`].
