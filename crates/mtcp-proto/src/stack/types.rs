@@ -40,6 +40,9 @@ impl Readiness {
     pub const CLOSED: Readiness = Readiness(8);
     /// The connection has failed.
     pub const ERROR: Readiness = Readiness(16);
+    /// The peer has acknowledged the end of sending, or the connection is over: a change of state
+    /// that Linux tells those who wait, though nothing more can be done than before.
+    pub const SEND_FINISHED: Readiness = Readiness(32);
 
     /// Whether all bits of `other` are set.
     pub const fn contains(self, other: Readiness) -> bool {

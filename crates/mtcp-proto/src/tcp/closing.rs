@@ -168,6 +168,9 @@ impl Connection {
         if self.error.is_some() {
             ready = ready.with(Readiness::ERROR);
         }
+        if matches!(self.state, State::FinWait2 | State::TimeWait | State::Closed) {
+            ready = ready.with(Readiness::SEND_FINISHED);
+        }
         ready
     }
 

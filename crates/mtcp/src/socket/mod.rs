@@ -256,6 +256,7 @@ impl Context {
         }
         // A change of state is told to all who wait, as the kernel does, whatever they wait for.
         let state = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
+        let state = state.with(Readiness::SEND_FINISHED);
         let news = if news.intersects(state) {
             Events(u32::MAX)
         } else if news.intersects(Readiness::READABLE) {

@@ -241,3 +241,27 @@ fn an_epoll_in_an_epoll_is_readable_while_one_of_its_own_is_ready() {
     context.close(ours.epoll).expect("open");
     assert_eq!(context.epoll_wait(outer, &mut events, zero).expect("an epoll"), 0);
 }
+
+/// As in the kernel, where the change of state wakes all who wait.
+#[test]
+fn the_acknowledgement_of_an_end_is_an_edge() {
+    let mut ours = Ours::new();
+    let edge = libc::EPOLLET as u32;
+    assert_eq!(ours.control(0, libc::EPOLL_CTL_ADD, libc::EPOLLOUT as u32 | edge), 0);
+    let told = [(0, libc::EPOLLOUT as u32)];
+    assert_eq!(ours.wait(1), told);
+    assert_eq!(ours.wait(1), []);
+    ours.pair.server.shutdown(ours.near[0], Shutdown::Write).expect("a connection");
+    // The peer moves only in its turns.
+    assert_eq!(ours.wait(1), told, "the shutdown");
+    assert_eq!(ours.wait(1), []);
+    let (epoll, mut events) = (ours.epoll, [EpollEvent::default(); SOCKETS]);
+    let count = ours.pair.until(|pair| {
+        let count = pair.server.epoll_wait(epoll, &mut events, Some(Duration::ZERO));
+        Some(count.expect("an epoll")).filter(|count| *count > 0)
+    });
+    assert_eq!(count, 1);
+    assert_eq!((events[0].data, events[0].events), (0, Events::OUT), "the acknowledgement");
+    ours.settle();
+    assert_eq!(ours.wait(1), []);
+}

@@ -35,7 +35,10 @@ fn half_closed_connections_go_on_in_the_other_direction() {
     let (client, server) = network.pair(listener, end(v4(SERVER), 80));
     let now = network.now;
     network.stacks[CLIENT].shutdown(now, client, Shutdown::Send).unwrap();
+    network.events(CLIENT);
     network.run();
+    let finished = Readiness::WRITABLE.with(Readiness::SEND_FINISHED);
+    assert_eq!(network.events(CLIENT), [(client, finished)], "the acknowledgement is told");
     assert_eq!(network.stacks[CLIENT].send(now, client, b"x"), Err(Error::Shutdown));
     assert_eq!(network.receive(SERVER, server), Ok(Vec::new()));
     network.send(SERVER, server, b"late");

@@ -83,8 +83,8 @@ impl Place {
     }
 
     pub(super) fn ready(&self) -> Readiness {
-        let mut ready =
-            Readiness(self.readiness.0 & (Readiness::PEER_CLOSED.0 | Readiness::CLOSED.0));
+        let state = STATE.with(Readiness::SEND_FINISHED).without(Readiness::ERROR);
+        let mut ready = Readiness(self.readiness.0 & state.0);
         let enough = self.data_bytes >= self.low_water.max(1);
         if enough || self.ended || self.receive_ended || !self.connections.is_empty() {
             ready = ready.with(Readiness::READABLE);

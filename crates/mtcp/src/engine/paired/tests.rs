@@ -46,3 +46,16 @@ fn an_end_after_all_data_was_read_is_news() {
     // A program that has read all data waits for both.
     assert_eq!(arrived, Readiness::READABLE.with(Readiness::PEER_CLOSED));
 }
+
+#[test]
+fn the_acknowledgement_of_an_end_is_shown() {
+    let (mut application, mut engine) = application();
+    let socket = SocketId { index: 0, generation: 0 };
+    engine.send(Event::Opened(Ok((socket, None))));
+    let readiness = Readiness::SEND_FINISHED;
+    engine.send(Event::Ready { socket, readiness, established: true });
+    engine.publish();
+    application.turn().unwrap();
+    let (_, shown, _) = application.next_news().expect("the change");
+    assert_eq!(shown, Readiness::WRITABLE.with(Readiness::SEND_FINISHED));
+}
