@@ -64,13 +64,33 @@ impl Model {
                     if op.verb == Verb::EpollDelete {
                         members.remove(member);
                     } else {
-                        members.entry(*member).or_insert(Member { events: 0, fd }).events = op.b;
+                        members
+                            .entry(*member)
+                            .or_insert(Member { events: 0, fd, told: 0 })
+                            .events = op.b;
                     }
                 }
             }
+            Verb::EpollWait => self.absorb_events(plan, answer),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Notes what was told of ends whose sending side was shut.
+    fn absorb_events(&mut self, plan: &Plan, answer: &Answer) {
+        for pair in answer.more.chunks_exact(2) {
+            let file = pair[0] as usize;
+            let is_ended = self
+                .end(file)
+                .is_some_and(|(of, side)| self.connections[of].directions[side].is_ended);
+            if let (true, Some(set)) = (is_ended, plan.files.first())
+                && let Kind::Set(members) = &mut self.files[*set].kind
+                && let Some(member) = members.get_mut(&file)
+            {
+                member.told |= pair[1];
+            }
+        }
     }
 
     /// Notes what has a bearing on what comes after it.

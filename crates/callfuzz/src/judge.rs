@@ -103,9 +103,10 @@ fn told(plan: &Plan, answer: &Answer) -> Vec<(usize, i64)> {
 }
 
 impl Model {
-    /// Whether the file's connection, if it is one, is compared no more.
+    /// Whether the file's connection, if it is one, is compared no more, or the listener's events.
     fn has_diverged(&self, file: usize) -> bool {
-        self.end(file).is_some_and(|(of, _)| self.connections[of].has_diverged)
+        self.raced.contains(&file)
+            || self.end(file).is_some_and(|(of, _)| self.connections[of].has_diverged)
     }
 
     fn is_crowded(&self, file: usize) -> bool {

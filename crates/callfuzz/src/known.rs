@@ -76,8 +76,8 @@ fn is_error_taken(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) 
     waits && wanted.len() == found.len() && wanted.iter().zip(&found).all(is_taken)
 }
 
-/// Whether a call that waited for events differs only in data that a read which waited on the same
-/// end has taken, or is taking.
+/// Whether a call that waited for events differs only in data, or a connection, that a read or an
+/// accept which waited on the same file has taken, or is taking.
 fn is_data_taken(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let waits = matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) && plan.request.threaded;
     let events = |reply: &Reply| match reply {
@@ -94,7 +94,7 @@ fn is_data_taken(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -
             let incoming = &model.connections[connection].directions[1 - side];
             incoming.has_reader || incoming.had_reader
         });
-        differs == 0 || (has_reader && differs & !DATA == 0)
+        differs == 0 || ((has_reader || model.has_accept(*file)) && differs & !DATA == 0)
     };
     waits && wanted != found && wanted.iter().chain(&found).all(is_taken)
 }

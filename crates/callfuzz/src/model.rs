@@ -30,6 +30,8 @@ pub(crate) struct Member {
     pub(crate) events: u32,
     /// The number by which it was added.
     pub(crate) fd: i64,
+    /// What was told of it after its sending side was shut.
+    pub(crate) told: i64,
 }
 
 /// An open file.
@@ -221,6 +223,10 @@ pub(crate) struct Model {
     pub(crate) awaited: Vec<usize>,
     /// Listeners on which a call waits for a connection.
     pub(crate) accepting: Vec<usize>,
+    /// Those on which one did when it was begun to look which calls have returned.
+    pub(crate) had_accepting: Vec<usize>,
+    /// Listeners whose connections were taken in another order: their events are compared no more.
+    pub(crate) raced: Vec<usize>,
 }
 
 impl Model {
@@ -319,6 +325,22 @@ impl Model {
         direction.read < direction.written || (is_stack && direction.written > 0)
     }
 
+    /// Whether a call waits, or waited just now, on the listener for a connection.
+    pub(crate) fn has_accept(&self, file: usize) -> bool {
+        self.accepting.contains(&file) || self.had_accepting.contains(&file)
+    }
+
+    /// Of the listeners among those that a call asked for events, another call took the
+    /// connections.
+    pub(crate) fn note_raced(&mut self, asked: &[usize]) {
+        let members = asked.iter().flat_map(|file| match &self.files[*file].kind {
+            Kind::Set(members) => members.keys().copied().collect(),
+            _ => vec![*file],
+        });
+        let raced: Vec<usize> = members.filter(|file| self.has_accept(*file)).collect();
+        self.raced.extend(raced);
+    }
+
     /// Whether a reset was told to an end of a connection of which one was given away.
     pub(crate) fn is_told_and_given(&self, connection: usize) -> bool {
         let connection = &self.connections[connection];
@@ -362,10 +384,12 @@ impl Model {
         }
     }
 
-    /// Notes which directions have readers while it is looked which calls have returned.
+    /// Notes which directions have readers, and which listeners an accept, while it is looked which
+    /// calls have returned.
     pub(crate) fn note_readers(&mut self, is_looking: bool) {
         let directions = self.connections.iter_mut().flat_map(|of| &mut of.directions);
         directions.for_each(|of| of.had_reader = is_looking && of.has_reader);
+        self.had_accepting = if is_looking { self.accepting.clone() } else { Vec::new() };
     }
 
     /// Whether the connection has full buffers, and an end that waits behind unread bytes: whether

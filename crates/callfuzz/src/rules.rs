@@ -14,7 +14,7 @@ fuzzkit::rules! {
             whichever is woken first takes it, and the other one is not told POLLERR.",
         DataTaken: "Of two calls of one program that wait on a connection, a read may take the \
             data before the other one, which waits for events, has looked: that waits on, as on \
-            the kernel.",
+            the kernel. So may an accept that waits on a listener take the connection.",
         WaitsForPeer: "A call that puts a connection back to TCP waits up to a second for a peer \
             that does not react (docs/preload.md).",
         DivergedState: "After an allowed difference on a connection, its later calls meet another \
@@ -46,6 +46,9 @@ fuzzkit::rules! {
             (docs/mtcp-run.md).",
         StackEpollTwins: "An epoll set has a socket of the stack once, whatever numbers it has \
             (docs/mtcp-run.md).",
+        MergedEdge: "That the peer has acknowledged an own end is an edge of its own, unless it \
+            comes before the edge of the shutdown itself was taken: both are one then, as \
+            epoll(7) says of events that merge.",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
     }

@@ -458,6 +458,9 @@ impl Run<'_> {
             self.watch.note(|| format!("{} {when}{text}", rule.text().0));
             self.outcome.rules.used(rule);
         }
+        if rule == Some(Rule::DataTaken) {
+            self.model.note_raced(&plan.files);
+        }
         if diverges {
             self.diverge(plan);
         }

@@ -21,7 +21,17 @@ pub(crate) fn explain(
     if plan.op.process != tested && is_survivors(model, plan, actual) {
         return Some(Rule::StackSurvivor);
     }
-    let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return None };
+    if is_merged(model, plan, expected, actual) {
+        return Some(Rule::MergedEdge);
+    }
+    let waits = matches!(plan.op.verb, Verb::Poll | Verb::EpollWait);
+    let none = Answer::default();
+    let (wanted, found) = match (expected, actual) {
+        (Reply::Done(wanted), Reply::Done(found)) => (wanted, found),
+        // A call that waits for events has none.
+        (Reply::Pending(_), Reply::Done(found)) if waits && found.result > 0 => (&none, found),
+        _ => return None,
+    };
     if plan.op.process == tested && is_twin(model, plan, wanted, found) {
         return Some(Rule::StackEpollTwins);
     }
@@ -29,6 +39,33 @@ pub(crate) fn explain(
         return is_other_number(plan, wanted, found).then_some(Rule::StackDescriptors);
     }
     is_without_stack(model, plan, wanted, found).then_some(Rule::StackEnded)
+}
+
+/// Whether only edges are missing that an end whose sending side was shut has told before with the
+/// same events, and nothing has come since that could be read.
+fn is_merged(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
+    let (Verb::EpollWait, Reply::Done(wanted)) = (plan.op.verb, expected) else { return false };
+    let found = match actual {
+        Reply::Pending(_) => Vec::new(),
+        Reply::Done(found) => model.events(plan, found),
+    };
+    let wanted = model.events(plan, wanted);
+    let set = plan.files.first().map(|set| &model.files[*set].kind);
+    let Some(Kind::Set(members)) = set else { return false };
+    let was_told = |(file, events): &(usize, i64)| {
+        let has_told = members.get(file).is_some_and(|member| {
+            member.events & (libc::EPOLLET as u32) != 0 && events & !member.told == 0
+        });
+        has_told
+            && model.end(*file).is_some_and(|(connection, side)| {
+                let [incoming, outgoing] =
+                    [1 - side, side].map(|of| &model.connections[connection].directions[of]);
+                let is_read = incoming.read == incoming.written && !incoming.has_writer;
+                outgoing.is_ended && is_read
+            })
+    };
+    found.iter().all(|one| wanted.contains(one))
+        && wanted.iter().all(|one| found.contains(one) || was_told(one))
 }
 
 /// Whether a peer of a killed process has accepted a connection that the script has not made.
