@@ -68,12 +68,9 @@ impl Run<'_> {
 
     fn interrupt(&mut self, plan: &Plan) -> Checked<Option<Reply>> {
         let process = plan.op.process;
-        let mut waiting = self.waiting.iter();
-        let oldest = waiting.find(|(_, waiting)| waiting.plan.op.process == process);
-        let Some((id, _)) = oldest.filter(|(_, of)| of.plan.op.verb != Verb::Execute) else {
-            return Ok(None);
-        };
-        let request = Request::new(Call::Interrupt, &[*id as i64]);
+        let is_call = |id: &usize| self.waiting[id].plan.op.verb != Verb::Execute;
+        let Some(id) = self.oldest(process).filter(is_call) else { return Ok(None) };
+        let request = Request::new(Call::Interrupt, &[id as i64]);
         self.pair.ask(process, &request).map(Some)
     }
 

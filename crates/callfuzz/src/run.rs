@@ -537,6 +537,23 @@ impl Run<'_> {
         op.map_or("the end", |op| op.verb.text()).to_string()
     }
 
+    /// The oldest call of a process that waits; the one that was the oldest in the reference.
+    pub(crate) fn oldest(&self, process: usize) -> Option<usize> {
+        let expected = self.expected.filter(|_| !self.has_diverged);
+        let Some(expected) = expected else {
+            let mut waiting = self.waiting.iter();
+            return waiting.find(|(_, at)| at.plan.op.process == process).map(|(id, _)| *id);
+        };
+        let now = self.outcome.steps.len() - 1;
+        let ops = beginning(self.script).into_iter().chain(self.script.ops.iter().copied());
+        let mut calls = ops.zip(&expected.steps).take(now).enumerate();
+        let waits = |id: usize, step: &Step| {
+            matches!(step.reply, Some(Reply::Pending(_))) && !self.had_returned(id, now)
+        };
+        let oldest = calls.find(|(id, (op, step))| op.process == process && waits(*id, step));
+        oldest.map(|(id, _)| id).filter(|id| self.waiting.contains_key(id))
+    }
+
     /// Waits for a call that returned at this step in the reference.
     fn collect_wanted(&mut self, plan: &Plan, id: usize) -> Checked<Reply> {
         let process = plan.op.process;
