@@ -1,10 +1,11 @@
 //! Compares what one script left over both drivers, request by request.
 
 use crate::link::SOCKET_BUFFER_BYTES;
+use crate::options::is_reset_at_close;
 use crate::road::Way;
 use crate::rules::Rule;
 use crate::run::{Call, Outcome, Request};
-use crate::script::{LinkKind, Script, Verb};
+use crate::script::{LinkKind, Op, Script, Verb};
 use crate::semantics::What;
 use fuzzkit::{Failure, RuleCounts};
 use std::collections::HashMap;
@@ -189,6 +190,13 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::PartialWrite);
                 Ok(())
             }
+            // What the peer had not read when it was closed depends on what had come by then.
+            (Ok(0), Err(libc::ECONNRESET)) | (Err(libc::ECONNRESET), Ok(0))
+                if what.reads() && self.closes_amid_output(member) =>
+            {
+                self.diverge(member, Rule::UnreadReset);
+                Ok(())
+            }
             // While it waited for a buffer, the peer closed, which comes before the data.
             (Err(libc::ECONNRESET), Ok(_)) if what.reads() && self.holds() => {
                 self.diverge(member, Rule::BuffersHeld);
@@ -206,7 +214,6 @@ impl Comparison<'_> {
     /// What may differ over the user-level stack only.
     fn of_stack(&mut self, member: usize, failure: Failure) -> Result<(), Failure> {
         let rule = match () {
-            () if self.is_corked(member) => Rule::MoreSentAtOnce,
             () if self.shut_early[member / 2] => Rule::ShutBeforeConnect,
             () => return Err(failure),
         };
@@ -236,14 +243,21 @@ impl Comparison<'_> {
         self.ways[0].road.is_for_stack && self.kind(member).is_inet_stream()
     }
 
-    /// Whether something was announced to be followed by more, and the peer is gone.
-    fn is_corked(&self, member: usize) -> bool {
-        let was = |verbs: &[Verb]| {
-            let mut ops = self.script.ops.iter();
-            ops.any(|op| op.member / 2 == member / 2 && verbs.contains(&op.verb))
-        };
-        let gone = [Verb::PeerClose, Verb::PeerReset];
-        self.is_of_stack(member) && was(&[Verb::WriteMore]) && was(&gone)
+    /// Whether an operation of the member's link is like this.
+    fn has(&self, member: usize, is_like: impl Fn(&Op) -> bool) -> bool {
+        self.script.ops.iter().any(|op| op.member / 2 == member / 2 && is_like(op))
+    }
+
+    /// Whether more was written than buffers hold, and then the peer was closed.
+    fn closes_amid_output(&self, member: usize) -> bool {
+        self.is_of_stack(member)
+            && self.crowded[member / 2]
+            && self.has(member, |op| op.verb == Verb::PeerClose)
+    }
+
+    /// Whether more was written than buffers hold, and the close behind it resets the connection.
+    fn resets_amid_output(&self, member: usize) -> bool {
+        self.is_of_stack(member) && self.crowded[member / 2] && self.has(member, is_reset_at_close)
     }
 
     fn names(&self) -> [&'static str; 2] {
@@ -345,6 +359,11 @@ impl Comparison<'_> {
                 }
                 if self.closed_unread[member / 2] && self.crowded[member / 2] {
                     self.rules.used(Rule::DiscardedInput);
+                    return Ok(());
+                }
+                let is_reset = |end| matches!(end, Ok(0) | Err(libc::ECONNRESET));
+                if is_reset(one) && is_reset(other) && self.resets_amid_output(member) {
+                    self.rules.used(Rule::ResetBehindEnd);
                     return Ok(());
                 }
                 let kind = self.kind(member).text();

@@ -37,7 +37,7 @@ impl Run<'_> {
                 // Of connections that end with a reset nothing would be known.
                 return Call::Skipped;
             }
-            link.state.is_aborted |= name == libc::SO_LINGER && op.b % 3 == 1;
+            link.state.is_aborted |= is_reset_at_close(&op);
             let value = value_of(name, op.b);
             return called(self.channel.set_socket_option(handle, level, name, &value).err());
         }
@@ -67,6 +67,12 @@ impl Run<'_> {
             Err(error) => called(Some(error)),
         }
     }
+}
+
+/// Whether the operation makes a close reset the connection.
+pub(crate) fn is_reset_at_close(op: &Op) -> bool {
+    let is_linger = OPTIONS[op.a as usize % SETTABLE].1 == libc::SO_LINGER;
+    op.verb == Verb::SetOption && is_linger && op.b % 3 == 1
 }
 
 /// A value of an option by its number.

@@ -53,9 +53,9 @@ fuzzkit::rules! {
         ShutBeforeConnect: "A shutdown of a socket that is not connected fails with ENOTCONN, and \
             the kernel keeps it for the connection that follows, which cannot send (or ends what \
             it receives) without a word to the peer; the user-level stack forgets it.",
-        MoreSentAtOnce: "The user-level stack sends what is announced to be followed \
-            (write_more) at once, where the kernel waits for a full segment: a peer that is gone \
-            refuses it, and the connection ends, earlier.",
+        ResetBehindEnd: "A close with SO_LINGER 0 resets the connection: whether the end that was \
+            sent before has arrived then depends on the room that the peer had for what came \
+            before it.",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
     }

@@ -95,6 +95,16 @@ const MENDED: &[&str] = &[
     // An error that SO_ERROR told is not told to a read.
     "seed 144893340452331; settings 2 2 512 2 16384 12 16 0; links tcp; write 0 490 0; \
      peer-close 0 0 0; get-option 0 4 1; read 0 228 0",
+    // A connect that was refused succeeded once SO_ERROR had told why.
+    "seed 150505939313957; settings 4 16 1024 2 16384 12 12 0; links outgoing; \
+     connect-to 0 1 0; read 0 13243 0; get-option 0 1 1; write 0 136 1; get-option 0 4 0; \
+     write 0 8 0",
+    // What is announced to be followed by more was sent at once, and a peer that was gone reset.
+    "seed 27777548848260; settings 8 4 256 4 2048 64 16 1; links tcp; peer-close 0 0 0; \
+     peek 0 139 0; write-more 0 10 0; get-option 0 5 0",
+    // It was held back after the peer's end had come.
+    "seed 1; settings 8 4 256 4 2048 64 16 1; links tcp; write-more 0 47 1; peer-close 0 0 0; \
+     write-vectored 0 24 2",
 ];
 
 #[test]

@@ -33,8 +33,7 @@ impl Connection {
         if !expected {
             return false;
         }
-        self.alive.heard(context.now);
-        self.follow_clock(header, context);
+        self.take_sign_of_life(header, context);
         self.take_acknowledgement(header, data.len(), context);
         if !data.is_empty() {
             context.counters.data_segments_received += 1;
@@ -56,6 +55,13 @@ impl Connection {
             State::SynSent => self.input_syn_sent(header, data, context),
             _ => self.input_with_peer(header, ecn, data, context),
         }
+    }
+
+    fn take_sign_of_life(&mut self, header: &TcpHeader, context: &Context<'_>) {
+        self.alive.heard(context.now);
+        self.follow_clock(header, context);
+        // As in Linux, whose MSG_MORE holds data back until the peer says anything.
+        self.held = false;
     }
 
     fn input_with_peer(
@@ -111,8 +117,7 @@ impl Connection {
         }
         // Only now: whoever has guessed a number of the window must not set our clock for the
         // peer's, as all that the peer sends would be too old from then on.
-        self.alive.heard(context.now);
-        self.follow_clock(header, context);
+        self.take_sign_of_life(header, context);
         if !opening {
             self.take_acknowledgement(header, data.len() + usize::from(fin), context);
         }

@@ -132,7 +132,8 @@ impl<P: Port> Road<P> {
         readiness: Readiness,
     ) -> bool {
         // What was reset after it stood has data, and its error, for those who receive.
-        let failed = readiness.intersects(Readiness::ERROR) && !self.port.was_established(socket);
+        let over = Readiness::ERROR.with(Readiness::CLOSED);
+        let failed = readiness.intersects(over) && !self.port.was_established(socket);
         let stands = Readiness::WRITABLE.with(Readiness::PEER_CLOSED).with(Readiness::CLOSED);
         if !failed && !readiness.intersects(stands) {
             return false;
@@ -142,7 +143,8 @@ impl<P: Port> Road<P> {
         if failed {
             // The kernel's socket is still there, for another attempt.
             entry.phase = Phase::Fresh;
-            let error = self.port.take_error(socket).unwrap_or(Error::Refused);
+            // As in the kernel, if SO_ERROR told why.
+            let error = self.port.take_error(socket).unwrap_or(Error::Aborted);
             self.port.close(socket);
             self.end(task.tag, -errno(error));
             return false;

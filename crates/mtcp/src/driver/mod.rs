@@ -43,8 +43,6 @@
 //!   stack needs a channel that listens. Nothing is stolen from other channels or inherited.
 //! - **Channels.** A channel takes an engine and gives it back when it ends; one more than there
 //!   are engines cannot be made.
-//! - **Writes that are followed by others** (`write_more`) are sent at once, as others are: a peer
-//!   that is gone refuses them, and so ends the connection, earlier.
 //! - **A shutdown before the connect** fails with `ENOTCONN` and is forgotten. The kernel keeps it:
 //!   the connection that follows cannot send, or finds the end of what it receives at once, without
 //!   a word to the peer.
@@ -59,7 +57,8 @@
 //!
 //! Nothing else is known to differ: `channelfuzz --driver mtcp` compares random operations on
 //! connections and listeners of the stack with the kernel's. Its rules for the stack alone are
-//! `NoDescriptor`, `MoreSentAtOnce` and `ShutBeforeConnect`, for the points above.
+//! `NoDescriptor` and `ShutBeforeConnect`, for the points above, and `ResetBehindEnd`, which is a
+//! matter of time.
 //!
 //! Nothing is sent to the device for a request: each `dispatch` and `flush` ends with one batch.
 

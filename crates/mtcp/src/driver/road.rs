@@ -9,8 +9,8 @@ use super::sleep::Doorbell;
 use crate::engine::Port;
 use megapipe::Kind;
 use megapipe::road::{
-    Below, Discarded, Driver, Endpoint, Full, InstalledSocket, NO_OFFSET, Object, Operation,
-    Outcome, Pools, Unattached, Wake,
+    Below, Discarded, Driver, Endpoint, Full, InstalledSocket, Object, Operation, Outcome, Pools,
+    Unattached, Wake,
 };
 use megapipe::{Counters, Socket};
 use mtcp_proto::{Options, Readiness, SocketId};
@@ -293,6 +293,7 @@ impl<P: Port> Road<P> {
             }
             // A vectored write to a socket comes as a message, for its flags.
             Operation::Write { .. }
+            | Operation::WriteMore { .. }
             | Operation::WriteVectored { .. }
             | Operation::SendTo { .. } => {
                 if entry.outbound.is_some() {
@@ -300,11 +301,6 @@ impl<P: Port> Road<P> {
                 }
                 entry.outbound = Some(Task::new(tag, operation));
                 self.try_outbound(number);
-            }
-            Operation::WriteMore { address, bytes } => {
-                // What follows is soon enough for the stack to send both at once.
-                let write = Operation::Write { address, bytes, offset: NO_OFFSET };
-                self.begin_on_stack(number, socket, tag, write);
             }
             Operation::Poll { events, repeat } => {
                 if entry.poll.is_some() {

@@ -5,7 +5,7 @@ use super::road::Road;
 use crate::engine::Port;
 use crate::socket::errors::errno;
 use megapipe::road::{Operation, Outcome, Output};
-use mtcp_proto::{Error, Readiness, Shutdown, SocketId};
+use mtcp_proto::{Error, Manner, Readiness, Shutdown, SocketId};
 
 /// Buffers that one connection fills in a row before others have their turn.
 const BURST: usize = 16;
@@ -193,7 +193,13 @@ impl<P: Port> Road<P> {
             Operation::Write { address, bytes, .. } => {
                 // SAFETY: the memory of an operation is valid and unchanged until its last outcome.
                 let data = unsafe { data(address, bytes as usize) };
-                self.send(socket, data, &mut task.done)
+                self.send(socket, data, Manner::default(), &mut task.done)
+            }
+            Operation::WriteMore { address, bytes } => {
+                // SAFETY: as above.
+                let data = unsafe { data(address, bytes as usize) };
+                let manner = Manner { more: true, ..Manner::default() };
+                self.send(socket, data, manner, &mut task.done)
             }
             Operation::WriteVectored { vector, count, .. } => {
                 // SAFETY: as above.
@@ -222,9 +228,15 @@ impl<P: Port> Road<P> {
     }
 
     /// Sends from `done` on, which moves with it, until everything is with the stack.
-    fn send(&mut self, socket: SocketId, data: &[u8], done: &mut usize) -> Result<(), Error> {
+    fn send(
+        &mut self,
+        socket: SocketId,
+        data: &[u8],
+        manner: Manner,
+        done: &mut usize,
+    ) -> Result<(), Error> {
         loop {
-            *done += self.port.send(socket, &data[*done..])?;
+            *done += self.port.send_as(socket, &data[*done..], manner)?;
             if *done >= data.len() {
                 return Ok(());
             }
@@ -244,7 +256,7 @@ impl<P: Port> Road<P> {
                 // SAFETY: as in `try_outbound`.
                 let data = unsafe { data(piece.iov_base.cast(), piece.iov_len) };
                 let mut within = skip;
-                let sent = self.send(socket, data, &mut within);
+                let sent = self.send(socket, data, Manner::default(), &mut within);
                 *done = before + within;
                 sent?;
             }

@@ -250,7 +250,14 @@ fn tcp_info(info: &TcpInfo) -> [u8; 136] {
     let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     put(8, microseconds(connection.retransmission_timeout));
     put(16, segment);
-    put(24, connection.send_queue.div_ceil(segment));
+    // Of a listener, the connections that wait to be accepted.
+    put(
+        24,
+        match connection.remote {
+            Some(_) => connection.send_queue.div_ceil(segment),
+            None => connection.receive_queue,
+        },
+    );
     put(68, microseconds(connection.round_trip.unwrap_or_default()));
     put(76, connection.slow_start_threshold.div_ceil(segment));
     put(80, connection.congestion_window.div_ceil(segment));

@@ -61,8 +61,19 @@ fn the_urgent_byte_is_found_in_the_stream() {
     assert_eq!(peer.end.connection.taken_bytes(), 13);
 }
 
+/// Lets time pass until something is sent.
+fn pass_until_put(peer: &mut ByHand) -> Duration {
+    let mut waited = Duration::ZERO;
+    while peer.end.put().is_empty() {
+        waited += Duration::from_millis(10);
+        assert!(waited < Duration::from_secs(2), "it waits for ever");
+        peer.end.pass(Duration::from_millis(10));
+    }
+    waited
+}
+
 #[test]
-fn what_waits_for_more_goes_with_it_or_after_a_while() {
+fn what_waits_for_more_goes_with_it_with_an_answer_or_after_a_while() {
     for cork in [false, true] {
         let options = Options { no_delay: true, cork, ..Options::default() };
         let mut peer = ByHand::new(Config { options, ..Config::default() });
@@ -73,14 +84,21 @@ fn what_waits_for_more_goes_with_it_or_after_a_while() {
         let sent = peer.end.put();
         assert_eq!((sent.len(), sent[0].data.len()), (1, 1448), "what is full goes");
         peer.expected += 1448;
-        peer.acknowledge();
+        send(&mut peer.end, b"tail", manner);
         assert!(peer.end.put().is_empty());
-        let mut waited = Duration::ZERO;
-        while peer.end.put().is_empty() {
-            waited += Duration::from_millis(10);
-            assert!(waited < Duration::from_secs(2), "it waits for ever");
-            peer.end.pass(Duration::from_millis(10));
+        let answered = peer.acknowledge();
+        if cork {
+            assert!(answered.is_empty());
+            let waited = pass_until_put(&mut peer);
+            assert!(waited >= Duration::from_millis(100), "{waited:?}");
+        } else {
+            assert_eq!(answered.len(), 1, "the peer has said something");
+            assert_eq!(answered[0].data.len(), 8);
         }
+        peer.expected += 8;
+        peer.acknowledge();
+        send(&mut peer.end, b"lone", manner);
+        let waited = pass_until_put(&mut peer);
         assert!(waited >= Duration::from_millis(100), "{waited:?}");
         peer.expected += 4;
         peer.acknowledge();
