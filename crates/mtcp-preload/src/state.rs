@@ -52,7 +52,7 @@ pub(crate) struct World {
     pub(crate) descriptors: Vec<c_int>,
     /// Sockets of the kernel whose duplicates keep the numbers of accepted connections.
     placeholders: [c_int; 2],
-    /// Their options: those of a socket of the kernel that nobody has set any of.
+    /// Their options, which are those of every new socket of the kernel.
     default_options: [Options; 2],
     /// Descriptors of the stack, which the application must not close.
     internal: Vec<c_int>,
@@ -353,7 +353,7 @@ impl World {
         self.context.begin_to_linger(handle.descriptor).ok().flatten()
     }
 
-    /// The options of a socket of the kernel that nobody has set any of, and who takes them.
+    /// The options of a new socket of the kernel, and the context that takes them over.
     pub(crate) fn default_options(&mut self, family: Family) -> (&Options, &mut Context) {
         (&self.default_options[place(family)], &mut self.context)
     }

@@ -143,6 +143,9 @@ fn own_shutdowns_are_told_and_lose_nothing() {
         });
         pair.server.write(near, b"nobody takes it").expect("to send");
         await_events(&mut pair, far, Events::ERROR);
+        pair.until(|pair| {
+            pair.server.readiness(near).expect("open").contains(Events::HANG_UP).then_some(())
+        });
         let reset = pair.retry(|pair| pair.server.read(near, &mut room));
         assert_eq!((reset.expect("the end came first")), 0);
         assert_eq!(errno(pair.server.write(near, b"x")), libc::EPIPE);

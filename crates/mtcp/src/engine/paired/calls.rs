@@ -230,7 +230,13 @@ impl Port for Application {
         let unread = self.place(socket).is_some_and(|place| place.data_bytes > 0);
         // Data that nobody reads is said to be lost by a reset (RFC 2525, section 2.17).
         let command = if unread { Command::Abort { socket } } else { Command::Close { socket } };
+        let known = self.place(socket).and_then(|place| place.known.as_deref());
+        let resets = unread || known.is_some_and(|known| known.options.linger_reset);
         self.give_up(socket, command);
+        if resets {
+            // The other end may be in this process, and the kernel's would know at once.
+            self.commands.publish();
+        }
     }
 
     fn abort(&mut self, socket: SocketId) {
