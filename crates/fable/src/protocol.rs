@@ -16,13 +16,14 @@
 //! | revision | added |
 //! | --- | --- |
 //! | 1 | |
-//! | 2 | `Orders` both ways; `sequence` in `Move`; the peer's pidfd with `Connected`, `Incoming` |
+//! | 2 | `Orders` both ways; `sequence` and `epoch` in `Move`; the peer's pidfd with `Connected`, `Incoming` |
 //!
 //! The control link between two ends does the same without a greeting. When the first path stands,
 //! a follower of revision 2 sends a `request` for the transport `revision-2`. A leader of revision
 //! 1 declines that as a transport that does not exist, which ends the matter; one of revision 2
 //! answers with `revision`. From then on both send `orders` whenever theirs have changed, and a
-//! `request` carries the number of the operator's order that it knows.
+//! `request` carries the number of the operator's order that it knows, and whether it is the
+//! application that wants to move.
 
 use std::net::SocketAddr;
 
@@ -343,6 +344,10 @@ pub enum ToProcess {
         /// does not move. Since revision 2.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sequence: Option<u64>,
+        /// Set if the daemon chose by itself: the epoch that it knew. A flow that has moved since
+        /// stays where it is, and the `Moved` of that move is the answer. Since revision 2.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        epoch: Option<u32>,
     },
     /// What is ordered about a flow has changed by the daemon's word; comes before the `Move` that
     /// follows from it. Since revision 2.
@@ -513,7 +518,10 @@ mod tests {
         assert!(matches!(welcome, ToProcess::Welcome { version: VERSION, revision: 1, .. }));
         let order = r#"{"say":"move","flow":7,"transport":"unix","reason":"so"}"#;
         let order = serde_json::from_str(order).unwrap();
-        assert!(matches!(order, ToProcess::Move { flow: FlowId(7), sequence: None, .. }));
+        assert!(matches!(
+            order,
+            ToProcess::Move { flow: FlowId(7), sequence: None, epoch: None, .. }
+        ));
     }
 
     /// What is said to a side of the first revision has nothing that it would stumble over: fields
@@ -521,7 +529,8 @@ mod tests {
     #[test]
     fn the_first_revision_understands_what_is_said_to_it() {
         let (transport, reason) = ("unix".to_owned(), "so".to_owned());
-        let order = ToProcess::Move { flow: FlowId(7), transport, reason, sequence: None };
+        let order =
+            ToProcess::Move { flow: FlowId(7), transport, reason, sequence: None, epoch: None };
         assert_eq!(
             serde_json::to_string(&order).unwrap(),
             r#"{"say":"move","flow":7,"transport":"unix","reason":"so"}"#

@@ -44,6 +44,9 @@ pub(crate) struct Pending {
     pub(crate) kind: Kind,
     /// When, in nanoseconds of the daemon's clock.
     pub(crate) since_ns: u64,
+    /// The epoch at which the daemon chose by itself: ends that have moved since do not carry it
+    /// out.
+    pub(crate) chosen_at: Option<u32>,
     /// The operator who waits for the outcome, and the question's number.
     pub(crate) operator: Option<(ClientId, u64)>,
     /// What was ordered before, to go back to if an operator's order fails.
@@ -145,6 +148,17 @@ impl Flow {
             || verdict.urgency == Urgency::Must
             || (wanted(self.pinned()) && own(&self.orders.operator))
             || (wanted(self.insisted()) && own(&self.orders.application))
+    }
+
+    /// The ends stand at this epoch: what was chosen before it they do not carry out any more,
+    /// unless they do not know of that rule.
+    pub(crate) fn outdated(&mut self, epoch: u32, know_rule: bool) {
+        let is_before = |pending: &mut Pending| pending.chosen_at.is_some_and(|at| at < epoch);
+        let Some(Pending { kind, .. }) = self.pending.take_if(is_before) else { return };
+        self.became(kind, Outcome::Failed("the flow has moved meanwhile".to_owned()));
+        if !know_rule && !self.overtaken.contains(&kind) {
+            self.overtaken.push(kind);
+        }
     }
 
     /// Whether this client holds an end.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::link::{Descriptors, Link, Received};
 use super::mailbox::{Mail, Mailbox, Permit};
 use super::message::Message;
-use super::moves::{Action, Moves, PEER_GONE, Rules};
+use super::moves::{Action, Basis, Moves, PEER_GONE, Rules};
 use super::remote::{self, Reached};
 use crate::agent::{Agent, Place};
 use crate::error::Error;
@@ -120,10 +120,9 @@ impl Driver {
         })
     }
 
-    /// Moves, as the daemon wants it, unless a later operator's order is known than the one with
-    /// this number.
-    pub(crate) fn want(&mut self, kind: Kind, reason: &str, sequence: Option<u64>) {
-        self.ask(kind, |moves| moves.want_in_sequence(kind, reason, sequence));
+    /// Moves, as the daemon wants it, unless it would not if it knew what this end knows.
+    pub(crate) fn want(&mut self, kind: Kind, reason: &str, basis: Basis) {
+        self.ask(kind, |moves| moves.want(kind, reason, basis));
     }
 
     /// Moves, as the application wants it.

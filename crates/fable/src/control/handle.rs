@@ -2,6 +2,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, Weak};
 
 use super::driver::{Driver, Shared, lock};
+use super::moves::Basis;
 use crate::agent::Agent;
 use crate::error::{Error, Result};
 use crate::flow::Description;
@@ -40,10 +41,10 @@ impl FlowHandle {
         self.run(move |driver| driver.want_as_application(kind, &reason))
     }
 
-    /// The daemon's order to move, with the number of the operator's order that it knows.
-    pub(crate) fn order_move(&self, kind: Kind, reason: &str, sequence: Option<u64>) -> Result<()> {
+    /// The daemon's order to move, with what it knows of the flow.
+    pub(crate) fn order_move(&self, kind: Kind, reason: &str, basis: Basis) -> Result<()> {
         let reason = reason.to_owned();
-        self.run(move |driver| driver.want(kind, &reason, sequence))
+        self.run(move |driver| driver.want(kind, &reason, basis))
     }
 
     /// The daemon says what is ordered.

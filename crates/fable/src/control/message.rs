@@ -34,12 +34,15 @@ pub(crate) enum Message {
     /// From the leader: the offer does not hold any more.
     Withdraw { epoch: u32 },
     /// From the follower: it would like to move. With a sequence number, unless the leader knows of
-    /// a later order of an operator's.
+    /// a later order of an operator's. The leader notes the wish of an application with the orders
+    /// when the path stands. Both since revision 2.
     Request {
         transport: String,
         reason: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sequence: Option<u64>,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_application: bool,
     },
     /// From the leader: that does not come about. Also if the first path does not.
     Decline { transport: String, reason: String },

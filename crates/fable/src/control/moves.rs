@@ -4,12 +4,14 @@
 //! message is under way, the same ones. The leader offers one path at a time, with epochs that only
 //! grow; an offer that fails leaves a gap.
 //! Law: the leader says that a path stands before it gives the path to its own flow.
+//! Law: what an application wants is noted on both ends before the path stands there.
 //! Law: once an end knows that a side demands encryption, no path in the clear stands by its word.
 
 use super::message::{Message, REVISION_PROBE, bounded};
 use crate::kind::{Form, Kind};
 use crate::orders::Orders;
 use crate::protocol::{REVISION, Role, Trust};
+pub(crate) use ordered::Basis;
 
 /// The most requests of a follower that wait for an answer.
 const ASKED_MAX: usize = 8;
@@ -77,6 +79,8 @@ struct Wish {
     kind: Kind,
     reason: String,
     from_peer: bool,
+    by_application: bool,
+    basis: Basis,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,15 +124,16 @@ pub(crate) struct Moves {
     state: State,
     /// The last epoch that was offered.
     offered: u32,
-    /// What stands.
+    /// What stands, and since which epoch.
     current: Option<Kind>,
+    epoch: u32,
     /// Leader: what comes next.
     next: Option<Wish>,
     /// Follower: what it has asked for.
     asked: Vec<Kind>,
     /// What is ordered, as far as this end knows.
     orders: Orders,
-    /// Where the application wants to go by itself.
+    /// Follower: where its application wants to go by itself.
     application_wish: Option<Kind>,
     /// What the peer understands.
     peer_revision: u32,
@@ -143,6 +148,7 @@ impl Moves {
             state: State::Idle,
             offered: 0,
             current: None,
+            epoch: 0,
             next: None,
             asked: Vec::new(),
             orders: Orders::default(),
@@ -162,29 +168,37 @@ impl Moves {
         self.state != State::Idle
     }
 
-    /// Somebody on this side wants to move.
-    pub(crate) fn want(&mut self, kind: Kind, reason: &str) {
-        self.want_in_sequence(kind, reason, None);
+    /// The daemon wants to move, unless it would not if it knew what this end knows.
+    pub(crate) fn want(&mut self, kind: Kind, reason: &str, basis: Basis) {
+        if self.has_moved_since(basis) || basis.epoch.is_some() && self.application_is_next() {
+            return;
+        }
+        self.ask(kind, reason, basis, false);
     }
 
-    /// The same, unless a later operator's order is known than the one with this number.
-    pub(crate) fn want_in_sequence(&mut self, kind: Kind, reason: &str, sequence: Option<u64>) {
-        if let Err(why) = self.check(kind).and_then(|()| self.check_sequence(sequence)) {
+    fn ask(&mut self, kind: Kind, reason: &str, basis: Basis, by_application: bool) {
+        if let Err(why) = self.check(kind).and_then(|()| self.check_sequence(basis.sequence)) {
             self.fail(kind, why);
             return;
         }
         let reason = bounded(reason);
         match self.role {
-            Role::Leader => self.plan(Wish { kind, reason, from_peer: false }),
+            Role::Leader => {
+                self.plan(Wish { kind, reason, from_peer: false, by_application, basis });
+            }
             Role::Follower if self.asked.len() >= ASKED_MAX => {
                 let reason = "too many requests wait for the peer".to_owned();
                 self.fail(kind, reason);
             }
             Role::Follower => {
                 self.asked.push(kind);
-                // An older leader does not know that field.
-                let sequence = sequence.filter(|_| self.peer_revision >= 2);
-                self.say(Message::Request { transport: kind.to_string(), reason, sequence });
+                self.application_wish = by_application.then_some(kind).or(self.application_wish);
+                // An older leader does not know these fields.
+                let is_told = self.peer_revision >= 2;
+                let (sequence, by_application) =
+                    (basis.sequence.filter(|_| is_told), by_application && is_told);
+                let transport = kind.to_string();
+                self.say(Message::Request { transport, reason, sequence, by_application });
             }
         }
     }
@@ -284,8 +298,8 @@ impl Moves {
             }
             (Role::Follower, Message::Use { epoch }) => self.stand(epoch),
             (Role::Follower, Message::Withdraw { epoch }) => self.withdrawn(epoch),
-            (Role::Leader, Message::Request { transport, reason, sequence }) => {
-                self.requested(&transport, &reason, sequence);
+            (Role::Leader, Message::Request { transport, reason, sequence, by_application }) => {
+                self.requested(&transport, &reason, sequence, by_application);
                 Ok(())
             }
             (Role::Follower, Message::Revision { revision }) => {
@@ -369,11 +383,15 @@ impl Moves {
                     return self.give_up(wish, &why);
                 }
                 let kind = wish.kind;
+                if wish.by_application {
+                    let side = if wish.from_peer { Role::Follower } else { Role::Leader };
+                    self.note_insistence(side, kind);
+                }
                 // The word first: the flow writes on the path at once, and if this process died
                 // before it has spoken, the peer would take what is in the path for nothing.
                 self.say(Message::Use { epoch });
                 self.act(Action::Install { epoch, kind, reason: wish.reason });
-                self.stands(kind);
+                self.stands(epoch, kind);
                 self.go_on();
             }
             other => self.state = other,
@@ -384,8 +402,9 @@ impl Moves {
         match self.take_state() {
             State::Accepted { epoch: accepted, kind, reason } if accepted == epoch => {
                 self.no_longer_asked(kind);
+                self.note_own_wish(kind);
                 self.act(Action::Install { epoch, kind, reason });
-                self.stands(kind);
+                self.stands(epoch, kind);
                 Ok(())
             }
             _ => Err(Violation("an order to use what was not accepted")),
@@ -410,7 +429,13 @@ impl Moves {
         }
     }
 
-    fn requested(&mut self, transport: &str, reason: &str, sequence: Option<u64>) {
+    fn requested(
+        &mut self,
+        transport: &str,
+        reason: &str,
+        sequence: Option<u64>,
+        by_application: bool,
+    ) {
         let revision = transport.strip_prefix(REVISION_PROBE).and_then(|text| text.parse().ok());
         if let Some(revision) = revision {
             self.say(Message::Revision { revision: REVISION });
@@ -422,7 +447,10 @@ impl Moves {
             return;
         };
         match self.check(kind).and_then(|()| self.check_sequence(sequence)) {
-            Ok(()) => self.plan(Wish { kind, reason: bounded(reason), from_peer: true }),
+            Ok(()) => {
+                let (reason, basis) = (bounded(reason), Basis { sequence, epoch: None });
+                self.plan(Wish { kind, reason, from_peer: true, by_application, basis });
+            }
             Err(why) => {
                 self.say(Message::Decline { transport: kind.to_string(), reason: why });
             }
@@ -452,7 +480,9 @@ impl Moves {
     }
 
     fn go_on(&mut self) {
-        let Some(wish) = self.next.take() else { return };
+        let Some(wish) = self.next.take().filter(|wish| !self.has_moved_since(wish.basis)) else {
+            return;
+        };
         if self.current == Some(wish.kind) {
             self.disappoint(wish, "the flow is there already");
             return;

@@ -11,6 +11,19 @@ fn rules() -> Rules {
     Rules { local: true, protected: false, own_trust: trusted, peer_trust: trusted }
 }
 
+/// A daemon that wants to move whatever there is.
+const ANY: Basis = Basis { sequence: None, epoch: None };
+
+/// What a leader of the first revision understands.
+fn plain_request(transport: &str, reason: &str) -> Message {
+    Message::Request {
+        transport: transport.to_owned(),
+        reason: reason.to_owned(),
+        sequence: None,
+        by_application: false,
+    }
+}
+
 /// Two machines, the messages between them, and what each would have to do.
 struct Pair {
     ends: [Moves; 2],
@@ -22,6 +35,9 @@ struct Pair {
     connecting: Vec<u32>,
     opening: Vec<u32>,
     alive: bool,
+    /// The application's wish that the daemons were told last, and when the last path came.
+    told: [Option<String>; 2],
+    insisted: [Option<String>; 2],
     /// The two daemons' orders, if the ends are on two hosts.
     far: Option<[Orders; 2]>,
 }
@@ -49,12 +65,14 @@ impl Pair {
         let (orders, sequence) = (known[side].clone(), known[side].operator_sequence());
         self.ends[side].adopt(&orders);
         let kind = FAR_KINDS[argument as usize % 3];
-        self.ends[side].want_in_sequence(kind, "test", Some(sequence));
+        self.ends[side].want(kind, "test", Basis { sequence: Some(sequence), epoch: None });
         self.act(side);
     }
 
     fn new() -> Pair {
         Pair {
+            told: Default::default(),
+            insisted: Default::default(),
             far: None,
             ends: [Moves::new(Role::Leader, rules()), Moves::new(Role::Follower, rules())],
             links: [VecDeque::new(), VecDeque::new()],
@@ -86,8 +104,13 @@ impl Pair {
                         side == 1 || self.far.is_none() || self.ends[0].check(kind).is_ok();
                     assert!(allowed, "the leader lets {kind} stand: {:?}", self.ends[0].orders());
                     self.installed[side].push((epoch, kind));
+                    self.insisted[side] = self.told[side].clone();
                 }
-                Action::Discard { .. } | Action::Failed { .. } | Action::Ordered => {}
+                Action::Ordered => {
+                    let application = self.ends[side].orders().application.clone();
+                    self.told[side] = application.and_then(|order| order.transport);
+                }
+                Action::Discard { .. } | Action::Failed { .. } => {}
             }
         }
     }
@@ -98,7 +121,7 @@ impl Pair {
         let side = match choice {
             0 | 1 => {
                 let side = usize::from(choice);
-                self.ends[side].want(KINDS[argument % KINDS.len()], "test");
+                self.ends[side].want(KINDS[argument % KINDS.len()], "test", ANY);
                 side
             }
             2 | 3 if !self.making.is_empty() => {
@@ -188,7 +211,7 @@ proptest! {
         steps in proptest::collection::vec((0_u8..12, any::<u8>()), 0..300),
     ) {
         let mut pair = Pair::far();
-        pair.ends[0].want(Kind::Tcp, "the first path");
+        pair.ends[0].want(Kind::Tcp, "the first path", ANY);
         pair.act(0);
         for (choice, argument) in steps {
             match choice {
@@ -226,7 +249,7 @@ proptest! {
                 2 => Message::Refuse { epoch, reason },
                 3 => Message::Use { epoch },
                 4 => Message::Withdraw { epoch },
-                5 => Message::Request { transport, reason, sequence: None },
+                5 => Message::Request { transport, reason, sequence: None, by_application: true },
                 _ => Message::Decline { transport, reason },
             };
             let broken = moves.receive(message).is_err();
@@ -248,21 +271,21 @@ proptest! {
 #[test]
 fn an_offer_that_is_not_answered_is_withdrawn_and_the_late_answer_ignored() {
     let mut leader = Moves::new(Role::Leader, rules());
-    leader.want(Kind::Tcp, "test");
+    leader.want(Kind::Tcp, "test", ANY);
     leader.made(1, true);
     leader.expired();
     leader.receive(Message::Accept { epoch: 1 }).unwrap();
     let actions = leader.take_actions();
     assert!(actions.contains(&Action::Send(Message::Withdraw { epoch: 1 })), "{actions:?}");
     assert!(!actions.iter().any(|action| matches!(action, Action::Install { .. })));
-    leader.want(Kind::Tcp, "again");
+    leader.want(Kind::Tcp, "again", ANY);
     assert!(leader.take_actions().contains(&Action::Make { epoch: 2, kind: Kind::Tcp }));
 }
 
 #[test]
 fn a_leader_says_that_a_path_stands_before_it_uses_the_path() {
     let mut leader = Moves::new(Role::Leader, rules());
-    leader.want(Kind::Tcp, "test");
+    leader.want(Kind::Tcp, "test", ANY);
     leader.made(1, true);
     leader.take_actions();
     leader.receive(Message::Accept { epoch: 1 }).unwrap();
@@ -274,6 +297,54 @@ fn a_leader_says_that_a_path_stands_before_it_uses_the_path() {
             Action::Install { epoch: 1, kind: Kind::Tcp, reason },
         ]
     );
+}
+
+/// A daemon that saw the move first would take the flow back to where the application was before.
+#[test]
+fn daemons_are_told_what_an_application_wants_before_the_flow_moves() {
+    for side in [0, 1] {
+        let mut pair = Pair::new();
+        pair.ends[0].want(Kind::Tcp, "the first path", ANY);
+        pair.act(0);
+        pair.settle();
+        for kind in [Kind::Unix, Kind::Pipe] {
+            pair.ends[side].want_as_application(kind, "test");
+            pair.act(side);
+            pair.settle();
+            assert_eq!(pair.installed.each_ref().map(|all| all.last().unwrap().1), [kind; 2]);
+            assert_eq!(pair.insisted, [Some(kind.to_string()), Some(kind.to_string())], "{side}");
+        }
+        assert_eq!(pair.ends[0].orders(), pair.ends[1].orders());
+    }
+}
+
+#[test]
+fn what_the_daemon_chose_before_the_last_move_is_not_carried_out() {
+    let mut leader = Moves::new(Role::Leader, rules());
+    let chosen_at = |epoch| Basis { sequence: None, epoch: Some(epoch) };
+    let go = |leader: &mut Moves, epoch| {
+        leader.made(epoch, true);
+        leader.receive(Message::Accept { epoch }).unwrap();
+        leader.take_actions()
+    };
+    leader.want(Kind::Tcp, "test", ANY);
+    go(&mut leader, 1);
+    leader.want_as_application(Kind::Unix, "test");
+    // It comes while the application's move is under way.
+    leader.want(Kind::Pipe, "the application insists on it", chosen_at(1));
+    let actions = go(&mut leader, 2);
+    assert!(actions.iter().any(|action| matches!(action, Action::Install { epoch: 2, .. })));
+    let is_made = |action: &Action| matches!(action, Action::Make { epoch: 3, .. });
+    assert!(!actions.iter().any(is_made), "{actions:?}");
+    // It comes afterwards.
+    leader.want(Kind::Pipe, "the application insists on it", chosen_at(1));
+    assert_eq!(leader.take_actions(), []);
+    // It would replace what the application wants next.
+    leader.want(Kind::Pipe, "test", chosen_at(2));
+    leader.want_as_application(Kind::Tcp, "test");
+    leader.take_actions();
+    leader.want(Kind::Unix, "test", chosen_at(2));
+    assert_eq!(leader.take_actions(), []);
 }
 
 #[test]
@@ -296,16 +367,14 @@ fn ends_of_the_first_revision_are_told_nothing_that_they_do_not_know() {
     follower.receive(Message::Use { epoch: 1 }).unwrap();
     let probe = "revision-2".to_owned();
     let says = follower.take_actions();
-    let request =
-        Message::Request { transport: probe.clone(), reason: String::new(), sequence: None };
+    let request = plain_request(&probe, "");
     assert!(says.contains(&Action::Send(request)), "{says:?}");
     let reason = format!("there is no transport {probe}");
     follower.receive(Message::Decline { transport: probe, reason }).unwrap();
     follower.adopt(&orders);
-    follower.want_in_sequence(Kind::Tls, "test", Some(orders.operator_sequence()));
-    let (transport, reason) = ("tls".to_owned(), "test".to_owned());
-    let request = Message::Request { transport, reason, sequence: None };
-    assert_eq!(follower.take_actions(), [Action::Send(request)]);
+    let sequence = Some(orders.operator_sequence());
+    follower.want(Kind::Tls, "test", Basis { sequence, epoch: None });
+    assert_eq!(follower.take_actions(), [Action::Send(plain_request("tls", "test"))]);
     // What is encrypted by its order it keeps so alone.
     follower.receive(offer(2, Kind::Tcp)).unwrap();
     let says = follower.take_actions();

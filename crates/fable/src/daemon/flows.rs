@@ -12,6 +12,7 @@ use super::message::Message;
 use super::state::{Asked, Known, State};
 use crate::agent::Agent;
 use crate::control::link::Link;
+use crate::control::moves::Basis;
 use crate::endpoint::FlowSettings;
 use crate::error::{Error, Result};
 use crate::flow::{Description, FlowHandle, FlowParts, KeysAnswer, Opening, Reporter};
@@ -124,15 +125,13 @@ impl Daemon {
         flow: FlowId,
         transport: &str,
         reason: &str,
-        sequence: Option<u64>,
+        basis: Basis,
     ) {
         // The leader's end first: it need not ask the other. None at all if the flow has ended
         // while the order was on its way.
         let Some(handle) = self.handles(flow).next() else { return };
         let requested = match kind_of(transport) {
-            Ok(kind) => {
-                handle.order_move(kind, reason, sequence).map_err(|error| error.to_string())
-            }
+            Ok(kind) => handle.order_move(kind, reason, basis).map_err(|error| error.to_string()),
             Err(unknown) => Err(unknown.to_string()),
         };
         if let Err(reason) = requested {

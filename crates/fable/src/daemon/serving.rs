@@ -10,6 +10,7 @@ use super::flows::answer_keys;
 use super::message::{self, Message};
 use super::state::{Asked, Held, Link, State};
 use crate::agent::{Agent, Keep, Watched};
+use crate::control::moves::Basis;
 use crate::fork::NotInherited;
 use crate::name::Name;
 use crate::packet;
@@ -130,8 +131,8 @@ impl Daemon {
         match message.body {
             ToProcess::Welcome { version, revision, .. } => self.welcomed(version, revision),
             ToProcess::Incoming { .. } => self.incoming(message),
-            ToProcess::Move { flow, transport, reason, sequence } => {
-                self.order_move(flow, &transport, &reason, sequence);
+            ToProcess::Move { flow, transport, reason, sequence, epoch } => {
+                self.order_move(flow, &transport, &reason, Basis { sequence, epoch });
             }
             ToProcess::Orders { flow, orders } => self.adopt_orders(flow, &orders),
             ToProcess::Protect { flow, protected } => self.order_protection(flow, protected),

@@ -20,7 +20,7 @@ use crate::agent::Agent;
 use crate::control::driver::{self, Driver, Shared};
 use crate::control::link::Link;
 use crate::control::mailbox::{Mail, Mailbox, Permit};
-use crate::control::moves::Rules;
+use crate::control::moves::{Basis, Rules};
 use crate::error::{Error, Result};
 use crate::kind::Kind;
 use crate::name::Name;
@@ -115,7 +115,7 @@ impl Opening {
         let driver = Driver::new(Arc::clone(&shared), parts.link, rules);
         if parts.role == Role::Leader {
             let (driver, first, reason) = (Arc::clone(&driver), parts.first, parts.reason);
-            agent.run(move || driver::lock(&driver).want(first, &reason, None));
+            agent.run(move || driver::lock(&driver).want(first, &reason, Basis::default()));
         }
         driver::watch(&driver)?;
         Ok(Opening {

@@ -211,6 +211,7 @@ fn what_nobody_asked_for_is_passed_over() {
                 transport: "pipe".into(),
                 reason: "so".into(),
                 sequence: None,
+                epoch: None,
             };
             let protect = ToProcess::Protect { flow, protected: true };
             let incoming = ToProcess::Incoming {

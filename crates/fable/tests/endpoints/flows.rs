@@ -91,7 +91,7 @@ fn the_daemon_moves_a_flow() {
     let reason = "an operator said so".to_owned();
     let order = |transport: &str| {
         let transport = transport.to_owned();
-        ToProcess::Move { flow, transport, reason: reason.clone(), sequence: None }
+        ToProcess::Move { flow, transport, reason: reason.clone(), sequence: None, epoch: None }
     };
     daemon.order(order("pipe"), vec![]);
     for end in [&client, &server] {
@@ -142,7 +142,7 @@ fn flows_outlive_the_daemon_and_are_announced_to_the_next() {
     let reason = "the new daemon wants it".to_owned();
     let flow = client.id();
     let transport = "shmem-pipe-safe".to_owned();
-    second.order(ToProcess::Move { flow, transport, reason, sequence: None }, vec![]);
+    second.order(ToProcess::Move { flow, transport, reason, sequence: None, epoch: None }, vec![]);
     eventually("the flow has moved", || {
         check(&client, &server);
         second.heard().iter().any(|said| matches!(said, ToDaemon::Moved { epoch: 2, .. }))

@@ -279,6 +279,7 @@ impl Daemon {
         flow.pending = Some(Pending {
             kind: verdict.kind,
             since_ns: self.now_ns(),
+            chosen_at: None,
             operator: None,
             before: None,
         });

@@ -54,8 +54,13 @@ impl Daemon {
             && flow.steady.observe(now_ns, flow.current, &verdict, limits)
             && !flow.failed_lately(now_ns).contains(&verdict.kind)
         {
-            let pending =
-                Pending { kind: verdict.kind, since_ns: now_ns, operator: None, before: None };
+            let pending = Pending {
+                kind: verdict.kind,
+                since_ns: now_ns,
+                chosen_at: Some(flow.epoch),
+                operator: None,
+                before: None,
+            };
             self.order(id, &verdict, pending);
         }
     }
@@ -65,12 +70,13 @@ impl Daemon {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let Some(mover) = flow.mover() else { return };
         flow.decided(verdict.kind, &verdict.reason, Outcome::Proposed);
+        let epoch = pending.chosen_at;
         flow.pending = Some(pending);
         let (transport, reason) = (verdict.kind.to_string(), verdict.reason.clone());
         let what = format!("flow {:016x} is to move to {transport}: {reason}", id.0);
         self.event(Some(id), &what);
         let sequence = self.flows.get(&id).map(|flow| flow.orders.operator_sequence());
-        self.send(mover, &ToProcess::Move { flow: id, transport, reason, sequence }, &[]);
+        self.send(mover, &ToProcess::Move { flow: id, transport, reason, sequence, epoch }, &[]);
     }
 
     /// All that a choice depends on, as far as it is known now.

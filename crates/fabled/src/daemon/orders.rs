@@ -48,7 +48,8 @@ impl Daemon {
         let reason = format!("{who} ordered it");
         let verdict = Verdict { kind, reason, urgency: Urgency::Wanted };
         let (since_ns, before) = (self.now_ns(), Some(Box::new(before)));
-        let pending = Pending { kind, since_ns, operator: Some((id, request)), before };
+        let operator = Some((id, request));
+        let pending = Pending { kind, since_ns, chosen_at: None, operator, before };
         self.order(flow, &verdict, pending);
         Ok(())
     }
@@ -122,7 +123,7 @@ impl Daemon {
                 orders.encryption[index(side)] = Default::default();
             }
         }
-        let before = known.orders.operator.clone();
+        let (before, demanded) = (known.orders.operator.clone(), known.orders.encryption.clone());
         if !orders.is_plausible_after(&known.orders) {
             return tracing::debug!(
                 client = id.0,
@@ -157,12 +158,18 @@ impl Daemon {
             && known.current != Some(kind)
             && known.pending.is_none()
         {
-            let pending = Pending { kind, since_ns: now_ns, operator: None, before: None };
+            let pending =
+                Pending { kind, since_ns: now_ns, chosen_at: None, operator: None, before: None };
             known.decided(kind, &what, Outcome::Proposed);
             known.pending = Some(pending);
         }
+        let is_for_daemons = order.is_some()
+            || self.flows.get(&flow).is_some_and(|known| known.orders.encryption != demanded);
         self.event(Some(flow), &format!("flow {:016x}: {what}", flow.0));
-        self.reconsider(flow);
+        // An application's order is told before its move, which is under way.
+        if is_for_daemons {
+            self.reconsider(flow);
+        }
     }
 
     /// Who gives an order, for people; of both hosts, if the flow has two.

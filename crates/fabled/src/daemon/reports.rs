@@ -42,6 +42,7 @@ impl Daemon {
             known.steady.moved(now_ns, from, kind, &limits);
         }
         let done = known.pending.take_if(|pending| pending.kind == kind);
+        known.outdated(epoch, says_orders);
         let was_overtaken = known.overtaken.iter().position(|overtaken| *overtaken == kind);
         was_overtaken.map(|index| known.overtaken.remove(index));
         // An end that does not say who wanted it: no order did, so it was the application, which

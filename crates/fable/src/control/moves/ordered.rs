@@ -6,6 +6,16 @@ use crate::kind::Kind;
 use crate::orders::Orders;
 use crate::protocol::{REVISION, Role};
 
+/// What the daemon knew of the flow when it wanted a move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Basis {
+    /// The number of the latest operator's order: an end that knows a later one refuses.
+    pub(crate) sequence: Option<u64>,
+    /// Since when the present path stands, if the choice depends on that: an end that has moved
+    /// since stays where it is.
+    pub(crate) epoch: Option<u32>,
+}
+
 impl Moves {
     /// What is ordered, as far as this end knows.
     pub(crate) fn orders(&self) -> &Orders {
@@ -25,11 +35,21 @@ impl Moves {
             let transport = order.transport.as_ref()?;
             (*transport != kind.to_string()).then(|| format!("{} ordered {transport}", order.who))
         });
-        if let Some(why) = standing {
-            return self.fail(kind, why);
+        match standing {
+            Some(why) => self.fail(kind, why),
+            None => self.ask(kind, reason, Basis::default(), true),
         }
-        self.application_wish = Some(kind);
-        self.want(kind, reason);
+    }
+
+    /// Whether the flow has moved since the daemon chose. That move is told to the daemon, which
+    /// then chooses again.
+    pub(super) fn has_moved_since(&self, basis: Basis) -> bool {
+        basis.epoch.is_some_and(|epoch| epoch < self.epoch)
+    }
+
+    /// Whether an application's wish comes next: the daemon chooses again after that.
+    pub(super) fn application_is_next(&self) -> bool {
+        self.next.as_ref().is_some_and(|wish| wish.by_application)
     }
 
     /// Whether the flow may use this transport.
@@ -47,22 +67,40 @@ impl Moves {
         }
     }
 
-    /// A path stands. Notes whether the application wanted it; with the first one, a follower tells
-    /// the peer what it understands.
-    pub(super) fn stands(&mut self, kind: Kind) {
+    /// A path stands. With the first one, a follower tells the peer what it understands.
+    pub(super) fn stands(&mut self, epoch: u32, kind: Kind) {
+        self.epoch = epoch;
         let is_first = self.current.replace(kind).is_none();
-        if self.application_wish.take_if(|wish| *wish == kind).is_some() {
-            let who = match self.role {
-                Role::Leader => "the application that listens",
-                Role::Follower => "the application that connects",
-            };
-            self.orders.insist(self.role, who, kind);
-            self.act(Action::Ordered);
-            self.say_orders();
-        }
         if is_first && self.role == Role::Follower {
             let (transport, reason) = (format!("{REVISION_PROBE}{REVISION}"), String::new());
-            self.say(Message::Request { transport, reason, sequence: None });
+            self.say(Message::Request { transport, reason, sequence: None, by_application: false });
+        }
+    }
+
+    /// Notes that a side's application wanted the transport, and tells the peer and the daemon. That
+    /// comes before the move: a daemon that saw the flow leave a transport on which the application
+    /// still insists would move it back.
+    pub(super) fn note_insistence(&mut self, side: Role, kind: Kind) {
+        let who = match side {
+            Role::Leader => "the application that listens",
+            Role::Follower => "the application that connects",
+        };
+        self.orders.insist(side, who, kind);
+        self.act(Action::Ordered);
+        self.say_orders();
+    }
+
+    /// The follower's application is where it wanted to be. Leaders of revision 2 have noted that.
+    pub(super) fn note_own_wish(&mut self, kind: Kind) {
+        if self.application_wish.take_if(|wish| *wish == kind).is_none() {
+            return;
+        }
+        let name = kind.to_string();
+        let is_noted = self.orders.application.as_ref().is_some_and(|order| {
+            order.side == self.role && order.transport.as_ref() == Some(&name)
+        });
+        if !is_noted {
+            self.note_insistence(self.role, kind);
         }
     }
 
