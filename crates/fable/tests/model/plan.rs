@@ -93,6 +93,13 @@ impl Plan {
         }
     }
 
+    /// A call that takes that long hangs. Linux 6.18 has been seen to leave a Multipath TCP
+    /// connection alone for over 20 s while its receiver had read everything: the receiver's
+    /// acknowledgement of the data does not reach the sender, whose window is full.
+    pub(crate) fn hang(&self) -> Duration {
+        Duration::from_secs(if self.kinds.contains(&Kind::Mptcp) { 55 } else { 20 })
+    }
+
     /// What end 1 has committed may be lost, because end 0 closes before it has read it.
     pub(crate) fn leaves_input_unread(&self) -> bool {
         self.usage == Use::Unread

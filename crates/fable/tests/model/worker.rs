@@ -11,9 +11,6 @@ use crate::child::{Child, fork};
 use crate::plan::{self, Plan, Use};
 use crate::random::Random;
 
-/// A call that takes that long hangs.
-const HANG: Duration = Duration::from_secs(20);
-
 /// How long an end waits for what does not come, and how often it may wake up meanwhile: so many
 /// times, and for the outcomes of orders, which both ends give.
 const IDLE: Duration = Duration::from_millis(30);
@@ -146,8 +143,11 @@ impl<'a> Worker<'a> {
     fn write_one(&mut self, waits: bool) -> bool {
         let bytes = self.bytes();
         let begin = Instant::now();
-        let room =
-            if waits { self.flow.write_timeout(bytes, HANG) } else { self.flow.try_write(bytes) };
+        let room = if waits {
+            self.flow.write_timeout(bytes, self.plan.hang())
+        } else {
+            self.flow.try_write(bytes)
+        };
         match room {
             // On a ring it takes room until all before it is released.
             Ok(room) if !self.plan.is_tight && self.chance(64) => drop(room),
@@ -159,7 +159,11 @@ impl<'a> Worker<'a> {
             }
             Err(error) => panic!("write of {bytes}: {error}, {:?}", self.flow),
         }
-        assert!(begin.elapsed() < HANG, "a write slept although there was room: {:?}", self.flow);
+        assert!(
+            begin.elapsed() < self.plan.hang(),
+            "a write slept although there was room: {:?}",
+            self.flow
+        );
         let keep = if self.chance(4) { self.plan.kept_writes } else { 0 };
         // Each message is known to be there before the call for the next one may wait.
         self.commit_all_but(keep);
@@ -217,10 +221,11 @@ impl<'a> Worker<'a> {
         loop {
             let choice = if self.plan.is_polite { 3 } else { self.random.next() % 4 };
             let outcome = match choice {
-                0 => self.flow.read_timeout(HANG),
+                0 => self.flow.read_timeout(self.plan.hang()),
                 1 => self.flow.read(),
                 choice => {
-                    let ready = xpoll(&[Interest::Flow(&self.flow)], HANG).expect("a descriptor");
+                    let ready = xpoll(&[Interest::Flow(&self.flow)], self.plan.hang())
+                        .expect("a descriptor");
                     assert!(!ready.is_empty(), "lost readiness: {:?}", self.flow);
                     // One message at a time, whatever call brings it.
                     match choice {
@@ -235,7 +240,7 @@ impl<'a> Worker<'a> {
                     return true;
                 }
                 Ok(None) => return false,
-                Err(Error::WouldBlock | Error::TimedOut) if begin.elapsed() < HANG => {}
+                Err(Error::WouldBlock | Error::TimedOut) if begin.elapsed() < self.plan.hang() => {}
                 Err(error) => panic!("read: {error}, {:?}", self.flow),
             }
         }
@@ -271,7 +276,8 @@ impl<'a> Worker<'a> {
         while self.may_write {
             let waits = self.chance(2);
             if !self.write_one(waits) {
-                let ready = xpoll(&[Interest::Flow(&self.flow)], HANG).expect("a descriptor");
+                let ready =
+                    xpoll(&[Interest::Flow(&self.flow)], self.plan.hang()).expect("a descriptor");
                 assert!(!ready.is_empty(), "lost readiness for room: {:?}", self.flow);
             }
             let keeps = self.plan.kept_writes > 0 && !self.plan.is_still;
@@ -313,10 +319,10 @@ impl<'a> Worker<'a> {
                 last = Instant::now();
                 continue;
             }
-            assert!(last.elapsed() < HANG, "nothing goes on: {:?}", self.flow);
+            assert!(last.elapsed() < self.plan.hang(), "nothing goes on: {:?}", self.flow);
             // Who keeps buffers has more to do than its descriptor tells.
             let keeps = !self.to_commit.is_empty() || !self.to_check.is_empty();
-            let limit = if keeps { Duration::from_millis(1) } else { HANG };
+            let limit = if keeps { Duration::from_millis(1) } else { self.plan.hang() };
             let ready = xpoll(&[Interest::Flow(&self.flow)], limit).expect("a descriptor");
             assert!(!ready.is_empty() || keeps, "lost readiness: {:?}", self.flow);
             // A path that spins is always ready.
@@ -369,11 +375,11 @@ impl<'a> Worker<'a> {
         let statistics = flow.statistics();
         ends[side].moves.store(statistics.moves, Ordering::Relaxed);
         if side == 0 && plan.closes {
-            flow.close(HANG).expect("everything is delivered");
+            flow.close(plan.hang()).expect("everything is delivered");
         } else {
             let begin = Instant::now();
             drop(flow);
-            assert!(begin.elapsed() < HANG, "a drop takes {:?}", begin.elapsed());
+            assert!(begin.elapsed() < plan.hang(), "a drop takes {:?}", begin.elapsed());
         }
         // Killed, if they still live.
         drop(children);
