@@ -28,6 +28,8 @@ pub(crate) struct Application {
     pub(super) news: VecDeque<SocketId>,
     /// The answer to the last opening.
     pub(super) opened: Option<Result<SocketId, Error>>,
+    /// The last call's answer is there.
+    pub(super) called: bool,
     pub(super) lying: bool,
     /// [`Event::Finished`] has come.
     pub(super) finished: bool,
@@ -53,6 +55,7 @@ impl Application {
             places: Vec::new(),
             news: VecDeque::new(),
             opened: None,
+            called: false,
             lying: false,
             finished: false,
             thread: Some(thread),
@@ -70,7 +73,10 @@ impl Application {
             // Nobody waits any more only if the application's thread has ended.
             let _ = answer.send(call(engine));
         })));
-        self.wait_for(|_| answers.try_recv().ok())
+        // The event tells of it, not the answer itself, which may overtake what the engine has told
+        // before: the program would see a state of which its socket does not know yet.
+        self.called = false;
+        self.wait_for(|port| std::mem::take(&mut port.called).then(|| answers.try_recv().ok()))?
     }
 
     /// Returns when all that was asked for is done, and what came of it is with the device.
@@ -152,7 +158,10 @@ impl Application {
 
     fn take_event(&mut self, event: Event) {
         let socket = match event {
-            Event::Called => return,
+            Event::Called => {
+                self.called = true;
+                return;
+            }
             Event::Finished => {
                 self.finished = true;
                 return;
