@@ -16,7 +16,7 @@
 //! | revision | added |
 //! | --- | --- |
 //! | 1 | |
-//! | 2 | `Orders` both ways; `sequence` and `epoch` in `Move`; the peer's pidfd with `Connected`, `Incoming` |
+//! | 2 | `Orders` both ways; `sequence`, `epoch` in `Move`; a pidfd with `Connected`, `Incoming` |
 //!
 //! The control link between two ends does the same without a greeting. When the first path stands,
 //! a follower of revision 2 sends a `request` for the transport `revision-2`. A leader of revision

@@ -77,9 +77,9 @@ impl Moves {
         }
     }
 
-    /// Notes that a side's application wanted the transport, and tells the peer and the daemon. That
-    /// comes before the move: a daemon that saw the flow leave a transport on which the application
-    /// still insists would move it back.
+    /// Notes that a side's application wanted the transport, and tells the peer and the daemon.
+    /// That comes before the move: a daemon that saw the flow leave a transport on which the
+    /// application still insists would move it back.
     pub(super) fn note_insistence(&mut self, side: Role, kind: Kind) {
         let who = match side {
             Role::Leader => "the application that listens",
