@@ -69,10 +69,11 @@ impl Mailbox {
                 return;
             }
             queue.push_back(mail);
-            // Under the lock: `take` must not forget what comes behind what it takes.
+            // Under the lock: `take` must not forget what comes behind what it takes, and the bell
+            // not ring behind it, which would keep who waits for it from sleeping.
             self.attention.store(1, Ordering::Release);
+            ring(&self.bell);
         }
-        ring(&self.bell);
         // SAFETY: waking touches no memory of ours.
         unsafe {
             let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
@@ -105,5 +106,33 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.0.paths.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::thread;
+
+    fn is_ringing(mailbox: &Mailbox) -> bool {
+        let (fd, now) = (mailbox.bell().as_raw_fd(), std::time::Instant::now());
+        crate::poll::wait_for(fd, libc::POLLIN, Some(now)).expect("a poll")
+    }
+
+    /// Who sleeps by the bell would not sleep.
+    #[test]
+    fn the_bell_is_silent_when_all_mail_is_taken() {
+        for round in 0..400 {
+            let mailbox = Arc::new(Mailbox::new().unwrap());
+            let other = Arc::clone(&mailbox);
+            let sender = thread::spawn(move || other.put(Mail::Gone));
+            while !mailbox.wants_attention() {
+                std::hint::spin_loop();
+            }
+            assert_eq!(mailbox.take().len(), 1);
+            sender.join().unwrap();
+            assert!(!is_ringing(&mailbox), "round {round}");
+        }
     }
 }
