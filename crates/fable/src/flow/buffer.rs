@@ -34,10 +34,6 @@ impl ReadBuffer {
         ReadBuffer { slot: Some(slot), path }
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The epoch of the path that it came on.
     pub fn epoch(&self) -> u32 {
         self.path.epoch

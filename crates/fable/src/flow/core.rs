@@ -380,6 +380,7 @@ impl Core {
     }
 
     /// A buffer comes back from the application: where it lies now.
+    #[cold]
     fn settle(state: &mut State, room: Room) -> Room {
         let Room::Private(content, path, number) = room else { return room };
         let index = state.private.iter().position(|room| room.number == number);
@@ -398,7 +399,11 @@ impl Core {
         self.check_process()?;
         self.write_buffers.set(self.write_buffers.get() - 1);
         let mut state = self.state.borrow_mut();
-        match Core::settle(&mut state, room) {
+        let room = match room {
+            Room::Private(..) => Core::settle(&mut state, room),
+            slot => slot,
+        };
+        match room {
             Room::Slot(slot, path) if !path.is_closed.get() => {
                 if state.write_ended {
                     abandon(&path, slot);

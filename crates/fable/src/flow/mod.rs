@@ -107,7 +107,7 @@ impl Flow {
     /// [`Error::PeerDied`], [`Error::Corrupt`], [`Error::TooManyBuffers`] if too many read buffers
     /// are held, [`Error::Forked`], [`Error::System`].
     pub fn read(&self) -> Result<Option<ReadBuffer>> {
-        self.got(self.core.wait_for(Direction::Read, None, || self.attempt_read()))
+        self.core.wait_for(Direction::Read, None, || self.attempt_read())
     }
 
     /// The next message, if there is one now; else [`Error::WouldBlock`].
@@ -120,7 +120,7 @@ impl Flow {
                 self.core.arm(None)?;
                 Err(Error::WouldBlock)
             }
-            outcome => self.got(outcome),
+            outcome => outcome,
         }
     }
 
@@ -129,22 +129,16 @@ impl Flow {
     /// # Errors
     /// That, and those of [`Flow::read`].
     pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadBuffer>> {
-        self.got(self.core.wait_for(Direction::Read, Some(timeout), || self.attempt_read()))
-    }
-
-    /// Whatever call has brought a message, whether it has slept or not: more may have come with
-    /// it that the descriptor does not show.
-    #[inline]
-    fn got(&self, outcome: Result<Option<ReadBuffer>>) -> Result<Option<ReadBuffer>> {
-        if let Ok(Some(buffer)) = &outcome {
-            self.core.got(buffer.path());
-        }
-        outcome
+        self.core.wait_for(Direction::Read, Some(timeout), || self.attempt_read())
     }
 
     #[inline]
     fn attempt_read(&self) -> Result<Option<ReadBuffer>> {
-        Ok(self.core.read_now()?.map(|(slot, path)| ReadBuffer::new(slot, path)))
+        let Some((slot, path)) = self.core.read_now()? else { return Ok(None) };
+        // Whatever call has brought a message, whether it has slept or not: more may have come with
+        // it that the descriptor does not show.
+        self.core.got(&path);
+        Ok(Some(ReadBuffer::new(slot, path)))
     }
 
     /// Room for a message of up to `bytes`, all of which are sent unless
@@ -155,7 +149,7 @@ impl Flow {
     /// [`Error::Ended`] behind [`Flow::finish`], [`Error::PeerDied`], [`Error::Corrupt`],
     /// [`Error::Forked`], [`Error::System`].
     pub fn write(&self, bytes: usize) -> Result<WriteBuffer> {
-        self.got_room(self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes)))
+        self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes))
     }
 
     /// Room for a message, if there is some now; else [`Error::WouldBlock`].
@@ -164,9 +158,8 @@ impl Flow {
     /// That, and those of [`Flow::write`].
     pub fn try_write(&self, bytes: usize) -> Result<WriteBuffer> {
         let attempt = self.attempt_write(bytes);
-        match &attempt {
-            Err(Error::WouldBlock) => self.core.arm(Some(bytes))?,
-            _ => self.core.found_room(),
+        if matches!(attempt, Err(Error::WouldBlock)) {
+            self.core.arm(Some(bytes))?;
         }
         attempt
     }
@@ -176,22 +169,24 @@ impl Flow {
     /// # Errors
     /// That, and those of [`Flow::write`].
     pub fn write_timeout(&self, bytes: usize, timeout: Duration) -> Result<WriteBuffer> {
-        let attempt = || self.attempt_write(bytes);
-        self.got_room(self.core.wait_for(Direction::Write, Some(timeout), attempt))
-    }
-
-    /// Room that any call has found settles what an earlier one wanted.
-    #[inline]
-    fn got_room(&self, room: Result<WriteBuffer>) -> Result<WriteBuffer> {
-        if !matches!(room, Err(Error::TimedOut)) {
-            self.core.found_room();
-        }
-        room
+        self.core.wait_for(Direction::Write, Some(timeout), || self.attempt_write(bytes))
     }
 
     #[inline]
     fn attempt_write(&self, bytes: usize) -> Result<WriteBuffer> {
-        Ok(WriteBuffer::new(self.core.write_now(bytes)?, Rc::clone(&self.core)))
+        match self.core.write_now(bytes) {
+            Ok(room) => {
+                // Room that any call has found settles what an earlier one wanted.
+                self.core.found_room();
+                Ok(WriteBuffer::new(room, Rc::clone(&self.core)))
+            }
+            Err(error) => {
+                if !matches!(error, Error::WouldBlock) {
+                    self.core.found_room();
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Hands over what is committed, as far as the peer takes it now: false if something waits.

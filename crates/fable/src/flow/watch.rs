@@ -133,8 +133,8 @@ impl Core {
     /// transports may hold messages back that their descriptor does not show.
     #[inline]
     pub(super) fn got(&self, path: &Path) {
-        if let Some(watch) = &mut *self.watch.borrow_mut()
-            && !path.is_ring()
+        if !path.is_ring()
+            && let Some(watch) = &mut *self.watch.borrow_mut()
         {
             watch.disarm();
         }
@@ -143,9 +143,10 @@ impl Core {
     /// A write that had found no room has it, or does not want it any more.
     #[inline]
     pub(super) fn found_room(&self) {
-        if let Some(watch) = &mut *self.watch.borrow_mut() {
+        if self.wants_room.replace(false)
+            && let Some(watch) = &mut *self.watch.borrow_mut()
+        {
             watch.wanted_bytes = None;
-            self.wants_room.set(false);
         }
     }
 
