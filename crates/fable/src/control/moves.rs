@@ -124,8 +124,9 @@ pub(crate) struct Moves {
     state: State,
     /// The last epoch that was offered.
     offered: u32,
-    /// What stands, and since which epoch.
+    /// What stands.
     current: Option<Kind>,
+    /// Its epoch; 0 before the first path.
     epoch: u32,
     /// Leader: what comes next.
     next: Option<Wish>,
