@@ -127,6 +127,10 @@ int megapipe_event_add(struct event *event, const struct timeval *timeout) {
     struct megapipe_connection *connection = c->channel != NULL ? c->channel : attach(worker, c);
     if (connection == NULL)
         return -1;
+    if (atomic_load(&connection->close_asked)) {
+        c->state = conn_closing;
+        return 0;
+    }
     connection->added = true;
     if (connection->kind == MEGAPIPE_READINESS)
         return poll_again(connection);
@@ -146,10 +150,13 @@ int megapipe_event_del(struct event *event) {
     unschedule(connection);
     if (connection->kind == MEGAPIPE_READINESS && connection->polling)
         return mp_cancel(connection->handle, 0);
-    /* A side thread is about to write to the descriptor, behind what is filed here, and expects it
-     * never to block. */
-    if (c->state != conn_watch)
-        return 0;
+    return 0;
+}
+
+void megapipe_lend(conn *c) {
+    struct megapipe_connection *connection = c->channel;
+    if (connection == NULL)
+        return;
     if (megapipe_writes(connection))
         mp_flush(connection->worker->channel);
     if (!connection->nonblocking) {
@@ -157,7 +164,16 @@ int megapipe_event_del(struct event *event) {
         connection->nonblocking =
             flags != -1 && fcntl(connection->fd, F_SETFL, flags | O_NONBLOCK) == 0;
     }
-    return 0;
+}
+
+/* memcached sets the state here. The worker may not have returned from the command that lent the
+ * connection: it would find the state, close the connection, and close it again when it is given
+ * back. */
+void megapipe_close_lent(conn *c) {
+    if (c->channel != NULL)
+        atomic_store(&c->channel->close_asked, true);
+    else
+        c->state = conn_closing;
 }
 
 void megapipe_free(struct megapipe_connection *connection) {

@@ -90,6 +90,7 @@ struct megapipe_connection {
     bool stopping : 1;     /* and it has been cancelled */
     bool ended : 1;        /* no more data will come: end of stream, or receive_error */
     bool nonblocking : 1;
+    atomic_bool close_asked; /* by a side thread that has borrowed it */
 };
 
 /* A server may have very many connections that do nothing. */
@@ -145,6 +146,9 @@ static inline void megapipe_count(atomic_ulong *count) {
 
 /* NULL for a base of libevent's. */
 struct megapipe_worker *megapipe_worker_of(const struct event_base *base);
+
+/* The worker that runs in the calling thread, or NULL. */
+struct megapipe_worker *megapipe_worker_here(void);
 
 /* How many workers there are, all made before the first one runs. */
 int megapipe_workers(void);

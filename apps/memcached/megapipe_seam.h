@@ -46,6 +46,13 @@ ssize_t megapipe_sendmsg(struct conn *c, struct msghdr *message, int flags);
 /* Closes the socket, after what is still being sent. */
 void megapipe_close(struct conn *c);
 
+/* Called before a side thread borrows a connection: what has been filed goes out before what the
+ * side thread writes to the descriptor, which never blocks from now on. */
+void megapipe_lend(struct conn *c);
+
+/* Called by the side thread: the connection is closed as soon as its worker has it back. */
+void megapipe_close_lent(struct conn *c);
+
 /* As bind(2), but tries again for a second while the address is in use: the kernel ends the rings
  * of a stopped process, and with them its listening sockets, a moment after the process. */
 int megapipe_bind(int fd, const struct sockaddr *address, socklen_t length);

@@ -218,7 +218,7 @@ void megapipe_received(struct megapipe_connection *connection, const struct mp_e
 ssize_t megapipe_read(conn *c, void *buffer, size_t size) {
     struct megapipe_connection *connection = c->channel;
     /* A side thread that has borrowed the connection looks whether the peer is still there. */
-    if (connection == NULL || !connection->added)
+    if (connection == NULL || connection->worker != megapipe_worker_here())
         return recv(c->sfd, buffer, size, MSG_DONTWAIT);
     struct megapipe_flow *flow = connection->flow;
     const size_t kept = backlog_bytes(connection);

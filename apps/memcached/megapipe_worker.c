@@ -15,6 +15,7 @@ void megapipe_complain(const char *what) {
 /* Workers are known by their address: a base of libevent's must not be read as one of ours. */
 static struct megapipe_worker **workers;
 static int workers_count;
+static _Thread_local struct megapipe_worker *here;
 
 /* What the first worker's channel runs on, for the statistics. */
 static char driver[32] = "none";
@@ -52,6 +53,10 @@ struct megapipe_worker *megapipe_worker_of(const struct event_base *base) {
             return workers[i];
     }
     return NULL;
+}
+
+struct megapipe_worker *megapipe_worker_here(void) {
+    return here;
 }
 
 int megapipe_workers(void) {
@@ -190,6 +195,7 @@ static void keep_house(struct megapipe_worker *worker, bool is_idle) {
 void megapipe_worker_run(struct event_base *base) {
     struct megapipe_worker *worker = megapipe_worker_of(base);
     struct mp_event events[MEGAPIPE_BATCH];
+    here = worker;
     open_channel(worker);
     while (!worker->stop) {
         if (megapipe_listeners_changed(worker))

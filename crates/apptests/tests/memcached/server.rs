@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -48,10 +48,19 @@ impl Server {
         Server::start_of("stock", "none", options)
     }
 
+    /// With this library preloaded.
+    pub(crate) fn start_with(library: &Path, driver: &str, options: &[&str]) -> Server {
+        Server::listen("megapipe", driver, Some(library), options)
+    }
+
     fn start_of(tree: &str, driver: &str, options: &[&str]) -> Server {
+        Server::listen(tree, driver, None, options)
+    }
+
+    fn listen(tree: &str, driver: &str, library: Option<&Path>, options: &[&str]) -> Server {
         let mut words = vec!["-l", "127.0.0.1", "-p", "-1"];
         words.extend(options);
-        let mut server = Server::spawn_in(TempDir::new().unwrap(), tree, driver, &words);
+        let mut server = Server::spawn_in(TempDir::new().unwrap(), tree, driver, library, &words);
         let file = server.directory.path().join("ports");
         let found = eventually(PATIENCE, || {
             server.port = fs::read_to_string(&file)
@@ -68,8 +77,8 @@ impl Server {
     pub(crate) fn start_local(driver: &str) -> Server {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("socket");
-        let server =
-            Server::spawn_in(directory, "megapipe", driver, &["-s", path.to_str().unwrap()]);
+        let words = ["-s", path.to_str().unwrap()];
+        let server = Server::spawn_in(directory, "megapipe", driver, None, &words);
         let mut first = None;
         let up = || {
             first = UnixStream::connect(&path).ok();
@@ -84,10 +93,19 @@ impl Server {
         server
     }
 
-    fn spawn_in(directory: TempDir, tree: &str, driver: &str, words: &[&str]) -> Server {
+    fn spawn_in(
+        directory: TempDir,
+        tree: &str,
+        driver: &str,
+        library: Option<&Path>,
+        words: &[&str],
+    ) -> Server {
         let mut command = Command::new(binary(tree));
         command.args(words).env("MEGAPIPE_DRIVER", driver);
         command.env("MEMCACHED_PORT_FILENAME", directory.path().join("ports"));
+        if let Some(library) = library {
+            command.env("LD_PRELOAD", library);
+        }
         // SAFETY: the call takes no arguments.
         if unsafe { libc::geteuid() } == 0 {
             command.args(["-u", "root"]);

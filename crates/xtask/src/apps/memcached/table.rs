@@ -143,12 +143,26 @@ pub(crate) const TABLE: &[Changed] = &[
     Changed {
         file: "proto_text.c",
         sha256: "3b30cad90f961d4d29df7987cada4165899a19a1f9d1ea666cc310b44d5d62da",
-        edits: &[Edit {
-            why: "connections lent to a side thread leave the channel's events",
-            anchor: "event_del(&c->event)",
-            times: 2,
-            change: Change::Replace("megapipe_event_del(&c->event)"),
-        }],
+        edits: &[
+            Edit {
+                why: "connections lent to a side thread leave the channel's events",
+                anchor: "event_del(&c->event)",
+                times: 2,
+                change: Change::Replace("megapipe_event_del(&c->event)"),
+            },
+            Edit {
+                why: "which are made ready before the logger knows them",
+                anchor: "switch(logger_add_watcher(",
+                times: 1,
+                change: Change::Replace("megapipe_lend(c);\n    switch(logger_add_watcher("),
+            },
+            Edit {
+                why: "and before the crawler does",
+                anchor: "int rv = lru_crawler_crawl(",
+                times: 1,
+                change: Change::Replace("megapipe_lend(c);\n        int rv = lru_crawler_crawl("),
+            },
+        ],
     },
     Changed {
         file: "thread.c",
@@ -181,6 +195,12 @@ pub(crate) const TABLE: &[Changed] = &[
                 anchor: "event_base_free(me->base)",
                 times: 1,
                 change: Change::Replace("megapipe_worker_free(me->base)"),
+            },
+            Edit {
+                why: "a side thread leaves the state of a connection to the worker",
+                anchor: "c->state = conn_closing;",
+                times: 1,
+                change: Change::Replace("megapipe_close_lent(c);"),
             },
             Edit {
                 why: "stopping a worker",
