@@ -105,6 +105,9 @@ impl Server {
         command.env("MEMCACHED_PORT_FILENAME", directory.path().join("ports"));
         if let Some(library) = library {
             command.env("LD_PRELOAD", library);
+            // AddressSanitizer wants to be the first, but need not be.
+            let options = env::var("ASAN_OPTIONS").unwrap_or_default();
+            command.env("ASAN_OPTIONS", format!("{options}:verify_asan_link_order=0"));
         }
         // SAFETY: the call takes no arguments.
         if unsafe { libc::geteuid() } == 0 {
