@@ -121,7 +121,9 @@ impl From<io::Error> for Failure {
 /// The table in the header says the same.
 fn errno_of(error: &Error) -> c_int {
     match error {
-        Error::Setup { source, .. } | Error::System { source, .. } => errno_in(source),
+        Error::Setup { source, .. }
+        | Error::MissingFeature { source, .. }
+        | Error::System { source, .. } => errno_in(source),
         Error::Installed { source, .. } => match source.kind() {
             io::ErrorKind::ResourceBusy => libc::EBUSY,
             io::ErrorKind::InvalidInput => libc::EINVAL,

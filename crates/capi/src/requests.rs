@@ -15,12 +15,12 @@ use std::net::Shutdown;
 /// of these:
 ///   MP_LWSOCKET   lightweight sockets, which belong to the channel (report, section 3.4.2). They
 ///                 have numbers from MP_LWSOCKET_FIRST on and mean the same on every driver; with
-///                 io_uring they have no descriptor, with epoll there is one below, which is the
-///                 channel's. Its value is 1, as the report's is_lwsocket.
+///                 io_uring (Linux 6.8) they have no descriptor, else there is one below, which is
+///                 the channel's. Its value is 1, as the report's is_lwsocket.
 ///   MP_WITH_PEER  the address of each peer: the event's data is a struct sockaddr of size bytes,
-///                 until the next dispatch. NULL where the driver does not tell it: of lightweight
-///                 sockets of io_uring before Linux 6.7. One system call for each connection; what
-///                 needs no address at once gets it cheaper by mp_request_peer_address().
+///                 until the next dispatch. NULL where the driver does not tell it. One system
+///                 call for each connection; what needs no address at once gets it cheaper by
+///                 mp_request_peer_address().
 ///
 /// The event's fd is to be registered or, if it is a descriptor, may be used without the channel
 /// and then is the caller's to close; it does not block, and execve(2) closes it. ECANCELED is the

@@ -1,7 +1,7 @@
 //! What this machine offers, as a table for a person and as JSON for a program.
 
 use megapipe::probe::{CONNECTIONS, Finding, Limit, Probe, Status, probe};
-use megapipe::{Channel, DriverKind, DriverReport};
+use megapipe::{Channel, DriverKind, DriverReport, Replaced};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -17,6 +17,7 @@ const COLUMNS: usize = 100;
 struct Choice {
     kind: Option<DriverKind>,
     reason: String,
+    replaced: Vec<Replaced>,
 }
 
 impl Choice {
@@ -24,10 +25,10 @@ impl Choice {
     fn of_this_machine() -> Choice {
         match Channel::<()>::new() {
             Ok(channel) => {
-                let DriverReport { kind, reason } = channel.driver().clone();
-                Choice { kind: Some(kind), reason }
+                let DriverReport { kind, reason, replaced } = channel.driver().clone();
+                Choice { kind: Some(kind), reason, replaced }
             }
-            Err(error) => Choice { kind: None, reason: error.to_string() },
+            Err(error) => Choice { kind: None, reason: error.to_string(), replaced: Vec::new() },
         }
     }
 
@@ -105,11 +106,11 @@ fn print_finding(
 ) -> io::Result<()> {
     let status = match &finding.status {
         Status::Works => word("yes", GREEN, colours),
-        Status::Missing(_) if finding.is_required() => word("no", RED, colours),
+        Status::Missing(_) if finding.required => word("no", RED, colours),
         Status::Missing(_) => word("no", YELLOW, colours),
         Status::NotTried(_) => word("untried", YELLOW, colours),
     };
-    let mark = if finding.is_required() { '*' } else { ' ' };
+    let mark = if finding.required { '*' } else { ' ' };
     writeln!(out, "{mark} {:<width$}  {status}  {}", finding.name, finding.used_for)
 }
 
@@ -167,6 +168,14 @@ struct Report<'a> {
 struct Driver<'a> {
     kind: String,
     reason: &'a str,
+    replaced: Vec<ReplacedRow>,
+}
+
+#[derive(Serialize)]
+struct ReplacedRow {
+    feature: &'static str,
+    since: &'static str,
+    by: &'static str,
 }
 
 #[derive(Serialize)]
@@ -197,7 +206,7 @@ fn write_json(out: &mut impl Write, probe: &Probe, choice: &Choice) -> io::Resul
             Status::NotTried(_) => "not tried",
         },
         detail: detail(&finding.status),
-        required: finding.is_required(),
+        required: finding.required,
         used_for: finding.used_for,
         remedy: finding.remedy.as_deref(),
     });
@@ -208,8 +217,13 @@ fn write_json(out: &mut impl Write, probe: &Probe, choice: &Choice) -> io::Resul
         used_for: limit.used_for,
         remedy: limit.remedy.as_deref(),
     });
+    let replaced = choice.replaced.iter();
+    let replaced =
+        replaced.map(|row| ReplacedRow { feature: row.feature, since: row.since, by: row.by });
+    let driver =
+        Driver { kind: choice.name(), reason: &choice.reason, replaced: replaced.collect() };
     let report = Report {
-        driver: Driver { kind: choice.name(), reason: &choice.reason },
+        driver,
         features: features.collect(),
         connections: CONNECTIONS,
         limits: limits.collect(),
@@ -222,7 +236,7 @@ fn write_json(out: &mut impl Write, probe: &Probe, choice: &Choice) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapipe::probe::{REQUIRED, RingError};
+    use megapipe::probe::{RING, RingError};
 
     fn poor_machine() -> Probe {
         let reason = format!("hindered {}", "again and ".repeat(20));
@@ -230,13 +244,14 @@ mod tests {
             name,
             status,
             used_for: "something",
+            required: name == RING,
             remedy: remedy.map(Into::into),
         };
         let source = io::Error::from_raw_os_error(libc::EPERM);
         Probe {
             ring: Err(RingError { cause: "no ring here".into(), remedy: "get one", source }),
             findings: vec![
-                finding(REQUIRED[0], Status::Missing("tried a ring".into()), Some("get one")),
+                finding(RING, Status::Missing("tried a ring".into()), Some("get one")),
                 finding("b", Status::NotTried(reason.clone()), None),
                 finding("c", Status::NotTried(reason), None),
                 finding("a longer name", Status::Works, None),
@@ -252,10 +267,11 @@ mod tests {
     }
 
     fn choice(probe: &Probe) -> Choice {
-        match &probe.ring {
-            Ok(()) => Choice { kind: Some(DriverKind::Uring), reason: "it works".into() },
-            Err(error) => Choice { kind: Some(DriverKind::Epoll), reason: error.to_string() },
-        }
+        let (kind, reason) = match &probe.ring {
+            Ok(()) => (DriverKind::Uring, "it works".into()),
+            Err(error) => (DriverKind::Epoll, error.to_string()),
+        };
+        Choice { kind: Some(kind), reason, replaced: Vec::new() }
     }
 
     fn text(probe: &Probe, colours: bool) -> String {
@@ -269,7 +285,7 @@ mod tests {
         let text = text(&poor_machine(), false);
         assert!(text.contains("driver: epoll, because no ring here; get one"), "{text}");
         let (_, help) = text.split_once("What would help").unwrap();
-        assert!(help.contains(&format!("{}: get one", REQUIRED[0])), "{text}");
+        assert!(help.contains(&format!("{RING}: get one")), "{text}");
         assert!(help.contains("somaxconn: sysctl -w net.core.somaxconn=4096"), "{text}");
         assert!(!help.contains("a longer name"), "{text}");
     }
@@ -296,7 +312,7 @@ mod tests {
         assert!(plain.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)));
         assert!(plain.lines().all(|line| line.len() <= COLUMNS), "{plain}");
         let required = plain.lines().filter(|line| line.starts_with("* ")).count();
-        assert_eq!(required, REQUIRED.len());
+        assert_eq!(required, probe.findings.iter().filter(|finding| finding.required).count());
     }
 
     #[test]

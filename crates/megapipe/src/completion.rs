@@ -127,9 +127,7 @@ pub struct Accepted {
     /// How many further connections were waiting when this one was delivered.
     pub pending: u32,
     /// The address of the other side, if [`Accept::with_peer_address`] has asked for it, also of
-    /// one that has reset the connection meanwhile. `None` if the driver does not tell it: of
-    /// lightweight sockets of io_uring before Linux 6.7, where
-    /// [`Channel::request_peer_address`](crate::Channel::request_peer_address) does.
+    /// one that has reset the connection meanwhile. `None` if the driver does not tell it.
     ///
     /// [`Accept::with_peer_address`]: crate::Accept::with_peer_address
     pub peer: Option<Address>,

@@ -1,5 +1,6 @@
 //! How a channel is set up.
 
+use crate::driver::uring::features::Lack;
 use crate::road;
 use std::fmt;
 use std::str::FromStr;
@@ -79,8 +80,36 @@ impl fmt::Display for DriverKind {
 pub struct DriverReport {
     /// The driver in use.
     pub kind: DriverKind,
-    /// Why, in words for a person.
+    /// Why, in words for a person; names what is replaced.
     pub reason: String,
+    /// The features of io_uring that the kernel lacks and the io_uring driver does without. Empty
+    /// with the epoll driver.
+    pub replaced: Vec<Replaced>,
+}
+
+/// A feature of io_uring that the kernel lacks, and what stands in its place; see
+/// [`DriverReport::replaced`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Replaced {
+    /// The feature, such as "minimum wait".
+    pub feature: &'static str,
+    /// The version of Linux that it came with, such as "6.12".
+    pub since: &'static str,
+    /// What the driver does instead.
+    pub by: &'static str,
+}
+
+impl fmt::Display for Replaced {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} (Linux {}): {}", self.feature, self.since, self.by)
+    }
+}
+
+impl From<(&Lack, &'static str)> for Replaced {
+    fn from((lack, by): (&Lack, &'static str)) -> Replaced {
+        Replaced { feature: lack.feature.name(), since: lack.feature.since(), by }
+    }
 }
 
 /// The number and size of one class of the channel's own buffers.
@@ -114,9 +143,10 @@ pub struct Config {
     pub max_handles: u32,
     /// Requests that may be outstanding at once; more are refused. Default: 2,097,152.
     pub max_requests: u32,
-    /// Lightweight sockets that may exist at once in the io_uring driver. The kernel counts them
-    /// against `RLIMIT_NOFILE`, to which the number is cut. A connection beyond it waits in the
-    /// listener's queue, which is told once as
+    /// Lightweight sockets that may exist at once in the io_uring driver, if they are entries of
+    /// the ring's file table (Linux 6.8 or later; else they are descriptors, which this does not
+    /// limit). The kernel counts them against `RLIMIT_NOFILE`, to which the number is cut. A
+    /// connection beyond it waits in the listener's queue, which is told once as
     /// [`TooManyLightweight`](crate::TooManyLightweight), until one of them is closed. With room
     /// for fewer than 512, or a quarter of a number from 2,048 to 16,384 (4,096 at most),
     /// connections are accepted one by one, which costs an operation for each. Default: 131,072.

@@ -29,6 +29,19 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The io_uring driver was asked for, and the kernel lacks a feature that it needs.
+    #[error(
+        "the kernel lacks a feature that the io_uring driver needs: {feature} (Linux {since}): \
+         {source}; use a newer kernel, or the epoll driver"
+    )]
+    MissingFeature {
+        /// The feature.
+        feature: &'static str,
+        /// The version of Linux that it came with.
+        since: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// An installed driver cannot be started.
     #[error("cannot start the driver {name}: {source}")]
     Installed {
@@ -124,6 +137,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
             Error::Setup { source, .. }
+            | Error::MissingFeature { source, .. }
             | Error::Installed { source, .. }
             | Error::System { source, .. } => source.kind(),
             Error::TooManyRequests { .. } | Error::QueueFull | Error::OutputFull { .. } => {

@@ -78,7 +78,9 @@ pub use address::Address;
 pub use buffer::Buffer;
 pub use channel::{Accept, Channel, Direction, Rejected, Repeat, Unregistered};
 pub use completion::{Accepted, Completion, Datagram, Event, Handle, SignalInfo};
-pub use config::{BufferClass, Config, DriverChoice, DriverKind, DriverReport, UnknownDriver};
+pub use config::{
+    BufferClass, Config, DriverChoice, DriverKind, DriverReport, Replaced, UnknownDriver,
+};
 pub use counters::Counters;
 pub use cpuset::CpuSet;
 pub use error::{Error, Result, TooManyLightweight};

@@ -49,6 +49,13 @@ pub(crate) fn get_option(fd: RawFd, level: i32, name: i32, value: &mut [u8]) -> 
     Ok(bytes as usize)
 }
 
+/// Whether there is something to read or accept at once.
+pub(crate) fn is_readable(fd: RawFd) -> bool {
+    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the one structure is valid for reading and writing.
+    unsafe { libc::poll(&mut polled, 1, 0) == 1 }
+}
+
 /// Zeroed, page-aligned memory of its own, returned to the system on drop.
 pub(crate) struct Mapping {
     address: NonNull<u8>,

@@ -27,8 +27,7 @@ impl<C> Channel<C> {
     /// Fails, and gives the message back, with more than 253 descriptors (`SCM_MAX_FD`); with
     /// descriptors on other than UNIX sockets, as connections of the `mtcp` driver, or without a
     /// byte over a stream, which would lose them; with an address or packet info on other than
-    /// sockets of datagrams; with packet info that the socket's family does not have. Before
-    /// Linux 6.7 lightweight sockets of io_uring carry no descriptors (`EOPNOTSUPP`). The kernel
+    /// sockets of datagrams; with packet info that the socket's family does not have. The kernel
     /// refuses to send from an address that is not this host's (`EINVAL`, `ENETUNREACH`), and
     /// descriptors while more than `RLIMIT_NOFILE` are under way and not received
     /// (`ETOOMANYREFS`).

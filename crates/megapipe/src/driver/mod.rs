@@ -228,7 +228,7 @@ pub enum Output {
     Socket {
         /// The connection.
         socket: Socket,
-        /// Whether more are known to wait in the queue.
+        /// Whether more may wait in the queue: if not, none do.
         queue_nonempty: bool,
     },
 }

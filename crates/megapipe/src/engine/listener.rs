@@ -8,6 +8,7 @@ use crate::error::{Error, TooManyLightweight};
 use crate::partition::{Membership, Queue};
 use crate::slab::Key;
 use crate::source::{Endpoint, Kind, Socket};
+use crate::sys::is_readable;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -312,14 +313,15 @@ impl Engine {
         Ok(Socket { endpoint: Endpoint::Descriptor(descriptor), kind })
     }
 
-    /// How many connections wait in a queue; 1 if the kernel cannot say more than "some".
+    /// How many connections wait in a queue; 1 if the kernel cannot say more than "some". A driver
+    /// may ask when there are none.
     fn queue_length(&mut self, object: Object) -> u32 {
         // `tcpi_unacked` of a listening socket, at offset 24 of `struct tcp_info`.
         let mut info = [0; 28];
         let level = libc::IPPROTO_TCP;
         match self.driver.get_option(object, level, libc::TCP_INFO, &mut info) {
             Ok(28) => u32::from_ne_bytes([info[24], info[25], info[26], info[27]]),
-            _ => 1,
+            _ => u32::from(self.driver.raw_descriptor(object).is_none_or(is_readable)),
         }
     }
 

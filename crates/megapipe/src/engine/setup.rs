@@ -3,10 +3,11 @@
 use super::Engine;
 use super::deadlines::Deadlines;
 use super::starved::Starved;
-use crate::config::{Config, DriverChoice, DriverKind, DriverReport, UnknownDriver};
+use crate::config::{Config, DriverChoice, DriverKind, DriverReport, Replaced, UnknownDriver};
 use crate::counters::Counters;
 use crate::driver::epoll::EpollDriver;
-use crate::driver::uring::UringDriver;
+use crate::driver::uring::features::{Lack, Lacks};
+use crate::driver::uring::{Refusal, UringDriver};
 use crate::driver::{Driver, Pools};
 use crate::error::Error;
 use crate::fork::Birth;
@@ -14,6 +15,7 @@ use crate::probe;
 use crate::road::{self, Below};
 use crate::slab::Slab;
 use std::collections::VecDeque;
+use std::fmt::Write;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -93,7 +95,8 @@ fn installed(
         .ok_or_else(|| UnknownDriver(name.to_owned()))?
         .map_err(|source| Error::Installed { name, source })?;
     let reason = format!("{chooser}, over {}: {}", below.kind, below.reason);
-    Ok((driver, DriverReport { kind: DriverKind::Installed(name), reason }))
+    let replaced = below.replaced;
+    Ok((driver, DriverReport { kind: DriverKind::Installed(name), reason, replaced }))
 }
 
 fn kernel(
@@ -102,36 +105,59 @@ fn kernel(
     config: &Config,
     pools: &Pools,
 ) -> Result<(Box<dyn Driver>, DriverReport), Error> {
-    let report = |kind, reason: &str| DriverReport { kind, reason: reason.to_owned() };
+    let report =
+        |kind, reason: &str| DriverReport { kind, reason: reason.to_owned(), replaced: Vec::new() };
     if choice == DriverChoice::Epoll {
         return Ok((epoll(config, pools)?, report(DriverKind::Epoll, chooser)));
     }
-    let error = match patiently(|| UringDriver::new(config, pools.clone())) {
+    let refusal = match patiently(|| UringDriver::new(config, pools.clone())) {
         Ok(driver) => {
-            let reason = if choice == DriverChoice::Auto {
-                "the kernel gives a ring with all that the channel needs"
-            } else {
-                chooser
-            };
-            return Ok((Box::new(driver), report(DriverKind::Uring, reason)));
+            let chooser =
+                if choice == DriverChoice::Auto { "the kernel gives a ring" } else { chooser };
+            let report = uring_report(chooser, driver.lacks());
+            return Ok((Box::new(driver), report));
         }
-        Err(error) => error,
+        Err(refusal) => refusal,
     };
-    if choice == DriverChoice::Uring || !bars_rings(&error) {
-        return Err(setup_error("create the ring")(error));
-    }
-    let (cause, _) = probe::ring_error_advice(&error);
+    let cause = match refusal {
+        Refusal::Failed(error) if choice == DriverChoice::Uring || !bars_rings(&error) => {
+            return Err(setup_error("create the ring")(error));
+        }
+        Refusal::Failed(error) => probe::ring_error_advice(&error).0,
+        Refusal::Lacks(lack) if choice == DriverChoice::Uring => return Err(missing(&lack)),
+        Refusal::Lacks(lack) => format!("the kernel lacks {lack}"),
+    };
     let driver = epoll(config, pools)?;
     Ok((driver, report(DriverKind::Epoll, &format!("no io_uring: {cause}"))))
 }
 
+/// Why there is a ring, and what is replaced on it.
+fn uring_report(chooser: &str, lacks: &Lacks) -> DriverReport {
+    let replaced: Vec<Replaced> = lacks.replaced().map(Replaced::from).collect();
+    let mut reason = chooser.to_owned();
+    if replaced.is_empty() {
+        reason.push_str(", with every feature that the driver uses");
+    }
+    for (at, replaced) in replaced.iter().enumerate() {
+        let _ = write!(reason, "{} {replaced}", if at == 0 { "; replaced:" } else { ";" });
+    }
+    DriverReport { kind: DriverKind::Uring, reason, replaced }
+}
+
+fn missing(lack: &Lack) -> Error {
+    let source = io::Error::from_raw_os_error(lack.errno);
+    Error::MissingFeature { feature: lack.feature.name(), since: lack.feature.since(), source }
+}
+
 /// Tries again for a while when memory is short: the kernel gives back the locked memory of a ring
 /// only some time after the ring is closed, which an unprivileged process may have just done.
-fn patiently<T>(create: impl Fn() -> io::Result<T>) -> io::Result<T> {
+fn patiently<T>(create: impl Fn() -> Result<T, Refusal>) -> Result<T, Refusal> {
     let mut pauses = [10, 20, 40, 80].into_iter().map(Duration::from_millis);
     loop {
         match (create(), pauses.next()) {
-            (Err(error), Some(pause)) if error.raw_os_error() == Some(libc::ENOMEM) => {
+            (Err(Refusal::Failed(error)), Some(pause))
+                if error.raw_os_error() == Some(libc::ENOMEM) =>
+            {
                 std::thread::sleep(pause);
             }
             (result, _) => return result,
@@ -160,14 +186,14 @@ mod tests {
     #[test]
     fn memory_may_come_back_and_other_errors_do_not_wait() {
         let attempts = std::cell::Cell::new(0);
-        let fail = |errno: i32| io::Error::from_raw_os_error(errno);
+        let fail = |errno: i32| Refusal::Failed(io::Error::from_raw_os_error(errno));
         let result = patiently(|| {
             attempts.set(attempts.get() + 1);
             if attempts.get() < 3 { Err(fail(libc::ENOMEM)) } else { Ok(attempts.get()) }
         });
         assert_eq!(result.unwrap(), 3);
         attempts.set(0);
-        let result: io::Result<()> = patiently(|| {
+        let result: Result<(), Refusal> = patiently(|| {
             attempts.set(attempts.get() + 1);
             Err(fail(libc::EMFILE))
         });

@@ -1,21 +1,22 @@
 //! What the kernel offers a channel, feature by feature, found by trying.
 //!
-//! A version number says little: distributions carry features back, containers forbid system calls,
-//! sysctls switch io_uring off. So [`probe`] does on a scratch ring, with real sockets, pipes and
-//! files, what the drivers do, and reports for each feature whether it [works](Status::Works), what
-//! it is used for and what would help if it does not. The [limits](Limit) of the process and the
-//! system are judged for a server with [`CONNECTIONS`] connections.
+//! A version number says little: distributions backport features, containers forbid system calls,
+//! sysctls switch io_uring off. So [`probe`] sets a ring up as the io_uring driver does, which
+//! tries every request that the driver submits, and tries with real sockets and files what needs
+//! no ring. It reports for each feature whether it [works](Status::Works), what it is used for and
+//! what stands in its place if it does not. The [limits](Limit) of the process and the system are
+//! judged for a server with [`CONNECTIONS`] connections.
 //!
-//! A channel does not need the whole probe to start: it creates its ring and, if that fails, asks
-//! [`ring_error_advice`] for the cause. The probe is for people: `iobench doctor` prints it.
+//! Each channel makes the same attempts on its own ring when it is created, see
+//! [`DriverReport::replaced`](crate::DriverReport::replaced). The probe is for people: `iobench
+//! doctor` prints it.
 
 mod advice;
-mod features;
 mod limits;
-mod ring;
-mod sockets;
 mod system;
 
+use crate::driver::uring::features::{Feature, Lacks, Without};
+use crate::driver::uring::survey;
 use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
@@ -23,14 +24,11 @@ use std::time::{Duration, Instant};
 pub use advice::ring_error_advice;
 pub use limits::CONNECTIONS;
 
-/// The features without which the io_uring driver does not start, by [`Finding::name`].
-///
-/// Without any of the others it takes a slower way.
-pub const REQUIRED: &[&str] =
-    &[features::RING, features::CANCEL_ANY, sockets::ACCEPT, sockets::RECEIVE];
+/// The name of the first finding: whether there is a ring at all.
+pub const RING: &str = "ring (SINGLE_ISSUER, DEFER_TASKRUN)";
 
 /// How long the probe goes on; attempts that have not begun by then are not made. On a kernel that
-/// answers, the whole probe takes some tens of milliseconds.
+/// answers, the whole probe takes some milliseconds.
 const BUDGET: Duration = Duration::from_millis(1000);
 
 /// What came of the attempt to use a feature.
@@ -53,7 +51,9 @@ pub struct Finding {
     pub status: Status,
     /// What the drivers use it for.
     pub used_for: &'static str,
-    /// What would help, unless it works.
+    /// Whether the io_uring driver does not start without it.
+    pub required: bool,
+    /// What would help, and what the driver does until then, unless it works.
     pub remedy: Option<String>,
 }
 
@@ -61,11 +61,6 @@ impl Finding {
     /// Whether it works.
     pub fn works(&self) -> bool {
         self.status == Status::Works
-    }
-
-    /// Whether the io_uring driver does not start without it.
-    pub fn is_required(&self) -> bool {
-        REQUIRED.contains(&self.name)
     }
 }
 
@@ -124,7 +119,7 @@ impl Probe {
 
     /// The features that the io_uring driver requires and that do not work.
     pub fn missing_required(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.is_required() && !finding.works())
+        self.findings.iter().filter(|finding| finding.required && !finding.works())
     }
 }
 
@@ -149,35 +144,52 @@ pub fn probe() -> Probe {
         .iter()
         .map(|feature| feature.finding(deadline, |attempt| attempt()))
         .collect();
-    let ring = patiently(ring::Scratch::new, is_no_memory);
-    let ring = ring.map(drop).map_err(RingError::from);
-    let mut findings = vec![ring_finding(&ring)];
-    let with_ring = features::FEATURES.iter().chain(sockets::FEATURES);
-    findings.extend(with_ring.map(|feature| {
-        feature.finding(deadline, |attempt| {
-            if ring.is_err() {
-                return Err(Failure::Obstacle("there is no ring to try it on".into()));
-            }
-            attempt(&mut ring::Scratch::new().map_err(obstacle("a scratch ring"))?)
-        })
-    }));
+    let survey = patiently(survey, is_no_memory).map_err(RingError::from);
+    let mut findings = vec![ring_finding(&survey)];
+    findings.extend(Feature::ALL.iter().map(|feature| feature_finding(*feature, &survey)));
     findings.extend(without_ring);
-    Probe { ring, findings, limits: limits::limits() }
+    Probe { ring: survey.map(drop), findings, limits: limits::limits() }
 }
 
-fn ring_finding(ring: &Result<(), RingError>) -> Finding {
+fn feature_finding(feature: Feature, survey: &Result<Lacks, RingError>) -> Finding {
+    let status = match survey {
+        Err(_) => Status::NotTried("there is no ring to try it on".into()),
+        Ok(lacks) => lacks.of(feature).map_or(Status::Works, |lack| {
+            Status::Missing(match lack.errno {
+                0 => "the kernel does not offer it".into(),
+                errno => format!("the kernel answers: {}", io::Error::from_raw_os_error(errno)),
+            })
+        }),
+    };
+    let instead = match feature.without() {
+        Without::Epoll => "the channel uses the epoll driver",
+        Without::Replaced(by) => by,
+    };
+    let remedy = matches!(status, Status::Missing(_))
+        .then(|| format!("Linux {} or later; without it, {instead}", feature.since()));
+    Finding {
+        name: feature.name(),
+        status,
+        used_for: feature.used_for(),
+        required: feature.without() == Without::Epoll,
+        remedy,
+    }
+}
+
+fn ring_finding(ring: &Result<Lacks, RingError>) -> Finding {
     let (status, remedy) = match ring {
-        Ok(()) => (Status::Works, None),
+        Ok(_) => (Status::Works, None),
         Err(error) => (
             Status::Missing(format!("io_uring_setup: {}; {}", error.source, error.cause)),
             Some(error.remedy.to_owned()),
         ),
     };
-    Finding { name: features::RING, status, used_for: "the io_uring driver as a whole", remedy }
+    let used_for = "the io_uring driver as a whole";
+    Finding { name: RING, status, used_for, required: true, remedy }
 }
 
-/// A feature and how to try it.
-struct Feature<Attempt> {
+/// A feature that needs no ring, and how to try it.
+struct Attempted<Attempt> {
     name: &'static str,
     used_for: &'static str,
     /// What would make it work.
@@ -185,7 +197,7 @@ struct Feature<Attempt> {
     attempt: Attempt,
 }
 
-impl<Attempt: Copy> Feature<Attempt> {
+impl<Attempt: Copy> Attempted<Attempt> {
     fn finding(&self, deadline: Instant, run: impl Fn(Attempt) -> Result<(), Failure>) -> Finding {
         let status = if Instant::now() >= deadline {
             Status::NotTried("the time for the probe was up".into())
@@ -198,7 +210,7 @@ impl<Attempt: Copy> Feature<Attempt> {
             }
         };
         let remedy = matches!(status, Status::Missing(_)).then(|| self.remedy.to_owned());
-        Finding { name: self.name, status, used_for: self.used_for, remedy }
+        Finding { name: self.name, status, used_for: self.used_for, required: false, remedy }
     }
 }
 
@@ -221,7 +233,7 @@ fn patiently<T, E>(
     attempt: impl Fn() -> Result<T, E>,
     is_no_memory: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
-    let deadline = Instant::now() + ring::PATIENCE;
+    let deadline = Instant::now() + system::PATIENCE;
     loop {
         match attempt() {
             Err(error) if is_no_memory(&error) && Instant::now() < deadline => {
@@ -262,56 +274,10 @@ fn require(holds: bool, otherwise: impl fmt::Display) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-    use std::path::{Path, PathBuf};
-
-    /// What the channel's own code calls to use each feature that is in the report.
-    const USES: &[(&str, &str)] = &[
-        (features::RING, "setup_defer_taskrun"),
-        (features::CANCEL_ANY, "CancelBuilder::any()"),
-        ("minimum wait (MIN_TIMEOUT)", "min_wait_usec"),
-        ("ring without index array (NO_SQARRAY)", "setup_no_sqarray"),
-        ("registered ring descriptor", "ENTER_REGISTERED_RING"),
-        (sockets::ACCEPT, "opcode::AcceptMulti"),
-        (sockets::RECEIVE, "opcode::RecvMulti::"),
-        ("multishot recvmsg, buffer ring", "opcode::RecvMsgMulti"),
-        ("direct descriptor to fd (FIXED_FD_INSTALL)", "opcode::FixedFdInstall"),
-        ("getsockopt on direct descriptors", "entries::get_option"),
-        ("setsockopt on direct descriptors", "opcode::SetSockOpt"),
-        ("SO_REUSEPORT after listen", "libc::SO_REUSEPORT"),
-        ("steering by SO_ATTACH_REUSEPORT_CBPF", "libc::SO_ATTACH_REUSEPORT_CBPF"),
-        ("epoll_pwait2", "SYS_epoll_pwait2"),
-        ("preadv2 with RWF_NOWAIT on files", "libc::RWF_NOWAIT"),
-    ];
-
-    /// The text of all source files below a directory.
-    fn sources(directory: &Path) -> String {
-        let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-        let text = |path: PathBuf| {
-            if path.is_dir() { sources(&path) } else { fs::read_to_string(path).unwrap() }
-        };
-        entries.map(text).collect()
-    }
-
     #[test]
-    fn every_feature_in_the_report_is_used_by_a_driver_or_a_partition() {
-        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let sources = sources(&own.join("driver")) + &sources(&own.join("partition"));
-        let names: Vec<_> = probe().findings.iter().map(|finding| finding.name).collect();
-        for name in &names {
-            let used = USES.iter().find(|(used, _)| used == name);
-            let (_, call) = used.unwrap_or_else(|| panic!("{name} is used by no code"));
-            assert!(sources.contains(call), "{name}: no code calls {call}");
-        }
-        assert_eq!(names.len(), USES.len(), "{names:?}");
-    }
-
-    #[test]
-    fn each_required_feature_is_in_the_report_once_and_names_are_unique() {
+    fn the_names_of_the_report_are_unique_and_the_ring_comes_first() {
         let probe = probe();
-        for name in REQUIRED {
-            assert_eq!(probe.findings.iter().filter(|found| found.name == *name).count(), 1);
-        }
+        assert_eq!(probe.findings[0].name, RING);
         let mut names: Vec<_> = probe.findings.iter().map(|found| found.name).collect();
         names.sort_unstable();
         names.dedup();
@@ -319,8 +285,25 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_feature_says_what_stands_in_its_place() {
+        let mut lacks = Lacks::default();
+        lacks.add(Feature::SetOption, libc::EOPNOTSUPP);
+        lacks.add(Feature::ReceiveMany, libc::EINVAL);
+        let lacks = Ok(lacks);
+        let finding = feature_finding(Feature::SetOption, &lacks);
+        assert!(!finding.required);
+        assert_eq!(
+            finding.remedy.as_deref(),
+            Some("Linux 6.7 or later; without it, lightweight sockets are descriptors")
+        );
+        let finding = feature_finding(Feature::ReceiveMany, &lacks);
+        assert!(finding.required && !finding.works(), "{finding:?}");
+        assert!(feature_finding(Feature::Send, &lacks).works());
+    }
+
+    #[test]
     fn a_feature_is_not_tried_when_the_time_is_up_and_has_a_remedy_only_when_missing() {
-        let feature = Feature { name: "n", used_for: "u", remedy: "r", attempt: () };
+        let feature = Attempted { name: "n", used_for: "u", remedy: "r", attempt: () };
         let later = Instant::now() + Duration::from_secs(60);
         let late = feature.finding(Instant::now(), |()| panic!("tried"));
         assert!(matches!(late.status, Status::NotTried(_)) && late.remedy.is_none());

@@ -1,43 +1,78 @@
 //! Features that need no ring: how listeners are shared, and what the epoll driver builds on.
 
-use super::ring::{owned, wait_readable};
-use super::sockets::{connect, listener};
-use super::{Failure, Feature, missing, obstacle, require};
+use super::{Attempted, Failure, missing, obstacle, require};
 use crate::sys::check;
 use std::fs::File;
 use std::io;
-use std::net::TcpListener;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::time::Duration;
+
+/// How long an attempt waits for what should come at once.
+pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 
 type Attempt = fn() -> Result<(), Failure>;
 
-pub(super) const FEATURES: &[Feature<Attempt>] = &[
-    Feature {
+pub(super) const FEATURES: &[Attempted<Attempt>] = &[
+    Attempted {
         name: "SO_REUSEPORT after listen",
         used_for: "sharing a listener the program opened",
         remedy: "set SO_REUSEPORT before bind, or let the channel open the listener",
         attempt: reuse_port,
     },
-    Feature {
+    Attempted {
         name: "steering by SO_ATTACH_REUSEPORT_CBPF",
         used_for: "each connection to the channel of its CPU",
         remedy: "Linux 4.5 or later; until then the kernel spreads connections by their hash",
         attempt: steering,
     },
-    Feature {
+    Attempted {
         name: "epoll_pwait2",
         used_for: "timeouts below 1 ms in the epoll driver",
         remedy: "Linux 5.11 or later; until then timeouts are rounded up to a millisecond",
         attempt: epoll_pwait2,
     },
-    Feature {
+    Attempted {
         name: "preadv2 with RWF_NOWAIT on files",
         used_for: "reading cached files in the epoll driver",
         remedy: "Linux 4.14 or later and a file system that knows it (ext4, xfs, btrfs)",
         attempt: nowait_file,
     },
 ];
+
+fn listener() -> Result<(TcpListener, SocketAddr), Failure> {
+    let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listener = TcpListener::bind(any_port).map_err(obstacle("listening on 127.0.0.1"))?;
+    let address = listener.local_addr().map_err(obstacle("a listener's address"))?;
+    Ok((listener, address))
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
+    TcpStream::connect_timeout(&address, PATIENCE).map_err(obstacle("connecting to 127.0.0.1"))
+}
+
+/// Waits until there is something to read, no longer than [`PATIENCE`].
+fn wait_readable(descriptors: &[&dyn AsRawFd]) -> io::Result<Option<usize>> {
+    let mut polled: Vec<libc::pollfd> = descriptors
+        .iter()
+        .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
+        .collect();
+    let timeout_ms = PATIENCE.as_millis() as libc::c_int;
+    // SAFETY: the array is valid for reading and writing and as long as we say.
+    check(unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) })?;
+    Ok(polled.iter().position(|entry| entry.revents != 0))
+}
+
+/// Owns a descriptor that the kernel has just made.
+///
+/// # Safety
+///
+/// Nothing else may own `fd`.
+unsafe fn owned(fd: libc::c_int) -> OwnedFd {
+    // SAFETY: the caller's promise.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
 
 fn set<T>(socket: &impl AsRawFd, option: libc::c_int, value: &T) -> io::Result<()> {
     let bytes = size_of::<T>() as libc::socklen_t;

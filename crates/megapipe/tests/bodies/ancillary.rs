@@ -8,7 +8,7 @@ use crate::common::{
     PATIENCE, Pattern, Rig, accepted, client, listener, outcome, read_of, udp, unix_pair, written,
 };
 use megapipe::{Accept, Config, Direction, DriverChoice, Error, Event, Handle, Message, Transfer};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -297,9 +297,18 @@ pub(crate) fn other_control_data_is_skipped(driver: DriverChoice) {
     isolated(driver, "other_control_data_is_skipped", || {
         let mut rig = Rig::new(driver);
         let (ours, theirs) = pair_of(libc::SOCK_DGRAM);
-        for option in [libc::SO_PASSCRED, SO_PASSPIDFD, libc::SO_TIMESTAMP] {
+        for option in [libc::SO_PASSCRED, libc::SO_TIMESTAMP] {
             set(&theirs, libc::SOL_SOCKET, option, 1);
         }
+        // Linux 6.5 and later can send a descriptor of the process, too.
+        let number: libc::c_int = 1;
+        // SAFETY: the value is readable for its four bytes.
+        let set = unsafe {
+            let (fd, value) = (theirs.as_raw_fd(), (&raw const number).cast());
+            libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSPIDFD, value, 4)
+        };
+        let errno = io::Error::last_os_error().raw_os_error();
+        assert!(set == 0 || errno == Some(libc::ENOPROTOOPT), "{errno:?}");
         let (from, to) = (rig.join(ours), rig.join(theirs));
         let before = descriptors();
         for _ in 0..3 {

@@ -137,7 +137,13 @@ pub(crate) fn a_repeating_receive_that_was_served_ends(driver: DriverChoice) {
         };
         ours.write_all(b"message").unwrap();
         rig.receive(theirs, Repeat::UntilCancelled).unwrap();
-        assert_eq!(outcome(&rig.last(distraction)), Ok(1));
+        // Before Linux 6.2 the wake-up takes longer, and the message may be delivered before it.
+        let mut done = rig.next();
+        if done.handle == theirs {
+            assert_eq!((outcome(&done.event), done.more), (Ok(7), true));
+            done = rig.next();
+        }
+        assert_eq!((done.handle, outcome(&done.event)), (distraction, Ok(1)));
         rig.cancel(theirs).unwrap();
         for event in to_the_last(&mut rig, theirs) {
             assert!([Ok(7), Err(libc::ECANCELED)].contains(&outcome(&event)), "{event:?}");

@@ -92,6 +92,15 @@ impl Rig {
         Rig { channel }
     }
 
+    /// Whether lightweight sockets are entries of a table, with a limit of its own. They are
+    /// descriptors with the epoll driver, and where the kernel's table lacks something.
+    pub fn has_file_table(&self) -> bool {
+        let report = self.channel.driver();
+        let descriptors = "lightweight sockets are descriptors";
+        report.kind == megapipe::DriverKind::Uring
+            && !report.replaced.iter().any(|replaced| replaced.by == descriptors)
+    }
+
     /// Registers with a cookie that does not matter.
     pub fn join(&mut self, source: impl Into<Source>) -> Handle {
         self.channel.register(source, 0).expect("register")

@@ -12,6 +12,8 @@ pub(super) enum Class {
     Small,
     Large,
     Accept,
+    /// Of lightweight sockets that are descriptors.
+    AcceptLightweight,
     AcceptDirect,
     /// The same, of one connection, for which a place in the file table is kept.
     AcceptOneDirect,
@@ -176,7 +178,7 @@ const _: () = assert!(std::mem::size_of::<squeue::Entry>() == 64);
 ///
 /// The kernel (Linux 6.7) knows it for level `SOL_SOCKET` only, and writes up to `bytes` bytes to
 /// `value`, which must stay in place until the completion.
-pub(crate) fn get_option(
+pub(super) fn get_option(
     socket: types::Fd,
     name: i32,
     value: *mut u8,

@@ -29,6 +29,7 @@ impl UringDriver {
             synchronous,
             table,
             unbounded,
+            tells_queue,
             ..
         } = self;
         for entry in ring.completions() {
@@ -65,6 +66,9 @@ impl UringDriver {
                 }
             }
             outcome.output = bring(&entry, class, small, large, discarded);
+            if let Output::Socket { queue_nonempty, .. } = &mut outcome.output {
+                *queue_nonempty |= !*tells_queue;
+            }
             sink.push_back(outcome);
         }
         self.completions += (sink.len() - before) as u64;
@@ -92,19 +96,20 @@ fn bring(
         Class::Arrival => return Output::Readable,
         Class::Small => small,
         Class::Large => large,
-        Class::Accept | Class::AcceptDirect | Class::AcceptOneDirect if result < 0 => {
-            return Output::None;
+        _ if result < 0 => return Output::None,
+        Class::AcceptDirect | Class::AcceptOneDirect => {
+            let discarded = Rc::clone(discarded);
+            let direct = DirectSocket { index: result as u32, discarded, armed: true };
+            return socket(Endpoint::Direct(direct), flags);
         }
-        Class::Accept | Class::AcceptDirect | Class::AcceptOneDirect => {
-            let endpoint = if class == Class::Accept {
-                // SAFETY: the kernel has just opened this descriptor for us.
-                Endpoint::Descriptor(unsafe { OwnedFd::from_raw_fd(result) })
-            } else {
-                let discarded = Rc::clone(discarded);
-                Endpoint::Direct(DirectSocket { index: result as u32, discarded, armed: true })
+        Class::Accept | Class::AcceptLightweight => {
+            // SAFETY: the kernel has just opened this descriptor for us.
+            let descriptor = unsafe { OwnedFd::from_raw_fd(result) };
+            let endpoint = match class {
+                Class::Accept => Endpoint::Descriptor(descriptor),
+                _ => Endpoint::Lightweight(descriptor),
             };
-            let queue_nonempty = cqueue::sock_nonempty(flags);
-            return Output::Socket { socket: endpoint.into(), queue_nonempty };
+            return socket(endpoint, flags);
         }
     };
     match cqueue::buffer_select(flags) {
@@ -119,4 +124,9 @@ fn bring(
         }
         None => Output::None,
     }
+}
+
+fn socket(endpoint: Endpoint, flags: u32) -> Output {
+    let queue_nonempty = cqueue::sock_nonempty(flags);
+    Output::Socket { socket: endpoint.into(), queue_nonempty }
 }

@@ -1,20 +1,24 @@
 //! The driver over io_uring.
 
 mod buffers;
-pub(crate) mod entries;
+mod entries;
+pub(crate) mod features;
 mod harvest;
 mod linger;
 mod objects;
 mod ring;
+mod setup;
 mod sockets;
 mod synchronous;
 mod table;
 
 use self::buffers::BufferRing;
 use self::entries::Class;
+use self::features::{Feature, Lacks};
 use self::linger::{Clock, Linger};
 use self::objects::Target;
 use self::ring::{Entered, Ring, WaitLimits};
+use self::setup::Parts;
 use self::synchronous::Synchronous;
 use self::table::{Room, Table};
 use super::{
@@ -24,7 +28,6 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::slab::Key;
 use crate::source::{Endpoint, Kind};
-use crate::sys::check;
 use io_uring::types::{CancelBuilder, Fd, Fixed};
 use io_uring::{opcode, squeue};
 use std::cell::RefCell;
@@ -33,6 +36,8 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+
+pub(crate) use self::setup::{Refusal, survey};
 
 /// The tag of requests that only complete if they fail, which then does not matter.
 const FORGOTTEN_TAG: u64 = INTERNAL_TAG + 1;
@@ -68,6 +73,13 @@ pub(crate) struct UringDriver {
     linger: Linger,
     batch: u32,
     synchronous: Synchronous,
+    lacks: Lacks,
+    /// Whether lightweight sockets are entries of the ring's file table, or else descriptors.
+    direct_sockets: bool,
+    /// Whether an accept tells that more connections wait.
+    tells_queue: bool,
+    /// Whether a socket option can be asked for by a request.
+    asks_options: bool,
     /// Operations without their last outcome, and those of them in the submission queue that
     /// usually complete as soon as they are submitted.
     outstanding: u64,
@@ -80,16 +92,15 @@ pub(crate) struct UringDriver {
 }
 
 impl UringDriver {
-    /// Fails with the kernel's errno; which of them mean that rings are barred is the caller's
-    /// judgement.
-    pub(crate) fn new(config: &Config, pools: Pools) -> io::Result<UringDriver> {
-        let mut ring = Ring::new(config.completions)?;
-        let places = config.max_lightweight.min(descriptor_limit()?).max(1);
-        ring.submitter().register_files_sparse(places)?;
-        let class = |group, count, pool| BufferRing::new(&ring, group, count, pool);
-        let small = class(SMALL_GROUP, config.small_buffers.count, pools.small)?;
-        let large = class(LARGE_GROUP, config.large_buffers.count, pools.large)?;
-        ring.hide_descriptor();
+    /// Tries what the driver needs of the kernel, and fails if anything is missing that it cannot
+    /// replace.
+    pub(crate) fn new(config: &Config, pools: Pools) -> Result<UringDriver, Refusal> {
+        let Parts { ring, buffers, places, lacks } = Parts::new(config, pools)?;
+        let (small, large) = match (buffers, lacks.required().next()) {
+            (_, Some(lack)) => return Err(Refusal::Lacks(*lack)),
+            (Some(buffers), None) => buffers,
+            (None, None) => return Err(io::Error::from_raw_os_error(libc::EINVAL).into()),
+        };
         let bound_us = if ring.can_linger() { config.linger.as_micros() as u32 } else { 0 };
         Ok(UringDriver {
             ring,
@@ -102,6 +113,10 @@ impl UringDriver {
             backlog: VecDeque::new(),
             linger: Linger::new(bound_us),
             synchronous: Synchronous::default(),
+            direct_sockets: lacks.leave_direct_sockets(),
+            tells_queue: !lacks.has(Feature::QueueState),
+            asks_options: !lacks.has(Feature::GetOption),
+            lacks,
             batch: config.batch,
             outstanding: 0,
             prompt: 0,
@@ -109,6 +124,11 @@ impl UringDriver {
             completions: 0,
             counters: Counters::default(),
         })
+    }
+
+    /// What the kernel lacks, and is replaced.
+    pub(crate) fn lacks(&self) -> &Lacks {
+        &self.lacks
     }
 
     /// Files an entry; makes room by handing the queue to the kernel.
@@ -210,6 +230,11 @@ impl UringDriver {
     /// The operation as far as the file table has room for what it brings: a listener is only
     /// polled while there is none.
     fn admit(&self, operation: Operation) -> (Operation, Class) {
+        if let Operation::Accept { lightweight: true, repeat } = operation
+            && !self.direct_sockets
+        {
+            return (Operation::Accept { lightweight: false, repeat }, Class::AcceptLightweight);
+        }
         let operation = match (operation, self.table.room()) {
             (Operation::Accept { lightweight: true, .. }, Room::None) => {
                 let wait = Operation::Poll { events: libc::POLLIN as u32, repeat: false };
@@ -241,14 +266,6 @@ fn clock_ns(clock: Clock) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The soft limit on descriptors, to which the kernel also holds a ring's file table.
-fn descriptor_limit() -> io::Result<u32> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for writing.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
-    Ok(limit.rlim_cur.min(1 << 20) as u32)
-}
-
 impl Driver for UringDriver {
     fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> Result<Object, Unattached> {
         match endpoint {
@@ -267,7 +284,7 @@ impl Driver for UringDriver {
     }
 
     fn open_socket(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
-        self.open_direct(domain, socket_type)
+        self.open_lightweight(domain, socket_type)
     }
 
     fn detach(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd> {
@@ -312,6 +329,13 @@ impl Driver for UringDriver {
     }
 
     fn submit(&mut self, tag: u64, object: Object, operation: Operation) -> Result<(), Full> {
+        if let Operation::PeerName { address, bytes } = operation
+            && !self.asks_options
+        {
+            let named = self.name_peer_of_object(object, address, bytes);
+            self.backlog.push_back(Outcome::plain(tag, named));
+            return Ok(());
+        }
         let groups = (self.small.group(), self.large.group());
         let (operation, class) = self.admit(objects::adapt(object, operation));
         let (fd, flags) = match Target::of(object) {

@@ -58,8 +58,8 @@ fn flags_of(kind: Kind) -> u32 {
     match kind {
         Kind::Stream | Kind::Listener => 0,
         Kind::Datagram | Kind::Packet => MESSAGES,
-        Kind::Pipe => NO_SOCKET | KEPT,
-        Kind::File | Kind::Signal | Kind::Timer | Kind::Wake => NO_SOCKET,
+        Kind::Pipe | Kind::Signal => NO_SOCKET | KEPT,
+        Kind::File | Kind::Timer | Kind::Wake => NO_SOCKET,
     }
 }
 
@@ -72,8 +72,9 @@ pub(super) fn direct(index: u32, kind: Kind) -> Object {
 ///
 /// Pipes, terminals and other devices are made non-blocking meanwhile. io_uring asks only whether
 /// they are ready for something; a write of more than there is room for would block the thread in
-/// io_uring_enter(2). Those of the crate's own (timers, signals, wake-ups) never block once they
-/// are ready.
+/// io_uring_enter(2). So are signals: before Linux 6.10 a kernel thread would read from a signal
+/// descriptor that may block, and that thread has none of the signals that were sent to this one.
+/// Timers and wake-ups never block once they are ready.
 pub(super) fn attach(endpoint: Endpoint, kind: Kind) -> Result<Object, Unattached> {
     let (fd, lightweight) = match &endpoint {
         Endpoint::Descriptor(descriptor) => (descriptor.as_raw_fd(), 0),

@@ -1,8 +1,9 @@
 //! The two queues shared with the kernel, and the one system call that serves them.
 
-use crate::sys::check;
+use super::features::{Feature, Lacks};
+use crate::sys::{check, errno};
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue, opcode, squeue};
+use io_uring::{IoUring, cqueue, squeue};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -74,9 +75,8 @@ pub(super) struct Ring {
 impl Ring {
     /// Creates a ring that only the calling thread enters, and that runs completions only then.
     ///
-    /// Fails with the kernel's errno also if a filter lets the thread create rings but not enter
-    /// them.
-    pub(super) fn new(completions: u32) -> io::Result<Ring> {
+    /// Notes in `lacks` what the kernel's rings lack. Fails with the kernel's errno.
+    pub(super) fn new(completions: u32, lacks: &mut Lacks) -> io::Result<Ring> {
         let mut builder = IoUring::builder();
         builder
             .dontfork()
@@ -87,13 +87,23 @@ impl Ring {
             .setup_cqsize(completions);
         let entries = SUBMISSIONS.min(completions);
         let inner = match builder.clone().setup_no_sqarray().build(entries) {
-            // Before Linux 6.6 the flag is unknown; the ring works without it.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => builder.build(entries)?,
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                let inner = builder.build(entries)?;
+                lacks.add(Feature::NoIndexArray, libc::EINVAL);
+                inner
+            }
             other => other?,
         };
         let can_linger = inner.params().is_feature_min_timeout();
         // A thread that sleeps for network traffic is idle, and not waiting for a disk.
         let no_iowait = inner.params().is_feature_no_iowait();
+        for (feature, offered) in
+            [(Feature::MinimumWait, can_linger), (Feature::NoIoWait, no_iowait)]
+        {
+            if !offered {
+                lacks.add(feature, 0);
+            }
+        }
         let enter_flags = if no_iowait { ENTER_NO_IOWAIT } else { 0 };
         let mut ring = Ring {
             inner,
@@ -103,20 +113,11 @@ impl Ring {
             enter_flags,
             system_calls: 0,
         };
-        ring.registered = ring.register_ring().ok();
-        ring.try_entering()?;
-        Ok(ring)
-    }
-
-    /// Runs an entry that does nothing.
-    fn try_entering(&mut self) -> io::Result<()> {
-        // SAFETY: the entry points to no memory.
-        unsafe { self.push(&opcode::Nop::new().build()) };
-        while self.completions().next().is_none() {
-            self.enter(WaitLimits { want: 1, linger_us: 0, timeout: None })?;
+        match ring.register_ring() {
+            Ok(index) => ring.registered = Some(index),
+            Err(error) => lacks.add(Feature::RegisteredRing, errno(&error)),
         }
-        self.system_calls = 0;
-        Ok(())
+        Ok(ring)
     }
 
     pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
@@ -151,15 +152,21 @@ impl Ring {
     /// superfluous (Linux 6.3): a forked child that never executes a program would inherit it and
     /// keep the ring and all its lightweight sockets open after this process has ended.
     ///
-    /// Called when everything is registered. Where the kernel cannot do without it, it stays.
-    pub(super) fn hide_descriptor(&mut self) {
-        let Some(index) = self.registered else { return };
+    /// Called when everything is registered. Where the kernel cannot do without it, it stays, which
+    /// is noted in `lacks`.
+    pub(super) fn hide_descriptor(&mut self, lacks: &mut Lacks) {
+        let Some(index) = self.registered else {
+            lacks.add(Feature::NoDescriptor, 0);
+            return;
+        };
         let (call, none) = (libc::SYS_io_uring_register, std::ptr::null::<u8>());
         let opcode = UNREGISTER_EVENTFD | REGISTER_USE_REGISTERED_RING;
         // SAFETY: the call takes no pointers.
         let probe = unsafe { libc::syscall(call, index, opcode, none, 0) };
         // No event descriptor is registered; a kernel without the flag says something else.
-        if probe == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO) {
+        let answer = errno(&io::Error::last_os_error());
+        if probe == 0 || answer != libc::ENXIO {
+            lacks.add(Feature::NoDescriptor, answer);
             return;
         }
         // SAFETY: the call takes no pointers.
@@ -278,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_lingering_wait_does_not_end_with_nothing() {
-        let mut ring = Ring::new(64).unwrap();
+        let mut ring = Ring::new(64, &mut Lacks::default()).unwrap();
         let later = Timespec::from(Duration::from_millis(20));
         let entry = opcode::Timeout::new(&later).build();
         // SAFETY: `later` outlives the request, which completes below.

@@ -4,9 +4,9 @@
 use super::objects::Target;
 use super::synchronous::Stake;
 use super::{UringDriver, entries};
-use crate::driver::{DirectSocket, NO_OFFSET, Operation, Outcome, TABLE_FULL, datagram};
+use crate::driver::{DirectSocket, NO_OFFSET, Object, Operation, Outcome, TABLE_FULL, datagram};
 use crate::source::Endpoint;
-use crate::sys::{check, errno, get_option, result_of};
+use crate::sys::{check, errno, get_option, open_socket, result_of};
 use io_uring::types::{DestinationSlot, Fd, Fixed};
 use io_uring::{opcode, squeue};
 use std::io;
@@ -61,8 +61,17 @@ impl UringDriver {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Opens a socket in the ring's file table (Linux 5.19).
-    pub(super) fn open_direct(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
+    /// Opens a lightweight socket: in the ring's file table (Linux 5.19), unless sockets there lack
+    /// something.
+    pub(super) fn open_lightweight(
+        &mut self,
+        domain: i32,
+        socket_type: i32,
+    ) -> io::Result<Endpoint> {
+        if !self.direct_sockets {
+            self.ring.system_calls += 1;
+            return open_socket(domain, socket_type).map(Endpoint::Lightweight);
+        }
         // Entries that are to be freed have their place in the queue before it.
         self.prepare();
         let socket_type = socket_type | libc::SOCK_NONBLOCK;
@@ -121,6 +130,23 @@ impl UringDriver {
             Target::Direct(_) => self.open_descriptor(target)?,
         };
         get_option(fd.as_raw_fd(), level, name, value)
+    }
+
+    /// Fills in the peer's address by a call where no request can; gives what the request would.
+    pub(super) fn name_peer_of_object(
+        &mut self,
+        object: Object,
+        address: *mut u8,
+        bytes: u32,
+    ) -> i32 {
+        self.ring.system_calls += 1;
+        // SAFETY: the submitter of the operation keeps this room for it, as the trait demands.
+        let room = unsafe { std::slice::from_raw_parts_mut(address, bytes as usize) };
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERNAME);
+        match self.get_socket_option(Target::of(object), level, name, room) {
+            Ok(bytes) => bytes as i32,
+            Err(error) => -errno(&error),
+        }
     }
 
     /// The address of the peer of a socket that is an entry of the ring's file table.
