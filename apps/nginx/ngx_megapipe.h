@@ -182,8 +182,12 @@ ngx_mp_in_flight_bytes(const ngx_mp_connection_t *mc)
 /* accept.c */
 ngx_int_t ngx_mp_listen(ngx_event_t *ev);
 void ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags);
-void ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done);
+void ngx_mp_accept_descriptors(void);
 void ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags);
+
+/* connection.c */
+void ngx_mp_new_connection(ngx_listening_t *ls, int fd);
+void ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done);
 
 /* receive.c */
 ngx_int_t ngx_mp_start_receiving(ngx_mp_connection_t *mc);

@@ -30,14 +30,6 @@ static void ngx_mp_accept_failed(ngx_mp_connection_t *mc, struct mp_event *done)
 static void ngx_mp_stop(ngx_mp_connection_t *mc);
 static void ngx_mp_stop_timed_out(ngx_event_t *ev);
 static void ngx_mp_stopped(ngx_mp_connection_t *mc);
-static void ngx_mp_new_connection(ngx_listening_t *ls, int fd);
-static void ngx_mp_introduce(ngx_mp_connection_t *mc, struct sockaddr *address, socklen_t length);
-static ngx_int_t ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls);
-static ngx_int_t ngx_mp_set_address(ngx_connection_t *c, ngx_listening_t *ls,
-    struct sockaddr *address, socklen_t length);
-static void ngx_mp_client_gone(ngx_connection_t *c, ngx_err_t error);
-static void ngx_mp_refuse(ngx_connection_t *c);
-static void ngx_mp_close_socket(int fd);
 
 /* Begins to listen, on all queues that are this worker's. */
 ngx_int_t
@@ -334,6 +326,28 @@ ngx_mp_stopped(ngx_mp_connection_t *mc)
     }
 }
 
+/* Accepts no more lightweight sockets, on any listener. */
+void
+ngx_mp_accept_descriptors(void)
+{
+    ngx_queue_t *q;
+    ngx_mp_connection_t *mc;
+
+    for (q = ngx_queue_head(&ngx_mp_listeners); q != ngx_queue_sentinel(&ngx_mp_listeners);
+         q = ngx_queue_next(q))
+    {
+        mc = ((ngx_mp_listener_t *) ngx_queue_data(q, ngx_mp_listener_t, queue))->timer.mc;
+        if (!mc->lightweight) {
+            continue;
+        }
+        mc->lightweight = 0;
+        /* The last completion of the accept under way has it filed anew. */
+        if (mc->listener->accepting && mp_cancel(mc->handle, 0) == -1) {
+            ngx_mp_failed(ngx_cycle->log, NGX_LOG_ALERT, "mp_cancel()");
+        }
+    }
+}
+
 /* A completion of a listener. */
 void
 ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
@@ -391,208 +405,5 @@ ngx_mp_accept_failed(ngx_mp_connection_t *mc, struct mp_event *done)
     if (!first->listener->timer.event.timer_set) {
         ngx_mp_add_timer(first, &first->listener->timer, ngx_mp_accept_again,
                          ecf->accept_mutex_delay);
-    }
-}
-
-static void
-ngx_mp_new_connection(ngx_listening_t *ls, int fd)
-{
-    ngx_connection_t *c;
-    ngx_mp_connection_t *mc;
-
-#if (NGX_STAT_STUB)
-    (void) ngx_atomic_fetch_add(ngx_stat_accepted, 1);
-#endif
-    ngx_accept_disabled = ngx_cycle->connection_n / 8 - ngx_cycle->free_connection_n;
-
-    c = ngx_get_connection(fd, &ls->log);
-    if (c == NULL) {
-        ngx_mp_close_socket(fd);
-        return;
-    }
-    c->type = SOCK_STREAM;
-    c->listening = ls;
-#if (NGX_STAT_STUB)
-    (void) ngx_atomic_fetch_add(ngx_stat_active, 1);
-#endif
-
-    mc = ngx_mp_new(c, NGX_MP_CHANNEL);
-    if (mc == NULL || ngx_mp_register(mc, &ls->log) != NGX_OK) {
-        ngx_mp_close_socket(fd);
-        if (mc != NULL) {
-            ngx_mp_retire(mc);
-        }
-        c->read->index = NGX_INVALID_INDEX;
-        c->shared = 1;
-        ngx_mp_refuse(c);
-        return;
-    }
-    mc->lightweight = fd >= MP_LWSOCKET_FIRST;
-    if (!mc->lightweight) {
-        struct sockaddr_storage address;
-        socklen_t length = sizeof(address);
-
-        mc->fd = fd;
-        ngx_mp_counts.descriptors++;
-        if (getpeername(fd, (struct sockaddr *) &address, &length) == -1) {
-            ngx_mp_client_gone(c, ngx_socket_errno);
-            return;
-        }
-        if (ngx_mp_start_receiving(mc) != NGX_OK) {
-            ngx_mp_refuse(c);
-            return;
-        }
-        ngx_mp_introduce(mc, (struct sockaddr *) &address, length);
-        return;
-    }
-    ngx_mp_counts.lightweight++;
-    /* The question goes to the kernel together with the first receive. */
-    if (mp_request_peer_address(mc->handle) == -1 || ngx_mp_start_receiving(mc) != NGX_OK) {
-        ngx_mp_failed(&ls->log, NGX_LOG_ALERT, "a new connection");
-        ngx_mp_refuse(c);
-    }
-}
-
-/* A completion of mp_request_peer_address. */
-void
-ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done)
-{
-    if (mc->connection == NULL) {
-        return;
-    }
-    if (done->error) {
-        ngx_mp_client_gone(mc->connection, done->error);
-        return;
-    }
-    ngx_mp_introduce(mc, done->data, (socklen_t) done->size);
-}
-
-/* Hands a connection over to its server. */
-static void
-ngx_mp_introduce(ngx_mp_connection_t *mc, struct sockaddr *address, socklen_t length)
-{
-    ngx_connection_t *c = mc->connection;
-    ngx_listening_t *ls = c->listening;
-
-    c->pool = ngx_create_pool(ls->pool_size, &ls->log);
-    if (c->pool == NULL || ngx_mp_set_up(c, ls) != NGX_OK
-        || ngx_mp_set_address(c, ls, address, length) != NGX_OK)
-    {
-        ngx_mp_refuse(c);
-        return;
-    }
-    c->read->ready = mc->unseen != 0;
-    mc->unseen = 0;
-    ls->handler(c);
-}
-
-/* What nginx wants to know of a new connection. */
-static ngx_int_t
-ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls)
-{
-    ngx_log_t *log = ngx_palloc(c->pool, sizeof(ngx_log_t));
-
-    if (log == NULL) {
-        return NGX_ERROR;
-    }
-    *log = ls->log;
-    c->recv = ngx_mp_recv;
-    c->send = ngx_mp_send;
-    c->recv_chain = ngx_mp_recv_chain;
-    c->send_chain = ngx_mp_send_chain;
-    c->log = log;
-    c->pool->log = log;
-    c->local_sockaddr = ls->sockaddr;
-    c->local_socklen = ls->socklen;
-    c->read->log = log;
-    c->write->log = log;
-    c->read->active = 1;
-    c->write->active = 1;
-    c->write->ready = 1;
-    /* Inherited from the listener; header and file are one send, so there is nothing to cork. */
-    c->tcp_nodelay = NGX_TCP_NODELAY_SET;
-    c->tcp_nopush = NGX_TCP_NOPUSH_DISABLED;
-    c->sndlowat = 1;
-    c->number = ngx_atomic_fetch_add(ngx_connection_counter, 1);
-    c->start_time = ngx_current_msec;
-#if (NGX_STAT_STUB)
-    (void) ngx_atomic_fetch_add(ngx_stat_handled, 1);
-#endif
-    log->data = NULL;
-    log->handler = NULL;
-    return NGX_OK;
-}
-
-static ngx_int_t
-ngx_mp_set_address(ngx_connection_t *c, ngx_listening_t *ls, struct sockaddr *address,
-    socklen_t length)
-{
-    c->sockaddr = ngx_palloc(c->pool, length);
-    if (c->sockaddr == NULL) {
-        return NGX_ERROR;
-    }
-    ngx_memcpy(c->sockaddr, address, length);
-    c->socklen = length;
-    if (ls->addr_ntop) {
-        c->addr_text.data = ngx_pnalloc(c->pool, ls->addr_text_max_len);
-        if (c->addr_text.data == NULL) {
-            return NGX_ERROR;
-        }
-        c->addr_text.len = ngx_sock_ntop(c->sockaddr, c->socklen, c->addr_text.data,
-                                         ls->addr_text_max_len, 0);
-        if (c->addr_text.len == 0) {
-            return NGX_ERROR;
-        }
-    }
-#if (NGX_DEBUG)
-    ngx_debug_accepted_connection(
-        (ngx_event_conf_t *) ngx_event_get_conf(ngx_cycle->conf_ctx, ngx_event_core_module), c);
-#endif
-    ngx_log_debug3(NGX_LOG_DEBUG_EVENT, c->log, 0, "*%uA megapipe: accept %V fd:%d", c->number,
-                   &c->addr_text, c->fd);
-    return NGX_OK;
-}
-
-/* Counts it as handled, as with accept(2), which tells the address of a client that has gone. */
-static void
-ngx_mp_client_gone(ngx_connection_t *c, ngx_err_t error)
-{
-#if (NGX_STAT_STUB)
-    (void) ngx_atomic_fetch_add(ngx_stat_handled, 1);
-#endif
-    ngx_log_error(NGX_LOG_INFO, c->log, error,
-                  "the client of a new connection has gone");
-    ngx_mp_refuse(c);
-}
-
-/* Ends a connection that no server has seen. */
-static void
-ngx_mp_refuse(ngx_connection_t *c)
-{
-    ngx_pool_t *pool = c->pool;
-
-    c->log = (ngx_log_t *) ngx_cycle->log;
-    ngx_close_connection(c);
-    if (pool != NULL) {
-        ngx_destroy_pool(pool);
-    }
-#if (NGX_STAT_STUB)
-    (void) ngx_atomic_fetch_add(ngx_stat_active, -1);
-#endif
-}
-
-/* Closes what was accepted and is registered nowhere. */
-static void
-ngx_mp_close_socket(int fd)
-{
-    mp_handle handle;
-
-    if (fd < MP_LWSOCKET_FIRST) {
-        (void) ngx_close_socket(fd);
-        return;
-    }
-    handle = mp_register(ngx_mp_channel, fd, NULL, NULL);
-    if (handle != -1) {
-        (void) mp_unregister(handle);
     }
 }

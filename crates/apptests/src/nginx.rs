@@ -3,7 +3,7 @@
 use crate::http::Client;
 use crate::port::Port;
 use crate::process::{Running, eventually};
-use crate::{PATIENCE, target_dir, xtask};
+use crate::{PATIENCE, root, target_dir, xtask};
 use std::fs;
 use std::io;
 use std::net::TcpStream;
@@ -27,13 +27,16 @@ pub struct Setup {
     pub http: String,
     /// Further directives of the one server.
     pub server: String,
+    /// Features of io_uring that the server's processes lack, as rules of the library
+    /// `hide-uring`; none if empty.
+    pub hidden: String,
 }
 
 impl Setup {
     /// One worker with the module.
     pub fn module() -> Setup {
-        let [main, events, http, server] = [const { String::new() }; 4];
-        Setup { module: true, workers: 1, main, events, http, server }
+        let [main, events, http, server, hidden] = [const { String::new() }; 5];
+        Setup { module: true, workers: 1, main, events, http, server, hidden }
     }
 }
 
@@ -55,6 +58,23 @@ pub fn built_module() -> io::Result<&'static Path> {
     built.as_deref().map_err(|error| io::Error::other(error.clone()))
 }
 
+/// The library that hides features of io_uring, built once.
+fn hide_uring() -> io::Result<&'static Path> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut cargo = Command::new(cargo);
+        cargo.args(["build", "--quiet", "--locked", "--package", "hide-uring", "--target-dir"]);
+        let output = cargo.arg(target_dir()).current_dir(root()).output();
+        let output = output.map_err(|error| error.to_string())?;
+        match output.status.success() {
+            true => Ok(target_dir().join("debug/libhide_uring.so")),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    });
+    built.as_deref().map_err(|error| io::Error::other(error.clone()))
+}
+
 impl Nginx {
     /// Starts a server and waits until it accepts connections. In the directives `{port}` stands
     /// for its port, `{port2}` and `{port3}` for further ones, and `{dir}` for its directory.
@@ -70,6 +90,9 @@ impl Nginx {
         command.arg("-p").arg(directory.path()).arg("-c").arg(&config);
         command.arg("-e").arg(directory.path().join("error.log")).args(["-g", "daemon off;"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if !setup.hidden.is_empty() {
+            command.env("LD_PRELOAD", hide_uring()?).env("HIDE_URING", &setup.hidden);
+        }
         let running = Running::start(&mut command)?;
         let mut nginx = Nginx { running, directory, ports };
         let mut up = false;

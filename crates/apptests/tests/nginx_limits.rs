@@ -175,3 +175,38 @@ fn a_worker_with_thousands_of_connections_ends_before_it_is_killed() {
         drop(clients);
     }
 }
+
+/// The kernel tells the first clients' addresses and then no more, in any way: the log says so
+/// once, and connections are accepted as descriptors, of which it tells them.
+#[test]
+fn a_kernel_that_stops_telling_addresses_is_told_once_and_replaced() {
+    let location = "location = /peer { return 200 \"$remote_addr $megapipe_socket\"; }";
+    // IORING_OP_URING_CMD with SOCKET_URING_OP_GETSOCKOPT, and IORING_OP_FIXED_FD_INSTALL.
+    let hidden = "op=46 cmd=2 after=6; op=54 after=1".into();
+    let nginx = server(&Setup { server: location.into(), hidden, ..Setup::module() });
+    let ask = || Client::connect(nginx.port())?.get("/peer");
+    let is_replaced = || ask().is_ok_and(|answer| answer.body == b"127.0.0.1 descriptor");
+    assert!(eventually(PATIENCE, is_replaced), "{}", nginx.log());
+    for _ in 0..40 {
+        assert_eq!(ask().unwrap().body, b"127.0.0.1 descriptor");
+    }
+    let alerts = nginx.complaints();
+    let text = "does not tell the address of a client on a lightweight socket";
+    assert!(alerts.len() == 1 && alerts[0].contains(text), "{alerts:?}");
+    assert_eq!(lines_with(&nginx, "has gone"), 0);
+}
+
+/// A kernel without such requests from the start is found out when the worker starts.
+#[test]
+fn what_the_kernel_lacks_is_told_at_the_start_and_replaced() {
+    let location = "location = /peer { return 200 \"$remote_addr $megapipe_socket\"; }";
+    let hidden = "op=46".into();
+    let nginx = server(&Setup { server: location.into(), hidden, ..Setup::module() });
+    for _ in 0..40 {
+        let body = Client::connect(nginx.port()).unwrap().get("/peer").unwrap().body;
+        assert_eq!(String::from_utf8(body).unwrap(), "127.0.0.1 lightweight");
+    }
+    let told = "getsockopt as a request (Linux 6.7): lightweight sockets are descriptors";
+    assert!(lines_with(&nginx, told) > 0, "{}", nginx.log());
+    assert_eq!(nginx.complaints(), [""; 0]);
+}

@@ -7,10 +7,10 @@
 //!
 //! `HIDE_URING` holds rules, separated by semicolons; see `Rules`. The library stands in front of
 //! syscall(2) and mmap(2) of the C library. It learns where a ring's requests lie when the program
-//! maps them, and gives each request that a rule hides an opcode that no kernel knows before the
-//! program hands it over, so that the kernel itself answers `EINVAL`. Register calls and set-up
-//! flags fail with `EINVAL` at once, and feature bits are cleared in what io_uring_setup(2)
-//! returns.
+//! maps them, and gives each request that a rule hides an opcode or a command that no kernel knows
+//! before the program hands it over, so that the kernel itself answers `EINVAL` or `EOPNOTSUPP`.
+//! Register calls and set-up flags fail with `EINVAL` at once, and feature bits are cleared in what
+//! io_uring_setup(2) returns.
 //!
 //! It sees only rings that are entered through the C library's `syscall`, as the crate `io-uring`
 //! does, and whose requests are taken in their order in memory.
@@ -47,6 +47,16 @@ fn rules() -> &'static Rules {
         })
     })
 }
+
+/// Reads the rules when the library is loaded: nginx, for one, empties the environment later.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static AT_START: extern "C" fn() = {
+    extern "C" fn read_rules() {
+        rules();
+    }
+    read_rules
+};
 
 fn refuse() -> c_long {
     // SAFETY: the location is the calling thread's own.

@@ -1,17 +1,18 @@
 //! What is hidden.
 
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Rules, separated by semicolons:
 ///
 /// - `op=N`, with conditions behind it: requests with this opcode for which all conditions hold.
 ///   `FIELD&BITS` holds if any of the bits is set, `FIELD!BITS` if none is, `FIELD=N` if the field
-///   has this value.
+///   has this value. With `after=N` the process has that many of them first.
 /// - `register=N`: this register call; `register&BITS`: those with any of these bits.
 /// - `setup&BITS`: rings with any of these flags.
 /// - `feature&BITS`: these bits among the features that io_uring_setup(2) tells.
 ///
-/// The fields of a request are `flags`, `ioprio`, `cmd`, `op_flags` and `file_index` of `struct
+/// The fields of a request are `flags`, `ioprio`, `cmd`, `len`, `op_flags` and `file_index` of `struct
 /// io_uring_sqe`. Numbers are decimal, or hexadecimal with `0x`.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
@@ -25,6 +26,8 @@ pub(crate) struct Rules {
 struct RequestRule {
     opcode: u8,
     conditions: Vec<(Field, Condition)>,
+    /// How many more are let through.
+    left: AtomicU32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +48,7 @@ impl Condition {
 }
 
 /// A field of a request: where it lies, and how many bytes it has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Field {
     at: usize,
     bytes: usize,
@@ -54,9 +57,10 @@ struct Field {
 impl Field {
     fn named(name: &str) -> Option<Field> {
         let (at, bytes) = match name {
+            "cmd" => return Some(COMMAND),
             "flags" => (1, 1),
             "ioprio" => (2, 2),
-            "cmd" => (8, 4),
+            "len" => (24, 4),
             "op_flags" => (28, 4),
             "file_index" => (44, 4),
             _ => return None,
@@ -74,19 +78,37 @@ impl Field {
 /// `struct io_uring_sqe`.
 pub(crate) type Request = [u8; 64];
 
-/// An opcode that no kernel knows.
+impl RequestRule {
+    fn names_a_command(&self) -> bool {
+        self.conditions.iter().any(|(field, _)| *field == COMMAND)
+    }
+}
+
+/// The command of an `IORING_OP_URING_CMD`.
+const COMMAND: Field = Field { at: 8, bytes: 4 };
+
+/// An opcode that no kernel knows, and the bytes of a command that no socket knows.
 const UNKNOWN: u8 = 255;
 
 impl Rules {
-    /// Makes a request unknown to the kernel if a rule hides it.
+    /// Makes a request unknown to the kernel if a rule hides it: its command if the rule names one,
+    /// which the kernel answers by `EOPNOTSUPP`, else the whole request (`EINVAL`).
     pub(crate) fn apply(&self, request: &mut Request) {
         let hides = |rule: &RequestRule| {
             let mut conditions = rule.conditions.iter();
             rule.opcode == request[0]
                 && conditions.all(|(field, condition)| condition.holds(field.of(request)))
+                && rule
+                    .left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                    .is_err()
         };
-        if self.requests.iter().any(hides) {
-            request[0] = UNKNOWN;
+        match self.requests.iter().find(|rule| hides(rule)) {
+            Some(rule) if rule.names_a_command() => {
+                request[COMMAND.at..COMMAND.at + COMMAND.bytes].fill(UNKNOWN);
+            }
+            Some(_) => request[0] = UNKNOWN,
+            None => {}
         }
     }
 
@@ -114,13 +136,19 @@ impl FromStr for Rules {
             match (name, first) {
                 ("op", Condition::Is(number)) => {
                     let opcode = u8::try_from(number).map_err(|_| format!("no opcode: {rule}"))?;
-                    let field = |word: Result<(&str, Condition), String>| {
-                        let (name, condition) = word?;
-                        let field = Field::named(name);
-                        Ok((field.ok_or(format!("no field of a request: {name}"))?, condition))
-                    };
-                    let conditions = words.map(field).collect::<Result<_, String>>()?;
-                    rules.requests.push(RequestRule { opcode, conditions });
+                    let (mut conditions, mut left) = (Vec::new(), 0);
+                    for word in words {
+                        match word? {
+                            ("after", Condition::Is(number)) => left = number,
+                            (name, condition) => {
+                                let unknown = || format!("no field of a request: {name}");
+                                let field = Field::named(name).ok_or_else(unknown)?;
+                                conditions.push((field, condition));
+                            }
+                        }
+                    }
+                    let left = AtomicU32::new(left);
+                    rules.requests.push(RequestRule { opcode, conditions, left });
                 }
                 ("register", condition) => rules.registers.push(condition),
                 ("setup", Condition::Any(bits)) => rules.set_up |= bits,
@@ -168,6 +196,19 @@ mod tests {
         assert_eq!(request(27, 1, 0), 27);
         assert_eq!(request(13, 0, 0), UNKNOWN);
         assert_eq!(request(13, 0, 1), 13);
+        let socket: Rules = "op=46 cmd=2".parse().unwrap();
+        let mut request = [0; 64];
+        (request[0], request[8]) = (46, 2);
+        socket.apply(&mut request);
+        assert_eq!((request[0], &request[8..12]), (46, &[UNKNOWN; 4][..]));
+        let after: Rules = "op=5 after=2".parse().unwrap();
+        let opcodes = [5, 5, 5, 6].map(|opcode| {
+            let mut request = [0; 64];
+            request[0] = opcode;
+            after.apply(&mut request);
+            request[0]
+        });
+        assert_eq!(opcodes, [5, 5, UNKNOWN, 6]);
         assert!(rules.hide_register(20) && !rules.hide_register(21));
         assert!(!rules.hide_set_up(u32::MAX) && rules.hidden_features() == 0);
         let rules: Rules = "setup&0x10000;feature&0x8000;register&0x80000000".parse().unwrap();

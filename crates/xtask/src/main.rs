@@ -6,6 +6,7 @@
 
 mod apps;
 mod descriptors;
+mod features;
 mod fuzz;
 mod guard;
 mod hunt;
@@ -41,6 +42,8 @@ commands:
   cinstall  test the installation of libmegapipe; needs cargo-c, which comes by
             `cargo install cargo-c@0.10.16 --locked`
   loom      the loom_ tests of megapipe and mtcp, over every interleaving
+  features  the conformance suite with each feature of io_uring hidden in turn that the uring driver
+            uses, and what `iobench doctor` says then: half an hour; `test` has a short form
   fuzz      the differential fuzzers and every fuzz target for a minute, or so many
             SECONDS; the targets need the nightly toolchain and cargo-fuzz, which it names if they
             are missing
@@ -66,7 +69,7 @@ commands:
   source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
   help      this text
 
-`test`, `sanitize`, `loom` and `cinstall` end in the line `result: N passed, N failed, N skipped`.
+`test`, `features`, `sanitize`, `loom` and `cinstall` end in the line `result: N passed, N failed, N skipped`.
 
 environment:
   CARGO_TARGET_DIR  where cargo builds (default: target); the sanitizer and loom legs build in the
@@ -132,6 +135,7 @@ fn main() -> ExitCode {
         ["sanitize"] => with_steps(&root, steps::sanitize_only, runner::Skips::Allowed),
         ["header"] => with_steps(&root, steps::header_only, runner::Skips::Allowed),
         ["cinstall"] => with_steps(&root, steps::cinstall_only, runner::Skips::Forbidden),
+        ["features"] => with_steps(&root, features::all, runner::Skips::Forbidden),
         ["loom"] => with_steps(&root, steps::loom_only, runner::Skips::Allowed),
         unknown => {
             eprintln!("xtask: cannot make sense of `{}`\n\n{USAGE}", unknown.join(" "));

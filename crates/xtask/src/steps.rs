@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::means::Means;
-use crate::{apps, setup, tidy};
+use crate::{apps, features, setup, tidy};
 
 /// One step of a run.
 pub(crate) struct Step {
@@ -73,10 +73,9 @@ pub(crate) fn full(means: &Means) -> Result<Vec<Step>, String> {
             .needs(setup::MEMCACHED, means),
         epoll(),
         barred(),
-        differential(),
-        lint_mpi(means),
-        mpi(means),
     ];
+    steps.extend(features::short());
+    steps.extend([differential(), lint_mpi(means), mpi(means)]);
     steps.extend(sanitize_only(means)?);
     steps.push(loom());
     let docs = Cargo::new(docs).with("RUSTDOCFLAGS", "-D warnings");
@@ -278,17 +277,17 @@ impl Step {
 }
 
 impl Cargo {
-    fn new(words: &str) -> Cargo {
+    pub(crate) fn new(words: &str) -> Cargo {
         let arguments = words.split(' ').map(String::from).collect();
         Cargo { environment: Vec::new(), arguments }
     }
 
-    fn and(mut self, argument: &str) -> Cargo {
+    pub(crate) fn and(mut self, argument: &str) -> Cargo {
         self.arguments.push(argument.to_string());
         self
     }
 
-    fn with(mut self, name: &'static str, value: &str) -> Cargo {
+    pub(crate) fn with(mut self, name: &'static str, value: &str) -> Cargo {
         self.environment.push((name, value.to_string()));
         self
     }

@@ -125,7 +125,10 @@ fn kernel(
         }
         Refusal::Failed(error) => probe::ring_error_advice(&error).0,
         Refusal::Lacks(lack) if choice == DriverChoice::Uring => return Err(missing(&lack)),
-        Refusal::Lacks(lack) => format!("the kernel lacks {lack}"),
+        Refusal::Lacks(lack) => {
+            await_end_of_ring();
+            format!("the kernel lacks {lack}")
+        }
     };
     let driver = epoll(config, pools)?;
     Ok((driver, report(DriverKind::Epoll, &format!("no io_uring: {cause}"))))
@@ -142,6 +145,15 @@ fn uring_report(chooser: &str, lacks: &Lacks) -> DriverReport {
         let _ = write!(reason, "{} {replaced}", if at == 0 { "; replaced:" } else { ";" });
     }
     DriverReport { kind: DriverKind::Uring, reason, replaced }
+}
+
+/// Waits until the kernel has taken apart the ring that this thread has just closed. It does that
+/// some milliseconds later, and interrupts whatever call the thread waits in then (`EINTR`), which
+/// would look like a signal to the application.
+fn await_end_of_ring() {
+    const LONGEST_MS: libc::c_int = 100;
+    // SAFETY: the call reads and writes no descriptors.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, LONGEST_MS) };
 }
 
 fn missing(lack: &Lack) -> Error {

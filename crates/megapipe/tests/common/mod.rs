@@ -26,8 +26,9 @@ use std::time::{Duration, Instant};
 /// How long anything may take before a test gives up; far more than it should ever need.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Set for a run of the suite's `epoll::` tests in which a seccomp filter bars io_uring and the
-/// channels choose their driver themselves.
+/// Set for a run of the suite's `epoll::` tests in which the channels choose their driver themselves
+/// and io_uring cannot be used: because a seccomp filter bars it, which the suite installs, or if
+/// the value is `hidden`, because the kernel lacks something.
 const BARRED: &str = "MEGAPIPE_TEST_BARRED";
 
 /// Makes a test of each function for every driver: `uring::name` and `epoll::name`.
@@ -74,17 +75,27 @@ impl Rig {
     }
 
     pub fn with(driver: DriverChoice, config: Config) -> Rig {
-        if driver == DriverChoice::Epoll && std::env::var_os(BARRED).is_some() {
-            return Rig::barred(config);
+        match std::env::var_os(BARRED) {
+            Some(why) if driver == DriverChoice::Epoll => {
+                return Rig::barred(config, why == "hidden");
+            }
+            _ => {}
         }
         let channel = Channel::with_config(Config { driver, ..config });
-        Rig { channel: channel.unwrap_or_else(|error| panic!("no {driver:?} channel: {error}")) }
+        let channel = channel.unwrap_or_else(|error| panic!("no {driver:?} channel: {error}"));
+        // Nothing would tell that the library that hides features was not loaded.
+        let report = channel.driver();
+        let is_hidden = std::env::var_os("HIDE_URING").is_some();
+        assert!(driver != DriverChoice::Uring || !is_hidden || !report.replaced.is_empty());
+        Rig { channel }
     }
 
-    /// A channel that finds io_uring barred by a filter and falls back to epoll by itself.
-    fn barred(config: Config) -> Rig {
+    /// A channel that finds io_uring barred and falls back to epoll by itself.
+    fn barred(config: Config, hidden: bool) -> Rig {
         thread_local!(static FILTER: () = seccomp::block_io_uring(libc::EPERM));
-        FILTER.with(|()| ());
+        if !hidden {
+            FILTER.with(|()| ());
+        }
         let channel = Channel::with_config(Config { driver: DriverChoice::Auto, ..config });
         let channel = channel.expect("a channel without io_uring");
         assert_eq!(channel.driver().kind, megapipe::DriverKind::Epoll);

@@ -258,9 +258,20 @@ impl Arguments {
         ]
     }
 
-    /// Every request that the driver submits besides.
-    fn requests(&mut self) -> [(Feature, squeue::Entry); 9] {
+    /// The other requests that need no file table.
+    fn requests() -> [(Feature, squeue::Entry); 4] {
         let cancel = |builder| opcode::AsyncCancel2::new(builder).build();
+        [
+            (Feature::QueueState, accept_without_waiting()),
+            (Feature::Close, opcode::Close::new(Fd(NOWHERE)).build()),
+            (Feature::Cancel, cancel(CancelBuilder::user_data(FORGOTTEN_TAG))),
+            (Feature::CancelAny, cancel(CancelBuilder::any())),
+        ]
+    }
+
+    /// Those on a socket in the ring's file table, which the first of them opens and the last one
+    /// closes. The kernel takes them in this order; each ends before the next one begins.
+    fn requests_on_table(&mut self) -> [(Feature, squeue::Entry); 5] {
         let slot = Some(DestinationSlot::auto_target());
         let socket = opcode::Socket::new(libc::AF_UNIX, libc::SOCK_STREAM, 0).file_index(slot);
         let (level, name) = (libc::SOL_SOCKET, libc::SO_KEEPALIVE);
@@ -270,11 +281,6 @@ impl Arguments {
         let get = get_option(Fd(FIRST_ENTRY as i32), name, value, bytes);
         let set = opcode::SetSockOpt::new(direct, level as u32, name as u32, value.cast(), bytes);
         [
-            (Feature::QueueState, accept_without_waiting()),
-            (Feature::Close, opcode::Close::new(Fd(NOWHERE)).build()),
-            (Feature::Cancel, cancel(CancelBuilder::user_data(FORGOTTEN_TAG))),
-            (Feature::CancelAny, cancel(CancelBuilder::any())),
-            // The kernel takes these in this order; each ends before the next one begins.
             (Feature::SocketDirect, socket.build()),
             (Feature::GetOption, get.flags(squeue::Flags::FIXED_FILE)),
             (Feature::SetOption, set.build()),
@@ -295,8 +301,8 @@ fn accept_without_waiting() -> squeue::Entry {
     entry
 }
 
-/// Tries every request on a ring that has its buffer rings, if it may have any, and an empty file
-/// table. Adds what the kernel does not know to `lacks`.
+/// Tries every request on a ring that has its buffer rings and an empty file table, if the kernel
+/// knows these. Without a table nothing on its entries can be used, nor tried. Adds what the kernel does not know to `lacks`.
 ///
 /// # Errors
 /// The errno of a call, or of an attempt for which a resource was lacking.
@@ -305,7 +311,12 @@ pub(super) fn attempt(ring: &mut Ring, groups: (u16, u16), lacks: &mut Lacks) ->
     let operations = arguments.operations().map(|(feature, nature, operation)| {
         (feature, entries::build(NOWHERE, nature, operation, groups))
     });
-    let attempts: Vec<_> = operations.into_iter().chain(arguments.requests()).collect();
+    let mut attempts: Vec<_> = operations.into_iter().chain(Arguments::requests()).collect();
+    let on_table = arguments.requests_on_table();
+    match lacks.of(Feature::FileTable).copied() {
+        None => attempts.extend(on_table),
+        Some(lack) => on_table.iter().for_each(|(feature, _)| lacks.add(*feature, lack.errno)),
+    }
     for (index, (_, entry)) in attempts.iter().enumerate() {
         // SAFETY: the arguments are kept until every attempt has ended.
         let pushed = unsafe { ring.push(&entry.clone().user_data(index as u64)) };

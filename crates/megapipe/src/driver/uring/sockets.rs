@@ -124,7 +124,14 @@ impl UringDriver {
         let fd = match target {
             Target::Descriptor(fd) => return get_option(fd, level, name, value),
             Target::Direct(index) if level == libc::SOL_SOCKET => {
-                return self.get_direct_option(index, name, value);
+                let answer = self.get_direct_option(index, name, value);
+                match &answer {
+                    Err(error) if errno(error) == libc::EOPNOTSUPP => {
+                        let Ok(descriptor) = self.open_descriptor(target) else { return answer };
+                        descriptor
+                    }
+                    _ => return answer,
+                }
             }
             // The kernel answers for other levels only on a descriptor; we borrow one.
             Target::Direct(_) => self.open_descriptor(target)?,
