@@ -26,6 +26,10 @@ pub(crate) const RUN_LATER: &str = "run-later";
 /// and say so instead of what is tested.
 const ALONE: [&str; 8] = ["ceiling", "compare", "disturbed", "ipc", "load", "open", "run", "veth"];
 
+/// Most programs wait more than they compute: with one for each CPU, the CPUs were idle for half of
+/// the time.
+const LANES_PER_CPU: usize = 2;
+
 /// No test program takes so long: one that does hangs, and would keep the run from ever ending.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
@@ -85,10 +89,14 @@ pub(crate) struct Outcome {
     pub(crate) skipped: Vec<Skipped>,
 }
 
-/// Runs what was filed in `directory`, in as many lanes as there are CPUs and then alone what must
-/// be, and shows the output of each program when it ends. What these means do not allow is left
-/// out.
-pub(crate) fn run(directory: &Path, means: &Means) -> Result<Outcome, String> {
+/// Runs what was filed in `directory`, in two lanes for each CPU beside `meanwhile`, and then alone
+/// what must be, and shows the output of each program when it ends. What these means do not allow
+/// is left out.
+pub(crate) fn run(
+    directory: &Path,
+    means: &Means,
+    meanwhile: &(dyn Fn() + Sync),
+) -> Result<Outcome, String> {
     let (mut planned, mut skipped) = (Vec::new(), Vec::new());
     for job in jobs(directory)? {
         let (jobs, left_out) = job.planned(means)?;
@@ -96,18 +104,26 @@ pub(crate) fn run(directory: &Path, means: &Means) -> Result<Outcome, String> {
         skipped.extend(left_out);
     }
     let (alone, together) = planned.into_iter().partition(Job::measures);
-    let mut tally = run_all(together, alone)?;
+    let mut tally = run_all(together, alone, meanwhile)?;
     tally.skipped += skipped.len() as u64;
     Ok(Outcome { tally, skipped })
 }
 
-fn run_all(together: VecDeque<Job>, alone: VecDeque<Job>) -> Result<Tally, String> {
+fn run_all(
+    together: VecDeque<Job>,
+    alone: VecDeque<Job>,
+    meanwhile: &(dyn Fn() + Sync),
+) -> Result<Tally, String> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let mut total = Tally::default();
     let mut failures = Vec::new();
-    for (jobs, lanes) in [(together, cpus), (alone, 1)] {
+    let nothing = || ();
+    let phases: [(_, _, &(dyn Fn() + Sync)); 2] =
+        [(together, LANES_PER_CPU * cpus, meanwhile), (alone, 1, &nothing)];
+    for (jobs, lanes, meanwhile) in phases {
         let queue: Mutex<VecDeque<Job>> = Mutex::new(jobs);
         let outcomes = thread::scope(|scope| {
+            scope.spawn(meanwhile);
             let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(|| lane(&queue))).collect();
             lanes.into_iter().map(|lane| lane.join()).collect::<Vec<_>>()
         });
@@ -349,9 +365,9 @@ mod tests {
             let tally = Tally { passed, failed, skipped: 0 };
             Ok(Outcome { tally, skipped: Vec::new() })
         };
-        assert_eq!(run(directory.path(), &Means::ALL), counted(3, 0));
+        assert_eq!(run(directory.path(), &Means::ALL, &|| ()), counted(3, 0));
         fs::write(directory.path().join("0001"), job("kill -9 $$").encode()).unwrap();
-        assert_eq!(run(directory.path(), &Means::ALL), counted(3, 1));
+        assert_eq!(run(directory.path(), &Means::ALL, &|| ()), counted(3, 1));
     }
 
     /// A program that lists three tests and says which it is told to run.
@@ -381,7 +397,7 @@ esac
         fs::write(filed.join("0000"), job("nginx_files").encode()).unwrap();
         fs::write(filed.join("0001"), job("other").encode()).unwrap();
         let means = Means { privilege: Privilege::None, missing: vec!["nginx"] };
-        let Outcome { tally, skipped } = run(&filed, &means).unwrap();
+        let Outcome { tally, skipped } = run(&filed, &means, &|| ()).unwrap();
         assert_eq!(tally, Tally { passed: 1, failed: 0, skipped: 2 });
         let names: Vec<&str> = skipped.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["apptests/nginx_files: one", "apptests/nginx_files: web::two"]);

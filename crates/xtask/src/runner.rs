@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, ExitCode, Stdio};
+use std::process::{ChildStdout, Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -110,7 +110,8 @@ impl Run<'_> {
             Work::Own(command) => command(self.root),
             Work::Cargo(cargo) => check(self.root, cargo),
             Work::Tests(cargo, minimum) => {
-                count(self.root, cargo, &self.means, &mut tally, &mut self.announced)
+                let meanwhile = || build(self.root, &step.meanwhile);
+                count(self.root, cargo, &self.means, &mut tally, &mut self.announced, &meanwhile)
                     .and_then(|()| enough(tally, *minimum, &self.means))
             }
         };
@@ -146,6 +147,24 @@ fn check(root: &Path, cargo: &Cargo) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("cargo ended with {status}")) }
 }
 
+/// Builds on what CPU time others leave. What fails here fails again in its own step, which says
+/// why.
+fn build(root: &Path, all: &[Cargo]) {
+    const LOWEST: &str = "19";
+    for cargo in all {
+        let plain = cargo.command();
+        let mut command = Command::new("nice");
+        command.args(["-n", LOWEST]).arg(plain.get_program()).args(plain.get_args());
+        let environment = plain.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        command.envs(environment).current_dir(root);
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let began = Instant::now();
+        if quiet.status().is_ok_and(|status| status.success()) {
+            println!("     Built meanwhile: {cargo} in {:.1} s", began.elapsed().as_secs_f64());
+        }
+    }
+}
+
 /// Checks that tests ran; for others than root, those that were skipped by name count as well.
 fn enough(tally: Tally, minimum: u64, means: &Means) -> Result<(), String> {
     let (ran, skipped) = (tally.passed + tally.failed, tally.skipped);
@@ -159,13 +178,14 @@ fn enough(tally: Tally, minimum: u64, means: &Means) -> Result<(), String> {
 }
 
 /// Runs tests, adds their summaries to `tally`, and collects the lines of those that could not
-/// run.
+/// run. `meanwhile` goes on beside those that do not measure.
 fn count(
     root: &Path,
     cargo: &Cargo,
     means: &Means,
     tally: &mut Tally,
     announced: &mut Vec<String>,
+    meanwhile: &(dyn Fn() + Sync),
 ) -> Result<(), String> {
     let skips = skips_file(root)?;
     let filed = filing_directory(root)?;
@@ -188,7 +208,7 @@ fn count(
             Err(RecvTimeoutError::Timeout) => break true,
         }
     };
-    let ended = status.success().then(|| lanes::run(&filed, means)).transpose()?;
+    let ended = status.success().then(|| lanes::run(&filed, means, meanwhile)).transpose()?;
     let lanes::Outcome { tally: ended, skipped } = ended.unwrap_or_default();
     let failed = ended.failed > 0;
     *tally += ended;

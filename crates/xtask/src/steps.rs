@@ -16,6 +16,9 @@ pub(crate) struct Step {
     pub(crate) lacking: Option<String>,
     /// Parts that it leaves out here, each with the reason.
     pub(crate) left_out: Vec<(String, String)>,
+    /// What later steps build in directories of their own: built on the CPU time that this step's
+    /// test programs leave while they wait.
+    pub(crate) meanwhile: Vec<Cargo>,
 }
 
 /// What a step does.
@@ -32,10 +35,14 @@ pub(crate) enum Work {
 }
 
 /// A cargo command line with what it needs in its environment.
+#[derive(Clone)]
 pub(crate) struct Cargo {
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) arguments: Vec<String>,
 }
+
+/// The step with every test of the workspace, which takes longest.
+const TEST: &str = "test";
 
 /// How many loom tests must have run for the leg to mean anything.
 const LOOM_TESTS_MIN: u64 = 5;
@@ -76,8 +83,12 @@ pub(crate) fn full(means: &Means) -> Result<Vec<Step>, String> {
     ];
     steps.extend(features::short());
     steps.extend([differential(), lint_mpi(means), mpi(means)]);
-    steps.extend(sanitize_only(means)?);
-    steps.push(loom());
+    let in_own_directories = sanitize_only(means)?.into_iter().chain([loom()]);
+    steps.extend(in_own_directories);
+    let meanwhile: Vec<Cargo> = steps.iter().filter_map(Step::build_alone).collect();
+    if let Some(tests) = steps.iter_mut().find(|step| step.name == TEST) {
+        tests.meanwhile = meanwhile;
+    }
     let docs = Cargo::new(docs).with("RUSTDOCFLAGS", "-D warnings");
     steps.push(Step::new("docs", Work::Cargo(docs)));
     Ok(steps)
@@ -143,7 +154,7 @@ fn lint(means: &Means) -> Step {
 fn test(means: &Means) -> Step {
     let (features, left_out) = peers(means);
     let tests = Cargo::new(&format!("test --workspace --locked --features {features}"));
-    Step { left_out, ..Step::new("test", Work::Tests(tests, 1)) }
+    Step { left_out, ..Step::new(TEST, Work::Tests(tests, 1)) }
 }
 
 /// The integration tests hold for every driver, and the default one is not epoll where io_uring
@@ -257,7 +268,18 @@ fn loom() -> Step {
 
 impl Step {
     pub(crate) fn new(name: &'static str, work: Work) -> Step {
-        Step { name, work, lacking: None, left_out: Vec::new() }
+        Step { name, work, lacking: None, left_out: Vec::new(), meanwhile: Vec::new() }
+    }
+
+    /// What this step builds in a directory of its own, without running it.
+    fn build_alone(&self) -> Option<Cargo> {
+        let (Work::Cargo(cargo) | Work::Tests(cargo, _)) = &self.work else { return None };
+        let alone = self.lacking.is_none() && cargo.arguments.iter().any(|a| a == "--target-dir");
+        let mut cargo = alone.then(|| cargo.clone())?;
+        if let Work::Tests(..) = self.work {
+            cargo.arguments.insert(1, "--no-run".to_string());
+        }
+        Some(cargo)
     }
 
     /// A step that does not run without these packages.
