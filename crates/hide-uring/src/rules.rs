@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// - `setup&BITS`: rings with any of these flags.
 /// - `feature&BITS`: these bits among the features that io_uring_setup(2) tells.
 ///
-/// The fields of a request are `flags`, `ioprio`, `cmd`, `len`, `op_flags` and `file_index` of `struct
-/// io_uring_sqe`. Numbers are decimal, or hexadecimal with `0x`.
+/// The fields of a request are `flags`, `ioprio`, `cmd`, `len`, `op_flags` and `file_index` of
+/// `struct io_uring_sqe`. Numbers are decimal, or hexadecimal with `0x`.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     requests: Vec<RequestRule>,

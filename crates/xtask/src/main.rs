@@ -69,7 +69,8 @@ commands:
   source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
   help      this text
 
-`test`, `features`, `sanitize`, `loom` and `cinstall` end in the line `result: N passed, N failed, N skipped`.
+`test`, `features`, `sanitize`, `loom` and `cinstall` end in the line
+`result: N passed, N failed, N skipped`.
 
 environment:
   CARGO_TARGET_DIR  where cargo builds (default: target); the sanitizer and loom legs build in the

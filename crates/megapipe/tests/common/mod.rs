@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 /// How long anything may take before a test gives up; far more than it should ever need.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Set for a run of the suite's `epoll::` tests in which the channels choose their driver themselves
-/// and io_uring cannot be used: because a seccomp filter bars it, which the suite installs, or if
-/// the value is `hidden`, because the kernel lacks something.
+/// Set for a run of the suite's `epoll::` tests in which the channels choose their driver and
+/// io_uring cannot be used: because a seccomp filter bars it, which the suite installs, or if the
+/// value is `hidden`, because the kernel lacks something.
 const BARRED: &str = "MEGAPIPE_TEST_BARRED";
 
 /// Makes a test of each function for every driver: `uring::name` and `epoll::name`.

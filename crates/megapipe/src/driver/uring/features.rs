@@ -302,7 +302,8 @@ fn accept_without_waiting() -> squeue::Entry {
 }
 
 /// Tries every request on a ring that has its buffer rings and an empty file table, if the kernel
-/// knows these. Without a table nothing on its entries can be used, nor tried. Adds what the kernel does not know to `lacks`.
+/// knows these. Without a table nothing on its entries can be used, nor tried. Adds what the kernel
+/// does not know to `lacks`.
 ///
 /// # Errors
 /// The errno of a call, or of an attempt for which a resource was lacking.
@@ -362,4 +363,35 @@ fn is_unknown(errno: i32) -> bool {
 /// Whether an errno means that a resource is lacking for the attempt.
 fn is_exhausted(errno: i32) -> bool {
     [libc::ENOMEM, libc::ENOBUFS, libc::EMFILE, libc::ENFILE].contains(&errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manual_has_every_feature_that_is_replaced() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kernels.md");
+        let manual = std::fs::read_to_string(path).unwrap();
+        let mut lacks = Lacks::default();
+        Feature::ALL.iter().for_each(|feature| lacks.add(*feature, libc::EINVAL));
+        for (lack, by) in lacks.replaced() {
+            let feature = lack.feature;
+            let (name, since, used_for) = (feature.name(), feature.since(), feature.used_for());
+            let row = format!("| {name} | {since} | {used_for} | {by} |");
+            assert!(manual.contains(&row), "docs/kernels.md lacks: {row}");
+        }
+    }
+
+    #[test]
+    fn this_kernel_is_tried_without_leaving_anything_behind() {
+        let mut lacks = Lacks::default();
+        let mut ring = Ring::new(64, &mut lacks).unwrap();
+        ring.submitter().register_files_sparse(1).unwrap();
+        for _ in 0..3 {
+            attempt(&mut ring, (0, 1), &mut lacks).unwrap();
+            assert_eq!((ring.queued(), ring.completions().len()), (0, 0));
+        }
+        assert!(lacks.required().next().is_none(), "{lacks:?}");
+    }
 }
