@@ -73,6 +73,7 @@ const HIDDEN: &[Hidden] = hidden! {
     "setsockopt as a request": "op=46 cmd=3" => uring;
     "descriptor for a file table entry": "op=54" => uring;
     "state of the accept queue with a connection": "op=13 ioprio&2" => uring;
+    "read of timers and signals by the ring itself": "op=22 op_flags&8" => uring;
     "minimum wait": "feature&0x8000" => uring;
     "ring without index array": "setup&0x10000" => uring;
     "registered ring descriptor": "register=20" => uring;

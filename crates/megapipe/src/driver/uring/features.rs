@@ -17,12 +17,13 @@ use super::objects::Nature;
 use super::ring::{Entered, Ring, WaitLimits};
 use super::{FORGOTTEN_TAG, RETRY_PAUSE};
 use crate::driver::{NO_OFFSET, Operation};
+use crate::source::Timer;
 use crate::sys::errno;
 use io_uring::types::{CancelBuilder, DestinationSlot, Fd, Fixed};
 use io_uring::{opcode, squeue};
 use std::fmt;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 /// What the channel does without a feature.
@@ -110,6 +111,8 @@ features! {
     QueueState "state of the accept queue with a connection" since "6.10"
         for "telling how many connections wait"
         Without::Replaced("the queue's length is asked for after each batch of accepts");
+    WatchedRead "read of timers and signals by the ring itself" since "6.10"
+        for "timers and signals" Without::Replaced("they are polled before they are read");
     MinimumWait "minimum wait" since "6.12" for "lingering for completions (Config::linger)"
         Without::Replaced("a wait ends with the first completion");
     NoIndexArray "ring without index array" since "6.6" for "less work per request"
@@ -223,6 +226,10 @@ impl Arguments {
         Box::new(Arguments { bytes: [0; 128], vector, message })
     }
 
+    fn address(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+
     /// The operations of the trait, which answer `EBADF` where the kernel knows them.
     fn operations(&mut self) -> [(Feature, Nature, Operation); 21] {
         use Nature::{File, Stream};
@@ -290,6 +297,13 @@ impl Arguments {
     }
 }
 
+/// A read of a timer that has not expired: `EAGAIN` from a kernel that reads timers itself. An
+/// older one has a kernel thread wait in the read, and refuses a read that must not wait
+/// (`EOPNOTSUPP`). It is the same for signals, where that thread would wait for signals of its own.
+fn read_without_waiting(timer: &OwnedFd, value: *mut u8) -> squeue::Entry {
+    opcode::Read::new(Fd(timer.as_raw_fd()), value, 8).rw_flags(libc::RWF_NOWAIT).build()
+}
+
 fn accept_without_waiting() -> squeue::Entry {
     let mut entry = opcode::Accept::new(Fd(NOWHERE), ptr::null_mut(), ptr::null_mut()).build();
     // SAFETY: the entry is a `struct io_uring_sqe`, in which these two bytes are the flags of an
@@ -313,6 +327,8 @@ pub(super) fn attempt(ring: &mut Ring, groups: (u16, u16), lacks: &mut Lacks) ->
         (feature, entries::build(NOWHERE, nature, operation, groups))
     });
     let mut attempts: Vec<_> = operations.into_iter().chain(Arguments::requests()).collect();
+    let timer = OwnedFd::from(Timer::stopped()?);
+    attempts.push((Feature::WatchedRead, read_without_waiting(&timer, arguments.address())));
     let on_table = arguments.requests_on_table();
     match lacks.of(Feature::FileTable).copied() {
         None => attempts.extend(on_table),

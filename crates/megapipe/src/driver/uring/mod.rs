@@ -80,6 +80,8 @@ pub(crate) struct UringDriver {
     tells_queue: bool,
     /// Whether a socket option can be asked for by a request.
     asks_options: bool,
+    /// Whether timers and signals are polled before they are read.
+    polls_watched: bool,
     /// Operations without their last outcome, and those of them in the submission queue that
     /// usually complete as soon as they are submitted.
     outstanding: u64,
@@ -116,6 +118,7 @@ impl UringDriver {
             direct_sockets: lacks.leave_direct_sockets(),
             tells_queue: !lacks.has(Feature::QueueState),
             asks_options: !lacks.has(Feature::GetOption),
+            polls_watched: lacks.has(Feature::WatchedRead),
             lacks,
             batch: config.batch,
             outstanding: 0,
@@ -269,7 +272,9 @@ fn clock_ns(clock: Clock) -> u64 {
 impl Driver for UringDriver {
     fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> Result<Object, Unattached> {
         match endpoint {
-            Endpoint::Descriptor(_) | Endpoint::Lightweight(_) => objects::attach(endpoint, kind),
+            Endpoint::Descriptor(_) | Endpoint::Lightweight(_) => {
+                objects::attach(endpoint, kind, self.polls_watched)
+            }
             Endpoint::Direct(mut direct) => {
                 if !Rc::ptr_eq(&direct.discarded, &self.discarded) {
                     // It is another channel's, which frees it when `direct` is dropped here.

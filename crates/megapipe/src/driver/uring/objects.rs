@@ -58,8 +58,8 @@ fn flags_of(kind: Kind) -> u32 {
     match kind {
         Kind::Stream | Kind::Listener => 0,
         Kind::Datagram | Kind::Packet => MESSAGES,
-        Kind::Pipe | Kind::Signal => NO_SOCKET | KEPT,
-        Kind::File | Kind::Timer | Kind::Wake => NO_SOCKET,
+        Kind::Pipe => NO_SOCKET | KEPT,
+        Kind::File | Kind::Signal | Kind::Timer | Kind::Wake => NO_SOCKET,
     }
 }
 
@@ -72,16 +72,21 @@ pub(super) fn direct(index: u32, kind: Kind) -> Object {
 ///
 /// Pipes, terminals and other devices are made non-blocking meanwhile. io_uring asks only whether
 /// they are ready for something; a write of more than there is room for would block the thread in
-/// io_uring_enter(2). So are signals: before Linux 6.10 a kernel thread would read from a signal
-/// descriptor that may block, and that thread has none of the signals that were sent to this one.
-/// Timers and wake-ups never block once they are ready.
-pub(super) fn attach(endpoint: Endpoint, kind: Kind) -> Result<Object, Unattached> {
+/// io_uring_enter(2). Wake-ups never block once they are ready. Nor do timers and signals, unless
+/// the kernel lacks [`Feature::WatchedRead`](super::features::Feature::WatchedRead): then a kernel
+/// thread would read from a descriptor that may block, and that thread has none of the signals that
+/// were sent to this one. `keeps_watched` makes them non-blocking, too.
+pub(super) fn attach(
+    endpoint: Endpoint,
+    kind: Kind,
+    keeps_watched: bool,
+) -> Result<Object, Unattached> {
     let (fd, lightweight) = match &endpoint {
         Endpoint::Descriptor(descriptor) => (descriptor.as_raw_fd(), 0),
         Endpoint::Lightweight(descriptor) => (descriptor.as_raw_fd(), LIGHTWEIGHT),
         _ => return Err(io::Error::from_raw_os_error(libc::EBADF).into()),
     };
-    match prepare(fd, kind) {
+    match prepare(fd, kind, keeps_watched) {
         Ok(flags) => {
             // From now on the number of the object stands for it.
             if let Endpoint::Descriptor(descriptor) | Endpoint::Lightweight(descriptor) = endpoint {
@@ -94,8 +99,9 @@ pub(super) fn attach(endpoint: Endpoint, kind: Kind) -> Result<Object, Unattache
 }
 
 /// Prepares a descriptor that is to be taken over, and gives the flags of its object.
-fn prepare(fd: i32, kind: Kind) -> io::Result<u32> {
-    let flags = flags_of(kind);
+fn prepare(fd: i32, kind: Kind, keeps_watched: bool) -> io::Result<u32> {
+    let is_kept = keeps_watched && matches!(kind, Kind::Signal | Kind::Timer);
+    let flags = flags_of(kind) | if is_kept { KEPT } else { 0 };
     // What wakes an installed driver is attached as a datagram socket, too, and may be none.
     let netlink = kind == Kind::Datagram
         && socket_number(fd, libc::SO_DOMAIN).is_ok_and(|domain| domain == libc::AF_NETLINK);
