@@ -5,8 +5,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::lanes::Outcome;
 use crate::means::Means;
-use crate::{apps, setup, tidy};
+use crate::{apps, kernels, setup, tidy};
 
 /// One step of a run.
 pub(crate) struct Step {
@@ -24,6 +25,8 @@ pub(crate) enum Work {
     SetUp,
     /// A command of ours, as `cargo xtask NAME` runs it.
     Own(fn(&Path) -> Result<(), String>),
+    /// The same, where it counts what it checks.
+    Checks(fn(&Path) -> Result<Outcome, String>),
     /// A cargo command whose exit code decides.
     Cargo(Cargo),
     /// A cargo command that runs tests, of which at least this many must have run: a filter or a
@@ -73,6 +76,7 @@ pub(crate) fn full(means: &Means) -> Result<Vec<Step>, String> {
             .needs(setup::MEMCACHED, means),
         epoll(),
         barred(),
+        old_kernel(means),
         differential(),
         lint_mpi(means),
         mpi(means),
@@ -158,6 +162,13 @@ fn epoll() -> Step {
 fn barred() -> Step {
     let tests = Cargo::new("test --package megapipe --locked --test conformance_* -- epoll::");
     Step::new("test-barred", Work::Tests(tests.with("MEGAPIPE_TEST_BARRED", "1"), 1))
+}
+
+/// What must work on the oldest kernel whose io_uring the channel uses.
+fn old_kernel(means: &Means) -> Step {
+    let step = Step::new("kernels --quick", Work::Checks(kernels::quick));
+    let step = Step { lacking: kernels::lacking(means), ..step };
+    step.needs(setup::KERNELS, means).needs(setup::NGINX, means).needs(setup::NGINX_CLIENTS, means)
 }
 
 /// Random scripts of channel operations over both drivers, which are compared.
@@ -271,14 +282,14 @@ impl Step {
     /// The command line that repeats this step alone.
     pub(crate) fn repeat(&self) -> String {
         match &self.work {
-            Work::SetUp | Work::Own(_) => format!("cargo xtask {}", self.name),
+            Work::SetUp | Work::Own(_) | Work::Checks(_) => format!("cargo xtask {}", self.name),
             Work::Cargo(cargo) | Work::Tests(cargo, _) => cargo.to_string(),
         }
     }
 }
 
 impl Cargo {
-    fn new(words: &str) -> Cargo {
+    pub(crate) fn new(words: &str) -> Cargo {
         let arguments = words.split(' ').map(String::from).collect();
         Cargo { environment: Vec::new(), arguments }
     }
