@@ -38,12 +38,12 @@ const EXCERPT_LINES: usize = 40;
 
 /// A program that cargo would have run, as it would have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Job {
-    directory: PathBuf,
+pub(crate) struct Job {
+    pub(crate) directory: PathBuf,
     /// The test program, which may not be the first word.
-    program: PathBuf,
-    words: Vec<OsString>,
-    environment: Vec<(OsString, OsString)>,
+    pub(crate) program: PathBuf,
+    pub(crate) words: Vec<OsString>,
+    pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
 /// The environment that makes cargo file its test programs in `directory` instead of running them.
@@ -144,7 +144,8 @@ fn run_all(
     Ok(total)
 }
 
-fn jobs(directory: &Path) -> Result<VecDeque<Job>, String> {
+/// What was filed in `directory`, in the order in which cargo would have run it.
+pub(crate) fn jobs(directory: &Path) -> Result<VecDeque<Job>, String> {
     let failed = |error: io::Error| format!("cannot read {}: {error}", directory.display());
     let entries = fs::read_dir(directory).map_err(failed)?;
     let mut files: Vec<PathBuf> =
@@ -198,7 +199,7 @@ impl Job {
     }
 
     /// The test target: cargo calls its programs by that name, a dash, and a number.
-    fn target(&self) -> Option<&str> {
+    pub(crate) fn target(&self) -> Option<&str> {
         let name = self.program.file_name().and_then(OsStr::to_str)?;
         name.rsplit_once('-').map(|(test, _)| test)
     }

@@ -10,6 +10,7 @@ mod features;
 mod fuzz;
 mod guard;
 mod hunt;
+mod kernels;
 mod lanes;
 mod means;
 mod needs;
@@ -66,10 +67,15 @@ commands:
             not pinned and each pinned one that is gone; fails if there is one;
             options: fable or mtcp (which library; fable), --quick (90 s instead of an hour),
             --only PART-OF-A-NAME (of a suite or a program), --json FILE
+  kernels   boots Debian's kernels 5.10, 6.1, 6.12 and the newest in QEMU, runs conformance tests,
+            nginx, memcached, fable, mtcp and iobench there, and writes the table of
+            docs/kernels.md; needs root;
+            options: --quick (6.1 only, 3 minutes instead of an hour), --kernel NAME-OR-DIR,...,
+            --accel kvm|tcg, --keep
   source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
   help      this text
 
-`test`, `features`, `sanitize`, `loom` and `cinstall` end in the line
+`test`, `features`, `sanitize`, `loom`, `cinstall` and `kernels` end in the line
 `result: N passed, N failed, N skipped`.
 
 environment:
@@ -128,6 +134,10 @@ fn main() -> ExitCode {
             Err(error) => verdict(Err(error)),
         },
         ["programs", words @ ..] => match apps::programs::run(&root, words) {
+            Ok(code) => code,
+            Err(error) => verdict(Err(error)),
+        },
+        ["kernels", words @ ..] => match kernels::run(&root, words) {
             Ok(code) => code,
             Err(error) => verdict(Err(error)),
         },

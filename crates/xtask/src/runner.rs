@@ -108,6 +108,16 @@ impl Run<'_> {
         let outcome = match &step.work {
             Work::SetUp => self.set_up(),
             Work::Own(command) => command(self.root),
+            Work::Checks(command) => command(self.root).and_then(|outcome| {
+                tally = outcome.tally;
+                for (name, reason) in &outcome.skipped {
+                    self.announced.push(announcement(name, reason));
+                }
+                match tally.failed {
+                    0 => Ok(()),
+                    failed => Err(format!("{failed} checks failed")),
+                }
+            }),
             Work::Cargo(cargo) => check(self.root, cargo),
             Work::Tests(cargo, minimum) => {
                 let meanwhile = || build(self.root, &step.meanwhile);

@@ -11,7 +11,7 @@ use crate::{means, services};
 
 mod packages;
 
-pub(crate) use packages::{MEMCACHED, MEMCACHED_SUITE, NGINX, NGINX_CLIENTS, PROGRAMS};
+pub(crate) use packages::{KERNELS, MEMCACHED, MEMCACHED_SUITE, NGINX, NGINX_CLIENTS, PROGRAMS};
 
 use packages::{PACKAGES, Package, Probe};
 
@@ -262,7 +262,9 @@ mod tests {
 
     #[test]
     fn the_lists_of_commands_are_of_packages_that_the_set_up_knows() {
-        for package in [NGINX, NGINX_CLIENTS, MEMCACHED, MEMCACHED_SUITE, PROGRAMS].concat() {
+        for package in
+            [KERNELS, NGINX, NGINX_CLIENTS, MEMCACHED, MEMCACHED_SUITE, PROGRAMS].concat()
+        {
             assert!(knows(package), "{package}");
         }
     }

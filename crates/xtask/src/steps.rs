@@ -5,8 +5,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::lanes::Outcome;
 use crate::means::Means;
-use crate::{apps, features, setup, tidy};
+use crate::{apps, features, kernels, setup, tidy};
 
 /// One step of a run.
 pub(crate) struct Step {
@@ -27,6 +28,8 @@ pub(crate) enum Work {
     SetUp,
     /// A command of ours, as `cargo xtask NAME` runs it.
     Own(fn(&Path) -> Result<(), String>),
+    /// The same, where it counts what it checks.
+    Checks(fn(&Path) -> Result<Outcome, String>),
     /// A cargo command whose exit code decides.
     Cargo(Cargo),
     /// A cargo command that runs tests, of which at least this many must have run: a filter or a
@@ -43,6 +46,9 @@ pub(crate) struct Cargo {
 
 /// The step with every test of the workspace, which takes longest.
 const TEST: &str = "test";
+
+/// The step on a kernel that is older than this machine's.
+const OLD_KERNEL: &str = "kernels --quick";
 
 /// How many loom tests must have run for the leg to mean anything.
 const LOOM_TESTS_MIN: u64 = 5;
@@ -82,7 +88,7 @@ pub(crate) fn full(means: &Means) -> Result<Vec<Step>, String> {
         barred(),
     ];
     steps.extend(features::short());
-    steps.extend([differential(), lint_mpi(means), mpi(means)]);
+    steps.extend([old_kernel(means), differential(), lint_mpi(means), mpi(means)]);
     let in_own_directories = sanitize_only(means)?.into_iter().chain([loom()]);
     steps.extend(in_own_directories);
     let meanwhile: Vec<Cargo> = steps.iter().filter_map(Step::build_alone).collect();
@@ -168,6 +174,13 @@ fn epoll() -> Step {
 fn barred() -> Step {
     let tests = Cargo::new("test --package megapipe --locked --test conformance_* -- epoll::");
     Step::new("test-barred", Work::Tests(tests.with("MEGAPIPE_TEST_BARRED", "1"), 1))
+}
+
+/// What must work on the oldest kernel whose io_uring the channel uses.
+fn old_kernel(means: &Means) -> Step {
+    let step = Step::new(OLD_KERNEL, Work::Checks(kernels::quick));
+    let step = Step { lacking: kernels::lacking(means), ..step };
+    step.needs(setup::KERNELS, means).needs(setup::NGINX, means).needs(setup::NGINX_CLIENTS, means)
 }
 
 /// Random scripts of channel operations over both drivers, which are compared.
@@ -292,7 +305,7 @@ impl Step {
     /// The command line that repeats this step alone.
     pub(crate) fn repeat(&self) -> String {
         match &self.work {
-            Work::SetUp | Work::Own(_) => format!("cargo xtask {}", self.name),
+            Work::SetUp | Work::Own(_) | Work::Checks(_) => format!("cargo xtask {}", self.name),
             Work::Cargo(cargo) | Work::Tests(cargo, _) => cargo.to_string(),
         }
     }
@@ -423,14 +436,17 @@ mod tests {
         assert_eq!(names(&steps), names(&all));
         let lacking: Vec<_> = steps.iter().filter(|step| step.lacking.is_some()).collect();
         let lacking: Vec<_> = lacking.iter().map(|step| step.name).collect();
-        assert_eq!(lacking, ["memcached --test", "lint-mpi", "test-mpi"]);
+        assert_eq!(lacking, ["memcached --test", OLD_KERNEL, "lint-mpi", "test-mpi"]);
         for step in steps.iter().filter(|step| ["lint", "test"].contains(&step.name)) {
             let line = step.repeat();
             assert!(line.contains("--features iobench-peers/iceoryx2,iobench-peers/zeromq"));
             let reason = "the package libuv1-dev is missing".to_string();
             assert_eq!(step.left_out, [("feature iobench-peers/libuv".to_string(), reason)]);
         }
-        let complete = |step: &Step| step.lacking.is_none() && step.left_out.is_empty();
+        // Which kernels there are depends on the machine, too.
+        let complete = |step: &Step| {
+            step.name == OLD_KERNEL || (step.lacking.is_none() && step.left_out.is_empty())
+        };
         assert!(all.iter().all(complete));
     }
 

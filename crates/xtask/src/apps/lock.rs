@@ -9,13 +9,13 @@ use super::make_directory;
 
 /// Held as long as this exists, and no longer than the process.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(crate) struct Lock {
     _file: File,
 }
 
 impl Lock {
     /// Waits until nobody else works in the directory, which is made if need be.
-    pub(super) fn of(directory: &Path) -> Result<Lock, String> {
+    pub(crate) fn of(directory: &Path) -> Result<Lock, String> {
         make_directory(directory)?;
         let path = directory.join("lock");
         let file = open(&path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -78,6 +78,13 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     }
 }
 
+/// Builds the adapted server; gives its path.
+pub(crate) fn program(root: &Path) -> Result<PathBuf, String> {
+    let build = Build::new(root)?;
+    build.make(&build.megapipe, &["memcached"])?;
+    Ok(build.megapipe.path.join("memcached"))
+}
+
 /// memcached's own test suite on both, as a step of the full run.
 pub(crate) fn compare_suites(root: &Path) -> Result<(), String> {
     run(root, &["--test"])

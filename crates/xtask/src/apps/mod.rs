@@ -1,7 +1,7 @@
 //! Real programs on the channel: their distribution's sources, and what we build beside them.
 
 pub(crate) mod edits;
-mod lock;
+pub(crate) mod lock;
 pub(crate) mod memcached;
 pub(crate) mod nginx;
 pub(crate) mod operations;
@@ -27,7 +27,7 @@ fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
     }
 }
 
-fn make_directory(path: &Path) -> Result<(), String> {
+pub(crate) fn make_directory(path: &Path) -> Result<(), String> {
     fs::create_dir_all(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
 }
 
@@ -77,7 +77,7 @@ fn newer(one: &Path, other: &Path) -> bool {
 }
 
 /// Runs a build step and shows its output only if it fails.
-fn quietly(command: &mut Command, name: &str) -> Result<(), String> {
+pub(crate) fn quietly(command: &mut Command, name: &str) -> Result<(), String> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
         format!("cannot run {name}: {error}; cargo xtask setup installs what is missing")

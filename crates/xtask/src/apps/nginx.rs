@@ -30,7 +30,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let wish = wish(words)?;
     setup::run_for(setup::NGINX)?;
     let target = absolute_target(root)?;
-    let module = build(root, &target)?;
+    let module = module(root)?;
     println!("nginx: {}", module.display());
     if wish.build_only { Ok(()) } else { serve(&target, &module, &wish) }
 }
@@ -54,8 +54,13 @@ fn wish(words: &[&str]) -> Result<Wish, String> {
     Ok(wish)
 }
 
+/// Builds the module; gives its path.
+pub(crate) fn module(root: &Path) -> Result<PathBuf, String> {
+    build(root, &absolute_target(root)?)
+}
+
 /// cargo's target directory, made if need be.
-fn absolute_target(root: &Path) -> Result<PathBuf, String> {
+pub(crate) fn absolute_target(root: &Path) -> Result<PathBuf, String> {
     let target = root.join(steps::target_dir());
     let unusable = |error| format!("cannot use {}: {error}", target.display());
     fs::create_dir_all(&target).map_err(unusable)?;

@@ -14,7 +14,7 @@ use super::make_directory;
 use crate::steps;
 
 /// Where apt looks for its sources.
-const MACHINE_APT: &str = "/etc/apt";
+pub(crate) const MACHINE_APT: &str = "/etc/apt";
 
 /// Which version of a source package is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,13 +137,20 @@ fn nothing_offered(name: &str, wanted: &str, offered: &[String]) -> String {
 }
 
 /// apt with a private configuration.
-struct Apt {
+pub(crate) struct Apt {
     options: Vec<OsString>,
 }
 
 impl Apt {
     fn new(directory: &Path, name: &str) -> Result<Apt, String> {
-        let entries = source_entries(Path::new(MACHINE_APT), &origins(name))?;
+        Apt::with_entries(directory, source_entries(Path::new(MACHINE_APT), &origins(name))?)
+    }
+
+    /// With these files for its sources, and `directory` for all that it keeps.
+    pub(crate) fn with_entries(
+        directory: &Path,
+        entries: Vec<(String, String)>,
+    ) -> Result<Apt, String> {
         let parts = directory.join("sources");
         // What an earlier run derived may not be the machine's any more.
         let _ = fs::remove_dir_all(&parts);
@@ -173,7 +180,7 @@ impl Apt {
         Ok(Apt { options })
     }
 
-    fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.args(&self.options).env("LC_ALL", "C").stdin(Stdio::null());
         command
@@ -234,7 +241,7 @@ fn versions(records: &str) -> Vec<String> {
 
 /// The addresses that the package comes from, so that foreign archives are left in peace; empty
 /// if apt does not know (its lists have been removed), which means all of them.
-fn origins(name: &str) -> Vec<String> {
+pub(crate) fn origins(name: &str) -> Vec<String> {
     let output = Command::new("apt-cache").args(["policy", name]).env("LC_ALL", "C").output();
     output.map_or_else(|_| Vec::new(), |output| addresses(&String::from_utf8_lossy(&output.stdout)))
 }

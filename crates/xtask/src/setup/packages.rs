@@ -271,8 +271,63 @@ pub(super) const PACKAGES: &[Package] = &[
         why: "a test runs sshd under the preload libraries; its own service is left alone",
         probe: Probe::Program("sshd"),
     },
+    Package {
+        name: "qemu-system-x86",
+        why: "other kernels are booted in it",
+        probe: Probe::Program("qemu-system-x86_64"),
+    },
+    Package {
+        name: "qemu-system-common",
+        why: "guests get files through its virtiofsd; since Debian 13 that is a package of its own",
+        probe: Probe::Command(&[
+            "sh",
+            "-c",
+            "test -x /usr/lib/qemu/virtiofsd || test -x /usr/libexec/virtiofsd",
+        ]),
+    },
+    Package {
+        name: "busybox-static",
+        why: "it is the program of a guest's initramfs, which has no library",
+        probe: Probe::Command(&["sh", "-c", "test -x /bin/busybox && ! ldd /bin/busybox"]),
+    },
+    Package {
+        name: "kmod",
+        why: "guests load modules, and their order is asked of modprobe",
+        probe: Probe::Program("modprobe"),
+    },
+    Package {
+        name: "cpio",
+        why: "a guest's initramfs is packed with it",
+        probe: Probe::Program("cpio"),
+    },
+    Package {
+        name: "e2fsprogs",
+        why: "a guest writes to a file system that mkfs.ext4 makes",
+        probe: Probe::Program("mkfs.ext4"),
+    },
+    Package {
+        name: "xz-utils",
+        why: "modules of kernels are compressed with it",
+        probe: Probe::Program("xz"),
+    },
+    Package {
+        name: "zstd",
+        why: "modules of kernels are compressed with it",
+        probe: Probe::Program("zstd"),
+    },
 ];
 
+/// What booting other kernels takes.
+pub(crate) const KERNELS: &[&str] = &[
+    "qemu-system-x86",
+    "qemu-system-common",
+    "busybox-static",
+    "kmod",
+    "cpio",
+    "e2fsprogs",
+    "xz-utils",
+    "zstd",
+];
 /// What building nginx's module takes.
 pub(crate) const NGINX: &[&str] =
     &["gcc", "libc6-dev", "dpkg-dev", "make", "nginx", "libpcre2-dev", "zlib1g-dev", "libssl-dev"];

@@ -1,0 +1,18 @@
+#!/bin/bash
+# Compares the channel with epoll servers for a short time; no connection may fail. Takes the path
+# of iobench.
+set -u
+"$1" compare --servers epoll,epoll-partitioned,megapipe --baseline epoll-partitioned --rounds 2 \
+    --duration 300ms --connections 32 --transactions 8,0 --cores 1 --json "$TMPDIR/json" \
+    2>&1 | tee "$TMPDIR/text"
+[ "${PIPESTATUS[0]}" = 0 ] || { echo "FAILED: iobench compare ends with an error"; exit 1; }
+if grep -q 'the server or its connections failed' "$TMPDIR/text"; then
+    echo "FAILED: connections failed"
+    exit 1
+fi
+[ -s "$TMPDIR/json" ] || { echo "FAILED: no JSON"; exit 1; }
+if grep -E '"server_errors": [1-9]' "$TMPDIR/json"; then
+    echo "FAILED: servers met errors"
+    exit 1
+fi
+exit 0
