@@ -195,7 +195,11 @@ fn follow(machine: &mut Machine, checks: &[Check], run: &mut Run) -> Result<(), 
                 }
             };
             let verdict = verdict.ok_or("the guest reports a check that it was not given")?;
-            show(&version, &verdict);
+            // Of what is refused for the same reason, the first line says it.
+            let is_same = run.verdicts.last().is_some_and(|last| last.outcome == verdict.outcome);
+            if !(is_same && matches!(verdict.outcome, Outcome::Refused(_))) {
+                show(&version, &verdict);
+            }
             run.verdicts.push(verdict);
         }
     }

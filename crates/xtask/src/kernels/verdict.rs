@@ -46,11 +46,8 @@ impl Verdict {
         let Ended { code, milliseconds, output, .. } = ended;
         // A test that plays with signals may hide how it was ended.
         let is_overdue = OVERDUE.contains(&code) || milliseconds >= check.limit.as_millis() as u64;
-        let late = is_overdue.then(|| {
-            let last = unfinished(&output).map(|test| format!("; unfinished: {test}"));
-            let seconds = check.limit.as_secs();
-            format!("not done within {seconds} s{}", last.unwrap_or_default())
-        });
+        let late = is_overdue
+            .then(|| format!("not done within {} s{}", check.limit.as_secs(), unfinished(&output)));
         let mut tally = match check.judge {
             Judge::Status if code == 0 => Tally { passed: 1, ..Tally::default() },
             Judge::Status => Tally { failed: 1, ..Tally::default() },
@@ -58,7 +55,7 @@ impl Verdict {
         };
         tally.announce_skipped(lines_after(&output, "SKIPPED: ").count() as u64);
         let failure = late.or_else(|| match check.judge {
-            _ if code != 0 => Some(cause(&output).unwrap_or_else(|| format!("exit code {code}"))),
+            _ if code != 0 => Some(cause(&output, code)),
             Judge::Tests { least } if tally.passed + tally.skipped < least => {
                 Some(format!("{} tests ran, at least {least} must", tally.passed))
             }
@@ -119,12 +116,15 @@ fn lines_after<'a>(output: &'a str, beginning: &'a str) -> impl Iterator<Item = 
 }
 
 /// What a script says has failed, or the tests that libtest names.
-fn cause(output: &str) -> Option<String> {
+fn cause(output: &str, code: i32) -> String {
     if let Some(reason) = lines_after(output, "FAILED: ").last() {
-        return Some(reason.to_string());
+        return reason.to_string();
     }
     let failed: Vec<&str> = failed_tests(output).collect();
-    (!failed.is_empty()).then(|| failed.join(", "))
+    if failed.is_empty() {
+        return format!("exit code {code}{}", unfinished(output));
+    }
+    failed.join(", ")
 }
 
 /// The list at the end of libtest's output.
@@ -133,15 +133,15 @@ fn failed_tests(output: &str) -> impl Iterator<Item = &str> {
     list.lines().take_while(|line| line.starts_with("    ")).map(str::trim)
 }
 
-/// The tests that libtest says run for long.
-fn unfinished(output: &str) -> Option<String> {
+/// The tests that libtest says run for long, as the end of a sentence; empty if there is none.
+fn unfinished(output: &str) -> String {
     let name = |line: &str| {
         let name = line.strip_prefix("test ")?.split_once(" has been running for over")?.0;
         let ended = output.lines().any(|line| line.starts_with(&format!("test {name} ... ")));
         (!ended).then(|| name.to_string())
     };
     let names: Vec<String> = output.lines().filter_map(name).collect();
-    (!names.is_empty()).then(|| names.join(", "))
+    if names.is_empty() { String::new() } else { format!("; unfinished: {}", names.join(", ")) }
 }
 
 #[cfg(test)]

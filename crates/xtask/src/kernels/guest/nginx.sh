@@ -65,8 +65,8 @@ ask() {
     shift
     rm -f "$dir"/got/*
     curl -sS --max-time 30 --parallel --parallel-max 16 -K "$dir/urls" \
-        -w '%{http_code} %{num_connects}\n' "$@" > "$dir/statuses" \
-        || fail "$what: curl ends with $?"
+        -w '%{http_code} %{num_connects}\n' "$@" > "$dir/statuses" ||
+        fail "$what: curl ends with $?"
     local good
     good=$(grep -c '^200 ' "$dir/statuses")
     [ "$good" = $requests ] || fail "$what: $good of $requests requests have status 200"
