@@ -71,7 +71,7 @@ commands:
             nginx, memcached, fable, mtcp and iobench there, and writes the table of
             docs/kernels.md; needs root;
             options: --quick (6.1 only, 3 minutes instead of an hour), --kernel NAME-OR-DIR,...,
-            --accel kvm|tcg, --keep
+            --only PART-OF-A-NAME (of a check), --accel kvm|tcg, --keep
   source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
   help      this text
 

@@ -146,7 +146,9 @@ fn lay_out(kernel: &Kernel, checks: &[Check], directory: &Path) -> Result<(), St
     };
     FILES.iter().try_for_each(|(name, text)| write(name, text))?;
     write("modules", &kernel.modules.display().to_string())?;
-    checks.iter().try_for_each(|check| write(&format!("{}.sh", check.name), &check.script))?;
+    checks
+        .iter()
+        .try_for_each(|check| write(&format!("check-{}.sh", check.name), &check.script))?;
     write("checks", &list(checks))
 }
 
@@ -253,7 +255,7 @@ mod tests {
         lay_out(&kernel, &checks, directory.path()).unwrap();
         let read = |name: &str| fs::read_to_string(directory.path().join("job").join(name));
         assert_eq!(read("modules").unwrap(), "/m/6.1");
-        assert_eq!(read("uring-accept.sh").unwrap(), "true\n");
+        assert_eq!(read("check-uring-accept.sh").unwrap(), "true\n");
         assert!(read("init.sh").unwrap().starts_with("#!/bin/bash\n"));
     }
 }

@@ -29,19 +29,20 @@ use crate::needs::Skipped;
 use crate::setup;
 use crate::steps;
 use crate::tally::Tally;
-use checks::Check;
+use checks::{Check, Column};
 use guest::{Run, Subject};
 use image::Kernel;
 use machine::Accelerator;
 
 const USAGE: &str = "usage: cargo xtask kernels [--quick] [--kernel NAME-OR-DIR,...] \
-     [--accel kvm|tcg] [--keep]";
+     [--only PART-OF-A-NAME] [--accel kvm|tcg] [--keep]";
 
 const HELP: &str = "
   --quick         only Linux 6.1, with doctor, four conformance programs and nginx: 3 minutes
   --kernel LIST   only these, separated by commas: 5.10, 6.1, 6.12, newest, or a directory that has
                   a kernel (vmlinuz or boot/vmlinuz-*) and its modules (lib/modules/RELEASE)
                   [default: all four]
+  --only PART     only checks that have this in their name, such as nginx; writes no table
   --accel NAME    kvm or tcg (emulation) [default: kvm where a kernel boots with it, else tcg]
   --keep          keep disk images and initramfs in target/kernels/run-*
 ";
@@ -84,8 +85,17 @@ struct Wish {
     extent: Extent,
     /// Empty for all.
     kernels: Vec<String>,
+    /// A part of the checks' names; empty for all.
+    only: String,
     accelerator: Option<Accelerator>,
     keep: bool,
+}
+
+impl Wish {
+    fn of(extent: Extent) -> Wish {
+        let (kernels, only) = (Vec::new(), String::new());
+        Wish { extent, kernels, only, accelerator: None, keep: false }
+    }
 }
 
 /// The command. It fails if a check does, or if a kernel cannot be had.
@@ -114,8 +124,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
 
 /// The short form, as a step of the full run.
 pub(crate) fn quick(root: &Path) -> Result<lanes::Outcome, String> {
-    let kernels = vec![QUICK.to_string()];
-    check(root, &Wish { extent: Extent::Quick, kernels, accelerator: None, keep: false })
+    check(root, &Wish { kernels: vec![QUICK.to_string()], ..Wish::of(Extent::Quick) })
 }
 
 /// Why the step cannot run here, beside missing packages; `None` if it can.
@@ -130,8 +139,7 @@ pub(crate) fn lacking(means: &means::Means) -> Option<String> {
 }
 
 fn wish(words: &[&str]) -> Result<Option<Wish>, String> {
-    let mut wish =
-        Wish { extent: Extent::Full, kernels: Vec::new(), accelerator: None, keep: false };
+    let mut wish = Wish::of(Extent::Full);
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value; {USAGE}"));
@@ -140,6 +148,7 @@ fn wish(words: &[&str]) -> Result<Option<Wish>, String> {
             "--quick" => wish.extent = Extent::Quick,
             "--keep" => wish.keep = true,
             "--kernel" => wish.kernels.extend(value()?.split(',').map(String::from)),
+            "--only" => wish.only = value()?.to_string(),
             "--accel" => {
                 wish.accelerator = Some(match *value()? {
                     "kvm" => Accelerator::Kvm,
@@ -178,7 +187,11 @@ fn check(root: &Path, wish: &Wish) -> Result<lanes::Outcome, String> {
     let mut outcome = lanes::Outcome { tally: Tally::default(), skipped };
     outcome.tally.skipped = outcome.skipped.len() as u64;
     let Some(first) = subjects.first() else { return Ok(outcome) };
-    let checks = checks::prepare(root, wish.extent)?;
+    let mut checks = checks::prepare(root, wish.extent)?;
+    checks.retain(|check| check.column == Column::Doctor || check.name.contains(&wish.only));
+    if checks.len() == 1 {
+        return Err(format!("no check has `{}` in its name", wish.only));
+    }
     let accelerator = match wish.accelerator {
         Some(accelerator) => accelerator,
         None => accelerator(&first.kernel, &base),
@@ -190,7 +203,7 @@ fn check(root: &Path, wish: &Wish) -> Result<lanes::Outcome, String> {
             tidy_up(&guest::directory(&base, &run.kernel));
         }
     }
-    if wish.extent == Extent::Full {
+    if wish.extent == Extent::Full && wish.only.is_empty() {
         table::write(&root.join(DOCUMENT), &runs, &today(), !wish.kernels.is_empty())?;
         println!("kernels: {DOCUMENT} has the table");
     }
@@ -312,7 +325,9 @@ mod tests {
         let quick = wish(&["--quick", "--accel", "tcg"]).unwrap().unwrap();
         assert_eq!((quick.extent, quick.kernels), (Extent::Quick, vec!["6.1".to_string()]));
         assert_eq!(quick.accelerator, Some(Accelerator::Tcg));
-        let some = wish(&["--kernel", "5.10,trixie,/", "--keep"]).unwrap().unwrap();
+        let some = ["--kernel", "5.10,trixie,/", "--keep", "--only", "mtcp"];
+        let some = wish(&some).unwrap().unwrap();
+        assert!(some.keep && some.only == "mtcp");
         assert_eq!(some.kernels, ["5.10", "trixie", "/"]);
         assert_eq!(wish(&["--help"]), Ok(None));
         assert!(wish(&["--kernel"]).unwrap_err().contains("needs a value"));

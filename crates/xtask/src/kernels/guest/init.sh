@@ -1,7 +1,7 @@
 #!/bin/bash
 # Process 1 of the guest: runs the checks of a directory one after the other and reports on ttyS1.
 # The directory has `checks` (a line each: name, limit in seconds, `ring` or `-`, separated by
-# tabs), a script NAME.sh for each check, and `modules`, which names the kernel's modules.
+# tabs), a script check-NAME.sh for each, and `modules`, which names the kernel's modules.
 job=$1
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=/root LC_ALL=C.UTF-8 TMPDIR=/tmp KERNELS_JOB=$job
@@ -43,7 +43,8 @@ while IFS=$'\t' read -r name limit ring; do
     say "begin $name"
     : > $skips
     start=${EPOCHREALTIME/[.,]/}
-    setsid --wait timeout --kill-after=5 "$limit" bash "$job/$name.sh" > $text 2>&1 < /dev/null
+    script=$job/check-$name.sh
+    setsid --wait timeout --kill-after=5 "$limit" bash "$script" > $text 2>&1 < /dev/null
     code=$?
     milliseconds=$(((${EPOCHREALTIME/[.,]/} - start) / 1000))
     # What a check has left behind must not disturb the next one.

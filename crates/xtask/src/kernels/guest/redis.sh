@@ -28,10 +28,11 @@ run() {
 "$fable" run --statistics="$server" redis-server --port 6390 --save "" --dir "$TMPDIR" \
     > "$TMPDIR/log" 2>&1 &
 pid=$!
-for _ in $(seq 100); do
-    timeout 10 redis-cli -p 6390 ping && break
-    sleep 0.1
+for ((attempt = 0; attempt < 8; attempt++)); do
+    timeout 5 redis-cli -p 6390 ping && break
+    sleep 0.5
 done
+[ $attempt -lt 8 ] || fail "redis-server does not answer"
 
 for ((key = 0; key < count; key++)); do echo "SET key$key value-$key-$((key * 7919))"; done |
     run "$client" redis-cli -p 6390 > "$TMPDIR/set" || fail "redis-cli with SET: $?"
