@@ -5,15 +5,18 @@ mod authority;
 mod common;
 #[path = "common/pairs.rs"]
 mod pairs;
+#[path = "../../megapipe/tests/common/skip.rs"]
+mod skip;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use common::random::Random;
 use common::{await_message, fill, is_filled, send, try_send};
-use fable::transport::{Direction, Manner, ReadSlot, Record, Transport, Wait};
+use fable::transport::{Direction, Manner, PathOptions, ReadSlot, Record, Transport, Wait};
 use fable::{Kind, TransportError};
 use pairs::{Pair, below, pair, receive};
+use skip::skip;
 
 /// A cache line holds one message, and takes no batches.
 fn slots_of(end: &dyn Transport) -> usize {
@@ -23,6 +26,14 @@ fn slots_of(end: &dyn Transport) -> usize {
 fn on_every_path(check: impl Fn(Pair)) {
     for kind in Kind::ALL {
         eprintln!("{kind}");
+        if kind == Kind::Mptcp
+            && let Err(TransportError::System { source, .. }) =
+                fable::transport::create(kind, PathOptions::default())
+            && source.raw_os_error() == Some(libc::EPROTONOSUPPORT)
+        {
+            skip("transport mptcp", "this kernel is built without Multipath TCP");
+            continue;
+        }
         check(pair(kind));
     }
 }

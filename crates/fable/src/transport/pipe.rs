@@ -1,9 +1,10 @@
 //! Pipes: one each way as a transport, and what other transports need of them.
 //!
 //! A pipe's flags belong to both processes, so a peer could make it blocking at any time: every
-//! call here asks not to block by itself (`RWF_NOWAIT`, on pipes since Linux 6.4). Nor does a write
-//! to a dead peer raise `SIGPIPE` (`RWF_NOSIGNAL`, Linux 6.18; on older kernels the signal is
-//! blocked meanwhile).
+//! call here asks not to block by itself (`RWF_NOWAIT`, on pipes since Linux 6.4; on older kernels
+//! the pipe is made non-blocking again before each call, and a hostile peer that changes it between
+//! the two calls can block this process). Nor does a write to a dead peer raise `SIGPIPE`
+//! (`RWF_NOSIGNAL`, Linux 6.18; on older kernels the signal is blocked meanwhile).
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -93,11 +94,53 @@ pub(super) fn check(pipe: BorrowedFd<'_>, end: End) -> TransportResult<()> {
     Ok(())
 }
 
+/// Makes sure that a call with these flags does not block.
+fn prepare(pipe: BorrowedFd<'_>, flags: libc::c_int) -> TransportResult<()> {
+    if flags & libc::RWF_NOWAIT != 0 {
+        return Ok(());
+    }
+    // SAFETY: a plain system call on a valid descriptor.
+    let status = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETFL) };
+    if status < 0 {
+        return Err(TransportError::last("fcntl F_GETFL"));
+    }
+    let nonblocking = status | libc::O_NONBLOCK;
+    // SAFETY: as above.
+    if status != nonblocking
+        && unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, nonblocking) } < 0
+    {
+        return Err(TransportError::last("fcntl F_SETFL"));
+    }
+    Ok(())
+}
+
+/// The flags that the kernel may know beyond those of an `errno`, which says that it knows not all;
+/// `None` if that is not what it says.
+fn known_flags(flags: libc::c_int, errno: Option<libc::c_int>) -> Option<libc::c_int> {
+    match errno {
+        Some(libc::EOPNOTSUPP | libc::EINVAL) if flags & RWF_NOSIGNAL != 0 => {
+            Some(flags & !RWF_NOSIGNAL)
+        }
+        Some(libc::EOPNOTSUPP) if flags & libc::RWF_NOWAIT != 0 => Some(flags & !libc::RWF_NOWAIT),
+        _ => None,
+    }
+}
+
 /// Writes some of the bytes, and says how many; 0 if the pipe is full.
 pub(super) fn write(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> TransportResult<usize> {
     static FLAGS: AtomicI32 = AtomicI32::new(libc::RWF_NOWAIT | RWF_NOSIGNAL);
+    write_with(&FLAGS, pipe, pieces)
+}
+
+/// The same with the flags that the kernel is thought to know.
+fn write_with(
+    known: &AtomicI32,
+    pipe: BorrowedFd<'_>,
+    pieces: &[IoSlice<'_>],
+) -> TransportResult<usize> {
     loop {
-        let flags = FLAGS.load(Ordering::Relaxed);
+        let flags = known.load(Ordering::Relaxed);
+        prepare(pipe, flags)?;
         let written = if flags & RWF_NOSIGNAL != 0 {
             write_once(pipe, pieces, flags)
         } else {
@@ -115,13 +158,10 @@ pub(super) fn write(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> TransportRe
             Some(libc::EAGAIN) => return Ok(0),
             Some(libc::EINTR) => {}
             Some(libc::EPIPE) => return Err(TransportError::Closed),
-            Some(libc::EOPNOTSUPP | libc::EINVAL) if flags & RWF_NOSIGNAL != 0 => {
-                FLAGS.store(flags & !RWF_NOSIGNAL, Ordering::Relaxed);
-            }
-            _ => {
-                let call = "pwritev2 with RWF_NOWAIT (on pipes since Linux 6.4)";
-                return Err(TransportError::System { call, source });
-            }
+            errno => match known_flags(flags, errno) {
+                Some(fewer) => known.store(fewer, Ordering::Relaxed),
+                None => return Err(TransportError::System { call: "pwritev2", source }),
+            },
         }
     }
 }
@@ -136,11 +176,22 @@ fn write_once(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>], flags: i32) -> io::R
 
 /// Reads what is there.
 pub(super) fn read(pipe: BorrowedFd<'_>, room: &mut [u8]) -> TransportResult<Received> {
+    static FLAGS: AtomicI32 = AtomicI32::new(libc::RWF_NOWAIT);
+    read_with(&FLAGS, pipe, room)
+}
+
+/// The same with the flags that the kernel is thought to know.
+fn read_with(
+    known: &AtomicI32,
+    pipe: BorrowedFd<'_>,
+    room: &mut [u8],
+) -> TransportResult<Received> {
     let piece = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     loop {
+        let flags = known.load(Ordering::Relaxed);
+        prepare(pipe, flags)?;
         // SAFETY: one piece, which is borrowed exclusively as long as the call.
-        let received =
-            unsafe { libc::preadv2(pipe.as_raw_fd(), &raw const piece, 1, -1, libc::RWF_NOWAIT) };
+        let received = unsafe { libc::preadv2(pipe.as_raw_fd(), &raw const piece, 1, -1, flags) };
         match usize::try_from(received) {
             Ok(0) => return Ok(Received::End),
             Ok(bytes) => return Ok(Received::Bytes(bytes)),
@@ -149,10 +200,10 @@ pub(super) fn read(pipe: BorrowedFd<'_>, room: &mut [u8]) -> TransportResult<Rec
                 match source.raw_os_error() {
                     Some(libc::EAGAIN) => return Ok(Received::Nothing),
                     Some(libc::EINTR) => {}
-                    _ => {
-                        let call = "preadv2 with RWF_NOWAIT (on pipes since Linux 6.4)";
-                        return Err(TransportError::System { call, source });
-                    }
+                    errno => match known_flags(flags, errno) {
+                        Some(fewer) => known.store(fewer, Ordering::Relaxed),
+                        None => return Err(TransportError::System { call: "preadv2", source }),
+                    },
                 }
             }
         }
@@ -179,5 +230,52 @@ impl Link for PipeLink {
             Need::Arrival | Need::Acknowledgement => (self.reading.as_raw_fd(), libc::POLLIN),
             Need::Room => (self.writing.as_raw_fd(), libc::POLLOUT),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn make_blocking(pipe: &OwnedFd) {
+        // SAFETY: a plain system call on a valid descriptor.
+        assert_eq!(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, 0) }, 0);
+    }
+
+    /// As before Linux 6.4: no flags at all, and a pipe that the peer has made blocking.
+    #[test]
+    fn without_flags_of_the_kernel_no_call_blocks() {
+        let (reading, writing) = make(PIPE_BYTES_MIN).unwrap();
+        let none = AtomicI32::new(0);
+        let mut room = [0; 4096];
+        make_blocking(&reading);
+        let nothing = read_with(&none, reading.as_fd(), &mut room).unwrap();
+        assert!(matches!(nothing, Received::Nothing));
+        let mut sent = 0;
+        loop {
+            make_blocking(&writing);
+            match write_with(&none, writing.as_fd(), &[IoSlice::new(&[7; 4096])]).unwrap() {
+                0 => break,
+                bytes => sent += bytes,
+            }
+        }
+        assert_eq!(sent, bytes(writing.as_fd()).unwrap());
+        let Received::Bytes(bytes) = read_with(&none, reading.as_fd(), &mut room).unwrap() else {
+            panic!("nothing to read")
+        };
+        assert!(bytes > 0 && room[..bytes].iter().all(|byte| *byte == 7));
+        drop(reading);
+        let closed = write_with(&none, writing.as_fd(), &[IoSlice::new(b"x")]).unwrap_err();
+        assert!(matches!(closed, TransportError::Closed), "{closed}");
+    }
+
+    #[test]
+    fn a_flag_that_the_kernel_does_not_know_is_left_out_one_at_a_time() {
+        let both = libc::RWF_NOWAIT | RWF_NOSIGNAL;
+        let unknown = Some(libc::EOPNOTSUPP);
+        assert_eq!(known_flags(both, unknown), Some(libc::RWF_NOWAIT));
+        assert_eq!(known_flags(libc::RWF_NOWAIT, unknown), Some(0));
+        assert_eq!(known_flags(0, unknown), None);
+        assert_eq!(known_flags(both, Some(libc::EIO)), None);
     }
 }
