@@ -413,14 +413,18 @@ mod tests {
         assert_eq!(names(&steps), names(&all));
         let lacking: Vec<_> = steps.iter().filter(|step| step.lacking.is_some()).collect();
         let lacking: Vec<_> = lacking.iter().map(|step| step.name).collect();
-        assert_eq!(lacking, ["memcached --test", "lint-mpi", "test-mpi"]);
+        assert_eq!(lacking, ["memcached --test", "kernels --quick", "lint-mpi", "test-mpi"]);
         for step in steps.iter().filter(|step| ["lint", "test"].contains(&step.name)) {
             let line = step.repeat();
             assert!(line.contains("--features iobench-peers/iceoryx2,iobench-peers/zeromq"));
             let reason = "the package libuv1-dev is missing".to_string();
             assert_eq!(step.left_out, [("feature iobench-peers/libuv".to_string(), reason)]);
         }
-        let complete = |step: &Step| step.lacking.is_none() && step.left_out.is_empty();
+        // Which archives a machine names is no matter of its packages.
+        let is_of_archive = |step: &Step| matches!(step.work, Work::Checks(_));
+        let complete = |step: &Step| {
+            is_of_archive(step) || (step.lacking.is_none() && step.left_out.is_empty())
+        };
         assert!(all.iter().all(complete));
     }
 
