@@ -159,7 +159,9 @@ fn lacking(doctor: &str) -> Vec<String> {
 /// What iobench says of the channel beside the partitioned epoll server.
 fn ratios(compare: &str) -> Option<String> {
     let mut lines = compare.lines();
-    let line = lines.find(|line| line.starts_with("megapipe against epoll-partitioned"))?;
+    let line = lines.find(|line| {
+        line.starts_with("megapipe") && line.contains(" against epoll-partitioned at ")
+    })?;
     // Under emulation no result is valid; the document says so once.
     Some(one_line(line.split(" NOT VALID").next().unwrap_or(line)))
 }
