@@ -105,10 +105,11 @@ fn prepare(pipe: BorrowedFd<'_>, flags: libc::c_int) -> TransportResult<()> {
         return Err(TransportError::last("fcntl F_GETFL"));
     }
     let nonblocking = status | libc::O_NONBLOCK;
-    // SAFETY: as above.
-    if status != nonblocking
-        && unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, nonblocking) } < 0
-    {
+    if status == nonblocking {
+        return Ok(());
+    }
+    // SAFETY: a plain system call on a valid descriptor.
+    if unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, nonblocking) } < 0 {
         return Err(TransportError::last("fcntl F_SETFL"));
     }
     Ok(())
