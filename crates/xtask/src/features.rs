@@ -165,6 +165,7 @@ fn status_of<'a>(report: &'a str, name: &str) -> Option<&'a str> {
 
 /// What cannot be used without another feature.
 const FOLLOWS: &[(&str, &str)] = &[
+    ("read", "read of timers and signals by the ring itself"),
     ("registered ring descriptor", "register calls by registered ring"),
     ("sparse file table", "socket in the file table"),
     ("sparse file table", "close of a file table entry"),
