@@ -143,14 +143,20 @@ impl<const N: usize> Map<[u8; N]> {
     }
 }
 
-/// Loads an XDP program that takes frames in several buffers.
+/// Loads an XDP program that takes frames in several buffers, if the kernel knows these (Linux
+/// 5.18).
 pub(super) fn load_program(code: &[[u8; 8]]) -> Result<OwnedFd, XdpError> {
-    match load(code, &mut []) {
+    let loaded = load(code, PROGRAM_FLAG_FRAGMENTS, &mut []);
+    let loaded = match loaded {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => load(code, 0, &mut []),
+        loaded => loaded,
+    };
+    match loaded {
         Ok(program) => Ok(program),
         Err(source) if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EACCES)) => {
             // The verifier writes its log only when it is asked to, which makes it slower.
             let mut log = vec![0; LOG_BYTES];
-            load(code, &mut log).map_err(|source| {
+            load(code, 0, &mut log).map_err(|source| {
                 let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
                 XdpError::Verifier { source, log: String::from_utf8_lossy(&log[..end]).into() }
             })
@@ -159,7 +165,7 @@ pub(super) fn load_program(code: &[[u8; 8]]) -> Result<OwnedFd, XdpError> {
     }
 }
 
-fn load(code: &[[u8; 8]], log: &mut [u8]) -> io::Result<OwnedFd> {
+fn load(code: &[[u8; 8]], flags: u32, log: &mut [u8]) -> io::Result<OwnedFd> {
     let mut attributes = ProgramLoad {
         kind: PROGRAM_KIND_XDP,
         instruction_count: code.len() as u32,
@@ -169,7 +175,7 @@ fn load(code: &[[u8; 8]], log: &mut [u8]) -> io::Result<OwnedFd> {
         log_bytes: log.len() as u32,
         log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
         kernel_version: 0,
-        flags: PROGRAM_FLAG_FRAGMENTS,
+        flags,
         name: *b"megapipe_xdp\0\0\0\0",
         interface: 0,
         attach: ATTACH_XDP,

@@ -228,7 +228,9 @@ fn bind_patiently(
         };
         let Err(source) = check(result) else { return Ok(()) };
         if source.raw_os_error() != Some(libc::EBUSY) {
-            let remedy = "choose the copy mode `auto`, and switch the interface on";
+            let remedy = "choose the copy mode `auto`, and switch the interface on; AF_XDP sockets \
+                          take frames in several buffers from Linux 6.6 on: use a packet socket \
+                          (AF_PACKET) on an older kernel";
             return Err(failed("bind an AF_XDP socket", remedy)(source));
         }
         if Instant::now() >= deadline {
