@@ -27,14 +27,14 @@ impl Hidden {
 /// How the names of the steps begin.
 const STEP: &str = "without ";
 
-/// `FEATURE: RULE => what becomes of the driver;`, in the order of the report. The numbers are
+/// `FEATURE: RULE => the driver that is left;`, in the order of the report. The numbers are
 /// those of `linux/io_uring.h`.
 macro_rules! hidden {
-    ($($name:literal: $rule:literal => $fate:ident;)+) => {
+    ($($name:literal: $rule:literal => $driver:ident;)+) => {
         &[$(Hidden {
             step: concat!("without ", $name),
             rule: $rule,
-            replaced: hidden!(@ $fate),
+            replaced: hidden!(@ $driver),
         },)+]
     };
     (@ epoll) => { false };
