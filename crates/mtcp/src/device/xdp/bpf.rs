@@ -143,20 +143,18 @@ impl<const N: usize> Map<[u8; N]> {
     }
 }
 
-/// Loads an XDP program that takes frames in several buffers, if the kernel knows these (Linux
-/// 5.18).
-pub(super) fn load_program(code: &[[u8; 8]]) -> Result<OwnedFd, XdpError> {
-    let loaded = load(code, PROGRAM_FLAG_FRAGMENTS, &mut []);
-    let loaded = match loaded {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => load(code, 0, &mut []),
-        loaded => loaded,
-    };
-    match loaded {
+/// Loads an XDP program; one that takes frames in several buffers needs Linux 5.18.
+pub(super) fn load_program(
+    code: &[[u8; 8]],
+    takes_several_buffers: bool,
+) -> Result<OwnedFd, XdpError> {
+    let flags = if takes_several_buffers { PROGRAM_FLAG_FRAGMENTS } else { 0 };
+    match load(code, flags, &mut []) {
         Ok(program) => Ok(program),
         Err(source) if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EACCES)) => {
             // The verifier writes its log only when it is asked to, which makes it slower.
             let mut log = vec![0; LOG_BYTES];
-            load(code, 0, &mut log).map_err(|source| {
+            load(code, flags, &mut log).map_err(|source| {
                 let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
                 XdpError::Verifier { source, log: String::from_utf8_lossy(&log[..end]).into() }
             })

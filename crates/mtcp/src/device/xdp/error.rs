@@ -72,7 +72,7 @@ pub enum XdpError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The kernel does not take the program: a bug of this library, or a kernel older than 5.18.
+    /// The kernel does not take the program: a bug of this library, or a kernel that is too old.
     #[error("the kernel's verifier rejects the XDP program ({source}); its log: {log}")]
     Verifier {
         /// The kernel's answer.
@@ -106,6 +106,21 @@ pub enum XdpError {
         source: io::Error,
         /// What to do.
         remedy: &'static str,
+    },
+    /// The longest frames of the interface do not fit into one buffer, and the kernel gives a frame
+    /// no second one.
+    #[error(
+        "frames of {interface} have up to {frame} bytes, and this kernel gives a frame one buffer \
+         of {room} (several from Linux 6.6 on): lower the interface's MTU, or use a packet socket \
+         (AF_PACKET)"
+    )]
+    LongFrames {
+        /// The interface's name.
+        interface: String,
+        /// Bytes of its longest frame.
+        frame: u32,
+        /// Bytes of a frame that a buffer holds.
+        room: u32,
     },
     /// An option is out of its range.
     #[error("{0}")]

@@ -11,7 +11,10 @@
 //! [`XdpOptions::transmit_segmentation`]). Without that a cable carries 45 frames for each of
 //! these, and its queue of 256 loses them in bursts.
 //!
-//! Needs Linux 6.6 (frames in several buffers), and 6.11 to leave transmit checksums to the kernel;
+//! Needs Linux 5.10, 6.6 for frames in several buffers, and 6.11 to leave transmit checksums to the
+//! kernel. Before 6.6 a virtual cable gets a native program, which ends the segmentation offload of
+//! its other end; where only a generic one is to be had, receive offloads (GRO, LRO) must be off.
+//! Further
 //! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened, and CAP_IPC_LOCK or a `ulimit -l` for
 //! the memory of the frames. Out of the program's reach are VLAN tags, and TCP behind IPv4 options
 //! or IPv6 extension headers: they stay with the kernel.
@@ -42,6 +45,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+/// What the kernel keeps free in front of a frame that comes (`XDP_PACKET_HEADROOM`).
+const PACKET_HEADROOM_BYTES: u32 = 256;
+/// An Ethernet header with two tags.
+const LINK_HEADER_BYTES_MAX: u32 = 14 + 8;
 const REPORT: &str = "report this as a bug";
 /// Why a virtual cable with one queue is better off without a native program: that would end the
 /// segmentation offload of the kernel at its other end, which then sends 45 frames instead of one,
@@ -93,7 +100,8 @@ pub struct XdpOptions {
     /// Takes every frame from the kernel, as for an interface that serves nothing else; claims then
     /// change nothing.
     pub every_frame: bool,
-    /// Bytes of a frame in the UMEM: 2,048 or 4,096. What comes longer takes several; what is sent
+    /// Bytes of a frame in the UMEM: 2,048 or 4,096. What comes longer takes several, or is dropped
+    /// before Linux 6.6; what is sent
     /// must fit into one, with 46 bytes to spare, unless the kernel cuts it.
     pub frame_bytes: u32,
     /// Frames of each queue for receiving: a power of two, 64 to 32,768. What is under way to a
@@ -167,9 +175,13 @@ impl XdpPort {
         check_queues(&interface, queues)?;
         let claims = Map::new(MapKind::Hash, options.max_claims)?;
         let sockets: Map<[u8; 4]> = Map::new(MapKind::XskMap, queues as u32)?;
-        let program = load_program(&claims, &sockets, options.every_frame)?;
-        let (link, attachment) = attach(&program, &interface, options.attach)?;
-        let devices = open_queues(&interface, queues, options, &attachment, &sockets)?;
+        let several = Unbound::open()?.takes_several_buffers();
+        if !several {
+            check_length(&interface, options)?;
+        }
+        let program = load_program(&claims, &sockets, options.every_frame, several)?;
+        let (link, attachment) = attach(&program, &interface, options.attach, several)?;
+        let devices = open_queues(&interface, queues, options, &attachment, several, &sockets)?;
         let ownership = Ownership::new(claims, link, attachment);
         Ok(XdpPort { devices, ownership })
     }
@@ -186,8 +198,8 @@ impl XdpPort {
         check_queues(&interface, queues)?;
         let claims = Map::new(MapKind::Hash, 1)?;
         let sockets: Map<[u8; 4]> = Map::new(MapKind::XskMap, queues as u32)?;
-        load_program(&claims, &sockets, false)?;
-        Unbound::open().map(|_| ())
+        let several = Unbound::open()?.takes_several_buffers();
+        load_program(&claims, &sockets, false, several).map(|_| ())
     }
 }
 
@@ -199,10 +211,21 @@ fn check_queues(interface: &Interface, queues: usize) -> Result<(), XdpError> {
     Err(XdpError::Queues { interface: interface.name.clone(), present, asked })
 }
 
+/// A frame that takes one buffer at most must fit into it.
+fn check_length(interface: &Interface, options: &XdpOptions) -> Result<(), XdpError> {
+    let frame = interface.mtu.saturating_add(LINK_HEADER_BYTES_MAX);
+    let room = options.frame_bytes - PACKET_HEADROOM_BYTES;
+    if frame <= room {
+        return Ok(());
+    }
+    Err(XdpError::LongFrames { interface: interface.name.clone(), frame, room })
+}
+
 fn load_program(
     claims: &Map<program::ClaimKey>,
     sockets: &Map<[u8; 4]>,
     every_frame: bool,
+    several: bool,
 ) -> Result<OwnedFd, XdpError> {
     let code = if every_frame {
         program::assemble_unfiltered(sockets.descriptor())
@@ -213,7 +236,7 @@ fn load_program(
         let source = io::Error::new(io::ErrorKind::InvalidInput, error);
         XdpError::System { action: "assemble the XDP program", source, remedy: REPORT }
     })?;
-    bpf::load_program(&code)
+    bpf::load_program(&code, several)
 }
 
 /// Puts the program on the interface, where the mode says.
@@ -221,10 +244,12 @@ fn attach(
     program: &OwnedFd,
     interface: &Interface,
     mode: AttachMode,
+    several: bool,
 ) -> Result<(Link, Attachment), XdpError> {
+    let single = interface.receive_queues == 1;
     let reason = match mode {
         AttachMode::Generic => None,
-        AttachMode::Auto if interface.virtual_cable && interface.receive_queues == 1 => {
+        AttachMode::Auto if interface.virtual_cable && single && several => {
             Some(WHOLE_FRAMES.to_owned())
         }
         AttachMode::Auto | AttachMode::Native => match Link::new(program, interface.index, true) {
@@ -239,6 +264,13 @@ fn attach(
         .map_err(|error| attach_error(interface, error))?;
     if let Some(reason) = &reason {
         tracing::info!("XDP on {} is generic: {reason}", interface.name);
+    }
+    if !several {
+        tracing::warn!(
+            "XDP on {0} is generic, and this kernel drops what receive offloads make longer than a \
+             buffer: switch them off with `ethtool -K {0} gro off lro off`",
+            interface.name
+        );
     }
     Ok((link, Attachment::Generic(reason)))
 }
@@ -269,6 +301,7 @@ fn open_queues(
     queues: usize,
     options: &XdpOptions,
     attachment: &Attachment,
+    several: bool,
     sockets: &Map<[u8; 4]>,
 ) -> Result<Vec<XdpDevice>, XdpError> {
     let sizes = RingSizes { receive: options.receive_frames, transmit: options.transmit_frames };
@@ -283,6 +316,7 @@ fn open_queues(
         (CopyMode::Auto, Attachment::Generic(_)) => CopyMode::Copy,
         (mode, _) => mode,
     };
+    let flags = mode.flags() | if several { libc::XDP_USE_SG } else { 0 };
     let mut bound: Vec<(Socket, Frames)> = Vec::with_capacity(queues);
     let mut metadata = false;
     for (queue, frames) in Frames::split(&umem, options.frame_bytes, queues).into_iter().enumerate()
@@ -293,7 +327,7 @@ fn open_queues(
             metadata = socket.register(&umem, options.frame_bytes, options.transmit_checksum)?;
         }
         let queue = queue as u32;
-        let socket = socket.bind(interface, queue, sizes, mode, &frames, first)?;
+        let socket = socket.bind(interface, queue, sizes, flags, &frames, first)?;
         let descriptor = socket.descriptor.as_raw_fd() as u32;
         sockets
             .set(&queue.to_ne_bytes(), descriptor)

@@ -1,6 +1,5 @@
 //! One AF_XDP socket: its options, its rings, and the calls that drive them.
 
-use super::CopyMode;
 use super::error::{XdpError, failed};
 use super::interface::Interface;
 use super::memory::{Frames, Mapping};
@@ -21,7 +20,7 @@ const BUSY_LIMIT: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// What the kernel counts for a packet in flight beside its bytes, generously.
 const PACKET_OVERHEAD_BYTES: u32 = 2048;
-const REMEDY: &str = "the kernel needs CONFIG_XDP_SOCKETS, Linux 6.6 or newer";
+const REMEDY: &str = "the kernel needs CONFIG_XDP_SOCKETS, Linux 5.10 or newer";
 
 /// Sizes of a socket's rings: powers of two.
 #[derive(Clone, Copy, Debug)]
@@ -72,14 +71,27 @@ impl Unbound {
         }
     }
 
+    /// Whether a frame may come in several buffers: from Linux 6.6 on.
+    pub(super) fn takes_several_buffers(&self) -> bool {
+        let nowhere = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: libc::XDP_USE_SG,
+            sxdp_ifindex: 0,
+            sxdp_queue_id: 0,
+            sxdp_shared_umem_fd: 0,
+        };
+        // A kernel looks at the flags first, and finds then that there is no such interface.
+        bind(&self.0, &nowhere).is_err_and(|error| error.raw_os_error() != Some(libc::EINVAL))
+    }
+
     /// Makes the rings, gives the kernel the first `sizes.receive` of the frames, and binds; the
-    /// UMEM is that of `first`, or this socket's own.
+    /// UMEM is that of `first`, or this socket's own. The flags are those of how frames come.
     pub(super) fn bind(
         self,
         interface: &Interface,
         queue: u32,
         sizes: RingSizes,
-        mode: CopyMode,
+        flags: u16,
         frames: &Frames,
         first: Option<&Socket>,
     ) -> Result<Socket, XdpError> {
@@ -95,7 +107,7 @@ impl Unbound {
 
         let mut address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
-            sxdp_flags: libc::XDP_USE_NEED_WAKEUP | libc::XDP_USE_SG | mode.flags(),
+            sxdp_flags: libc::XDP_USE_NEED_WAKEUP | flags,
             sxdp_ifindex: interface.index,
             sxdp_queue_id: queue,
             sxdp_shared_umem_fd: 0,
@@ -221,16 +233,9 @@ fn bind_patiently(
 ) -> Result<(), XdpError> {
     let deadline = Instant::now() + BUSY_LIMIT;
     loop {
-        let bytes = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
-        // SAFETY: the address is an initialised sockaddr_xdp of this size.
-        let result = unsafe {
-            libc::bind(socket.as_raw_fd(), (&raw const *address).cast::<libc::sockaddr>(), bytes)
-        };
-        let Err(source) = check(result) else { return Ok(()) };
+        let Err(source) = bind(socket, address) else { return Ok(()) };
         if source.raw_os_error() != Some(libc::EBUSY) {
-            let remedy = "choose the copy mode `auto`, and switch the interface on; AF_XDP sockets \
-                          take frames in several buffers from Linux 6.6 on: use a packet socket \
-                          (AF_PACKET) on an older kernel";
+            let remedy = "choose the copy mode `auto`, and switch the interface on";
             return Err(failed("bind an AF_XDP socket", remedy)(source));
         }
         if Instant::now() >= deadline {
@@ -239,6 +244,15 @@ fn bind_patiently(
         }
         thread::sleep(BUSY_PAUSE);
     }
+}
+
+fn bind(socket: &OwnedFd, address: &libc::sockaddr_xdp) -> io::Result<()> {
+    let bytes = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
+    // SAFETY: the address is an initialised sockaddr_xdp of this size.
+    let result = unsafe {
+        libc::bind(socket.as_raw_fd(), (&raw const *address).cast::<libc::sockaddr>(), bytes)
+    };
+    check(result).map(drop)
 }
 
 fn is_errno(result: &io::Result<()>, errno: i32) -> bool {

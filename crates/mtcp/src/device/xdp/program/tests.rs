@@ -50,14 +50,15 @@ fn with_program(test: impl FnOnce(&Fixture) + Send) {
         let socket = Unbound::open().expect("a socket");
         socket.register(&umem, 2048, false).expect("memory that can be locked");
         let sizes = RingSizes { receive: 64, transmit: 64 };
-        let socket =
-            socket.bind(&interface, 0, sizes, CopyMode::Copy, &frames, None).expect("a queue");
+        let socket = socket
+            .bind(&interface, 0, sizes, CopyMode::Copy.flags(), &frames, None)
+            .expect("a queue");
         let claims = Map::new(MapKind::Hash, 64).expect("a map");
         let sockets: Map<[u8; 4]> = Map::new(MapKind::XskMap, 1).expect("a map");
         let descriptor = socket.descriptor.as_raw_fd() as u32;
         sockets.set(&0_u32.to_ne_bytes(), descriptor).expect("an entry");
         let code = assemble(claims.descriptor(), sockets.descriptor()).expect("a program");
-        let program = bpf::load_program(&code).expect("the verifier agrees");
+        let program = bpf::load_program(&code, true).expect("the verifier agrees");
         test(&Fixture { claims, sockets, program, _socket: socket });
     };
     std::thread::scope(|scope| scope.spawn(furnish).join()).expect("the test succeeds");
@@ -181,7 +182,7 @@ fn what_has_no_port_in_its_place_is_not_taken_for_tcp() {
 fn every_frame_can_be_taken() {
     with_program(|program| {
         let code = assemble_unfiltered(program.sockets.descriptor()).expect("no jumps");
-        let unfiltered = bpf::load_program(&code).expect("the verifier agrees");
+        let unfiltered = bpf::load_program(&code, true).expect("the verifier agrees");
         let verdict = |frame: &[u8]| bpf::test_run(&unfiltered, frame).expect("it runs");
         assert_eq!(verdict(&ipv4(OURS_V4, 17, &[0; 8])), REDIRECT);
         assert_eq!(verdict(&ethernet(0x88b5, &[])), REDIRECT);
@@ -197,6 +198,7 @@ fn a_program_that_the_verifier_rejects_comes_with_its_log() {
     let mut code = Assembler::default();
     code.copy(Register::R0, Register::R7);
     code.exit();
-    let error = bpf::load_program(&code.finish().expect("no jumps")).expect_err("R7 is not set");
+    let error =
+        bpf::load_program(&code.finish().expect("no jumps"), true).expect_err("R7 is not set");
     assert!(error.to_string().contains("R7 !read_ok"), "{error}");
 }
