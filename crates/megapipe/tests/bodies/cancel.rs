@@ -235,10 +235,10 @@ pub(crate) fn a_receive_that_changes_its_buffers_ends(driver: DriverChoice) {
     }
 }
 
-/// Takes all that comes until nothing comes any more.
-fn hold_all(rig: &mut Rig, leases: &mut Vec<Lease>) {
-    while let Some(done) = rig.dispatch(Duration::from_millis(5)).unwrap() {
-        leases.push(received(done.event));
+/// Takes what comes until so many buffers of more than `small` bytes are leased.
+fn hold(rig: &mut Rig, handle: Handle, small: usize, larger: usize, leases: &mut Vec<Lease>) {
+    while leases.iter().filter(|lease| lease.len() > small).count() < larger {
+        leases.push(received(rig.another(handle)));
     }
 }
 
@@ -254,13 +254,13 @@ pub(crate) fn a_receive_that_waits_for_buffers_ends(driver: DriverChoice) {
         let mut leases = Vec::new();
         // In the end, all buffers of the larger class are leased.
         rig.receive(handle, Repeat::UntilCancelled).unwrap();
-        hold_all(&mut rig, &mut leases);
+        hold(&mut rig, handle, 256, 2, &mut leases);
         if repeat == Repeat::Once {
             rig.cancel(handle).unwrap();
             to_the_last(&mut rig, handle);
             rig.receive(handle, repeat).unwrap();
-            hold_all(&mut rig, &mut leases);
         }
+        assert!(rig.dispatch(Duration::from_millis(5)).unwrap().is_none(), "it waits");
         assert_eq!(rig.outstanding(), 1);
         if returned {
             leases.clear();

@@ -86,11 +86,11 @@ const SLOW_TESTS: [(&str, u64); 10] = [
     ("conformance_flow", 180),
     ("conformance_files", 120),
     ("conformance_send_file", 120),
-    ("transports", 180),
+    ("transports", 420),
     ("storm", 180),
-    ("devices", 300),
-    ("xdp", 180),
-    ("kernel", 180),
+    ("devices", 420),
+    ("xdp", 240),
+    ("kernel", 240),
     ("interop", 300),
 ];
 const NGINX_SECONDS: u64 = 180;
