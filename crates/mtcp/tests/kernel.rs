@@ -10,7 +10,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BYTES: usize = 3 << 20;
 
@@ -129,6 +129,16 @@ fn abandoned(namespace: &Namespace, config: &Config) -> (TcpStream, SocketAddr, 
     (peer, local, remote)
 }
 
+/// The kernel notices a moment later that a device has no owner.
+fn await_lost_link(namespace: &Namespace) {
+    let begin = Instant::now();
+    while !namespace.ip("link show mtcp0").contains("NO-CARRIER") {
+        let state = namespace.ip("-d link show mtcp0");
+        assert!(begin.elapsed() < Duration::from_secs(20), "the link is not lost: {state}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 #[test]
 fn peers_of_a_killed_program_are_reset_when_the_kernel_knows_that_the_link_is_lost() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -141,7 +151,7 @@ fn peers_of_a_killed_program_are_reset_when_the_kernel_knows_that_the_link_is_lo
     // takes more or less long.
     for _ in 0..6 {
         let (mut peer, local, remote) = abandoned(&namespace, &config);
-        assert!(namespace.ip("link show mtcp0").contains("NO-CARRIER"), "the link is lost");
+        await_lost_link(&namespace);
         let reset = || mtcp::peer_reset::reset(config.clone(), &[(local, remote)]);
         namespace.run(reset).expect("the device");
         peer.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");

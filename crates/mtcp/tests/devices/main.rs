@@ -2,6 +2,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../megapipe/tests/common/skip.rs"]
+mod skip;
 
 mod conformance;
 mod kernel;

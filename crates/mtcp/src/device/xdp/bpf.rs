@@ -1,6 +1,6 @@
 //! bpf(2): maps, the program, and the link that holds it on an interface.
 
-use super::error::{XdpError, failed};
+use super::error::{XdpError, failed, lacks_perfmon};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -152,6 +152,9 @@ pub(super) fn load_program(
     match load(code, flags, &mut []) {
         Ok(program) => Ok(program),
         Err(source) if matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EACCES)) => {
+            if let Some(error) = lacks_perfmon(&source) {
+                return Err(error);
+            }
             // The verifier writes its log only when it is asked to, which makes it slower.
             let mut log = vec![0; LOG_BYTES];
             load(code, flags, &mut log).map_err(|source| {

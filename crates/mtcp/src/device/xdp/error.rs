@@ -38,13 +38,15 @@ pub enum XdpError {
     /// The process lacks a capability (capabilities(7)).
     #[error(
         "cannot {action}: {source}; {missing}: run as root, or grant it with \
-         `setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM`"
+         `setcap {grant}+ep PROGRAM`"
     )]
     Privilege {
         /// What was not permitted.
         action: &'static str,
         /// The capabilities that are missing.
         missing: String,
+        /// All that are needed, as setcap(8) takes them.
+        grant: &'static str,
         /// The kernel's answer.
         source: io::Error,
     },
@@ -130,6 +132,23 @@ pub enum XdpError {
 /// What an AF_XDP port needs, by the numbers of capabilities(7).
 const NEEDED: [(u32, &str); 3] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (39, "CAP_BPF")];
 
+const GRANT: &str = "cap_net_raw,cap_net_admin,cap_bpf";
+/// By its number, what the verifier of an older kernel wants of a program that compares the ends of
+/// a frame.
+const PERFMON: u32 = 38;
+
+/// Why the verifier refuses the program with EACCES, if that is for want of CAP_PERFMON.
+pub(super) fn lacks_perfmon(source: &io::Error) -> Option<XdpError> {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let lacks = effective_capabilities(&status).is_some_and(|all| all >> PERFMON & 1 == 0);
+    (lacks && source.raw_os_error() == Some(libc::EACCES)).then(|| XdpError::Privilege {
+        action: "load the XDP program",
+        missing: "missing CAP_PERFMON, which this kernel needs beside the others".to_owned(),
+        grant: "cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon",
+        source: io::Error::from_raw_os_error(libc::EACCES),
+    })
+}
+
 /// A failed call; what is not permitted names the capabilities that are missing.
 pub(super) fn failed(
     action: &'static str,
@@ -137,7 +156,7 @@ pub(super) fn failed(
 ) -> impl FnOnce(io::Error) -> XdpError {
     move |source| match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            XdpError::Privilege { action, missing: missing_capabilities(), source }
+            XdpError::Privilege { action, missing: missing_capabilities(), grant: GRANT, source }
         }
         _ => XdpError::System { action, source, remedy },
     }

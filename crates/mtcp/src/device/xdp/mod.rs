@@ -15,7 +15,7 @@
 //! kernel. Before 6.6 a virtual cable gets a native program, which ends the segmentation offload of
 //! its other end; where only a generic one is to be had, receive offloads (GRO, LRO) must be off.
 //! Further
-//! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened, and CAP_IPC_LOCK or a `ulimit -l` for
+//! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened (on older kernels CAP_PERFMON, too), and CAP_IPC_LOCK or a `ulimit -l` for
 //! the memory of the frames. Out of the program's reach are VLAN tags, and TCP behind IPv4 options
 //! or IPv6 extension headers: they stay with the kernel.
 
@@ -175,7 +175,7 @@ impl XdpPort {
         check_queues(&interface, queues)?;
         let claims = Map::new(MapKind::Hash, options.max_claims)?;
         let sockets: Map<[u8; 4]> = Map::new(MapKind::XskMap, queues as u32)?;
-        let several = Unbound::open()?.takes_several_buffers();
+        let several = XdpPort::takes_long_frames()?;
         if !several {
             check_length(&interface, options)?;
         }
@@ -198,8 +198,17 @@ impl XdpPort {
         check_queues(&interface, queues)?;
         let claims = Map::new(MapKind::Hash, 1)?;
         let sockets: Map<[u8; 4]> = Map::new(MapKind::XskMap, queues as u32)?;
-        let several = Unbound::open()?.takes_several_buffers();
+        let several = XdpPort::takes_long_frames()?;
         load_program(&claims, &sockets, false, several).map(|_| ())
+    }
+
+    /// Whether this kernel gives a frame that comes several buffers, so that it may be longer than
+    /// one: from Linux 6.6 on.
+    ///
+    /// # Errors
+    /// [`XdpError`] if there are no AF_XDP sockets, or the process may not have one.
+    pub fn takes_long_frames() -> Result<bool, XdpError> {
+        Unbound::open().map(|socket| socket.takes_several_buffers())
     }
 }
 
