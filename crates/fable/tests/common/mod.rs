@@ -2,6 +2,7 @@
 
 pub(crate) mod random;
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use fable::Kind;
@@ -9,7 +10,7 @@ use fable::transport::{self, Direction, Offer, PathOptions, ReadSlot, Record, Tr
 use random::Random;
 
 /// No test decides by this time; it ends what hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A path of this kind, and what its other end needs.
 pub(crate) fn create(kind: Kind) -> (Box<dyn Transport>, Offer) {
@@ -17,19 +18,45 @@ pub(crate) fn create(kind: Kind) -> (Box<dyn Transport>, Offer) {
         .unwrap_or_else(|error| panic!("{kind}: {error}"))
 }
 
-/// The bytes of message `number`: any gap, repeat or shift shows.
-pub(crate) fn fill(bytes: &mut [u8], number: u64) {
-    let mut random = Random(number);
-    for chunk in bytes.chunks_mut(8) {
-        let word = random.next().to_le_bytes();
-        chunk.copy_from_slice(&word[..chunk.len()]);
+/// Bytes of the pattern, which then begins anew: no multiple of anything.
+const PATTERN_BYTES: usize = 1_048_573;
+
+/// Random bytes, made once: copying and comparing them is cheap without optimization, too.
+static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut random = Random(1);
+    let words = PATTERN_BYTES.div_ceil(8);
+    let mut pattern: Vec<u8> = (0..words).flat_map(|_| random.next().to_le_bytes()).collect();
+    pattern.truncate(PATTERN_BYTES);
+    pattern
+});
+
+/// The pieces of the pattern that so many bytes of message `number` are: each message begins at
+/// another place, so any gap, repeat or shift shows.
+fn pieces(number: u64, bytes: usize) -> impl Iterator<Item = &'static [u8]> {
+    let mut from = (number % PATTERN_BYTES as u64) as usize;
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let piece = rest.min(PATTERN_BYTES - from);
+        let bytes = &PATTERN[from..from + piece];
+        (from, rest) = (0, rest - piece);
+        (piece > 0).then_some(bytes)
+    })
+}
+
+pub(crate) fn fill(mut bytes: &mut [u8], number: u64) {
+    for piece in pieces(number, bytes.len()) {
+        let (filled, rest) = bytes.split_at_mut(piece.len());
+        filled.copy_from_slice(piece);
+        bytes = rest;
     }
 }
 
-pub(crate) fn is_filled(bytes: &[u8], number: u64) -> bool {
-    let mut expected = vec![0; bytes.len()];
-    fill(&mut expected, number);
-    bytes == expected
+pub(crate) fn is_filled(mut bytes: &[u8], number: u64) -> bool {
+    pieces(number, bytes.len()).all(|piece| {
+        let (filled, rest) = bytes.split_at(piece.len());
+        bytes = rest;
+        filled == piece
+    })
 }
 
 /// Commits message `number` if there is room.

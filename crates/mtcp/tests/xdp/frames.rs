@@ -131,7 +131,8 @@ pub(crate) fn queue(device: &mut XdpDevice, frame: &[u8], partial: Option<(u16, 
     true
 }
 
-/// Sends a frame, with its checksum left to the kernel if `partial` and the kernel can (Linux 6.11).
+/// Sends a frame, with its checksum left to the kernel if `partial` and the kernel can (from Linux
+/// 6.11 on).
 pub(crate) fn send(device: &mut XdpDevice, mut frame: Vec<u8>, partial: bool) {
     let partial = partial && device.capabilities().transmit_checksum;
     let place = partial.then(|| make_partial(&mut frame));

@@ -187,7 +187,10 @@ fn memory_that_may_not_be_locked_is_named() {
             assert!(error.to_string().contains("ulimit -l"), "{error}");
         }
         // The limit is that of whoever runs the test.
-        Ok(_) => assert!(lock_limit() >= 65_536 * 4096),
+        Ok(port) => {
+            drop(port);
+            assert!(lock_limit() >= 65_536 * 4096);
+        }
         Err(error) => panic!("{error}"),
     }
     assert!(!cable.show().contains("xdp"), "nothing stays attached");

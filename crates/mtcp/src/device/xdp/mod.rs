@@ -14,10 +14,10 @@
 //! Needs Linux 5.10, 6.6 for frames in several buffers, and 6.11 to leave transmit checksums to the
 //! kernel. Before 6.6 a virtual cable gets a native program, which ends the segmentation offload of
 //! its other end; where only a generic one is to be had, receive offloads (GRO, LRO) must be off.
-//! Further
-//! CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF when it is opened (on older kernels CAP_PERFMON, too), and CAP_IPC_LOCK or a `ulimit -l` for
-//! the memory of the frames. Out of the program's reach are VLAN tags, and TCP behind IPv4 options
-//! or IPv6 extension headers: they stay with the kernel.
+//!
+//! Opening it takes CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (on older kernels CAP_PERFMON, too), and
+//! CAP_IPC_LOCK or a `ulimit -l` for the memory of the frames. Out of the program's reach are VLAN
+//! tags, and TCP behind IPv4 options or IPv6 extension headers: they stay with the kernel.
 
 mod assembler;
 mod bpf;
