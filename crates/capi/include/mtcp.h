@@ -49,7 +49,7 @@
  * Nothing may be called in signal handlers. After a fork contexts stay the parent's: call
  * mtcp_destroy() and mtcp_init() in the child.
  *
- * Linux 6.6 or later for AF_XDP; for the others 5.16 or later.
+ * Linux 5.10 or later; over AF_XDP, long frames need 6.6.
  */
 
 #ifndef MTCP_H
