@@ -139,8 +139,7 @@ const PERFMON: u32 = 38;
 
 /// Why the verifier refuses the program with EACCES, if that is for want of CAP_PERFMON.
 pub(super) fn lacks_perfmon(source: &io::Error) -> Option<XdpError> {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let lacks = effective_capabilities(&status).is_some_and(|all| all >> PERFMON & 1 == 0);
+    let lacks = own_capabilities().is_some_and(|all| all >> PERFMON & 1 == 0);
     (lacks && source.raw_os_error() == Some(libc::EACCES)).then(|| XdpError::Privilege {
         action: "load the XDP program",
         missing: "missing CAP_PERFMON, which this kernel needs beside the others".to_owned(),
@@ -163,8 +162,7 @@ pub(super) fn failed(
 }
 
 fn missing_capabilities() -> String {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let Some(effective) = effective_capabilities(&status) else {
+    let Some(effective) = own_capabilities() else {
         return "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF are needed".to_owned();
     };
     let missing: Vec<&str> =
@@ -174,6 +172,11 @@ fn missing_capabilities() -> String {
     } else {
         format!("missing {}", missing.join(", "))
     }
+}
+
+/// The effective capabilities of the calling thread.
+fn own_capabilities() -> Option<u64> {
+    effective_capabilities(&fs::read_to_string("/proc/thread-self/status").ok()?)
 }
 
 fn effective_capabilities(status: &str) -> Option<u64> {
