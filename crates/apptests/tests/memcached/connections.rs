@@ -211,13 +211,17 @@ fn taken_by(server: &Server) -> usize {
     }
 }
 
+/// The limit is one of descriptors, and the adapted server raises it by those of its channels: two
+/// for each worker, one for each address and one more. A worker that starts late, or has no CPU,
+/// opens some behind the connections; so does the unmodified server with one of its own.
 #[test]
 fn as_many_connections_are_taken_as_by_the_unmodified_server() {
-    for options in [["-t", "1", "-c", "64"], ["-t", "3", "-c", "100"]] {
+    for (threads, connections) in [(1, "64"), (3, "100")] {
+        let options = ["-t", &threads.to_string(), "-c", connections];
         let expected = taken_by(&Server::start_stock(&options));
         for driver in DRIVERS {
             let taken = taken_by(&Server::start(driver, &options));
-            let right = (expected..expected + 8).contains(&taken);
+            let right = (expected - 1..=expected + 1 + 2 + 2 * threads).contains(&taken);
             assert!(right, "{driver}: {taken} with {options:?}, unmodified {expected}");
         }
     }

@@ -201,11 +201,12 @@ impl<C> Channel<C> {
     /// A stream socket that has waited for its output for 5 ms discards what its peer sends, so
     /// that two ends that both close with much queued do not wait for each other. If anything came,
     /// all is written and the peer has not ended its direction, the channel shuts down writing and
-    /// goes on discarding until the peer ends, for 2 s (or `close_timeout`, if that is shorter) and
-    /// 64 MiB at most. Closed with unread input, a TCP socket would reset the connection, and the
-    /// peer lose what it has not read yet (RFC 1122, section 4.2.2.13). Both happen to a connection
-    /// whose close does not have to wait: where a peer may still be sending, shut down writing by
-    /// [`disconnect`](Channel::disconnect) and read to the end before closing.
+    /// goes on discarding until the peer ends, has sent nothing for 2 s, or 30 s or 64 MiB are
+    /// reached (or `close_timeout`, where that is shorter). Closed with unread input, a TCP socket
+    /// would reset the connection, and the peer lose what it has not read yet (RFC 1122, section
+    /// 4.2.2.13). Both happen to a connection whose close does not have to wait: where a peer may
+    /// still be sending, shut down writing by [`disconnect`](Channel::disconnect) and read to the
+    /// end before closing.
     ///
     /// Descriptors that others have of the same socket lose the input and the direction, too. A
     /// handle of which [`Channel::descriptor`] has given one discards nothing.

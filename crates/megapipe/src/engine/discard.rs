@@ -5,9 +5,10 @@
 //! 4.2.2.13; RFC 2525, section 2.17), which destroys output that the peer has not read yet. So a
 //! member that has waited for its output for [`BEGIN_AFTER`] reads and discards until all is
 //! written. If anything came, it then ends its direction by shutdown(2) and goes on discarding
-//! until the peer ends its own, for [`LINGER_TIME`] and [`LINGER_BYTES`] at most. nginx does the
-//! same (`lingering_close`: 5 s without input, 30 s at most), and Apache httpd (2 s and 30 s); the
-//! time is shorter here because the application waits for the event of the close.
+//! until the peer ends its own, is silent for [`SILENCE`], or [`LINGER_TIME`] or [`LINGER_BYTES`] is
+//! reached. Apache httpd does the same with the same times, and nginx (`lingering_close`) with 5 s
+//! and 30 s. A segment that is lost and sent again more than once costs a second or more, so a
+//! bound on the whole time alone would reset connections on which data still arrive.
 //!
 //! A close that does not wait that long costs no operation more, and discards nothing: unread input
 //! resets the connection then. Members with a second descriptor from the channel
@@ -26,8 +27,9 @@ use std::time::{Duration, Instant};
 /// How long a close waits for its output before it discards input.
 pub(super) const BEGIN_AFTER: Duration = Duration::from_millis(5);
 
-/// How long, and for how many bytes, input is discarded after all is written.
-const LINGER_TIME: Duration = Duration::from_secs(2);
+/// How long input is discarded after all is written: without any, in all, and for how many bytes.
+const SILENCE: Duration = Duration::from_secs(2);
+const LINGER_TIME: Duration = Duration::from_secs(30);
 const LINGER_BYTES: usize = 64 << 20;
 
 /// Bytes that are discarded at once.
@@ -52,8 +54,8 @@ enum Phase {
     Left,
     /// It is discarded while output waits.
     Discarded,
-    /// It is discarded up to so many bytes; all output is written.
-    Lingers { left: usize },
+    /// It is discarded up to so many bytes and this time; all output is written.
+    Lingers { left: usize, until: Instant },
     /// There is none any more, or the bounds are reached.
     Ended { lingered: bool },
 }
@@ -69,6 +71,14 @@ impl Input {
         matches!(self.phase, Phase::Lingers { .. } | Phase::Ended { lingered: true })
     }
 
+    /// When input has to have come again, if it comes now and is discarded after all output.
+    fn silent_at(&self, now: Instant, silence: Duration) -> Option<Instant> {
+        match self.phase {
+            Phase::Lingers { until, .. } => Some(until.min(now + silence)),
+            Phase::Left | Phase::Discarded | Phase::Ended { .. } => None,
+        }
+    }
+
     /// Notes that no more is to be discarded.
     pub(super) fn end(&mut self) {
         self.phase = Phase::Ended { lingered: self.is_lingering() };
@@ -81,12 +91,12 @@ impl Input {
         }
         self.has_come |= result > 0;
         match &mut self.phase {
-            Phase::Lingers { left } => *left = left.saturating_sub(result.max(0) as usize),
+            Phase::Lingers { left, .. } => *left = left.saturating_sub(result.max(0) as usize),
             Phase::Left | Phase::Discarded | Phase::Ended { .. } => {}
         }
         let goes_on = match self.phase {
             Phase::Discarded => result > 0,
-            Phase::Lingers { left } => result > 0 && left > 0,
+            Phase::Lingers { left, .. } => result > 0 && left > 0,
             Phase::Left | Phase::Ended { .. } => false,
         };
         if !goes_on {
@@ -128,8 +138,12 @@ impl Engine {
     /// Input was discarded, or has ended.
     pub(super) fn settle_discard(&mut self, id: Key, result: i32) -> Option<Completion> {
         let key = self.requests.get(id)?.handle;
+        let silence = self.silence();
         let leaving = self.leaving(key)?;
         if leaving.is_writing() && leaving.input.goes_on_after(result) {
+            if result > 0 && leaving.input.is_lingering() {
+                leaving.overdue = leaving.input.silent_at(Instant::now(), silence);
+            }
             self.go_on(id, result);
             return None;
         }
@@ -141,17 +155,17 @@ impl Engine {
     /// Whether a member whose output is written discards more input before it is closed. The first
     /// time, ends the direction of its output.
     pub(super) fn lingers(&mut self, key: Key) -> bool {
-        let time = self.config.close_timeout.min(LINGER_TIME);
+        let (silence, time) = (self.silence(), self.config.close_timeout.min(LINGER_TIME));
         let Some(leaving) = self.leaving(key) else { return false };
         match leaving.input.phase {
             Phase::Lingers { .. } => return true,
             Phase::Discarded if leaving.input.has_come && !leaving.has_failed() => {}
             Phase::Left | Phase::Discarded | Phase::Ended { .. } => return false,
         }
-        let until = Instant::now() + time;
-        leaving.input.phase = Phase::Lingers { left: LINGER_BYTES };
-        leaving.overdue = Some(until);
-        self.plan(until, key, Purpose::Leave);
+        let now = Instant::now();
+        leaving.input.phase = Phase::Lingers { left: LINGER_BYTES, until: now + time };
+        leaving.overdue = Some(now + silence);
+        self.plan(now + silence, key, Purpose::Leave);
         let command = Command::Disconnect { how: libc::SHUT_WR };
         let mut request = Request::new(command, Lane::Outbound, Payload::None);
         request.handle = key;
@@ -162,6 +176,10 @@ impl Engine {
         }
         self.start_or_stall(id);
         true
+    }
+
+    fn silence(&self) -> Duration {
+        self.config.close_timeout.min(SILENCE)
     }
 }
 
@@ -186,11 +204,16 @@ mod tests {
 
     #[test]
     fn input_is_discarded_up_to_a_bound_when_all_is_written() {
-        let mut input = input(Phase::Lingers { left: LINGER_BYTES });
+        let now = Instant::now();
+        let mut input = input(Phase::Lingers { left: LINGER_BYTES, until: now + LINGER_TIME });
+        assert_eq!(input.silent_at(now, SILENCE), Some(now + SILENCE));
+        let late = now + LINGER_TIME - Duration::from_millis(1);
+        assert_eq!(input.silent_at(late, SILENCE), Some(now + LINGER_TIME));
         assert!(input.goes_on_after(LINGER_BYTES as i32 - 1) && input.goes_on_after(-libc::EINTR));
         assert!(!input.goes_on_after(1));
         assert!(input.phase == Phase::Ended { lingered: true } && input.is_lingering());
         assert!(!input.goes_on_after(1), "it has ended");
+        assert_eq!(input.silent_at(now, SILENCE), None);
     }
 
     #[test]

@@ -86,9 +86,33 @@ pub(crate) fn one_channel_closes_both_ends_with_much_queued(driver: DriverChoice
         rig.close(handle).unwrap();
     }
     for _ in 0..2 {
-        assert!(matches!(rig.next().event, Event::Close(Ok(()))));
+        let event = rig.next().event;
+        assert!(matches!(event, Event::Close(Ok(()))), "{event:?}");
     }
     assert_eq!(rig.outstanding(), 0);
+}
+
+/// Pauses that are together longer than the silence after which a channel closes.
+pub(crate) fn a_peer_that_pauses_while_it_sends_gets_all(driver: DriverChoice) {
+    const BYTES: usize = 1 << 20;
+    let mut rig = patient(driver);
+    let (mut ours, handle) = rig.tcp_pair();
+    rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
+    rig.close(handle).unwrap();
+    let peer = thread::spawn(move || {
+        // The channel discards some before all is written, so that it goes on afterwards.
+        ours.write_all(&vec![7; STUCK_BYTES]).unwrap();
+        ours.read_exact(&mut vec![0; STUCK_BYTES - BYTES]).unwrap();
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(1100));
+            ours.write_all(b"more").expect("the channel still discards");
+        }
+        let mut rest = Vec::new();
+        ours.read_to_end(&mut rest).expect("no reset before the end");
+        rest.len()
+    });
+    assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
+    assert_eq!(peer.join().unwrap(), BYTES);
 }
 
 /// A peer that writes all before it reads, and goes on writing while it reads, gets all.

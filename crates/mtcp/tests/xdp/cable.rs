@@ -2,6 +2,7 @@
 
 use crate::common::namespace::Namespace;
 use crate::retried::retried;
+use crate::skip::skip;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -137,4 +138,21 @@ fn ping_our_kernel() {
             return;
         }
     }
+}
+
+/// The first two numbers of the kernel's release.
+pub(crate) fn kernel() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is mounted");
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().expect("a number"));
+    let mut next = || numbers.next().expect("a release has two numbers");
+    (next(), next())
+}
+
+/// Whether a virtual cable says how many queues it has; else the test does without several.
+pub(crate) fn tells_queues(test: &str) -> bool {
+    let tells = kernel() >= (5, 13);
+    if !tells {
+        skip(test, "virtual cables tell their number of queues from Linux 5.13 on");
+    }
+    tells
 }

@@ -1,6 +1,6 @@
 //! Full rings in both directions, and the system calls that they cost.
 
-use crate::cable::{Cable, OURS, OWNED, PATIENCE, THEIRS};
+use crate::cable::{Cable, OURS, OWNED, PATIENCE, THEIRS, kernel};
 use crate::frames::{datagram, make_partial, queue, wait_for};
 use crate::retried::retried;
 use crate::skip::skip;
@@ -17,14 +17,6 @@ fn patient_receiver(cable: &Cable, address: IpAddr) -> UdpSocket {
     let socket = cable.theirs.run(bind);
     socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
     socket
-}
-
-/// The first two numbers of the kernel's release.
-fn kernel() -> (u32, u32) {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is mounted");
-    let mut numbers = release.split(['.', '-']).map(|number| number.parse().expect("a number"));
-    let mut next = || numbers.next().expect("a release has two numbers");
-    (next(), next())
 }
 
 #[test]
