@@ -48,9 +48,11 @@ fn a_full_device_says_so_and_sends_all_at_once() {
                     number += 1;
                 }
                 assert_eq!(number - first, TRANSMIT_FRAMES);
-                // Older kernels take 32 frames a call.
                 while device.flush().expect("the interface is there") {}
-                assert!((1..=2).contains(&(device.counters().system_calls - calls)));
+                let calls = device.counters().system_calls - calls;
+                // Kernels take so many frames in a call at least, and 5.10 no more than these.
+                let most = u64::from(TRANSMIT_FRAMES / 16) + 1;
+                assert!((1..=most).contains(&calls), "{calls} calls");
                 for expected in first..number {
                     let mut heard = [0; 8];
                     let length = retried(|| socket.recv(&mut heard)).expect("it arrives");

@@ -82,16 +82,16 @@ const QUICK: [&str; 4] = ["accept", "stream", "files", "cancel"];
 /// because the host may be busy.
 const TESTS_SECONDS: u64 = 60;
 const SLOW_TESTS: [(&str, u64); 10] = [
-    ("conformance_model", 240),
+    ("conformance_model", 480),
     ("conformance_flow", 180),
     ("conformance_files", 120),
     ("conformance_send_file", 120),
-    ("transports", 420),
+    ("transports", 900),
     ("storm", 180),
-    ("devices", 420),
-    ("xdp", 240),
-    ("kernel", 240),
-    ("interop", 300),
+    ("devices", 600),
+    ("xdp", 480),
+    ("kernel", 480),
+    ("interop", 600),
 ];
 const NGINX_SECONDS: u64 = 180;
 
