@@ -1,5 +1,6 @@
 //! Forked processes that end with the test.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -38,12 +39,24 @@ impl Drop for Child {
     }
 }
 
+/// Writes what a panic said past the harness, which keeps a child's output to itself.
+fn tell(panic: &(dyn Any + Send)) {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+    let line = format!("child {}: {text}\n", std::process::id());
+    // SAFETY: the kernel reads the bytes of the line.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
 /// Runs `work` in a child, which says by its status whether it went well.
 pub(crate) fn fork(work: impl FnOnce()) -> Child {
     // SAFETY: the test has one thread besides the harness's, which holds no lock a child needs.
     match unsafe { libc::fork() } {
         0 => {
             let outcome = catch_unwind(AssertUnwindSafe(work));
+            if let Err(panic) = &outcome {
+                tell(panic.as_ref());
+            }
             // SAFETY: ends the child without running what belongs to the parent.
             unsafe { libc::_exit(i32::from(outcome.is_err())) }
         }
