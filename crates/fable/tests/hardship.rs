@@ -227,7 +227,9 @@ fn a_flow_goes_on_when_a_move_finds_no_descriptors() {
 #[test]
 fn a_close_that_finds_no_descriptors_tells_what_is_lost() {
     for kind in [Kind::Tcp, Kind::Tls, Kind::Mptcp] {
-        assert_eq!(fork(|| close_without_descriptors(kind)).wait(PATIENCE), Some(0), "{kind}");
+        if flow_rig::kinds().contains(&kind) {
+            assert_eq!(fork(|| close_without_descriptors(kind)).wait(PATIENCE), Some(0), "{kind}");
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 #[path = "common/authority.rs"]
 mod authority;
 mod common;
+#[path = "common/missing.rs"]
+mod missing;
 #[path = "common/pairs.rs"]
 mod pairs;
 #[path = "../../megapipe/tests/common/skip.rs"]
@@ -13,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use common::random::Random;
 use common::{await_message, fill, is_filled, send, try_send};
-use fable::transport::{Direction, Manner, PathOptions, ReadSlot, Record, Transport, Wait};
+use fable::transport::{Direction, Manner, ReadSlot, Record, Transport, Wait};
 use fable::{Kind, TransportError};
+use missing::is_missing;
 use pairs::{Pair, below, pair, receive};
 use skip::skip;
 
@@ -26,11 +29,7 @@ fn slots_of(end: &dyn Transport) -> usize {
 fn on_every_path(check: impl Fn(Pair)) {
     for kind in Kind::ALL {
         eprintln!("{kind}");
-        if kind == Kind::Mptcp
-            && let Err(TransportError::System { source, .. }) =
-                fable::transport::create(kind, PathOptions::default())
-            && source.raw_os_error() == Some(libc::EPROTONOSUPPORT)
-        {
+        if is_missing(kind) {
             skip("transport mptcp", "this kernel is built without Multipath TCP");
             continue;
         }

@@ -10,9 +10,12 @@ use fable::transport::{PathOptions, TlsKeys};
 use fable::{Form, Kind, packet, page};
 
 use authority::{Authority, Side};
+use missing::is_missing;
 
 #[path = "../common/authority.rs"]
 mod authority;
+#[path = "../common/missing.rs"]
+mod missing;
 
 /// How long both ends wait for each other when a path is made: only a hang takes that long.
 const OFFER: Duration = Duration::from_secs(60);
@@ -99,7 +102,7 @@ pub(crate) fn parts_over(
 /// Every transport that a flow may use between processes of one kernel.
 pub(crate) fn kinds() -> Vec<Kind> {
     let mut kinds: Vec<Kind> = Kind::ALL.to_vec();
-    kinds.retain(|kind| *kind != Kind::Cacheline);
+    kinds.retain(|kind| *kind != Kind::Cacheline && !is_missing(*kind));
     assert!(kinds.contains(&Kind::MempipeSpin(Form::Unsafe)));
     kinds
 }
