@@ -36,7 +36,8 @@ commands:
             over both drivers and over several hosts, the differential fuzzer of the channel,
             sanitizer, loom, documentation; as root it skips nothing; other users' runs name
             what they skip, because it needs root or a package that they cannot install
-  tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
+  tidy      check the style: file, function and line lengths, SAFETY comments, unused files,
+            import cycles between crates and between modules, ...
   setup     install what is missing: packages of the distribution, rustfmt, clippy
   sanitize  the tests of megapipe and iobench under AddressSanitizer
   header    write what is made of crates/capi: megapipe.h and the manual pages
