@@ -5,6 +5,9 @@
 //! and its errors are plain sentences for the person at the terminal.
 
 mod apps;
+mod apt;
+mod cargo;
+mod command;
 mod descriptors;
 mod features;
 mod fuzz;
@@ -12,13 +15,16 @@ mod guard;
 mod hunt;
 mod kernels;
 mod lanes;
+mod lock;
 mod means;
 mod needs;
+mod privilege;
 mod runner;
 mod services;
 mod setup;
 mod signals;
 mod soak;
+mod step;
 mod steps;
 mod tally;
 mod tidy;
@@ -170,7 +176,7 @@ fn run_later(mut words: Vec<OsString>) -> ExitCode {
 
 fn with_steps(
     root: &Path,
-    steps: fn(&means::Means) -> Result<Vec<steps::Step>, String>,
+    steps: fn(&means::Means) -> Result<Vec<step::Step>, String>,
     skips: runner::Skips,
 ) -> ExitCode {
     runner::run(root, &steps, skips)
