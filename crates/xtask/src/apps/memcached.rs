@@ -5,14 +5,17 @@ mod earlier;
 mod sanitized;
 mod suite;
 mod table;
+mod verdict;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::lock::Lock;
-use super::{edits, library, quietly, source, strip_in_place};
-use crate::{setup, steps};
+use super::{edits, library, source, strip_in_place};
+use crate::cargo::absolute_target;
+use crate::command::quietly;
+use crate::lock::Lock;
+use crate::setup;
 use table::{OURS, TABLE, VERSION};
 
 const USAGE: &str = "usage: cargo xtask memcached \
@@ -104,10 +107,7 @@ impl Tree {
 
 impl Build {
     fn new(root: &Path) -> Result<Build, String> {
-        let target = root.join(steps::target_dir());
-        let unusable = |error| format!("cannot use {}: {error}", target.display());
-        fs::create_dir_all(&target).map_err(unusable)?;
-        let target = target.canonicalize().map_err(unusable)?;
+        let target = absolute_target(root)?;
         let library = library(root, &target)?;
         let original = source::fetch(&target, "memcached", source::Version::Upstream(VERSION))?;
         let base = target.join("apps/memcached");

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Tree;
-use super::suite::Verdict;
+use super::verdict::Verdict;
 use crate::apps::edits;
 
 pub(super) struct Earlier {

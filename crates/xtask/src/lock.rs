@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use super::make_directory;
+use crate::command::make_directory;
 
 /// Held as long as this exists, and no longer than the process.
 #[derive(Debug)]
