@@ -9,8 +9,9 @@ use super::types::Checksum;
 use super::{Stack, cookies};
 use crate::wire::WireError;
 use crate::wire::checksum;
-use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
+use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::{Flags, TcpHeader};
+use crate::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
 use std::net::IpAddr;
 
 /// A segment with all that is known about it.

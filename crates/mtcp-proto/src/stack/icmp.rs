@@ -141,7 +141,7 @@ impl Stack {
             return None;
         }
         let (ip, payload) = IpHeader::parse(packet).ok()?;
-        let flow = if ip.protocol == crate::wire::ip::PROTOCOL_TCP {
+        let flow = if ip.protocol == crate::wire::PROTOCOL_TCP {
             let &[a, b, c, d] = payload.first_chunk()?;
             let (from, to) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
             Flow::new((ip.destination, to), (ip.source, from))

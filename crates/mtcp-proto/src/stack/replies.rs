@@ -3,8 +3,9 @@
 use super::flow::Flow;
 use super::types::{Counters, Packet, PartialChecksum, Sink};
 use crate::sequence::Sequence;
+use crate::wire::PROTOCOL_TCP;
 use crate::wire::checksum;
-use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_TCP};
+use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::{Flags, TcpHeader};
 use std::collections::VecDeque;
 

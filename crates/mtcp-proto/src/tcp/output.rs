@@ -5,8 +5,9 @@ use super::connection::{Connection, Context, Urgency};
 use super::sender::Fresh;
 use crate::sequence::Sequence;
 use crate::stack::{Packet, PartialChecksum, Sink, SinkCapabilities};
+use crate::wire::PROTOCOL_TCP;
 use crate::wire::checksum;
-use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_TCP};
+use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::{Flags, Options, TcpHeader};
 
 /// Where TCP's checksum lies in its header.

@@ -5,8 +5,9 @@ use crate::stack::{
     SinkCapabilities, SocketId, Stack,
 };
 use crate::time::Instant;
+use crate::wire::PROTOCOL_TCP;
 use crate::wire::checksum;
-use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_TCP};
+use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::TcpHeader;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
