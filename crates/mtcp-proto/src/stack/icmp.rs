@@ -3,9 +3,10 @@
 
 use super::Stack;
 use super::demultiplex::Found;
-use super::flow::Flow;
 use super::path_mtu::PathMtus;
-use super::types::{Checksum, Counters, Packet, Sink};
+use crate::counters::Counters;
+use crate::flow::{self, Flow};
+use crate::packet::{Checksum, Packet, Sink};
 use crate::tcp::Failure;
 use crate::wire::icmp::{Echo, IcmpCause, IcmpMessage, QuotedSegment};
 use crate::wire::ip::{Ecn, IpHeader};
@@ -156,6 +157,6 @@ impl Stack {
             );
             Flow::new(local, remote)
         };
-        Some(super::flow::owner(flow.hash(self.keys.flow), cores))
+        Some(flow::owner(flow.hash(self.keys.flow), cores))
     }
 }

@@ -2,11 +2,14 @@
 
 use super::demultiplex::{Found, Segment};
 use super::events::Notice;
-use super::flow::Flow;
 use super::listeners::Listener;
 use super::table::{Entry, Listening, Newcomer, Slot, Stage};
-use super::{Error, ListenOptions, Options, SocketId, Stack, SynCookies, cookies};
+use super::{Stack, cookies};
+use crate::config::{ListenOptions, Options, SynCookies};
+use crate::error::Error;
+use crate::flow::Flow;
 use crate::sequence::Sequence;
+use crate::socket::SocketId;
 use crate::tcp::connection::{Birth, Connection, Remembered};
 use crate::wire::tcp::Flags;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,7 +26,7 @@ impl Stack {
         local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<SocketId, Error> {
-        super::limits::check_listen_options(options)?;
+        options.check()?;
         if !local.ip().is_unspecified() && !self.is_own(local.ip()) || local.port() == 0 {
             return Err(Error::AddressNotAvailable);
         }

@@ -3,6 +3,7 @@
 //! The stack calls a method, and afterwards asks what changed: `deadline`, `wants_output`,
 //! `readiness`, `state`. A connection knows nothing of tables, listeners or timers' wheels.
 
+use super::Failure;
 use super::acknowledge::Acknowledging;
 use super::ecn::Marking;
 use super::handshake::Handshake;
@@ -15,13 +16,14 @@ use super::sender::Sender;
 use super::settings::Settings;
 use super::timers::Timers;
 use super::timestamps::Stamping;
-use super::{Failure, State};
+use crate::config::{Config, Options};
+use crate::counters::Counters;
+use crate::error::Error;
+use crate::flow::Flow;
 use crate::memory::BufferPool;
+use crate::packet::Sink;
 use crate::sequence::Sequence;
-use crate::stack::{
-    Config, ConnectionInfo, Counters, Error, Manner, Options, Readiness, Shutdown, Sink,
-};
-use crate::stack::{Flow, SocketId};
+use crate::socket::{ConnectionInfo, Manner, Readiness, Shutdown, SocketId, State};
 use crate::time::Instant;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::TcpHeader;

@@ -1,8 +1,9 @@
 //! Against segments and messages that someone else has made up (RFC 5961; RFC 5927).
 
+use super::Failure;
 use super::connection::{Connection, Context};
-use super::{Failure, State};
 use crate::sequence::Sequence;
+use crate::socket::State;
 use crate::wire::tcp::{Flags, TcpHeader};
 
 impl Connection {

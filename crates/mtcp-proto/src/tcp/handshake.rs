@@ -1,5 +1,6 @@
 //! Opening: from a SYN to ESTABLISHED (RFC 9293, sections 3.5 and 3.10.7.3).
 
+use super::Failure;
 use super::acknowledge::Acknowledging;
 use super::connection::{Birth, Connection, Context, Remembered};
 use super::ecn::Marking;
@@ -12,7 +13,7 @@ use super::sender::Sender;
 use super::settings::Settings;
 use super::timers::{Timers, Waiting};
 use super::timestamps::{CLOCK_TICK, Stamping};
-use super::{Failure, State};
+use crate::socket::State;
 use crate::wire::tcp::{Flags, Options, TcpHeader, Timestamps};
 
 /// The least segment size that is believed. With all options, 24 bytes of data are left; what a

@@ -1,8 +1,8 @@
 //! A segment comes: the order in which it is checked (RFC 9293, section 3.10.7.4), and the short
 //! way for the segments that nearly all are.
 
-use super::State;
 use super::connection::{Connection, Context};
+use crate::socket::State;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, TcpHeader};
 

@@ -27,17 +27,7 @@ mod urgent;
 #[cfg(test)]
 mod tests;
 
-use crate::stack::Error;
-
-/// How the sender reacts to loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Congestion {
-    /// CUBIC (RFC 9438).
-    #[default]
-    Cubic,
-    /// NewReno (RFC 5681, RFC 6582).
-    NewReno,
-}
+use crate::error::Error;
 
 /// Why a connection fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,29 +52,4 @@ impl From<Failure> for Error {
             Failure::Aborted => Error::Aborted,
         }
     }
-}
-
-/// The state of a connection (RFC 9293, section 3.3.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
-    /// A SYN was sent.
-    SynSent,
-    /// A SYN has come and was answered.
-    SynReceived,
-    /// Data flows.
-    Established,
-    /// Our FIN was sent, or waits behind data.
-    FinWait1,
-    /// Our FIN was acknowledged.
-    FinWait2,
-    /// The peer's FIN has come.
-    CloseWait,
-    /// Both FINs are under way.
-    Closing,
-    /// The peer's FIN has come, and ours waits for its acknowledgement.
-    LastAck,
-    /// Both sides have ended; late segments may come.
-    TimeWait,
-    /// There is no connection (any more).
-    Closed,
 }

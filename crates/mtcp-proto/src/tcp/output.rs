@@ -1,14 +1,13 @@
 //! What is due goes out: segments are built where the device will take them from.
 
-use super::State;
 use super::connection::{Connection, Context, Urgency};
 use super::sender::Fresh;
+use crate::packet::{Packet, PartialChecksum, Sink, SinkCapabilities};
 use crate::sequence::Sequence;
-use crate::stack::{Packet, PartialChecksum, Sink, SinkCapabilities};
-use crate::wire::PROTOCOL_TCP;
-use crate::wire::checksum;
+use crate::socket::State;
 use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::{Flags, Options, TcpHeader};
+use crate::wire::{PROTOCOL_TCP, checksum};
 
 /// Where TCP's checksum lies in its header.
 const CHECKSUM_OFFSET: u16 = 16;

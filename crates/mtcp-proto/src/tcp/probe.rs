@@ -1,9 +1,10 @@
 //! Asking a silent peer: probes of a closed window (RFC 9293, section 3.8.6.1), keepalive (section
 //! 3.8.4), and when to give up (section 3.8.3; RFC 5482).
 
+use super::Failure;
 use super::connection::{Connection, Context};
 use super::timers::{NEVER, Waiting};
-use super::{Failure, State};
+use crate::socket::State;
 use crate::time::Instant;
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,12 +1,13 @@
 //! What comes: the window that we offer, and the data that lie in it (RFC 9293, sections 3.8.6
 //! and 3.10.7.4).
 
+use super::Failure;
 use super::connection::{Connection, Context};
 use super::reassembly::Reassembly;
-use super::{Failure, State};
+use crate::error::Error;
 use crate::memory::Ring;
 use crate::sequence::Sequence;
-use crate::stack::Error;
+use crate::socket::State;
 
 /// What is offered to a peer while memory is short.
 const PRESSED_BYTES: u32 = 4 << 10;

@@ -1,16 +1,16 @@
 //! What goes out: the data of the application, and how much of it may go now (RFC 9293, sections
 //! 3.7.4 and 3.8.6.2.1).
 
-use super::Congestion;
-use super::State;
 use super::congestion::CongestionControl;
 use super::connection::{Birth, Connection, Context};
 use super::rtt::RoundTrip;
 use super::scoreboard::Scoreboard;
 use super::timers::NEVER;
+use crate::config::{Config, Congestion};
+use crate::error::Error;
 use crate::memory::Ring;
 use crate::sequence::Sequence;
-use crate::stack::{Config, Error, Manner};
+use crate::socket::{Manner, State};
 use crate::time::Instant;
 use std::time::Duration;
 

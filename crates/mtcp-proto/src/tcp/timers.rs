@@ -1,7 +1,7 @@
 //! The deadlines of a connection, folded into one.
 
-use super::State;
 use super::connection::{Connection, Context};
+use crate::socket::State;
 use crate::time::Instant;
 
 /// A moment that does not come.

@@ -7,7 +7,7 @@
 
 use super::connection::Connection;
 use crate::sequence::Sequence;
-use crate::stack::Urgent;
+use crate::socket::Urgent;
 use crate::wire::tcp::{Flags, TcpHeader};
 
 /// What few connections have.

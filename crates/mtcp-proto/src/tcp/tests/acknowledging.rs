@@ -2,8 +2,8 @@
 
 use super::by_hand::ByHand;
 use super::harness::{Pair, Seen, pattern};
+use crate::config::Config;
 use crate::sequence::Sequence;
-use crate::stack::Config;
 use crate::wire::tcp::Flags;
 
 const BYTES: u32 = 1000;

@@ -1,9 +1,9 @@
 //! An established connection whose peer is the test itself.
 
 use super::harness::{CLIENT_START, End, SERVER_START, Seen};
+use crate::config::Config;
 use crate::sequence::Sequence;
-use crate::stack::Config;
-use crate::tcp::State;
+use crate::socket::State;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, Options, SackBlock, TcpHeader, Timestamps};
 use std::time::Duration;

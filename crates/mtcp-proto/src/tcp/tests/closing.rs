@@ -2,8 +2,9 @@
 
 use super::by_hand::ByHand;
 use super::harness::{End, Pair, pattern};
-use crate::stack::{Config, Error, Options, Readiness, Shutdown};
-use crate::tcp::State;
+use crate::config::{Config, Options};
+use crate::error::Error;
+use crate::socket::{Readiness, Shutdown, State};
 use crate::wire::tcp::Flags;
 use std::time::Duration;
 

@@ -2,9 +2,10 @@
 
 use super::by_hand::ByHand;
 use super::harness::End;
-use crate::stack::{Config, Error, Readiness};
+use crate::config::Config;
+use crate::error::Error;
+use crate::socket::{Readiness, State};
 use crate::tcp::Failure;
-use crate::tcp::State;
 use crate::wire::tcp::{Flags, Timestamps};
 use std::time::Duration;
 

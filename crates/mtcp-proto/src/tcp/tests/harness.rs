@@ -1,9 +1,12 @@
 //! One or two connections without a stack.
 
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::flow::Flow;
 use crate::memory::BufferPool;
+use crate::packet::{Packet, Sink, SinkCapabilities};
 use crate::sequence::Sequence;
-use crate::stack::{Config, Counters, Flow, Packet, Readiness, Sink, SinkCapabilities};
-use crate::tcp::State;
+use crate::socket::{Readiness, State};
 use crate::tcp::connection::{Birth, Connection, Context};
 use crate::time::Instant;
 use crate::wire::checksum;

@@ -1,8 +1,9 @@
 //! Opening and closing: every transition of RFC 9293, figure 5.
 
 use super::harness::{End, Pair, Seen, pattern};
-use crate::stack::{Config, Error, Readiness, Shutdown};
-use crate::tcp::State;
+use crate::config::Config;
+use crate::error::Error;
+use crate::socket::{Readiness, Shutdown, State};
 use crate::wire::tcp::Flags;
 
 fn shut(end: &mut End) {

@@ -2,8 +2,8 @@
 
 use super::by_hand::ByHand;
 use super::harness::{Random, Seen, pattern};
-use crate::stack::Config;
-use crate::tcp::State;
+use crate::config::Config;
+use crate::socket::State;
 use crate::tcp::connection::Connection;
 use crate::wire::tcp::Flags;
 use std::time::Duration;

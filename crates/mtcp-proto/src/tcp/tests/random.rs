@@ -1,10 +1,11 @@
 //! Random segments, calls and times: nothing panics, and what must hold always holds.
 
 use super::harness::{End, Random, Seen};
+use crate::config::{Config, Keepalive, Options};
+use crate::packet::SinkCapabilities;
 use crate::sequence::Sequence;
-use crate::stack::{Config, Keepalive, Options, Shutdown, SinkCapabilities};
+use crate::socket::{Shutdown, State};
 use crate::tcp::Failure;
-use crate::tcp::State;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, SackBlock, TcpHeader, Timestamps};
 use std::time::Duration;

@@ -2,8 +2,8 @@
 
 use super::by_hand::ByHand;
 use super::harness::{Pair, Seen, pattern};
+use crate::config::{Config, Options};
 use crate::sequence::Sequence;
-use crate::stack::{Config, Options};
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, Timestamps};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Data in both directions, with and without loss.
 
 use super::harness::{Pair, Random, pattern};
-use crate::stack::{Config, Options, SinkCapabilities};
-use crate::tcp::Congestion;
+use crate::config::{Config, Congestion, Options};
+use crate::packet::SinkCapabilities;
 use std::time::Duration;
 
 /// Sends both ways until all is there, with readers that read all; gives the time that it took.

@@ -2,7 +2,8 @@
 
 use super::by_hand::ByHand;
 use super::harness::End;
-use crate::stack::{Config, Manner, Options, Urgent};
+use crate::config::{Config, Options};
+use crate::socket::{Manner, Urgent};
 use crate::wire::tcp::Flags;
 use std::time::Duration;
 

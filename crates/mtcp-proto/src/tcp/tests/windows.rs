@@ -2,8 +2,9 @@
 
 use super::by_hand::ByHand;
 use super::harness::{Pair, Seen, pattern};
-use crate::stack::{Config, Error, Keepalive, Options, Readiness};
-use crate::tcp::State;
+use crate::config::{Config, Keepalive, Options};
+use crate::error::Error;
+use crate::socket::{Readiness, State};
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::Flags;
 use std::time::Duration;

@@ -1,6 +1,9 @@
 //! The settings of a stack, of a listener and of a connection.
 
-use crate::tcp::Congestion;
+mod limits;
+
+pub(crate) use self::limits::MTU_MIN;
+
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -116,6 +119,16 @@ impl Default for Config {
             challenge_acks_per_second: 1000,
         }
     }
+}
+
+/// How the sender reacts to loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Congestion {
+    /// CUBIC (RFC 9438).
+    #[default]
+    Cubic,
+    /// NewReno (RFC 5681, RFC 6582).
+    NewReno,
 }
 
 /// Keepalive (RFC 9293, section 3.8.4).

@@ -52,14 +52,14 @@ impl Flow {
     }
 
     /// The same ends with another local port.
-    pub(super) fn with_local_port(mut self, port: u16) -> Flow {
+    pub(crate) fn with_local_port(mut self, port: u16) -> Flow {
         self.ports = u32::from(port) << 16 | self.ports & 0xffff;
         self
     }
 
     /// SipHash-1-3 of both ends: nobody without the key can aim at a core or at a place of the
     /// table. 12 bytes are hashed for IPv4, 36 for IPv6.
-    pub(super) fn hash(&self, key: Key) -> u64 {
+    pub(crate) fn hash(&self, key: Key) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
         let ends = u64::from(self.local[3]) << 32 | u64::from(self.remote[3]);
         hasher.write_u64(ends);
@@ -75,13 +75,13 @@ impl Flow {
 }
 
 /// The core that owns a flow with this hash. The table uses the lower bits, this the upper ones.
-pub(super) const fn owner(hash: u64, cores: u16) -> u16 {
+pub(crate) const fn owner(hash: u64, cores: u16) -> u16 {
     (((hash >> 32) * cores as u64) >> 32) as u16
 }
 
 /// A key of SipHash.
 #[derive(Clone, Copy)]
-pub(super) struct Key(pub(super) u64, pub(super) u64);
+pub(crate) struct Key(pub(crate) u64, pub(crate) u64);
 
 impl std::fmt::Debug for Key {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
