@@ -7,7 +7,7 @@
 
 use crate::flow::{Flow, Key};
 use crate::sequence::Sequence;
-use crate::tcp::connection::Remembered;
+use crate::tcp::Remembered;
 use crate::time::Instant;
 use crate::wire::tcp::TcpHeader;
 use siphasher::sip::SipHasher24;

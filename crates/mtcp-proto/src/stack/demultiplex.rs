@@ -9,8 +9,7 @@ use crate::flow::{self, Flow};
 use crate::packet::Checksum;
 use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::{Flags, TcpHeader};
-use crate::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
-use crate::wire::{WireError, checksum};
+use crate::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, WireError, checksum};
 use std::net::IpAddr;
 
 /// A segment with all that is known about it.

@@ -5,8 +5,7 @@ use super::table::{Entry, Newcomer, Stage};
 use crate::flow::Flow;
 use crate::memory::TimerWheel;
 use crate::socket::{Readiness, State};
-use crate::tcp::Failure;
-use crate::tcp::connection::Remains;
+use crate::tcp::{Failure, Remains};
 
 /// Marks the indices of the flow table that lead to TIME_WAIT.
 pub(super) const IN_TIME_WAIT: u32 = 1 << 31;

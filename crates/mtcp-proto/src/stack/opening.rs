@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::flow::Flow;
 use crate::sequence::Sequence;
 use crate::socket::SocketId;
-use crate::tcp::connection::{Birth, Connection, Remembered};
+use crate::tcp::{Birth, Connection, Remembered};
 use crate::wire::tcp::Flags;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;

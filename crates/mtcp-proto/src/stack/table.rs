@@ -8,7 +8,7 @@ use crate::counters::Counters;
 use crate::error::Error;
 use crate::memory::{BufferPool, Slab};
 use crate::socket::{Readiness, SocketId, State};
-use crate::tcp::connection::{Connection, Context, Urgency};
+use crate::tcp::{Connection, Context, Urgency};
 use crate::time::Instant;
 
 /// Orphans that are looked at for one that can go without a loss.

@@ -4,7 +4,7 @@ use super::lists::{Links, List};
 use crate::flow::Flow;
 use crate::memory::Slab;
 use crate::sequence::Sequence;
-use crate::tcp::connection::Remains;
+use crate::tcp::Remains;
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, TcpHeader, Timestamps};
 use std::net::SocketAddr;

@@ -1,17 +1,12 @@
-//! One connection: an idea a file.
+//! One connection: a mechanism a file, and `connection`, which joins them.
 
 mod acknowledge;
-mod closing;
 mod congestion;
-pub(crate) mod connection;
-mod defence;
+mod connection;
+mod due;
 mod ecn;
-mod handshake;
-mod input;
-mod output;
 mod path;
 mod probe;
-mod progress;
 mod rack;
 mod reassembly;
 mod receiver;
@@ -24,8 +19,8 @@ mod timers;
 mod timestamps;
 mod urgent;
 
-#[cfg(test)]
-mod tests;
+pub(crate) use self::connection::{Birth, Connection, Context, Remains, Remembered};
+pub(crate) use self::due::Urgency;
 
 use crate::error::Error;
 

@@ -1,77 +1,18 @@
 //! What is due goes out: segments are built where the device will take them from.
 
-use super::connection::{Connection, Context, Urgency};
-use super::sender::Fresh;
+use super::{Connection, Context};
 use crate::packet::{Packet, PartialChecksum, Sink, SinkCapabilities};
 use crate::sequence::Sequence;
 use crate::socket::State;
+use crate::tcp::due::Plan;
+use crate::tcp::sender::Fresh;
+use crate::tcp::timers::NEVER;
 use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::{Flags, Options, TcpHeader};
 use crate::wire::{PROTOCOL_TCP, checksum};
 
 /// Where TCP's checksum lies in its header.
 const CHECKSUM_OFFSET: u16 = 16;
-
-/// What goes out by itself, besides data and one acknowledgement.
-#[derive(Debug, Default)]
-pub(super) struct Due {
-    /// The SYN or SYN-ACK.
-    pub(super) syn: bool,
-    /// A reset that ends the connection.
-    pub(super) reset: bool,
-    /// A tail loss probe.
-    pub(super) tail_probe: bool,
-    pub(super) window_probe: bool,
-    pub(super) keepalive: bool,
-    /// Acknowledgements without data that a peer without SACK is to count.
-    pub(super) repeats: u8,
-    /// A reset with this number, for a segment of another connection between these addresses.
-    pub(super) stray_reset: bool,
-    pub(super) stray: Sequence,
-}
-
-impl Due {
-    /// Answers a segment of another connection, which acknowledges this number.
-    pub(super) fn reset_stray(&mut self, sequence: Sequence) {
-        (self.stray_reset, self.stray) = (true, sequence);
-    }
-
-    /// Without a branch, since it is asked after every change of a connection.
-    #[inline]
-    fn is_nothing(&self) -> bool {
-        let any = self.syn | self.reset | self.tail_probe | self.window_probe | self.keepalive;
-        !(any | self.stray_reset)
-    }
-}
-
-/// The next segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Plan {
-    Reset,
-    StrayReset(Sequence),
-    Syn,
-    /// The first of what is lost.
-    Again,
-    /// The last segment, as a tail loss probe.
-    TailProbe,
-    Fresh(Fresh),
-    /// New data as a tail loss probe.
-    FreshProbe(Fresh),
-    WindowProbe(Fresh),
-    Keepalive,
-    Acknowledgement,
-}
-
-impl Plan {
-    pub(super) fn urgency(self) -> Urgency {
-        match self {
-            Plan::Reset | Plan::StrayReset(_) | Plan::Syn => Urgency::Control,
-            Plan::Fresh(Fresh { bytes: 0, .. }) => Urgency::Control,
-            Plan::Keepalive | Plan::Acknowledgement => Urgency::Acknowledgement,
-            _ => Urgency::Data,
-        }
-    }
-}
 
 /// A segment about to be written.
 struct Segment {
@@ -342,7 +283,9 @@ impl Connection {
         if fin {
             header.flags = header.flags.with(Flags::FIN);
         }
-        if let Some(pointer) = self.urgent_pointer(segment.sequence) {
+        if let Some(pointer) =
+            self.options.urgent().pointer(segment.sequence, self.send.unacknowledged)
+        {
             header.flags = header.flags.with(Flags::URG);
             header.urgent = pointer;
         }
@@ -365,6 +308,29 @@ impl Connection {
         sink.commit(packet(&ip, total, capabilities.checksum, segment_bytes));
         context.counters.packets_sent += 1;
         Some(end + u32::from(fin))
+    }
+
+    /// A segment with an acknowledgement goes out.
+    fn acknowledged_all(&mut self) {
+        self.acks.sent(self.due.repeats > 0);
+        self.timers.acknowledgement = NEVER;
+        self.receive.acknowledged = self.receive.next;
+    }
+
+    /// One without data has gone out, which is one of those that are owed.
+    fn acknowledged_alone(&mut self) {
+        if self.due.repeats > 0 {
+            self.due.repeats -= 1;
+            self.acks.due = self.due.repeats > 0;
+        }
+    }
+
+    /// Writes the blocks for which there is room; if not all that is new fits, another
+    /// acknowledgement is due.
+    fn report_blocks(&mut self, options: &mut Options) {
+        let reassembly = &mut self.receive.reassembly;
+        reassembly.blocks(&mut options.sack, usize::from(options.sack_count));
+        self.acks.due |= reassembly.has_untold();
     }
 
     /// The bytes of a segment that go into one packet: at most `single`, or several times as many

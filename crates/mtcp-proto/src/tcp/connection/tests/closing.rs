@@ -44,7 +44,7 @@ fn a_fin_that_is_lost_is_sent_again_with_the_data_before_it() {
     pair.client.send(&pattern(100));
     pair.client.close();
     let first = pair.client.connection.plan();
-    assert!(matches!(first, Some(crate::tcp::output::Plan::Fresh(fresh)) if fresh.fin));
+    assert!(matches!(first, Some(crate::tcp::due::Plan::Fresh(fresh)) if fresh.fin));
     pair.run();
     assert_eq!(pair.client.state(), State::FinWait2);
     assert_eq!(pair.server.receive_all(), pattern(100));

@@ -1,30 +1,24 @@
 //! Opening: from a SYN to ESTABLISHED (RFC 9293, sections 3.5 and 3.10.7.3).
 
-use super::Failure;
-use super::acknowledge::Acknowledging;
-use super::connection::{Birth, Connection, Context, Remembered};
-use super::ecn::Marking;
-use super::output::Due;
-use super::path::{self, Path};
-use super::probe::Alive;
-use super::receiver::{Receiver, scale_for};
-use super::recovery::Recovery;
-use super::sender::Sender;
-use super::settings::Settings;
-use super::timers::{Timers, Waiting};
-use super::timestamps::{CLOCK_TICK, Stamping};
+use super::{Birth, Connection, Context, Remembered};
 use crate::socket::State;
+use crate::tcp::Failure;
+use crate::tcp::acknowledge::Acknowledging;
+use crate::tcp::due::Due;
+use crate::tcp::ecn::Marking;
+use crate::tcp::path::{self, Path};
+use crate::tcp::probe::Alive;
+use crate::tcp::receiver::{Receiver, scale_for};
+use crate::tcp::recovery::Recovery;
+use crate::tcp::sender::Sender;
+use crate::tcp::settings::Settings;
+use crate::tcp::timers::{Timers, Waiting};
+use crate::tcp::timestamps::{CLOCK_TICK, Stamping};
 use crate::wire::tcp::{Flags, Options, TcpHeader, Timestamps};
 
 /// The least segment size that is believed. With all options, 24 bytes of data are left; what a
 /// peer that asks for less wants is many packets (CVE-2019-11479).
 const PEER_SEGMENT_MIN: u16 = 64;
-
-#[derive(Debug)]
-pub(super) struct Handshake {
-    /// How often the SYN or SYN-ACK was sent.
-    tries: u8,
-}
 
 impl Connection {
     pub(super) fn begin(birth: &Birth, state: State, context: &mut Context<'_>) -> Connection {
@@ -42,13 +36,13 @@ impl Connection {
             acks: Acknowledging::new(),
             ecn: Marking::new(context.config.ecn && state == State::SynSent),
             timers: Timers::new(),
-            send: Sender::new(birth, context.config),
+            send: Sender::new(birth.initial, context.config),
             receive,
             stamps: Stamping::new(birth.timestamp_offset),
             recovery: Recovery::new(),
             alive: Alive::new(context.now),
             path: Path::new(birth.path_mtu.min(context.config.mtu)),
-            handshake: Handshake { tries: 0 },
+            syn_tries: 0,
             flow: birth.flow,
             options: Settings::new(&birth.options),
             error: None,
@@ -124,7 +118,7 @@ impl Connection {
         let timestamps = config.timestamps && (!answers || self.stamps.on);
         let (limit, pressed) = (self.options.receive_buffer_bytes, context.pool.pressed());
         let mut flags = if answers { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
-        flags = flags.with(self.ecn.syn_flags(answers, self.handshake.tries));
+        flags = flags.with(self.ecn.syn_flags(answers, self.syn_tries));
         let window = if answers {
             self.receive.announce_unscaled(limit, pressed)
         } else {
@@ -154,11 +148,11 @@ impl Connection {
         self.due.syn = false;
         self.send.next = self.send.initial + 1;
         self.recovery.base = context.now;
-        if self.handshake.tries > 0 {
+        if self.syn_tries > 0 {
             context.counters.retransmissions += 1;
             self.recovery.retransmissions = self.recovery.retransmissions.saturating_add(1);
         }
-        self.handshake.tries = self.handshake.tries.saturating_add(1);
+        self.syn_tries = self.syn_tries.saturating_add(1);
         self.timers.arm(context.now + self.send.rtt.timeout(), Waiting::Retransmission);
     }
 
@@ -173,13 +167,13 @@ impl Connection {
 
     /// Whether the SYN or SYN-ACK was sent again, since nothing came for a whole time-out.
     pub(crate) fn has_asked_again(&self) -> bool {
-        self.handshake.tries > 1
+        self.syn_tries > 1
     }
 
     /// Whether a SYN that came again is answered: a peer that repeats it forever must not keep a
     /// connection half open forever.
     pub(super) fn may_answer_again(&self, context: &Context<'_>) -> bool {
-        self.handshake.tries <= context.config.syn_retries
+        self.syn_tries <= context.config.syn_retries
     }
 
     pub(super) fn on_handshake_timeout(&mut self, context: &mut Context<'_>) {
@@ -221,7 +215,7 @@ impl Connection {
             // Both sides open at once (RFC 9293, section 3.5, figure 7).
             self.state = State::SynReceived;
             self.due.syn = true;
-            self.handshake.tries = 0;
+            self.syn_tries = 0;
             return;
         }
         self.send.unacknowledged = header.acknowledgement;
@@ -260,14 +254,14 @@ impl Connection {
     /// however often its answers are lost: that would measure how long we have tried.
     fn time_handshake(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
         let waited = context.now.since(self.recovery.base);
-        if self.handshake.tries == 1 {
+        if self.syn_tries == 1 {
             self.send.rtt.sample(context.now, waited);
-        } else if let Some(age) = self.stamped_round_trip(header, context)
+        } else if let Some(age) = self.stamps.round_trip(header, context.now)
             && age <= waited + CLOCK_TICK
         {
             self.send.rtt.sample(context.now, age);
         }
-        if self.handshake.tries > 1 {
+        if self.syn_tries > 1 {
             self.send.rtt.after_lost_syn();
         }
         self.send.rtt.reset_back_off();
@@ -275,7 +269,7 @@ impl Connection {
 
     fn establish(&mut self, context: &mut Context<'_>) {
         // A SYN that was lost says that the path is full (RFC 5681, section 3.1).
-        let segments = if self.handshake.tries > 2 { 1 } else { context.config.initial_window };
+        let segments = if self.syn_tries > 2 { 1 } else { context.config.initial_window };
         self.started = true;
         self.send.start(self.options.congestion, segments);
         self.timers.stop();

@@ -7,7 +7,7 @@ use crate::memory::BufferPool;
 use crate::packet::{Packet, Sink, SinkCapabilities};
 use crate::sequence::Sequence;
 use crate::socket::{Readiness, State};
-use crate::tcp::connection::{Birth, Connection, Context};
+use crate::tcp::{Birth, Connection, Context};
 use crate::time::Instant;
 use crate::wire::checksum;
 use crate::wire::ip::{Ecn, IpHeader};

@@ -1,9 +1,9 @@
 //! Against segments and messages that someone else has made up (RFC 5961; RFC 5927).
 
-use super::Failure;
-use super::connection::{Connection, Context};
+use super::{Connection, Context};
 use crate::sequence::Sequence;
 use crate::socket::State;
+use crate::tcp::Failure;
 use crate::wire::tcp::{Flags, TcpHeader};
 
 impl Connection {

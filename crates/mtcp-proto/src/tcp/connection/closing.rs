@@ -1,12 +1,12 @@
 //! Ending: FINs, half-closed connections, and what is left behind (RFC 9293, section 3.6).
 
-use super::Failure;
-use super::connection::{Connection, Context, Remains};
-use super::output::Due;
-use super::scoreboard::Scoreboard;
-use super::timers::NEVER;
+use super::{Connection, Context, Remains};
 use crate::error::Error;
 use crate::socket::{Readiness, Shutdown, State};
+use crate::tcp::Failure;
+use crate::tcp::due::Due;
+use crate::tcp::scoreboard::Scoreboard;
+use crate::tcp::timers::NEVER;
 
 impl Connection {
     /// Whether both sides have agreed on where they begin.

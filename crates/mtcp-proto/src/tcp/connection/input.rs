@@ -1,7 +1,7 @@
 //! A segment comes: the order in which it is checked (RFC 9293, section 3.10.7.4), and the short
 //! way for the segments that nearly all are.
 
-use super::connection::{Connection, Context};
+use super::{Connection, Context};
 use crate::socket::State;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, TcpHeader};
@@ -28,8 +28,8 @@ impl Connection {
             && self.ecn.is_plain(ecn, header.flags)
             && self.receive.reassembly.is_empty()
             && !self.orphan
-            && !self.awaits_urgent()
-            && self.passes_paws(header, context);
+            && !self.options.urgent().is_awaited()
+            && self.stamps.lets_in(header, context.now);
         if !expected {
             return false;
         }
@@ -59,7 +59,7 @@ impl Connection {
 
     fn take_sign_of_life(&mut self, header: &TcpHeader, context: &Context<'_>) {
         self.alive.heard(context.now);
-        self.follow_clock(header, context);
+        self.stamps.follow(header, self.receive.acknowledged, context.now);
         // As in Linux, whose MSG_MORE holds data back until the peer says anything.
         self.held = false;
     }
@@ -80,7 +80,7 @@ impl Connection {
             }
             return;
         }
-        if !self.passes_paws(header, context) {
+        if !self.stamps.lets_in(header, context.now) {
             context.counters.drop_paws += 1;
             self.answer_outsider(data.is_empty(), context);
             return;
@@ -131,6 +131,18 @@ impl Connection {
         }
         if (!data.is_empty() || fin) && self.is_synchronized() {
             self.take_text(header.sequence, data, fin, context);
+        }
+    }
+
+    /// A segment in the window has come with these marks (RFC 3168, section 6.1).
+    fn take_marks(&mut self, header: &TcpHeader, ecn: Ecn, bytes: usize) {
+        let demand = self.ecn.take(header, ecn, bytes > 0, self.send.next);
+        self.acks.due |= demand.acknowledgement;
+        if demand.reduction && self.is_synchronized() {
+            if !self.send.congestion.in_recovery() {
+                self.send.congestion.on_congestion_mark(self.send.outstanding());
+            }
+            self.ecn.note_reduction(self.send.next);
         }
     }
 

@@ -13,7 +13,7 @@ fn shut(end: &mut End) {
 
 #[test]
 fn a_record_is_small() {
-    let bytes = std::mem::size_of::<crate::tcp::connection::Connection>();
+    let bytes = std::mem::size_of::<crate::tcp::Connection>();
     assert!(bytes <= 480, "{bytes}");
 }
 

@@ -2,12 +2,30 @@
 //!
 //! The stack calls a method, and afterwards asks what changed: `deadline`, `wants_output`,
 //! `readiness`, `state`. A connection knows nothing of tables, listeners or timers' wheels.
+//!
+//! The mechanisms beside this module hold their own state and do not know the connection; the
+//! modules below say what one of them means for the others.
+
+mod closing;
+mod defence;
+mod handshake;
+mod input;
+mod output;
+mod path;
+mod probe;
+mod progress;
+mod receive;
+mod recovery;
+mod send;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod urgent;
 
 use super::Failure;
 use super::acknowledge::Acknowledging;
+use super::due::{Due, Plan, Urgency};
 use super::ecn::Marking;
-use super::handshake::Handshake;
-use super::output::{Due, Plan};
 use super::path::Path;
 use super::probe::Alive;
 use super::receiver::Receiver;
@@ -76,32 +94,33 @@ pub(crate) struct Remains {
 /// A connection. What every segment touches comes first; the two ends of the file are cold.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(super) state: State,
+    state: State,
     /// The peer began it.
-    pub(super) passive: bool,
+    passive: bool,
     /// The application has gone.
-    pub(super) orphan: bool,
+    orphan: bool,
     /// It was established once.
-    pub(super) started: bool,
+    started: bool,
     /// More data follows soon: a segment that it can fill is held back (MSG_MORE).
-    pub(super) held: bool,
-    pub(super) due: Due,
-    pub(super) acks: Acknowledging,
-    pub(super) ecn: Marking,
-    pub(super) timers: Timers,
-    pub(super) send: Sender,
-    pub(super) receive: Receiver,
-    pub(super) stamps: Stamping,
-    pub(super) recovery: Recovery,
-    pub(super) alive: Alive,
-    pub(super) path: Path,
-    pub(super) handshake: Handshake,
-    pub(super) flow: Flow,
-    pub(super) options: Settings,
+    held: bool,
+    due: Due,
+    acks: Acknowledging,
+    ecn: Marking,
+    timers: Timers,
+    send: Sender,
+    receive: Receiver,
+    stamps: Stamping,
+    recovery: Recovery,
+    alive: Alive,
+    path: Path,
+    /// How often the SYN or SYN-ACK was sent.
+    syn_tries: u8,
+    flow: Flow,
+    options: Settings,
     /// Why the connection failed, until somebody was told.
-    pub(super) error: Option<Failure>,
+    error: Option<Failure>,
     /// What routers said, in case that it times out (RFC 5461, section 2.1).
-    pub(super) soft_error: Option<Failure>,
+    soft_error: Option<Failure>,
 }
 
 impl Connection {
@@ -335,15 +354,4 @@ impl Connection {
         self.send.ring.release(pool);
         self.receive.ring.release(pool);
     }
-}
-
-/// In which order connections send (mTCP, section 4.2.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Urgency {
-    /// SYN, FIN, RST.
-    Control,
-    /// An acknowledgement alone.
-    Acknowledgement,
-    /// Data.
-    Data,
 }

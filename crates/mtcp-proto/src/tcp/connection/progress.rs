@@ -1,11 +1,11 @@
 //! What an acknowledgement changes (RFC 9293, section 3.10.7.4, fifth step).
 
-use super::connection::{Connection, Context};
-use super::recovery::Phase;
-use super::scoreboard::{Acknowledged, Sacked};
-use super::timers::NEVER;
-use super::timestamps::CLOCK_TICK;
+use super::{Connection, Context};
 use crate::sequence::Sequence;
+use crate::tcp::recovery::Phase;
+use crate::tcp::scoreboard::{Acknowledged, Sacked};
+use crate::tcp::timers::NEVER;
+use crate::tcp::timestamps::CLOCK_TICK;
 use crate::wire::tcp::TcpHeader;
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ impl Connection {
         if let Some(round_trip) = told.round_trip.or(sacked.round_trip) {
             self.send.rtt.sample(context.now, round_trip);
         } else if told.bytes > 0
-            && let Some(age) = self.stamped_round_trip(header, context)
+            && let Some(age) = self.stamps.round_trip(header, context.now)
             && !self.measures_a_wait(age, told)
         {
             self.send.rtt.sample(context.now, age);

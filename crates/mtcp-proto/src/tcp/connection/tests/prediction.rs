@@ -4,7 +4,7 @@ use super::by_hand::ByHand;
 use super::harness::{Random, Seen, pattern};
 use crate::config::Config;
 use crate::socket::State;
-use crate::tcp::connection::Connection;
+use crate::tcp::Connection;
 use crate::wire::tcp::Flags;
 use std::time::Duration;
 
