@@ -91,7 +91,7 @@ impl Stack {
             return;
         }
         let context = &mut self.shared.context();
-        let connection = Connection::answer(&birth, &segment.header, segment.ecn, context);
+        let connection = Connection::answer(&birth, &segment.header, context);
         self.enter_half_open(index, segment, connection);
     }
 
@@ -100,7 +100,7 @@ impl Stack {
     fn send_cookie(&mut self, segment: &Segment<'_>, birth: &Birth) {
         let now = self.shared.now;
         let context = &mut self.shared.context();
-        let mut passing = Connection::answer(birth, &segment.header, segment.ecn, context);
+        let mut passing = Connection::answer(birth, &segment.header, context);
         let mut header = passing.syn_header(context);
         let options = &mut header.options;
         // Without timestamps nothing else comes back, so that nothing else may be promised.

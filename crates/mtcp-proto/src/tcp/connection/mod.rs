@@ -129,14 +129,10 @@ impl Connection {
         Connection::begin(birth, State::SynSent, context)
     }
 
-    /// SYN-RECEIVED, from a SYN without ACK or RST; the SYN-ACK goes out at the next `output`.
-    pub(crate) fn answer(
-        birth: &Birth,
-        syn: &TcpHeader,
-        ecn: Ecn,
-        context: &mut Context<'_>,
-    ) -> Connection {
-        let _ = ecn;
+    /// SYN-RECEIVED, from a SYN without ACK or RST; the SYN-ACK goes out at the next `output`. The
+    /// congestion bits of the SYN's packet say nothing: senders leave them clear (RFC 3168, section
+    /// 6.1.1).
+    pub(crate) fn answer(birth: &Birth, syn: &TcpHeader, context: &mut Context<'_>) -> Connection {
         let mut connection = Connection::begin(birth, State::SynReceived, context);
         connection.passive = true;
         connection.take_syn(syn, context);

@@ -148,7 +148,7 @@ impl End {
     pub(super) fn server(config: Config, syn: &Seen, now: Instant) -> End {
         let mut end = End::made_as(config, false, |birth, context| {
             context.now = now;
-            Connection::answer(birth, &syn.header, syn.ecn, context)
+            Connection::answer(birth, &syn.header, context)
         });
         end.now = now;
         end
