@@ -1,4 +1,5 @@
-//! Whom a packet is for. Each is parsed once and hashed once.
+//! Whom a packet is for. Each is parsed once and hashed once here; [`Stack::owner`], which several
+//! cores ask first, does so for itself.
 
 use super::lifecycle::IN_TIME_WAIT;
 use super::replies;

@@ -406,6 +406,8 @@ impl Stack {
 
     /// The core that must take this packet, by the same hash on all cores; `None` if any may, as
     /// for echo requests and what is malformed.
+    ///
+    /// It reads and hashes the addresses, which [`Stack::input`] does again.
     pub fn owner(&self, packet: &[u8]) -> Option<u16> {
         self.core_of(packet)
     }
