@@ -1,11 +1,19 @@
 //! The driver itself: what is the stack's is done here, everything else is handed down.
 
+mod connect;
+mod lent;
+mod listen;
+mod options;
+mod release;
+mod sleep;
+mod transfer;
+
+use self::lent::Lent;
+use self::listen::Shared;
+use self::sleep::Doorbell;
 use super::entry::{Entries, Entry, Phase, Poll, Task};
-use super::lent::Lent;
-use super::listen::Shared;
 use super::reach::Reach;
 use super::seat::Seat;
-use super::sleep::Doorbell;
 use crate::engine::Port;
 use megapipe::Kind;
 use megapipe::road::{
@@ -20,10 +28,10 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// A connection that is closed and waits for its data to be acknowledged (SO_LINGER).
-pub(super) struct Lingering {
-    pub(super) tag: u64,
-    pub(super) socket: SocketId,
-    pub(super) until: Instant,
+struct Lingering {
+    tag: u64,
+    socket: SocketId,
+    until: Instant,
 }
 
 /// Times that a turn may move the stack again for what it has brought about itself.
@@ -31,37 +39,37 @@ const PASSES: usize = 4;
 
 /// The driver of one channel.
 pub(super) struct Road<P: Port> {
-    pub(super) kernel: Box<dyn Driver>,
-    pub(super) pools: Pools,
-    pub(super) port: Seat<P>,
-    pub(super) reach: Reach,
+    kernel: Box<dyn Driver>,
+    pools: Pools,
+    port: Seat<P>,
+    reach: Reach,
     /// What a connection begins with.
-    pub(super) defaults: Options,
-    pub(super) entries: Entries,
-    pub(super) outcomes: VecDeque<Outcome>,
+    defaults: Options,
+    entries: Entries,
+    outcomes: VecDeque<Outcome>,
     /// Outcomes that may wait to be collected.
-    pub(super) limit: usize,
+    limit: usize,
     /// Connections that were accepted and that nobody wants.
-    pub(super) discarded: Discarded,
+    discarded: Discarded,
     /// Operations that both roads serve.
-    pub(super) shared: Vec<Shared>,
+    shared: Vec<Shared>,
     /// Operations of the kernel's driver on sockets that may connect over the stack yet.
-    pub(super) lent: Vec<Lent>,
+    lent: Vec<Lent>,
     /// Endpoints that can go on receiving at once, and those that wait for a buffer.
-    pub(super) again: VecDeque<u32>,
-    pub(super) hungry: Vec<u32>,
-    pub(super) lingering: Vec<Lingering>,
-    pub(super) doorbells: Vec<Doorbell>,
+    again: VecDeque<u32>,
+    hungry: Vec<u32>,
+    lingering: Vec<Lingering>,
+    doorbells: Vec<Doorbell>,
     /// Something was given to the stack that is not with the device yet.
-    pub(super) moved: bool,
+    moved: bool,
     /// Something was handed to the kernel's driver and not flushed.
-    pub(super) handed: bool,
+    handed: bool,
     /// Collections since the kernel's driver was last asked.
-    pub(super) unlooked: u32,
+    unlooked: u32,
 }
 
 /// The number of the driver's own endpoint; `None` of one that is the kernel's alone.
-pub(super) fn own(object: Object) -> Option<u32> {
+fn own(object: Object) -> Option<u32> {
     object.0.checked_sub(Object::INSTALLED)
 }
 
@@ -75,7 +83,7 @@ impl<P: Port> Road<P> {
         defaults: Options,
     ) -> io::Result<Road<P>> {
         let Below { mut kernel, pools, config, .. } = below;
-        let doorbells = super::sleep::doorbells(&mut *kernel, &port.descriptors())?;
+        let doorbells = sleep::doorbells(&mut *kernel, &port.descriptors())?;
         Ok(Road {
             kernel,
             pools,
@@ -98,22 +106,17 @@ impl<P: Port> Road<P> {
         })
     }
 
-    pub(super) fn end(&mut self, tag: u64, result: i32) {
+    fn end(&mut self, tag: u64, result: i32) {
         self.outcomes.push_back(Outcome::plain(tag, result));
     }
 
-    pub(super) fn hand_down(
-        &mut self,
-        tag: u64,
-        object: Object,
-        operation: Operation,
-    ) -> Result<(), Full> {
+    fn hand_down(&mut self, tag: u64, object: Object, operation: Operation) -> Result<(), Full> {
         self.handed = true;
         self.kernel.submit(tag, object, operation)
     }
 
     /// A connection as the application gets it.
-    pub(super) fn give_out(&mut self, socket: SocketId, entry: Entry) -> Socket {
+    fn give_out(&mut self, socket: SocketId, entry: Entry) -> Socket {
         let number = self.entries.insert(entry);
         self.entries.place(socket, number);
         let installed = InstalledSocket::new(number, &self.discarded);
@@ -122,7 +125,7 @@ impl<P: Port> Road<P> {
 
     /// Closes the connections that were accepted and dropped; those that only waited to be accepted
     /// are reset, as the kernel does when a listener is closed.
-    pub(super) fn free_discarded(&mut self) {
+    fn free_discarded(&mut self) {
         while let Some(number) = self.discarded.pop() {
             let Some(entry) = self.entries.remove(number) else { continue };
             match entry.socket() {
@@ -134,7 +137,7 @@ impl<P: Port> Road<P> {
     }
 
     /// Moves the stack, and everything that waits for it. True: there is more to do at once.
-    pub(super) fn turn(&mut self) -> io::Result<bool> {
+    fn turn(&mut self) -> io::Result<bool> {
         self.free_discarded();
         for _ in 0..PASSES {
             self.port.turn()?;
@@ -173,7 +176,7 @@ impl<P: Port> Road<P> {
     }
 
     /// Tells the poll of a connection, if there is one, of what it asked for.
-    pub(super) fn tell_poll(&mut self, number: u32, readiness: Readiness) {
+    fn tell_poll(&mut self, number: u32, readiness: Readiness) {
         let Some(entry) = self.entries.get_mut(number) else { return };
         let Some(poll) = entry.poll else { return };
         let always = (libc::POLLERR | libc::POLLHUP) as u32;
@@ -211,7 +214,7 @@ impl<P: Port> Road<P> {
         }
     }
 
-    pub(super) fn queue(&mut self, number: u32) {
+    fn queue(&mut self, number: u32) {
         if let Some(entry) = self.entries.get_mut(number)
             && !entry.queued
         {

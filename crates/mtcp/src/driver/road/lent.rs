@@ -3,8 +3,8 @@
 //! Once the socket has connected over the stack, the kernel's socket goes. A poll is then cancelled
 //! there and begins again on the connection, as it would go on in the kernel; everything else ends.
 
-use super::entry::{Phase, Poll};
-use super::road::Road;
+use super::Road;
+use crate::driver::entry::{Phase, Poll};
 use crate::engine::Port;
 use megapipe::road::{Object, Operation, Outcome};
 

@@ -1,7 +1,7 @@
 //! Ending operations, and letting go of endpoints.
 
-use super::entry::Phase;
-use super::road::Road;
+use super::Road;
+use crate::driver::entry::Phase;
 use crate::engine::Port;
 use megapipe::road::Object;
 use mtcp_proto::{Shutdown, SocketId};

@@ -1,6 +1,6 @@
 //! Collecting from both roads, and sleeping in the kernel's driver.
 
-use super::road::Road;
+use super::Road;
 use crate::engine::Port;
 use megapipe::Kind;
 use megapipe::road::{

@@ -1,9 +1,9 @@
 //! Options and names of the stack's sockets, as setsockopt(2) and getsockopt(2) have them.
 
-use super::address;
-use super::entry::Phase;
-use super::road::{Road, own};
+use super::{Road, own};
 use crate::Family;
+use crate::driver::address;
+use crate::driver::entry::Phase;
 use crate::engine::Port;
 use crate::socket::errors::{errno, failure, from};
 use crate::socket::naming::clothed;

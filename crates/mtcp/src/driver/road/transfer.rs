@@ -1,7 +1,7 @@
 //! Bytes between the application's memory and the stack's: each is copied once.
 
-use super::entry::Phase;
-use super::road::Road;
+use super::Road;
+use crate::driver::entry::Phase;
 use crate::engine::Port;
 use crate::socket::errors::errno;
 use megapipe::road::{Operation, Outcome, Output};

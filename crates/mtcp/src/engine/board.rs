@@ -1,6 +1,6 @@
 //! Where an engine leaves its figures.
 
-use crate::engine::{EngineCounters, Link};
+use super::{EngineCounters, Link};
 use mtcp_proto::{ConnectionInfo, Stack, State};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

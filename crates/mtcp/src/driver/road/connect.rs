@@ -1,8 +1,8 @@
 //! Connecting: over the stack where its interface leads to the destination, else over the kernel.
 
-use super::address;
-use super::entry::{Entry, Phase, Task};
-use super::road::Road;
+use super::Road;
+use crate::driver::address;
+use crate::driver::entry::{Entry, Phase, Task};
 use crate::engine::Port;
 use crate::socket::errors::errno;
 use crate::socket::options::{apply, tell};

@@ -6,9 +6,9 @@
 //! only if that ends without a result the stack's comes into its place; so no connection of either
 //! road is accepted that nobody wants.
 
-use super::address;
-use super::entry::{Entry, Phase};
-use super::road::{Road, own};
+use super::{Road, own};
+use crate::driver::address;
+use crate::driver::entry::{Entry, Phase};
 use crate::engine::Port;
 use crate::socket::errors::failure;
 use crate::socket::events::of_readiness;
