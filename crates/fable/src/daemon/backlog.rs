@@ -7,27 +7,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::agent::{event_descriptor, ring};
 use crate::error::{Error, Result};
-use crate::flow::{Opening, Timeouts};
-use crate::protocol::Trust;
-use crate::transport::PathOptions;
+use crate::flow::{FlowSettings, Opening};
 
 /// How many flows wait at most, opened or not.
-pub(crate) const WAITING_MAX: usize = 128;
-
-/// How the flows of an endpoint are opened.
-#[derive(Clone, Debug)]
-pub(crate) struct FlowSettings {
-    pub(crate) trust: Trust,
-    pub(crate) path: PathOptions,
-    pub(crate) timeouts: Timeouts,
-    /// What its flows could not deliver.
-    pub(crate) undelivered: Arc<AtomicU64>,
-}
+const WAITING_MAX: usize = 128;
 
 /// The queue of one listener.
 #[derive(Debug)]
