@@ -3,7 +3,6 @@
 mod cancel;
 mod deadlines;
 mod discard;
-mod envelope;
 mod leaving;
 mod listener;
 mod member;
@@ -18,15 +17,15 @@ mod setup;
 mod share;
 mod starved;
 
-pub(crate) use self::discard::Sink;
-pub(crate) use self::envelope::Envelope;
 pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::member::Member;
-pub(crate) use self::request::{AddressedBuffer, Command, Lane, Payload, Request, Vector};
-pub(crate) use self::send_file::FilePart;
+pub(crate) use self::request::{
+    AddressedBuffer, Command, Envelope, FilePart, Lane, Payload, Request, Vector,
+};
 
 use self::deadlines::Deadlines;
-use self::listener::Listener;
+use self::member::Listener;
+use self::request::Sink;
 use self::starved::Starved;
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};

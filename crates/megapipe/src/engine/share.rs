@@ -1,7 +1,7 @@
 //! Sharing a listening socket with other channels: joining, inheriting queues, stealing, leaving.
 
 use super::deadlines::Purpose;
-use super::listener::{Leg, Listener, socket_of};
+use super::member::{Leg, Listener};
 use super::{Command, Engine, Lane, Member, Payload, Request};
 use crate::cpuset::CpuSet;
 use crate::driver::Output;
@@ -256,4 +256,8 @@ impl Engine {
             }
         }
     }
+}
+
+fn socket_of(descriptor: OwnedFd) -> Socket {
+    Endpoint::Descriptor(descriptor).into()
 }

@@ -1,9 +1,10 @@
 //! Which queue a connection lands in, and which listeners can be shared.
 
 use super::super::ListenerError;
-use super::super::socket::{number, option, set_number, set_option};
+use super::super::options::option;
 use super::support::*;
 use crate::cpuset::CpuSet;
+use crate::sys::{get_number, set_number, set_option};
 use libc::{IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
@@ -153,10 +154,10 @@ fn a_refusal_leaves_the_listener_as_it_was() {
     let accepted = listener.accept().unwrap();
     let error = Seat::take(listener.as_fd(), &CpuSet::one(cpu)).err().unwrap();
     assert!(error.to_string().contains("SO_REUSEADDR"), "{error}");
-    assert_eq!(number(listener.as_fd(), SOL_SOCKET, libc::SO_REUSEPORT).unwrap(), 0);
+    assert_eq!(get_number(listener.as_fd(), SOL_SOCKET, libc::SO_REUSEPORT).unwrap(), 0);
     drop((client, accepted));
     Seat::take(listener.as_fd(), &CpuSet::one(cpu)).unwrap();
-    assert_eq!(number(listener.as_fd(), SOL_SOCKET, libc::SO_REUSEPORT).unwrap(), 0);
+    assert_eq!(get_number(listener.as_fd(), SOL_SOCKET, libc::SO_REUSEPORT).unwrap(), 0);
 }
 
 #[test]
@@ -195,7 +196,7 @@ fn siblings_have_the_options_of_the_original() {
         (IPPROTO_TCP, libc::TCP_CONGESTION),
     ];
     for (level, name) in names.into_iter().chain(others) {
-        let values = [socket, sibling].map(|socket| option(socket, level, name, 64).unwrap());
+        let values = [socket, sibling].map(|socket| option(socket, level, name).unwrap());
         assert_eq!(values[0], values[1], "option {name} of level {level}");
     }
     let backlog = |socket| super::super::socket::backlog(socket).unwrap();

@@ -5,7 +5,7 @@ use super::super::office::{Mail, Office, Queue};
 use super::super::socket;
 use crate::cpuset::CpuSet;
 use crate::source::wake_pair;
-use crate::sys::check;
+use crate::sys::{check, set_option};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -49,7 +49,7 @@ pub(in super::super) fn connect(address: SocketAddr, cpu: usize) -> TcpStream {
 pub(super) fn connect_here(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     let linger = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
-    socket::set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
+    set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
     stream
 }
 

@@ -1,15 +1,22 @@
 //! One request of the application, with the memory that the kernel may use meanwhile.
 
-use super::discard::Sink;
-use super::envelope::Envelope;
-use super::send_file::FilePart;
+mod envelope;
+mod file_part;
+mod vector;
+
+pub(crate) use self::envelope::Envelope;
+pub(crate) use self::file_part::FilePart;
+pub(crate) use self::vector::{AddressedBuffer, Vector};
+
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::driver::{NO_OFFSET, Operation};
 use crate::raw::RawCommand;
 use crate::slab::Key;
 use crate::source::Kind;
+use std::cell::Cell;
 use std::mem;
+use std::rc::Rc;
 
 /// What was asked for. It decides which event the completion carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +55,7 @@ pub(crate) enum Command {
 }
 
 /// Requests of one lane of a handle are carried out one after the other, in the order of filing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lane {
     /// What comes in: reads, receives, watches.
     Inbound,
@@ -64,6 +71,10 @@ impl Lane {
     /// How many lanes a handle has, `None` being none.
     pub(crate) const COUNT: usize = Lane::None as usize;
 }
+
+/// Memory into which input is discarded, the same for all members of a channel. Nothing reads it,
+/// so that several operations may write to it at a time.
+pub(crate) type Sink = Rc<[Cell<u8>]>;
 
 /// Memory that belongs to the request until it is done. All of it is on the heap (or static), so
 /// that moving the request does not move what the kernel has been told.
@@ -84,120 +95,6 @@ pub(crate) enum Payload {
         bytes: usize,
     },
     Sink(Sink),
-}
-
-/// The buffers of a vectored read or write and their description for the kernel.
-pub(crate) struct Vector {
-    pub(crate) reads: Vec<Vec<u8>>,
-    pub(crate) writes: Vec<Buffer>,
-    vectors: Vec<libc::iovec>,
-    /// How many of `vectors` are done.
-    done: usize,
-    header: libc::msghdr,
-}
-
-/// A datagram to be sent and its address.
-pub(crate) struct AddressedBuffer {
-    address: RawAddress,
-    pub(crate) buffer: Buffer,
-    vector: libc::iovec,
-    header: libc::msghdr,
-}
-
-fn empty_header() -> libc::msghdr {
-    // SAFETY: all-zero bytes are a valid `msghdr` without name, data and control.
-    unsafe { mem::zeroed() }
-}
-
-impl Vector {
-    pub(crate) fn reading(mut reads: Vec<Vec<u8>>) -> Box<Vector> {
-        let vectors = reads.iter_mut().map(|bytes| {
-            let room = bytes.spare_capacity_mut();
-            libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }
-        });
-        let vectors = vectors.collect();
-        Box::new(Vector { reads, writes: Vec::new(), vectors, done: 0, header: empty_header() })
-    }
-
-    pub(crate) fn writing(writes: Vec<Buffer>) -> Box<Vector> {
-        let vectors = writes.iter().map(|bytes| libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        });
-        let vectors = vectors.collect();
-        Box::new(Vector { reads: Vec::new(), writes, vectors, done: 0, header: empty_header() })
-    }
-
-    /// Vectors that describe memory of the application's own.
-    pub(crate) fn raw(vectors: Vec<libc::iovec>) -> Box<Vector> {
-        let (reads, writes) = (Vec::new(), Vec::new());
-        Box::new(Vector { reads, writes, vectors, done: 0, header: empty_header() })
-    }
-
-    /// The vectors that are still to be filled or written.
-    pub(crate) fn rest(&self) -> &[libc::iovec] {
-        &self.vectors[self.done..]
-    }
-
-    pub(crate) fn bytes_left(&self) -> usize {
-        self.rest().iter().map(|vector| vector.iov_len).sum()
-    }
-
-    /// What the driver is to do next with the pieces.
-    fn operation(&mut self, kind: Kind, writes: bool, offset: u64) -> Operation {
-        let left = &mut self.vectors[self.done..];
-        let (vector, count) = (left.as_mut_ptr(), left.len());
-        let as_message = kind == Kind::Stream && writes || keeps_bounds(kind);
-        if as_message {
-            self.header.msg_iov = vector;
-            self.header.msg_iovlen = count;
-        }
-        match (as_message, writes) {
-            (true, true) => Operation::SendTo { message: &raw const self.header },
-            (true, false) => Operation::ReadMessage { message: &raw mut self.header },
-            (false, true) => Operation::WriteVectored { vector, count: count as u32, offset },
-            (false, false) => Operation::ReadVectored { vector, count: count as u32, offset },
-        }
-    }
-
-    /// Skips what has been written.
-    pub(super) fn advance(&mut self, mut bytes: usize) {
-        for vector in &mut self.vectors[self.done..] {
-            let step = bytes.min(vector.iov_len);
-            vector.iov_base = vector.iov_base.wrapping_byte_add(step);
-            vector.iov_len -= step;
-            bytes -= step;
-            if vector.iov_len > 0 {
-                break;
-            }
-            self.done += 1;
-        }
-    }
-
-    /// Extends the vectors by the bytes that the kernel has put behind them.
-    fn commit_reads(&mut self, mut bytes: usize) {
-        for read in &mut self.reads {
-            let step = bytes.min(read.capacity() - read.len());
-            // SAFETY: the kernel has filled the spare room of the vectors in order, `bytes` bytes
-            // of it altogether.
-            unsafe { read.set_len(read.len() + step) };
-            bytes -= step;
-        }
-    }
-}
-
-impl AddressedBuffer {
-    pub(crate) fn new(buffer: Buffer, address: RawAddress) -> Box<AddressedBuffer> {
-        let vector =
-            libc::iovec { iov_base: buffer.as_ptr().cast_mut().cast(), iov_len: buffer.len() };
-        let header = empty_header();
-        let mut datagram = Box::new(AddressedBuffer { address, buffer, vector, header });
-        datagram.header.msg_name = (&raw mut datagram.address.storage).cast();
-        datagram.header.msg_namelen = datagram.address.bytes;
-        datagram.header.msg_iov = &raw mut datagram.vector;
-        datagram.header.msg_iovlen = 1;
-        datagram
-    }
 }
 
 /// A request between its filing and its last completion.
@@ -291,6 +188,11 @@ impl Request {
             Command::Raw(command) => !command.writes(),
             _ => false,
         }
+    }
+
+    /// Whether its next operation is on a file instead of its handle.
+    pub(crate) fn reads_file(&self) -> bool {
+        matches!(&self.payload, Payload::File(part) if part.is_read())
     }
 
     /// Whether it can be done in the calling thread at the price of blocking it.
@@ -390,9 +292,7 @@ impl Request {
             }
             (Payload::Vector(vector), _) => vector.operation(kind, writes, offset),
             (Payload::File(part), _) => part.operation(),
-            (Payload::Datagram(datagram), _) => {
-                Operation::SendTo { message: &raw const datagram.header }
-            }
+            (Payload::Datagram(datagram), _) => datagram.operation(),
             (Payload::Envelope(envelope), _) => envelope.operation(),
             (Payload::Address(address), _) => {
                 let (storage, bytes) = (&raw const address.storage, address.bytes);
@@ -428,7 +328,7 @@ impl Request {
             return part.advance(bytes, &mut self.progress);
         }
         self.progress += bytes;
-        if bytes == 0 || keeps_bounds(kind) {
+        if bytes == 0 || kind.keeps_bounds() {
             return false;
         }
         match &mut self.payload {
@@ -456,11 +356,6 @@ impl Request {
             _ => {}
         }
     }
-}
-
-/// Whether the messages of a socket keep their bounds.
-pub(crate) fn keeps_bounds(kind: Kind) -> bool {
-    matches!(kind, Kind::Datagram | Kind::Packet)
 }
 
 /// How many bytes of a peer's address to ask for: the kernel refuses to fill more than the address
