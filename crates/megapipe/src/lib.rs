@@ -70,6 +70,9 @@ pub mod probe;
 mod raw;
 pub mod road;
 mod signals;
+#[cfg(test)]
+#[path = "../tests/common/skip.rs"]
+mod skip;
 mod slab;
 mod source;
 mod sys;

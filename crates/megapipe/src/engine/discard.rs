@@ -17,7 +17,7 @@
 
 use super::deadlines::Purpose;
 use super::member::Phase;
-use super::{Command, Engine, Lane, Payload, Request};
+use super::{Command, Engine, Lane, Request};
 use crate::completion::Completion;
 use crate::slab::Key;
 use crate::source::Kind;
@@ -51,8 +51,7 @@ impl Engine {
             return true;
         }
         let sink = self.sink.get_or_insert_with(|| Rc::from(vec![Cell::new(0); SINK_BYTES]));
-        let payload = Payload::Sink(Rc::clone(sink));
-        let mut request = Request::new(Command::Discard, Lane::Inbound, payload);
+        let mut request = Request::new(Command::Discard(Rc::clone(sink)), Lane::Inbound);
         request.handle = key;
         // As many as there are members at most.
         let id = self.requests.insert_beyond(request);
@@ -97,7 +96,7 @@ impl Engine {
         leaving.overdue = Some(now + silence);
         self.plan(now + silence, key, Purpose::Leave);
         let command = Command::Disconnect { how: libc::SHUT_WR };
-        let mut request = Request::new(command, Lane::Outbound, Payload::None);
+        let mut request = Request::new(command, Lane::Outbound);
         request.handle = key;
         // As above.
         let id = self.requests.insert_beyond(request);

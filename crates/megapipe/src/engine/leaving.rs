@@ -10,7 +10,7 @@
 use super::deadlines::Purpose;
 use super::discard::BEGIN_AFTER;
 use super::member::{Closing, Input, Leaving};
-use super::{Command, Engine, Lane, Member, Payload, Request};
+use super::{Command, Engine, Lane, Member, Request};
 use crate::completion::{Completion, Event};
 use crate::driver::Outcome;
 use crate::error::Error;
@@ -74,7 +74,7 @@ impl Engine {
     /// Takes a member out of the application's reach, and ends what is inbound.
     fn mark_leaving(&mut self, key: Key, tells: bool) {
         let request = tells.then(|| {
-            let mut request = Request::new(Command::Close, Lane::None, Payload::None);
+            let mut request = Request::new(Command::Close, Lane::None);
             request.handle = key;
             // As many as there are members at most.
             self.requests.insert_beyond(request)
@@ -170,7 +170,7 @@ impl Engine {
     pub(super) fn settle_leaving(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
         let key = request.handle;
-        if request.command == Command::Discard {
+        if let Command::Discard(_) = request.command {
             return self.settle_discard(id, outcome.result);
         }
         let member = self.members.get_mut(key)?;
@@ -201,7 +201,7 @@ impl Engine {
             }
         }
         if !outcome.more {
-            let connects = request.command == Command::Connect;
+            let connects = request.connects();
             if connects {
                 member.connecting = false;
             }

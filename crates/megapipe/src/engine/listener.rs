@@ -2,7 +2,7 @@
 
 use super::deadlines::Purpose;
 use super::member::{FIRST_PAUSE, Listener};
-use super::{Command, Engine, Lane, Member, Payload, Request};
+use super::{Command, Engine, Lane, Member, Request};
 use crate::completion::{Accepted, Completion, Event};
 use crate::driver::{Object, Operation, Outcome, Output, TABLE_FULL};
 use crate::error::{Error, TooManyLightweight};
@@ -76,7 +76,7 @@ impl Engine {
             // It comes from another queue, but is the channel's own like the others.
             socket.endpoint = Endpoint::Lightweight(descriptor);
         }
-        let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
+        let mut request = Request::new(Command::Accept, Lane::None).at(NO_QUEUE);
         request.handle = key;
         match self.requests.insert(request) {
             Ok(id) => {
@@ -113,7 +113,7 @@ impl Engine {
             .map(|leg| (leg.queue, leg.object))
             .collect();
         for (queue, object) in idle {
-            let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(queue);
+            let mut request = Request::new(Command::Accept, Lane::None).at(queue);
             request.handle = key;
             request.in_flight = true;
             // If there is no room, it is tried again before the channel sleeps.
@@ -353,7 +353,7 @@ impl Engine {
         }
         listener.ending = 0;
         for _ in 0..std::mem::take(&mut listener.ends) {
-            let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
+            let mut request = Request::new(Command::Accept, Lane::None).at(NO_QUEUE);
             request.handle = key;
             // One for each call of `cancel` that found an accept.
             let id = self.requests.insert_beyond(request);

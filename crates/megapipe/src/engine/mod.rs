@@ -20,7 +20,7 @@ mod starved;
 pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::member::Member;
 pub(crate) use self::request::{
-    AddressedBuffer, Command, Envelope, FilePart, Lane, Payload, Request, Vector,
+    AddressedBuffer, Command, Envelope, FilePart, Lane, RawMemory, Request, Vector,
 };
 
 use self::deadlines::Deadlines;
@@ -54,7 +54,7 @@ const SECOND_LOOK: Duration = Duration::from_millis(100);
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// Why a request was refused, and the memory that came with it.
-pub(crate) type Refusal = (Error, Payload);
+pub(crate) type Refusal = (Error, Command);
 
 pub(crate) struct Engine {
     /// Tells the handles of this channel from those of others in the process.
@@ -184,17 +184,17 @@ impl Engine {
             Err(error) => Some(error),
         };
         if let Some(error) = refusal {
-            return Err((error, request.payload));
+            return Err((error, request.command));
         }
         request.handle = key;
         let lane = request.lane;
-        let connects = request.command == Command::Connect;
+        let connects = request.connects();
         let id = match self.requests.insert(request) {
             Ok(id) => id,
             Err(request) => {
                 self.counters.refused += 1;
                 let limit = self.config.max_requests;
-                return Err((Error::TooManyRequests { limit }, request.payload));
+                return Err((Error::TooManyRequests { limit }, request.command));
             }
         };
         if self.queue_behind(key, id, lane) {
@@ -206,7 +206,7 @@ impl Engine {
             self.counters.refused += 1;
             // The key was handed out three lines above and nothing has removed it.
             return match self.requests.remove(id) {
-                Some(request) => Err((Error::QueueFull, request.payload)),
+                Some(request) => Err((Error::QueueFull, request.command)),
                 None => Ok(()),
             };
         }
@@ -293,7 +293,7 @@ impl Engine {
         let Some(request) = self.requests.get_mut(id) else { return };
         member.shift_waiting(lane, request.next.take());
         member.active[lane as usize] = Some(id);
-        member.connecting = request.command == Command::Connect;
+        member.connecting = request.connects();
         if lane == Lane::Outbound {
             self.note_started(key, id);
         }

@@ -3,7 +3,7 @@
 //! The reads are operations on the file's own endpoint with the tag of the request, so that every
 //! driver does them as it does others: without blocking the thread on a disk.
 
-use super::{Engine, Payload};
+use super::{Command, Engine};
 use crate::driver::{Full, Outcome};
 use crate::slab::Key;
 
@@ -16,7 +16,7 @@ impl Engine {
             self.requests.remove(id);
             return Ok(());
         }
-        let Payload::File(part) = &mut request.payload else { return Ok(()) };
+        let Command::SendFile(part) = &mut request.command else { return Ok(()) };
         match self.members.get(part.file).filter(|file| file.leaving.is_none()) {
             Some(file) => self.driver.submit(id.tag(), file.object, part.operation())?,
             None => self.ready.push_back(Outcome::plain(id.tag(), -libc::EBADF)),
@@ -34,7 +34,7 @@ impl Engine {
     /// kernel has no thread for is done here.
     pub(super) fn judge_file_read(&mut self, id: Key, result: i32) -> i32 {
         let Some(request) = self.requests.get_mut(id) else { return result };
-        let Payload::File(part) = &mut request.payload else { return result };
+        let Command::SendFile(part) = &mut request.command else { return result };
         let leaving = self.members.get(request.handle).and_then(|member| member.leaving.as_ref());
         let aborted = leaving.is_some_and(|leaving| leaving.is_aborted());
         match result {

@@ -19,7 +19,7 @@ pub(crate) struct Output {
 impl Output {
     /// Why a request must not be filed behind what is waiting.
     pub(crate) fn refusal(&self, request: &Request, limit: usize) -> Option<Error> {
-        let writes = request.writes() || request.command == Command::SendTo;
+        let writes = request.writes() || matches!(request.command, Command::SendTo(_));
         let full = self.bytes >= limit && request.lane == Lane::Outbound && writes;
         full.then_some(Error::OutputFull { queued: self.bytes, limit })
     }

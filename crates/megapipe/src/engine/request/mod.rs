@@ -18,40 +18,51 @@ use std::cell::Cell;
 use std::mem;
 use std::rc::Rc;
 
-/// What was asked for. It decides which event the completion carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What was asked for, with the memory that belongs to the request until it is done. It decides
+/// which event the completion carries.
+///
+/// All of the memory is on the heap (or static), so that moving the request does not move what the
+/// kernel has been told.
 pub(crate) enum Command {
     Accept,
-    Connect,
-    Read,
-    ReadAt,
-    Peek,
-    ReadVectored,
+    Connect(Box<RawAddress>),
+    Read(Vec<u8>),
+    ReadAt(Vec<u8>),
+    Peek(Vec<u8>),
+    ReadVectored(Box<Vector>),
     Receive,
     ReceiveFrom,
-    Write,
-    WriteAt,
-    WriteMore,
-    WriteVectored,
-    SendTo,
-    SendMessage,
-    ReceiveMessage,
-    SendFile,
+    Write(Buffer),
+    WriteAt(Buffer),
+    WriteMore(Buffer),
+    WriteVectored(Box<Vector>),
+    SendTo(Box<AddressedBuffer>),
+    SendMessage(Box<Envelope>),
+    ReceiveMessage(Box<Envelope>),
+    SendFile(Box<FilePart>),
     Disconnect {
         how: libc::c_int,
     },
     Sync {
         data_only: bool,
     },
-    Watch,
+    /// Reads a signal's description or a counter.
+    Watch(Box<[u64; 16]>),
     Poll {
         events: u32,
     },
-    PeerAddress,
-    Raw(RawCommand),
+    PeerAddress(Box<RawAddress>),
+    Raw(RawCommand, RawMemory),
     Close,
     /// The channel's own: reads what is not wanted.
-    Discard,
+    Discard(Sink),
+}
+
+/// Memory of the application's own, which has promised to leave it alone.
+pub(crate) enum RawMemory {
+    Bytes { address: *mut u8, bytes: usize },
+    Vector(Box<Vector>),
+    Message(Box<Envelope>),
 }
 
 /// Requests of one lane of a handle are carried out one after the other, in the order of filing.
@@ -75,27 +86,6 @@ impl Lane {
 /// Memory into which input is discarded, the same for all members of a channel. Nothing reads it,
 /// so that several operations may write to it at a time.
 pub(crate) type Sink = Rc<[Cell<u8>]>;
-
-/// Memory that belongs to the request until it is done. All of it is on the heap (or static), so
-/// that moving the request does not move what the kernel has been told.
-pub(crate) enum Payload {
-    None,
-    Bytes(Vec<u8>),
-    Buffer(Buffer),
-    Vector(Box<Vector>),
-    Datagram(Box<AddressedBuffer>),
-    Envelope(Box<Envelope>),
-    Address(Box<RawAddress>),
-    File(Box<FilePart>),
-    /// A signal's description or a counter.
-    Words(Box<[u64; 16]>),
-    /// Memory of the application's own, which has promised to leave it alone.
-    Raw {
-        address: *mut u8,
-        bytes: usize,
-    },
-    Sink(Sink),
-}
 
 /// A request between its filing and its last completion.
 pub(crate) struct Request {
@@ -133,11 +123,10 @@ pub(crate) struct Request {
     pub(crate) invalid: u8,
     /// Bytes written so far.
     pub(crate) progress: usize,
-    pub(crate) payload: Payload,
 }
 
 impl Request {
-    pub(crate) fn new(command: Command, lane: Lane, payload: Payload) -> Request {
+    pub(crate) fn new(command: Command, lane: Lane) -> Request {
         Request {
             handle: Key::NONE,
             command,
@@ -156,7 +145,6 @@ impl Request {
             told: 0,
             invalid: 0,
             progress: 0,
-            payload,
         }
     }
 
@@ -173,9 +161,9 @@ impl Request {
     /// Whether it puts bytes out, all of which are to leave.
     pub(crate) fn writes(&self) -> bool {
         match self.command {
-            Command::Write | Command::WriteAt | Command::WriteMore | Command::WriteVectored => true,
-            Command::SendFile | Command::SendMessage => true,
-            Command::Raw(command) => command.writes(),
+            Command::Write(_) | Command::WriteAt(_) | Command::WriteMore(_) => true,
+            Command::WriteVectored(_) | Command::SendFile(_) | Command::SendMessage(_) => true,
+            Command::Raw(command, _) => command.writes(),
             _ => false,
         }
     }
@@ -183,16 +171,21 @@ impl Request {
     /// Whether it reads bytes until the end of a stream.
     pub(crate) fn reads(&self) -> bool {
         match self.command {
-            Command::Read | Command::Peek | Command::ReadVectored => true,
-            Command::ReceiveMessage => true,
-            Command::Raw(command) => !command.writes(),
+            Command::Read(_) | Command::Peek(_) | Command::ReadVectored(_) => true,
+            Command::ReceiveMessage(_) => true,
+            Command::Raw(command, _) => !command.writes(),
             _ => false,
         }
     }
 
     /// Whether its next operation is on a file instead of its handle.
     pub(crate) fn reads_file(&self) -> bool {
-        matches!(&self.payload, Payload::File(part) if part.is_read())
+        matches!(&self.command, Command::SendFile(part) if part.is_read())
+    }
+
+    /// Whether everything else of its handle waits for it.
+    pub(crate) fn connects(&self) -> bool {
+        matches!(self.command, Command::Connect(_))
     }
 
     /// Whether it can be done in the calling thread at the price of blocking it.
@@ -203,7 +196,7 @@ impl Request {
 
     /// Whether `EAGAIN` means to wait until the endpoint is ready.
     pub(crate) fn can_wait(&self, kind: Kind) -> bool {
-        self.command != Command::Connect && kind != Kind::File
+        !self.connects() && kind != Kind::File
     }
 
     /// Whether it waits while its handle has too much output waiting.
@@ -213,25 +206,37 @@ impl Request {
 
     /// Bytes that it is still to write.
     pub(crate) fn unwritten_bytes(&self) -> usize {
-        match &self.payload {
+        match &self.command {
             _ if self.lane != Lane::Outbound => 0,
-            Payload::Buffer(buffer) => buffer.len().saturating_sub(self.progress),
-            Payload::Raw { bytes, .. } => bytes.saturating_sub(self.progress),
-            Payload::Vector(vector) => vector.bytes_left(),
-            Payload::Datagram(datagram) => datagram.buffer.len(),
-            Payload::Envelope(envelope) => envelope.bytes_left(),
-            Payload::File(part) => part.unsent(),
+            Command::Write(buffer) | Command::WriteMore(buffer) => {
+                buffer.len().saturating_sub(self.progress)
+            }
+            Command::Raw(_, RawMemory::Bytes { bytes, .. }) => bytes.saturating_sub(self.progress),
+            Command::WriteVectored(vector) | Command::Raw(_, RawMemory::Vector(vector)) => {
+                vector.bytes_left()
+            }
+            Command::SendTo(datagram) => datagram.buffer.len(),
+            Command::SendMessage(envelope) | Command::Raw(_, RawMemory::Message(envelope)) => {
+                envelope.bytes_left()
+            }
+            Command::SendFile(part) => part.unsent(),
             _ => 0,
         }
     }
 
     /// Bytes that it has room to read.
     pub(crate) fn room(&self) -> usize {
-        match &self.payload {
-            Payload::Bytes(bytes) => bytes.capacity() - bytes.len(),
-            Payload::Raw { bytes, .. } => *bytes,
-            Payload::Vector(vector) => vector.bytes_left(),
-            Payload::Envelope(envelope) => envelope.bytes_left(),
+        match &self.command {
+            Command::Read(bytes) | Command::ReadAt(bytes) | Command::Peek(bytes) => {
+                bytes.capacity() - bytes.len()
+            }
+            Command::Raw(_, RawMemory::Bytes { bytes, .. }) => *bytes,
+            Command::ReadVectored(vector) | Command::Raw(_, RawMemory::Vector(vector)) => {
+                vector.bytes_left()
+            }
+            Command::ReceiveMessage(envelope) | Command::Raw(_, RawMemory::Message(envelope)) => {
+                envelope.bytes_left()
+            }
             _ => usize::MAX,
         }
     }
@@ -246,68 +251,73 @@ impl Request {
         let offset = self.position();
         let (repeat, edges) = (self.repeat, self.edges);
         let writes = self.writes();
-        match (&mut self.payload, self.command) {
-            (Payload::Raw { address, bytes }, command) => {
+        match &mut self.command {
+            Command::Raw(command, RawMemory::Bytes { address, bytes }) => {
                 let done = self.progress.min(*bytes);
                 let (address, bytes) = (address.wrapping_add(done), clamp(*bytes - done));
                 match command {
-                    Command::Raw(RawCommand::Peek) => Operation::Peek { address, bytes },
+                    RawCommand::Peek => Operation::Peek { address, bytes },
                     // Datagrams would become one, and others do not know it.
-                    Command::Raw(RawCommand::WriteMore) if kind == Kind::Stream => {
+                    RawCommand::WriteMore if kind == Kind::Stream => {
                         Operation::WriteMore { address, bytes }
                     }
                     _ if writes => Operation::Write { address, bytes, offset },
                     _ => Operation::Read { address, bytes, offset },
                 }
             }
-            (Payload::Address(address), Command::PeerAddress) => {
+            Command::PeerAddress(address) => {
                 let bytes = peer_address_bytes(address);
                 let address = (&raw mut address.storage).cast();
                 Operation::PeerName { address, bytes }
             }
-            (Payload::Bytes(bytes), command) => {
-                let room = bytes.spare_capacity_mut();
-                let (address, bytes) = (room.as_mut_ptr().cast(), clamp(room.len()));
-                if command == Command::Peek {
-                    return Operation::Peek { address, bytes };
-                }
+            Command::Peek(bytes) => {
+                let (address, bytes) = spare_room(bytes);
+                Operation::Peek { address, bytes }
+            }
+            Command::Read(bytes) | Command::ReadAt(bytes) => {
+                let (address, bytes) = spare_room(bytes);
                 Operation::Read { address, bytes, offset }
             }
-            (Payload::Words(words), _) => {
+            Command::Watch(words) => {
                 let bytes = if kind == Kind::Signal { mem::size_of_val(&**words) } else { 8 };
                 let address = words.as_mut_ptr().cast();
                 Operation::Read { address, bytes: bytes as u32, offset: NO_OFFSET }
             }
-            (Payload::Buffer(buffer), command) => {
-                let rest = &buffer[self.progress.min(buffer.len())..];
-                let (address, bytes) = (rest.as_ptr(), clamp(rest.len()));
-                if command == Command::WriteMore && kind == Kind::Stream {
-                    return Operation::WriteMore { address, bytes };
-                }
+            Command::WriteMore(buffer) if kind == Kind::Stream => {
+                let (address, bytes) = rest_of(buffer, self.progress);
+                Operation::WriteMore { address, bytes }
+            }
+            Command::Write(buffer) | Command::WriteAt(buffer) | Command::WriteMore(buffer) => {
+                let (address, bytes) = rest_of(buffer, self.progress);
                 Operation::Write { address, bytes, offset }
             }
-            (Payload::Sink(sink), _) => {
+            Command::Discard(sink) => {
                 let (address, bytes) = (sink.as_ptr().cast_mut().cast(), clamp(sink.len()));
                 Operation::Read { address, bytes, offset: NO_OFFSET }
             }
-            (Payload::Vector(vector), _) => vector.operation(kind, writes, offset),
-            (Payload::File(part), _) => part.operation(),
-            (Payload::Datagram(datagram), _) => datagram.operation(),
-            (Payload::Envelope(envelope), _) => envelope.operation(),
-            (Payload::Address(address), _) => {
+            Command::ReadVectored(vector)
+            | Command::WriteVectored(vector)
+            | Command::Raw(_, RawMemory::Vector(vector)) => vector.operation(kind, writes, offset),
+            Command::SendFile(part) => part.operation(),
+            Command::SendTo(datagram) => datagram.operation(),
+            Command::SendMessage(envelope)
+            | Command::ReceiveMessage(envelope)
+            | Command::Raw(_, RawMemory::Message(envelope)) => envelope.operation(),
+            Command::Connect(address) => {
                 let (storage, bytes) = (&raw const address.storage, address.bytes);
                 Operation::Connect { address: storage.cast(), bytes }
             }
-            (Payload::None, Command::Receive) if kind == Kind::Packet => {
-                Operation::ReceiveFrom { repeat }
+            Command::Receive if kind == Kind::Packet => Operation::ReceiveFrom { repeat },
+            Command::ReceiveFrom => Operation::ReceiveFrom { repeat },
+            Command::Disconnect { how } => Operation::Shutdown { how: *how },
+            Command::Sync { data_only } => Operation::Sync { data_only: *data_only },
+            Command::Poll { events } => {
+                Operation::Poll { events: *events, repeat: repeat || edges }
             }
-            (Payload::None, Command::ReceiveFrom) => Operation::ReceiveFrom { repeat },
-            (Payload::None, Command::Disconnect { how }) => Operation::Shutdown { how },
-            (Payload::None, Command::Sync { data_only }) => Operation::Sync { data_only },
-            (Payload::None, Command::Poll { events }) => {
-                Operation::Poll { events, repeat: repeat || edges }
+            // The engine submits accepts and closes by itself.
+            Command::Receive | Command::Accept | Command::Close => {
+                Operation::Receive { large, repeat }
             }
-            (Payload::None, _) => Operation::Receive { large, repeat },
         }
     }
 
@@ -324,38 +334,56 @@ impl Request {
     /// Notes that `bytes` bytes more are written; true if some are left and the rest should be
     /// written, too, because the handle is a stream of bytes.
     pub(crate) fn has_rest(&mut self, bytes: usize, kind: Kind) -> bool {
-        if let Payload::File(part) = &mut self.payload {
+        if let Command::SendFile(part) = &mut self.command {
             return part.advance(bytes, &mut self.progress);
         }
         self.progress += bytes;
         if bytes == 0 || kind.keeps_bounds() {
             return false;
         }
-        match &mut self.payload {
-            Payload::Buffer(buffer) => self.progress < buffer.len(),
-            Payload::Raw { bytes, .. } => self.progress < *bytes,
-            Payload::Vector(vector) => {
+        match &mut self.command {
+            Command::Write(buffer) | Command::WriteAt(buffer) | Command::WriteMore(buffer) => {
+                self.progress < buffer.len()
+            }
+            Command::Raw(_, RawMemory::Bytes { bytes, .. }) => self.progress < *bytes,
+            Command::WriteVectored(vector) | Command::Raw(_, RawMemory::Vector(vector)) => {
                 vector.advance(bytes);
                 vector.bytes_left() > 0
             }
-            Payload::Envelope(envelope) => envelope.advance(bytes),
+            Command::SendMessage(envelope) | Command::Raw(_, RawMemory::Message(envelope)) => {
+                envelope.advance(bytes)
+            }
             _ => false,
         }
     }
 
     /// Makes `bytes` bytes that the kernel has read part of the application's buffers.
     pub(crate) fn commit(&mut self, bytes: usize) {
-        match &mut self.payload {
-            Payload::Bytes(vector) => {
+        match &mut self.command {
+            Command::Read(vector) | Command::ReadAt(vector) | Command::Peek(vector) => {
                 let bytes = bytes.min(vector.capacity() - vector.len());
                 // SAFETY: the kernel has filled that many bytes of the spare room.
                 unsafe { vector.set_len(vector.len() + bytes) };
             }
-            Payload::Vector(vector) => vector.commit_reads(bytes),
-            Payload::Envelope(envelope) => envelope.commit(bytes),
+            Command::ReadVectored(vector) => vector.commit_reads(bytes),
+            Command::ReceiveMessage(envelope) | Command::Raw(_, RawMemory::Message(envelope)) => {
+                envelope.commit(bytes)
+            }
             _ => {}
         }
     }
+}
+
+/// Where the next bytes go that are read behind what a vector contains, and how many.
+fn spare_room(bytes: &mut Vec<u8>) -> (*mut u8, u32) {
+    let room = bytes.spare_capacity_mut();
+    (room.as_mut_ptr().cast(), clamp(room.len()))
+}
+
+/// What is left to be written of a buffer.
+fn rest_of(buffer: &Buffer, progress: usize) -> (*const u8, u32) {
+    let rest = &buffer[progress.min(buffer.len())..];
+    (rest.as_ptr(), clamp(rest.len()))
 }
 
 /// How many bytes of a peer's address to ask for: the kernel refuses to fill more than the address

@@ -4,6 +4,7 @@ use super::super::ListenerError;
 use super::super::options::option;
 use super::support::*;
 use crate::cpuset::CpuSet;
+use crate::skip::skip;
 use crate::sys::{get_number, set_number, set_option};
 use libc::{IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -54,7 +55,7 @@ fn ipv6_and_dual_stack_listeners_are_steered() {
 fn the_original_keeps_the_remaining_cpus() {
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let [first, second] = usable_cpus()[..] else { return };
+    let Some([first, second]) = two_cpus("the_original_keeps_the_remaining_cpus") else { return };
     let seat = Seat::take(listener.as_fd(), &[second, 1000].into_iter().collect()).unwrap();
     let _clients = [connect(address, first), connect(address, second)];
     assert_eq!((length(&listener), seat.waiting()), (1, 1));
@@ -78,7 +79,7 @@ fn connections_from_before_stay_with_the_original() {
 fn sets_change_at_run_time() {
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let [first, second] = usable_cpus()[..] else { return };
+    let Some([first, second]) = two_cpus("sets_change_at_run_time") else { return };
     let both: CpuSet = [first, second].into_iter().collect();
     let one = Seat::take(listener.as_fd(), &both).unwrap();
     assert_eq!(one.membership.cpus(), both);
@@ -217,8 +218,7 @@ fn refusal_after(change: fn() -> bool) -> Option<ListenerError> {
 fn another_user_or_namespace_cannot_share() {
     // SAFETY: neither call takes pointers; both change the calling thread only.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: another_user_or_namespace_cannot_share needs to run as root");
-        return;
+        return skip("another_user_or_namespace_cannot_share", "it changes its user: run as root");
     }
     // SAFETY: as above. Setting an invalid id only reads the present one.
     let user = refusal_after(|| unsafe { libc::setfsuid(65_534) == 0 && libc::setfsuid(!0) != 0 });
