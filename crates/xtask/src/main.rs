@@ -62,7 +62,7 @@ commands:
   nginx     builds the event module for the installed nginx and serves a page with it;
             options: --build (only build), --port PORT, --config FILE
   memcached builds the distribution's memcached twice, as it is and on the channel;
-            options: --diff (what changes), --test [FILE.t ...] (its test suite on both)
+            options: --test [FILE.t ...] (its test suite on both), --sanitize (our tests)
   operations runs what operators and clients do to nginx and memcached (reloads, upgrades, limits,
             slow readers, large files, ...) on the stock server beside the adapted one: one table,
             whose last line names each cell that is worse than stock; fails if there is one that

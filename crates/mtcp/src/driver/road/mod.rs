@@ -17,7 +17,7 @@ use super::seat::Seat;
 use crate::engine::Port;
 use megapipe::Kind;
 use megapipe::road::{
-    Below, Discarded, Driver, Endpoint, Full, InstalledSocket, Object, Operation, Outcome, Pools,
+    Below, Discarded, Driver, Endpoint, Full, NumberedSocket, Object, Operation, Outcome, Pools,
     Unattached, Wake,
 };
 use megapipe::{Counters, Socket};
@@ -119,7 +119,7 @@ impl<P: Port> Road<P> {
     fn give_out(&mut self, socket: SocketId, entry: Entry) -> Socket {
         let number = self.entries.insert(entry);
         self.entries.place(socket, number);
-        let installed = InstalledSocket::new(number, &self.discarded);
+        let installed = NumberedSocket::new(number, &self.discarded);
         Socket::from_endpoint(Endpoint::Installed(installed))
     }
 

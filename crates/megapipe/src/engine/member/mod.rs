@@ -1,10 +1,18 @@
 //! A member of the channel, and its requests in their lanes.
 
-use super::deadlines::Limits;
-use super::leaving::Leaving;
-use super::listener::Listener;
-use super::output::Output;
-use super::{Lane, Request};
+mod input;
+mod leaving;
+mod limits;
+mod listener;
+mod output;
+
+pub(crate) use self::input::{Input, Phase};
+pub(crate) use self::leaving::{Closing, Leaving};
+pub(crate) use self::limits::Limits;
+pub(crate) use self::listener::{FIRST_PAUSE, Leg, Listener};
+pub(crate) use self::output::Output;
+
+use super::request::{Lane, Request};
 use crate::driver::Object;
 use crate::signals::Blocked;
 use crate::slab::Key;

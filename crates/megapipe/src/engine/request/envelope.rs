@@ -1,6 +1,6 @@
 //! Messages with control data on their way: the memory that sendmsg(2) and recvmsg(2) work on.
 
-use super::request::Vector;
+use super::vector::Vector;
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
 use crate::control::{self, DESCRIPTORS_MAX};
@@ -158,12 +158,12 @@ impl Envelope {
     }
 
     /// The application's `msghdr`; null if there is none.
-    pub(super) fn raw_header(&self) -> *mut libc::msghdr {
+    pub(crate) fn raw_header(&self) -> *mut libc::msghdr {
         self.raw
     }
 
     /// Why the receive has failed though its bytes are there.
-    pub(super) fn lost_room(&self) -> Option<usize> {
+    pub(crate) fn lost_room(&self) -> Option<usize> {
         self.lost.then_some(self.message.parts.descriptor_room)
     }
 
