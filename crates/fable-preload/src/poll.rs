@@ -1,6 +1,7 @@
 //! poll(2) and select(2) over upgraded connections.
 
 use core::ffi::{c_int, c_short};
+use preload::real;
 
 use libc::{fd_set, pollfd, sigset_t};
 

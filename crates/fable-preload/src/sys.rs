@@ -1,6 +1,7 @@
 //! System calls of our own, with errors as values, and what the rest asks of the machine.
 
 use core::ffi::{c_int, c_void};
+use preload::real;
 
 /// The number of a failure, as in `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

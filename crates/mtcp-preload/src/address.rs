@@ -4,6 +4,7 @@ use crate::outcome::{Outcome, failure};
 use crate::settings;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use mtcp::config::Ownership;
+use preload::real;
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 

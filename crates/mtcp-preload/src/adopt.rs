@@ -7,6 +7,7 @@ use crate::{epoll, listener, report};
 use core::ffi::c_int;
 use libc::socklen_t;
 use mtcp::{Context, Descriptor, Family};
+use preload::real;
 use std::net::Shutdown;
 
 /// The device and the number of a socket's file, which are the same by all descriptors.

@@ -11,6 +11,7 @@ use crate::{adopt, report};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t};
 use mtcp::{EpollControl, EpollEvent, Events};
+use preload::real;
 use std::ptr;
 use std::time::Duration;
 

@@ -3,6 +3,7 @@
 use crate::state;
 use crate::table::{self, Kind};
 use core::ffi::c_int;
+use preload::real;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 

@@ -12,6 +12,7 @@ use crate::{address, report, state};
 use core::ffi::c_int;
 use libc::{pollfd, sockaddr, socklen_t};
 use mtcp::{Events, OptionName, SocketOption};
+use preload::real;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -8,6 +8,7 @@ use crate::wait::{self, Deadline, Held, Interrupted};
 use core::ffi::c_short;
 use libc::{nfds_t, pollfd, sigset_t};
 use mtcp::Events;
+use preload::real;
 
 /// Events that poll(2) reports unasked.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP;

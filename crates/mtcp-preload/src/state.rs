@@ -9,6 +9,7 @@ use core::ffi::c_int;
 use mtcp::config::Mode;
 use mtcp::peer_reset::SharedConnections;
 use mtcp::{Context, Descriptor, Family, Mtcp};
+use preload::real;
 use std::cell::UnsafeCell;
 use std::io;
 use std::net::SocketAddr;

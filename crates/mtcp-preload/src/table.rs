@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use mtcp::Descriptor;
+use preload::real;
 
 /// Descriptors beyond these are never the stack's.
 const DESCRIPTORS: usize = 1 << 20;

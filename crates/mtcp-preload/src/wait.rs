@@ -6,6 +6,7 @@ use crate::state::{self, World};
 use crate::table::{self, Handle, Kind};
 use core::ffi::c_int;
 use libc::{pollfd, sigset_t, timespec};
+use preload::real;
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

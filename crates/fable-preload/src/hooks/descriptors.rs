@@ -1,6 +1,7 @@
 //! Descriptors: closing, duplicating, and turning them into something else.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use preload::real;
 
 use super::refused;
 use crate::connection::Connection;

@@ -1,6 +1,7 @@
 //! recvmsg(2), sendmsg(2), and their plural forms.
 
 use core::ffi::{c_int, c_uint};
+use preload::real;
 
 use libc::{cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 

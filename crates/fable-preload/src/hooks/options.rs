@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
+use preload::real;
 
 use libc::socklen_t;
 

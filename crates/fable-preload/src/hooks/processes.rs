@@ -1,6 +1,7 @@
 //! Processes: forking shares a connection, executing ends our knowledge of it.
 
 use core::ffi::{c_char, c_int, c_void};
+use preload::real;
 
 use libc::pid_t;
 
@@ -126,7 +127,7 @@ pub(super) unsafe extern "C" fn fexecve(fd: c_int, arguments: List, environment:
 /// with registers and stack as they were.
 #[cfg(target_arch = "x86_64")]
 mod lists {
-    use real::Symbol;
+    use preload::real::Symbol;
 
     extern "C" fn before(which: u64) -> usize {
         static NEXT: [Symbol; 3] =

@@ -1,6 +1,7 @@
 //! Waiting for descriptors.
 
 use core::ffi::c_int;
+use preload::real;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 

@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use preload::real;
 
 use libc::{sockaddr, socklen_t};
 

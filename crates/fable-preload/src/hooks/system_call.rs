@@ -1,6 +1,7 @@
 //! syscall(2), and the ways into io_uring.
 
 use core::ffi::{c_int, c_long};
+use preload::real;
 
 use crate::statistics::Why;
 use crate::{settings, table};
@@ -20,7 +21,7 @@ fn using_io_uring() {
 /// of ours.
 fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
     use super::{descriptors as fd, messages, options, readiness, sockets, transfers};
-    real::calls_on_descriptors!(number, arguments)
+    preload::calls_on_descriptors!(number, arguments)
 }
 
 /// Which of the arguments of another system call are descriptors, as bits.
@@ -79,4 +80,4 @@ fn before_liburing() -> Option<c_int> {
     None
 }
 
-real::liburing_functions!(before_liburing);
+preload::liburing_functions!(before_liburing);

@@ -1,6 +1,7 @@
 //! Reading and writing.
 
 use core::ffi::{c_int, c_uint, c_void};
+use preload::real;
 
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 

@@ -6,6 +6,7 @@ use crate::wait::{self, Deadline, Interrupted};
 use crate::{epoll, fork, report, state};
 use core::ffi::{c_int, c_uint};
 use mtcp::Linger;
+use preload::real;
 use std::time::Duration;
 
 /// What has to be done before the kernel closes the number; false: it is not the application's.

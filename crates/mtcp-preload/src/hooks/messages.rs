@@ -7,6 +7,7 @@ use crate::vectors::Vectors;
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
+use preload::real;
 
 /// # Safety
 /// As recvmsg(2) asks.

@@ -7,6 +7,7 @@ use crate::state;
 use crate::table::{self, Handle, Kind};
 use core::ffi::{c_int, c_void};
 use libc::socklen_t;
+use preload::real;
 
 /// No option of ours is longer.
 const OPTION_BYTES: usize = 256;

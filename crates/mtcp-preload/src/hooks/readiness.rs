@@ -7,6 +7,7 @@ use crate::wait::Deadline;
 use crate::{epoll, poll};
 use core::ffi::c_int;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use preload::real;
 use std::ptr;
 use std::time::Duration;
 

@@ -10,6 +10,7 @@ use crate::{address, adopt, epoll, fork};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
 use mtcp::{Family, OptionName, SocketOption};
+use preload::real;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 
 #[unsafe(no_mangle)]

@@ -5,13 +5,14 @@ use crate::outcome::{failure, long};
 use crate::{report, settings};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{fd_set, iovec, off_t, sigset_t, size_t, sockaddr, socklen_t, timespec};
+use preload::real;
 
 /// What the function of the C library gives that stands for a system call; `None` if that is none
 /// of ours.
 fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
-    real::calls_on_descriptors!(number, arguments)
+    preload::calls_on_descriptors!(number, arguments)
         .or_else(|| {
-            real::calls! { number, arguments:
+            preload::calls! { number, arguments:
                 SYS_bind = sockets::bind [c_int, *const sockaddr, socklen_t];
                 SYS_getsockname = sockets::getsockname [c_int, *mut sockaddr, *mut socklen_t];
                 SYS_getpeername = sockets::getpeername [c_int, *mut sockaddr, *mut socklen_t];
@@ -35,7 +36,7 @@ fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
 
 #[cfg(target_arch = "x86_64")]
 fn old_by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
-    real::calls! { number, arguments:
+    preload::calls! { number, arguments:
         SYS_open = numbers::open [*const c_char, c_int, c_uint];
         SYS_creat = numbers::creat [*const c_char, c_uint];
         SYS_pipe = numbers::pipe [*mut c_int];
@@ -132,4 +133,4 @@ fn before_liburing() -> Option<c_int> {
     Some(-libc::ENOSYS)
 }
 
-real::liburing_functions!(before_liburing);
+preload::liburing_functions!(before_liburing);

@@ -6,6 +6,7 @@ use crate::vectors::Vectors;
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use preload::real;
 
 /// # Safety
 /// `length` bytes can be written.

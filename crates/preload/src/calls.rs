@@ -105,7 +105,7 @@ macro_rules! liburing_functions {
     ($before:ident: $($name:ident = $symbol:literal ($($argument:ident: $kind:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $kind),*) -> core::ffi::c_int {
-            static NEXT: $crate::Symbol = $crate::Symbol::new($symbol);
+            static NEXT: $crate::real::Symbol = $crate::real::Symbol::new($symbol);
             if let Some(result) = $before() {
                 return result;
             }

@@ -7,8 +7,6 @@
 //! Each function has the contract of its page in the manual. One that this C library lacks fails
 //! with `ENOSYS`.
 
-mod calls;
-
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,0 +1,10 @@
+//! What the libraries under unmodified programs (LD_PRELOAD, ld.so(8)) share.
+//!
+//! - [`real`]: the functions of the C library that a library stands in front of.
+//! - [`calls!`], [`calls_on_descriptors!`] and [`liburing_functions!`]: system calls by number, and
+//!   the ways into io_uring.
+//! - [`launch`]: how a program is started with a library under it.
+
+mod calls;
+pub mod launch;
+pub mod real;
