@@ -158,4 +158,5 @@ next! {
     syscall = c"syscall" (number: c_long, first: usize, second: usize, third: usize,
         fourth: usize, fifth: usize, sixth: usize) -> c_long;
     exit_now = c"_exit" (status: c_int) -> ();
+    chk_fail = c"__chk_fail" () -> ();
 }

@@ -1,6 +1,7 @@
 //! Waiting for descriptors.
 
 use core::ffi::c_int;
+use preload::fortify::check_room;
 use preload::real;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -41,10 +42,7 @@ pub(super) unsafe extern "C" fn __poll_chk(
     timeout_ms: c_int,
     room: size_t,
 ) -> c_int {
-    if room / size_of::<pollfd>() < count as usize {
-        // SAFETY: no arguments.
-        unsafe { libc::abort() };
-    }
+    check_room((count as usize).saturating_mul(size_of::<pollfd>()), room);
     // SAFETY: as above.
     unsafe { poll(list, count, timeout_ms) }
 }
@@ -75,10 +73,7 @@ pub(super) unsafe extern "C" fn __ppoll_chk(
     mask: *const sigset_t,
     room: size_t,
 ) -> c_int {
-    if room / size_of::<pollfd>() < count as usize {
-        // SAFETY: no arguments.
-        unsafe { libc::abort() };
-    }
+    check_room((count as usize).saturating_mul(size_of::<pollfd>()), room);
     // SAFETY: as above.
     unsafe { ppoll(list, count, timeout, mask) }
 }

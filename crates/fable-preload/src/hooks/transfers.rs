@@ -1,6 +1,7 @@
 //! Reading and writing.
 
 use core::ffi::{c_int, c_uint, c_void};
+use preload::fortify::check_room;
 use preload::real;
 
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
@@ -107,7 +108,7 @@ pub(super) unsafe extern "C" fn __read_chk(
     length: size_t,
     room: size_t,
 ) -> ssize_t {
-    abort_if(length > room);
+    check_room(length, room);
     // SAFETY: as above.
     unsafe { read(fd, to, length) }
 }
@@ -202,7 +203,7 @@ pub(super) unsafe extern "C" fn __recv_chk(
     room: size_t,
     flags: c_int,
 ) -> ssize_t {
-    abort_if(length > room);
+    check_room(length, room);
     // SAFETY: as above.
     unsafe { recv(fd, to, length, flags) }
 }
@@ -251,7 +252,7 @@ pub(super) unsafe extern "C" fn __recvfrom_chk(
     address: *mut sockaddr,
     size: *mut socklen_t,
 ) -> ssize_t {
-    abort_if(length > room);
+    check_room(length, room);
     // SAFETY: as above.
     unsafe { recvfrom(fd, to, length, flags, address, size) }
 }
@@ -429,13 +430,5 @@ pub(super) unsafe extern "C" fn tee(
 fn leave(fd: c_int) {
     if let Some(connection) = table::connection(fd) {
         connection.leave(fd, Why::Call);
-    }
-}
-
-/// What the checked variants do when the compiler knows that a buffer is too small.
-fn abort_if(overflow: bool) {
-    if overflow {
-        // SAFETY: no arguments.
-        unsafe { libc::abort() };
     }
 }

@@ -7,6 +7,7 @@ use crate::wait::Deadline;
 use crate::{epoll, poll};
 use core::ffi::c_int;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use preload::fortify::check_room;
 use preload::real;
 use std::ptr;
 use std::time::Duration;
@@ -37,8 +38,9 @@ pub(super) unsafe extern "C" fn __poll_chk(
     list: *mut pollfd,
     count: nfds_t,
     timeout_ms: c_int,
-    _room: usize,
+    room: usize,
 ) -> c_int {
+    check_room((count as usize).saturating_mul(size_of::<pollfd>()), room);
     // SAFETY: as above.
     unsafe { poll(list, count, timeout_ms) }
 }
@@ -67,8 +69,9 @@ pub(super) unsafe extern "C" fn __ppoll_chk(
     count: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
-    _room: usize,
+    room: usize,
 ) -> c_int {
+    check_room((count as usize).saturating_mul(size_of::<pollfd>()), room);
     // SAFETY: as above.
     unsafe { ppoll(list, count, timeout, mask) }
 }

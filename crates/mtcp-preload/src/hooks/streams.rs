@@ -24,7 +24,12 @@ struct Functions {
 
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut c_void;
-    fn vasprintf(text: *mut *mut c_char, format: *const c_char, list: *mut c_void) -> c_int;
+    fn __vasprintf_chk(
+        text: *mut *mut c_char,
+        flag: c_int,
+        format: *const c_char,
+        list: *mut c_void,
+    ) -> c_int;
 }
 
 /// The streams of sockets, by address, and their numbers.
@@ -124,12 +129,17 @@ numbers_of_streams! {
 /// Formats, and writes all of it.
 ///
 /// # Safety
-/// As vasprintf(3) asks; `list` is the `va_list` of the application, which is passed by its
-/// address on the processors that the library is for.
-unsafe fn write_formatted(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+/// As vdprintf(3) asks; `list` is the `va_list` of the application, which is passed by its address
+/// on the processors that the library is for.
+unsafe fn write_formatted(
+    fd: c_int,
+    flag: c_int,
+    format: *const c_char,
+    list: *mut c_void,
+) -> c_int {
     let mut text: *mut c_char = ptr::null_mut();
     // SAFETY: promised by the caller.
-    let length = unsafe { vasprintf(&raw mut text, format, list) };
+    let length = unsafe { __vasprintf_chk(&raw mut text, flag, format, list) };
     let Ok(length) = usize::try_from(length) else { return -1 };
     let mut done = 0;
     while done < length {
@@ -138,34 +148,35 @@ unsafe fn write_formatted(fd: c_int, format: *const c_char, list: *mut c_void) -
         let Ok(bytes) = usize::try_from(bytes) else { break };
         done += bytes;
     }
-    // SAFETY: vasprintf(3) has allocated the text.
+    // SAFETY: the C library has allocated the text.
     unsafe { libc::free(text.cast()) };
     if done == length { length as c_int } else { -1 }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
-    static NEXT: Symbol = Symbol::new(c"vdprintf");
-    if matches!(table::kind(fd), Kind::Socket(_) | Kind::Inherited) {
-        // SAFETY: the application's arguments.
-        return unsafe { write_formatted(fd, format, list) };
-    }
-    // SAFETY: the C library defines this name with this signature.
-    let next: unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> c_int =
-        unsafe { core::mem::transmute(NEXT.address()) };
-    // SAFETY: the application's arguments.
-    unsafe { next(fd, format, list) }
-}
-
+/// `flag` is greater than 0 if the C library shall refuse formats that write to memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __vdprintf_chk(
     fd: c_int,
-    _flag: c_int,
+    flag: c_int,
     format: *const c_char,
     list: *mut c_void,
 ) -> c_int {
+    static NEXT: Symbol = Symbol::new(c"__vdprintf_chk");
+    if matches!(table::kind(fd), Kind::Socket(_) | Kind::Inherited) {
+        // SAFETY: the application's arguments.
+        return unsafe { write_formatted(fd, flag, format, list) };
+    }
+    // SAFETY: the C library defines this name with this signature.
+    let next: unsafe extern "C" fn(c_int, c_int, *const c_char, *mut c_void) -> c_int =
+        unsafe { core::mem::transmute(NEXT.address()) };
+    // SAFETY: the application's arguments.
+    unsafe { next(fd, flag, format, list) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
     // SAFETY: as above.
-    unsafe { vdprintf(fd, format, list) }
+    unsafe { __vdprintf_chk(fd, 0, format, list) }
 }
 
 /// Functions with any number of arguments: a `va_list` is made of registers and stack (System V
@@ -173,7 +184,7 @@ unsafe extern "C" fn __vdprintf_chk(
 #[cfg(target_arch = "x86_64")]
 mod lists {
     macro_rules! enter {
-        ($name:ident, $named:literal, $place:literal) => {
+        ($name:ident, $named:literal, $list:literal, $next:ident) => {
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             unsafe extern "C" fn $name() {
@@ -204,17 +215,16 @@ mod lists {
                     "mov [rsp + 8], rax",
                     "lea rax, [rsp + 32]",
                     "mov [rsp + 16], rax",
-                    concat!("mov rsi, [rsp + 32 + 8 * ", $place, "]"),
-                    "mov rdx, rsp",
-                    "call {vdprintf}",
+                    concat!("mov ", $list, ", rsp"),
+                    "call {next}",
                     "add rsp, 216",
                     "ret",
-                    vdprintf = sym super::vdprintf,
+                    next = sym super::$next,
                 )
             }
         };
     }
 
-    enter!(dprintf, "2", "1");
-    enter!(__dprintf_chk, "3", "2");
+    enter!(dprintf, "2", "rdx", vdprintf);
+    enter!(__dprintf_chk, "3", "rcx", __vdprintf_chk);
 }

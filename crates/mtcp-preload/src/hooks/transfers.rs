@@ -6,6 +6,7 @@ use crate::vectors::Vectors;
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use preload::fortify::check_room;
 use preload::real;
 
 /// # Safety
@@ -69,14 +70,6 @@ pub(super) unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t)
     }
 }
 
-/// What the checked variants do when the compiler knows that a buffer is too small.
-fn abort_if(overflow: bool) {
-    if overflow {
-        // SAFETY: no arguments.
-        unsafe { libc::abort() };
-    }
-}
-
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __read_chk(
     fd: c_int,
@@ -84,7 +77,7 @@ pub(super) unsafe extern "C" fn __read_chk(
     length: size_t,
     room: size_t,
 ) -> ssize_t {
-    abort_if(length > room);
+    check_room(length, room);
     // SAFETY: as above.
     unsafe { read(fd, to, length) }
 }
@@ -146,7 +139,7 @@ pub(super) unsafe extern "C" fn __recv_chk(
     room: size_t,
     flags: c_int,
 ) -> ssize_t {
-    abort_if(length > room);
+    check_room(length, room);
     // SAFETY: as above.
     unsafe { recv(fd, to, length, flags) }
 }
@@ -183,7 +176,7 @@ pub(super) unsafe extern "C" fn __recvfrom_chk(
     address: *mut sockaddr,
     size: *mut socklen_t,
 ) -> ssize_t {
-    abort_if(length > room);
+    check_room(length, room);
     // SAFETY: as above.
     unsafe { recvfrom(fd, to, length, flags, address, size) }
 }

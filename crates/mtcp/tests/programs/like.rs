@@ -126,6 +126,7 @@ cases! { numbers PAIRED;
     calls_by_number_are_the_functions = "calls";
     children_take_nothing_from_their_parent = "children";
     formatted_output_goes_to_the_connection = "formatted";
+    buffers_that_are_too_small_end_the_program = "checked";
     streams_of_the_c_library_work = "streams";
     io_uring_gives_no_wrong_answer = "rings";
 }
