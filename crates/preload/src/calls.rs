@@ -20,11 +20,12 @@ macro_rules! calls {
 }
 
 /// What the function of the C library gives that stands for a system call on descriptors; `None`
-/// if the number is none of these. Modules `fd`, `messages`, `options`, `readiness`, `sockets` and
-/// `transfers` with the functions must be in scope.
+/// if the number is none of these. Modules `fd`, `messages`, `options`, `readiness` and `sockets`
+/// with the functions must be in scope.
 #[macro_export]
 macro_rules! calls_on_descriptors {
-    ($number:ident, $arguments:ident) => {{
+    ($library:ty, $number:ident, $arguments:ident) => {{
+        use $crate::hooks::transfers;
         use ::core::ffi::{c_int, c_uint, c_void};
         use ::libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd};
         use ::libc::{sigset_t, sockaddr, socklen_t, timespec, timeval};
@@ -52,15 +53,15 @@ macro_rules! calls_on_descriptors {
                 SYS_accept = sockets::accept [c_int, *mut sockaddr, *mut socklen_t];
                 SYS_accept4 = sockets::accept4 [c_int, *mut sockaddr, *mut socklen_t, c_int];
                 SYS_shutdown = sockets::shutdown [c_int, c_int];
-                SYS_read = transfers::read [c_int, *mut c_void, usize];
-                SYS_write = transfers::write [c_int, *mut c_void, usize];
-                SYS_readv = transfers::readv [c_int, *const iovec, c_int];
-                SYS_writev = transfers::writev [c_int, *const iovec, c_int];
-                SYS_recvfrom = transfers::recvfrom [c_int, *mut c_void, usize, c_int,
+                SYS_read = transfers::read::<$library> [c_int, *mut c_void, usize];
+                SYS_write = transfers::write::<$library> [c_int, *mut c_void, usize];
+                SYS_readv = transfers::readv::<$library> [c_int, *const iovec, c_int];
+                SYS_writev = transfers::writev::<$library> [c_int, *const iovec, c_int];
+                SYS_recvfrom = transfers::recvfrom::<$library> [c_int, *mut c_void, usize, c_int,
                     *mut sockaddr, *mut socklen_t];
-                SYS_sendto = transfers::sendto [c_int, *mut c_void, usize, c_int, *mut sockaddr,
+                SYS_sendto = transfers::sendto::<$library> [c_int, *mut c_void, usize, c_int, *mut sockaddr,
                     socklen_t];
-                SYS_sendfile = transfers::sendfile [c_int, c_int, *mut off_t, usize];
+                SYS_sendfile = transfers::sendfile::<$library> [c_int, c_int, *mut off_t, usize];
                 SYS_recvmsg = messages::recvmsg [c_int, *mut msghdr, c_int];
                 SYS_sendmsg = messages::sendmsg [c_int, *mut msghdr, c_int];
                 SYS_recvmmsg = messages::recvmmsg [c_int, *mut mmsghdr, c_uint, c_int,

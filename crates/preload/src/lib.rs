@@ -3,10 +3,12 @@
 //! - [`real`]: the functions of the C library that a library stands in front of.
 //! - [`calls!`], [`calls_on_descriptors!`] and [`liburing_functions!`]: system calls by number, and
 //!   the ways into io_uring.
+//! - [`hooks`]: the functions that a library defines under the C library's names.
 //! - [`fortify`]: what the checked variants of functions do.
 //! - [`launch`]: how a program is started with a library under it.
 
 mod calls;
 pub mod fortify;
+pub mod hooks;
 pub mod launch;
 pub mod real;

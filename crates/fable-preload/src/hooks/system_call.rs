@@ -20,8 +20,8 @@ fn using_io_uring() {
 /// What the function of the C library gives that stands for a system call; `None` if that is none
 /// of ours.
 fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
-    use super::{descriptors as fd, messages, options, readiness, sockets, transfers};
-    preload::calls_on_descriptors!(number, arguments)
+    use super::{Library, descriptors as fd, messages, options, readiness, sockets};
+    preload::calls_on_descriptors!(Library, number, arguments)
 }
 
 /// Which of the arguments of another system call are descriptors, as bits.

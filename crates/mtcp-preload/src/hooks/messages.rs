@@ -1,6 +1,6 @@
 //! sendmsg(2), recvmsg(2) and their kin.
 
-use super::transfers::refused;
+use super::send_with;
 use crate::outcome::{failure, long, number};
 use crate::table::{self, Handle, Kind};
 use crate::vectors::Vectors;
@@ -66,13 +66,10 @@ pub(super) unsafe extern "C" fn sendmsg(
     message: *const msghdr,
     flags: c_int,
 ) -> ssize_t {
-    match table::kind(fd) {
-        Kind::Inherited => refused(fd),
+    // SAFETY: as above.
+    send_with(fd, |socket| unsafe { transmit(socket, message, flags) })
         // SAFETY: as above.
-        Kind::Socket(socket) => unsafe { transmit(socket, message, flags) },
-        // SAFETY: as above.
-        _ => unsafe { real::sendmsg(fd, message, flags) },
-    }
+        .unwrap_or_else(|| unsafe { real::sendmsg(fd, message, flags) })
 }
 
 /// Several messages one after the other, until one does not go.

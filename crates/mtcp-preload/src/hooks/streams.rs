@@ -2,11 +2,12 @@
 //! our knowledge; so a stream of a socket gets functions of its own (fopencookie(3)), and formatted
 //! output to a number is formatted first.
 
-use super::{descriptors, transfers};
+use super::{Library, descriptors};
 use crate::table::{self, Kind};
 use crate::{outcome, report};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{size_t, ssize_t};
+use preload::hooks::transfers;
 use preload::real;
 use preload::real::Symbol;
 use std::ptr;
@@ -45,7 +46,7 @@ fn streams(change: impl FnOnce(&mut Vec<(usize, c_int)>)) {
 
 unsafe extern "C" fn read_cookie(cookie: *mut c_void, to: *mut c_char, length: size_t) -> ssize_t {
     // SAFETY: the C library's buffer.
-    unsafe { transfers::read(cookie as usize as c_int, to.cast(), length) }
+    unsafe { transfers::read::<Library>(cookie as usize as c_int, to.cast(), length) }
 }
 
 /// 0 is how such a function fails.
@@ -55,7 +56,7 @@ unsafe extern "C" fn write_cookie(
     length: size_t,
 ) -> ssize_t {
     // SAFETY: as above.
-    unsafe { transfers::write(cookie as usize as c_int, from.cast(), length) }.max(0)
+    unsafe { transfers::write::<Library>(cookie as usize as c_int, from.cast(), length) }.max(0)
 }
 
 unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
@@ -144,7 +145,8 @@ unsafe fn write_formatted(
     let mut done = 0;
     while done < length {
         // SAFETY: the text has so many bytes.
-        let bytes = unsafe { transfers::write(fd, text.add(done).cast(), length - done) };
+        let bytes =
+            unsafe { transfers::write::<Library>(fd, text.add(done).cast(), length - done) };
         let Ok(bytes) = usize::try_from(bytes) else { break };
         done += bytes;
     }

@@ -1,22 +1,23 @@
 //! syscall(2), and the ways into io_uring.
 
-use super::{descriptors as fd, messages, numbers, options, readiness, sockets, transfers};
+use super::{Library, descriptors as fd, messages, numbers, options, readiness, sockets};
 use crate::outcome::{failure, long};
 use crate::{report, settings};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{fd_set, iovec, off_t, sigset_t, size_t, sockaddr, socklen_t, timespec};
+use preload::hooks::transfers;
 use preload::real;
 
 /// What the function of the C library gives that stands for a system call; `None` if that is none
 /// of ours.
 fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
-    preload::calls_on_descriptors!(number, arguments)
+    preload::calls_on_descriptors!(Library, number, arguments)
         .or_else(|| {
             preload::calls! { number, arguments:
                 SYS_bind = sockets::bind [c_int, *const sockaddr, socklen_t];
                 SYS_getsockname = sockets::getsockname [c_int, *mut sockaddr, *mut socklen_t];
                 SYS_getpeername = sockets::getpeername [c_int, *mut sockaddr, *mut socklen_t];
-                SYS_splice = transfers::splice [c_int, *mut off_t, c_int, *mut off_t, size_t,
+                SYS_splice = transfers::splice::<Library> [c_int, *mut off_t, c_int, *mut off_t, size_t,
                     c_uint];
                 SYS_preadv2 = preadv2 [c_int, *const iovec, c_int, off_t, usize, c_int];
                 SYS_pwritev2 = pwritev2 [c_int, *const iovec, c_int, off_t, usize, c_int];
@@ -58,7 +59,7 @@ unsafe fn preadv2(
     flags: c_int,
 ) -> isize {
     // SAFETY: the application's arguments, as in all functions here.
-    unsafe { transfers::preadv2(fd, list, count, at, flags) }
+    unsafe { transfers::preadv2::<Library>(fd, list, count, at, flags) }
 }
 
 unsafe fn pwritev2(
@@ -70,7 +71,7 @@ unsafe fn pwritev2(
     flags: c_int,
 ) -> isize {
     // SAFETY: as above.
-    unsafe { transfers::pwritev2(fd, list, count, at, flags) }
+    unsafe { transfers::pwritev2::<Library>(fd, list, count, at, flags) }
 }
 
 /// The last argument of pselect6(2).
