@@ -20,12 +20,12 @@ macro_rules! calls {
 }
 
 /// What the function of the C library gives that stands for a system call on descriptors; `None`
-/// if the number is none of these. Modules `fd`, `messages`, `options`, `readiness` and `sockets`
-/// with the functions must be in scope.
+/// if the number is none of these. Modules `fd`, `options`, `readiness` and `sockets` with the
+/// functions must be in scope.
 #[macro_export]
 macro_rules! calls_on_descriptors {
     ($library:ty, $number:ident, $arguments:ident) => {{
-        use $crate::hooks::transfers;
+        use $crate::hooks::{messages, transfers};
         use ::core::ffi::{c_int, c_uint, c_void};
         use ::libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd};
         use ::libc::{sigset_t, sockaddr, socklen_t, timespec, timeval};
@@ -62,11 +62,11 @@ macro_rules! calls_on_descriptors {
                 SYS_sendto = transfers::sendto::<$library> [c_int, *mut c_void, usize, c_int, *mut sockaddr,
                     socklen_t];
                 SYS_sendfile = transfers::sendfile::<$library> [c_int, c_int, *mut off_t, usize];
-                SYS_recvmsg = messages::recvmsg [c_int, *mut msghdr, c_int];
-                SYS_sendmsg = messages::sendmsg [c_int, *mut msghdr, c_int];
-                SYS_recvmmsg = messages::recvmmsg [c_int, *mut mmsghdr, c_uint, c_int,
+                SYS_recvmsg = messages::recvmsg::<$library> [c_int, *mut msghdr, c_int];
+                SYS_sendmsg = messages::sendmsg::<$library> [c_int, *mut msghdr, c_int];
+                SYS_recvmmsg = messages::recvmmsg::<$library> [c_int, *mut mmsghdr, c_uint, c_int,
                     *mut timespec];
-                SYS_sendmmsg = messages::sendmmsg [c_int, *mut mmsghdr, c_uint, c_int];
+                SYS_sendmmsg = messages::sendmmsg::<$library> [c_int, *mut mmsghdr, c_uint, c_int];
                 SYS_ioctl = options::ioctl [c_int, usize, usize];
                 SYS_setsockopt = options::setsockopt [c_int, c_int, c_int, *mut c_void, socklen_t];
                 SYS_getsockopt = options::getsockopt [c_int, c_int, c_int, *mut c_void,

@@ -20,6 +20,7 @@ use crate::table;
 /// What this library does in the hooks that the preload libraries share.
 pub(crate) struct Library;
 
+preload::messages!(Library);
 preload::transfers!(Library);
 
 /// Turns a result into what a C function gives; `None` asks for the next definition.

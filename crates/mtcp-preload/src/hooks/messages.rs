@@ -1,13 +1,13 @@
 //! sendmsg(2), recvmsg(2) and their kin.
 
-use super::send_with;
+use super::{Library, send_with, socket};
 use crate::outcome::{failure, long, number};
-use crate::table::{self, Handle, Kind};
+use crate::table::Handle;
 use crate::vectors::Vectors;
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
-use preload::real;
+use preload::hooks::messages::Messages;
 
 /// # Safety
 /// As recvmsg(2) asks.
@@ -50,26 +50,44 @@ unsafe fn transmit(socket: Handle, message: *const msghdr, flags: c_int) -> ssiz
     long(parts.and_then(|parts| stream::transmit(socket, parts, flags)))
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    match table::kind(fd) {
+impl Messages for Library {
+    unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<ssize_t> {
         // SAFETY: the application's pointers, as in all functions here.
-        Kind::Socket(socket) => unsafe { receive(socket, message, flags) },
-        // SAFETY: as above.
-        _ => unsafe { real::recvmsg(fd, message, flags) },
+        socket(fd).map(|socket| unsafe { receive(socket, message, flags) })
     }
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendmsg(
-    fd: c_int,
-    message: *const msghdr,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: as above.
-    send_with(fd, |socket| unsafe { transmit(socket, message, flags) })
+    unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
         // SAFETY: as above.
-        .unwrap_or_else(|| unsafe { real::sendmsg(fd, message, flags) })
+        send_with(fd, |socket| unsafe { transmit(socket, message, flags) })
+    }
+
+    unsafe fn recvmmsg(
+        fd: c_int,
+        list: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+        timeout: *mut timespec,
+    ) -> Option<c_int> {
+        let socket = socket(fd)?;
+        if !timeout.is_null() {
+            report::note(format_args!("recvmmsg(2) with a time on a socket of the stack: EINVAL"));
+            return Some(number(failure(libc::EINVAL)));
+        }
+        // One message is a valid answer, and the next one may not be there.
+        // SAFETY: as above.
+        Some(unsafe { each(list, count.min(1), |message| receive(socket, message, flags)) })
+    }
+
+    unsafe fn sendmmsg(
+        fd: c_int,
+        list: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+    ) -> Option<c_int> {
+        let socket = socket(fd)?;
+        // SAFETY: as above.
+        Some(unsafe { each(list, count.min(1), |message| transmit(socket, message, flags)) })
+    }
 }
 
 /// Several messages one after the other, until one does not go.
@@ -93,44 +111,4 @@ unsafe fn each(
         done += 1;
     }
     done
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recvmmsg(
-    fd: c_int,
-    list: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    match table::kind(fd) {
-        Kind::Socket(_) if !timeout.is_null() => {
-            report::note(format_args!("recvmmsg(2) with a time on a socket of the stack: EINVAL"));
-            number(failure(libc::EINVAL))
-        }
-        // One message is a valid answer, and the next one may not be there.
-        // SAFETY: as above.
-        Kind::Socket(socket) => unsafe {
-            each(list, count.min(1), |message| receive(socket, message, flags))
-        },
-        // SAFETY: as above.
-        _ => unsafe { real::recvmmsg(fd, list, count, flags, timeout) },
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendmmsg(
-    fd: c_int,
-    list: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
-    match table::kind(fd) {
-        // SAFETY: as above.
-        Kind::Socket(socket) => unsafe {
-            each(list, count.min(1), |message| transmit(socket, message, flags))
-        },
-        // SAFETY: as above.
-        _ => unsafe { real::sendmmsg(fd, list, count, flags) },
-    }
 }

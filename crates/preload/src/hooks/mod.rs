@@ -48,6 +48,7 @@ macro_rules! family {
     };
 }
 
+pub mod messages;
 pub mod transfers;
 
 /// What the signatures of hooks are made of.
