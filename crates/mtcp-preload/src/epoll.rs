@@ -6,11 +6,12 @@ use crate::outcome::{Outcome, check, failure};
 use crate::signals::BlockedSignals;
 use crate::state::{self, EarlyWatch, Guard, World};
 use crate::table::{self, Handle, Kind};
-use crate::wait::{self, Deadline, Interrupted};
+use crate::wait::{self, Interrupted};
 use crate::{adopt, report};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t};
 use mtcp::{EpollControl, EpollEvent, Events};
+use preload::deadline::Deadline;
 use preload::real;
 use std::ptr;
 use std::time::Duration;
@@ -394,8 +395,7 @@ fn kernel_wait(
 ) -> Outcome<Option<usize>> {
     let Some(_waiter) = table::Waiter::new(set) else { return Ok(None) };
     let count = events.len() as c_int;
-    let time = deadline.left().map(|left| left.as_micros().div_ceil(1000));
-    let time = time.map_or(-1, |time| c_int::try_from(time).unwrap_or(c_int::MAX));
+    let time = deadline.left_ms();
     // SAFETY: there is room for so many events, and the mask is the application's.
     let found =
         check(unsafe { real::epoll_pwait(set, events.as_mut_ptr(), count, time, mask) })? as usize;

@@ -30,7 +30,6 @@ mod outcome;
 mod peer_reset;
 mod poll;
 mod report;
-mod select;
 mod settings;
 mod signals;
 mod state;

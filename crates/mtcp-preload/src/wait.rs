@@ -4,8 +4,8 @@ use crate::outcome::{self, Outcome, failure};
 use crate::signals::{BlockedSignals, SignalWatch};
 use crate::state::{self, World};
 use crate::table::{self, Handle, Kind};
-use core::ffi::c_int;
 use libc::{pollfd, sigset_t, timespec};
+use preload::deadline::Deadline;
 use preload::real;
 use std::cell::RefCell;
 use std::io;
@@ -14,55 +14,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::LocalKey;
-use std::time::{Duration, Instant};
-
-/// When waiting ends.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Deadline {
-    Now,
-    At(Instant),
-    Never,
-}
-
-impl Deadline {
-    pub(crate) fn after(time: Option<Duration>) -> Deadline {
-        match time {
-            Some(Duration::ZERO) => Deadline::Now,
-            Some(time) => Instant::now().checked_add(time).map_or(Deadline::Never, Deadline::At),
-            None => Deadline::Never,
-        }
-    }
-
-    /// As poll(2) has it: negative is for ever.
-    pub(crate) fn after_ms(time_ms: c_int) -> Deadline {
-        Deadline::after(u64::try_from(time_ms).ok().map(Duration::from_millis))
-    }
-
-    /// # Safety
-    /// `time` is null (for ever) or valid.
-    pub(crate) unsafe fn after_timespec(time: *const timespec) -> Outcome<Deadline> {
-        if time.is_null() {
-            return Ok(Deadline::Never);
-        }
-        // SAFETY: promised by the caller.
-        let time = unsafe { *time };
-        let seconds = u64::try_from(time.tv_sec);
-        match (seconds, u32::try_from(time.tv_nsec)) {
-            (Ok(seconds), Ok(nanos @ 0..1_000_000_000)) => {
-                Ok(Deadline::after(Some(Duration::new(seconds, nanos))))
-            }
-            _ => failure(libc::EINVAL),
-        }
-    }
-
-    pub(crate) fn left(self) -> Option<Duration> {
-        match self {
-            Deadline::Now => Some(Duration::ZERO),
-            Deadline::At(end) => Some(end.saturating_duration_since(Instant::now())),
-            Deadline::Never => None,
-        }
-    }
-}
+use std::time::Duration;
 
 /// What gets one thread up that sleeps.
 pub(crate) struct Waker {

@@ -20,23 +20,23 @@ macro_rules! calls {
 }
 
 /// What the function of the C library gives that stands for a system call on descriptors; `None`
-/// if the number is none of these. Modules `fd`, `options`, `readiness` and `sockets` with the
-/// functions must be in scope.
+/// if the number is none of these. Modules `fd`, `options` and `sockets` with the functions must be
+/// in scope.
 #[macro_export]
 macro_rules! calls_on_descriptors {
     ($library:ty, $number:ident, $arguments:ident) => {{
-        use $crate::hooks::{messages, transfers};
+        use $crate::hooks::{messages, readiness, transfers};
         use ::core::ffi::{c_int, c_uint, c_void};
         use ::libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd};
         use ::libc::{sigset_t, sockaddr, socklen_t, timespec, timeval};
         #[cfg(target_arch = "x86_64")]
         let old = $crate::calls! { $number, $arguments:
             SYS_dup2 = fd::dup2 [c_int, c_int];
-            SYS_poll = readiness::poll [*mut pollfd, nfds_t, c_int];
-            SYS_select = readiness::select [c_int, *mut fd_set, *mut fd_set, *mut fd_set,
+            SYS_poll = readiness::poll::<$library> [*mut pollfd, nfds_t, c_int];
+            SYS_select = readiness::select::<$library> [c_int, *mut fd_set, *mut fd_set, *mut fd_set,
                 *mut timeval];
-            SYS_epoll_wait = readiness::epoll_wait [c_int, *mut epoll_event, c_int, c_int];
-            SYS_epoll_create = readiness::epoll_create [c_int];
+            SYS_epoll_wait = readiness::epoll_wait::<$library> [c_int, *mut epoll_event, c_int, c_int];
+            SYS_epoll_create = readiness::epoll_create::<$library> [c_int];
         };
         #[cfg(not(target_arch = "x86_64"))]
         let old = None;
@@ -71,13 +71,13 @@ macro_rules! calls_on_descriptors {
                 SYS_setsockopt = options::setsockopt [c_int, c_int, c_int, *mut c_void, socklen_t];
                 SYS_getsockopt = options::getsockopt [c_int, c_int, c_int, *mut c_void,
                     *mut socklen_t];
-                SYS_ppoll = readiness::ppoll [*mut pollfd, nfds_t, *const timespec,
+                SYS_ppoll = readiness::ppoll::<$library> [*mut pollfd, nfds_t, *const timespec,
                     *const sigset_t];
-                SYS_epoll_create1 = readiness::epoll_create1 [c_int];
-                SYS_epoll_ctl = readiness::epoll_ctl [c_int, c_int, c_int, *mut epoll_event];
-                SYS_epoll_pwait = readiness::epoll_pwait [c_int, *mut epoll_event, c_int, c_int,
+                SYS_epoll_create1 = readiness::epoll_create1::<$library> [c_int];
+                SYS_epoll_ctl = readiness::epoll_ctl::<$library> [c_int, c_int, c_int, *mut epoll_event];
+                SYS_epoll_pwait = readiness::epoll_pwait::<$library> [c_int, *mut epoll_event, c_int, c_int,
                     *const sigset_t];
-                SYS_epoll_pwait2 = readiness::epoll_pwait2 [c_int, *mut epoll_event, c_int,
+                SYS_epoll_pwait2 = readiness::epoll_pwait2::<$library> [c_int, *mut epoll_event, c_int,
                     *const timespec, *const sigset_t];
             }
         })

@@ -4,10 +4,13 @@
 //! - [`calls!`], [`calls_on_descriptors!`] and [`liburing_functions!`]: system calls by number, and
 //!   the ways into io_uring.
 //! - [`hooks`]: the functions that a library defines under the C library's names.
-//! - [`fortify`]: what the checked variants of functions do.
+//! - [`deadline`], [`errno`], [`fortify`]: what these hooks need: until when a call waits, how it fails,
+//!   and what the checked variants of functions do.
 //! - [`launch`]: how a program is started with a library under it.
 
 mod calls;
+pub mod deadline;
+pub mod errno;
 pub mod fortify;
 pub mod hooks;
 pub mod launch;

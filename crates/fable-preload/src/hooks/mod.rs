@@ -21,6 +21,7 @@ use crate::table;
 pub(crate) struct Library;
 
 preload::messages!(Library);
+preload::readiness!(Library);
 preload::transfers!(Library);
 
 /// Turns a result into what a C function gives; `None` asks for the next definition.

@@ -2,10 +2,11 @@
 
 use crate::outcome::{failure, number};
 use crate::table::{self, Handle, Kind};
-use crate::wait::{self, Deadline, Interrupted};
+use crate::wait::{self, Interrupted};
 use crate::{epoll, fork, report, state};
 use core::ffi::{c_int, c_uint};
 use mtcp::Linger;
+use preload::deadline::Deadline;
 use preload::real;
 use std::time::Duration;
 

@@ -5,11 +5,12 @@ use crate::listener::{self, Accepted, Place};
 use crate::outcome::{Outcome, check, failure, number};
 use crate::state::{self, Guard};
 use crate::table::{self, Handle, Kind};
-use crate::wait::{self, Deadline, Interrupted};
+use crate::wait::{self, Interrupted};
 use crate::{address, adopt, epoll, fork};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
 use mtcp::{Family, OptionName, SocketOption};
+use preload::deadline::Deadline;
 use preload::real;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 

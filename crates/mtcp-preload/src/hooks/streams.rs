@@ -3,10 +3,11 @@
 //! output to a number is formatted first.
 
 use super::{Library, descriptors};
+use crate::report;
 use crate::table::{self, Kind};
-use crate::{outcome, report};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{size_t, ssize_t};
+use preload::errno::set_errno;
 use preload::hooks::transfers;
 use preload::real;
 use preload::real::Symbol;
@@ -71,7 +72,7 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
     match table::kind(fd) {
         Kind::Inherited => {
             report::note(format_args!("fdopen(3) of a connection of the parent's: EOPNOTSUPP"));
-            outcome::set_errno(libc::EOPNOTSUPP);
+            set_errno(libc::EOPNOTSUPP);
             ptr::null_mut()
         }
         // Whose the second one will be, is not known yet; the functions ask each time.

@@ -1,11 +1,11 @@
 //! syscall(2), and the ways into io_uring.
 
-use super::{Library, descriptors as fd, numbers, options, readiness, sockets};
+use super::{Library, descriptors as fd, numbers, options, sockets};
 use crate::outcome::{failure, long};
 use crate::{report, settings};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{fd_set, iovec, off_t, sigset_t, size_t, sockaddr, socklen_t, timespec};
-use preload::hooks::transfers;
+use preload::hooks::{readiness, transfers};
 use preload::real;
 
 /// What the function of the C library gives that stands for a system call; `None` if that is none
@@ -92,7 +92,7 @@ unsafe fn pselect6(
     // SAFETY: as above; null or valid.
     let mask = unsafe { mask.as_ref() }.map_or(core::ptr::null(), |mask| mask.mask);
     // SAFETY: as above.
-    unsafe { readiness::pselect(count, readable, writable, exceptional, timeout, mask) }
+    unsafe { readiness::pselect::<Library>(count, readable, writable, exceptional, timeout, mask) }
 }
 
 #[unsafe(no_mangle)]

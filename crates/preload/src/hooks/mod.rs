@@ -49,6 +49,8 @@ macro_rules! family {
 }
 
 pub mod messages;
+pub mod readiness;
+mod select;
 pub mod transfers;
 
 /// What the signatures of hooks are made of.

@@ -1,8 +1,8 @@
 //! select(2) by way of poll(2).
 
-use crate::outcome::{Outcome, failure};
-use crate::poll;
-use crate::wait::Deadline;
+use super::readiness::Readiness;
+use crate::deadline::Deadline;
+use crate::errno::failed;
 use core::ffi::{c_int, c_short};
 use libc::{fd_set, pollfd, sigset_t};
 
@@ -11,7 +11,7 @@ const READABLE: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITABLE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
 /// The three sets of select(2); they may be longer than `fd_set` says.
-pub(crate) struct Selection {
+pub(super) struct Selection {
     sets: [*mut usize; 3],
     list: Vec<pollfd>,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Selection {
 impl Selection {
     /// # Safety
     /// Each set is null or has `count` bits, until the selection is done.
-    pub(crate) unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Selection {
+    pub(super) unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Selection {
         let sets = sets.map(|set| set.cast::<usize>());
         let mut list = Vec::new();
         for fd in 0..count.max(0) {
@@ -37,26 +37,27 @@ impl Selection {
         Selection { sets, list }
     }
 
-    /// Whether the stack has a part in it.
-    pub(crate) fn concerns(&self) -> bool {
-        poll::concerns(&self.list)
+    /// Whether it concerns the library.
+    pub(super) fn concerns<L: Readiness>(&self) -> bool {
+        L::concerns(&self.list)
     }
 
-    /// Does what pselect(2) does; the number of bits that are set.
-    ///
-    /// # Errors
-    /// `EBADF`, `EINTR`.
+    /// Does what pselect(2) does.
     ///
     /// # Safety
-    /// As for [`Selection::new`].
-    pub(crate) unsafe fn select(
+    /// As for [`Selection::new`]; `mask` is null or a set of signals.
+    pub(super) unsafe fn select<L: Readiness>(
         mut self,
         deadline: Deadline,
         mask: *const sigset_t,
-    ) -> Outcome<usize> {
-        poll::poll(&mut self.list, deadline, mask)?;
+    ) -> c_int {
+        // SAFETY: promised by the caller.
+        let result = unsafe { L::poll(&mut self.list, deadline, mask) };
+        if result < 0 {
+            return result;
+        }
         if self.list.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
-            return failure(libc::EBADF);
+            return failed(libc::EBADF);
         }
         let told =
             [READABLE | libc::POLLHUP | libc::POLLERR, WRITABLE | libc::POLLERR, libc::POLLPRI];
@@ -75,7 +76,7 @@ impl Selection {
                 }
             }
         }
-        Ok(bits)
+        bits
     }
 }
 
