@@ -20,12 +20,11 @@ macro_rules! calls {
 }
 
 /// What the function of the C library gives that stands for a system call on descriptors; `None`
-/// if the number is none of these. Modules `fd`, `options` and `sockets` with the functions must be
-/// in scope.
+/// if the number is none of these. Modules `fd` and `sockets` with the functions must be in scope.
 #[macro_export]
 macro_rules! calls_on_descriptors {
     ($library:ty, $number:ident, $arguments:ident) => {{
-        use $crate::hooks::{messages, readiness, transfers};
+        use $crate::hooks::{messages, options, readiness, transfers};
         use ::core::ffi::{c_int, c_uint, c_void};
         use ::libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd};
         use ::libc::{sigset_t, sockaddr, socklen_t, timespec, timeval};
@@ -67,9 +66,9 @@ macro_rules! calls_on_descriptors {
                 SYS_recvmmsg = messages::recvmmsg::<$library> [c_int, *mut mmsghdr, c_uint, c_int,
                     *mut timespec];
                 SYS_sendmmsg = messages::sendmmsg::<$library> [c_int, *mut mmsghdr, c_uint, c_int];
-                SYS_ioctl = options::ioctl [c_int, usize, usize];
-                SYS_setsockopt = options::setsockopt [c_int, c_int, c_int, *mut c_void, socklen_t];
-                SYS_getsockopt = options::getsockopt [c_int, c_int, c_int, *mut c_void,
+                SYS_ioctl = options::ioctl::<$library> [c_int, usize, usize];
+                SYS_setsockopt = options::setsockopt::<$library> [c_int, c_int, c_int, *mut c_void, socklen_t];
+                SYS_getsockopt = options::getsockopt::<$library> [c_int, c_int, c_int, *mut c_void,
                     *mut socklen_t];
                 SYS_ppoll = readiness::ppoll::<$library> [*mut pollfd, nfds_t, *const timespec,
                     *const sigset_t];

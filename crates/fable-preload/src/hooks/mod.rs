@@ -21,6 +21,7 @@ use crate::table;
 pub(crate) struct Library;
 
 preload::messages!(Library);
+preload::options!(Library);
 preload::readiness!(Library);
 preload::transfers!(Library);
 

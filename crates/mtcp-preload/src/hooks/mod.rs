@@ -22,6 +22,7 @@ use core::ffi::c_int;
 pub(crate) struct Library;
 
 preload::messages!(Library);
+preload::options!(Library);
 preload::readiness!(Library);
 preload::transfers!(Library);
 

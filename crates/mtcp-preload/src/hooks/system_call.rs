@@ -1,6 +1,6 @@
 //! syscall(2), and the ways into io_uring.
 
-use super::{Library, descriptors as fd, numbers, options, sockets};
+use super::{Library, descriptors as fd, numbers, sockets};
 use crate::outcome::{failure, long};
 use crate::{report, settings};
 use core::ffi::{c_char, c_int, c_long, c_uint};

@@ -49,6 +49,7 @@ macro_rules! family {
 }
 
 pub mod messages;
+pub mod options;
 pub mod readiness;
 mod select;
 pub mod transfers;
