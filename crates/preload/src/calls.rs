@@ -20,11 +20,11 @@ macro_rules! calls {
 }
 
 /// What the function of the C library gives that stands for a system call on descriptors; `None`
-/// if the number is none of these. Modules `fd` and `sockets` with the functions must be in scope.
+/// if the number is none of these. A module `fd` with the functions must be in scope.
 #[macro_export]
 macro_rules! calls_on_descriptors {
     ($library:ty, $number:ident, $arguments:ident) => {{
-        use $crate::hooks::{messages, options, readiness, transfers};
+        use $crate::hooks::{messages, options, readiness, sockets, transfers};
         use ::core::ffi::{c_int, c_uint, c_void};
         use ::libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd};
         use ::libc::{sigset_t, sockaddr, socklen_t, timespec, timeval};
@@ -46,12 +46,12 @@ macro_rules! calls_on_descriptors {
                 SYS_dup = fd::dup [c_int];
                 SYS_dup3 = fd::dup3 [c_int, c_int, c_int];
                 SYS_fcntl = fd::fcntl [c_int, c_int, usize];
-                SYS_socket = sockets::socket [c_int, c_int, c_int];
-                SYS_listen = sockets::listen [c_int, c_int];
-                SYS_connect = sockets::connect [c_int, *mut sockaddr, socklen_t];
-                SYS_accept = sockets::accept [c_int, *mut sockaddr, *mut socklen_t];
-                SYS_accept4 = sockets::accept4 [c_int, *mut sockaddr, *mut socklen_t, c_int];
-                SYS_shutdown = sockets::shutdown [c_int, c_int];
+                SYS_socket = sockets::socket::<$library> [c_int, c_int, c_int];
+                SYS_listen = sockets::listen::<$library> [c_int, c_int];
+                SYS_connect = sockets::connect::<$library> [c_int, *mut sockaddr, socklen_t];
+                SYS_accept = sockets::accept::<$library> [c_int, *mut sockaddr, *mut socklen_t];
+                SYS_accept4 = sockets::accept4::<$library> [c_int, *mut sockaddr, *mut socklen_t, c_int];
+                SYS_shutdown = sockets::shutdown::<$library> [c_int, c_int];
                 SYS_read = transfers::read::<$library> [c_int, *mut c_void, usize];
                 SYS_write = transfers::write::<$library> [c_int, *mut c_void, usize];
                 SYS_readv = transfers::readv::<$library> [c_int, *const iovec, c_int];

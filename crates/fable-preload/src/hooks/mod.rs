@@ -23,6 +23,7 @@ pub(crate) struct Library;
 preload::messages!(Library);
 preload::options!(Library);
 preload::readiness!(Library);
+preload::sockets!(Library);
 preload::transfers!(Library);
 
 /// Turns a result into what a C function gives; `None` asks for the next definition.

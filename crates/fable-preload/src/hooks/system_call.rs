@@ -20,7 +20,7 @@ fn using_io_uring() {
 /// What the function of the C library gives that stands for a system call; `None` if that is none
 /// of ours.
 fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
-    use super::{Library, descriptors as fd, sockets};
+    use super::{Library, descriptors as fd};
     preload::calls_on_descriptors!(Library, number, arguments)
 }
 

@@ -24,6 +24,7 @@ pub(crate) struct Library;
 preload::messages!(Library);
 preload::options!(Library);
 preload::readiness!(Library);
+preload::sockets!(Library);
 preload::transfers!(Library);
 
 /// The stack's socket of a number, if it is one.

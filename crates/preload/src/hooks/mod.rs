@@ -52,6 +52,7 @@ pub mod messages;
 pub mod options;
 pub mod readiness;
 mod select;
+pub mod sockets;
 pub mod transfers;
 
 /// What the signatures of hooks are made of.
