@@ -20,17 +20,17 @@ macro_rules! calls {
 }
 
 /// What the function of the C library gives that stands for a system call on descriptors; `None`
-/// if the number is none of these. A module `fd` with the functions must be in scope.
+/// if the number is none of these.
 #[macro_export]
 macro_rules! calls_on_descriptors {
     ($library:ty, $number:ident, $arguments:ident) => {{
-        use $crate::hooks::{messages, options, readiness, sockets, transfers};
+        use $crate::hooks::{descriptors, messages, options, readiness, sockets, transfers};
         use ::core::ffi::{c_int, c_uint, c_void};
         use ::libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd};
         use ::libc::{sigset_t, sockaddr, socklen_t, timespec, timeval};
         #[cfg(target_arch = "x86_64")]
         let old = $crate::calls! { $number, $arguments:
-            SYS_dup2 = fd::dup2 [c_int, c_int];
+            SYS_dup2 = descriptors::dup2::<$library> [c_int, c_int];
             SYS_poll = readiness::poll::<$library> [*mut pollfd, nfds_t, c_int];
             SYS_select = readiness::select::<$library> [c_int, *mut fd_set, *mut fd_set, *mut fd_set,
                 *mut timeval];
@@ -41,11 +41,11 @@ macro_rules! calls_on_descriptors {
         let old = None;
         old.or_else(|| {
             $crate::calls! { $number, $arguments:
-                SYS_close = fd::close [c_int];
-                SYS_close_range = fd::close_range [c_uint, c_uint, c_int];
-                SYS_dup = fd::dup [c_int];
-                SYS_dup3 = fd::dup3 [c_int, c_int, c_int];
-                SYS_fcntl = fd::fcntl [c_int, c_int, usize];
+                SYS_close = descriptors::close::<$library> [c_int];
+                SYS_close_range = descriptors::close_range::<$library> [c_uint, c_uint, c_int];
+                SYS_dup = descriptors::dup::<$library> [c_int];
+                SYS_dup3 = descriptors::dup3::<$library> [c_int, c_int, c_int];
+                SYS_fcntl = descriptors::fcntl::<$library> [c_int, c_int, usize];
                 SYS_socket = sockets::socket::<$library> [c_int, c_int, c_int];
                 SYS_listen = sockets::listen::<$library> [c_int, c_int];
                 SYS_connect = sockets::connect::<$library> [c_int, *mut sockaddr, socklen_t];

@@ -20,6 +20,7 @@ use crate::table;
 /// What this library does in the hooks that the preload libraries share.
 pub(crate) struct Library;
 
+preload::descriptors!(Library);
 preload::messages!(Library);
 preload::options!(Library);
 preload::readiness!(Library);

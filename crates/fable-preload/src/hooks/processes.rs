@@ -245,19 +245,3 @@ pub(super) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     // SAFETY: as above.
     unsafe { real::unshare(flags) }
 }
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn _exit(status: c_int) -> ! {
-    crate::finish();
-    // SAFETY: as above; it does not return.
-    unsafe {
-        real::exit_now(status);
-        libc::abort()
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: as above.
-    unsafe { _exit(status) }
-}

@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_long};
 use preload::real;
 
+use super::Library;
 use crate::statistics::Why;
 use crate::{settings, table};
 
@@ -20,7 +21,6 @@ fn using_io_uring() {
 /// What the function of the C library gives that stands for a system call; `None` if that is none
 /// of ours.
 fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
-    use super::{Library, descriptors as fd};
     preload::calls_on_descriptors!(Library, number, arguments)
 }
 

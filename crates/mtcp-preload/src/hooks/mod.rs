@@ -21,6 +21,7 @@ use core::ffi::c_int;
 /// What this library does in the hooks that the preload libraries share.
 pub(crate) struct Library;
 
+preload::descriptors!(Library);
 preload::messages!(Library);
 preload::options!(Library);
 preload::readiness!(Library);

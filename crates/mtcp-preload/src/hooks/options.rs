@@ -5,7 +5,7 @@ use crate::listener;
 use crate::outcome::{Outcome, failure, number};
 use crate::report;
 use crate::state;
-use crate::table::{self, Handle, Kind};
+use crate::table::{self, Handle};
 use core::ffi::{c_int, c_void};
 use libc::socklen_t;
 use preload::hooks::options::{self, Options};
@@ -146,7 +146,8 @@ impl Options for Library {
     }
 }
 
-fn set_nonblocking(socket: Handle, on: bool) -> Outcome<c_int> {
+/// Makes calls on a socket wait or not.
+pub(super) fn set_nonblocking(socket: Handle, on: bool) -> Outcome<c_int> {
     let mut guard = state::lock_quietly()?;
     let socket = guard.world()?.socket(socket)?;
     socket.nonblocking = on;
@@ -156,44 +157,10 @@ fn set_nonblocking(socket: Handle, on: bool) -> Outcome<c_int> {
     Ok(0)
 }
 
-fn status(socket: Handle) -> Outcome<c_int> {
+/// The status flags of a socket (F_GETFL).
+pub(super) fn status(socket: Handle) -> Outcome<c_int> {
     let nonblocking = state::lock_quietly()?.world()?.socket(socket)?.nonblocking;
     Ok(libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 })
-}
-
-/// fcntl(2) has any number of arguments; one, as large as a register, holds all that there are.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    let duplicates = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
-    match table::kind(fd) {
-        Kind::Plain => {}
-        _ if duplicates => {
-            // SAFETY: as above.
-            let new = unsafe { real::fcntl(fd, command, argument) };
-            return super::descriptors::duplicated(fd, new);
-        }
-        Kind::Socket(socket) => match command {
-            libc::F_GETFL => return number(status(socket)),
-            libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => {
-                report::note(format_args!("O_ASYNC on a socket of the stack: EINVAL"));
-                return number(failure(libc::EINVAL));
-            }
-            libc::F_SETFL => {
-                let on = argument as c_int & libc::O_NONBLOCK != 0;
-                return number(set_nonblocking(socket, on));
-            }
-            _ => {}
-        },
-        _ => {}
-    }
-    // SAFETY: as above.
-    unsafe { real::fcntl(fd, command, argument) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: as above.
-    unsafe { fcntl64(fd, command, argument) }
 }
 
 /// The C library's own asks the kernel by a call that cannot be seen.

@@ -2,14 +2,13 @@
 //! our knowledge; so a stream of a socket gets functions of its own (fopencookie(3)), and formatted
 //! output to a number is formatted first.
 
-use super::{Library, descriptors};
+use super::Library;
 use crate::report;
 use crate::table::{self, Kind};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{size_t, ssize_t};
 use preload::errno::set_errno;
-use preload::hooks::transfers;
-use preload::real;
+use preload::hooks::{descriptors, transfers};
 use preload::real::Symbol;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,16 +63,19 @@ unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     streams(|all| all.retain(|(_, other)| *other != fd));
     // SAFETY: a plain number.
-    unsafe { descriptors::close(fd) }
+    unsafe { descriptors::close::<Library>(fd) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+/// Does what fdopen(3) does for a socket; `None`: it is none.
+///
+/// # Safety
+/// As fdopen(3).
+pub(super) unsafe fn open(fd: c_int, mode: *const c_char) -> Option<*mut c_void> {
     match table::kind(fd) {
         Kind::Inherited => {
             report::note(format_args!("fdopen(3) of a connection of the parent's: EOPNOTSUPP"));
             set_errno(libc::EOPNOTSUPP);
-            ptr::null_mut()
+            Some(ptr::null_mut())
         }
         // Whose the second one will be, is not known yet; the functions ask each time.
         Kind::Socket(_) | Kind::Fresh => {
@@ -88,10 +90,9 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
             if !stream.is_null() {
                 streams(|all| all.push((stream as usize, fd)));
             }
-            stream
+            Some(stream)
         }
-        // SAFETY: the application's string.
-        _ => unsafe { real::fdopen(fd, mode) },
+        _ => None,
     }
 }
 

@@ -1,11 +1,11 @@
 //! syscall(2), and the ways into io_uring.
 
-use super::{Library, descriptors as fd, numbers, sockets};
+use super::{Library, numbers, sockets};
 use crate::outcome::{failure, long};
 use crate::{report, settings};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{fd_set, iovec, off_t, sigset_t, size_t, sockaddr, socklen_t, timespec};
-use preload::hooks::{readiness, transfers};
+use preload::hooks::{descriptors, readiness, transfers};
 use preload::real;
 
 /// What the function of the C library gives that stands for a system call; `None` if that is none
@@ -113,7 +113,7 @@ unsafe extern "C" fn syscall(
             return refuse_io_uring() as c_long;
         }
         // SAFETY: as above; it does not return.
-        libc::SYS_exit_group => unsafe { fd::_exit(first as c_int) },
+        libc::SYS_exit_group => unsafe { descriptors::_exit::<Library>(first as c_int) },
         _ => {}
     }
     // SAFETY: as above.

@@ -19,6 +19,7 @@ macro_rules! family {
             ///
             /// # Safety
             /// As for the function of the C library.
+            #[allow(non_snake_case)]
             #[inline]
             pub unsafe fn $name<$library: $trait>($($argument: $kind),*) -> $result {
                 // SAFETY: promised by the caller.
@@ -48,6 +49,7 @@ macro_rules! family {
     };
 }
 
+pub mod descriptors;
 pub mod messages;
 pub mod options;
 pub mod readiness;
