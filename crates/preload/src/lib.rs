@@ -1,14 +1,11 @@
 //! What the libraries under unmodified programs (LD_PRELOAD, ld.so(8)) share.
 //!
 //! - [`real`]: the functions of the C library that a library stands in front of.
-//! - [`calls!`], [`calls_on_descriptors!`] and [`liburing_functions!`]: system calls by number, and
-//!   the ways into io_uring.
 //! - [`hooks`]: the functions that a library defines under the C library's names.
 //! - [`deadline`], [`errno`], [`fortify`]: what these hooks need: until when a call waits, how it fails,
 //!   and what the checked variants of functions do.
 //! - [`launch`]: how a program is started with a library under it.
 
-mod calls;
 pub mod deadline;
 pub mod errno;
 pub mod fortify;

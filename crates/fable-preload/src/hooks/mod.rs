@@ -25,6 +25,7 @@ preload::messages!(Library);
 preload::options!(Library);
 preload::readiness!(Library);
 preload::sockets!(Library);
+preload::system_calls!(Library);
 preload::transfers!(Library);
 
 /// Turns a result into what a C function gives; `None` asks for the next definition.

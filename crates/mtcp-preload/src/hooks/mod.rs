@@ -26,6 +26,7 @@ preload::messages!(Library);
 preload::options!(Library);
 preload::readiness!(Library);
 preload::sockets!(Library);
+preload::system_calls!(Library);
 preload::transfers!(Library);
 
 /// The stack's socket of a number, if it is one.

@@ -55,6 +55,7 @@ pub mod options;
 pub mod readiness;
 mod select;
 pub mod sockets;
+pub mod system_calls;
 pub mod transfers;
 
 /// What the signatures of hooks are made of.
