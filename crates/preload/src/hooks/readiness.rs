@@ -121,13 +121,13 @@ family! { $ readiness L: Readiness;
         timeout: *mut timeval,
     ) -> c_int {
         let selection = Selection::new(count, [readable, writable, exceptional]);
-        if !selection.concerns::<L>() {
+        if !L::concerns(selection.list()) {
             return real::select(count, readable, writable, exceptional, timeout);
         }
         let Some(deadline) = Deadline::after_timeval(timeout) else {
             return failed(libc::EINVAL);
         };
-        let result = selection.select::<L>(deadline, ptr::null());
+        let result = selection.select(|list| L::poll(list, deadline, ptr::null()));
         // As in Linux, the time that is left.
         if let (Some(timeout), Some(left)) = (timeout.as_mut(), deadline.left_timespec()) {
             *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1_000 };
@@ -144,11 +144,11 @@ family! { $ readiness L: Readiness;
         mask: *const sigset_t,
     ) -> c_int {
         let selection = Selection::new(count, [readable, writable, exceptional]);
-        if !selection.concerns::<L>() {
+        if !L::concerns(selection.list()) {
             return real::pselect(count, readable, writable, exceptional, timeout, mask);
         }
         match Deadline::after_timespec(timeout) {
-            Some(deadline) => selection.select::<L>(deadline, mask),
+            Some(deadline) => selection.select(|list| L::poll(list, deadline, mask)),
             None => failed(libc::EINVAL),
         }
     }

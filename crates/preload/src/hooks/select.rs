@@ -1,10 +1,8 @@
 //! select(2) by way of poll(2).
 
-use super::readiness::Readiness;
-use crate::deadline::Deadline;
 use crate::errno::failed;
 use core::ffi::{c_int, c_short};
-use libc::{fd_set, pollfd, sigset_t};
+use libc::{fd_set, pollfd};
 
 const WORD_BITS: usize = usize::BITS as usize;
 const READABLE: c_short = libc::POLLIN | libc::POLLRDNORM;
@@ -37,22 +35,17 @@ impl Selection {
         Selection { sets, list }
     }
 
-    /// Whether it concerns the library.
-    pub(super) fn concerns<L: Readiness>(&self) -> bool {
-        L::concerns(&self.list)
+    /// What is to be polled.
+    pub(super) fn list(&self) -> &[pollfd] {
+        &self.list
     }
 
-    /// Does what pselect(2) does.
+    /// Does what pselect(2) does, by what ppoll(2) does with the list.
     ///
     /// # Safety
-    /// As for [`Selection::new`]; `mask` is null or a set of signals.
-    pub(super) unsafe fn select<L: Readiness>(
-        mut self,
-        deadline: Deadline,
-        mask: *const sigset_t,
-    ) -> c_int {
-        // SAFETY: promised by the caller.
-        let result = unsafe { L::poll(&mut self.list, deadline, mask) };
+    /// As for [`Selection::new`].
+    pub(super) unsafe fn select(mut self, poll: impl FnOnce(&mut [pollfd]) -> c_int) -> c_int {
+        let result = poll(&mut self.list);
         if result < 0 {
             return result;
         }
