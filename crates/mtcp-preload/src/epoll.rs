@@ -7,7 +7,7 @@ use crate::signals::BlockedSignals;
 use crate::state::{self, EarlyWatch, Guard, World};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Interrupted};
-use crate::{adopt, report};
+use crate::{report, shutdowns};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t};
 use mtcp::{EpollControl, EpollEvent, Events};
@@ -156,7 +156,7 @@ pub(crate) fn forget_early(fd: c_int) {
     let mut twins = take_twins(&mut guard, fd);
     twins.retain(|twin| *twin != fd);
     if twins.is_empty() {
-        adopt::take_shutdowns(&mut guard, fd);
+        shutdowns::take(&mut guard, fd);
     }
     let state = guard.state();
     if let (Kind::Fresh, Some(&twin)) = (table::kind(fd), twins.first()) {

@@ -179,6 +179,13 @@ pub(crate) fn hide(fd: c_int) -> c_int {
     fd
 }
 
+/// Closes a descriptor of this library's own.
+pub(crate) fn close_hidden(fd: c_int) {
+    set(fd, Kind::Plain);
+    // SAFETY: the descriptor is this library's own.
+    unsafe { real::close(fd) };
+}
+
 /// The highest descriptor that ever was more than plain.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 

@@ -4,7 +4,7 @@ use super::{Library, options, socket, streams};
 use crate::outcome::{failure, number};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Interrupted};
-use crate::{epoll, fork, report, state};
+use crate::{epoll, report, state};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use mtcp::Linger;
 use preload::deadline::Deadline;
@@ -17,7 +17,7 @@ fn leaves(fd: c_int) -> bool {
     match table::kind(fd) {
         Kind::Plain => return true,
         Kind::Internal => return false,
-        kind if !fork::is_own_process() => {
+        kind if !state::is_own_process() => {
             report::note(format_args!("{kind:?} {fd} stays with the parent of a vfork(2)"));
         }
         Kind::Fresh | Kind::Epoll => {
@@ -78,7 +78,7 @@ fn linger(socket: Handle, time: Duration) {
 /// knowledge, and ends now. A number less than 0 is none.
 pub(super) fn arrived(fd: c_int) {
     let kind = table::kind(fd);
-    if kind == Kind::Plain || !fork::is_own_process() {
+    if kind == Kind::Plain || !state::is_own_process() {
         return;
     }
     report::note(format_args!("descriptor {fd}, {kind:?}, was closed unseen, and is another now"));
@@ -143,7 +143,7 @@ impl Descriptors for Library {
     }
 
     fn duplicated(fd: c_int, new: c_int) -> c_int {
-        if new < 0 || !fork::is_own_process() {
+        if new < 0 || !state::is_own_process() {
             return new;
         }
         arrived(new);
@@ -189,7 +189,7 @@ impl Descriptors for Library {
     }
 
     fn exiting() {
-        if fork::is_own_process() {
+        if state::is_own_process() {
             state::finish();
         }
     }

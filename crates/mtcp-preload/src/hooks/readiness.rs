@@ -3,7 +3,7 @@
 use super::{Library, descriptors};
 use crate::outcome::{failure, long, number};
 use crate::table::{self, Kind};
-use crate::{epoll, fork, poll, settings};
+use crate::{epoll, poll, settings, state};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t};
 use preload::deadline::Deadline;
@@ -22,7 +22,7 @@ impl Readiness for Library {
 
     fn epoll_created(set: c_int) {
         descriptors::arrived(set);
-        if set >= 0 && settings::config().is_some() && fork::is_own_process() {
+        if set >= 0 && settings::config().is_some() && state::is_own_process() {
             table::set(set, Kind::Epoll);
         }
     }

@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, check, failure, number};
 use crate::state::{self, Guard};
 use crate::table::{self, Handle, Kind};
 use crate::wait::{self, Interrupted};
-use crate::{address, adopt, epoll, fork, settings};
+use crate::{address, adopt, epoll, options, settings, shutdowns};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
 use mtcp::{Family, OptionName, SocketOption};
@@ -32,7 +32,7 @@ fn is_of_stack(address: IpAddr) -> bool {
 /// Whether a socket of IPv6, which is not the stack's yet, listens to an IPv4 address of the stack
 /// as well.
 fn takes_both(fd: c_int) -> bool {
-    !adopt::is_ipv6_only(fd) && is_of_stack(Ipv4Addr::UNSPECIFIED.into())
+    !options::is_ipv6_only(fd) && is_of_stack(Ipv4Addr::UNSPECIFIED.into())
 }
 
 fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
@@ -251,7 +251,7 @@ fn shut_early(fd: c_int, how: c_int, way: Shutdown) -> Outcome<c_int> {
     if let Err(error) = &done
         && error.raw_os_error() == Some(libc::ENOTCONN)
     {
-        adopt::note_shutdown(fd, way)?;
+        shutdowns::note(fd, way)?;
     }
     done
 }
@@ -313,7 +313,7 @@ impl Sockets for Library {
         let internet = matches!(family, libc::AF_INET | libc::AF_INET6);
         let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP);
         let concerns = stream && internet && tcp && settings::config().is_some();
-        if fd >= 0 && concerns && fork::is_own_process() {
+        if fd >= 0 && concerns && state::is_own_process() {
             table::set(fd, Kind::Fresh);
         }
     }
@@ -333,7 +333,7 @@ impl Sockets for Library {
                 world.check(socket)?;
                 if let Some(kernel) = world.socket(socket)?.kernel.take() {
                     listener::stop(kernel);
-                    listener::close(kernel);
+                    table::close_hidden(kernel);
                 }
                 world.context.disconnect(socket.descriptor).map(|()| 0)
             };
@@ -350,7 +350,7 @@ impl Sockets for Library {
             && let Ok(mut guard) = state::lock_quietly()
         {
             // An attempt of the kernel's that fails, and AF_UNSPEC, end that.
-            adopt::take_shutdowns(&mut guard, fd);
+            shutdowns::take(&mut guard, fd);
         }
         None
     }
