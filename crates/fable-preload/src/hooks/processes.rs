@@ -72,7 +72,15 @@ unsafe extern "C" fn vfork() -> pid_t {
 
 #[cfg(target_arch = "x86_64")]
 extern "C" fn take_back(result: c_int) -> c_int {
-    borrowed::take_back();
+    if borrowed::take_back() {
+        for fd in table::connections(0, c_int::MAX) {
+            if let Some(connection) = table::connection(fd)
+                && connection.own().has_left()
+            {
+                connection.become_plain(fd);
+            }
+        }
+    }
     if result < 0 {
         sys::set_errno(-result);
         return -1;
