@@ -1,17 +1,15 @@
 //! select(2) by way of poll(2).
 
-use crate::outcome::{Outcome, failure};
-use crate::poll;
-use crate::wait::Deadline;
+use crate::errno::failed;
 use core::ffi::{c_int, c_short};
-use libc::{fd_set, pollfd, sigset_t};
+use libc::{fd_set, pollfd};
 
 const WORD_BITS: usize = usize::BITS as usize;
 const READABLE: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITABLE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
 /// The three sets of select(2); they may be longer than `fd_set` says.
-pub(crate) struct Selection {
+pub(super) struct Selection {
     sets: [*mut usize; 3],
     list: Vec<pollfd>,
 }
@@ -19,7 +17,7 @@ pub(crate) struct Selection {
 impl Selection {
     /// # Safety
     /// Each set is null or has `count` bits, until the selection is done.
-    pub(crate) unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Selection {
+    pub(super) unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Selection {
         let sets = sets.map(|set| set.cast::<usize>());
         let mut list = Vec::new();
         for fd in 0..count.max(0) {
@@ -37,26 +35,22 @@ impl Selection {
         Selection { sets, list }
     }
 
-    /// Whether the stack has a part in it.
-    pub(crate) fn concerns(&self) -> bool {
-        poll::concerns(&self.list)
+    /// What is to be polled.
+    pub(super) fn list(&self) -> &[pollfd] {
+        &self.list
     }
 
-    /// Does what pselect(2) does; the number of bits that are set.
-    ///
-    /// # Errors
-    /// `EBADF`, `EINTR`.
+    /// Does what pselect(2) does, by what ppoll(2) does with the list.
     ///
     /// # Safety
     /// As for [`Selection::new`].
-    pub(crate) unsafe fn select(
-        mut self,
-        deadline: Deadline,
-        mask: *const sigset_t,
-    ) -> Outcome<usize> {
-        poll::poll(&mut self.list, deadline, mask)?;
+    pub(super) unsafe fn select(mut self, poll: impl FnOnce(&mut [pollfd]) -> c_int) -> c_int {
+        let result = poll(&mut self.list);
+        if result < 0 {
+            return result;
+        }
         if self.list.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
-            return failure(libc::EBADF);
+            return failed(libc::EBADF);
         }
         let told =
             [READABLE | libc::POLLHUP | libc::POLLERR, WRITABLE | libc::POLLERR, libc::POLLPRI];
@@ -75,7 +69,7 @@ impl Selection {
                 }
             }
         }
-        Ok(bits)
+        bits
     }
 }
 

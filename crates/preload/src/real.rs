@@ -4,10 +4,8 @@
 //! A library that defines such a name itself must not reach the function through the `libc` crate,
 //! because there the name leads back to the library.
 //!
-//! Each function has the contract of its page in the manual. One that this C library lacks fails
-//! with `ENOSYS`.
-
-mod calls;
+//! Each function has the contract of its page in the manual. One that this process lacks fails with
+//! `ENOSYS`.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +22,7 @@ pub struct Symbol {
     address: AtomicUsize,
 }
 
-/// Stands for a function that this C library lacks.
+/// Stands for a function that this process lacks.
 extern "C" fn missing() -> c_long {
     // SAFETY: the C library gives a valid pointer for every thread.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
@@ -159,5 +157,13 @@ next! {
     unshare = c"unshare" (flags: c_int) -> c_int;
     syscall = c"syscall" (number: c_long, first: usize, second: usize, third: usize,
         fourth: usize, fifth: usize, sixth: usize) -> c_long;
+    io_uring_queue_init = c"io_uring_queue_init"
+        (entries: c_uint, ring: Pointer, flags: c_uint) -> c_int;
+    io_uring_queue_init_params = c"io_uring_queue_init_params"
+        (entries: c_uint, ring: Pointer, parameters: Pointer) -> c_int;
+    io_uring_queue_init_mem = c"io_uring_queue_init_mem" (entries: c_uint, ring: Pointer,
+        parameters: Pointer, memory: Pointer, size: size_t) -> c_int;
+    io_uring_setup = c"io_uring_setup" (entries: c_uint, parameters: Pointer) -> c_int;
     exit_now = c"_exit" (status: c_int) -> ();
+    chk_fail = c"__chk_fail" () -> ();
 }
