@@ -255,7 +255,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) baseline: Vec<String>,
 
-    /// Seed of the bootstrap [default: from the clock, printed]
+    /// Seed of all that is random in the run [default: from the clock, printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 

@@ -1,7 +1,6 @@
 //! One measurement: a fresh server, the load of one point, and what came of it.
 
 use crate::client::ClientKind;
-use crate::compare::path::Path;
 use crate::error::{Error, Result};
 use crate::exchange::Service;
 use crate::experiment::file::{Experiment, Way};
@@ -14,6 +13,7 @@ use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::terminal::Terminal;
 use crate::open::{LEAD_NS, OpenPlan, Prepared, place};
+use crate::path::Path;
 use crate::results::Kind;
 use crate::server::find;
 use crate::server::process::Launch;

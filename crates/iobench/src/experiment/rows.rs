@@ -1,6 +1,6 @@
 //! From the rounds of one server at one point to its row.
 
-use crate::compare::stats::{Interval, median, ratio_interval};
+use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
 use crate::experiment::points::Point;
 use crate::figures::{Percentiles, Times, encode, new_times};
@@ -20,7 +20,6 @@ pub(crate) struct Evidence<'a> {
     pub(crate) rounds: &'a [&'a OpenOutcome],
     /// The baseline's rounds; nothing for the baseline itself.
     pub(crate) baseline: Option<&'a [&'a OpenOutcome]>,
-    pub(crate) seed: u64,
 }
 
 type Figure = fn(&OpenOutcome) -> Option<f64>;
@@ -56,11 +55,11 @@ impl Evidence<'_> {
             client_cpus: point.placement.client_cpus.clone(),
             work: point.work.to_string(),
             network: self.way.map(str::to_owned),
-            service_us: Percentiles::of(&service),
+            latency_us: Percentiles::of(&service),
             send_lag_us: Percentiles::of(&send_lag),
             transmit_us: Percentiles::of(&transmit),
             accept_us: Percentiles::of(&accept),
-            achieved_rate: middle(achieved),
+            throughput: middle(achieved),
             server_cpu_us: middle(cpu),
             cpu_both_us: None,
             system_calls: middle(|round| round.server.system_calls),
@@ -70,10 +69,13 @@ impl Evidence<'_> {
             throughput_ratio: self.ratio(achieved),
             cpu_ratio: self.ratio(cpu),
             cpu_both_ratio: None,
-            p50_ratio: self.ratio(|round| round.service_us().map(|service| service.p50)),
-            p99_ratio: self.ratio(|round| round.service_us().map(|service| service.p99)),
+            p50_ratio: self.ratio(|round| round.latency_us().map(|service| service.p50)),
+            p99_ratio: self.ratio(|round| round.latency_us().map(|service| service.p99)),
             valid,
             notes: self.notes(valid_rounds),
+            slices: None,
+            pairs: None,
+            totals: None,
             accounts: Some(accounts),
             rounds: self.rounds.iter().map(|round| figures(round)).collect(),
             timeline: self.rounds.first().map(|round| round.timeline.clone()).unwrap_or_default(),
@@ -98,7 +100,7 @@ impl Evidence<'_> {
             .filter(|&(ours, theirs)| ours > 0.0 && theirs > 0.0)
             .map(|(ours, theirs)| vec![ours / theirs])
             .collect();
-        ratio_interval(&pairs, self.seed)
+        ratio_interval(&pairs)
     }
 
     fn notes(&self, valid_rounds: usize) -> Vec<String> {
@@ -118,7 +120,7 @@ impl Evidence<'_> {
 }
 
 fn achieved(round: &OpenOutcome) -> Option<f64> {
-    Some(round.achieved_rate)
+    Some(round.throughput)
 }
 
 fn cpu(round: &OpenOutcome) -> Option<f64> {
@@ -127,8 +129,8 @@ fn cpu(round: &OpenOutcome) -> Option<f64> {
 
 fn figures(round: &OpenOutcome) -> RoundFigures {
     RoundFigures {
-        service_us: round.service_us(),
-        achieved_rate: Some(round.achieved_rate),
+        latency_us: round.latency_us(),
+        throughput: Some(round.throughput),
         server_cpu_us: round.server.cpu_us,
         valid: round.is_valid(),
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::environment::Environment;
+use crate::engine::environment::Environment;
 use crate::ipc::plan::Plan;
 use crate::ipc::row::{FIELDS, Row};
 

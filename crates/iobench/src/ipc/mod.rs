@@ -16,10 +16,10 @@ mod subject;
 mod table;
 
 use crate::cli::ipc::IpcArgs;
-use crate::compare::environment::Environment;
-use crate::compare::progress::Progress;
-use crate::compare::report::JsonFile;
-use crate::compare::table::stdout_width;
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
+use crate::engine::progress::Progress;
+use crate::engine::table::stdout_width;
 use crate::error::{Error, Result};
 use crate::ipc::file::{Clock, Document};
 use crate::ipc::plan::{Plan, Request, Slot};
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
         begun_ns,
     };
     let outcomes = run.measure()?;
-    let rows = row::rows(&plan, &subjects, &outcomes, seed)?;
+    let rows = row::rows(&plan, &subjects, &outcomes)?;
     let document =
         Document::new(environment, clock, &plan, arguments.ring_bytes, now_ns() - begun_ns, rows);
     output::print(&format!("{}\n", document.environment.describe()));

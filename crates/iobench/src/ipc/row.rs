@@ -4,9 +4,9 @@ use fable::Form;
 use ipcload::Pattern;
 use serde::{Deserialize, Serialize};
 
-use crate::compare::outcome::SliceCounts;
 use crate::compare::report::SliceSummary;
-use crate::compare::stats::{Interval, median, ratio_interval};
+use crate::engine::outcome::SliceCounts;
+use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
 use crate::figures::{self, Times, new_times};
 use crate::ipc::placement::Relation;
@@ -137,15 +137,10 @@ pub(crate) struct RoundFigures {
 pub(crate) type Outcomes = Vec<Vec<Option<SlotOutcome>>>;
 
 /// The rows, in the order of the plan.
-pub(crate) fn rows(
-    plan: &Plan,
-    subjects: &[Subject],
-    outcomes: &Outcomes,
-    seed: u64,
-) -> Result<Vec<Row>> {
+pub(crate) fn rows(plan: &Plan, subjects: &[Subject], outcomes: &Outcomes) -> Result<Vec<Row>> {
     let table = Table::new(plan, subjects, outcomes)?;
     let one_way = plan.slots.iter().filter(|slot| slot.pattern == Pattern::OneWay);
-    let mut rows: Vec<Row> = one_way.map(|slot| table.row(slot, seed)).collect();
+    let mut rows: Vec<Row> = one_way.map(|slot| table.row(slot)).collect();
     for index in 0..rows.len() {
         let floor = rows.iter().find(|row| {
             row.transport == fable::Kind::Cacheline.base_name() && row.cpus == rows[index].cpus
@@ -259,7 +254,7 @@ impl<'a> Table<'a> {
         self.digests.iter().find(|digest| digest.slot.key() == wanted)
     }
 
-    fn row(&self, slot: &Slot, seed: u64) -> Row {
+    fn row(&self, slot: &Slot) -> Row {
         let subject = &self.subjects[slot.subject];
         let ping = self.find(slot, slot.subject, Pattern::PingPong, 1);
         let way = self.find(slot, slot.subject, Pattern::OneWay, slot.batch);
@@ -275,7 +270,7 @@ impl<'a> Table<'a> {
         let middle = |figure: fn(&Figures) -> f64| way.and_then(|way| way.middle(figure));
         let rate = middle(|figures| figures.messages_s);
         let valid = reasons.is_empty();
-        let ratio = |pattern, name| valid.then(|| self.ratio(slot, pattern, name, seed)).flatten();
+        let ratio = |pattern, name| valid.then(|| self.ratio(slot, pattern, name)).flatten();
         Row {
             transport: subject.transport().into_owned(),
             form: subject.form().map(Form::name).map(str::to_owned),
@@ -285,12 +280,12 @@ impl<'a> Table<'a> {
             shares_core: slot.pair.shares_core,
             batch: slot.batch,
             latency_ns,
-            latency_p50_interval_ns: interval(&p50_ns, 1.0, seed),
+            latency_p50_interval_ns: interval(&p50_ns, 1.0),
             one_way_ns: latency_ns.map(|latency| latency.p50 / 2.0),
             p50_over_floor: None,
             cpu_us_per_round_trip: ping.and_then(|p| p.middle(|f| f.cpu_us.iter().sum())),
             throughput_mb_s: rate.map(|rate| rate * megabytes),
-            throughput_interval_mb_s: interval(&messages_s, megabytes, seed),
+            throughput_interval_mb_s: interval(&messages_s, megabytes),
             messages_s: rate,
             cpu_us_per_message: middle(|figures| figures.cpu_us.iter().sum()),
             cpu_reader_us_per_message: middle(|figures| figures.cpu_us[0]),
@@ -307,7 +302,7 @@ impl<'a> Table<'a> {
     }
 
     /// Against the other transport in the same rounds.
-    fn ratio(&self, slot: &Slot, pattern: Pattern, name: &str, seed: u64) -> Option<Interval> {
+    fn ratio(&self, slot: &Slot, pattern: Pattern, name: &str) -> Option<Interval> {
         let baseline = self.subjects.iter().position(|subject| subject.transport() == name)?;
         let batch = if pattern == Pattern::OneWay { slot.batch } else { 1 };
         let own = self.find(slot, slot.subject, pattern, batch)?;
@@ -326,14 +321,14 @@ impl<'a> Table<'a> {
         let ratios: Vec<Vec<f64>> = pairs
             .map(|(own, other)| own.zip(other).map(|(a, b)| a / b).into_iter().collect())
             .collect();
-        ratio_interval(&ratios, seed)
+        ratio_interval(&ratios)
     }
 }
 
 /// The interval of a positive figure's median over rounds, times `unit`.
-fn interval(values: &[Option<f64>], unit: f64, seed: u64) -> Option<Interval> {
+fn interval(values: &[Option<f64>], unit: f64) -> Option<Interval> {
     let rounds: Vec<Vec<f64>> = values.iter().flatten().map(|value| vec![value * unit]).collect();
-    ratio_interval(&rounds, seed)
+    ratio_interval(&rounds)
 }
 
 fn rounds(ping: Option<&Digest<'_>>, way: Option<&Digest<'_>>) -> Vec<RoundFigures> {

@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use ipcload::{Line, SliceReport};
 
 use crate::client::slices::Slicing;
-use crate::compare::outcome::SliceCounts;
 use crate::compare::slots::{DELAY_PART, LATE_NS, is_used_by_others, least_clean};
+use crate::engine::outcome::SliceCounts;
 use crate::error::{Context, Error, Result};
 use crate::figures::{self, Times, new_times};
 use crate::ipc::placement::Pair;

@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-use crate::compare::stats::Interval;
-use crate::compare::table::{figure, lay_out};
+use crate::engine::statistics::Interval;
+use crate::engine::table::{figure, lay_out};
 use crate::ipc::row::Row;
 
 /// Narrower terminals get the table without intervals.
@@ -138,15 +138,15 @@ fn short(ratio: Option<Interval>) -> String {
     match ratio {
         None => "-".to_owned(),
         Some(Interval::ONE) => "1".to_owned(),
-        Some(ratio) => digits(ratio.median),
+        Some(ratio) => digits(ratio.estimate),
     }
 }
 
 fn with_interval(ratio: Option<Interval>) -> String {
     match ratio {
         None | Some(Interval::ONE) => short(ratio),
-        Some(Interval { median, low, high }) => {
-            format!("{} [{}, {}]", digits(median), digits(low), digits(high))
+        Some(Interval { estimate, low, high }) => {
+            format!("{} [{}, {}]", digits(estimate), digits(low), digits(high))
         }
     }
 }

@@ -11,10 +11,10 @@ use crate::cli::LoadArgs;
 use crate::client::ClientGroup;
 use crate::client::connection::Workload;
 use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled};
-use crate::compare::environment::Environment;
-use crate::compare::plan::Placement;
-use crate::compare::report::JsonFile;
 use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
+use crate::engine::placement::Placement;
 use crate::error::Result;
 use crate::figures::{Percentiles, new_times};
 use crate::load::beside::Contest;
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
         let template = Template::new(command)?;
         let name = template.name().to_owned();
         let mut contest = contest(arguments, template, &signals)?;
-        let report = contest.run(arguments.rounds.unwrap_or(DEFAULT_ROUNDS), environment.seed)?;
+        let report = contest.run(arguments.rounds.unwrap_or(DEFAULT_ROUNDS))?;
         output::print(&beside::describe(&report, &name));
         if let Some(json) = json {
             json.write(&Document { environment: &environment, result: &report })?;

@@ -4,8 +4,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::cli::LoadArgs;
-use crate::compare::plan::{CpuChoice, Placement};
 use crate::compare::rounds::service_for;
+use crate::engine::placement::{CpuChoice, Placement};
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
 use crate::server::process::Launch;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::cli::LoadArgs;
-use crate::compare::environment::Environment;
-use crate::compare::report::JsonFile;
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
 use crate::error::{Error, Result};
 use crate::figures::{Percentiles, encode};
 use crate::load::target::{Target, exchange};
@@ -43,12 +43,12 @@ struct Report<'a> {
     request_bytes: usize,
     response_bytes: usize,
     duration_s: f64,
-    service_us: Option<Percentiles>,
+    latency_us: Option<Percentiles>,
     send_lag_us: Option<Percentiles>,
     transmit_us: Option<Percentiles>,
     accept_us: Option<Percentiles>,
     offered_rate: f64,
-    achieved_rate: f64,
+    throughput: f64,
     starved: f64,
     server: ServerUse,
     accounts: Accounts,
@@ -125,12 +125,12 @@ fn report<'a>(
         request_bytes: plan.exchange.request_bytes,
         response_bytes: plan.exchange.response_bytes,
         duration_s: plan.course.measure_ns as f64 / 1e9,
-        service_us: outcome.service_us(),
+        latency_us: outcome.latency_us(),
         send_lag_us: Percentiles::of(&outcome.send_lag),
         transmit_us: Percentiles::of(&outcome.transmit),
         accept_us: Percentiles::of(&outcome.accept),
         offered_rate: outcome.offered_rate,
-        achieved_rate: outcome.achieved_rate,
+        throughput: outcome.throughput,
         starved: outcome.starved,
         server: outcome.server,
         accounts: outcome.accounts,
@@ -152,7 +152,7 @@ pub(crate) fn describe(outcome: &OpenOutcome) -> String {
     let mut text = format!(
         "{:.0} requests/s due, {:.0}/s answered; of {scheduled}: {answered} answered, {late} late, \
          {lost} lost, {refused} refused, {reset} reset\n",
-        outcome.offered_rate, outcome.achieved_rate
+        outcome.offered_rate, outcome.throughput
     );
     for (name, times) in [
         ("first answer", &outcome.accept),

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::compare::stats::SplitMix64;
 use crate::open::arrivals::Schedule;
 use crate::open::inflight::{InFlight, Sent};
 use crate::open::live::Live;
 use crate::open::record::SendBook;
 use crate::open::transmit::{self, Sampler};
+use crate::random::SplitMix64;
 use crate::sys::socket;
 use crate::sys::tsc::Clock;
 

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-use crate::compare::stats::SplitMix64;
 use crate::error::{Context, Error, Result};
 use crate::figures::{Percentiles, Times, new_times};
 use crate::open::arrivals::Schedule;
@@ -22,6 +21,7 @@ use crate::open::sender::{SendThread, Shared};
 use crate::open::transmit::{self, Sampler};
 use crate::open::verdict::Evidence;
 use crate::open::{GeneratorCpus, Load, Prepared, View, Watcher};
+use crate::random::SplitMix64;
 use crate::results::{Accounts, Moment};
 use crate::sys::affinity::{self, thread_id};
 use crate::sys::clock::now_ns;
@@ -338,7 +338,7 @@ impl Views {
             phase: course.phase(at_ns.min(course.end_ns())),
             left_ns: course.end_ns().saturating_sub(at_ns),
             offered_rate: per_s(new_lag.total()),
-            achieved_rate: per_s(new_service.total()),
+            throughput: per_s(new_service.total()),
             service: &new_service,
             lag: &new_lag,
         });
@@ -411,7 +411,7 @@ impl Summary<'_> {
             send_lag,
             accounts,
             offered_rate: accounts.scheduled as f64 / measured_s,
-            achieved_rate: answers as f64 / measured_s,
+            throughput: answers as f64 / measured_s,
             starved,
             server: self.server_use(requests),
             connections,
@@ -466,7 +466,7 @@ impl Summary<'_> {
                 phase: plan.course.phase(from_ns.midpoint(to_ns)).name().to_owned(),
                 connections: plan.connections,
                 offered_rate: due_bin.count as f64 / seconds,
-                achieved_rate: came_bin.count as f64 / seconds,
+                throughput: came_bin.count as f64 / seconds,
                 send_lag_p50_us: quantile(due_bin, 0.5),
                 send_lag_p99_us: quantile(due_bin, 0.99),
                 service_p50_us: quantile(came_bin, 0.5),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::compare::table::{figure, lay_out, ratio};
+use crate::engine::table::{figure, lay_out, ratio};
 use crate::programs::row::Row;
 
 const HEAD: [&str; 13] = [

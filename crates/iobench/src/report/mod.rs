@@ -20,7 +20,7 @@ use minijinja::value::Serde;
 use serde::Serialize;
 
 use crate::cli::saved::ReportArgs;
-use crate::compare::environment::Environment;
+use crate::engine::environment::Environment;
 use crate::error::{Context, Error, Result};
 use crate::output;
 use crate::report::charts::Chart;

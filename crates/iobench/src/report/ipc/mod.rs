@@ -6,7 +6,7 @@ mod heat;
 
 use serde::Serialize;
 
-use crate::compare::stats::Interval;
+use crate::engine::statistics::Interval;
 use crate::ipc::file::Document;
 use crate::ipc::row::Row;
 use crate::report::input::SavedIpc;
@@ -98,7 +98,7 @@ impl Line {
     fn of(row: &Row) -> Line {
         let time = |us: Option<f64>| us.map_or(number::NOTHING.to_owned(), number::time);
         let plain = |value: Option<f64>| value.map_or(number::NOTHING.to_owned(), number::plain);
-        let ratio = |ratio: Option<Interval>| plain(ratio.map(|ratio| ratio.median));
+        let ratio = |ratio: Option<Interval>| plain(ratio.map(|ratio| ratio.estimate));
         let latency = row.latency_ns;
         Line {
             name: row.name(),
@@ -154,7 +154,7 @@ pub(crate) fn check(document: &Document) -> Result<(), String> {
         }
         let latency = row.latency_ns.map(|l| [l.p50, l.p90, l.p99, l.p999, l.max, l.mean]);
         let figures = [row.throughput_mb_s, row.messages_s, row.cpu_us_per_message];
-        let interval = row.throughput_interval_mb_s.map(|i| [i.low, i.median, i.high]);
+        let interval = row.throughput_interval_mb_s.map(|i| [i.low, i.estimate, i.high]);
         let all = latency.into_iter().flatten().chain(figures.into_iter().flatten());
         if all.chain(interval.into_iter().flatten()).any(|value| !(0.0..=MOST).contains(&value)) {
             return refuse("figure");

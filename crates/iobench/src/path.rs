@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use crate::client::ClientKind;
-use crate::compare::report::Row;
 use crate::error::{Error, Result};
 use crate::network::conditions::Conditions;
 use crate::network::veth::{Cable, End, Veth};
@@ -150,9 +149,4 @@ fn start_with_its_device(
 
 fn client_site(cable: &Cable) -> Site {
     Site { interface: cable.client_device(), address: cable.client_addresses[0].into() }
-}
-
-/// Writes the path into the rows that went over it.
-pub(crate) fn name_path(rows: &mut [Row], path: &Path) {
-    rows.iter_mut().for_each(|row| row.path = path.label());
 }
