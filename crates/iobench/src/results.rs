@@ -80,6 +80,10 @@ pub(crate) struct Row {
     pub(crate) send_lag_us: Option<Percentiles>,
     /// From the actual send time to the kernel's transmit timestamp, of a sample.
     pub(crate) transmit_us: Option<Percentiles>,
+    /// From the kernel's receive timestamp of an answer to when it was read, of a sample. Service
+    /// time is send lag, time on the wire and in the server, and receive lag.
+    #[serde(default)]
+    pub(crate) receive_lag_us: Option<Percentiles>,
     /// Churn: from the intended connection time to the first answer, accept included.
     pub(crate) accept_us: Option<Percentiles>,
     /// Answers per second while measuring (open, closed), or connections served (churn).
@@ -135,6 +139,9 @@ pub(crate) struct Accounts {
     pub(crate) refused: u64,
     /// The connection ended before the answer.
     pub(crate) reset: u64,
+    /// Answered with other bytes than the right ones, or with more.
+    #[serde(default)]
+    pub(crate) wrong: u64,
 }
 
 impl Accounts {
@@ -145,12 +152,13 @@ impl Accounts {
         self.lost += other.lost;
         self.refused += other.refused;
         self.reset += other.reset;
+        self.wrong += other.wrong;
     }
 
     /// Whether every request is accounted for.
     pub(crate) fn balance(&self) -> bool {
-        let Accounts { scheduled, answered, late, lost, refused, reset } = *self;
-        scheduled == answered + late + lost + refused + reset
+        let Accounts { scheduled, answered, late, lost, refused, reset, wrong } = *self;
+        scheduled == answered + late + lost + refused + reset + wrong
     }
 }
 
@@ -188,5 +196,7 @@ pub(crate) struct Histograms {
     pub(crate) service: Option<String>,
     pub(crate) send_lag: Option<String>,
     pub(crate) transmit: Option<String>,
+    #[serde(default)]
+    pub(crate) receive_lag: Option<String>,
     pub(crate) accept: Option<String>,
 }

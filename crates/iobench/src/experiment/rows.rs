@@ -35,6 +35,7 @@ impl Evidence<'_> {
         let service = merged(&shown, |round| &round.service);
         let send_lag = merged(&shown, |round| &round.send_lag);
         let transmit = merged(&shown, |round| &round.transmit);
+        let receive_lag = merged(&shown, |round| &round.receive_lag);
         let accept = merged(&shown, |round| &round.accept);
         let mut accounts = Accounts::default();
         shown.iter().for_each(|round| accounts.add(&round.accounts));
@@ -59,6 +60,7 @@ impl Evidence<'_> {
             service_us: Percentiles::of(&service),
             send_lag_us: Percentiles::of(&send_lag),
             transmit_us: Percentiles::of(&transmit),
+            receive_lag_us: Percentiles::of(&receive_lag),
             accept_us: Percentiles::of(&accept),
             achieved_rate: middle(achieved),
             server_cpu_us: middle(cpu),
@@ -81,6 +83,7 @@ impl Evidence<'_> {
                 service: text(&service)?,
                 send_lag: text(&send_lag)?,
                 transmit: text(&transmit)?,
+                receive_lag: text(&receive_lag)?,
                 accept: text(&accept)?,
             },
         })

@@ -13,6 +13,26 @@ pub(crate) trait Gauge {
     fn system_calls(&self) -> Option<u64>;
     /// CPUs that it may use.
     fn cpus(&self) -> usize;
+    /// Where it runs.
+    fn side(&self) -> Option<ServerSide>;
+}
+
+/// Where a server runs, as far as that is known.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerSide {
+    pub(crate) cpus: Vec<usize>,
+    /// The threads that serve; none where they come and go.
+    pub(crate) threads: Vec<i32>,
+    /// Whether each of these threads has a CPU to itself, so that waiting for it tells of others.
+    pub(crate) owned: bool,
+}
+
+impl ServerSide {
+    pub(crate) fn of(server: &Running, cpus: &[usize]) -> ServerSide {
+        let threads = server.thread_ids().map(<[i32]>::to_vec).unwrap_or_default();
+        let owned = server.has_cpus_to_itself() && !threads.is_empty();
+        ServerSide { cpus: cpus.to_vec(), threads, owned }
+    }
 }
 
 /// For servers that are only known by their address.
@@ -30,12 +50,16 @@ impl Gauge for Blind {
     fn cpus(&self) -> usize {
         1
     }
+
+    fn side(&self) -> Option<ServerSide> {
+        None
+    }
 }
 
 /// A server that we have started.
 pub(crate) struct Watched<'a> {
     pub(crate) server: &'a Running,
-    pub(crate) cpus: usize,
+    pub(crate) cpus: &'a [usize],
 }
 
 impl Gauge for Watched<'_> {
@@ -48,7 +72,11 @@ impl Gauge for Watched<'_> {
     }
 
     fn cpus(&self) -> usize {
-        self.cpus
+        self.cpus.len()
+    }
+
+    fn side(&self) -> Option<ServerSide> {
+        Some(ServerSide::of(self.server, self.cpus))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::figures::{Percentiles, Times, new_times};
 use crate::open::arrivals::Schedule;
 use crate::open::churn::{Nursery, OpenThread, ServeThread, World};
 use crate::open::connect::raw;
+use crate::open::disturbance::{Border, Observer, Sides, disturbance};
 use crate::open::gauge::{Gauge, Reading, ServerUse};
 use crate::open::inflight::InFlight;
 use crate::open::live::{Counts, Live};
@@ -17,9 +18,11 @@ use crate::open::log::Entry;
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::receiver::ReceiveThread;
-use crate::open::record::{Bins, LogTap, ReceiveBook, SendBook};
+use crate::open::record::{Bins, Faults, LogTap, ReceiveBook, SendBook};
+use crate::open::reopen::Reopening;
+use crate::open::reply::Dialogue;
 use crate::open::sender::{SendThread, Shared};
-use crate::open::transmit::{self, Sampler};
+use crate::open::timestamps::{self, Sampler};
 use crate::open::verdict::Evidence;
 use crate::open::{GeneratorCpus, Load, Prepared, View, Watcher};
 use crate::results::{Accounts, Moment};
@@ -27,6 +30,7 @@ use crate::sys::affinity::{self, thread_id};
 use crate::sys::clock::now_ns;
 use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
+use crate::sys::socket::RawAddress;
 
 /// How often a person who watches is told something.
 const VIEW_NS: u64 = 250_000_000;
@@ -34,9 +38,10 @@ const VIEW_NS: u64 = 250_000_000;
 type LogSink = Option<Sender<Vec<Entry>>>;
 
 /// The state of things at one moment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Sample {
     server: Reading,
+    border: Border,
     /// CPU time of the generators' threads on the senders' CPUs.
     generators_ns: u64,
 }
@@ -45,7 +50,6 @@ struct Sample {
 struct Books {
     send: SendBook,
     receive: ReceiveBook,
-    unasked: u64,
 }
 
 /// Runs all generators from `start_ns` to the end.
@@ -68,17 +72,23 @@ pub(super) fn run(
             })
             .collect::<Result<Vec<Generator<'_>>>>();
         let watched = generators.and_then(|generators| {
-            let mut coordinator = Coordinator { prepared, start_ns, gauge, shared: &shared };
+            let threads: Vec<i32> =
+                generators.iter().flat_map(|generator| generator.thread_ids).collect();
+            let client = &prepared.plan.client;
+            let observer = Observer::new(client, &threads, gauge.side().as_ref())?;
+            let sides = observer.sides();
+            let mut coordinator =
+                Coordinator { prepared, start_ns, gauge, shared: &shared, observer };
             let samples = coordinator.watch(&generators, signals, watcher);
-            Ok((generators, samples?))
+            Ok((generators, samples?, sides))
         });
         if watched.is_err() {
             shared.iter().for_each(Shared::cancel);
         }
-        let (generators, samples) = watched?;
+        let (generators, samples, sides) = watched?;
         let books =
             generators.into_iter().map(Generator::finish).collect::<Result<Vec<Books>>>()?;
-        Ok(Summary { prepared, gauge, samples: &samples, start_ns }.outcome(&books))
+        Ok(Summary { prepared, gauge, samples: &samples, sides, start_ns }.outcome(&books))
     })
 }
 
@@ -95,6 +105,7 @@ fn new_shared(prepared: &Prepared, number: usize) -> Shared {
     Shared {
         in_flight: InFlight::new(connections, expected),
         sent: AtomicU64::new(0),
+        turns: AtomicU64::new(0),
         sent_all: AtomicBool::new(false),
         stop: AtomicBool::new(false),
         sampled: AtomicBool::new(false),
@@ -106,8 +117,9 @@ fn new_shared(prepared: &Prepared, number: usize) -> Shared {
 struct Generator<'scope> {
     cpus: GeneratorCpus,
     sender: ScopedJoinHandle<'scope, Result<SendBook>>,
-    receiver: ScopedJoinHandle<'scope, Result<(ReceiveBook, u64)>>,
+    receiver: ScopedJoinHandle<'scope, Result<ReceiveBook>>,
     readers: [ThreadReader; 2],
+    thread_ids: [i32; 2],
 }
 
 impl<'scope> Generator<'scope> {
@@ -157,7 +169,7 @@ impl<'scope> Generator<'scope> {
         }
         let reader = |id| ThreadReader::new(std::process::id(), id);
         match reader(numbers[0]).and_then(|first| Ok([first, reader(numbers[1])?])) {
-            Ok(readers) => Ok(Generator { cpus, sender, receiver, readers }),
+            Ok(readers) => Ok(Generator { cpus, sender, receiver, readers, thread_ids: numbers }),
             Err(error) => {
                 shared.cancel();
                 // A thread that ended at its start knows better why.
@@ -175,8 +187,7 @@ impl<'scope> Generator<'scope> {
 
     fn finish(self) -> Result<Books> {
         let (send, received) = (join(self.sender), join(self.receiver));
-        let (send, (receive, unasked)) = (send?, received?);
-        Ok(Books { send, receive, unasked })
+        Ok(Books { send: send?, receive: received? })
     }
 }
 
@@ -193,8 +204,9 @@ fn receive(
     shared: &Shared,
     start_ns: u64,
     log: LogTap,
-) -> Result<(ReceiveBook, u64)> {
+) -> Result<ReceiveBook> {
     let (plan, clock) = (&prepared.plan, prepared.clock);
+    let dialogue = dialogue(prepared, number);
     let book = ReceiveBook::new(plan.course, start_ns, plan.timeout_ns, log);
     let give_up_ns = start_ns + plan.course.end_ns() + plan.timeout_ns;
     match &prepared.load {
@@ -204,21 +216,30 @@ fn receive(
                 clock,
                 epoll: ReceiveThread::watch(&connections)?,
                 partial: vec![0; connections.len()],
+                latest: vec![0; connections.len()],
+                reopening: Reopening::new(RawAddress::new(prepared.target), connections.len()),
+                sampler: Sampler::new(plan.course.rate / plan.generators.len() as f64),
                 connections,
-                response_bytes: plan.exchange.response_bytes,
+                dialogue,
                 shared,
                 give_up_ns,
                 book,
                 taken: 0,
-                unasked: 0,
             };
             Ok(thread.run())
         }
         Load::Churn(churn, nurseries) => {
-            let world = World { clock, churn, request: &prepared.request, shared };
-            Ok(ServeThread::new(world, &nurseries[number], give_up_ns, book).run())
+            let world = World { clock, churn, shared };
+            Ok(ServeThread::new(world, &nurseries[number], dialogue, give_up_ns, book).run())
         }
     }
+}
+
+/// What a generator says, and expects to hear; the same for both of its threads.
+fn dialogue(prepared: &Prepared, number: usize) -> Dialogue {
+    let plan = &prepared.plan;
+    let salt = SplitMix64::new(plan.seed ^ (number as u64) << 48).next();
+    Dialogue::new(plan.exchange, &prepared.template, salt)
 }
 
 /// The send thread's work, whatever the load.
@@ -229,7 +250,8 @@ fn send(
     start_ns: u64,
     log: LogTap,
 ) -> SendBook {
-    let (plan, clock, request) = (&prepared.plan, prepared.clock, prepared.request.as_slice());
+    let (plan, clock) = (&prepared.plan, prepared.clock);
+    let dialogue = dialogue(prepared, number);
     let course = plan.course.with_rate(plan.course.rate / plan.generators.len() as f64);
     // Each generator draws from seeds of its own, well apart.
     let mut seeds = SplitMix64::new(plan.seed.wrapping_add(number as u64));
@@ -238,14 +260,15 @@ fn send(
     match &prepared.load {
         Load::Standing(sockets) => {
             let connections = raw(&sockets[number]);
-            connections.iter().for_each(|&fd| transmit::prepare(fd));
+            connections.iter().for_each(|&fd| timestamps::prepare(fd));
             let thread = SendThread {
                 clock,
                 start_ns,
                 schedule,
                 unsent: vec![0; connections.len()],
+                latest: vec![0; connections.len()],
                 connections,
-                request,
+                dialogue,
                 shared,
                 random: SplitMix64::new(seeds.next()),
                 sampler: Sampler::new(course.rate),
@@ -255,8 +278,8 @@ fn send(
             thread.run()
         }
         Load::Churn(churn, nurseries) => {
-            let world = World { clock, churn, request, shared };
-            OpenThread { world, start_ns, schedule, nursery: &nurseries[number], book }.run()
+            let (world, nursery) = (World { clock, churn, shared }, &nurseries[number]);
+            OpenThread { world, start_ns, schedule, nursery, dialogue, book }.run()
         }
     }
 }
@@ -267,6 +290,7 @@ struct Coordinator<'a> {
     start_ns: u64,
     gauge: &'a dyn Gauge,
     shared: &'a [Shared],
+    observer: Observer,
 }
 
 impl Coordinator<'_> {
@@ -299,9 +323,11 @@ impl Coordinator<'_> {
         Ok(samples)
     }
 
-    fn sample(&self, generators: &[Generator<'_>]) -> Sample {
+    fn sample(&mut self, generators: &[Generator<'_>]) -> Sample {
+        let server = Reading::take(self.gauge);
         Sample {
-            server: Reading::take(self.gauge),
+            server,
+            border: self.observer.border(server.cpu_ns.unwrap_or(0)),
             generators_ns: generators.iter().map(Generator::run_ns).sum(),
         }
     }
@@ -351,6 +377,7 @@ struct Summary<'a> {
     prepared: &'a Prepared,
     gauge: &'a dyn Gauge,
     samples: &'a [Sample],
+    sides: Sides,
     start_ns: u64,
 }
 
@@ -367,25 +394,30 @@ impl Summary<'_> {
         };
         let send_lag = merged(|books| &books.send.lag);
         let transmit = merged(|books| &books.send.transmit);
+        let receive_lag = merged(|books| &books.receive.receive_lag);
         let mut accounts = Accounts::default();
-        let (mut answers, mut hurried, mut unasked) = (0, 0, 0);
+        let mut faults = Faults::default();
+        let (mut answers, mut hurried, mut reopened) = (0, 0, 0);
         for books in books {
             accounts.add(&books.receive.accounts);
             accounts.scheduled += books.send.scheduled;
             accounts.refused += books.send.refused;
             answers += books.receive.answers;
             hurried += books.send.hurried;
-            unasked += books.unasked;
+            faults.add(&books.receive.faults);
+            reopened += books.receive.reopened;
         }
         let measured_s = plan.course.measure_ns as f64 / 1e9;
         let starved = self.starved();
+        let disturbance = disturbance(&self.measured_borders(), self.sides);
         let mut reasons = plan.tolerance.judge(&Evidence {
             lag: Percentiles::of(&send_lag),
             transmit: Percentiles::of(&transmit),
             accounts,
             hurried,
             starved,
-            unasked,
+            faults,
+            disturbance,
             interval_us: 1e6 * plan.generators.len() as f64 / plan.course.rate,
         });
         let cut_short: u64 = books.iter().map(|books| books.receive.cut_short).sum();
@@ -407,12 +439,15 @@ impl Summary<'_> {
         OpenOutcome {
             service,
             transmit,
+            receive_lag,
             accept,
             send_lag,
             accounts,
             offered_rate: accounts.scheduled as f64 / measured_s,
             achieved_rate: answers as f64 / measured_s,
             starved,
+            disturbance,
+            reopened,
             server: self.server_use(requests),
             connections,
             timeline: self.timeline(books),
@@ -421,11 +456,20 @@ impl Summary<'_> {
     }
 
     /// The samples at the two ends of the measured period.
-    fn ends(&self) -> Option<(Sample, Sample)> {
-        let course = &self.prepared.plan.course;
-        let from = self.start_ns + course.measure_from_ns();
-        let first = self.samples.iter().find(|sample| sample.server.at_ns >= from)?;
-        Some((*first, *self.samples.last()?))
+    fn ends(&self) -> Option<(&Sample, &Sample)> {
+        let measured = self.measured();
+        Some((measured.first()?, measured.last()?))
+    }
+
+    /// The samples of the measured period, its two ends included.
+    fn measured(&self) -> &[Sample] {
+        let from_ns = self.start_ns + self.prepared.plan.course.measure_from_ns();
+        let first = self.samples.iter().position(|sample| sample.server.at_ns >= from_ns);
+        first.map_or(&[], |first| &self.samples[first..])
+    }
+
+    fn measured_borders(&self) -> Vec<Border> {
+        self.measured().iter().map(|sample| sample.border.clone()).collect()
     }
 
     fn server_use(&self, requests: u64) -> ServerUse {
