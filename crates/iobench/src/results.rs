@@ -80,8 +80,12 @@ pub(crate) struct Row {
     pub(crate) send_lag_us: Option<Percentiles>,
     /// From the actual send time to the kernel's transmit timestamp, of a sample.
     pub(crate) transmit_us: Option<Percentiles>,
-    /// From the kernel's receive timestamp of an answer to when it was read, of a sample. Service
-    /// time is send lag, time on the wire and in the server, and receive lag.
+    /// From the actual send time to the kernel's receive timestamp of the answer: the wire and the
+    /// server, of a sample.
+    #[serde(default)]
+    pub(crate) turnaround_us: Option<Percentiles>,
+    /// From the kernel's receive timestamp of an answer to when it was read, of the same sample.
+    /// Service time is send lag, turnaround and receive lag.
     #[serde(default)]
     pub(crate) receive_lag_us: Option<Percentiles>,
     /// Churn: from the intended connection time to the first answer, accept included.
@@ -196,6 +200,8 @@ pub(crate) struct Histograms {
     pub(crate) service: Option<String>,
     pub(crate) send_lag: Option<String>,
     pub(crate) transmit: Option<String>,
+    #[serde(default)]
+    pub(crate) turnaround: Option<String>,
     #[serde(default)]
     pub(crate) receive_lag: Option<String>,
     pub(crate) accept: Option<String>,

@@ -306,6 +306,7 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         service_us: Percentiles::of(&latencies),
         send_lag_us: None,
         transmit_us: None,
+        turnaround_us: None,
         receive_lag_us: None,
         accept_us: None,
         achieved_rate: middle(|round| round.throughput),

@@ -211,6 +211,7 @@ pub(crate) fn convert(
         service_us: row.latency_us,
         send_lag_us: None,
         transmit_us: None,
+        turnaround_us: None,
         receive_lag_us: None,
         accept_us: None,
         achieved_rate: row.throughput,

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::disturbance::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::experiment::measure::{Bench, Task, course, launch};
@@ -15,7 +16,6 @@ use crate::hosts::control::{Control, broadcast_value, gather_values};
 use crate::hosts::share::{Share, divide};
 use crate::open::arrivals::Arrivals;
 use crate::open::connect::Route;
-use crate::open::disturbance::ClientSide;
 use crate::open::gauge::{Blind, Reading, ServerUse, Watched};
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;

@@ -2,6 +2,7 @@
 
 use crate::client::ClientKind;
 use crate::compare::path::Path;
+use crate::disturbance::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Service;
 use crate::experiment::file::{Experiment, Way};
@@ -9,7 +10,6 @@ use crate::experiment::points::Point;
 use crate::network::verdict::Observation;
 use crate::network::{Entered, Options, PathKind};
 use crate::open::connect::{PER_SOURCE, Route};
-use crate::open::disturbance::ClientSide;
 use crate::open::gauge::Watched;
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;

@@ -15,14 +15,12 @@ use crate::compare::environment::Environment;
 use crate::compare::plan::Placement;
 use crate::compare::report::JsonFile;
 use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
+use crate::disturbance::{Border, Disturbance, Observer, ServerSide, TOLERATED, disturbance};
 use crate::error::Result;
 use crate::figures::{Percentiles, new_times};
 use crate::load::beside::Contest;
 use crate::load::external::Template;
 use crate::load::target::{Target, exchange, own_launch};
-use crate::open::disturbance::{Border, Disturbance, Observer, disturbance};
-use crate::open::gauge::ServerSide;
-use crate::open::verdict::Tolerance;
 use crate::output;
 use crate::server::process::ServerProcess;
 use crate::server::running::Running;
@@ -219,7 +217,7 @@ fn evaluate(
     if measured == 0 {
         notes.push("no transaction was completed while it was measured".to_owned());
     }
-    notes.extend(disturbance.reasons(Tolerance::default().disturbed));
+    notes.extend(disturbance.reasons(TOLERATED));
     let reasons = notes.len();
     if client_busy >= BUSY {
         notes.push(format!(

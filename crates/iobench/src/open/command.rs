@@ -8,12 +8,12 @@ use serde::Serialize;
 use crate::cli::LoadArgs;
 use crate::compare::environment::Environment;
 use crate::compare::report::JsonFile;
+use crate::disturbance::Disturbance;
 use crate::error::{Error, Result};
 use crate::figures::{Percentiles, encode};
 use crate::load::target::{Target, exchange};
 use crate::open::arrivals::Arrivals;
 use crate::open::connect::Route;
-use crate::open::disturbance::Disturbance;
 use crate::open::gauge::{Blind, Gauge, ServerUse, Watched};
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
@@ -49,6 +49,7 @@ struct Report<'a> {
     service_us: Option<Percentiles>,
     send_lag_us: Option<Percentiles>,
     transmit_us: Option<Percentiles>,
+    turnaround_us: Option<Percentiles>,
     receive_lag_us: Option<Percentiles>,
     accept_us: Option<Percentiles>,
     offered_rate: f64,
@@ -152,6 +153,7 @@ fn report<'a>(
         service_us: outcome.service_us(),
         send_lag_us: Percentiles::of(&outcome.send_lag),
         transmit_us: Percentiles::of(&outcome.transmit),
+        turnaround_us: Percentiles::of(&outcome.turnaround),
         receive_lag_us: Percentiles::of(&outcome.receive_lag),
         accept_us: Percentiles::of(&outcome.accept),
         offered_rate: outcome.offered_rate,
@@ -168,6 +170,7 @@ fn report<'a>(
             service: Some(encode(&outcome.service)?),
             send_lag: Some(encode(&outcome.send_lag)?),
             transmit: Some(encode(&outcome.transmit)?),
+            turnaround: Some(encode(&outcome.turnaround)?),
             receive_lag: Some(encode(&outcome.receive_lag)?),
             accept: (!outcome.accept.is_empty()).then(|| encode(&outcome.accept)).transpose()?,
         },
@@ -187,6 +190,7 @@ pub(crate) fn describe(outcome: &OpenOutcome) -> String {
         ("service time", &outcome.service),
         ("send lag", &outcome.send_lag),
         ("  to the wire", &outcome.transmit),
+        ("turnaround", &outcome.turnaround),
         ("receive lag", &outcome.receive_lag),
     ] {
         if let Some(p) = Percentiles::of(times) {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::disturbance::ServerSide;
 use crate::server::running::Running;
 use crate::sys::clock::now_ns;
 
@@ -15,24 +16,6 @@ pub(crate) trait Gauge {
     fn cpus(&self) -> usize;
     /// Where it runs.
     fn side(&self) -> Option<ServerSide>;
-}
-
-/// Where a server runs, as far as that is known.
-#[derive(Debug, Clone)]
-pub(crate) struct ServerSide {
-    pub(crate) cpus: Vec<usize>,
-    /// The threads that serve; none where they come and go.
-    pub(crate) threads: Vec<i32>,
-    /// Whether each of these threads has a CPU to itself, so that waiting for it tells of others.
-    pub(crate) owned: bool,
-}
-
-impl ServerSide {
-    pub(crate) fn of(server: &Running, cpus: &[usize]) -> ServerSide {
-        let threads = server.thread_ids().map(<[i32]>::to_vec).unwrap_or_default();
-        let owned = server.has_cpus_to_itself() && !threads.is_empty();
-        ServerSide { cpus: cpus.to_vec(), threads, owned }
-    }
 }
 
 /// For servers that are only known by their address.

@@ -10,7 +10,6 @@ pub(crate) mod arrivals;
 mod churn;
 pub(crate) mod command;
 pub(crate) mod connect;
-pub(crate) mod disturbance;
 pub(crate) mod gauge;
 mod inflight;
 pub(crate) mod live;
@@ -22,6 +21,7 @@ mod record;
 mod reopen;
 mod reply;
 mod sender;
+mod summary;
 pub(crate) mod terminal;
 mod threads;
 mod timestamps;
@@ -32,12 +32,12 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use crate::client::message::Message;
+use crate::disturbance::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::open::arrivals::Arrivals;
 use crate::open::churn::{Churn, Nursery};
 use crate::open::connect::{Connecting, Route};
-use crate::open::disturbance::ClientSide;
 use crate::open::gauge::Gauge;
 use crate::open::live::Counts;
 use crate::open::log::{Header, LogWriter};
@@ -73,6 +73,16 @@ pub(crate) struct OpenPlan {
     pub(crate) seed: u64,
     pub(crate) tolerance: Tolerance,
     pub(crate) log: Option<PathBuf>,
+}
+
+impl OpenPlan {
+    /// The CPUs that the generators use, which may be fewer than they were offered.
+    fn client_side(&self) -> ClientSide {
+        let used =
+            |cpu: &usize| self.generators.iter().any(|g| g.sender == *cpu || g.receiver == *cpu);
+        let cpus = self.client.cpus.iter().copied().filter(used).collect();
+        ClientSide { cpus, ..self.client }
+    }
 }
 
 /// Where a generator's threads run; on one CPU the sender yields to the receiver.

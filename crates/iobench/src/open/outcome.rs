@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::disturbance::Disturbance;
 use crate::figures::{Percentiles, Times, new_times};
-use crate::open::disturbance::Disturbance;
 use crate::open::gauge::ServerUse;
 use crate::results::{Accounts, Moment};
 
@@ -16,6 +16,8 @@ pub(crate) struct OpenOutcome {
     pub(crate) send_lag: Times,
     #[serde(with = "crate::figures::as_text")]
     pub(crate) transmit: Times,
+    #[serde(with = "crate::figures::as_text", default = "new_times")]
+    pub(crate) turnaround: Times,
     #[serde(with = "crate::figures::as_text", default = "new_times")]
     pub(crate) receive_lag: Times,
     /// Churn only: from the intended connection time to the first answer.
@@ -49,6 +51,7 @@ impl OpenOutcome {
             service: new_times(),
             send_lag: new_times(),
             transmit: new_times(),
+            turnaround: new_times(),
             receive_lag: new_times(),
             accept: new_times(),
             accounts: Accounts::default(),
@@ -70,6 +73,7 @@ impl OpenOutcome {
             (&mut self.service, &other.service),
             (&mut self.send_lag, &other.send_lag),
             (&mut self.transmit, &other.transmit),
+            (&mut self.turnaround, &other.turnaround),
             (&mut self.receive_lag, &other.receive_lag),
             (&mut self.accept, &other.accept),
         ] {

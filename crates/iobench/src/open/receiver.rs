@@ -195,7 +195,7 @@ impl ReceiveThread<'_> {
         self.book.answer(due, now_ns);
         // The timestamp is that of the last packet, so of the last answer.
         if let Some(stamp_ns) = stamp_ns.filter(|_| behind == 0) {
-            self.book.received(due, now_ns.saturating_sub(stamp_ns));
+            self.book.received(due, stamp_ns, now_ns);
         }
         Ok(())
     }

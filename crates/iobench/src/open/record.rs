@@ -193,7 +193,9 @@ pub(crate) struct ReceiveBook {
     timeout_ns: u64,
     /// From the intended time to the complete answer, of requests due in the measured period.
     pub(crate) service: Times,
-    /// From the kernel's receive timestamp of an answer to when it was read, of a sample.
+    /// From the actual send time to the kernel's receive timestamp of the answer, and from that to
+    /// when the answer was read, of a sample. With the send lag they are the service time.
+    pub(crate) turnaround: Times,
     pub(crate) receive_lag: Times,
     /// Churn: every request, from when it could be sent to its answer.
     pub(crate) requests: Times,
@@ -214,6 +216,7 @@ impl ReceiveBook {
     pub(crate) fn new(course: Course, start_ns: u64, timeout_ns: u64, log: LogTap) -> ReceiveBook {
         ReceiveBook {
             service: new_times(),
+            turnaround: new_times(),
             receive_lag: new_times(),
             requests: new_times(),
             cut_short: 0,
@@ -248,10 +251,11 @@ impl ReceiveBook {
         self.log.push_due(due, now_ns, outcome, phase);
     }
 
-    /// The answer to a request was read so long after the kernel got it.
-    pub(crate) fn received(&mut self, due: Due, lag_ns: u64) {
+    /// The answer to a request was read at `now_ns`, and the kernel had got it at `stamp_ns`.
+    pub(crate) fn received(&mut self, due: Due, stamp_ns: u64, now_ns: u64) {
         if self.phase(due.intended_ns) == Phase::Measure {
-            self.receive_lag.saturating_record(lag_ns.max(1));
+            self.turnaround.saturating_record(stamp_ns.saturating_sub(due.actual_ns).max(1));
+            self.receive_lag.saturating_record(now_ns.saturating_sub(stamp_ns).max(1));
         }
     }
 

@@ -5,27 +5,25 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 use crate::compare::stats::SplitMix64;
+use crate::disturbance::Observer;
 use crate::error::{Context, Error, Result};
-use crate::figures::{Percentiles, Times, new_times};
 use crate::open::arrivals::Schedule;
-use crate::open::churn::{Nursery, OpenThread, ServeThread, World};
+use crate::open::churn::{OpenThread, ServeThread, World};
 use crate::open::connect::raw;
-use crate::open::disturbance::{Border, Observer, Sides, disturbance};
-use crate::open::gauge::{Gauge, Reading, ServerUse};
+use crate::open::gauge::{Gauge, Reading};
 use crate::open::inflight::InFlight;
 use crate::open::live::{Counts, Live};
 use crate::open::log::Entry;
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::receiver::ReceiveThread;
-use crate::open::record::{Bins, Faults, LogTap, ReceiveBook, SendBook};
+use crate::open::record::{Bins, LogTap, ReceiveBook, SendBook};
 use crate::open::reopen::Reopening;
 use crate::open::reply::Dialogue;
 use crate::open::sender::{SendThread, Shared};
+use crate::open::summary::{Books, Sample, Summary};
 use crate::open::timestamps::{self, Sampler};
-use crate::open::verdict::Evidence;
 use crate::open::{GeneratorCpus, Load, Prepared, View, Watcher};
-use crate::results::{Accounts, Moment};
 use crate::sys::affinity::{self, thread_id};
 use crate::sys::clock::now_ns;
 use crate::sys::procstat::ThreadReader;
@@ -36,21 +34,6 @@ use crate::sys::socket::RawAddress;
 const VIEW_NS: u64 = 250_000_000;
 
 type LogSink = Option<Sender<Vec<Entry>>>;
-
-/// The state of things at one moment.
-#[derive(Debug, Clone)]
-struct Sample {
-    server: Reading,
-    border: Border,
-    /// CPU time of the generators' threads on the senders' CPUs.
-    generators_ns: u64,
-}
-
-/// Both books of one generator.
-struct Books {
-    send: SendBook,
-    receive: ReceiveBook,
-}
 
 /// Runs all generators from `start_ns` to the end.
 pub(super) fn run(
@@ -74,8 +57,8 @@ pub(super) fn run(
         let watched = generators.and_then(|generators| {
             let threads: Vec<i32> =
                 generators.iter().flat_map(|generator| generator.thread_ids).collect();
-            let client = &prepared.plan.client;
-            let observer = Observer::new(client, &threads, gauge.side().as_ref())?;
+            let client = prepared.plan.client_side();
+            let observer = Observer::new(&client, &threads, gauge.side().as_ref())?;
             let sides = observer.sides();
             let mut coordinator =
                 Coordinator { prepared, start_ns, gauge, shared: &shared, observer };
@@ -369,168 +352,5 @@ impl Views {
             lag: &new_lag,
         });
         (self.at_ns, self.service, self.lag) = (now_ns, service, lag);
-    }
-}
-
-/// Everything that the outcome is made from.
-struct Summary<'a> {
-    prepared: &'a Prepared,
-    gauge: &'a dyn Gauge,
-    samples: &'a [Sample],
-    sides: Sides,
-    start_ns: u64,
-}
-
-impl Summary<'_> {
-    fn outcome(&self, books: &[Books]) -> OpenOutcome {
-        let plan = &self.prepared.plan;
-        let merged = |pick: fn(&Books) -> &Times| {
-            let mut sum = new_times();
-            for books in books {
-                // Bounds are equal by construction, so this cannot fail.
-                let _ = sum.add(pick(books));
-            }
-            sum
-        };
-        let send_lag = merged(|books| &books.send.lag);
-        let transmit = merged(|books| &books.send.transmit);
-        let receive_lag = merged(|books| &books.receive.receive_lag);
-        let mut accounts = Accounts::default();
-        let mut faults = Faults::default();
-        let (mut answers, mut hurried, mut reopened) = (0, 0, 0);
-        for books in books {
-            accounts.add(&books.receive.accounts);
-            accounts.scheduled += books.send.scheduled;
-            accounts.refused += books.send.refused;
-            answers += books.receive.answers;
-            hurried += books.send.hurried;
-            faults.add(&books.receive.faults);
-            reopened += books.receive.reopened;
-        }
-        let measured_s = plan.course.measure_ns as f64 / 1e9;
-        let starved = self.starved();
-        let disturbance = disturbance(&self.measured_borders(), self.sides);
-        let mut reasons = plan.tolerance.judge(&Evidence {
-            lag: Percentiles::of(&send_lag),
-            transmit: Percentiles::of(&transmit),
-            accounts,
-            hurried,
-            starved,
-            faults,
-            disturbance,
-            interval_us: 1e6 * plan.generators.len() as f64 / plan.course.rate,
-        });
-        let cut_short: u64 = books.iter().map(|books| books.receive.cut_short).sum();
-        if cut_short > 0 {
-            reasons.push(format!("{cut_short} connections ended before their last answer"));
-        }
-        if !accounts.balance() {
-            reasons.push(format!("the books do not balance: {accounts:?}; report this as a bug"));
-        }
-        let first_answers = merged(|books| &books.receive.service);
-        let (service, accept, requests, connections) = match &self.prepared.load {
-            Load::Standing(_) => (first_answers, new_times(), answers, plan.connections),
-            Load::Churn(churn, nurseries) => {
-                let requests = answers * u64::from(churn.transactions);
-                let most = nurseries.iter().map(Nursery::most_seen).sum();
-                (merged(|books| &books.receive.requests), first_answers, requests, most)
-            }
-        };
-        OpenOutcome {
-            service,
-            transmit,
-            receive_lag,
-            accept,
-            send_lag,
-            accounts,
-            offered_rate: accounts.scheduled as f64 / measured_s,
-            achieved_rate: answers as f64 / measured_s,
-            starved,
-            disturbance,
-            reopened,
-            server: self.server_use(requests),
-            connections,
-            timeline: self.timeline(books),
-            reasons,
-        }
-    }
-
-    /// The samples at the two ends of the measured period.
-    fn ends(&self) -> Option<(&Sample, &Sample)> {
-        let measured = self.measured();
-        Some((measured.first()?, measured.last()?))
-    }
-
-    /// The samples of the measured period, its two ends included.
-    fn measured(&self) -> &[Sample] {
-        let from_ns = self.start_ns + self.prepared.plan.course.measure_from_ns();
-        let first = self.samples.iter().position(|sample| sample.server.at_ns >= from_ns);
-        first.map_or(&[], |first| &self.samples[first..])
-    }
-
-    fn measured_borders(&self) -> Vec<Border> {
-        self.measured().iter().map(|sample| sample.border.clone()).collect()
-    }
-
-    fn server_use(&self, requests: u64) -> ServerUse {
-        let Some((from, to)) = self.ends() else { return ServerUse::default() };
-        let (measured_ns, cpus) = (self.prepared.plan.course.measure_ns, self.gauge.cpus());
-        ServerUse::between(&from.server, &to.server, measured_ns, requests as f64, cpus)
-    }
-
-    /// The part of their CPUs that the generators' threads did not get while measured. A sender is
-    /// always busy, so on a CPU that sender and receiver share the two fill it, and where each has
-    /// its own, the sender fills its.
-    fn starved(&self) -> f64 {
-        let Some((from, to)) = self.ends() else { return 0.0 };
-        let elapsed_ns = to.server.at_ns.saturating_sub(from.server.at_ns).max(1) as f64;
-        let senders = self.prepared.plan.generators.len() as f64;
-        let used_ns = to.generators_ns.saturating_sub(from.generators_ns) as f64;
-        (1.0 - used_ns / elapsed_ns / senders).max(0.0)
-    }
-
-    fn timeline(&self, books: &[Books]) -> Vec<Moment> {
-        let plan = &self.prepared.plan;
-        let (mut due, mut came) = (Bins::new(&plan.course), Bins::new(&plan.course));
-        for books in books {
-            due.merge(&books.send.bins);
-            came.merge(&books.receive.bins);
-        }
-        let mut from_ns = 0;
-        let mut moments = Vec::with_capacity(due.bins.len());
-        for (number, (due_bin, came_bin)) in due.bins.iter().zip(&came.bins).enumerate() {
-            let to_ns = due.end_of(number);
-            let seconds = (to_ns - from_ns) as f64 / 1e9;
-            let quantile = |bin: &crate::open::record::Bin, quantile| {
-                let times = &bin.times;
-                (!times.is_empty()).then(|| times.value_at_quantile(quantile) as f64 / 1e3)
-            };
-            moments.push(Moment {
-                t_s: to_ns as f64 / 1e9,
-                phase: plan.course.phase(from_ns.midpoint(to_ns)).name().to_owned(),
-                connections: plan.connections,
-                offered_rate: due_bin.count as f64 / seconds,
-                achieved_rate: came_bin.count as f64 / seconds,
-                send_lag_p50_us: quantile(due_bin, 0.5),
-                send_lag_p99_us: quantile(due_bin, 0.99),
-                service_p50_us: quantile(came_bin, 0.5),
-                service_p99_us: quantile(came_bin, 0.99),
-                server_busy: self.busy_between(from_ns, to_ns),
-            });
-            from_ns = to_ns;
-        }
-        moments
-    }
-
-    /// Busy part of the server's CPUs between two borders.
-    fn busy_between(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
-        let at = |border: u64| {
-            let due_ns = self.start_ns + border;
-            self.samples.iter().find(|sample| sample.server.at_ns >= due_ns)
-        };
-        let (from, to) = (at(from_ns)?, at(to_ns)?);
-        let used_ns = to.server.cpu_ns?.saturating_sub(from.server.cpu_ns?) as f64;
-        let elapsed_ns = to.server.at_ns.saturating_sub(from.server.at_ns).max(1) as f64;
-        Some(used_ns / elapsed_ns / self.gauge.cpus() as f64)
     }
 }

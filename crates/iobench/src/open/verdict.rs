@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::disturbance::{self, Disturbance};
 use crate::figures::Percentiles;
-use crate::open::disturbance::Disturbance;
 use crate::open::record::Faults;
 use crate::results::Accounts;
 
@@ -35,7 +35,7 @@ impl Default for Tolerance {
             hurried: 0.5,
             starved: 0.1,
             unanswered: 0.001,
-            disturbed: 0.1,
+            disturbed: disturbance::TOLERATED,
         }
     }
 }

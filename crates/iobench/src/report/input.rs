@@ -184,6 +184,7 @@ fn figures(row: &Row) -> Vec<(&'static str, f64)> {
     times("service_us", &row.service_us);
     times("send_lag_us", &row.send_lag_us);
     times("transmit_us", &row.transmit_us);
+    times("turnaround_us", &row.turnaround_us);
     times("receive_lag_us", &row.receive_lag_us);
     times("accept_us", &row.accept_us);
     row.rounds.iter().for_each(|round| times("service_us of a round", &round.service_us));
@@ -318,6 +319,7 @@ impl CompareRow {
             service_us: self.latency_us.map(CompareLatency::into_percentiles),
             send_lag_us: None,
             transmit_us: None,
+            turnaround_us: None,
             receive_lag_us: None,
             accept_us: None,
             achieved_rate: self.throughput,

@@ -169,11 +169,13 @@ fn latencies() -> Vec<Column> {
 fn further_latencies() -> Vec<Column> {
     /// A column's head and name, and where its figure is.
     type Part = (&'static str, &'static str, fn(&Row) -> Option<f64>);
-    const PARTS: [Part; 8] = [
+    const PARTS: [Part; 10] = [
         ("99.9 %", "p999", |row| Some(row.service_us?.p999)),
         ("longest", "max", |row| Some(row.service_us?.max)),
         ("send lag, median", "lag-p50", |row| Some(row.send_lag_us?.p50)),
         ("send lag, 99 %", "lag-p99", |row| Some(row.send_lag_us?.p99)),
+        ("turnaround, median", "turnaround-p50", |row| Some(row.turnaround_us?.p50)),
+        ("turnaround, 99 %", "turnaround-p99", |row| Some(row.turnaround_us?.p99)),
         ("receive lag, median", "receive-lag-p50", |row| Some(row.receive_lag_us?.p50)),
         ("receive lag, 99 %", "receive-lag-p99", |row| Some(row.receive_lag_us?.p99)),
         ("accept, median", "accept-p50", |row| Some(row.accept_us?.p50)),

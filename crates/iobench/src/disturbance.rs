@@ -1,6 +1,6 @@
 //! Whether other work disturbed a measurement: reads what the CPUs of both sides were busy with and
 //! how long their threads waited for them, and judges that. The generator's own lateness is judged
-//! elsewhere (`verdict.rs`).
+//! elsewhere (`open/verdict.rs`).
 //!
 //! Three signs, as in `compare`: time that the host took (steal), a thread that owns its CPU and
 //! yet had to wait for it, and CPUs that were busy with more than what is known to be ours. The
@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::open::gauge::ServerSide;
+use crate::server::running::Running;
 use crate::sys::clock::now_ns;
 use crate::sys::cpuclock;
 use crate::sys::procstat::{
@@ -23,6 +23,9 @@ const DELAY_PART: u64 = 25;
 /// Shorter waits are the kernel's own work and the reading of these figures.
 const SHORTEST_DELAY_NS: u64 = 1_000_000;
 
+/// At most this part of the slices, and of either side's CPU time, may be others'.
+pub(crate) const TOLERATED: f64 = 0.1;
+
 /// What is known of the client's CPUs.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientSide {
@@ -32,6 +35,24 @@ pub(crate) struct ClientSide {
     /// Threads of ours without a place (the relay of a path) take their time wherever there is
     /// some, so that waiting for a CPU tells nothing of others.
     pub(crate) roaming: bool,
+}
+
+/// Where a server runs, as far as that is known.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerSide {
+    pub(crate) cpus: Vec<usize>,
+    /// The threads that serve; none where they come and go.
+    pub(crate) threads: Vec<i32>,
+    /// Whether each of these threads has a CPU to itself, so that waiting for it tells of others.
+    pub(crate) alone: bool,
+}
+
+impl ServerSide {
+    pub(crate) fn of(server: &Running, cpus: &[usize]) -> ServerSide {
+        let threads = server.thread_ids().map(<[i32]>::to_vec).unwrap_or_default();
+        let alone = server.has_cpus_to_itself() && !threads.is_empty();
+        ServerSide { cpus: cpus.to_vec(), threads, alone }
+    }
 }
 
 /// One side's counts at a border.
@@ -62,9 +83,12 @@ pub(crate) struct Sides {
     pub(crate) client_cpus: usize,
     /// Whether nothing but the client's threads, and on shared CPUs the server's, is to run there.
     pub(crate) client_owned: bool,
+    /// Whether each of the client's threads has one of them to itself.
+    pub(crate) client_alone: bool,
     /// None where the server is only known by its address.
     pub(crate) server_cpus: usize,
-    pub(crate) server_owned: bool,
+    /// Whether each of the server's threads has a CPU to itself.
+    pub(crate) server_alone: bool,
     /// Threads of both sides may run on the same CPUs.
     pub(crate) shared: bool,
 }
@@ -118,8 +142,9 @@ impl Observer {
             sides: Sides {
                 client_cpus: client.cpus.len(),
                 client_owned: client.owned,
+                client_alone: client.owned && client_threads.len() <= client.cpus.len(),
                 server_cpus: server.map_or(0, |side| side.cpus.len()),
-                server_owned: server.is_some_and(|side| side.owned),
+                server_alone: server.is_some_and(|side| side.alone),
                 shared: client.roaming || server.is_some_and(shares),
             },
         })
@@ -206,8 +231,8 @@ pub(crate) fn disturbance(borders: &[Border], sides: Sides) -> Disturbance {
         if stolen(&from.client, &to.client) || stolen(&from.server, &to.server) {
             sum.stolen += 1;
         } else if !sides.shared
-            && (sides.client_owned && was_delayed(&from.client, &to.client, length_ns)
-                || sides.server_owned && was_delayed(&from.server, &to.server, length_ns))
+            && (sides.client_alone && was_delayed(&from.client, &to.client, length_ns)
+                || sides.server_alone && was_delayed(&from.server, &to.server, length_ns))
         {
             sum.delayed += 1;
         }
@@ -273,8 +298,9 @@ mod tests {
     const SIDES: Sides = Sides {
         client_cpus: 1,
         client_owned: true,
+        client_alone: true,
         server_cpus: 1,
-        server_owned: true,
+        server_alone: true,
         shared: false,
     };
 
@@ -336,7 +362,7 @@ mod tests {
         let (found, reasons) = judged(SIDES, wait);
         assert_eq!(found.delayed, 10);
         assert!(reasons.contains("10 of 10 slices"), "{reasons}");
-        for sides in [Sides { server_owned: false, ..SIDES }, Sides { shared: true, ..SIDES }] {
+        for sides in [Sides { server_alone: false, ..SIDES }, Sides { shared: true, ..SIDES }] {
             assert_eq!(judged(sides, wait).0.delayed, 0);
         }
         let (found, _) = judged(SIDES, |number, border| {
@@ -360,7 +386,8 @@ mod tests {
 
     #[test]
     fn what_may_run_on_unknown_cpus_is_not_judged() {
-        let sides = Sides { client_owned: false, server_cpus: 0, server_owned: false, ..SIDES };
+        let client = Sides { client_owned: false, client_alone: false, ..SIDES };
+        let sides = Sides { server_cpus: 0, server_alone: false, ..client };
         let (found, reasons) = judged(sides, |number, border| {
             border.own_ns = 0;
             border.client.threads[0].delay_ns = number * SECOND;
