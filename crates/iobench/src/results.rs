@@ -75,7 +75,7 @@ pub(crate) struct Row {
     /// Conditions on the way, for people; null for the plain loopback.
     pub(crate) network: Option<String>,
     /// From the intended send time to the complete answer.
-    pub(crate) service_us: Option<Percentiles>,
+    pub(crate) latency_us: Option<Percentiles>,
     /// From the intended to the actual send time.
     pub(crate) send_lag_us: Option<Percentiles>,
     /// From the actual send time to the kernel's transmit timestamp, of a sample.
@@ -91,7 +91,7 @@ pub(crate) struct Row {
     /// Churn: from the intended connection time to the first answer, accept included.
     pub(crate) accept_us: Option<Percentiles>,
     /// Answers per second while measuring (open, closed), or connections served (churn).
-    pub(crate) achieved_rate: Option<f64>,
+    pub(crate) throughput: Option<f64>,
     /// Server CPU, user and system, per request.
     pub(crate) server_cpu_us: Option<f64>,
     /// CPU per request on both sides together, with what lies between (closed).
@@ -169,8 +169,8 @@ impl Accounts {
 /// One round of a row.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RoundFigures {
-    pub(crate) service_us: Option<Percentiles>,
-    pub(crate) achieved_rate: Option<f64>,
+    pub(crate) latency_us: Option<Percentiles>,
+    pub(crate) throughput: Option<f64>,
     pub(crate) server_cpu_us: Option<f64>,
     pub(crate) valid: bool,
 }
@@ -185,7 +185,7 @@ pub(crate) struct Moment {
     /// Connections open at its end.
     pub(crate) connections: usize,
     pub(crate) offered_rate: f64,
-    pub(crate) achieved_rate: f64,
+    pub(crate) throughput: f64,
     pub(crate) send_lag_p50_us: Option<f64>,
     pub(crate) send_lag_p99_us: Option<f64>,
     pub(crate) service_p50_us: Option<f64>,

@@ -15,7 +15,7 @@ fn rows(document: &Value) -> &Vec<Value> {
 fn assert_row(row: &Value) {
     assert_eq!(row["valid"], true, "{row}");
     assert_eq!((&row["network"], &row["kind"]), (&"memory".into(), &"closed".into()));
-    for name in ["achieved_rate", "cpu_both_us"] {
+    for name in ["throughput", "cpu_both_us"] {
         assert!(row[name].as_f64().unwrap() > 0.0, "{row}");
     }
     assert_eq!(row["rounds"].as_array().unwrap().len(), 2);

@@ -223,7 +223,7 @@ fn a_delay_is_part_of_every_service_time() {
     assert_balanced(&result);
     assert_eq!(count(&result, "answered"), count(&result, "scheduled"), "{printed}");
     // A histogram is a tenth of a percent off at most.
-    let p1_us = result["service_us"]["p1"].as_f64().unwrap();
+    let p1_us = result["latency_us"]["p1"].as_f64().unwrap();
     assert!(p1_us >= DELAY.as_micros() as f64 * 0.999, "{p1_us}");
     let (_, result, printed) = load(&late, &["--timeout=10ms"]);
     assert_balanced(&result);

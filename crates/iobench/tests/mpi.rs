@@ -96,7 +96,7 @@ fn five_clients_load_one_server() {
         assert_eq!(count("scheduled"), ended.iter().sum::<u64>(), "{printed}");
         assert_eq!(row["connections"], 52);
         assert_eq!(row["network"], "5 client hosts over MPI");
-        for times in ["service_us", "send_lag_us"] {
+        for times in ["latency_us", "send_lag_us"] {
             assert!(row[times]["p50"].as_f64().is_some(), "{times}: {printed}");
         }
         assert!(row["server_cpu_us"].as_f64().is_some_and(|cpu_us| cpu_us > 0.0), "{printed}");

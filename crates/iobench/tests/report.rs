@@ -54,10 +54,10 @@ fn rounds(p99: &[f64]) -> Value {
                 "max": p99 * 3.0 })
     };
     row["request_rate"] = json!(8_000.0);
-    row["service_us"] = percentiles(p99[p99.len() / 2]);
-    row["achieved_rate"] = json!(8_000.0);
+    row["latency_us"] = percentiles(p99[p99.len() / 2]);
+    row["throughput"] = json!(8_000.0);
     let round = |p99: &f64| {
-        json!({ "service_us": percentiles(*p99), "achieved_rate": 8_000.0,
+        json!({ "latency_us": percentiles(*p99), "throughput": 8_000.0,
                 "server_cpu_us": null, "valid": true })
     };
     row["rounds"] = p99.iter().map(round).collect();
@@ -104,11 +104,11 @@ fn connection_churn_shows_accept_latency_against_load() {
     let rows = [500.0, 1_000.0].map(|rate| {
         let mut row = sample::row("epoll", "churn");
         row["request_rate"] = json!(rate);
-        row["achieved_rate"] = json!(rate);
+        row["throughput"] = json!(rate);
         row["transactions"] = json!(4);
         row["accept_us"] = json!({ "p1": 10.0, "p25": 20.0, "p50": 30.0, "p75": 40.0,
                                    "p99": 50.0, "p999": 60.0, "max": 70.0 });
-        row["service_us"] = row["accept_us"].clone();
+        row["latency_us"] = row["accept_us"].clone();
         row
     });
     let page = page_of(&[&sample::document("churn", "Churn", "epoll", rows.to_vec())]);
@@ -138,13 +138,13 @@ fn what_is_no_result_file_is_refused_with_the_reason() {
     let mut version = sample::open();
     version["version"] = json!(99);
     let mut negative = times(1.0);
-    negative["results"][0]["achieved_rate"] = json!(-1.0);
+    negative["results"][0]["throughput"] = json!(-1.0);
     let mut histogram = times(1.0);
     histogram["results"][0]["histograms"]["service"] = json!("AAAA");
     let whole = sample::compare().to_string();
     let cases = [
         (version.to_string(), "version 99"),
-        (negative.to_string(), "achieved_rate"),
+        (negative.to_string(), "throughput"),
         (histogram.to_string(), "histogram"),
         (whole[..whole.len() / 2].to_owned(), "cut off"),
         ("{}".to_owned(), "does not say"),
@@ -212,7 +212,7 @@ fn what_cannot_be_compared_ends_with_two_and_is_named() {
     elsewhere["results"][0]["connections"] = json!(2_000);
     elsewhere["environment"]["kernel"] = json!("7.0.0");
     let mut bare = times(1.0);
-    bare["results"][0]["service_us"] = Value::Null;
+    bare["results"][0]["latency_us"] = Value::Null;
     for (old, new, reasons) in [
         (times(1.0), invalid.clone(), &["not valid in NEW: the generator was starved"][..]),
         (invalid, times(1.0), &["not valid in OLD"]),

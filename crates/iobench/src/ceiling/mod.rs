@@ -280,8 +280,8 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         }
     }
     let figures = rounds.iter().map(|round| RoundFigures {
-        service_us: Percentiles::of(&round.latencies),
-        achieved_rate: Some(round.throughput),
+        latency_us: Percentiles::of(&round.latencies),
+        throughput: Some(round.throughput),
         server_cpu_us: None,
         valid: round.notes.is_empty(),
     });
@@ -303,13 +303,13 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         client_cpus,
         work: "none".to_owned(),
         network: Some("memory".to_owned()),
-        service_us: Percentiles::of(&latencies),
+        latency_us: Percentiles::of(&latencies),
         send_lag_us: None,
         transmit_us: None,
         turnaround_us: None,
         receive_lag_us: None,
         accept_us: None,
-        achieved_rate: middle(|round| round.throughput),
+        throughput: middle(|round| round.throughput),
         server_cpu_us: None,
         cpu_both_us: middle(|round| round.cpu_us),
         system_calls: None,
@@ -360,11 +360,11 @@ fn render(document: &Document, closing: Closing) -> String {
             row.server.clone(),
             transactions,
             row.request_bytes.to_string(),
-            figure(row.achieved_rate.map(|rate| rate / 1e3), 1),
+            figure(row.throughput.map(|rate| rate / 1e3), 1),
             figure(row.cpu_both_us, 2),
             figure(connections_per_cpu_second(row), 0),
-            figure(row.service_us.map(|latency| latency.p50), 0),
-            figure(row.service_us.map(|latency| latency.p99), 0),
+            figure(row.latency_us.map(|latency| latency.p50), 0),
+            figure(row.latency_us.map(|latency| latency.p99), 0),
         ];
         if !row.valid {
             line.push(format!("INVALID: {}", row.notes.join("; ")));

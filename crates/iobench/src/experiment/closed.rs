@@ -208,13 +208,13 @@ pub(crate) fn convert(
         client_cpus: row.client_cpus,
         work,
         network: None,
-        service_us: row.latency_us,
+        latency_us: row.latency_us,
         send_lag_us: None,
         transmit_us: None,
         turnaround_us: None,
         receive_lag_us: None,
         accept_us: None,
-        achieved_rate: row.throughput,
+        throughput: row.throughput,
         server_cpu_us: row.server_cpu_us,
         cpu_both_us: row.cpu_both_us,
         system_calls: row.system_calls,
@@ -239,8 +239,8 @@ fn round_figures(slots: &[SlotOutcome]) -> Result<RoundFigures> {
     let figures: Vec<_> = slots.iter().filter_map(|slot| slot.shown(false)).collect();
     let times = latencies(&vec![slots.to_vec()])?;
     Ok(RoundFigures {
-        service_us: Percentiles::of(&times),
-        achieved_rate: median(&figures.iter().map(|f| f.throughput).collect::<Vec<f64>>()),
+        latency_us: Percentiles::of(&times),
+        throughput: median(&figures.iter().map(|f| f.throughput).collect::<Vec<f64>>()),
         server_cpu_us: median(&figures.iter().map(|f| f.server_cpu_us).collect::<Vec<f64>>()),
         valid: !figures.is_empty(),
     })

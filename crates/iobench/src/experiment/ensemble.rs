@@ -94,7 +94,7 @@ impl<'a> Ensemble<'a> {
                 whole.add(outcome, &format!("rank {rank}"));
             }
         }
-        let requests = whole.achieved_rate * course.measure_ns as f64 / 1e9;
+        let requests = whole.throughput * course.measure_ns as f64 / 1e9;
         whole.server = ServerUse::between(&from, &to, course.measure_ns, requests, cpus.len());
         Ok(whole)
     }

@@ -58,13 +58,13 @@ impl Evidence<'_> {
             client_cpus: point.placement.client_cpus.clone(),
             work: point.work.to_string(),
             network: self.way.map(str::to_owned),
-            service_us: Percentiles::of(&service),
+            latency_us: Percentiles::of(&service),
             send_lag_us: Percentiles::of(&send_lag),
             transmit_us: Percentiles::of(&transmit),
             turnaround_us: Percentiles::of(&turnaround),
             receive_lag_us: Percentiles::of(&receive_lag),
             accept_us: Percentiles::of(&accept),
-            achieved_rate: middle(achieved),
+            throughput: middle(achieved),
             server_cpu_us: middle(cpu),
             cpu_both_us: None,
             system_calls: middle(|round| round.server.system_calls),
@@ -74,8 +74,8 @@ impl Evidence<'_> {
             throughput_ratio: self.ratio(achieved),
             cpu_ratio: self.ratio(cpu),
             cpu_both_ratio: None,
-            p50_ratio: self.ratio(|round| round.service_us().map(|service| service.p50)),
-            p99_ratio: self.ratio(|round| round.service_us().map(|service| service.p99)),
+            p50_ratio: self.ratio(|round| round.latency_us().map(|service| service.p50)),
+            p99_ratio: self.ratio(|round| round.latency_us().map(|service| service.p99)),
             valid,
             notes: self.notes(valid_rounds),
             accounts: Some(accounts),
@@ -124,7 +124,7 @@ impl Evidence<'_> {
 }
 
 fn achieved(round: &OpenOutcome) -> Option<f64> {
-    Some(round.achieved_rate)
+    Some(round.throughput)
 }
 
 fn cpu(round: &OpenOutcome) -> Option<f64> {
@@ -133,8 +133,8 @@ fn cpu(round: &OpenOutcome) -> Option<f64> {
 
 fn figures(round: &OpenOutcome) -> RoundFigures {
     RoundFigures {
-        service_us: round.service_us(),
-        achieved_rate: Some(round.achieved_rate),
+        latency_us: round.latency_us(),
+        throughput: Some(round.throughput),
         server_cpu_us: round.server.cpu_us,
         valid: round.is_valid(),
     }

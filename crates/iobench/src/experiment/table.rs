@@ -89,8 +89,8 @@ fn line(row: &Row) -> String {
     let at = |percentiles: Option<Percentiles>, pick: fn(&Percentiles) -> f64| {
         percentiles.as_ref().map(pick)
     };
-    let service = row.service_us;
-    let rate = row.achieved_rate.map(|rate| rate / 1e3);
+    let service = row.latency_us;
+    let rate = row.throughput.map(|rate| rate / 1e3);
     let lag = match &row.bound {
         Some(bound) => [bound.clone(), String::new(), String::new()],
         None => [

@@ -46,14 +46,14 @@ struct Report<'a> {
     request_bytes: usize,
     response_bytes: usize,
     duration_s: f64,
-    service_us: Option<Percentiles>,
+    latency_us: Option<Percentiles>,
     send_lag_us: Option<Percentiles>,
     transmit_us: Option<Percentiles>,
     turnaround_us: Option<Percentiles>,
     receive_lag_us: Option<Percentiles>,
     accept_us: Option<Percentiles>,
     offered_rate: f64,
-    achieved_rate: f64,
+    throughput: f64,
     starved: f64,
     disturbance: Disturbance,
     reopened: u64,
@@ -150,14 +150,14 @@ fn report<'a>(
         request_bytes: plan.exchange.request_bytes,
         response_bytes: plan.exchange.response_bytes,
         duration_s: plan.course.measure_ns as f64 / 1e9,
-        service_us: outcome.service_us(),
+        latency_us: outcome.latency_us(),
         send_lag_us: Percentiles::of(&outcome.send_lag),
         transmit_us: Percentiles::of(&outcome.transmit),
         turnaround_us: Percentiles::of(&outcome.turnaround),
         receive_lag_us: Percentiles::of(&outcome.receive_lag),
         accept_us: Percentiles::of(&outcome.accept),
         offered_rate: outcome.offered_rate,
-        achieved_rate: outcome.achieved_rate,
+        throughput: outcome.throughput,
         starved: outcome.starved,
         disturbance: outcome.disturbance,
         reopened: outcome.reopened,
@@ -183,7 +183,7 @@ pub(crate) fn describe(outcome: &OpenOutcome) -> String {
     let mut text = format!(
         "{:.0} requests/s due, {:.0}/s answered; of {scheduled}: {answered} answered, {late} late, \
          {lost} lost, {refused} refused, {reset} reset, {wrong} wrong\n",
-        outcome.offered_rate, outcome.achieved_rate
+        outcome.offered_rate, outcome.throughput
     );
     for (name, times) in [
         ("first answer", &outcome.accept),

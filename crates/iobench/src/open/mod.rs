@@ -116,7 +116,7 @@ pub(crate) struct View<'a> {
     pub(crate) phase: Phase,
     pub(crate) left_ns: u64,
     pub(crate) offered_rate: f64,
-    pub(crate) achieved_rate: f64,
+    pub(crate) throughput: f64,
     /// Since the last view.
     pub(crate) service: &'a Counts,
     pub(crate) lag: &'a Counts,

@@ -26,7 +26,7 @@ pub(crate) struct OpenOutcome {
     pub(crate) accounts: Accounts,
     /// Requests per second that were due while it was measured, and that were answered.
     pub(crate) offered_rate: f64,
-    pub(crate) achieved_rate: f64,
+    pub(crate) throughput: f64,
     /// Busy part of the generator's CPUs, its waiting left out: unknown for a sender that waits
     /// busily, so this is the part that others took, 0 to 1.
     pub(crate) starved: f64,
@@ -56,7 +56,7 @@ impl OpenOutcome {
             accept: new_times(),
             accounts: Accounts::default(),
             offered_rate: 0.0,
-            achieved_rate: 0.0,
+            throughput: 0.0,
             starved: 0.0,
             disturbance: Disturbance::default(),
             reopened: 0,
@@ -82,7 +82,7 @@ impl OpenOutcome {
         }
         self.accounts.add(&other.accounts);
         self.offered_rate += other.offered_rate;
-        self.achieved_rate += other.achieved_rate;
+        self.throughput += other.throughput;
         self.starved = self.starved.max(other.starved);
         self.disturbance.add(&other.disturbance);
         self.reopened += other.reopened;
@@ -95,7 +95,7 @@ impl OpenOutcome {
         for (sum, other) in self.timeline.iter_mut().zip(&other.timeline) {
             sum.connections += other.connections;
             sum.offered_rate += other.offered_rate;
-            sum.achieved_rate += other.achieved_rate;
+            sum.throughput += other.throughput;
             // Percentiles cannot be merged; of several hosts the worst is shown.
             for (worst, other) in [
                 (&mut sum.send_lag_p50_us, other.send_lag_p50_us),
@@ -112,7 +112,7 @@ impl OpenOutcome {
         self.reasons.is_empty()
     }
 
-    pub(crate) fn service_us(&self) -> Option<Percentiles> {
+    pub(crate) fn latency_us(&self) -> Option<Percentiles> {
         Percentiles::of(&self.service)
     }
 }

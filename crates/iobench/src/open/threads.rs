@@ -347,7 +347,7 @@ impl Views {
             phase: course.phase(at_ns.min(course.end_ns())),
             left_ns: course.end_ns().saturating_sub(at_ns),
             offered_rate: per_s(new_lag.total()),
-            achieved_rate: per_s(new_service.total()),
+            throughput: per_s(new_service.total()),
             service: &new_service,
             lag: &new_lag,
         });

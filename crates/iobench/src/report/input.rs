@@ -181,16 +181,16 @@ fn figures(row: &Row) -> Vec<(&'static str, f64)> {
         let Some(Percentiles { p1, p25, p50, p75, p99, p999, max }) = *percentiles else { return };
         all.extend([p1, p25, p50, p75, p99, p999, max].map(|value| (name, value)));
     };
-    times("service_us", &row.service_us);
+    times("latency_us", &row.latency_us);
     times("send_lag_us", &row.send_lag_us);
     times("transmit_us", &row.transmit_us);
     times("turnaround_us", &row.turnaround_us);
     times("receive_lag_us", &row.receive_lag_us);
     times("accept_us", &row.accept_us);
-    row.rounds.iter().for_each(|round| times("service_us of a round", &round.service_us));
+    row.rounds.iter().for_each(|round| times("latency_us of a round", &round.latency_us));
     let mut figure = |name, value: Option<f64>| all.extend(value.map(|value| (name, value)));
     figure("request_rate", row.request_rate);
-    figure("achieved_rate", row.achieved_rate);
+    figure("throughput", row.throughput);
     figure("server_cpu_us", row.server_cpu_us);
     figure("cpu_both_us", row.cpu_both_us);
     figure("system_calls", row.system_calls);
@@ -203,13 +203,13 @@ fn figures(row: &Row) -> Vec<(&'static str, f64)> {
         }
     }
     for round in &row.rounds {
-        figure("achieved_rate of a round", round.achieved_rate);
+        figure("throughput of a round", round.throughput);
         figure("server_cpu_us of a round", round.server_cpu_us);
     }
     for moment in &row.timeline {
         figure("t_s", Some(moment.t_s));
         figure("offered_rate of a moment", Some(moment.offered_rate));
-        figure("achieved_rate of a moment", Some(moment.achieved_rate));
+        figure("throughput of a moment", Some(moment.throughput));
         figure("send_lag_p50_us", moment.send_lag_p50_us);
         figure("send_lag_p99_us", moment.send_lag_p99_us);
         figure("service_p50_us", moment.service_p50_us);
@@ -316,13 +316,13 @@ impl CompareRow {
             client_cpus: self.client_cpus,
             work: "none".to_owned(),
             network: self.path,
-            service_us: self.latency_us.map(CompareLatency::into_percentiles),
+            latency_us: self.latency_us.map(CompareLatency::into_percentiles),
             send_lag_us: None,
             transmit_us: None,
             turnaround_us: None,
             receive_lag_us: None,
             accept_us: None,
-            achieved_rate: self.throughput,
+            throughput: self.throughput,
             server_cpu_us: self.server_cpu_us,
             cpu_both_us: self.cpu_both_us,
             system_calls: self.system_calls,

@@ -159,7 +159,7 @@ fn latencies() -> Vec<Column> {
         ("99 %", "p99", |p| p.p99),
     ];
     let columns = SERVICE.into_iter().map(|(head, name, of)| {
-        let value = move |row: &Row| row.service_us.as_ref().map(of);
+        let value = move |row: &Row| row.latency_us.as_ref().map(of);
         Column::figure(head, name, value, number::time)
     });
     columns.collect()
@@ -170,8 +170,8 @@ fn further_latencies() -> Vec<Column> {
     /// A column's head and name, and where its figure is.
     type Part = (&'static str, &'static str, fn(&Row) -> Option<f64>);
     const PARTS: [Part; 10] = [
-        ("99.9 %", "p999", |row| Some(row.service_us?.p999)),
-        ("longest", "max", |row| Some(row.service_us?.max)),
+        ("99.9 %", "p999", |row| Some(row.latency_us?.p999)),
+        ("longest", "max", |row| Some(row.latency_us?.max)),
         ("send lag, median", "lag-p50", |row| Some(row.send_lag_us?.p50)),
         ("send lag, 99 %", "lag-p99", |row| Some(row.send_lag_us?.p99)),
         ("turnaround, median", "turnaround-p50", |row| Some(row.turnaround_us?.p50)),
@@ -190,13 +190,13 @@ fn rates() -> Vec<Column> {
         Column::figure(
             "answers per second",
             "rate",
-            move |row| row.achieved_rate.filter(|_| !is_churn(row)),
+            move |row| row.throughput.filter(|_| !is_churn(row)),
             number::plain,
         ),
         Column::figure(
             "connections served per second",
             "served",
-            move |row| row.achieved_rate.filter(|_| is_churn(row)),
+            move |row| row.throughput.filter(|_| is_churn(row)),
             number::plain,
         ),
         Column::figure("server CPU per request", "cpu", |row| row.server_cpu_us, number::time),

@@ -123,11 +123,11 @@ fn comparison(section: &Section, claim: &Claim<'_>) -> String {
 /// Without a comparison the figures speak for themselves.
 fn alone(section: &Section, row: &Row) -> String {
     let mut figures = Vec::new();
-    if let Some(service) = row.service_us.or(row.accept_us) {
+    if let Some(service) = row.latency_us.or(row.accept_us) {
         figures.push(format!("median {}", number::time(service.p50)));
         figures.push(format!("p99 {}", number::time(service.p99)));
     }
-    if let Some(rate) = row.achieved_rate {
+    if let Some(rate) = row.throughput {
         figures.push(format!("{} answers/s", number::plain(rate)));
     }
     if let Some(cpu_us) = row.server_cpu_us {

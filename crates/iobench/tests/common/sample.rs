@@ -84,8 +84,8 @@ pub(crate) fn row(server: &str, kind: &str) -> Value {
         "server": server, "kind": kind, "connections": 400, "request_rate": null,
         "request_bytes": 64, "response_bytes": 64, "transactions": 0, "cores": 1,
         "server_cpus": [0], "client_cpus": [1], "work": "none", "network": null,
-        "service_us": null, "send_lag_us": null, "transmit_us": null, "accept_us": null,
-        "achieved_rate": null, "server_cpu_us": null, "system_calls": null, "server_busy": null,
+        "latency_us": null, "send_lag_us": null, "transmit_us": null, "accept_us": null,
+        "throughput": null, "server_cpu_us": null, "system_calls": null, "server_busy": null,
         "client_busy": null, "throughput_ratio": null, "cpu_ratio": null, "p50_ratio": null,
         "p99_ratio": null, "valid": true, "notes": [], "accounts": null, "rounds": [],
         "timeline": [],
@@ -137,16 +137,16 @@ fn open_row(server: (&str, f64, f64), connections: u32, rate: f64, baseline_us: 
         let noise = 0.95 + 0.1 * random.next();
         let times = random.times(median_us * noise, 0.35);
         rounds.push(json!({
-            "service_us": percentiles(&times), "achieved_rate": achieved,
+            "latency_us": percentiles(&times), "throughput": achieved,
             "server_cpu_us": server.1 * 0.2 * (0.98 + 0.04 * random.next()), "valid": true,
         }));
     }
     let mut row = row(server.0, "open");
     row["connections"] = json!(connections);
     row["request_rate"] = json!(rate);
-    row["service_us"] = percentiles(&service);
+    row["latency_us"] = percentiles(&service);
     row["send_lag_us"] = percentiles(&lag);
-    row["achieved_rate"] = json!(achieved);
+    row["throughput"] = json!(achieved);
     row["server_cpu_us"] = json!(server.1 * 0.2);
     row["system_calls"] = json!(2.1);
     row["server_busy"] = json!((rate * server.1 * 0.2 / 1e6).min(1.0));
@@ -185,7 +185,7 @@ fn timeline(random: &mut Random, connections: u32, rate: f64, achieved: f64, us:
         json!({
             "t_s": f64::from(index + 1) * 0.25, "phase": phase,
             "connections": (connections * (index + 1) / 6).min(connections),
-            "offered_rate": rate * part, "achieved_rate": achieved * part * noise,
+            "offered_rate": rate * part, "throughput": achieved * part * noise,
             "send_lag_p50_us": some(4.0), "send_lag_p99_us": some(19.0),
             "service_p50_us": some(us), "service_p99_us": some(us * 3.0),
             "server_busy": (rate * part * noise * 11e-6).min(1.0),
@@ -209,14 +209,14 @@ pub(crate) fn closed() -> Value {
                 row["transactions"] = json!(transactions);
                 row["request_bytes"] = json!(request_bytes);
                 row["response_bytes"] = json!(request_bytes);
-                row["achieved_rate"] = json!(rate);
+                row["throughput"] = json!(rate);
                 row["server_cpu_us"] = json!(1e6 / rate);
                 let one = json!({ "median": 1.0, "low": 1.0, "high": 1.0 });
                 let is_baseline = server == "epoll";
                 row["throughput_ratio"] = if is_baseline { one.clone() } else { interval(ratio) };
                 row["cpu_ratio"] = if is_baseline { one } else { interval(1.0 / ratio) };
                 let round = |at: f64| {
-                    json!({ "service_us": null, "achieved_rate": rate * at,
+                    json!({ "latency_us": null, "throughput": rate * at,
                             "server_cpu_us": 1e6 / rate / at, "valid": true })
                 };
                 row["rounds"] = [0.96, 0.99, 1.0, 1.01, 1.03].into_iter().map(round).collect();

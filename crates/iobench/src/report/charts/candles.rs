@@ -18,7 +18,7 @@ type Figure = fn(&Row) -> Option<Percentiles>;
 /// Latency against connections.
 pub(crate) fn service(section: &Section) -> Option<Chart> {
     let title = "Latency against connections";
-    chart(section, "latency", title, section.service_time(), "service time", |row| row.service_us)
+    chart(section, "latency", title, section.service_time(), "service time", |row| row.latency_us)
 }
 
 /// How late the generator was.

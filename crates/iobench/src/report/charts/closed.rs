@@ -33,7 +33,7 @@ struct Metric {
 const METRICS: [Metric; 5] = [
     Metric {
         name: "transactions per second",
-        value: |row| of_rounds(row, row.achieved_rate, |round| round.achieved_rate),
+        value: |row| of_rounds(row, row.throughput, |round| round.throughput),
         format: number::plain,
         is_ratio: false,
     },
@@ -59,7 +59,7 @@ const METRICS: [Metric; 5] = [
         name: "transactions per second and core",
         value: |row| {
             let cores = row.cores.max(1) as f64;
-            let (value, bounds) = of_rounds(row, row.achieved_rate, |round| round.achieved_rate)?;
+            let (value, bounds) = of_rounds(row, row.throughput, |round| round.throughput)?;
             Some((value / cores, bounds.map(|(low, high)| (low / cores, high / cores))))
         },
         format: number::plain,
