@@ -12,6 +12,7 @@ mod cli;
 mod client;
 mod compare;
 mod diff;
+mod disturbance;
 mod doctor;
 mod engine;
 mod error;

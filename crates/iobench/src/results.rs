@@ -166,6 +166,14 @@ pub(crate) struct Row {
     pub(crate) send_lag_us: Option<Percentiles>,
     /// From the actual send time to the kernel's transmit timestamp, of a sample.
     pub(crate) transmit_us: Option<Percentiles>,
+    /// From the actual send time to the kernel's receive timestamp of the answer: the wire and the
+    /// server, of a sample.
+    #[serde(default)]
+    pub(crate) turnaround_us: Option<Percentiles>,
+    /// From the kernel's receive timestamp of an answer to when it was read, of the same sample.
+    /// Service time is send lag, turnaround and receive lag.
+    #[serde(default)]
+    pub(crate) receive_lag_us: Option<Percentiles>,
     /// Churn: from the intended connection time to the first answer, accept included.
     pub(crate) accept_us: Option<Percentiles>,
     /// Answers per second while measuring (open, closed), or connections served (churn).
@@ -230,6 +238,9 @@ pub(crate) struct Accounts {
     pub(crate) refused: u64,
     /// The connection ended before the answer.
     pub(crate) reset: u64,
+    /// Answered with other bytes than the right ones, or with more.
+    #[serde(default)]
+    pub(crate) wrong: u64,
 }
 
 impl Accounts {
@@ -240,12 +251,13 @@ impl Accounts {
         self.lost += other.lost;
         self.refused += other.refused;
         self.reset += other.reset;
+        self.wrong += other.wrong;
     }
 
     /// Whether every request is accounted for.
     pub(crate) fn balance(&self) -> bool {
-        let Accounts { scheduled, answered, late, lost, refused, reset } = *self;
-        scheduled == answered + late + lost + refused + reset
+        let Accounts { scheduled, answered, late, lost, refused, reset, wrong } = *self;
+        scheduled == answered + late + lost + refused + reset + wrong
     }
 }
 
@@ -283,5 +295,9 @@ pub(crate) struct Histograms {
     pub(crate) service: Option<String>,
     pub(crate) send_lag: Option<String>,
     pub(crate) transmit: Option<String>,
+    #[serde(default)]
+    pub(crate) turnaround: Option<String>,
+    #[serde(default)]
+    pub(crate) receive_lag: Option<String>,
     pub(crate) accept: Option<String>,
 }

@@ -90,7 +90,7 @@ fn five_clients_load_one_server() {
     assert_eq!(rows.len(), 2, "{printed}");
     for row in rows {
         let count = |name: &str| row["accounts"][name].as_u64().unwrap();
-        let ended = ["answered", "late", "lost", "refused", "reset"].map(count);
+        let ended = ["answered", "late", "lost", "refused", "reset", "wrong"].map(count);
         // Five clients send 40 requests a second each, evenly spaced, for a second, in one round.
         assert!((195..=205).contains(&count("scheduled")), "{printed}");
         assert_eq!(count("scheduled"), ended.iter().sum::<u64>(), "{printed}");

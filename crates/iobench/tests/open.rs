@@ -61,7 +61,7 @@ fn read_log(path: &Path) -> Vec<Entry> {
 }
 
 fn assert_balanced(accounts: &Value) {
-    let parts = ["answered", "late", "lost", "refused", "reset"];
+    let parts = ["answered", "late", "lost", "refused", "reset", "wrong"];
     let sum: u64 = parts.iter().map(|part| u(&accounts[part])).sum();
     assert_eq!(u(&accounts["scheduled"]), sum, "{accounts}");
 }
@@ -88,7 +88,7 @@ fn every_request_is_accounted_for_and_logged() {
     let scheduled = u(&result["accounts"]["scheduled"]);
     assert!((999..=1_001).contains(&scheduled), "{scheduled}");
     assert_eq!(u(&result["accounts"]["answered"]), scheduled, "{printed}");
-    for name in ["latency_us", "send_lag_us", "transmit_us"] {
+    for name in ["latency_us", "send_lag_us", "transmit_us", "turnaround_us", "receive_lag_us"] {
         let values: Vec<f64> = ["p1", "p25", "p50", "p75", "p99", "p999", "max"]
             .iter()
             .map(|percentile| f(&result[name][percentile]))

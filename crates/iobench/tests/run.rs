@@ -93,7 +93,8 @@ fn every_server_has_a_row_at_every_point() {
         .collect();
     assert_eq!(keys, [(20, "epoll"), (20, "megapipe"), (40, "epoll"), (40, "megapipe")]);
     for row in rows(&document) {
-        for times in ["latency_us", "send_lag_us", "transmit_us"] {
+        for times in ["latency_us", "send_lag_us", "transmit_us", "turnaround_us", "receive_lag_us"]
+        {
             assert_percentiles(row, times);
         }
         assert_eq!((row["request_rate"].as_f64(), &row["request_bytes"]), (Some(400.0), &1.into()));

@@ -300,6 +300,8 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         latency_us: Percentiles::of(&latencies),
         send_lag_us: None,
         transmit_us: None,
+        turnaround_us: None,
+        receive_lag_us: None,
         accept_us: None,
         throughput: middle(|round| round.throughput),
         server_cpu_us: None,

@@ -394,7 +394,8 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", requires = "response_bytes", value_parser = parse_message_bytes)]
     pub(crate) request_bytes: Option<usize>,
 
-    /// Bytes of every answer, of which only the number is checked
+    /// Bytes of every answer: those of iobench's servers or, with --rate, of any HTTP response; a
+    /// closed loop checks only their number
     #[arg(long, value_name = "N", requires = "request_bytes", value_parser = parse_message_bytes)]
     pub(crate) response_bytes: Option<usize>,
 

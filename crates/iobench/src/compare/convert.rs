@@ -37,6 +37,8 @@ pub(crate) fn convert(
         latency_us: row.latency_us,
         send_lag_us: None,
         transmit_us: None,
+        turnaround_us: None,
+        receive_lag_us: None,
         accept_us: None,
         throughput: row.throughput,
         server_cpu_us: row.server_cpu_us,

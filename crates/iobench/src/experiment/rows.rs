@@ -34,6 +34,8 @@ impl Evidence<'_> {
         let service = merged(&shown, |round| &round.service);
         let send_lag = merged(&shown, |round| &round.send_lag);
         let transmit = merged(&shown, |round| &round.transmit);
+        let turnaround = merged(&shown, |round| &round.turnaround);
+        let receive_lag = merged(&shown, |round| &round.receive_lag);
         let accept = merged(&shown, |round| &round.accept);
         let mut accounts = Accounts::default();
         shown.iter().for_each(|round| accounts.add(&round.accounts));
@@ -58,6 +60,8 @@ impl Evidence<'_> {
             latency_us: Percentiles::of(&service),
             send_lag_us: Percentiles::of(&send_lag),
             transmit_us: Percentiles::of(&transmit),
+            turnaround_us: Percentiles::of(&turnaround),
+            receive_lag_us: Percentiles::of(&receive_lag),
             accept_us: Percentiles::of(&accept),
             throughput: middle(achieved),
             server_cpu_us: middle(cpu),
@@ -83,6 +87,8 @@ impl Evidence<'_> {
                 service: text(&service)?,
                 send_lag: text(&send_lag)?,
                 transmit: text(&transmit)?,
+                turnaround: text(&turnaround)?,
+                receive_lag: text(&receive_lag)?,
                 accept: text(&accept)?,
             },
         })

@@ -177,6 +177,8 @@ fn figures(row: &Row) -> Vec<(&'static str, f64)> {
     times("latency_us", &row.latency_us);
     times("send_lag_us", &row.send_lag_us);
     times("transmit_us", &row.transmit_us);
+    times("turnaround_us", &row.turnaround_us);
+    times("receive_lag_us", &row.receive_lag_us);
     times("accept_us", &row.accept_us);
     row.rounds.iter().for_each(|round| times("latency_us of a round", &round.latency_us));
     let mut figure = |name, value: Option<f64>| all.extend(value.map(|value| (name, value)));

@@ -169,11 +169,15 @@ fn latencies() -> Vec<Column> {
 fn further_latencies() -> Vec<Column> {
     /// A column's head and name, and where its figure is.
     type Part = (&'static str, &'static str, fn(&Row) -> Option<f64>);
-    const PARTS: [Part; 6] = [
+    const PARTS: [Part; 10] = [
         ("99.9 %", "p999", |row| Some(row.latency_us?.p999)),
         ("longest", "max", |row| Some(row.latency_us?.max)),
         ("send lag, median", "lag-p50", |row| Some(row.send_lag_us?.p50)),
         ("send lag, 99 %", "lag-p99", |row| Some(row.send_lag_us?.p99)),
+        ("turnaround, median", "turnaround-p50", |row| Some(row.turnaround_us?.p50)),
+        ("turnaround, 99 %", "turnaround-p99", |row| Some(row.turnaround_us?.p99)),
+        ("receive lag, median", "receive-lag-p50", |row| Some(row.receive_lag_us?.p50)),
+        ("receive lag, 99 %", "receive-lag-p99", |row| Some(row.receive_lag_us?.p99)),
         ("accept, median", "accept-p50", |row| Some(row.accept_us?.p50)),
         ("accept, 99 %", "accept-p99", |row| Some(row.accept_us?.p99)),
     ];
@@ -214,7 +218,7 @@ fn rates() -> Vec<Column> {
     ]
 }
 
-/// Requests without an answer in time; of what kind they are is told where there are any.
+/// Requests without a right answer in time; of what kind they are is told where there are any.
 fn errors(row: &Row) -> Shown {
     let Some(accounts) = row.accounts else { return (number::NOTHING.to_owned(), None) };
     let kinds = [
@@ -222,6 +226,7 @@ fn errors(row: &Row) -> Shown {
         (accounts.lost, "lost"),
         (accounts.refused, "refused"),
         (accounts.reset, "reset"),
+        (accounts.wrong, "wrong"),
     ];
     let told: Vec<String> = kinds
         .iter()

@@ -29,6 +29,15 @@ pub(crate) fn send_lag(section: &Section) -> Option<Chart> {
     chart(section, "lag", title, caption, "send lag", |row| row.send_lag_us)
 }
 
+/// How late the generator read what had arrived.
+pub(crate) fn receive_lag(section: &Section) -> Option<Chart> {
+    let title = "Receive lag";
+    let caption = "From the kernel's receive timestamp of a reply to when the generator had read \
+                   it, of a sample: the generator's own time, which is part of the service time \
+                   above.";
+    chart(section, "receive-lag", title, caption, "receive lag", |row| row.receive_lag_us)
+}
+
 /// How long new connections waited.
 pub(crate) fn accept(section: &Section) -> Option<Chart> {
     let title = "Accept latency";

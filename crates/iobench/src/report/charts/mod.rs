@@ -132,6 +132,7 @@ pub(crate) fn all(section: &Section) -> Result<Vec<Chart>> {
     charts.extend(candles::service(section));
     charts.extend(curve::chart(section)?);
     charts.extend(candles::send_lag(section));
+    charts.extend(candles::receive_lag(section));
     charts.extend(candles::accept(section));
     charts.extend(closed::charts(section));
     charts.extend(timeline::chart(section));

@@ -1,6 +1,8 @@
-//! When did a request really leave? The kernel's software transmit timestamps answer that for a
-//! sample (Kawai and Yamaguchi, section 7, last issue): they are taken where the packet is handed
-//! to the device, and read back from the socket's error queue.
+//! The kernel's software timestamps of a sample of requests and replies (SO_TIMESTAMPING of
+//! socket(7)): when a request was handed to the device (Kawai and Yamaguchi, section 7, last
+//! issue), read back from the socket's error queue, and when the last packet of a reply arrived
+//! from it, read with the reply itself. With the thread's own times they divide the service time
+//! into send lag, server with network, and receive lag.
 
 use std::mem::size_of;
 use std::os::fd::RawFd;
@@ -11,6 +13,7 @@ use crate::sys::tsc::Clock;
 
 // From linux/net_tstamp.h and linux/errqueue.h.
 const TX_SOFTWARE: u32 = 1 << 1;
+const RX_SOFTWARE: u32 = 1 << 3;
 const REPORT_SOFTWARE: u32 = 1 << 4;
 const OPTION_ID: u32 = 1 << 7;
 const OPTION_TIMESTAMP_ONLY: u32 = 1 << 11;
@@ -29,7 +32,7 @@ const LONGEST_COMPARISON_NS: u64 = 10_000;
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
-/// Asks for the timestamp of every n-th request.
+/// Asks for the timestamp of every n-th request, or read.
 pub(crate) struct Sampler {
     every: u64,
     count: u64,
@@ -40,7 +43,7 @@ impl Sampler {
         Sampler { every: (rate / SAMPLES_PER_SECOND).ceil().max(1.0) as u64, count: 0 }
     }
 
-    /// Whether the request at hand belongs to the sample.
+    /// Whether the request or read at hand belongs to the sample.
     pub(crate) fn picks(&mut self) -> bool {
         self.count += 1;
         self.count.is_multiple_of(self.every)
@@ -49,7 +52,7 @@ impl Sampler {
 
 /// Prepares a connection for samples; an old kernel's refusal only means that there are none.
 pub(crate) fn prepare(fd: RawFd) {
-    let flags = REPORT_SOFTWARE | OPTION_ID | OPTION_TIMESTAMP_ONLY;
+    let flags = REPORT_SOFTWARE | RX_SOFTWARE | OPTION_ID | OPTION_TIMESTAMP_ONLY;
     let _ = socket::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &flags);
 }
 
@@ -91,8 +94,32 @@ pub(crate) fn take(fd: RawFd, clock: &Clock) -> Option<u64> {
     if unsafe { libc::recvmsg(fd, &raw mut message, flags) } < 0 {
         return None;
     }
-    let realtime_ns = stamp_in(&message)?;
-    // The two clocks are compared now, a moment after the packet, so that their drift is nothing.
+    on_clock(stamp_in(&message)?, clock)
+}
+
+/// recv(2), and the timestamp of the last packet that it took bytes from, in nanoseconds of
+/// CLOCK_REALTIME, where the kernel took one.
+pub(crate) fn receive_stamped(fd: RawFd, buffer: &mut [u8]) -> (Result<usize, i32>, Option<u64>) {
+    let mut control = Control([0; CONTROL_BYTES]);
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: all zeros is a valid msghdr without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_BYTES;
+    // SAFETY: the message, the buffer and the control buffer live through the call, with their
+    // true sizes.
+    let count = unsafe { libc::recvmsg(fd, &raw mut message, 0) };
+    match usize::try_from(count) {
+        Ok(count) => (Ok(count), stamp_in(&message)),
+        Err(_) => (Err(errno()), None),
+    }
+}
+
+/// A moment of CLOCK_REALTIME on the clock's scale; nothing if the clocks could not be compared.
+/// They are compared now, a moment after the packet, so that their drift is nothing.
+pub(crate) fn on_clock(realtime_ns: u64, clock: &Clock) -> Option<u64> {
     let (clock_ns, now_realtime_ns) = compare(clock)?;
     Some(clock_ns.saturating_sub(now_realtime_ns.saturating_sub(realtime_ns)))
 }
@@ -130,7 +157,9 @@ fn stamp_in(message: &libc::msghdr) -> Option<u64> {
             // is the software timestamp.
             let stamp =
                 unsafe { libc::CMSG_DATA(header).cast::<libc::timespec>().read_unaligned() };
-            return Some(stamp.tv_sec as u64 * 1_000_000_000 + stamp.tv_nsec as u64);
+            let stamp_ns = stamp.tv_sec as u64 * 1_000_000_000 + stamp.tv_nsec as u64;
+            // Zero: the packet came before the kernel took timestamps.
+            return (stamp_ns > 0).then_some(stamp_ns);
         }
         // SAFETY: as above.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
@@ -173,6 +202,34 @@ mod tests {
         // Two clocks are involved, each read in tens of nanoseconds.
         assert!(before_ns <= stamp_ns + 2_000 && stamp_ns <= after_ns + 2_000);
         assert_eq!(take(fd, &clock), None, "one stamp per message");
+    }
+
+    #[test]
+    fn the_kernel_stamps_a_reply_between_send_and_receipt() {
+        use std::io::Write;
+        use std::time::Duration;
+
+        let clock = Clock::calibrate();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        prepare(stream.as_raw_fd());
+        let mut buffer = [0; 64];
+        // The kernel may begin to take receive timestamps a moment after the first socket asks.
+        let mut attempt = || {
+            let before_ns = clock.now_ns();
+            peer.write_all(b"reply").unwrap();
+            let (count, stamp) = receive_stamped(stream.as_raw_fd(), &mut buffer);
+            assert_eq!(count, Ok(5));
+            let stamp_ns = stamp.and_then(|stamp_ns| on_clock(stamp_ns, &clock));
+            std::thread::sleep(Duration::from_millis(1));
+            Some((before_ns, stamp_ns?, clock.now_ns()))
+        };
+        let (before_ns, stamp_ns, after_ns) =
+            (0..1_000).find_map(|_| attempt()).expect("a stamp in a thousand tries");
+        assert!(before_ns <= stamp_ns + 2_000 && stamp_ns <= after_ns + 2_000);
+        assert_eq!(&buffer[..5], b"reply");
     }
 
     #[test]
