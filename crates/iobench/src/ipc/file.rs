@@ -11,7 +11,7 @@ use crate::ipc::row::{FIELDS, Row};
 /// Value of `format`.
 pub(crate) const FORMAT: &str = "iobench-ipc";
 /// Changes when a reader of the former version would misunderstand a file.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The whole file.
 #[derive(Debug, Clone, Serialize, Deserialize)]

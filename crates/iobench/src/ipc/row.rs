@@ -14,11 +14,14 @@ use crate::ipc::plan::{Plan, Slot};
 use crate::ipc::slot::{Figures, SlotOutcome};
 use crate::ipc::subject::Subject;
 
-/// What every row is compared with.
-const TCP: &str = "tcp-nodelay";
-const UNIX: &str = "unix";
+/// What every row is compared with: the quickest calls of the kernel on each path.
+const TCP: &str = "tcp-blocking";
+const UNIX: &str = "unix-blocking";
+const PIPE: &str = "pipe-blocking";
 /// What it means for a row, and what to do about it.
 const ROUGH: &str = ", so the figures are of all: try a longer --duration or a quieter machine";
+const NO_TIME: &str =
+    "there was no time for it: leave --quick out, or name fewer transports or sizes";
 /// Different complaints that a row tells.
 const COMPLAINTS_MAX: usize = 3;
 
@@ -43,10 +46,12 @@ pub(crate) struct Row {
     pub(crate) cpu_us_per_message: Option<f64>,
     pub(crate) cpu_reader_us_per_message: Option<f64>,
     pub(crate) cpu_writer_us_per_message: Option<f64>,
-    pub(crate) latency_ratio_tcp_nodelay: Option<Interval>,
+    pub(crate) latency_ratio_tcp: Option<Interval>,
     pub(crate) latency_ratio_unix: Option<Interval>,
-    pub(crate) throughput_ratio_tcp_nodelay: Option<Interval>,
+    pub(crate) latency_ratio_pipe: Option<Interval>,
+    pub(crate) throughput_ratio_tcp: Option<Interval>,
     pub(crate) throughput_ratio_unix: Option<Interval>,
+    pub(crate) throughput_ratio_pipe: Option<Interval>,
     pub(crate) valid: bool,
     pub(crate) reason: Option<String>,
     /// Of both patterns together.
@@ -88,11 +93,15 @@ pub(crate) const FIELDS: [(&str, &str); 18] = [
     ("throughput_mb_s", "payload one way, 10^6 bytes per second, median over rounds"),
     ("messages_s", "messages one way per second, median over rounds"),
     ("cpu_us_per_message", "CPU of both processes for a message one way, user and system"),
-    ("latency_ratio_*", "median round trip over that of the other transport, within rounds"),
+    (
+        "latency_ratio_*",
+        "median round trip over that of tcp-blocking, unix-blocking or pipe-blocking, within \
+         rounds; null, as all ratios, if either of the two is not to be trusted",
+    ),
     (
         "throughput_ratio_*",
-        "throughput over that of the other transport, same batch; null, as all ratios, if either \
-         of the two is not to be trusted",
+        "throughput over that of the same baseline, within rounds; null where batch is not 1, \
+         which baselines do not have",
     ),
     ("slices", "of time: undisturbed ones, which count, and the others"),
     ("rounds", "each round's own figures; clean: enough of its slices were undisturbed"),
@@ -219,7 +228,7 @@ fn reasons<'a>(
     }
     let rounds = measured.count();
     if rounds == 0 {
-        reasons.push("there was no time for it".to_owned());
+        reasons.push(NO_TIME.to_owned());
     } else if let (Some(clean), true) = (clean_rounds, reasons.is_empty()) {
         let what = match slot.pattern {
             Pattern::PingPong => "ping-pong",
@@ -290,10 +299,12 @@ impl<'a> Table<'a> {
             cpu_us_per_message: middle(|figures| figures.cpu_us.iter().sum()),
             cpu_reader_us_per_message: middle(|figures| figures.cpu_us[0]),
             cpu_writer_us_per_message: middle(|figures| figures.cpu_us[1]),
-            latency_ratio_tcp_nodelay: ratio(Pattern::PingPong, TCP),
+            latency_ratio_tcp: ratio(Pattern::PingPong, TCP),
             latency_ratio_unix: ratio(Pattern::PingPong, UNIX),
-            throughput_ratio_tcp_nodelay: ratio(Pattern::OneWay, TCP),
+            latency_ratio_pipe: ratio(Pattern::PingPong, PIPE),
+            throughput_ratio_tcp: ratio(Pattern::OneWay, TCP),
             throughput_ratio_unix: ratio(Pattern::OneWay, UNIX),
+            throughput_ratio_pipe: ratio(Pattern::OneWay, PIPE),
             valid,
             reason: (!valid).then(|| reasons.join("; ")),
             slices: SliceSummary { clean: slices.clean, discarded: slices.discarded() },

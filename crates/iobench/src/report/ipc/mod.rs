@@ -12,7 +12,7 @@ use crate::ipc::row::Row;
 use crate::report::input::SavedIpc;
 use crate::report::{command, facts, in_script, number};
 
-const HEADS: [&str; 14] = [
+const HEADS: [&str; 16] = [
     "placement",
     "CPUs",
     "bytes",
@@ -20,13 +20,15 @@ const HEADS: [&str; 14] = [
     "round trip p50",
     "p99",
     "× floor",
-    "× tcp-nodelay",
+    "× tcp",
     "× unix",
+    "× pipe",
     "MB/s",
     "messages/s",
     "CPU per message",
-    "× tcp-nodelay",
+    "× tcp",
     "× unix",
+    "× pipe",
 ];
 
 /// Everything of one file.
@@ -111,13 +113,15 @@ impl Line {
                 time(latency.map(|latency| latency.p50 / 1e3)),
                 time(latency.map(|latency| latency.p99 / 1e3)),
                 plain(row.p50_over_floor),
-                ratio(row.latency_ratio_tcp_nodelay),
+                ratio(row.latency_ratio_tcp),
                 ratio(row.latency_ratio_unix),
+                ratio(row.latency_ratio_pipe),
                 plain(row.throughput_mb_s),
                 plain(row.messages_s),
                 time(row.cpu_us_per_message),
-                ratio(row.throughput_ratio_tcp_nodelay),
+                ratio(row.throughput_ratio_tcp),
                 ratio(row.throughput_ratio_unix),
+                ratio(row.throughput_ratio_pipe),
             ],
         }
     }
