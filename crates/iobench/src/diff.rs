@@ -1,10 +1,10 @@
 //! `iobench diff`: what has changed between two saved runs, row by row, and whether for the worse.
 //!
 //! Two runs never saw the same machine: from one hour to the next it may be 5 % slower. So a row is
-//! judged by its ratio to the baseline, which was measured in the same rounds and drifted alike: the
-//! ratios of the rounds of both runs give the change and its interval. Where there is no baseline
-//! (the baseline itself, a run of one server) the figures themselves are judged, and a change
-//! counts only beyond the drift that `--drift` allows for.
+//! judged by its ratio to the baseline, which was measured in the same rounds and drifted alike:
+//! the ratios of the rounds of both runs give the change and its interval. Where there is no
+//! baseline (the baseline itself, a run of one server) the figures themselves are judged, and a
+//! change counts only beyond the drift that `--drift` allows for.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;

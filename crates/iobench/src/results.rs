@@ -1,5 +1,6 @@
 //! The result file of `run`, `compare`, `apps`, `ceiling` and `load`: one self-describing JSON
-//! document, which `diff` and `report` read back. Times are in microseconds where a name ends in `_us`, rates per second.
+//! document, which `diff` and `report` read back. Times are in microseconds where a name ends in
+//! `_us`, rates per second.
 
 use serde::{Deserialize, Serialize};
 

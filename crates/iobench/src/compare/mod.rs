@@ -119,12 +119,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         let baseline = contenders.baseline_label().to_owned();
         let experiment = experiment(arguments.quick, plan, measured.rounds);
         json.write(&Document {
-            slots: Some(Slots {
-                rounds: measured.rounds,
-                repeated_rounds: measured.repeats.rounds,
-                per_round: plan.passes,
-                slice_ms: plan.slicing.length_ns as f64 / 1e6,
-            }),
+            slots: Some(slots(plan, &measured)),
             network: network.as_ref().and_then(|network| serde_json::to_value(network).ok()),
             self_test,
             versus,
@@ -132,6 +127,16 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         })?;
     }
     Ok(trustworthy && valid)
+}
+
+/// How time was cut.
+fn slots(plan: &Plan, measured: &Measured) -> Slots {
+    Slots {
+        rounds: measured.rounds,
+        repeated_rounds: measured.repeats.rounds,
+        per_round: plan.passes,
+        slice_ms: plan.slicing.length_ns as f64 / 1e6,
+    }
 }
 
 /// What the result file says of the comparison as a whole.

@@ -39,8 +39,8 @@ impl Interval {
     /// What a subject is against itself.
     pub(crate) const ONE: Interval = Interval { estimate: 1.0, low: 1.0, high: 1.0 };
 
-    /// The same estimate from so many rounds, as one of so many claims of which the boldest is told:
-    /// Bonferroni's correction, so that 95 % of such sentences hold.
+    /// The same estimate from so many rounds, as one of so many claims of which the boldest is
+    /// told: Bonferroni's correction, so that 95 % of such sentences hold.
     pub(crate) fn among(&self, claims: usize, rounds: usize) -> Option<Interval> {
         let freedom = rounds.checked_sub(1)? as f64;
         let corrected = 1.0 - (1.0 - CONFIDENCE) / claims.max(1) as f64;

@@ -1,4 +1,5 @@
-//! Reading saved results. Files come from anywhere, so everything is bounded and checked before it is used.
+//! Reading saved results. Files come from anywhere, so everything is bounded and checked before it
+//! is used.
 
 use std::fs::File;
 use std::io::Read;
@@ -41,8 +42,8 @@ pub(crate) struct SavedIpc {
 
 /// A file that can be shown.
 pub(crate) enum AnySaved {
-    Run(Saved),
-    Ipc(SavedIpc),
+    Run(Box<Saved>),
+    Ipc(Box<SavedIpc>),
 }
 
 /// The beginning of any file, to tell what it is.
@@ -55,7 +56,7 @@ struct Head {
 /// Reads and checks a file of `run` or `compare`.
 pub(crate) fn read(path: &Path) -> Result<Saved> {
     match read_any(path)? {
-        AnySaved::Run(saved) => Ok(saved),
+        AnySaved::Run(saved) => Ok(*saved),
         AnySaved::Ipc(_) => Err(Error::setup(
             format!(
                 "{} holds transports between processes, from `iobench ipc`, which are not \
@@ -77,10 +78,10 @@ pub(crate) fn read_any(path: &Path) -> Result<AnySaved> {
     let head: Head = from_json(&text).map_err(refuse)?;
     if head.format.as_deref() == Some(ipc::file::FORMAT) {
         let document = parse_ipc(&text, head.version).map_err(refuse)?;
-        return Ok(AnySaved::Ipc(SavedIpc { label, text, document }));
+        return Ok(AnySaved::Ipc(Box::new(SavedIpc { label, text, document })));
     }
     let document = parse(&text).map_err(refuse)?;
-    Ok(AnySaved::Run(Saved { label, text, document }))
+    Ok(AnySaved::Run(Box::new(Saved { label, text, document })))
 }
 
 fn parse_ipc(text: &str, version: Option<u64>) -> std::result::Result<ipc::file::Document, String> {

@@ -7,8 +7,9 @@
 //! written. If anything came, it then ends its direction by shutdown(2) and goes on discarding
 //! until the peer ends its own or is silent for [`SILENCE`], for [`LINGER_TIME`] and
 //! [`LINGER_BYTES`] at most. Apache httpd does the same with the same times, and nginx
-//! (`lingering_close`) with 5 s and 30 s. A segment that is lost and sent again more than once costs a second or more, so a
-//! bound on the whole time alone would reset connections on which data still arrive.
+//! (`lingering_close`) with 5 s and 30 s. A segment that is lost and sent again more than once
+//! costs a second or more, so a bound on the whole time alone would reset connections on which data
+//! still arrive.
 //!
 //! A close that does not wait that long costs no operation more, and discards nothing: unread input
 //! resets the connection then. Members with a second descriptor from the channel

@@ -254,16 +254,8 @@ impl Request {
         match &mut self.command {
             Command::Raw(command, RawMemory::Bytes { address, bytes }) => {
                 let done = self.progress.min(*bytes);
-                let (address, bytes) = (address.wrapping_add(done), clamp(*bytes - done));
-                match command {
-                    RawCommand::Peek => Operation::Peek { address, bytes },
-                    // Datagrams would become one, and others do not know it.
-                    RawCommand::WriteMore if kind == Kind::Stream => {
-                        Operation::WriteMore { address, bytes }
-                    }
-                    _ if writes => Operation::Write { address, bytes, offset },
-                    _ => Operation::Read { address, bytes, offset },
-                }
+                let rest = (address.wrapping_add(done), clamp(*bytes - done));
+                raw_operation(*command, rest, kind, writes, offset)
             }
             Command::PeerAddress(address) => {
                 let bytes = peer_address_bytes(address);
@@ -371,6 +363,23 @@ impl Request {
             }
             _ => {}
         }
+    }
+}
+
+/// The operation for memory that stays the application's, of which so many bytes are left.
+fn raw_operation(
+    command: RawCommand,
+    (address, bytes): (*mut u8, u32),
+    kind: Kind,
+    writes: bool,
+    offset: u64,
+) -> Operation {
+    match command {
+        RawCommand::Peek => Operation::Peek { address, bytes },
+        // Datagrams would become one, and others do not know it.
+        RawCommand::WriteMore if kind == Kind::Stream => Operation::WriteMore { address, bytes },
+        _ if writes => Operation::Write { address, bytes, offset },
+        _ => Operation::Read { address, bytes, offset },
     }
 }
 

@@ -335,7 +335,8 @@ static void checked(void) {
             _exit(call_checked(which, pair.fd) < 0);
         }
         CHECK(waitpid(child, &status, 0) == child);
-        printf("%d: %s\n", which, WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it returned");
+        const char *how = WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it returned";
+        printf("%d: %s\n", which, how);
     }
 }
 
