@@ -151,7 +151,7 @@ pub(crate) struct Row {
     /// Transactions per connection (closed, churn); 0: connections persist.
     pub(crate) transactions: u32,
     /// Further connections that are open and idle (closed).
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default)]
     pub(crate) idle: usize,
     /// Server threads, each on a CPU of its own.
     pub(crate) cores: usize,
@@ -217,10 +217,6 @@ pub(crate) struct Row {
     /// Of the first round; empty for closed loops.
     pub(crate) timeline: Vec<Moment>,
     pub(crate) histograms: Histograms,
-}
-
-fn is_none(count: &usize) -> bool {
-    *count == 0
 }
 
 /// What became of the requests that were due in the measured period. The first is the sum of the

@@ -171,7 +171,7 @@ fn a_peer_that_dies_makes_its_rows_invalid() {
         .unwrap();
     // Once the first round is announced both servers have been let in.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().contains("round 1 of 2")));
+    assert!(lines.any(|line| line.unwrap().contains("round 1 of 3")));
     // Our own servers run as /proc/self/exe.
     let command = |process: u32| std::fs::read(format!("/proc/{process}/cmdline")).unwrap();
     let program = env!("CARGO_BIN_EXE_iobench").as_bytes();

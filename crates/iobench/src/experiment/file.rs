@@ -390,7 +390,7 @@ mod tests {
         let experiment = parse(PLAIN).unwrap();
         assert_eq!(experiment.sweep.connections, [400]);
         assert_eq!(experiment.sweep.request_rate, [125.0, 2_000.5]);
-        assert_eq!((experiment.rounds, &experiment.sweep.cores), (3, &Cores::Each));
+        assert_eq!((experiment.rounds, &experiment.sweep.cores), (5, &Cores::Each));
         assert_eq!(experiment.periods.growth, Duration::from_secs(1));
     }
 

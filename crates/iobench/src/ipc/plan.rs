@@ -24,7 +24,7 @@ const DEFAULT_DURATION: Duration = Duration::from_millis(100);
 const QUICK_DURATION: Duration = Duration::from_millis(50);
 const QUICK_DURATION_MIN: Duration = Duration::from_millis(20);
 /// As many rounds as are to fit into the time of `--quick`.
-const QUICK_ROUNDS: u32 = 5;
+const QUICK_ROUNDS: u32 = 3;
 const DEFAULT_ROUNDS: u32 = 5;
 
 /// A pattern under which one subject is measured, once in every round.

@@ -46,7 +46,9 @@ fn invalid(section: &Section) -> Option<String> {
 struct Claim<'a> {
     row: &'a Row,
     what: &'static str,
+    /// Allows for the claims of which this is one.
     ratio: Interval,
+    claims: usize,
     /// The distance from "no difference" to the nearer end of the interval; negative inside.
     margin: f64,
 }
@@ -70,7 +72,7 @@ fn claims(row: &Row, count: usize) -> Vec<Claim<'_>> {
     let claim = |(what, ratio): (&'static str, Option<Interval>)| {
         let ratio = ratio.filter(|ratio| ratio.low > 0.0)?.among(count, rounds)?;
         let margin = ratio.low.ln().max(-ratio.high.ln());
-        Some(Claim { row, what, ratio, margin })
+        Some(Claim { row, what, ratio, claims: count, margin })
     };
     named.into_iter().filter_map(claim).collect()
 }
@@ -106,11 +108,14 @@ fn statement(section: &Section) -> Option<String> {
 }
 
 fn comparison(section: &Section, claim: &Claim<'_>) -> String {
-    let rounds = match claim.row.rounds.len() {
+    let mut rounds = match claim.row.rounds.len() {
         0 => String::new(),
         1 => ", 1 round".to_owned(),
         count => format!(", {count} rounds"),
     };
+    if claim.claims > 1 {
+        rounds += &format!(", the boldest of {} rows", claim.claims);
+    }
     format!(
         "{} against {} {}: {} {}{rounds}.",
         claim.row.server,

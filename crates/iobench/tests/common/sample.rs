@@ -50,7 +50,7 @@ fn encoded(times: &Histogram<u64>) -> String {
 }
 
 fn interval(median: f64) -> Value {
-    json!({ "median": median, "low": median * 0.95, "high": median * 1.06 })
+    json!({ "estimate": median, "low": median * 0.95, "high": median * 1.06 })
 }
 
 pub(crate) fn environment() -> Value {
