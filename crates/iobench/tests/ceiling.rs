@@ -29,7 +29,7 @@ fn short_and_persistent_connections_have_rows_that_report_and_diff_read() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
     std::fs::write(path, document.to_string()).unwrap();
-    assert_eq!(document["format"], "iobench-run");
+    assert_eq!(document["format"], "iobench-results");
     let keys: Vec<_> = rows(&document)
         .iter()
         .map(|row| (row["server"].as_str().unwrap(), row["transactions"].as_u64().unwrap()))

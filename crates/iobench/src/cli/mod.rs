@@ -66,6 +66,9 @@ Examples:
   iobench compare --self-test --quick --strict   what no difference looks like; status 2 if it is
                                                  too much
 
+Over loopback the kernel receives a packet in the CPU time of its sender: the server's CPU holds the
+clients' receive path, and theirs the server's. So servers are ranked by the CPU of both sides.
+
 Idle connections are opened to each server before its slots and closed after them, by threads that
 sleep meanwhile; both sides of each need an open file (ulimit -Hn). A server that cannot hold them,
 or ends some, or no longer answers on some of 100 that are asked again, is INVALID with the reason.

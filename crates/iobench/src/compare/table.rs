@@ -74,9 +74,10 @@ pub(crate) fn render(rows: &[Row], baseline: &str, width: usize) -> String {
     }
     let _ = writeln!(
         text,
-        "Ratios are against {baseline}: median over rounds [95 % interval]. CPU is the server's, \
-         both is that of both sides per transaction, s/GiB the same for the bytes of both \
-         directions. Slices: clean/discarded."
+        "Ratios are against {baseline}: mean over rounds [95 % interval]. CPU is the server's; over \
+         loopback the kernel receives a packet in its sender's time, so it holds the clients' \
+         receive path, too: rank servers by both, the CPU of both sides per transaction. s/GiB is \
+         that for the bytes of both directions. Slices: clean/discarded."
     );
     if !dropped.is_empty() {
         let _ = writeln!(text, "Too narrow for: {}; see --json.", dropped.join(", "));

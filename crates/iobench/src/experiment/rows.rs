@@ -114,7 +114,7 @@ impl Evidence<'_> {
         let rounds = self.rounds.len();
         if valid_rounds < rounds && 2 * valid_rounds > rounds {
             let left_out = rounds - valid_rounds;
-            notes.push(format!("{left_out} of {rounds} rounds are not valid and left out:"));
+            notes.push(format!("{left_out} of {rounds} rounds are not valid and left out"));
         }
         for reason in self.rounds.iter().flat_map(|round| &round.reasons) {
             if notes.len() < MOST_NOTES && !notes.contains(reason) {

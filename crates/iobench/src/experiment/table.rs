@@ -29,7 +29,7 @@ pub(crate) fn render(document: &Document) -> String {
         text,
         "\ntimes in us: service time from the intended send time; lag: send lag, recv: receive \
          lag at the median, both part of it; CPU: server CPU per request; \
-         ratios to {}, median [95 % interval] over rounds",
+         ratios to {}, mean [95 % interval] over rounds",
         document.baseline
     );
     for (number, note) in notes.iter().enumerate() {

@@ -15,7 +15,7 @@ p50, p99: round trip of a ping-pong in microseconds; x floor: its median over on
 MB/s: payload one way; CPU us: of both processes per message; by N: the reader is told after N
 messages. x tcp, x unix, x pipe: over tcp-blocking, unix-blocking and pipe-blocking, the kernel by
 plain calls, in the same rounds and without batching (of a round trip less is better, of throughput
-more), median and 95 % interval over rounds.
+more), mean and 95 % interval over rounds.
 ";
 
 /// The whole report.

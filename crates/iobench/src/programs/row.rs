@@ -39,7 +39,7 @@ pub(crate) const FIELDS: [(&str, &str); 18] = [
     ),
     (
         "*_ratio_tcp",
-        "over the kernel's TCP (the variant tcp, or veth) in the same rounds, median and 95 % \
+        "over the kernel's TCP (the variant tcp, or veth) in the same rounds, mean and 95 % \
          interval",
     ),
     ("*_ratio_unix", "the same over the variant unix"),
