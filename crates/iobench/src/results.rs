@@ -186,6 +186,12 @@ pub(crate) struct Row {
     pub(crate) cpu_both_us: Option<f64>,
     /// The server's calls into the kernel per request, where it counts them.
     pub(crate) system_calls: Option<f64>,
+    /// Of messages from 64 KiB on (closed): bytes of both directions in a second, in units of 10⁹.
+    #[serde(default)]
+    pub(crate) gigabytes_per_s: Option<f64>,
+    /// The same rows: seconds of CPU on both sides together for each GiB.
+    #[serde(default)]
+    pub(crate) cpu_s_per_gib: Option<f64>,
     /// Busy parts of the sides' CPUs, 0 to 1.
     pub(crate) server_busy: Option<f64>,
     pub(crate) client_busy: Option<f64>,

@@ -110,7 +110,7 @@ fn every_server_has_a_row_at_every_point() {
     assert_eq!(rows(&document)[0]["p50_ratio"]["estimate"], 1.0);
     assert_eq!(
         (&document["format"], &document["baseline"]),
-        (&"iobench-run".into(), &"epoll".into())
+        (&"iobench-results".into(), &"epoll".into())
     );
     assert_eq!(document["experiment"]["file"], TINY);
     assert_eq!(document["environment"]["seed"], 5);

@@ -307,6 +307,8 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         server_cpu_us: None,
         cpu_both_us: middle(|round| round.cpu_us),
         system_calls: None,
+        gigabytes_per_s: None,
+        cpu_s_per_gib: None,
         server_busy: None,
         client_busy: None,
         bound: None,

@@ -44,6 +44,8 @@ pub(crate) fn convert(
         server_cpu_us: row.server_cpu_us,
         cpu_both_us: row.cpu_both_us,
         system_calls: row.system_calls,
+        gigabytes_per_s: row.gigabytes_per_s,
+        cpu_s_per_gib: row.cpu_s_per_gib,
         server_busy: row.server_busy,
         client_busy: row.client_busy,
         bound: Some(row.bound.name().to_owned()),

@@ -67,6 +67,8 @@ impl Evidence<'_> {
             server_cpu_us: middle(cpu),
             cpu_both_us: None,
             system_calls: middle(|round| round.server.system_calls),
+            gigabytes_per_s: None,
+            cpu_s_per_gib: None,
             server_busy: middle(|round| round.server.busy),
             client_busy: None,
             bound: None,
