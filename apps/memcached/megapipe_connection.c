@@ -35,7 +35,7 @@ static struct megapipe_connection *attach(struct megapipe_worker *worker, conn *
     return connection;
 }
 
-void megapipe_schedule(struct megapipe_connection *connection) {
+static void schedule(struct megapipe_connection *connection) {
     if (connection->scheduled || !connection->added)
         return;
     connection->scheduled = true;
@@ -60,10 +60,10 @@ static void schedule_what_is_left(struct megapipe_connection *connection) {
     const short flags = connection->c->ev_flags;
     if (((flags & EV_READ) != 0 && megapipe_pending(connection))
         || ((flags & EV_WRITE) != 0 && !megapipe_writes(connection)))
-        megapipe_schedule(connection);
+        schedule(connection);
 }
 
-void megapipe_drive(struct megapipe_connection *connection, short which) {
+static void drive(struct megapipe_connection *connection, short which) {
     conn *c = connection->c;
     event_get_callback(&c->event)(c->sfd, which, c);
     schedule_what_is_left(connection);
@@ -77,7 +77,7 @@ void megapipe_run_ready(struct megapipe_worker *worker) {
         if (connection == NULL)
             break;
         unschedule(connection);
-        megapipe_drive(connection, connection->c->ev_flags & (EV_READ | EV_WRITE));
+        drive(connection, connection->c->ev_flags & (EV_READ | EV_WRITE));
     }
 }
 
@@ -104,7 +104,7 @@ void megapipe_readiness(struct megapipe_connection *connection, const struct mp_
     if (event->error != ECANCELED) {
         const short which = (event->revents & POLLOUT ? EV_WRITE : 0)
                             | (event->revents & ~(unsigned)POLLOUT ? EV_READ : 0);
-        megapipe_drive(connection, which);
+        drive(connection, which);
     }
     if (connection->c != NULL && connection->added && poll_again(connection) == -1)
         megapipe_complain("cannot watch a connection");
@@ -212,6 +212,34 @@ void megapipe_close(conn *c) {
     }
     connection->flow->closed_at_ms = 0;
     TAILQ_INSERT_TAIL(&connection->worker->closing, connection, closing_link);
+}
+
+/* A completion of mp_recv. */
+void megapipe_received(struct megapipe_connection *connection, const struct mp_event *event) {
+    const bool reads = megapipe_take_received(connection, event);
+    if (connection->c == NULL)
+        return;
+    if (reads && connection->added && (connection->c->ev_flags & EV_READ) != 0)
+        drive(connection, EV_READ);
+    megapipe_keep_received(connection);
+    if (connection->c == NULL)
+        return;
+    if (megapipe_pending(connection) && (connection->c->ev_flags & EV_READ) != 0)
+        schedule(connection);
+    megapipe_balance_received(connection);
+}
+
+/* A completion of mp_write or mp_writev. */
+void megapipe_wrote(struct megapipe_connection *connection, const struct mp_event *event) {
+    megapipe_take_written(connection, event);
+    if (connection->c == NULL) {
+        if (!megapipe_writes(connection)) {
+            TAILQ_REMOVE(&connection->worker->closing, connection, closing_link);
+            megapipe_finish(connection);
+        }
+    } else if (connection->added && (connection->c->ev_flags & EV_WRITE) != 0) {
+        drive(connection, EV_WRITE);
+    }
 }
 
 /* Closes connections whose peers do not take their last answers; looks once a second. */

@@ -116,6 +116,7 @@ struct megapipe_postponed {
 struct megapipe_worker {
     LIBEVENT_THREAD *thread;
     mp_channel *channel;
+    char driver[32]; /* what the channel runs on, for the statistics */
     int index;
     int notify_fd;
     megapipe_notified notified;
@@ -144,8 +145,12 @@ static inline void megapipe_count(atomic_ulong *count) {
     atomic_store_explicit(count, value + 1, memory_order_relaxed);
 }
 
+/* megapipe_workers.c */
 /* NULL for a base of libevent's. */
 struct megapipe_worker *megapipe_worker_of(const struct event_base *base);
+
+/* Makes the calling thread the worker's. */
+void megapipe_worker_enter(struct megapipe_worker *worker);
 
 /* The worker that runs in the calling thread, or NULL. */
 struct megapipe_worker *megapipe_worker_here(void);
@@ -168,10 +173,10 @@ void megapipe_decide_postponed(struct megapipe_worker *worker);
 void megapipe_listener_event(const struct event *event, bool accepting);
 
 /* megapipe_connection.c */
-void megapipe_schedule(struct megapipe_connection *connection);
 void megapipe_run_ready(struct megapipe_worker *worker);
 void megapipe_readiness(struct megapipe_connection *connection, const struct mp_event *event);
-void megapipe_drive(struct megapipe_connection *connection, short which);
+void megapipe_received(struct megapipe_connection *connection, const struct mp_event *event);
+void megapipe_wrote(struct megapipe_connection *connection, const struct mp_event *event);
 void megapipe_finish(struct megapipe_connection *connection);
 void megapipe_free(struct megapipe_connection *connection);
 void megapipe_reap(struct megapipe_worker *worker);
@@ -182,8 +187,10 @@ void megapipe_prefetch_item(const void *bucket);
 
 /* megapipe_stream.c */
 int megapipe_receive(struct megapipe_connection *connection);
-void megapipe_received(struct megapipe_connection *connection, const struct mp_event *event);
-void megapipe_wrote(struct megapipe_connection *connection, const struct mp_event *event);
+bool megapipe_take_received(struct megapipe_connection *connection, const struct mp_event *event);
+void megapipe_keep_received(struct megapipe_connection *connection);
+void megapipe_balance_received(struct megapipe_connection *connection);
+void megapipe_take_written(struct megapipe_connection *connection, const struct mp_event *event);
 bool megapipe_pending(const struct megapipe_connection *connection);
 bool megapipe_writes(const struct megapipe_connection *connection);
 void megapipe_flow_free(struct megapipe_connection *connection);

@@ -185,31 +185,31 @@ static void lend(struct megapipe_connection *connection, const struct mp_event *
     flow->leased_bytes = event->size;
 }
 
-void megapipe_received(struct megapipe_connection *connection, const struct mp_event *event) {
+/* Takes what a completion of mp_recv brings. Whether memcached can read it in the channel's buffer,
+ * as nothing of what came before is left. */
+bool megapipe_take_received(struct megapipe_connection *connection, const struct mp_event *event) {
     const bool data = event->error == 0 && event->size != 0;
     if ((event->flags & MP_MORE) == 0 || !data)
         take_end(connection, event);
     if (data && connection->c != NULL)
         lend(connection, event);
-    if (connection->c == NULL)
-        return;
-    const bool wanted = connection->added && (connection->c->ev_flags & EV_READ) != 0;
-    /* What came before is read first. */
-    if (wanted && data && backlog_bytes(connection) == 0)
-        megapipe_drive(connection, EV_READ);
+    return data && backlog_bytes(connection) == 0;
+}
+
+/* Keeps what memcached has not read; the channel has its buffer back after this. */
+void megapipe_keep_received(struct megapipe_connection *connection) {
     if (connection->c != NULL && leased_bytes(connection) != 0 && !keep(connection->flow))
         fail_to_receive(connection);
     if (connection->flow != NULL)
         connection->flow->leased_bytes = 0;
     give_empty_flow(connection);
-    if (connection->c == NULL)
-        return;
-    if (megapipe_pending(connection)) {
-        if ((connection->c->ev_flags & EV_READ) != 0)
-            megapipe_schedule(connection);
-    } else if (!connection->receiving && megapipe_receive(connection) == -1) {
+}
+
+/* Goes on receiving unless something waits to be read, and stops while too much does. */
+void megapipe_balance_received(struct megapipe_connection *connection) {
+    if (!megapipe_pending(connection) && !connection->receiving
+        && megapipe_receive(connection) == -1)
         megapipe_complain("cannot receive");
-    }
     if (backlog_bytes(connection) > MEGAPIPE_BACKLOG_MAX_BYTES && connection->receiving
         && !connection->stopping)
         connection->stopping = mp_cancel(connection->handle, MP_IN) == 0;
@@ -324,8 +324,8 @@ ssize_t megapipe_sendmsg(conn *c, struct msghdr *message, int flags) {
     return send_copy(connection, message, bytes);
 }
 
-void megapipe_wrote(struct megapipe_connection *connection, const struct mp_event *event) {
-    struct megapipe_worker *worker = connection->worker;
+/* Takes the memory back that a completed request sent from. */
+void megapipe_take_written(struct megapipe_connection *connection, const struct mp_event *event) {
     struct megapipe_flow *flow = connection->flow;
     flow->writes--;
     if (event->cmd == MP_WRITE) {
@@ -333,19 +333,11 @@ void megapipe_wrote(struct megapipe_connection *connection, const struct mp_even
         struct megapipe_piece *piece = STAILQ_FIRST(&flow->unsent);
         STAILQ_REMOVE_HEAD(&flow->unsent, unsent_link);
         flow->unsent_bytes -= piece->bytes;
-        piece_free(worker, piece);
+        piece_free(connection->worker, piece);
     } else {
         flow->borrowed_sent = true;
     }
     if (event->error != 0)
         connection->send_error = event->error;
     give_empty_flow(connection);
-    if (connection->c == NULL) {
-        if (!megapipe_writes(connection)) {
-            TAILQ_REMOVE(&worker->closing, connection, closing_link);
-            megapipe_finish(connection);
-        }
-    } else if (connection->added && (connection->c->ev_flags & EV_WRITE) != 0) {
-        megapipe_drive(connection, EV_WRITE);
-    }
 }

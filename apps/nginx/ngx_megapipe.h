@@ -144,20 +144,24 @@ typedef struct {
     uint64_t upgrades[NGX_MP_REASONS];
 } ngx_mp_counts_t;
 
-extern ngx_module_t ngx_megapipe_module;
+/* records.c */
 extern mp_channel *ngx_mp_channel;
 extern ngx_mp_counts_t ngx_mp_counts;
 /* Whether there are fewer descriptors than connections. */
 extern ngx_uint_t ngx_mp_descriptors_are_few;
-extern ngx_event_actions_t ngx_mp_actions;
-
-/* events.c */
+/* Whether the configuration allows lightweight sockets. */
+extern ngx_uint_t ngx_mp_lightweight;
 ngx_mp_connection_t *ngx_mp_new(ngx_connection_t *c, ngx_mp_kind_e kind);
 void ngx_mp_retire(ngx_mp_connection_t *mc);
+void ngx_mp_reuse_retired(void);
 ngx_int_t ngx_mp_register(ngx_mp_connection_t *mc, ngx_log_t *log);
 void ngx_mp_deliver(ngx_event_t *ev, ngx_uint_t flags);
 void ngx_mp_failed(ngx_log_t *log, ngx_uint_t level, const char *what);
-void ngx_mp_finish(ngx_cycle_t *cycle);
+void ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_mp_timer_t *timer,
+    ngx_event_handler_pt handler, ngx_msec_t timeout_ms);
+void ngx_mp_del_timer(ngx_mp_timer_t *timer);
+ngx_mp_connection_t *ngx_mp_of_timer(ngx_event_t *ev);
+ngx_int_t ngx_mp_upgrade(ngx_connection_t *c, ngx_mp_reason_e reason);
 
 /* nginx leaves this field of an event to the event module. */
 static ngx_inline ngx_mp_connection_t *
@@ -179,6 +183,15 @@ ngx_mp_in_flight_bytes(const ngx_mp_connection_t *mc)
     return mc->flow != NULL ? mc->flow->in_flight_bytes : 0;
 }
 
+/* events.c: the event actions */
+ngx_int_t ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf);
+void ngx_mp_finish(ngx_cycle_t *cycle);
+ngx_int_t ngx_mp_add_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags);
+ngx_int_t ngx_mp_del_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags);
+ngx_int_t ngx_mp_add_connection(ngx_connection_t *c);
+ngx_int_t ngx_mp_del_connection(ngx_connection_t *c, ngx_uint_t flags);
+ngx_int_t ngx_mp_process_events(ngx_cycle_t *cycle, ngx_msec_t timer, ngx_uint_t flags);
+
 /* accept.c */
 ngx_int_t ngx_mp_listen(ngx_event_t *ev);
 void ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags);
@@ -187,7 +200,7 @@ void ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t 
 
 /* connection.c */
 void ngx_mp_new_connection(ngx_listening_t *ls, int fd);
-void ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done);
+ngx_int_t ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done);
 
 /* receive.c */
 ngx_int_t ngx_mp_start_receiving(ngx_mp_connection_t *mc);
@@ -213,12 +226,7 @@ void ngx_mp_give_empty_flow(ngx_mp_connection_t *mc);
 void ngx_mp_close(ngx_connection_t *c);
 void ngx_mp_flushed(ngx_mp_connection_t *mc);
 void ngx_mp_closed(ngx_mp_connection_t *mc);
-ngx_int_t ngx_mp_upgrade(ngx_connection_t *c, ngx_mp_reason_e reason);
 ngx_uint_t ngx_mp_flushing(void);
-void ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_mp_timer_t *timer,
-    ngx_event_handler_pt handler, ngx_msec_t timeout_ms);
-void ngx_mp_del_timer(ngx_mp_timer_t *timer);
-ngx_mp_connection_t *ngx_mp_of_timer(ngx_event_t *ev);
 
 /* readiness.c */
 ngx_int_t ngx_mp_watch(ngx_connection_t *c, ngx_event_t *ev);

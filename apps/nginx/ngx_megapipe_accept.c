@@ -84,7 +84,6 @@ static ngx_mp_connection_t *
 ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
 {
     ngx_uint_t needs_descriptors = 0;
-    ngx_mp_conf_t *conf = ngx_event_get_conf(ngx_cycle->conf_ctx, ngx_megapipe_module);
     ngx_mp_connection_t *mc = ngx_mp_new(c, NGX_MP_LISTENER);
     int on = 1;
 
@@ -98,7 +97,7 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
     mc->listener->listening = c->listening;
     mc->listener->timer.mc = mc;
     mc->listener->completion = ngx_mp_takes_completions(c->listening, &needs_descriptors);
-    mc->lightweight = mc->listener->completion && conf->lightweight && !needs_descriptors;
+    mc->lightweight = mc->listener->completion && ngx_mp_lightweight && !needs_descriptors;
     if (mc->listener->completion) {
         /* Connections inherit it; for a lightweight one it would be a call each. */
         if (setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == -1) {

@@ -1,54 +1,18 @@
 /*
- * The end of channel connections, and the way from a lightweight socket to a descriptor.
+ * The end of channel connections.
  */
 #include "ngx_megapipe.h"
 
 static void ngx_mp_flush_timed_out(ngx_event_t *ev);
 static void ngx_mp_discard(ngx_mp_connection_t *mc);
 
-static const char *ngx_mp_reasons[NGX_MP_REASONS] = {
-    "a large response is sent with sendfile",
-    "nginx lingers when it closes",
-    "the client sent more, or ended, during a request",
-    "the connection is reset after a time-out",
-};
-
 /* How many connections nginx has closed that still have writes in flight. */
 static ngx_uint_t ngx_mp_flushing_count;
-
-/* Timers are logged with the descriptor of the connection behind them; these have none. */
-static ngx_connection_t ngx_mp_no_connection;
 
 ngx_uint_t
 ngx_mp_flushing(void)
 {
     return ngx_mp_flushing_count;
-}
-
-void
-ngx_mp_add_timer(ngx_mp_connection_t *mc, ngx_mp_timer_t *timer, ngx_event_handler_pt handler,
-    ngx_msec_t timeout_ms)
-{
-    ngx_mp_no_connection.fd = (ngx_socket_t) -1;
-    timer->mc = mc;
-    timer->event.handler = handler;
-    timer->event.data = &ngx_mp_no_connection;
-    timer->event.log = ngx_cycle->log;
-    ngx_add_timer(&timer->event, timeout_ms);
-}
-
-void
-ngx_mp_del_timer(ngx_mp_timer_t *timer)
-{
-    if (timer->event.timer_set) {
-        ngx_del_timer(&timer->event);
-    }
-}
-
-ngx_mp_connection_t *
-ngx_mp_of_timer(ngx_event_t *ev)
-{
-    return ((ngx_mp_timer_t *) ((u_char *) ev - offsetof(ngx_mp_timer_t, event)))->mc;
 }
 
 /* nginx closes the connection: what is in flight is sent first, unless that takes too long. */
@@ -143,32 +107,4 @@ ngx_mp_flush_timed_out(ngx_event_t *ev)
                   "megapipe: %uz bytes of a closed connection were not taken by the client",
                   mc->flow->in_flight_bytes);
     ngx_mp_discard(mc);
-}
-
-/* Gives the connection a descriptor, which nginx then uses and closes; the I/O can go on. */
-ngx_int_t
-ngx_mp_upgrade(ngx_connection_t *c, ngx_mp_reason_e reason)
-{
-    ngx_mp_connection_t *mc = ngx_mp_of(c);
-    int fd;
-
-    if (mc == NULL || !mc->lightweight) {
-        return NGX_OK;
-    }
-    fd = mp_to_fd(mc->handle);
-    if (fd == -1) {
-        ngx_mp_failed(c->log, NGX_LOG_ALERT, "mp_to_fd()");
-        return NGX_ERROR;
-    }
-    if (ngx_nonblocking(fd) == -1) {
-        ngx_log_error(NGX_LOG_ALERT, c->log, ngx_socket_errno, ngx_nonblocking_n " failed");
-        (void) ngx_close_socket(fd);
-        return NGX_ERROR;
-    }
-    ngx_log_error(NGX_LOG_INFO, c->log, 0, "megapipe: descriptor %d for a lightweight socket: %s",
-                  fd, ngx_mp_reasons[reason]);
-    ngx_mp_counts.upgrades[reason]++;
-    mc->lightweight = 0;
-    c->fd = fd;
-    return NGX_OK;
 }

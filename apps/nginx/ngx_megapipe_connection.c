@@ -79,12 +79,12 @@ ngx_mp_new_connection(ngx_listening_t *ls, int fd)
     }
 }
 
-/* A completion of mp_request_peer_address. */
-void
+/* A completion of mp_request_peer_address. Declines if no lightweight socket's can be had. */
+ngx_int_t
 ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done)
 {
     if (mc->connection == NULL) {
-        return;
+        return NGX_OK;
     }
     if (done->error == 0) {
         ngx_mp_introduce(mc, done->data, (socklen_t) done->size);
@@ -92,7 +92,9 @@ ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done)
         ngx_mp_client_gone(mc->connection, done->error);
     } else {
         ngx_mp_address_refused(mc->connection, done->error);
+        return NGX_DECLINED;
     }
+    return NGX_OK;
 }
 
 /* Whether asking for the peer's address failed because of the client, not of this host. */
@@ -116,7 +118,6 @@ ngx_mp_address_refused(ngx_connection_t *c, ngx_err_t error)
                   "megapipe: the kernel does not tell the address of a client on a lightweight "
                   "socket; connections are accepted as descriptors instead");
     told = 1;
-    ngx_mp_accept_descriptors();
     ngx_mp_refuse(c);
 }
 

@@ -9,51 +9,17 @@
 /* How long a worker that ends waits for writes that nginx believes sent. */
 #define NGX_MP_FINISH_TIMEOUT_MS 1000
 
-static ngx_int_t ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer);
 static ngx_int_t ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before);
-static void ngx_mp_done(ngx_cycle_t *cycle);
-static ngx_int_t ngx_mp_add_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags);
-static ngx_int_t ngx_mp_del_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags);
-static ngx_int_t ngx_mp_add_connection(ngx_connection_t *c);
-static ngx_int_t ngx_mp_del_connection(ngx_connection_t *c, ngx_uint_t flags);
-static ngx_int_t ngx_mp_process_events(ngx_cycle_t *cycle, ngx_msec_t timer, ngx_uint_t flags);
 static void ngx_mp_completion(struct mp_event *done, ngx_uint_t flags);
 static void ngx_mp_stale(struct mp_event *done);
 
-mp_channel *ngx_mp_channel;
-ngx_mp_counts_t ngx_mp_counts;
-ngx_uint_t ngx_mp_descriptors_are_few;
-
 static struct mp_event ngx_mp_batch[NGX_MP_EVENTS];
-static ngx_mp_connection_t *ngx_mp_free;
-static ngx_mp_connection_t *ngx_mp_retired;
 static ngx_uint_t ngx_mp_finishing;
 
-ngx_event_actions_t ngx_mp_actions = {
-    ngx_mp_add_event,
-    ngx_mp_del_event,
-    ngx_mp_add_event,
-    ngx_mp_del_event,
-    ngx_mp_add_connection,
-    ngx_mp_del_connection,
-    ngx_mp_notify,
-    ngx_mp_process_events,
-    ngx_mp_init,
-    ngx_mp_done,
-};
-
-void
-ngx_mp_failed(ngx_log_t *log, ngx_uint_t level, const char *what)
+/* Creates the worker's channel. */
+ngx_int_t
+ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
 {
-    ngx_err_t error = ngx_errno;
-
-    ngx_log_error(level, log, error, "megapipe: %s failed: %s", what, mp_error());
-}
-
-static ngx_int_t
-ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
-{
-    ngx_mp_conf_t *conf = ngx_event_get_conf(cycle->conf_ctx, ngx_megapipe_module);
     struct mp_options options;
     struct rlimit before;
 
@@ -76,19 +42,7 @@ ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
     }
     ngx_log_error(NGX_LOG_NOTICE, cycle->log, 0, "megapipe: driver %s: %s",
                   mp_driver(ngx_mp_channel), mp_driver_reason(ngx_mp_channel));
-    if (ngx_mp_notify_init(cycle->log) != NGX_OK) {
-        ngx_mp_actions.notify = NULL;
-    }
-
-    ngx_io = ngx_os_io;
-    ngx_event_actions = ngx_mp_actions;
-    ngx_event_flags = NGX_USE_CLEAR_EVENT | NGX_USE_GREEDY_EVENT | NGX_USE_EPOLL_EVENT;
-#if (NGX_HAVE_EPOLLRDHUP)
-    ngx_use_epoll_rdhup = 1;
-#endif
-#if (NGX_HAVE_FILE_AIO)
-    ngx_file_aio = 0;
-#endif
+    ngx_mp_lightweight = conf->lightweight;
     return NGX_OK;
 }
 
@@ -113,12 +67,6 @@ ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before)
         (void) setrlimit(RLIMIT_NOFILE, &limit);
     }
     return NGX_OK;
-}
-
-static void
-ngx_mp_done(ngx_cycle_t *cycle)
-{
-    ngx_mp_finish(cycle);
 }
 
 /* Sends what nginx believes sent, and gives the channel up. */
@@ -154,67 +102,7 @@ ngx_mp_finish(ngx_cycle_t *cycle)
     ngx_mp_notify_done();
 }
 
-/* A fresh record, found from the connection by the field that events keep for us. */
-ngx_mp_connection_t *
-ngx_mp_new(ngx_connection_t *c, ngx_mp_kind_e kind)
-{
-    ngx_mp_connection_t *mc = ngx_mp_free;
-
-    if (mc != NULL) {
-        ngx_mp_free = mc->next;
-        ngx_memzero(mc, sizeof(ngx_mp_connection_t));
-    } else {
-        mc = ngx_calloc(sizeof(ngx_mp_connection_t), c->log);
-        if (mc == NULL) {
-            return NULL;
-        }
-    }
-    mc->connection = c;
-    mc->handle = -1;
-    mc->fd = (ngx_socket_t) -1;
-    mc->kind = kind;
-    c->read->index = (ngx_uint_t) mc;
-    return mc;
-}
-
 ngx_int_t
-ngx_mp_register(ngx_mp_connection_t *mc, ngx_log_t *log)
-{
-    ngx_socket_t fd = mc->fd != (ngx_socket_t) -1 ? mc->fd : mc->connection->fd;
-
-    mc->handle = mp_register(ngx_mp_channel, fd, mc, NULL);
-    if (mc->handle == -1) {
-        ngx_mp_failed(log, NGX_LOG_ALERT, "mp_register()");
-        return NGX_ERROR;
-    }
-    return NGX_OK;
-}
-
-/*
- * The record is used again after this batch, whose completions may still name it. What nginx closes
- * after the channel has been given up, such as the sockets of a resolver, is registered no more.
- */
-void
-ngx_mp_retire(ngx_mp_connection_t *mc)
-{
-    if (mc->handle != -1 && ngx_mp_channel != NULL && mp_unregister(mc->handle) == -1) {
-        ngx_mp_failed(ngx_cycle->log, NGX_LOG_ALERT, "mp_unregister()");
-    }
-    if (mc->fd != (ngx_socket_t) -1) {
-        (void) ngx_close_socket(mc->fd);
-    }
-    if (mc->kind == NGX_MP_LISTENER) {
-        ngx_free(mc->listener);
-    } else if (mc->kind == NGX_MP_CHANNEL) {
-        ngx_mp_give_empty_flow(mc);
-    }
-    mc->handle = -1;
-    mc->connection = NULL;
-    mc->next = ngx_mp_retired;
-    ngx_mp_retired = mc;
-}
-
-static ngx_int_t
 ngx_mp_add_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags)
 {
     ngx_connection_t *c = ev->data;
@@ -227,7 +115,7 @@ ngx_mp_add_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags)
     return ngx_mp_watch(c, ev);
 }
 
-static ngx_int_t
+ngx_int_t
 ngx_mp_del_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags)
 {
     ngx_connection_t *c = ev->data;
@@ -248,13 +136,13 @@ ngx_mp_del_event(ngx_event_t *ev, ngx_int_t event, ngx_uint_t flags)
     return NGX_OK;
 }
 
-static ngx_int_t
+ngx_int_t
 ngx_mp_add_connection(ngx_connection_t *c)
 {
     return ngx_mp_watch(c, c->read) == NGX_OK ? ngx_mp_watch(c, c->write) : NGX_ERROR;
 }
 
-static ngx_int_t
+ngx_int_t
 ngx_mp_del_connection(ngx_connection_t *c, ngx_uint_t flags)
 {
     ngx_mp_connection_t *mc = ngx_mp_of(c);
@@ -270,30 +158,13 @@ ngx_mp_del_connection(ngx_connection_t *c, ngx_uint_t flags)
     return NGX_OK;
 }
 
-void
-ngx_mp_deliver(ngx_event_t *ev, ngx_uint_t flags)
-{
-    if (flags & NGX_POST_EVENTS) {
-        ngx_post_event(ev, ev->accept ? &ngx_posted_accept_events : &ngx_posted_events);
-    } else {
-        ev->handler(ev);
-    }
-}
-
-static ngx_int_t
+ngx_int_t
 ngx_mp_process_events(ngx_cycle_t *cycle, ngx_msec_t timer, ngx_uint_t flags)
 {
     int i, count, timeout_ms;
     ngx_err_t error;
-    ngx_mp_connection_t *mc;
 
-    while (ngx_mp_retired != NULL) {
-        mc = ngx_mp_retired;
-        ngx_mp_retired = mc->next;
-        mc->next = ngx_mp_free;
-        ngx_mp_free = mc;
-    }
-
+    ngx_mp_reuse_retired();
     timeout_ms = timer > INT_MAX ? (timer == NGX_TIMER_INFINITE ? -1 : INT_MAX) : (int) timer;
     count = mp_dispatch_batch(ngx_mp_channel, ngx_mp_batch, NGX_MP_EVENTS, timeout_ms);
     error = count == -1 ? ngx_errno : 0;
@@ -351,7 +222,9 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
         ngx_mp_polled(mc, done, flags);
         break;
     case MP_PEER_ADDRESS:
-        ngx_mp_peer_known(mc, done);
+        if (ngx_mp_peer_known(mc, done) == NGX_DECLINED) {
+            ngx_mp_accept_descriptors();
+        }
         break;
     case MP_READ:
         ngx_mp_notified(done, flags);

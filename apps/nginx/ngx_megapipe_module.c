@@ -6,6 +6,7 @@
 static char *ngx_mp_check_completions(ngx_conf_t *cf, void *post, void *data);
 static void *ngx_mp_create_conf(ngx_cycle_t *cycle);
 static char *ngx_mp_init_conf(ngx_cycle_t *cycle, void *conf);
+static ngx_int_t ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer);
 static ngx_int_t ngx_mp_init_module(ngx_cycle_t *cycle);
 static ngx_int_t ngx_mp_apply_partition(ngx_cycle_t *cycle);
 static void ngx_mp_unloaded(void *data);
@@ -45,8 +46,9 @@ static ngx_event_module_t ngx_mp_context = {
     &ngx_mp_name,
     ngx_mp_create_conf,
     ngx_mp_init_conf,
-    /* The actions are in another file; init_conf copies them before any of them is called. */
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL },
+    { ngx_mp_add_event, ngx_mp_del_event, ngx_mp_add_event, ngx_mp_del_event,
+      ngx_mp_add_connection, ngx_mp_del_connection, ngx_mp_notify, ngx_mp_process_events,
+      ngx_mp_init, ngx_mp_finish },
 };
 
 ngx_module_t ngx_megapipe_module = {
@@ -101,8 +103,30 @@ ngx_mp_init_conf(ngx_cycle_t *cycle, void *data)
     ngx_conf_init_value(conf->completions, 0);
     ngx_conf_init_value(conf->lightweight, 1);
     ngx_conf_init_value(conf->partition, 1);
-    ngx_mp_context.actions = ngx_mp_actions;
     return NGX_CONF_OK;
+}
+
+/* In a worker, before it listens. */
+static ngx_int_t
+ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
+{
+    if (ngx_mp_open(cycle, ngx_event_get_conf(cycle->conf_ctx, ngx_megapipe_module)) != NGX_OK) {
+        return NGX_ERROR;
+    }
+    if (ngx_mp_notify_init(cycle->log) != NGX_OK) {
+        ngx_mp_context.actions.notify = NULL;
+    }
+
+    ngx_io = ngx_os_io;
+    ngx_event_actions = ngx_mp_context.actions;
+    ngx_event_flags = NGX_USE_CLEAR_EVENT | NGX_USE_GREEDY_EVENT | NGX_USE_EPOLL_EVENT;
+#if (NGX_HAVE_EPOLLRDHUP)
+    ngx_use_epoll_rdhup = 1;
+#endif
+#if (NGX_HAVE_FILE_AIO)
+    ngx_file_aio = 0;
+#endif
+    return NGX_OK;
 }
 
 static ngx_uint_t

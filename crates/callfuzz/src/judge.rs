@@ -1,15 +1,12 @@
 //! Compares what a call gave with what it gave in plain processes.
 
-use crate::known::{explain, fails};
+use crate::known::explain;
 use crate::model::{Kind, Model};
 use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
 use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
 use crate::script::{TCP_STATE, Verb};
 use fuzzkit::Failure;
-
-/// A call that took longer than this, and was quick in plain processes, has waited for the peer.
-pub(crate) const SLOW_US: i64 = 300_000;
 
 /// What a comparison says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -278,7 +275,7 @@ impl Model {
             self.connections[of].directions[side].is_ended || self.ends(of)[side].is_none()
         };
         let waits = [0, 1].into_iter().any(|side| self.crowds_out_end(of, side));
-        let is_over = |answer: &Answer| fails(answer, libc::ENOTCONN);
+        let is_over = |answer: &Answer| answer.fails(libc::ENOTCONN);
         let differs = match plan.op.verb {
             Verb::Name if plan.op.a == 1 => is_over(expected) != is_over(actual),
             Verb::Shutdown => is_over(expected) != is_over(actual),
@@ -302,7 +299,7 @@ impl Model {
             Reply::Pending(_) => true,
             Reply::Done(answer) if plan.op.verb == Verb::Execute => answer.result == 0,
             Reply::Done(answer) if answer.result == 0 && plan.op.verb == Verb::Read => is_cut,
-            Reply::Done(answer) => answer.result >= 0 || fails(answer, libc::EAGAIN),
+            Reply::Done(answer) => answer.result >= 0 || answer.fails(libc::EAGAIN),
         };
         if depends(expected) && depends(actual) {
             return Verdict::Diverged(Rule::BufferRoom);

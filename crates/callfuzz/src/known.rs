@@ -1,9 +1,8 @@
 //! Recognizes what TCP's holding back explains, and the documented limits of the library.
 
-use crate::judge::SLOW_US;
 use crate::model::{Connection, Model};
 use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
-use crate::protocol::{Answer, Reply};
+use crate::protocol::{Answer, Reply, SLOW_US};
 use crate::rules::Rule;
 use crate::script::Verb;
 use crate::stack;
@@ -127,7 +126,7 @@ fn lost(model: &Model, plan: &Plan, expected: &Reply, found: &Answer) -> Option<
     let is_told = connections.iter().all(|at| model.is_told_and_given(*at));
     let has_no_peer = match plan.op.verb {
         Verb::Poll | Verb::EpollWait => model.events(plan, found).iter().all(has_hung_up),
-        _ => fails(found, libc::ENOTCONN),
+        _ => found.fails(libc::ENOTCONN),
     };
     (is_told && !connections.is_empty() && has_no_peer).then_some(Rule::AfterReset)
 }
@@ -151,7 +150,7 @@ fn is_broken(plan: &Plan, answer: &Answer) -> bool {
     if plan.op.verb == Verb::Execute {
         return answer.result != 0;
     }
-    [libc::ECONNRESET, libc::EPIPE, libc::ENOTCONN].into_iter().any(|errno| fails(answer, errno))
+    [libc::ECONNRESET, libc::EPIPE, libc::ENOTCONN].into_iter().any(|errno| answer.fails(errno))
 }
 
 /// As [`is_broken`], also by events or as the socket's error.
@@ -261,11 +260,6 @@ fn are_data_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Rep
             || (may_differ && (wanted ^ found) & !DATA == 0)
     };
     wanted.iter().chain(&found).all(|(file, _)| is_held(*file))
-}
-
-/// What a call gave, in the words of the rules.
-pub(crate) fn fails(answer: &Answer, errno: i32) -> bool {
-    answer.result == -1 && answer.errno == i64::from(errno)
 }
 
 #[cfg(test)]

@@ -149,6 +149,16 @@ pub(crate) struct Answer {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// A call that took longer than this, and was quick in plain processes, has waited for the peer.
+pub(crate) const SLOW_US: i64 = 300_000;
+
+impl Answer {
+    /// Whether the call failed with this error.
+    pub(crate) fn fails(&self, errno: i32) -> bool {
+        self.result == -1 && self.errno == i64::from(errno)
+    }
+}
+
 /// What a request came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {

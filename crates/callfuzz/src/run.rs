@@ -4,11 +4,11 @@
 //! sleeps. The second run is guided by it: what the reference found is waited for.
 
 use crate::host::Request;
-use crate::judge::{SLOW_US, Verdict, name, short};
+use crate::judge::{Verdict, name, short};
 use crate::model::{Checked, Kind, Model};
 use crate::pair::Pair;
 use crate::plan::{Plan, peeks, takes_flags};
-use crate::protocol::{Answer, Call, Reply};
+use crate::protocol::{Answer, Call, Reply, SLOW_US};
 use crate::rules::Rule;
 use crate::script::{LISTENER, LinkKind, Op, SLOTS, Script, Verb};
 use fuzzkit::{Failure, RuleCounts, RuleSet, Watch};

@@ -1,6 +1,5 @@
 //! Recognizes the documented limits of a user-level stack.
 
-use crate::known::fails;
 use crate::model::{Kind, Model};
 use crate::plan::Plan;
 use crate::protocol::{Answer, Reply};
@@ -88,9 +87,9 @@ fn is_twin(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool 
     let Kind::Set(members) = &model.open(set).kind else { return false };
     let is_twin = members.get(&own.file).is_some_and(|member| member.fd != own.fd);
     match plan.op.verb {
-        Verb::EpollAdd => is_twin && wanted.result == 0 && fails(found, libc::EEXIST),
+        Verb::EpollAdd => is_twin && wanted.result == 0 && found.fails(libc::EEXIST),
         Verb::EpollModify | Verb::EpollDelete => {
-            is_twin && fails(wanted, libc::ENOENT) && found.result == 0
+            is_twin && wanted.fails(libc::ENOENT) && found.result == 0
         }
         _ => false,
     }
@@ -120,7 +119,7 @@ fn is_without_stack(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer)
         return false;
     }
     let is_broken = |answer: &Answer| {
-        [libc::ECONNRESET, libc::EPIPE, libc::ENOTCONN].iter().any(|errno| fails(answer, *errno))
+        [libc::ECONNRESET, libc::EPIPE, libc::ENOTCONN].iter().any(|errno| answer.fails(*errno))
     };
     match plan.op.verb {
         Verb::Write => is_broken(found) || (is_broken(wanted) && found.result >= 0),

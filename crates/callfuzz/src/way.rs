@@ -1,7 +1,7 @@
 //! How the agents are run: plainly, or with a library under them.
 
 use crate::hosts::{self, Hosts};
-use launch::{Library, LibraryError};
+use preload::launch::{self, Library, LibraryError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;

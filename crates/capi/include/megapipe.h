@@ -423,9 +423,9 @@ int mp_unregister(mp_handle handle);
  * the wait at once. A listener's connections that were accepted and not delivered are closed.
  *
  * A stream socket that has waited for its output for 5 ms discards what its peer sends, and if
- * anything came, goes on when all is written until the peer ends its direction, has sent nothing for
- * 2 s, or 30 s or 64 MiB are reached: unread input would make the close a reset. Not if mp_to_fd()
- * was called.
+ * anything came, goes on when all is written until the peer ends its direction or has sent nothing
+ * for 2 s, for 30 s and 64 MiB at most: unread input would make the close a reset. Not if
+ * mp_to_fd() was called.
  */
 int mp_close(mp_handle handle);
 

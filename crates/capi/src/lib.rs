@@ -20,6 +20,7 @@ mod lifecycle;
 mod members;
 mod messages;
 mod mtcp;
+mod numbering;
 mod place;
 mod requests;
 mod slots;

@@ -3,7 +3,8 @@
 use crate::config::driver_of;
 use crate::failure::{Failure, status, value};
 use crate::guard::contain;
-use crate::place::{HANDLES_MAX, destroy, occupy, on_channel};
+use crate::numbering::HANDLES_MAX;
+use crate::place::{destroy, occupy, on_channel};
 use crate::state::State;
 use crate::text::copy_sized;
 use crate::types::{MP_NEVER, mp_channel, mp_counters, mp_options};

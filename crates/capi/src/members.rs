@@ -183,9 +183,9 @@ pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
 /// the wait at once. A listener's connections that were accepted and not delivered are closed.
 ///
 /// A stream socket that has waited for its output for 5 ms discards what its peer sends, and if
-/// anything came, goes on when all is written until the peer ends its direction, has sent nothing for
-/// 2 s, or 30 s or 64 MiB are reached: unread input would make the close a reset. Not if mp_to_fd()
-/// was called.
+/// anything came, goes on when all is written until the peer ends its direction or has sent nothing
+/// for 2 s, for 30 s and 64 MiB at most: unread input would make the close a reset. Not if
+/// mp_to_fd() was called.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_close(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle: Handle| {

@@ -8,6 +8,7 @@
 
 use crate::failure::Failure;
 use crate::guard::{Guarded, contain};
+use crate::numbering::{Numbering, PLACES, place_of};
 use crate::state::State;
 use crate::types::{mp_channel, mp_handle};
 use channel::Handle;
@@ -16,14 +17,6 @@ use std::panic::catch_unwind;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-/// Channels that may exist at once in a process.
-pub(crate) const PLACES: usize = 1 << 11;
-/// Handles that one channel may have.
-pub(crate) const HANDLES_MAX: u32 = 1 << 20;
-
-const INDEX_SHIFT: u32 = 32;
-const PLACE_SHIFT: u32 = 52;
 
 /// The place of one channel.
 struct Place {
@@ -67,32 +60,6 @@ impl Drop for Leaving {
             }
         }
     }
-}
-
-/// The part of a handle that is its channel's own.
-#[derive(Clone, Copy)]
-pub(crate) struct Numbering {
-    place: usize,
-    base: u32,
-}
-
-impl Numbering {
-    pub(crate) fn encode(self, handle: Handle) -> mp_handle {
-        let (index, generation) = (handle.index(), handle.generation());
-        let generation = generation.wrapping_add(self.base);
-        (self.place as i64) << PLACE_SHIFT | i64::from(index) << INDEX_SHIFT | i64::from(generation)
-    }
-
-    /// The number in this channel of a handle, which checks it; `None` for another channel's.
-    pub(crate) fn decode(self, handle: mp_handle) -> Option<(u32, u32)> {
-        (handle >> PLACE_SHIFT == self.place as i64).then(|| decode(handle, self.base))
-    }
-}
-
-/// The handle's number in its channel, which checks it.
-fn decode(handle: mp_handle, base: u32) -> (u32, u32) {
-    let index = (handle >> INDEX_SHIFT) as u32 & (HANDLES_MAX - 1);
-    (index, (handle as u32).wrapping_sub(base))
 }
 
 /// Puts a channel into a place of its own.
@@ -172,17 +139,17 @@ pub(crate) fn on_handle<T>(
     handle: mp_handle,
     body: impl FnOnce(&mut State, Handle) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    if handle < 0 {
-        return Err(Failure::NO_HANDLE);
-    }
-    let number = (handle >> PLACE_SHIFT) as usize;
+    let Some(number) = place_of(handle) else { return Err(Failure::NO_HANDLE) };
     let place = &TABLE[number];
     // A free place's 0 is also the number of a thread that never had a channel.
     let owner = place.owner.load(Ordering::Acquire);
     if owner == 0 || owner != THREAD.get() {
         return Err(Failure::NO_HANDLE);
     }
-    let (index, generation) = decode(handle, place.base.load(Ordering::Relaxed));
+    let numbering = Numbering { place: number, base: place.base.load(Ordering::Relaxed) };
+    let Some((index, generation)) = numbering.decode(handle) else {
+        return Err(Failure::NO_HANDLE);
+    };
     enter(number, |state| {
         let handle = state.channel.handle(index, generation);
         body(state, handle)
@@ -253,24 +220,6 @@ mod tests {
         let Ok((called, destroyed)) = inner else { panic!("the outer call must succeed") };
         assert_eq!((called, errno(destroyed)), (libc::EDEADLK, libc::EDEADLK));
         assert_eq!(errno(on_channel(channel, |_| Ok(()))), 0);
-        assert_eq!(errno(destroy(channel)), 0);
-    }
-
-    #[test]
-    fn handles_round_trip_and_are_never_negative() {
-        let channel = create();
-        let numbers = on_channel(channel, |state| {
-            let widest = state.channel.handle(HANDLES_MAX - 1, u32::MAX);
-            let numbering = Numbering { place: PLACES - 1, base: 7 };
-            Ok((numbering.encode(widest), decode(numbering.encode(widest), 7)))
-        });
-        let Ok((number, decoded)) = numbers else { panic!("the call must succeed") };
-        assert!(number >= 0);
-        assert_eq!(number >> PLACE_SHIFT, PLACES as i64 - 1);
-        let other = |place| Numbering { place, base: 7 }.decode(number);
-        assert_eq!((other(PLACES - 1), other(0)), (Some(decoded), None));
-        assert_eq!(Numbering { place: 0, base: 7 }.decode(-1), None);
-        assert_eq!(decoded, (HANDLES_MAX - 1, u32::MAX));
         assert_eq!(errno(destroy(channel)), 0);
     }
 }

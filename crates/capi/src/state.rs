@@ -2,7 +2,7 @@
 
 use crate::address::Addresses;
 use crate::failure::Failure;
-use crate::place::Numbering;
+use crate::numbering::Numbering;
 use crate::slots::Slots;
 use crate::types::mp_handle;
 use channel::{Channel, Handle, Lease, Source};

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, pid_t};
 
-use crate::{lock, table};
+use crate::lock;
 
 const WORD_BITS: usize = u64::BITS as usize;
 /// Descriptors whose closing is noted one by one.
@@ -101,23 +101,15 @@ pub(crate) extern "C" fn lend() -> c_int {
     1
 }
 
-/// The parent goes on, after the child or because there is none.
+/// The parent goes on, after the child or because there is none. Whether a connection went back to
+/// TCP meanwhile.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn take_back() {
+pub(crate) fn take_back() -> bool {
     CHILDREN.fetch_sub(1, Ordering::Relaxed);
-    let left = LOAN.with(|loan| {
+    LOAN.with(|loan| {
         loan.lender.set(0);
         loan.left.replace(false)
-    });
-    if left {
-        for fd in table::connections(0, c_int::MAX) {
-            if let Some(connection) = table::connection(fd)
-                && connection.own().has_left()
-            {
-                connection.become_plain(fd);
-            }
-        }
-    }
+    })
 }
 
 /// After fork(2), in the child: it has memory of its own.

@@ -33,7 +33,6 @@ mod spin;
 mod statistics;
 mod sys;
 mod table;
-mod wait;
 
 /// Runs before the program's own code.
 extern "C" fn start() {

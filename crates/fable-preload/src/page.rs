@@ -6,6 +6,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use preload::real;
 
 use crate::sys::{self, Errno, Result};
 

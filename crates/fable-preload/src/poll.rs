@@ -1,16 +1,18 @@
-//! poll(2) and select(2) over upgraded connections.
+//! poll(2) over upgraded connections.
 
 use core::ffi::{c_int, c_short};
+use preload::deadline::Deadline;
+use preload::real;
 
-use libc::{fd_set, pollfd, sigset_t};
+use libc::{pollfd, sigset_t};
 
 use crate::connection::{ASKED, Connection};
 use crate::counted::Held;
 use crate::statistics::{self, Why};
-use crate::wait::Deadline;
 use crate::{epoll, sys, table};
 
 const LOOKS_PER_CLOCK: u32 = 32;
+const WRITABLE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 /// Events that poll(2) reports unasked.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 /// After so many wake-ups for nothing the next one waits: the kernel reports what we know already.
@@ -179,7 +181,7 @@ impl Poll {
         if !until.has_passed() {
             statistics::count(Why::Sleeps);
         }
-        let timeout = until.left();
+        let timeout = until.left_timespec();
         let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         let count = self.kernel.len() as libc::nfds_t;
         // SAFETY: the list is ours, and the mask is the application's.
@@ -233,89 +235,4 @@ fn compress(events: c_short) -> c_short {
         all |= libc::POLLOUT;
     }
     all
-}
-
-const WORD_BITS: usize = usize::BITS as usize;
-const READABLE: c_short = libc::POLLIN | libc::POLLRDNORM;
-const WRITABLE: c_short = libc::POLLOUT | libc::POLLWRNORM;
-
-/// The three sets of select(2); they may be longer than `fd_set` says.
-pub(crate) struct Selection {
-    sets: [*mut usize; 3],
-    list: Vec<pollfd>,
-}
-
-impl Selection {
-    /// # Safety
-    /// Each set is null or has `count` bits.
-    pub(crate) unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Self {
-        let sets = sets.map(|set| set.cast::<usize>());
-        let asked = [READABLE, WRITABLE, libc::POLLPRI];
-        let mut list = Vec::new();
-        for fd in 0..count.max(0) {
-            let mut events = 0;
-            for (set, ask) in sets.iter().zip(asked) {
-                // SAFETY: promised by the caller.
-                if !set.is_null() && unsafe { bit(*set, fd) } {
-                    events |= ask;
-                }
-            }
-            if events != 0 {
-                list.push(pollfd { fd, events, revents: 0 });
-            }
-        }
-        Selection { sets, list }
-    }
-
-    /// Whether any of the descriptors is a connection of ours.
-    pub(crate) fn concerns(&self) -> bool {
-        concerns(&self.list)
-    }
-
-    /// Does what pselect(2) does.
-    ///
-    /// # Safety
-    /// As for [`Selection::new`]; `mask` is null or a set of signals.
-    pub(crate) unsafe fn select(mut self, deadline: Deadline, mask: *const sigset_t) -> c_int {
-        // SAFETY: promised by the caller.
-        let result = unsafe { poll(&mut self.list, deadline, mask) };
-        if result < 0 {
-            return result;
-        }
-        if self.list.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
-            sys::set_errno(libc::EBADF);
-            return -1;
-        }
-        let told =
-            [READABLE | libc::POLLHUP | libc::POLLERR, WRITABLE | libc::POLLERR, libc::POLLPRI];
-        let mut bits = 0;
-        for entry in &self.list {
-            for (set, tell) in self.sets.iter().zip(told) {
-                // SAFETY: the descriptor was in the range that the caller promised.
-                if !set.is_null() && unsafe { bit(*set, entry.fd) } {
-                    if entry.revents & tell != 0 {
-                        bits += 1;
-                    } else {
-                        // SAFETY: as above.
-                        unsafe { clear(*set, entry.fd) };
-                    }
-                }
-            }
-        }
-        bits
-    }
-}
-
-/// # Safety
-/// The set has such a bit.
-unsafe fn bit(set: *mut usize, fd: c_int) -> bool {
-    // SAFETY: promised by the caller.
-    unsafe { set.add(fd as usize / WORD_BITS).read() >> (fd as usize % WORD_BITS) & 1 != 0 }
-}
-
-/// # Safety
-/// The set has such a bit.
-unsafe fn clear(set: *mut usize, fd: c_int) {
-    // SAFETY: promised by the caller.
-    unsafe { *set.add(fd as usize / WORD_BITS) &= !(1 << (fd as usize % WORD_BITS)) }
 }

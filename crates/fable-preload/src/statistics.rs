@@ -2,6 +2,7 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use preload::real;
 use std::io::Write;
 
 use crate::sys;

@@ -1,6 +1,9 @@
 //! System calls of our own, with errors as values, and what the rest asks of the machine.
 
 use core::ffi::{c_int, c_void};
+pub(crate) use preload::deadline::now_ns;
+pub(crate) use preload::errno::{errno, set_errno};
+use preload::real;
 
 /// The number of a failure, as in `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,18 +14,6 @@ const YIELDS: u32 = 20;
 
 /// A result whose error goes to `errno` in the end.
 pub(crate) type Result<T> = core::result::Result<T, Errno>;
-
-/// `errno` of this thread.
-pub(crate) fn errno() -> c_int {
-    // SAFETY: the C library gives a valid pointer for every thread.
-    unsafe { *libc::__errno_location() }
-}
-
-/// Sets `errno` of this thread.
-pub(crate) fn set_errno(value: c_int) {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = value }
-}
 
 /// Keeps `errno` as it was: what we do on the side must not show.
 pub(crate) struct KeepErrno(c_int);
@@ -254,20 +245,12 @@ pub(crate) fn close(fd: c_int) {
     }
 }
 
-/// The monotonic clock.
-pub(crate) fn now_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
-}
-
-/// The same at the last tick, a few milliseconds ago at most; much cheaper.
+/// The monotonic clock at the last tick, a few milliseconds ago at most; much cheaper than
+/// [`now_ns`].
 pub(crate) fn tick_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC_COARSE)
-}
-
-fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is ours.
-    unsafe { libc::clock_gettime(clock, &mut time) };
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

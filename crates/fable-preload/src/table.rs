@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use preload::real;
 
 use crate::borrowed;
 use crate::connection::Connection;

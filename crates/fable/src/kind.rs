@@ -92,6 +92,11 @@ impl Kind {
     pub fn shares_memory(self) -> bool {
         self.form().is_some() || self == Kind::Cacheline
     }
+
+    /// Whether the ends may be on two hosts.
+    pub fn crosses_hosts(self) -> bool {
+        matches!(self, Kind::Tcp | Kind::TcpNodelay | Kind::Mptcp | Kind::Tls)
+    }
 }
 
 impl Form {

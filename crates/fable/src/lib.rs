@@ -84,6 +84,7 @@ mod endpoint;
 mod error;
 pub mod flow;
 mod fork;
+mod identity;
 mod kind;
 mod memory;
 mod name;
@@ -99,9 +100,9 @@ pub use daemon::socket_path;
 pub use endpoint::{Endpoint, EndpointOptions, Listener};
 pub use error::{Error, Result, TransportError, TransportResult};
 pub use flow::{Flow, FlowEvent, ReadBuffer, WriteBuffer};
+pub use identity::{Access, FlowId, Peer, Role, Trust};
 pub use kind::{Form, Kind, UnknownKind};
 pub use name::{BadName, Name};
-pub use protocol::{Access, FlowId, Peer, Role, Trust};
 pub use xpoll::{Interest, Ready, xpoll};
 
 /// The examples of the README are compiled with the documentation tests.

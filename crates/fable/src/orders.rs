@@ -10,8 +10,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Role;
 use crate::kind::Kind;
-use crate::protocol::Role;
 
 /// The longest description of who ordered something, in characters.
 const WHO_CHARS_MAX: usize = 200;
@@ -93,7 +93,7 @@ impl Orders {
     #[must_use]
     pub fn only_demands_of(&self, side: Role) -> Orders {
         let mut orders = self.clone();
-        orders.encryption[1 - index(side)] = Demand::default();
+        orders.encryption[side.other().index()] = Demand::default();
         orders
     }
 
@@ -118,12 +118,12 @@ impl Orders {
     /// Notes what a side wants.
     pub fn demand(&mut self, side: Role, who: &str, level: Encryption) {
         let (sequence, who) = (self.next_sequence(), bounded(who, WHO_CHARS_MAX));
-        self.encryption[index(side)] = Demand { sequence, level, who };
+        self.encryption[side.index()] = Demand { sequence, level, who };
     }
 
     /// What this side wants.
     pub fn demand_of(&self, side: Role) -> &Demand {
-        &self.encryption[index(side)]
+        &self.encryption[side.index()]
     }
 
     /// The strongest demand, if any side wants encryption.
@@ -180,13 +180,6 @@ impl Demand {
         };
         let wish = self.wish();
         format!("{kind} does not encrypt, and {wish}; {remedy} on that host lifts this")
-    }
-}
-
-fn index(side: Role) -> usize {
-    match side {
-        Role::Leader => 0,
-        Role::Follower => 1,
     }
 }
 

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::TransportResult;
+use crate::identity::Role;
 use crate::memory::{Mapping, PAGE_BYTES, create_sealed};
-use crate::protocol::Role;
 
 /// Makes the memory of a new page.
 ///
@@ -73,10 +73,7 @@ impl Page {
 
     /// The counter of one end.
     pub fn counter(&self, role: Role, counter: Counter) -> &AtomicU64 {
-        let half = match role {
-            Role::Leader => 0,
-            Role::Follower => PAGE_BYTES / 2,
-        };
+        let half = role.index() * (PAGE_BYTES / 2);
         let word = self.mapping.at(half + counter as usize * 8, 8).cast::<AtomicU64>();
         // SAFETY: the word lies in the mapping, which outlives the borrow, is aligned, and is used
         // as an atomic by everybody.

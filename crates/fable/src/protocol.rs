@@ -29,6 +29,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::identity::{Access, FlowId, Peer, Role, Trust};
+
 use crate::kind::Kind;
 use crate::name::Name;
 use crate::orders::Orders;
@@ -50,57 +52,6 @@ pub const PACKET_BYTES_MAX: usize = 128 * 1024;
 
 /// The most descriptors in one packet.
 pub const DESCRIPTORS_MAX: usize = 8;
-
-/// Names a flow on all hosts of a cluster: drawn at random by the daemon of the connecting end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct FlowId(pub u64);
-
-/// Which end of a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Role {
-    /// The end that listened. It leads reconfigurations.
-    Leader,
-    /// The end that connected.
-    Follower,
-}
-
-/// Whether this end trusts the other not to change a message after committing it
-/// (section 3.1.2): the unsafe forms of the transports need both ends to say so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Trust {
-    /// Messages are looked at in place.
-    Trusted,
-    /// Messages are copied before they are looked at.
-    #[default]
-    Untrusted,
-}
-
-/// Who is at an end. From the kernel, or for another host from its daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
-    /// The host's name.
-    pub host: String,
-    /// Process.
-    pub pid: i32,
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// The program's name.
-    pub program: String,
-}
-
-/// Who may connect to a name. Empty lists leave it to the daemon's policy.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Access {
-    /// User ids.
-    pub users: Vec<u32>,
-    /// Group ids; supplementary groups of a peer on this host count.
-    pub groups: Vec<u32>,
-}
 
 /// From a process to the daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -202,7 +202,7 @@ fn too_many_slots_are_refused_and_none_is_lost() {
         let count = slots.len();
         slots.into_iter().for_each(|slot| writer.commit(slot, 0, Record::Data).unwrap());
         let held: Vec<_> = (0..count).map(|_| receive(&mut *writer, &mut *reader)).collect();
-        assert_eq!(held.len(), count);
+        assert!(held.iter().all(|slot| slot.is_empty() && slot.record() == Record::Data));
         assert!(try_send(&mut *writer, 8, 5) || count == 1);
         if count > 1 {
             writer.flush().unwrap();

@@ -100,14 +100,6 @@ pub(crate) struct Flow {
     pub(crate) history: VecDeque<Decision>,
 }
 
-/// The index of an end.
-pub(crate) fn index(role: Role) -> usize {
-    match role {
-        Role::Leader => 0,
-        Role::Follower => 1,
-    }
-}
-
 impl Flow {
     /// What an operator ordered, if it is in force.
     pub(crate) fn pinned(&self) -> Option<Kind> {

@@ -42,8 +42,12 @@ impl Machine {
     /// Takes one more reading.
     pub(crate) fn observe(&mut self) {
         if let Some(now) = runnable_now() {
-            self.runnable += (now - self.runnable) * SMOOTHING;
+            self.smooth(now);
         }
+    }
+
+    fn smooth(&mut self, now: f64) {
+        self.runnable += (now - self.runnable) * SMOOTHING;
     }
 
     /// The NUMA node of a CPU, if there is such a CPU.
@@ -73,13 +77,14 @@ fn parse_list(text: &str) -> Vec<u32> {
 }
 
 fn runnable_now() -> Option<f64> {
-    let text = fs::read_to_string("/proc/stat").ok()?;
-    // Who reads this runs.
-    Some((running(&text)? - 1.0).max(0.0))
+    runnable(&fs::read_to_string("/proc/stat").ok()?)
 }
 
-fn running(stat: &str) -> Option<f64> {
-    stat.lines().find_map(|line| line.strip_prefix("procs_running "))?.trim().parse().ok()
+fn runnable(stat: &str) -> Option<f64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("procs_running "))?;
+    let running: f64 = line.trim().parse().ok()?;
+    // Who reads this runs.
+    Some((running - 1.0).max(0.0))
 }
 
 #[cfg(test)]
@@ -94,12 +99,33 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_cpu() {
-        let mut machine = Machine::new();
-        assert!(machine.cpu_count >= 1);
-        machine.observe();
-        assert!(machine.runnable >= 0.0);
+    fn the_cpu_of_this_thread_has_a_node() {
+        let machine = Machine::new();
+        // SAFETY: no arguments.
+        let cpu = unsafe { libc::sched_getcpu() };
+        let cpu = u32::try_from(cpu).expect("the kernel says where a thread runs");
+        assert!(machine.node(cpu).is_some(), "CPU {cpu} of {machine:?}");
         assert_eq!(machine.node(1 << 20), None);
-        assert_eq!(running("cpu 1\nprocs_running 7\n"), Some(7.0));
+        let nodes = machine.nodes.iter().flatten();
+        assert_eq!(nodes.count(), machine.cpu_count as usize);
+    }
+
+    #[test]
+    fn threads_that_want_to_run_are_counted_without_the_reader() {
+        assert_eq!(runnable("cpu 1\nprocs_running 7\n"), Some(6.0));
+        assert_eq!(runnable("procs_running 0\n"), Some(0.0));
+        assert_eq!(runnable("cpu 1\nprocs_blocked 7\n"), None);
+        assert!(runnable_now().is_some(), "/proc/stat of this kernel");
+    }
+
+    #[test]
+    fn readings_count_by_a_fifth() {
+        let mut machine = Machine { nodes: Vec::new(), cpu_count: 1, runnable: 0.0 };
+        machine.smooth(5.0);
+        assert_eq!(machine.runnable, 1.0);
+        machine.smooth(1.0);
+        assert_eq!(machine.runnable, 1.0);
+        machine.smooth(0.0);
+        assert_eq!(machine.runnable, 0.8);
     }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
 
-use crate::cluster::{self, Member, StartError};
-use crate::cluster_link::{Cluster, Standalone};
+use crate::cluster::{self, Member, Standalone, StartError};
+use crate::cluster_link::Cluster;
 use crate::policy::{FileError, Policy};
 
 /// Where the policy is looked for if none is named.

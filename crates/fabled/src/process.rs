@@ -157,6 +157,19 @@ mod tests {
         assert!(process.is_alive());
         let again = Process::behind(left.as_fd(), "here").unwrap();
         assert_eq!(process.separated_by(&again), Vec::<&str>::new());
-        assert_eq!(process.groups, again.groups);
+        let groups = rustix::process::getgroups().unwrap();
+        assert_eq!(process.groups, groups.iter().map(|group| group.as_raw()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_not_alive() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let (left, _right) = UnixStream::pair().unwrap();
+        let mut process = Process::behind(left.as_fd(), "here").unwrap();
+        process.handle = open_process(child.id() as i32).map(Rc::new);
+        assert!(process.is_alive());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!process.is_alive(), "this kernel has pidfds");
     }
 }

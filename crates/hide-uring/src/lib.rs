@@ -18,6 +18,7 @@
 mod rings;
 mod rules;
 
+use preload::real;
 use rules::Rules;
 
 use core::ffi::{c_int, c_long, c_void};

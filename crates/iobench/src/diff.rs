@@ -1,8 +1,10 @@
 //! `iobench diff`: what has changed between two saved runs, row by row, and whether for the worse.
 //!
-//! A change's interval comes from the rounds of both runs. Files of `compare` hold no rounds, but
-//! ratios against a baseline that ran interleaved; there the change of that ratio is judged, which
-//! says nothing about the baseline itself.
+//! Two runs never saw the same machine: from one hour to the next it may be 5 % slower. So a row is
+//! judged by its ratio to the baseline, which was measured in the same rounds and drifted alike:
+//! the ratios of the rounds of both runs give the change and its interval. Where there is no
+//! baseline (the baseline itself, a run of one server) the figures themselves are judged, and a
+//! change counts only beyond the drift that `--drift` allows for.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
@@ -11,17 +13,14 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::cli::saved::DiffArgs;
-use crate::compare::report::JsonFile;
-use crate::compare::stats::{Interval, change_interval};
+use crate::engine::json_file::JsonFile;
+use crate::engine::statistics::{Interval, change_interval, geometric_mean};
 use crate::error::{Context, Result};
 use crate::output;
 use crate::report::input::{self, Saved};
 use crate::report::number;
 use crate::report::point::Dimension;
 use crate::results::{Document, RoundFigures, Row};
-
-/// The bootstrap's seed, always the same, so that a verdict can be repeated.
-const SEED: u64 = 1;
 
 /// What it comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -53,9 +52,15 @@ enum Finding {
 #[derive(Debug, Serialize)]
 struct Change {
     figure: &'static str,
+    /// The baseline whose ratio is judged; the figure itself is judged without one.
+    against: Option<String>,
+    /// What is judged: the mean over rounds of the ratio, or of the figure.
+    judged_old: f64,
+    judged_new: f64,
+    /// The figures as the rows tell them.
     old: f64,
     new: f64,
-    /// New against old.
+    /// What is judged, new against old.
     ratio: f64,
     interval: Option<Interval>,
     finding: Finding,
@@ -81,6 +86,7 @@ struct Diff {
     old: String,
     new: String,
     threshold: f64,
+    drift: f64,
     outcome: Outcome,
     remarks: Vec<String>,
     results: Vec<Comparison>,
@@ -92,7 +98,8 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<Outcome> {
     let json = arguments.json.as_deref().filter(|_| !only_json).map(JsonFile::prepare);
     let json = json.transpose()?;
     let (old, new) = (input::read(&arguments.old)?, input::read(&arguments.new)?);
-    let diff = compare(&old, &new, arguments.threshold);
+    let bounds = Bounds { threshold: arguments.threshold, drift: arguments.drift };
+    let diff = compare(&old, &new, bounds);
     if only_json {
         let text = serde_json::to_string_pretty(&diff)
             .map_err(std::io::Error::from)
@@ -107,7 +114,16 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<Outcome> {
     Ok(diff.outcome)
 }
 
-fn compare(old: &Saved, new: &Saved, threshold: f64) -> Diff {
+/// What a change has to exceed, as parts.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    /// To be a regression.
+    threshold: f64,
+    /// To be a change at all, where nothing was measured beside it.
+    drift: f64,
+}
+
+fn compare(old: &Saved, new: &Saved, bounds: Bounds) -> Diff {
     let mut others: HashMap<Vec<String>, VecDeque<&Row>> = HashMap::new();
     for row in &new.document.results {
         others.entry(identity(row)).or_default().push_back(row);
@@ -118,7 +134,11 @@ fn compare(old: &Saved, new: &Saved, threshold: f64) -> Diff {
         .iter()
         .map(|row| {
             let other = others.get_mut(&identity(row)).and_then(VecDeque::pop_front);
-            comparison(row, other, threshold)
+            let sides = [
+                Side::of(&old.document, row),
+                other.map_or(Side::of(&old.document, row), |other| Side::of(&new.document, other)),
+            ];
+            comparison(row, other, &sides, bounds)
         })
         .collect();
     let found = |finding| results.iter().flat_map(|row| &row.changes).any(|c| c.finding == finding);
@@ -136,7 +156,7 @@ fn compare(old: &Saved, new: &Saved, threshold: f64) -> Diff {
     }
     if found(Finding::Unknown) {
         remarks.push(
-            "changes without an interval are not judged; measure with at least 2 rounds".to_owned(),
+            "changes without an interval are not judged; measure with at least 3 rounds".to_owned(),
         );
     }
     Diff {
@@ -144,7 +164,8 @@ fn compare(old: &Saved, new: &Saved, threshold: f64) -> Diff {
         version: 1,
         old: old.label.clone(),
         new: new.label.clone(),
-        threshold,
+        threshold: bounds.threshold,
+        drift: bounds.drift,
         outcome,
         remarks,
         results,
@@ -178,7 +199,41 @@ fn differences(old: &Document, new: &Document) -> Vec<String> {
     remarks
 }
 
-fn comparison(old: &Row, new: Option<&Row>, threshold: f64) -> Comparison {
+/// A row with its baseline's at the same point, unless it is that itself.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    row: &'a Row,
+    baseline: Option<&'a Row>,
+}
+
+impl<'a> Side<'a> {
+    fn of(document: &'a Document, row: &'a Row) -> Side<'a> {
+        let point = |row: &Row| identity(row).split_off(1);
+        let is_baseline = |other: &&Row| {
+            other.server == document.baseline && other.valid && point(other) == point(row)
+        };
+        let baseline = (row.server != document.baseline)
+            .then(|| document.results.iter().find(is_baseline))
+            .flatten();
+        Side { row, baseline }
+    }
+
+    /// The figure of every valid round, divided by the baseline's of the same round if asked for.
+    fn rounds(&self, figure: &Figure, against_baseline: bool) -> Vec<f64> {
+        let value = |round: &RoundFigures| {
+            (figure.of_round)(round).filter(|value| round.valid && *value > 0.0)
+        };
+        match self.baseline.filter(|_| against_baseline) {
+            None => self.row.rounds.iter().filter_map(value).collect(),
+            Some(baseline) => {
+                let pairs = self.row.rounds.iter().zip(&baseline.rounds);
+                pairs.filter_map(|(own, base)| Some(value(own)? / value(base)?)).collect()
+            }
+        }
+    }
+}
+
+fn comparison(old: &Row, new: Option<&Row>, sides: &[Side<'_>; 2], bounds: Bounds) -> Comparison {
     let point: Vec<String> = [
         Dimension::Connections,
         Dimension::Rate,
@@ -201,7 +256,7 @@ fn comparison(old: &Row, new: Option<&Row>, threshold: f64) -> Comparison {
         None => (Vec::new(), Some("missing from NEW".to_owned())),
         Some(new) if !new.valid => (Vec::new(), because("NEW", new)),
         Some(_) if !old.valid => (Vec::new(), because("OLD", old)),
-        Some(new) => changes(old, new, threshold),
+        Some(_) => changes(sides, bounds),
     };
     Comparison { server: old.server.clone(), point: point.join(", "), changes, problem }
 }
@@ -211,8 +266,6 @@ struct Figure {
     name: &'static str,
     of_row: fn(&Row) -> Option<f64>,
     of_round: fn(&RoundFigures) -> Option<f64>,
-    /// Its interval against the baseline, which stands in for rounds.
-    ratio: fn(&Row) -> Option<Interval>,
     more_is_better: bool,
     format: fn(f64) -> String,
 }
@@ -220,25 +273,22 @@ struct Figure {
 const FIGURES: [Figure; 4] = [
     Figure {
         name: "p50",
-        of_row: |row| Some(row.service_us?.p50),
-        of_round: |round| Some(round.service_us?.p50),
-        ratio: |row| row.p50_ratio,
+        of_row: |row| Some(row.latency_us?.p50),
+        of_round: |round| Some(round.latency_us?.p50),
         more_is_better: false,
         format: number::time,
     },
     Figure {
         name: "p99",
-        of_row: |row| Some(row.service_us?.p99),
-        of_round: |round| Some(round.service_us?.p99),
-        ratio: |row| row.p99_ratio,
+        of_row: |row| Some(row.latency_us?.p99),
+        of_round: |round| Some(round.latency_us?.p99),
         more_is_better: false,
         format: number::time,
     },
     Figure {
         name: "throughput",
-        of_row: |row| row.achieved_rate,
-        of_round: |round| round.achieved_rate,
-        ratio: |row| row.throughput_ratio,
+        of_row: |row| row.throughput,
+        of_round: |round| round.throughput,
         more_is_better: true,
         format: number::plain,
     },
@@ -246,19 +296,19 @@ const FIGURES: [Figure; 4] = [
         name: "CPU per request",
         of_row: |row| row.server_cpu_us,
         of_round: |round| round.server_cpu_us,
-        ratio: |row| row.cpu_ratio,
         more_is_better: false,
         format: number::time,
     },
 ];
 
-fn changes(old: &Row, new: &Row, threshold: f64) -> (Vec<Change>, Option<String>) {
+fn changes(sides: &[Side<'_>; 2], bounds: Bounds) -> (Vec<Change>, Option<String>) {
+    let [old, new] = sides;
     let mut changes = Vec::new();
     let mut lacking = Vec::new();
     for figure in &FIGURES {
-        match ((figure.of_row)(old), (figure.of_row)(new)) {
+        match ((figure.of_row)(old.row), (figure.of_row)(new.row)) {
             (Some(before), Some(after)) if before > 0.0 && after > 0.0 => {
-                changes.push(change(figure, (old, before), (new, after), threshold));
+                changes.push(change(figure, sides, [before, after], bounds));
             }
             (Some(before), None) if before > 0.0 => lacking.push(figure.name),
             _ => {}
@@ -272,56 +322,41 @@ fn changes(old: &Row, new: &Row, threshold: f64) -> (Vec<Change>, Option<String>
     (changes, problem)
 }
 
-fn change(
-    figure: &Figure,
-    (old_row, old): (&Row, f64),
-    (new_row, new): (&Row, f64),
-    threshold: f64,
-) -> Change {
-    let rounds = |row: &Row| -> Vec<f64> {
-        let valid = row.rounds.iter().filter(|round| round.valid);
-        valid.filter_map(figure.of_round).filter(|value| *value > 0.0).collect()
+fn change(figure: &Figure, sides: &[Side<'_>; 2], rows: [f64; 2], bounds: Bounds) -> Change {
+    let against = match sides.map(|side| side.baseline) {
+        [Some(old), Some(new)] if old.server == new.server => Some(old.server.clone()),
+        _ => None,
     };
-    let interval = if old_row.rounds.is_empty() && new_row.rounds.is_empty() {
-        against_baselines((figure.ratio)(old_row), (figure.ratio)(new_row))
-    } else {
-        change_interval(&rounds(old_row), &rounds(new_row), SEED)
-    };
-    let ratio = interval.map_or(new / old, |interval| interval.median);
+    let rounds = sides.map(|side| side.rounds(figure, against.is_some()));
+    let interval = change_interval(&rounds[0], &rounds[1]);
+    let mean = |place: usize| geometric_mean(&rounds[place]).unwrap_or(rows[place]);
+    let (judged_old, judged_new) = (mean(0), mean(1));
+    let drift = if against.is_some() { 0.0 } else { bounds.drift };
     Change {
         figure: figure.name,
-        old,
-        new,
-        ratio,
+        against,
+        judged_old,
+        judged_new,
+        old: rows[0],
+        new: rows[1],
+        ratio: interval.map_or(judged_new / judged_old, |interval| interval.estimate),
         interval,
-        finding: judge(interval, figure.more_is_better, threshold),
+        finding: judge(interval, figure.more_is_better, bounds.threshold, drift),
         format: figure.format,
     }
 }
 
-/// The change of a ratio, from the intervals of both: independent errors add up in squares, on
-/// logarithms. The baseline itself always has a ratio of one, about which nothing can be told.
-fn against_baselines(old: Option<Interval>, new: Option<Interval>) -> Option<Interval> {
-    let (old, new) = (old?, new?);
-    if old == Interval::ONE || new == Interval::ONE || old.low <= 0.0 || new.low <= 0.0 {
-        return None;
-    }
-    let median = new.median / old.median;
-    let below = (new.median / new.low).ln().hypot((old.high / old.median).ln());
-    let above = (new.high / new.median).ln().hypot((old.median / old.low).ln());
-    Some(Interval { median, low: median * (-below).exp(), high: median * above.exp() })
-}
-
-fn judge(interval: Option<Interval>, more_is_better: bool, threshold: f64) -> Finding {
+/// Changes within the drift are none.
+fn judge(interval: Option<Interval>, more_is_better: bool, threshold: f64, drift: f64) -> Finding {
     let Some(interval) = interval else { return Finding::Unknown };
-    if interval.contains(1.0) {
+    if interval.low <= 1.0 + drift && interval.high >= 1.0 / (1.0 + drift) {
         return Finding::Unchanged;
     }
-    let grew = interval.median > 1.0;
+    let grew = interval.estimate > 1.0;
     if grew == more_is_better {
         return Finding::Better;
     }
-    if (interval.median - 1.0).abs() > threshold { Finding::Regression } else { Finding::Worse }
+    if (interval.estimate - 1.0).abs() > threshold { Finding::Regression } else { Finding::Worse }
 }
 
 /// The table for people.
@@ -337,11 +372,23 @@ fn table(diff: &Diff) -> String {
                 Some(interval) => number::change_with_interval(interval),
                 None => format!("{}, no interval", number::change(change.ratio)),
             };
+            let (what, judged) = match &change.against {
+                None => (change.figure.to_owned(), change.format),
+                Some(baseline) => {
+                    let ratio: fn(f64) -> String = |ratio| format!("{ratio:.3}");
+                    (format!("{} / {baseline}", change.figure), ratio)
+                }
+            };
+            let own = match change.against {
+                None => String::new(),
+                Some(_) => {
+                    format!("  ({} → {})", (change.format)(change.old), (change.format)(change.new))
+                }
+            };
             let line = format!(
-                "  {:<16} {:>10} → {:>10}   {shown:<26} {}",
-                change.figure,
-                (change.format)(change.old),
-                (change.format)(change.new),
+                "  {what:<28} {:>10} → {:>10}   {shown:<26} {}{own}",
+                judged(change.judged_old),
+                judged(change.judged_new),
                 word(change.finding)
             );
             let _ = writeln!(out, "{}", line.trim_end());
@@ -381,8 +428,8 @@ fn summary(diff: &Diff) -> String {
 mod tests {
     use super::*;
 
-    fn interval(low: f64, median: f64, high: f64) -> Option<Interval> {
-        Some(Interval { median, low, high })
+    fn interval(low: f64, estimate: f64, high: f64) -> Option<Interval> {
+        Some(Interval { estimate, low, high })
     }
 
     #[test]
@@ -397,18 +444,20 @@ mod tests {
             (None, false, Finding::Unknown),
         ];
         for (interval, more_is_better, finding) in cases {
-            assert_eq!(judge(interval, more_is_better, 0.05), finding, "{interval:?}");
+            assert_eq!(judge(interval, more_is_better, 0.05, 0.0), finding, "{interval:?}");
         }
     }
 
     #[test]
-    fn ratios_against_baselines_are_compared_with_both_uncertainties() {
-        let old = interval(1.0, 2.0, 4.0);
-        let change = against_baselines(old, interval(2.0, 2.0, 2.0)).unwrap();
-        assert!((change.median - 1.0).abs() < 1e-12 && (change.low - 0.5).abs() < 1e-12);
-        assert!((change.high - 2.0).abs() < 1e-12, "{change:?}");
-        let both = against_baselines(old, interval(1.0, 2.0, 4.0)).unwrap();
-        assert!(both.low < 0.5 && both.high > 2.0, "{both:?}");
-        assert_eq!(against_baselines(Some(Interval::ONE), Some(Interval::ONE)), None);
+    fn without_a_baseline_a_change_within_the_drift_is_none() {
+        let cases = [
+            (interval(1.01, 1.03, 1.04), Finding::Unchanged),
+            (interval(1.06, 1.08, 1.10), Finding::Regression),
+            (interval(0.90, 0.92, 0.94), Finding::Better),
+            (interval(0.90, 0.93, 0.96), Finding::Unchanged),
+        ];
+        for (interval, finding) in cases {
+            assert_eq!(judge(interval, false, 0.05, 0.05), finding, "{interval:?}");
+        }
     }
 }

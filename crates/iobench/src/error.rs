@@ -14,6 +14,9 @@ pub(crate) enum Error {
     /// The request cannot be carried out on this machine or makes no sense.
     #[error("{cause}; {remedy}")]
     Setup { cause: String, remedy: String },
+    /// A measurement of `ipc` ended early, for the reason that the error gives.
+    #[error(transparent)]
+    Ipc(#[from] ipcload::Error),
     /// The user (or a supervisor) asked for the end.
     #[error("interrupted; nothing was written")]
     Interrupted,

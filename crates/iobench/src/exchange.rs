@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::values::parse_duration;
+use crate::units::parse_duration;
 
 /// Sizes of a request and of its response. Where they are equal the response is an echo, which the
 /// client compares; else it is `response_bytes` of filler, of which only the size is checked.

@@ -12,7 +12,9 @@ mod cli;
 mod client;
 mod compare;
 mod diff;
+mod disturbance;
 mod doctor;
+mod engine;
 mod error;
 mod exchange;
 mod experiment;
@@ -24,13 +26,16 @@ mod manual;
 mod network;
 mod open;
 mod output;
+mod path;
 mod programs;
+mod random;
 mod report;
 mod results;
 mod serve;
 mod server;
 mod stack;
 mod sys;
+mod units;
 
 use std::process::ExitCode;
 

@@ -1,14 +1,16 @@
-//! The result file of `iobench run`: one self-describing JSON document, which `diff` and `report`
-//! read back. Times are in microseconds where a name ends in `_us`, rates per second.
+//! The result file of `run`, `compare`, `apps`, `ceiling` and `load`: one self-describing JSON
+//! document, which `diff` and `report` read back. Times are in microseconds where a name ends in
+//! `_us`, rates per second.
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::environment::Environment;
-use crate::compare::stats::Interval;
+use crate::engine::environment::Environment;
+use crate::engine::outcome::{Accounts as Totals, SliceCounts};
+use crate::engine::statistics::Interval;
 use crate::figures::Percentiles;
 
 /// Value of `format`.
-pub(crate) const FORMAT: &str = "iobench-run";
+pub(crate) const FORMAT: &str = "iobench-results";
 /// Changes when a reader of the former version would misunderstand a file.
 pub(crate) const VERSION: u32 = 1;
 
@@ -22,7 +24,92 @@ pub(crate) struct Document {
     pub(crate) elapsed_s: f64,
     /// The server that ratios are against.
     pub(crate) baseline: String,
+    /// How time was cut, where slots were interleaved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) slots: Option<Slots>,
+    /// What lies between clients and servers, and what it did to packets, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<serde_json::Value>,
+    /// Only of a server against itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) self_test: Option<SelfTest>,
     pub(crate) results: Vec<Row>,
+    /// The same rows against further baselines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) versus: Vec<Versus>,
+}
+
+/// How time was cut.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Slots {
+    /// Of every row; fewer than planned if time was up.
+    pub(crate) rounds: u32,
+    /// How many rounds of a cell were disturbed and measured again.
+    pub(crate) repeated_rounds: u32,
+    /// Slots of a server in one round of a cell.
+    pub(crate) per_round: usize,
+    pub(crate) slice_ms: f64,
+}
+
+/// Ratios against a further baseline, from the same slots.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Versus {
+    pub(crate) baseline: String,
+    /// In the order of the results.
+    pub(crate) results: Vec<Ratios>,
+}
+
+/// A row against a further baseline.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Ratios {
+    pub(crate) throughput_ratio: Option<Interval>,
+    pub(crate) cpu_ratio: Option<Interval>,
+    pub(crate) cpu_both_ratio: Option<Interval>,
+    pub(crate) p50_ratio: Option<Interval>,
+    pub(crate) p99_ratio: Option<Interval>,
+    pub(crate) valid: bool,
+}
+
+/// What can be learnt from rows that should all be equal to their baseline's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SelfTest {
+    /// Smaller differences in throughput mean nothing here; unknown without a single interval.
+    pub(crate) throughput_noise_percent: Option<f64>,
+    /// The same for CPU time per transaction.
+    pub(crate) cpu_noise_percent: Option<f64>,
+    pub(crate) intervals: usize,
+    /// Intervals that exclude 1, and so claim a difference that does not exist.
+    pub(crate) excluding_one: usize,
+    /// How many of them chance explains.
+    pub(crate) explained_by_chance: usize,
+    /// All rows are valid and have their intervals, and no more of those exclude 1 than chance
+    /// explains.
+    pub(crate) trustworthy: bool,
+}
+
+impl Document {
+    /// A document of this version, without what only some commands have.
+    pub(crate) fn new(
+        environment: Environment,
+        experiment: ExperimentRecord,
+        elapsed_s: f64,
+        baseline: String,
+        results: Vec<Row>,
+    ) -> Document {
+        Document {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            environment,
+            experiment,
+            elapsed_s,
+            baseline,
+            slots: None,
+            network: None,
+            self_test: None,
+            results,
+            versus: Vec::new(),
+        }
+    }
 }
 
 /// What was run.
@@ -64,7 +151,7 @@ pub(crate) struct Row {
     /// Transactions per connection (closed, churn); 0: connections persist.
     pub(crate) transactions: u32,
     /// Further connections that are open and idle (closed).
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default)]
     pub(crate) idle: usize,
     /// Server threads, each on a CPU of its own.
     pub(crate) cores: usize,
@@ -75,15 +162,23 @@ pub(crate) struct Row {
     /// Conditions on the way, for people; null for the plain loopback.
     pub(crate) network: Option<String>,
     /// From the intended send time to the complete answer.
-    pub(crate) service_us: Option<Percentiles>,
+    pub(crate) latency_us: Option<Percentiles>,
     /// From the intended to the actual send time.
     pub(crate) send_lag_us: Option<Percentiles>,
     /// From the actual send time to the kernel's transmit timestamp, of a sample.
     pub(crate) transmit_us: Option<Percentiles>,
+    /// From the actual send time to the kernel's receive timestamp of the answer: the wire and the
+    /// server, of a sample.
+    #[serde(default)]
+    pub(crate) turnaround_us: Option<Percentiles>,
+    /// From the kernel's receive timestamp of an answer to when it was read, of the same sample.
+    /// Service time is send lag, turnaround and receive lag.
+    #[serde(default)]
+    pub(crate) receive_lag_us: Option<Percentiles>,
     /// Churn: from the intended connection time to the first answer, accept included.
     pub(crate) accept_us: Option<Percentiles>,
     /// Answers per second while measuring (open, closed), or connections served (churn).
-    pub(crate) achieved_rate: Option<f64>,
+    pub(crate) throughput: Option<f64>,
     /// Server CPU, user and system, per request.
     pub(crate) server_cpu_us: Option<f64>,
     /// CPU per request on both sides together, with what lies between (closed).
@@ -91,6 +186,12 @@ pub(crate) struct Row {
     pub(crate) cpu_both_us: Option<f64>,
     /// The server's calls into the kernel per request, where it counts them.
     pub(crate) system_calls: Option<f64>,
+    /// Of messages from 64 KiB on (closed): bytes of both directions in a second, in units of 10⁹.
+    #[serde(default)]
+    pub(crate) gigabytes_per_s: Option<f64>,
+    /// The same rows: seconds of CPU on both sides together for each GiB.
+    #[serde(default)]
+    pub(crate) cpu_s_per_gib: Option<f64>,
     /// Busy parts of the sides' CPUs, 0 to 1.
     pub(crate) server_busy: Option<f64>,
     pub(crate) client_busy: Option<f64>,
@@ -107,16 +208,21 @@ pub(crate) struct Row {
     pub(crate) p99_ratio: Option<Interval>,
     pub(crate) valid: bool,
     pub(crate) notes: Vec<String>,
+    /// Of time, by what was found of them (closed).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) slices: Option<SliceCounts>,
+    /// Pairs of undisturbed slots that the ratios are from (closed).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pairs: Option<usize>,
+    /// Totals of both sides from the first connection to the last, warm-up included (closed).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) totals: Option<Totals>,
     /// What became of every request (open, churn).
     pub(crate) accounts: Option<Accounts>,
     pub(crate) rounds: Vec<RoundFigures>,
     /// Of the first round; empty for closed loops.
     pub(crate) timeline: Vec<Moment>,
     pub(crate) histograms: Histograms,
-}
-
-fn is_none(count: &usize) -> bool {
-    *count == 0
 }
 
 /// What became of the requests that were due in the measured period. The first is the sum of the
@@ -135,6 +241,9 @@ pub(crate) struct Accounts {
     pub(crate) refused: u64,
     /// The connection ended before the answer.
     pub(crate) reset: u64,
+    /// Answered with other bytes than the right ones, or with more.
+    #[serde(default)]
+    pub(crate) wrong: u64,
 }
 
 impl Accounts {
@@ -145,20 +254,21 @@ impl Accounts {
         self.lost += other.lost;
         self.refused += other.refused;
         self.reset += other.reset;
+        self.wrong += other.wrong;
     }
 
     /// Whether every request is accounted for.
     pub(crate) fn balance(&self) -> bool {
-        let Accounts { scheduled, answered, late, lost, refused, reset } = *self;
-        scheduled == answered + late + lost + refused + reset
+        let Accounts { scheduled, answered, late, lost, refused, reset, wrong } = *self;
+        scheduled == answered + late + lost + refused + reset + wrong
     }
 }
 
 /// One round of a row.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RoundFigures {
-    pub(crate) service_us: Option<Percentiles>,
-    pub(crate) achieved_rate: Option<f64>,
+    pub(crate) latency_us: Option<Percentiles>,
+    pub(crate) throughput: Option<f64>,
     pub(crate) server_cpu_us: Option<f64>,
     pub(crate) valid: bool,
 }
@@ -173,7 +283,7 @@ pub(crate) struct Moment {
     /// Connections open at its end.
     pub(crate) connections: usize,
     pub(crate) offered_rate: f64,
-    pub(crate) achieved_rate: f64,
+    pub(crate) throughput: f64,
     pub(crate) send_lag_p50_us: Option<f64>,
     pub(crate) send_lag_p99_us: Option<f64>,
     pub(crate) service_p50_us: Option<f64>,
@@ -188,5 +298,9 @@ pub(crate) struct Histograms {
     pub(crate) service: Option<String>,
     pub(crate) send_lag: Option<String>,
     pub(crate) transmit: Option<String>,
+    #[serde(default)]
+    pub(crate) turnaround: Option<String>,
+    #[serde(default)]
+    pub(crate) receive_lag: Option<String>,
     pub(crate) accept: Option<String>,
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const NGINX: &str = "/usr/sbin/nginx";
 const MEMCACHED: &str = "/usr/bin/memcached";
-const SHORT: [&str; 6] = ["--rounds", "2", "--duration", "200ms", "--connections", "16"];
+const SHORT: [&str; 6] = ["--rounds", "3", "--duration", "200ms", "--connections", "16"];
 
 fn assert_installed(program: &str) {
     assert!(Path::new(program).exists(), "{program} is missing (cargo xtask setup)");
@@ -37,7 +37,7 @@ fn assert_served(document: &Value, servers: &[&str], cells: usize) {
     assert_eq!(rows.len(), servers.len() * cells, "{document:#}");
     for (index, row) in rows.iter().enumerate() {
         assert_eq!(row["server"], servers[index % servers.len()]);
-        assert!(row["achieved_rate"].as_f64().is_some_and(|rate| rate > 0.0), "{row:#}");
+        assert!(row["throughput"].as_f64().is_some_and(|rate| rate > 0.0), "{row:#}");
         assert!(row["server_cpu_us"].as_f64().is_some_and(|cpu| cpu > 0.0), "{row:#}");
         for note in row["notes"].as_array().unwrap() {
             let note = note.as_str().unwrap();

@@ -15,7 +15,7 @@ fn rows(document: &Value) -> &Vec<Value> {
 fn assert_row(row: &Value) {
     assert_eq!(row["valid"], true, "{row}");
     assert_eq!((&row["network"], &row["kind"]), (&"memory".into(), &"closed".into()));
-    for name in ["achieved_rate", "cpu_both_us"] {
+    for name in ["throughput", "cpu_both_us"] {
         assert!(row[name].as_f64().unwrap() > 0.0, "{row}");
     }
     assert_eq!(row["rounds"].as_array().unwrap().len(), 2);
@@ -29,7 +29,7 @@ fn short_and_persistent_connections_have_rows_that_report_and_diff_read() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
     std::fs::write(path, document.to_string()).unwrap();
-    assert_eq!(document["format"], "iobench-run");
+    assert_eq!(document["format"], "iobench-results");
     let keys: Vec<_> = rows(&document)
         .iter()
         .map(|row| (row["server"].as_str().unwrap(), row["transactions"].as_u64().unwrap()))

@@ -11,7 +11,7 @@ use common::{children, iobench, is_alive, run_with_json, signal, wait, wait_for_
 use serde_json::Value;
 
 const SHORT: [&str; 8] =
-    ["--rounds", "2", "--duration", "250ms", "--cores", "1", "--transactions", "1,0"];
+    ["--rounds", "3", "--duration", "250ms", "--cores", "1", "--transactions", "1,0"];
 
 fn u(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
@@ -31,7 +31,7 @@ fn assert_row(row: &Value) {
         let ratio = &row[name];
         if !ratio.is_null() {
             let [low, median, high] =
-                ["low", "median", "high"].map(|field| ratio[field].as_f64().unwrap());
+                ["low", "estimate", "high"].map(|field| ratio[field].as_f64().unwrap());
             assert!(0.0 < low && low <= median && median <= high, "{ratio}");
         }
     }
@@ -52,8 +52,8 @@ fn assert_row(row: &Value) {
 
 /// Client and server must have seen the same bytes, but for what was under way at a slot's end.
 fn assert_books(row: &Value, slots: u64) {
-    let books = &row["accounts"];
-    let message_bytes = u(&row["message_bytes"]);
+    let books = &row["totals"];
+    let message_bytes = u(&row["request_bytes"]);
     let flow = [
         "client_bytes_sent",
         "server_bytes_received",
@@ -82,17 +82,24 @@ fn a_comparison_reports_every_row_and_its_books_balance() {
     assert_eq!(keys, expected);
     for row in rows {
         assert_row(row);
-        assert_books(row, 4);
+        assert_books(row, 6);
         assert_eq!((u(&row["cores"]), u(&row["connections"])), (1, 256));
-        assert_eq!(u(&row["slices"]["clean"]) + u(&row["slices"]["discarded"]), 20);
-        assert!(u(&row["pairs"]) <= 4);
+        let slices = ["clean", "stolen", "delayed", "late"].map(|name| u(&row["slices"][name]));
+        assert_eq!(slices.iter().sum::<u64>(), 30);
+        assert_eq!(row["rounds"].as_array().unwrap().len(), 3);
+        assert!(u(&row["pairs"]) <= 6);
     }
     for (index, name) in [(0, "throughput_ratio"), (2, "cpu_ratio")] {
-        assert_eq!(rows[index][name], serde_json::json!({"median": 1.0, "low": 1.0, "high": 1.0}));
+        assert_eq!(
+            rows[index][name],
+            serde_json::json!({"estimate": 1.0, "low": 1.0, "high": 1.0})
+        );
     }
     let all_valid = rows.iter().all(|row| row["valid"] == true);
     assert_eq!(status, Some(if all_valid { 0 } else { 2 }), "{printed}");
     assert_eq!(document["baseline"], "epoll");
+    assert_eq!((&document["format"], &document["version"]), (&"iobench-results".into(), &1.into()));
+    assert_eq!((u(&document["slots"]["rounds"]), u(&document["slots"]["per_round"])), (3, 2));
     assert_eq!(document["environment"]["seed"], 7);
     for name in ["kernel", "cpu_model", "date", "congestion_control"] {
         assert!(document["environment"][name].is_string(), "{name}");
@@ -112,8 +119,7 @@ fn large_messages_balance_too() {
     for row in rows {
         assert_row(row);
         assert_books(row, 2);
-        assert_eq!(row["request_bytes"], row["message_bytes"]);
-        assert_eq!(row["response_bytes"], row["message_bytes"]);
+        assert_eq!(row["request_bytes"], row["response_bytes"]);
     }
 }
 
@@ -129,8 +135,8 @@ fn answers_of_several_sizes_are_compared_each_in_rows_of_their_own() {
         assert_row(row);
         assert_eq!((u(&row["request_bytes"]), u(&row["response_bytes"])), (64, response_bytes));
         let echo = response_bytes == 64;
-        assert_eq!(row["message_bytes"].as_u64(), echo.then_some(64));
-        let books = &row["accounts"];
+        assert_eq!(row["request_bytes"] == row["response_bytes"], echo);
+        let books = &row["totals"];
         assert!(u(&books["client_transactions"]) > 0, "{row}");
         let answered = u(&books["client_bytes_received"]) / response_bytes;
         assert!(u(&books["client_bytes_sent"]) / 64 >= answered, "{books}");
@@ -208,7 +214,7 @@ fn a_server_that_dies_makes_its_rows_invalid() {
         "--json",
         path,
     ];
-    let more = ["--cores", "1", "--rounds", "2", "--strict"];
+    let more = ["--cores", "1", "--rounds", "3", "--strict"];
     let (mut child, servers, _printed) = start(&[&arguments[..], &more].concat());
     signal(servers[0].0, libc::SIGKILL);
     assert_eq!(wait(&mut child), Some(2));
@@ -217,7 +223,7 @@ fn a_server_that_dies_makes_its_rows_invalid() {
     let row = &document["results"][0];
     assert_eq!(row["valid"], false);
     assert!(row["notes"].to_string().contains("the server process ended"), "{}", row["notes"]);
-    assert_eq!(document["repeated_rounds"], 0, "a round that failed is never repeated");
+    assert_eq!(document["slots"]["repeated_rounds"], 0, "a round that failed is never repeated");
 }
 
 /// Runs a short comparison to its end; the servers that were seen meanwhile.
@@ -250,7 +256,7 @@ fn the_cpu_time_of_threads_and_processes_of_connections_is_the_servers() {
     let (_, document, printed) = run_with_json(&[&servers[..], &SHORT].concat());
     for row in document["results"].as_array().unwrap() {
         assert_row(row);
-        assert_eq!(row["accounts"]["server_accepted"], row["accounts"]["server_closed"], "{row}");
+        assert_eq!(row["totals"]["server_accepted"], row["totals"]["server_closed"], "{row}");
         // No kernel receives and sends in less; the accepting threads sleep while these do.
         let cpu_us = &row["server_cpu_us"];
         assert!(cpu_us.is_null() || cpu_us.as_f64().unwrap() > 1.0, "{row}; {printed}");

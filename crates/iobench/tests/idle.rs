@@ -38,7 +38,7 @@ fn keys(document: &Value) -> Vec<(&str, u64)> {
 
 /// Nothing is wrong with the idle connections, and the slots' books do not count them.
 fn assert_row(row: &Value) {
-    let (notes, books) = (row["notes"].to_string(), &row["accounts"]);
+    let (notes, books) = (row["notes"].to_string(), &row["totals"]);
     assert!(!notes.contains("idle connections") && !notes.contains("kept"), "{notes}");
     assert!(row["valid"] == true || notes != "[]", "invalid without a reason: {row}");
     assert!(u(&books["client_transactions"]) > 0, "{row}");
@@ -136,7 +136,7 @@ fn they_pass_veth_pairs_to_servers_with_a_tcp_of_their_own() {
     let (_, document, printed) = run_with_json(&[&SHORT[..], &more].concat());
     assert_eq!(keys(&document), ["epoll", "mtcp", "mtcp-tap"].map(|server| (server, 50)));
     document["results"].as_array().unwrap().iter().for_each(assert_row);
-    assert_eq!(document["path"], "veth", "{printed}");
+    assert_eq!(document["results"][0]["network"], "veth", "{printed}");
 }
 
 #[test]

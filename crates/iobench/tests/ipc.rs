@@ -12,7 +12,10 @@ use common::{
 };
 use serde_json::Value;
 
-const SHORT: [&str; 4] = ["--rounds", "2", "--duration", "100ms"];
+const BASELINES: [&str; 6] =
+    ["tcp-blocking", "tcp-epoll", "unix-blocking", "unix-epoll", "pipe-blocking", "pipe-epoll"];
+
+const SHORT: [&str; 4] = ["--rounds", "3", "--duration", "100ms"];
 
 fn rows(document: &Value) -> &Vec<Value> {
     document["results"].as_array().expect("rows")
@@ -23,7 +26,8 @@ fn number(row: &Value, field: &str) -> f64 {
 }
 
 /// What a row says when the ends had no CPU in all of a round's measured time.
-const NO_MESSAGE: &str = "no message arrived while it was measured";
+const NO_MESSAGE: &str =
+    "no message arrived while it was measured: try a longer --duration or a quieter machine";
 
 /// A row may be invalid because the machine is busy, but for no other reason.
 fn is_valid_or_disturbed(row: &Value) -> bool {
@@ -58,7 +62,7 @@ fn every_row_has_every_figure() {
     let more = ["--message-bytes", "64,4096", "--placement", "same-core", "--seed", "7"];
     let (status, document, printed) = run_short(&[&words[..], &more].concat());
     assert_eq!(status, Some(0), "{printed}");
-    assert_eq!((&document["format"], &document["version"]), (&"iobench-ipc".into(), &1.into()));
+    assert_eq!((&document["format"], &document["version"]), (&"iobench-ipc".into(), &2.into()));
     assert!(document["clock"]["cost_ns"].as_f64().unwrap() > 0.0);
     assert_eq!(document["environment"]["seed"], 7);
     for field in rows(&document)[0].as_object().unwrap().keys() {
@@ -101,12 +105,12 @@ fn every_row_has_every_figure() {
         };
         let interval =
             |field: &str| row[field]["low"].is_number() && row[field]["high"].is_number();
-        assert_eq!(interval("latency_p50_interval_ns"), shown("latency_p50_ns") >= 2, "{row}");
-        assert_eq!(interval("throughput_interval_mb_s"), shown("messages_s") >= 2, "{row}");
+        assert_eq!(interval("latency_p50_interval_ns"), shown("latency_p50_ns") >= 3, "{row}");
+        assert_eq!(interval("throughput_interval_mb_s"), shown("messages_s") >= 3, "{row}");
         // An end that spun through its turns on the shared CPU would use milliseconds of it.
         assert!(number(row, "cpu_us_per_round_trip") < 1_000.0, "{row}");
         assert!(row["latency_ratio_unix"].is_null() && row["throughput_ratio_unix"].is_null());
-        assert_eq!(row["rounds"].as_array().unwrap().len(), 2);
+        assert_eq!(row["rounds"].as_array().unwrap().len(), 3);
     }
     let floor = rows(&document).iter().find(|row| row["transport"] == "cacheline").unwrap();
     let over_itself = if floor["valid"] == true { 1.0.into() } else { Value::Null };
@@ -149,13 +153,49 @@ fn a_flow_is_measured_beside_its_transport() {
 }
 
 #[test]
+fn every_row_is_compared_with_the_blocking_baselines() {
+    let transports = [&BASELINES[..], &["pipe"]].concat().join(",");
+    let words = ["ipc", "--transports", &transports, "--message-bytes", "64,65536"];
+    let more = ["--placement", "same-core", "--batch", "on,off"];
+    let (status, document, printed) = run_short(&[&words[..], &more].concat());
+    assert_eq!(status, Some(0), "{printed}");
+    // Plain calls do not batch.
+    assert_eq!(rows(&document).len(), 6 * 2 + 2 * 2, "{printed}");
+    let is_valid = |name: &str, bytes: &Value| {
+        let mut rows = rows(&document).iter();
+        rows.any(|row| {
+            row["transport"] == name && row["message_bytes"] == *bytes && row["valid"] == true
+        })
+    };
+    for row in rows(&document) {
+        assert!(is_valid_or_disturbed(row), "{row}");
+        assert!(row["transport"] == "pipe" || row["batch"] == 1, "{row}");
+        assert!(number(row, "messages_s") > 0.0 && number(&row["latency_ns"], "p50") > 0.0);
+        for path in ["tcp", "unix", "pipe"] {
+            let baseline = format!("{path}-blocking");
+            let both = row["valid"] == true && is_valid(&baseline, &row["message_bytes"]);
+            let latency = &row[format!("latency_ratio_{path}")]["estimate"];
+            let throughput = &row[format!("throughput_ratio_{path}")]["estimate"];
+            assert!(row["valid"] == true || latency.is_null() && throughput.is_null(), "{row}");
+            assert!(latency.is_number() || !both, "{row}");
+            assert!(throughput.is_number() || !both || row["batch"] != 1, "{row}");
+            assert!(throughput.is_null() || row["batch"] == 1, "{row}");
+            if both && row["transport"] == baseline.as_str() {
+                assert_eq!((latency, throughput), (&1.0.into(), &1.0.into()));
+            }
+        }
+    }
+    assert!(printed.contains("x tcp") && printed.contains("x pipe"), "{printed}");
+}
+
+#[test]
 fn nothing_is_compared_with_an_invalid_row() {
-    let words = ["ipc", "--transports", "unix,flow-tls", "--batch", "off", "--strict"];
+    let words = ["ipc", "--transports", "unix-blocking,flow-tls", "--batch", "off", "--strict"];
     let more = ["--message-bytes", "64", "--placement", "same-core"];
     let (status, document, printed) = run_short(&[&words[..], &more].concat());
     assert_eq!(status, Some(2), "{printed}");
     for row in rows(&document) {
-        let is_compared = row["throughput_ratio_unix"]["median"].is_number();
+        let is_compared = row["throughput_ratio_unix"]["estimate"].is_number();
         assert!(row["valid"] == true || !is_compared, "{row}");
     }
     let tls = rows(&document).iter().find(|row| row["transport"] == "flow-tls").unwrap();
@@ -230,24 +270,48 @@ impl Drop for First {
     }
 }
 
+/// An end that blocks without time limit has to be interrupted.
 #[test]
 fn both_processes_end_when_the_lifeline_is_cut() {
-    let words = ["--transport", "mempipe-futex-safe", "--pattern", "one-way", "--cpus", "0,0"];
-    let mut first =
-        First::start(&[&words[..], &["--slices", "1000", "--slice-ns", "60000000"]].concat());
-    let ready = first.line();
-    let second = ready["processes"][1].as_u64().unwrap() as u32;
-    let second = (second, common::started(second).unwrap());
-    drop(first.child.stdin.take());
-    let done = first.line();
-    assert!(done["complaint"].as_str().unwrap().contains("stopped"), "{}", done["complaint"]);
-    wait(&mut first.child);
-    assert!(!is_alive(second));
+    for transport in [&BASELINES[..], &["mempipe-futex-safe", "pipe"]].concat() {
+        for pattern in ["ping-pong", "one-way"] {
+            let words = ["--transport", transport, "--pattern", pattern, "--cpus", "0,0"];
+            let long = ["--slices", "1000", "--slice-ns", "60000000"];
+            let mut first = First::start(&[&words[..], &long].concat());
+            let ready = first.line();
+            let second = ready["processes"][1].as_u64().unwrap() as u32;
+            let second = (second, common::started(second).unwrap());
+            drop(first.child.stdin.take());
+            let done = first.line();
+            let complaint = done["complaint"].as_str().unwrap();
+            assert!(complaint.contains("stopped"), "{transport} {pattern}: {complaint}");
+            wait(&mut first.child);
+            assert!(!is_alive(second));
+        }
+    }
+}
+
+/// With the second process stopped, the first blocks in a call until the lifeline is cut.
+#[test]
+fn an_end_that_blocks_is_interrupted() {
+    for transport in ["tcp-blocking", "unix-epoll", "pipe-blocking", "pipe-epoll"] {
+        let words = ["--transport", transport, "--pattern", "ping-pong", "--cpus", "0,0"];
+        let long = ["--slices", "1000", "--slice-ns", "60000000"];
+        let mut first = First::start(&[&words[..], &long].concat());
+        let second = first.line()["processes"][1].as_u64().unwrap() as u32;
+        signal(second, libc::SIGSTOP);
+        let second = (second, common::started(second).unwrap());
+        drop(first.child.stdin.take());
+        let complaint = first.line()["complaint"].to_string();
+        assert!(complaint.contains("stopped"), "{transport}: {complaint}");
+        wait(&mut first.child);
+        assert!(!is_alive(second));
+    }
 }
 
 /// A run that would take long, and its two measuring processes.
-fn long_run(json: &str) -> (Child, [(u32, u64); 2]) {
-    let words = ["ipc", "--transports", "mempipe-spin-safe", "--message-bytes", "64"];
+fn long_run(transport: &str, json: &str) -> (Child, [(u32, u64); 2]) {
+    let words = ["ipc", "--transports", transport, "--message-bytes", "64"];
     let more = ["--duration", "10s", "--rounds", "1", "--batch", "off", "--json", json];
     let place = ["--placement", "same-core", "--strict"];
     let child = iobench(&[&words[..], &more, &place].concat())
@@ -267,9 +331,10 @@ fn long_run(json: &str) -> (Child, [(u32, u64); 2]) {
 
 #[test]
 fn an_end_that_is_killed_makes_the_row_invalid_and_leaves_nothing() {
-    for victim in [0, 1] {
+    let transports = ["mempipe-spin-safe", "pipe-blocking", "tcp-epoll"];
+    for (transport, victim) in transports.into_iter().flat_map(|t| [(t, 0), (t, 1)]) {
         let file = scratch_file();
-        let (mut child, pair) = long_run(file.to_str().unwrap());
+        let (mut child, pair) = long_run(transport, file.to_str().unwrap());
         signal(pair[victim].0, libc::SIGKILL);
         // The second pattern has to be spoilt as well, or it would take its ten seconds.
         let next = wait_until("the next measurement runs", || {
@@ -289,13 +354,15 @@ fn an_end_that_is_killed_makes_the_row_invalid_and_leaves_nothing() {
 
 #[test]
 fn an_interruption_ends_everything() {
-    let file = scratch_file();
-    let (mut child, pair) = long_run(file.to_str().unwrap());
-    signal(child.id(), libc::SIGINT);
-    assert_eq!(wait(&mut child), Some(130));
-    assert!(!file.exists());
-    for process in pair {
-        wait_until("it is gone", || (!is_alive(process)).then_some(()));
+    for transport in ["mempipe-spin-safe", "pipe-blocking"] {
+        let file = scratch_file();
+        let (mut child, pair) = long_run(transport, file.to_str().unwrap());
+        signal(child.id(), libc::SIGINT);
+        assert_eq!(wait(&mut child), Some(130));
+        assert!(!file.exists());
+        for process in pair {
+            wait_until("it is gone", || (!is_alive(process)).then_some(()));
+        }
     }
 }
 

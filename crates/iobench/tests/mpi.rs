@@ -90,13 +90,13 @@ fn five_clients_load_one_server() {
     assert_eq!(rows.len(), 2, "{printed}");
     for row in rows {
         let count = |name: &str| row["accounts"][name].as_u64().unwrap();
-        let ended = ["answered", "late", "lost", "refused", "reset"].map(count);
+        let ended = ["answered", "late", "lost", "refused", "reset", "wrong"].map(count);
         // Five clients send 40 requests a second each, evenly spaced, for a second, in one round.
         assert!((195..=205).contains(&count("scheduled")), "{printed}");
         assert_eq!(count("scheduled"), ended.iter().sum::<u64>(), "{printed}");
         assert_eq!(row["connections"], 52);
         assert_eq!(row["network"], "5 client hosts over MPI");
-        for times in ["service_us", "send_lag_us"] {
+        for times in ["latency_us", "send_lag_us"] {
             assert!(row[times]["p50"].as_f64().is_some(), "{times}: {printed}");
         }
         assert!(row["server_cpu_us"].as_f64().is_some_and(|cpu_us| cpu_us > 0.0), "{printed}");

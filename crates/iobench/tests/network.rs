@@ -30,7 +30,7 @@ fn u(value: &Value) -> u64 {
 
 /// Both ends have seen the same bytes, but for what was under way at the end of the two slots.
 fn assert_books(row: &Value, message_bytes: u64) {
-    let books = &row["accounts"];
+    let books = &row["totals"];
     let count = |name: &str| u(&books[name]);
     assert!(count("client_transactions") > 0, "{books}");
     assert_eq!(count("server_accepted"), count("server_closed"), "{row}");

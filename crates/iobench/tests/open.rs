@@ -61,7 +61,7 @@ fn read_log(path: &Path) -> Vec<Entry> {
 }
 
 fn assert_balanced(accounts: &Value) {
-    let parts = ["answered", "late", "lost", "refused", "reset"];
+    let parts = ["answered", "late", "lost", "refused", "reset", "wrong"];
     let sum: u64 = parts.iter().map(|part| u(&accounts[part])).sum();
     assert_eq!(u(&accounts["scheduled"]), sum, "{accounts}");
 }
@@ -88,7 +88,7 @@ fn every_request_is_accounted_for_and_logged() {
     let scheduled = u(&result["accounts"]["scheduled"]);
     assert!((999..=1_001).contains(&scheduled), "{scheduled}");
     assert_eq!(u(&result["accounts"]["answered"]), scheduled, "{printed}");
-    for name in ["service_us", "send_lag_us", "transmit_us"] {
+    for name in ["latency_us", "send_lag_us", "transmit_us", "turnaround_us", "receive_lag_us"] {
         let values: Vec<f64> = ["p1", "p25", "p50", "p75", "p99", "p999", "max"]
             .iter()
             .map(|percentile| f(&result[name][percentile]))
@@ -109,7 +109,7 @@ fn every_request_is_accounted_for_and_logged() {
     }
     let longest = entries.iter().filter(|entry| entry.phase == "measure");
     let longest = longest.map(|e| e.received_ns.unwrap() - e.intended_ns).max().unwrap();
-    let reported = f(&result["service_us"]["max"]) * 1e3;
+    let reported = f(&result["latency_us"]["max"]) * 1e3;
     assert!((reported / longest as f64 - 1.0).abs() < 0.002, "{reported} {longest}");
 }
 
@@ -162,7 +162,7 @@ fn load_with_a_pause() -> Paused {
     fs::remove_file(&log).unwrap();
     fs::remove_file(&json).unwrap();
     let measured = entries.into_iter().filter(|entry| entry.phase == "measure").collect();
-    let p99_us = f(&document["result"]["service_us"]["p99"]);
+    let p99_us = f(&document["result"]["latency_us"]["p99"]);
     Paused { stopped_ns, continued_ns, measured, p99_us }
 }
 
@@ -276,7 +276,7 @@ fn churned_connections_are_accounted_for() {
     assert_balanced(&result["accounts"]);
     let answered = u(&result["accounts"]["answered"]);
     assert!((299..=301).contains(&answered), "{printed}");
-    assert!(f(&result["accept_us"]["p50"]) > 0.0 && f(&result["service_us"]["p50"]) > 0.0);
+    assert!(f(&result["accept_us"]["p50"]) > 0.0 && f(&result["latency_us"]["p50"]) > 0.0);
     // Counted by the server, growth and steady phase included: three requests and three answers of
     // one byte for each connection. The first look whether anybody listens is a connection, too.
     let totals = server.finish().1;

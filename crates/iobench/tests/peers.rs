@@ -41,11 +41,11 @@ fn a_peer_gets_a_row_of_its_own() {
     assert!(theirs["server_cpu_us"].as_f64().unwrap() > 0.0, "{theirs}");
     assert!(theirs["server_busy"].as_f64().unwrap() > 0.0, "{theirs}");
     assert!(theirs["system_calls"].is_null(), "{theirs}");
-    assert!(theirs["accounts"]["client_transactions"].as_u64().unwrap() > 0, "{theirs}");
-    assert!(theirs["accounts"]["server_accepted"].is_null(), "{theirs}");
+    assert!(theirs["totals"]["client_transactions"].as_u64().unwrap() > 0, "{theirs}");
+    assert!(theirs["totals"]["server_accepted"].is_null(), "{theirs}");
     let ours = row(&document, "epoll");
     assert!(ours["system_calls"].as_f64().unwrap() > 0.0, "{ours}");
-    assert!(ours["accounts"]["server_accepted"].as_u64().unwrap() > 0, "{ours}");
+    assert!(ours["totals"]["server_accepted"].as_u64().unwrap() > 0, "{ours}");
     assert!(printed.lines().any(|line| line.contains("theirs") && line.contains(" - ")));
 }
 
@@ -68,7 +68,7 @@ fn requests_and_responses_are_filled_in() {
     let sizes = ["--request-bytes", "64", "--response-bytes", "1000"];
     let words = ["compare", "--servers", "epoll", "--peer", &sized];
     let (_, document, printed) = run_with_json(&[&words[..], &sizes, &SHORT].concat());
-    let books = &row(&document, "sized")["accounts"];
+    let books = &row(&document, "sized")["totals"];
     assert!(books["client_bytes_received"].as_u64().unwrap() >= 1_000, "{printed}");
     let plain = peer("plain");
     let words = ["compare", "--servers", "epoll", "--peer", &plain];
@@ -163,7 +163,7 @@ fn a_peer_that_dies_makes_its_rows_invalid() {
     let file = common::scratch_file();
     let (mortal, path) = (peer("mortal"), file.to_str().unwrap());
     let words = ["compare", "--servers", "epoll", "--peer", &mortal, "--baseline", "mortal"];
-    let more = ["--duration", "1s", "--rounds", "2", "--strict", "--json", path];
+    let more = ["--duration", "1s", "--rounds", "3", "--strict", "--json", path];
     let mut child = iobench(&[&words[..], &more, &SHORT[4..]].concat())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -171,7 +171,7 @@ fn a_peer_that_dies_makes_its_rows_invalid() {
         .unwrap();
     // Once the first round is announced both servers have been let in.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().contains("round 1 of 2")));
+    assert!(lines.any(|line| line.unwrap().contains("round 1 of 3")));
     // Our own servers run as /proc/self/exe.
     let command = |process: u32| std::fs::read(format!("/proc/{process}/cmdline")).unwrap();
     let program = env!("CARGO_BIN_EXE_iobench").as_bytes();

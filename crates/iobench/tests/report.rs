@@ -54,10 +54,10 @@ fn rounds(p99: &[f64]) -> Value {
                 "max": p99 * 3.0 })
     };
     row["request_rate"] = json!(8_000.0);
-    row["service_us"] = percentiles(p99[p99.len() / 2]);
-    row["achieved_rate"] = json!(8_000.0);
+    row["latency_us"] = percentiles(p99[p99.len() / 2]);
+    row["throughput"] = json!(8_000.0);
     let round = |p99: &f64| {
-        json!({ "service_us": percentiles(*p99), "achieved_rate": 8_000.0,
+        json!({ "latency_us": percentiles(*p99), "throughput": 8_000.0,
                 "server_cpu_us": null, "valid": true })
     };
     row["rounds"] = p99.iter().map(round).collect();
@@ -74,8 +74,10 @@ fn times(factor: f64) -> Value {
 fn the_verdict_names_the_best_certain_gain() {
     let page = page_of(&[&sample::closed()]);
     let sentence = "megapipe against epoll at 1 transaction per connection and requests of 64 B: \
-                    throughput +75\u{a0}% [+66, +85], 5 rounds.";
-    assert!(page.contains(&format!("<p class=\"verdict\">{sentence}</p>")));
+                    throughput +75\u{a0}% [+47, +108], 5 rounds, the boldest of 54 rows.";
+    let verdict =
+        page.split("<p class=\"verdict\">").nth(1).and_then(|rest| rest.split('<').next());
+    assert_eq!(verdict, Some(sentence));
     assert!(!page.contains("class=\"verdict invalid\""));
 }
 
@@ -94,7 +96,7 @@ fn what_is_invalid_is_said_first() {
 fn no_difference_is_called_so() {
     let mut document = sample::compare();
     document["results"][1]["throughput_ratio"] =
-        json!({ "median": 1.02, "low": 0.97, "high": 1.06 });
+        json!({ "estimate": 1.02, "low": 0.97, "high": 1.06 });
     let page = page_of(&[&document]);
     assert!(page.contains("No server differs from epoll for certain."));
 }
@@ -104,11 +106,11 @@ fn connection_churn_shows_accept_latency_against_load() {
     let rows = [500.0, 1_000.0].map(|rate| {
         let mut row = sample::row("epoll", "churn");
         row["request_rate"] = json!(rate);
-        row["achieved_rate"] = json!(rate);
+        row["throughput"] = json!(rate);
         row["transactions"] = json!(4);
         row["accept_us"] = json!({ "p1": 10.0, "p25": 20.0, "p50": 30.0, "p75": 40.0,
                                    "p99": 50.0, "p999": 60.0, "max": 70.0 });
-        row["service_us"] = row["accept_us"].clone();
+        row["latency_us"] = row["accept_us"].clone();
         row
     });
     let page = page_of(&[&sample::document("churn", "Churn", "epoll", rows.to_vec())]);
@@ -138,13 +140,13 @@ fn what_is_no_result_file_is_refused_with_the_reason() {
     let mut version = sample::open();
     version["version"] = json!(99);
     let mut negative = times(1.0);
-    negative["results"][0]["achieved_rate"] = json!(-1.0);
+    negative["results"][0]["throughput"] = json!(-1.0);
     let mut histogram = times(1.0);
     histogram["results"][0]["histograms"]["service"] = json!("AAAA");
     let whole = sample::compare().to_string();
     let cases = [
         (version.to_string(), "version 99"),
-        (negative.to_string(), "achieved_rate"),
+        (negative.to_string(), "throughput"),
         (histogram.to_string(), "histogram"),
         (whole[..whole.len() / 2].to_owned(), "cut off"),
         ("{}".to_owned(), "does not say"),
@@ -212,7 +214,7 @@ fn what_cannot_be_compared_ends_with_two_and_is_named() {
     elsewhere["results"][0]["connections"] = json!(2_000);
     elsewhere["environment"]["kernel"] = json!("7.0.0");
     let mut bare = times(1.0);
-    bare["results"][0]["service_us"] = Value::Null;
+    bare["results"][0]["latency_us"] = Value::Null;
     for (old, new, reasons) in [
         (times(1.0), invalid.clone(), &["not valid in NEW: the generator was starved"][..]),
         (invalid, times(1.0), &["not valid in OLD"]),
@@ -236,15 +238,25 @@ fn changes_are_told_in_json_too() {
     let changes = told["results"][0]["changes"].as_array().unwrap();
     let p99 = changes.iter().find(|change| change["figure"] == "p99").unwrap();
     assert_eq!(p99["finding"], "regression");
-    let ratio = p99["interval"]["median"].as_f64().unwrap();
+    let ratio = p99["interval"]["estimate"].as_f64().unwrap();
     assert!((ratio - 1.2).abs() < 1e-9, "{p99}");
 }
 
 #[test]
-fn files_of_compare_are_judged_by_their_ratios() {
+fn rows_are_judged_by_their_ratio_to_the_baseline() {
     let (old, mut new) = (sample::compare(), sample::compare());
     assert_eq!(diff(&old, &new, &[]).status.code(), Some(0));
-    new["results"][1]["throughput_ratio"] = json!({ "median": 1.1, "low": 1.08, "high": 1.12 });
-    let output = diff(&old, &new, &[]);
+    // The whole machine is slower by 15 %: the baseline's rows cannot tell that from a change of
+    // theirs, but the ratio shows none.
+    for row in new["results"].as_array_mut().unwrap() {
+        for round in row["rounds"].as_array_mut().unwrap() {
+            round["throughput"] = json!(round["throughput"].as_f64().unwrap() * 0.85);
+        }
+    }
+    let slower = stdout(&diff(&old, &new, &["--drift", "20%"]));
+    assert!(slower.contains("0 regressions") && slower.contains("0 better"), "{slower}");
+    assert!(slower.contains("throughput / epoll") && slower.contains("1.400"), "{slower}");
+    let output = diff(&old, &sample::compared(1.1), &[]);
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    assert!(stdout(&output).contains("1.100"), "{}", stdout(&output));
 }

@@ -65,10 +65,10 @@ fn figures_of_the_page_are_those_of_the_file() {
         assert_eq!(shown["invalid"], !row["valid"].as_bool().unwrap());
         let figures = &shown["figures"];
         for name in ["p1", "p25", "p50", "p75", "p99", "p999", "max"] {
-            assert_eq!(figures[name].as_f64(), row["service_us"][name].as_f64(), "{name}");
+            assert_eq!(figures[name].as_f64(), row["latency_us"][name].as_f64(), "{name}");
         }
         assert_eq!(figures["lag-p99"].as_f64(), row["send_lag_us"]["p99"].as_f64());
-        assert_eq!(figures["rate"].as_f64(), row["achieved_rate"].as_f64());
+        assert_eq!(figures["rate"].as_f64(), row["throughput"].as_f64());
         assert_eq!(figures["cpu"].as_f64(), row["server_cpu_us"].as_f64());
         assert_eq!(figures["errors"].as_f64(), row["accounts"]["lost"].as_f64());
     }

@@ -93,12 +93,13 @@ fn every_server_has_a_row_at_every_point() {
         .collect();
     assert_eq!(keys, [(20, "epoll"), (20, "megapipe"), (40, "epoll"), (40, "megapipe")]);
     for row in rows(&document) {
-        for times in ["service_us", "send_lag_us", "transmit_us"] {
+        for times in ["latency_us", "send_lag_us", "transmit_us", "turnaround_us", "receive_lag_us"]
+        {
             assert_percentiles(row, times);
         }
         assert_eq!((row["request_rate"].as_f64(), &row["request_bytes"]), (Some(400.0), &1.into()));
         assert!(row["server_cpu_us"].as_f64().is_some_and(|cpu_us| cpu_us > 0.0));
-        assert!(row["achieved_rate"].as_f64().is_some_and(|rate| rate > 0.0));
+        assert!(row["throughput"].as_f64().is_some_and(|rate| rate > 0.0));
         assert!(!row["timeline"].as_array().unwrap().is_empty());
         assert!(row["histograms"]["service"].as_str().is_some_and(|text| text.starts_with("HIST")));
         if row["valid"] == false {
@@ -106,10 +107,10 @@ fn every_server_has_a_row_at_every_point() {
         }
         assert_eq!(row["rounds"].as_array().unwrap().len(), 2);
     }
-    assert_eq!(rows(&document)[0]["p50_ratio"]["median"], 1.0);
+    assert_eq!(rows(&document)[0]["p50_ratio"]["estimate"], 1.0);
     assert_eq!(
         (&document["format"], &document["baseline"]),
-        (&"iobench-run".into(), &"epoll".into())
+        (&"iobench-results".into(), &"epoll".into())
     );
     assert_eq!(document["experiment"]["file"], TINY);
     assert_eq!(document["environment"]["seed"], 5);
@@ -203,9 +204,9 @@ fn closed_loops_run_in_the_same_way() {
     assert_status(&output, &document);
     assert_eq!(rows(&document).len(), 8);
     for row in rows(&document) {
-        assert_percentiles(row, "service_us");
+        assert_percentiles(row, "latency_us");
         assert!(row["send_lag_us"].is_null() && row["request_rate"].is_null());
-        assert!(row["achieved_rate"].as_f64().is_some_and(|rate| rate > 0.0));
+        assert!(row["throughput"].as_f64().is_some_and(|rate| rate > 0.0));
     }
 }
 

@@ -50,7 +50,7 @@ fn devices() -> Vec<String> {
 
 /// Both ends have seen the same bytes, but for what was under way at the end of the two slots.
 fn assert_books(row: &Value) {
-    let books = &row["accounts"];
+    let books = &row["totals"];
     let count = |name: &str| u(&books[name]);
     assert!(count("client_transactions") > 0, "{row}");
     assert_eq!(count("server_accepted"), count("server_closed"), "{row}");
@@ -73,14 +73,13 @@ fn the_kernel_and_stacks_are_compared_in_one_run() {
     let more = ["--servers", "epoll,megapipe,mtcp,mtcp/mtcp,epoll/mtcp"];
     let baselines = ["--baseline", "epoll,megapipe"];
     let (_, document, printed) = run_with_json(&[&SHORT[..], &["1,0"], &more, &baselines].concat());
-    assert_eq!(document["path"], "veth");
     let rows = document["results"].as_array().unwrap();
     let servers: Vec<&str> = rows.iter().map(|row| row["server"].as_str().unwrap()).collect();
     let once = ["epoll", "megapipe", "mtcp", "mtcp/mtcp", "epoll/mtcp"];
     assert_eq!(servers, [once, once].concat(), "{printed}");
     for row in rows {
         assert_books(row);
-        assert_eq!(row["path"], "veth");
+        assert_eq!(row["network"], "veth");
         let figure = |name: &str| row[name].as_f64();
         assert!(figure("cpu_both_us") >= figure("server_cpu_us"), "{row}");
         let counts = !row["server"].as_str().unwrap().starts_with("mtcp");
@@ -88,7 +87,7 @@ fn the_kernel_and_stacks_are_compared_in_one_run() {
     }
     let versus = &document["versus"][0];
     assert_eq!(versus["baseline"], "megapipe");
-    assert_eq!(versus["results"][1]["cpu_both_ratio"]["median"], 1.0);
+    assert_eq!(versus["results"][1]["cpu_both_ratio"]["estimate"], 1.0);
     assert!(printed.contains("Ratios against megapipe"), "{printed}");
     assert_eq!(devices(), before);
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::error::Result;
 
 /// How long an end waits at most before it says that nothing has happened: the load looks then
-/// whether it is to stop and whether the other process still lives.
+/// whether it is to stop and whether the other process still lives. An end whose calls have no time
+/// limit calls [`crate::interrupt_calls_when_stopping`] instead.
 pub const PATIENCE: Duration = Duration::from_millis(2);
 
 /// One end of a path that carries messages both ways, in order, with their boundaries.

@@ -20,13 +20,16 @@ pub enum Error {
     #[error("{0}")]
     Road(String),
     /// The other process ended.
-    #[error("the other end ended in the middle ({0})")]
+    #[error("the second process ended in the middle ({0})")]
     Partner(String),
     /// Nothing has moved for too long.
-    #[error("no message moved for {0} s")]
+    #[error(
+        "no message moved for {0} s; end other programs that use these CPUs, or report the \
+         transport that does so"
+    )]
     Stalled(u64),
-    /// Whoever started this process wants it to end.
-    #[error("stopped before the end")]
+    /// The program that started this process wants it to end.
+    #[error("stopped before the end: its standard input was closed")]
     Stopped,
 }
 

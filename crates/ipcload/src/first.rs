@@ -47,6 +47,7 @@ fn measure<E: End>(
         Pattern::PingPong => ping(load, &mut end, &mut watch, &mut checker, tally, ready),
         Pattern::OneWay => read(&mut end, &mut watch, &mut checker, tally, ready),
     };
+    let outcome = outcome.map_err(|error| watch.explain(error));
     // The other end is told to stop before its path goes away.
     drop(watch);
     match (outcome, checker.faults()) {
@@ -80,6 +81,9 @@ fn ping<E: End>(
         let now_ns = now_ns();
         if !tally.time(now_ns, now_ns - before_ns) {
             return Ok(());
+        }
+        if is_stopping() {
+            return Err(Error::Stopped);
         }
         before_ns = now_ns;
     }

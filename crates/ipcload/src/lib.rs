@@ -28,6 +28,6 @@ pub use error::{Error, Result};
 pub use first::run_first;
 pub use load::{CpuPair, Load, Pattern};
 pub use message::{Checker, fill};
-pub use partner::is_stopping;
+pub use partner::{interrupt_calls_when_stopping, is_stopping};
 pub use report::{Line, SliceReport};
 pub use second::run_second;

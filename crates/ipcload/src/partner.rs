@@ -1,11 +1,11 @@
 //! The second process from the first one's side, and how both learn that they are to end: their
 //! standard input is closed, by whoever started them or because that is no more.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use crate::affinity::pin_to;
@@ -15,6 +15,8 @@ use crate::error::{Context, Error, Result};
 
 /// Nothing that moves takes longer, even on a busy machine.
 const STALL_NS: u64 = 10_000_000_000;
+/// How long the end of a process may come after that of its paths.
+const EXIT_TIMEOUT_NS: u64 = 100_000_000;
 /// How long the second process may take to end once it is told.
 const END_TIMEOUT_NS: u64 = 2_000_000_000;
 /// As much as is shown of what it says about an error.
@@ -36,11 +38,50 @@ pub fn is_stopping() -> bool {
     STOPPING.load(Ordering::Relaxed)
 }
 
+/// Ends the blocking calls of the calling thread with `EINTR` once this process is to end, for ends
+/// whose calls have no time limit. Such an end asks [`is_stopping`] after each `EINTR`, and returns
+/// [`Error::Stopped`] if so. Takes over `SIGUSR1`.
+///
+/// # Errors
+/// [`Error::System`] if the signal cannot be handled.
+pub fn interrupt_calls_when_stopping() -> Result<()> {
+    extern "C" fn interrupt(_signal: libc::c_int) {}
+    // SAFETY: an all-zero sigaction has an empty mask and no flags; without SA_RESTART the handler
+    // ends a blocking call.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = interrupt as *const () as libc::sighandler_t;
+    // SAFETY: the handler does nothing, so it may run at any time.
+    if unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) } < 0 {
+        return Err(io::Error::last_os_error()).context("handle SIGUSR1", "report this as a bug");
+    }
+    // SAFETY: has no preconditions.
+    BLOCKED.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The thread whose calls are interrupted, or 0.
+static BLOCKED: AtomicI32 = AtomicI32::new(0);
+/// A signal that comes just before a call does not end it, so there is a next one.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(1);
+
+fn interrupt_calls() -> ! {
+    loop {
+        let thread = BLOCKED.load(Ordering::Relaxed);
+        if thread != 0 {
+            let process = std::process::id() as libc::pid_t;
+            // SAFETY: plain numbers; a thread that has ended is only an errno.
+            unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR1) };
+        }
+        std::thread::sleep(INTERRUPT_INTERVAL);
+    }
+}
+
 /// Starts the thread that finds out.
 pub(crate) fn watch_lifeline() -> Result<()> {
     let watch = || {
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
         STOPPING.store(true, Ordering::Relaxed);
+        interrupt_calls()
     };
     std::thread::Builder::new()
         .name("lifeline".to_owned())
@@ -70,7 +111,7 @@ impl Partner {
                 for &descriptor in &kept {
                     // Clears close-on-exec of a descriptor that the parent keeps open.
                     if libc::fcntl(descriptor, libc::F_SETFD, 0) < 0 {
-                        return Err(std::io::Error::last_os_error());
+                        return Err(io::Error::last_os_error());
                     }
                 }
                 Ok(())
@@ -93,7 +134,7 @@ impl Partner {
         }
         let words = String::from_utf8_lossy(&words);
         Some(match words.trim() {
-            "" => status.to_string(),
+            "" => format!("{status}; `dmesg` tells if the kernel ended it"),
             words => format!("{status}: {words}"),
         })
     }
@@ -118,6 +159,20 @@ impl Drop for Partner {
 pub(crate) struct Watch(pub(crate) Option<Partner>);
 
 impl Watch {
+    /// The cause of an error, if that is the end of the second process.
+    #[cold]
+    pub(crate) fn explain(&mut self, error: Error) -> Error {
+        let (Error::Road(_), Some(partner)) = (&error, &mut self.0) else { return error };
+        let deadline_ns = now_ns() + EXIT_TIMEOUT_NS;
+        while now_ns() < deadline_ns {
+            if let Some(status) = partner.ended() {
+                return Error::Partner(status);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        error
+    }
+
     /// Tries until it works.
     #[inline]
     pub(crate) fn insist(&mut self, mut attempt: impl FnMut() -> Result<bool>) -> Result<()> {

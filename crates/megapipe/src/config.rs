@@ -1,9 +1,6 @@
 //! How a channel is set up.
 
-use crate::driver::uring::features::Lack;
-use crate::road;
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 /// Which driver a channel uses.
@@ -21,38 +18,6 @@ pub enum DriverChoice {
     /// `Auto` gives without the environment.
     Installed(&'static str),
 }
-
-impl FromStr for DriverChoice {
-    type Err = UnknownDriver;
-
-    fn from_str(name: &str) -> Result<DriverChoice, UnknownDriver> {
-        match name {
-            "auto" => Ok(DriverChoice::Auto),
-            "uring" => Ok(DriverChoice::Uring),
-            "epoll" => Ok(DriverChoice::Epoll),
-            _ => match road::installed().into_iter().find(|known| *known == name) {
-                Some(known) => Ok(DriverChoice::Installed(known)),
-                None => Err(UnknownDriver(name.chars().take(64).collect())),
-            },
-        }
-    }
-}
-
-/// A driver name that is none of `auto`, `uring` and `epoll`, nor that of an installed driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownDriver(pub(crate) String);
-
-impl fmt::Display for UnknownDriver {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "unknown driver {:?}: there are auto, uring, epoll", self.0)?;
-        match &road::installed()[..] {
-            [] => out.write_str(", and no driver is installed in this program"),
-            names => write!(out, ", and installed: {}", names.join(", ")),
-        }
-    }
-}
-
-impl std::error::Error for UnknownDriver {}
 
 /// The driver a channel has ended up with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,12 +68,6 @@ pub struct Replaced {
 impl fmt::Display for Replaced {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} (Linux {}): {}", self.feature, self.since, self.by)
-    }
-}
-
-impl From<(&Lack, &'static str)> for Replaced {
-    fn from((lack, by): (&Lack, &'static str)) -> Replaced {
-        Replaced { feature: lack.feature.name(), since: lack.feature.since(), by }
     }
 }
 
@@ -254,12 +213,5 @@ mod tests {
         let odd = BufferClass { count: 3, bytes: 4096 };
         let wrong = Config { small_buffers: odd, ..Config::default() };
         assert!(wrong.check().unwrap_err().contains("buffer class"));
-    }
-
-    #[test]
-    fn driver_names() {
-        assert_eq!("uring".parse(), Ok(DriverChoice::Uring));
-        let error = "kqueue".parse::<DriverChoice>().unwrap_err();
-        assert!(error.to_string().contains("kqueue") && error.to_string().contains("auto"));
     }
 }

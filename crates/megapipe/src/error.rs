@@ -1,6 +1,6 @@
 //! What can go wrong when a channel is created or a request is filed.
 
-use crate::config::UnknownDriver;
+use crate::road::UnknownDriver;
 use std::io;
 
 /// The result of a call on a channel.

@@ -70,6 +70,9 @@ pub mod probe;
 mod raw;
 pub mod road;
 mod signals;
+#[cfg(test)]
+#[path = "../tests/common/skip.rs"]
+mod skip;
 mod slab;
 mod source;
 mod sys;
@@ -78,9 +81,7 @@ pub use address::Address;
 pub use buffer::Buffer;
 pub use channel::{Accept, Channel, Direction, Rejected, Repeat, Unregistered};
 pub use completion::{Accepted, Completion, Datagram, Event, Handle, SignalInfo};
-pub use config::{
-    BufferClass, Config, DriverChoice, DriverKind, DriverReport, Replaced, UnknownDriver,
-};
+pub use config::{BufferClass, Config, DriverChoice, DriverKind, DriverReport, Replaced};
 pub use counters::Counters;
 pub use cpuset::CpuSet;
 pub use error::{Error, Result, TooManyLightweight};
@@ -89,5 +90,6 @@ pub use message::{DescriptorsLost, Message, PacketInfo};
 pub use partition::{ListenerError, partition};
 pub use pool::Lease;
 pub use raw::{RawCommand, Transfer, Transferred};
+pub use road::UnknownDriver;
 pub use signals::Signals;
 pub use source::{Kind, Socket, Source, Timer, WakeSource, Waker, wake_pair};

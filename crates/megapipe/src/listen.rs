@@ -5,7 +5,7 @@
 //! address. They do not open UNIX sockets: nothing releases the path of one late.
 
 use crate::address::{Address, RawAddress};
-use crate::sys::check;
+use crate::sys::{check, set_number};
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -120,10 +120,7 @@ fn open(address: SocketAddr) -> io::Result<OwnedFd> {
     let fd = check(unsafe { libc::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: the kernel has just given this descriptor to us.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let on: libc::c_int = 1;
-    let (pointer, bytes) = ((&raw const on).cast(), size_of_val(&on) as libc::socklen_t);
-    // SAFETY: `on` is readable for `bytes` bytes and outlives the call.
-    check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, pointer, bytes) })?;
+    set_number(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     Ok(socket)
 }
 

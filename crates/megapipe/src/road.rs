@@ -17,10 +17,12 @@ pub use crate::driver::{
     Pools, Unattached, Wake,
 };
 pub use crate::pool::Room;
-pub use crate::source::{Discarded, Endpoint, InstalledSocket};
+pub use crate::source::{Discarded, Endpoint, NumberedSocket};
 
-use crate::config::Config;
+use crate::config::{Config, DriverChoice};
+use std::fmt;
 use std::io;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What an installed driver is built from.
@@ -86,4 +88,49 @@ pub(crate) fn build(name: &str, below: Below) -> Option<io::Result<Box<dyn Drive
         Arc::clone(factory)
     };
     Some(factory(below))
+}
+
+/// Parses `auto`, `uring`, `epoll`, or the name of an installed driver.
+impl FromStr for DriverChoice {
+    type Err = UnknownDriver;
+
+    fn from_str(name: &str) -> Result<DriverChoice, UnknownDriver> {
+        match name {
+            "auto" => Ok(DriverChoice::Auto),
+            "uring" => Ok(DriverChoice::Uring),
+            "epoll" => Ok(DriverChoice::Epoll),
+            _ => match installed().into_iter().find(|known| *known == name) {
+                Some(known) => Ok(DriverChoice::Installed(known)),
+                None => Err(UnknownDriver(name.chars().take(64).collect())),
+            },
+        }
+    }
+}
+
+/// A driver name that is none of `auto`, `uring` and `epoll`, nor that of an installed driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDriver(pub(crate) String);
+
+impl fmt::Display for UnknownDriver {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "unknown driver {:?}: there are auto, uring, epoll", self.0)?;
+        match &installed()[..] {
+            [] => out.write_str(", and no driver is installed in this program"),
+            names => write!(out, ", and installed: {}", names.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for UnknownDriver {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn driver_names() {
+        assert_eq!("uring".parse(), Ok(DriverChoice::Uring));
+        let error = "kqueue".parse::<DriverChoice>().unwrap_err();
+        assert!(error.to_string().contains("kqueue") && error.to_string().contains("auto"));
+    }
 }

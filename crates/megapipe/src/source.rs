@@ -1,8 +1,7 @@
 //! What can be registered with a channel.
 
-use crate::driver::DirectSocket;
 use crate::signals::{Blocked, Signals};
-use crate::sys::check;
+use crate::sys::{check, get_number};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
@@ -52,6 +51,11 @@ impl Kind {
         }
     }
 
+    /// Whether messages keep their bounds.
+    pub(crate) fn keeps_bounds(self) -> bool {
+        matches!(self, Kind::Datagram | Kind::Packet)
+    }
+
     /// Asks the kernel what a descriptor is.
     fn of(descriptor: BorrowedFd<'_>) -> io::Result<Kind> {
         let fd = descriptor.as_raw_fd();
@@ -62,10 +66,10 @@ impl Kind {
         match stat.st_mode & libc::S_IFMT {
             libc::S_IFREG | libc::S_IFBLK => Ok(Kind::File),
             libc::S_IFSOCK => {
-                if socket_number(fd, libc::SO_ACCEPTCONN)? != 0 {
+                if get_number(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN)? != 0 {
                     return Ok(Kind::Listener);
                 }
-                match socket_number(fd, libc::SO_TYPE)? {
+                match get_number(fd, libc::SOL_SOCKET, libc::SO_TYPE)? {
                     libc::SOCK_STREAM => Ok(Kind::Stream),
                     libc::SOCK_SEQPACKET => Ok(Kind::Packet),
                     _ => Ok(Kind::Datagram),
@@ -75,16 +79,6 @@ impl Kind {
             _ => Ok(Kind::Pipe),
         }
     }
-}
-
-pub(crate) fn socket_number(fd: i32, option: i32) -> io::Result<i32> {
-    let mut value: libc::c_int = 0;
-    let mut bytes = std::mem::size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `value` and `bytes` are valid for writing and describe each other.
-    check(unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut bytes)
-    })?;
-    Ok(value)
 }
 
 /// A descriptor or lightweight socket on its way into a channel.
@@ -108,16 +102,16 @@ pub enum Endpoint {
     /// A connection that was accepted as a lightweight socket where the driver has none: the
     /// channel's own, though there is a descriptor below it.
     Lightweight(OwnedFd),
-    /// A lightweight socket of io_uring.
-    Direct(DirectSocket),
+    /// A lightweight socket of io_uring: an entry in the ring's own file table.
+    Direct(NumberedSocket),
     /// A connection of an installed driver.
-    Installed(InstalledSocket),
+    Installed(NumberedSocket),
 }
 
-/// A connection that an installed driver has accepted and that is not registered yet: a number of
-/// the driver's. Dropping it leaves the number where the driver finds what is no longer used.
+/// A socket that is a number of its driver's and not registered yet. Dropping it leaves the number
+/// where the driver finds what is no longer used.
 #[derive(Debug)]
-pub struct InstalledSocket {
+pub struct NumberedSocket {
     number: u32,
     discarded: Discarded,
     armed: bool,
@@ -129,6 +123,11 @@ pub struct InstalledSocket {
 pub struct Discarded(Rc<RefCell<Vec<u32>>>);
 
 impl Discarded {
+    /// Adds one.
+    pub(crate) fn push(&self, number: u32) {
+        self.0.borrow_mut().push(number);
+    }
+
     /// Takes one of them.
     pub fn pop(&self) -> Option<u32> {
         self.0.borrow_mut().pop()
@@ -140,10 +139,10 @@ impl Discarded {
     }
 }
 
-impl InstalledSocket {
-    /// A connection with this number, below 2²⁹.
-    pub fn new(number: u32, discarded: &Discarded) -> InstalledSocket {
-        InstalledSocket { number, discarded: discarded.clone(), armed: true }
+impl NumberedSocket {
+    /// A socket with this number, below 2²⁹.
+    pub fn new(number: u32, discarded: &Discarded) -> NumberedSocket {
+        NumberedSocket { number, discarded: discarded.clone(), armed: true }
     }
 
     /// The number; fails with `EXDEV` if the socket is another driver's.
@@ -162,10 +161,10 @@ impl InstalledSocket {
     }
 }
 
-impl Drop for InstalledSocket {
+impl Drop for NumberedSocket {
     fn drop(&mut self) {
         if self.armed {
-            self.discarded.0.borrow_mut().push(self.number);
+            self.discarded.push(self.number);
         }
     }
 }
@@ -207,7 +206,7 @@ impl Source {
     /// Whether a listener brings packet sockets.
     pub(crate) fn brings_packets(&self) -> bool {
         let Endpoint::Descriptor(descriptor) = &self.endpoint else { return false };
-        let socket_type = socket_number(descriptor.as_raw_fd(), libc::SO_TYPE);
+        let socket_type = get_number(descriptor.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE);
         socket_type.is_ok_and(|socket_type| socket_type == libc::SOCK_SEQPACKET)
     }
 }
@@ -307,7 +306,7 @@ impl Socket {
     /// for a descriptor (report, section 4.1.1). It is free again once the socket is closed.
     pub fn lightweight_number(&self) -> Option<u32> {
         match &self.endpoint {
-            Endpoint::Direct(direct) => Some(FIRST_LIGHTWEIGHT + direct.index),
+            Endpoint::Direct(direct) => Some(FIRST_LIGHTWEIGHT + direct.number),
             Endpoint::Lightweight(descriptor) => {
                 Some(FIRST_LIGHTWEIGHT + descriptor.as_raw_fd() as u32)
             }

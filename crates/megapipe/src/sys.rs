@@ -1,7 +1,7 @@
 //! The few raw calls that several modules need.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
 /// Turns the -1 of a system call into its `errno`.
@@ -42,11 +42,50 @@ pub(crate) fn open_socket(domain: i32, socket_type: i32) -> io::Result<OwnedFd> 
 }
 
 /// getsockopt(2); gives the number of bytes written into `value`.
-pub(crate) fn get_option(fd: RawFd, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-    let mut bytes = value.len() as libc::socklen_t;
-    // SAFETY: address and length describe `value`.
+pub(crate) fn get_option(
+    socket: impl AsRawFd,
+    level: i32,
+    name: i32,
+    value: &mut [u8],
+) -> io::Result<usize> {
+    let fd = socket.as_raw_fd();
+    let mut bytes = value.len().min(i32::MAX as usize) as libc::socklen_t;
+    // SAFETY: `bytes` bytes of `value` are writable.
     check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) })?;
-    Ok(bytes as usize)
+    Ok((bytes as usize).min(value.len()))
+}
+
+/// setsockopt(2).
+pub(crate) fn set_option(
+    socket: impl AsRawFd,
+    level: i32,
+    name: i32,
+    value: &[u8],
+) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    let bytes = value.len().min(i32::MAX as usize) as libc::socklen_t;
+    // SAFETY: `bytes` bytes of `value` are readable.
+    check(unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), bytes) })?;
+    Ok(())
+}
+
+/// The value of a socket option that is an `int`.
+pub(crate) fn get_number(socket: impl AsRawFd, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = [0; size_of::<libc::c_int>()];
+    match get_option(socket, level, name, &mut value)? {
+        bytes if bytes == value.len() => Ok(i32::from_ne_bytes(value)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Sets a socket option that is an `int`.
+pub(crate) fn set_number(
+    socket: impl AsRawFd,
+    level: i32,
+    name: i32,
+    value: i32,
+) -> io::Result<()> {
+    set_option(socket, level, name, &value.to_ne_bytes())
 }
 
 /// Whether there is something to read or accept at once.

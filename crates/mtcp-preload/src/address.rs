@@ -4,6 +4,7 @@ use crate::outcome::{Outcome, failure};
 use crate::settings;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use mtcp::config::Ownership;
+use preload::real;
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
@@ -107,7 +108,7 @@ pub(crate) fn suits(fd: c_int, address: SocketAddr) -> bool {
         unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, &raw mut size) } == 0;
     let wanted = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mapped = unmapped(address).1;
-    known && family == wanted && !(mapped && crate::adopt::is_ipv6_only(fd))
+    known && family == wanted && !(mapped && crate::options::is_ipv6_only(fd))
 }
 
 /// The way back.

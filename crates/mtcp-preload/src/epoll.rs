@@ -6,11 +6,13 @@ use crate::outcome::{Outcome, check, failure};
 use crate::signals::BlockedSignals;
 use crate::state::{self, EarlyWatch, Guard, World};
 use crate::table::{self, Handle, Kind};
-use crate::wait::{self, Deadline, Interrupted};
-use crate::{adopt, report};
+use crate::wait::{self, Interrupted};
+use crate::{report, shutdowns};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t};
 use mtcp::{EpollControl, EpollEvent, Events};
+use preload::deadline::Deadline;
+use preload::real;
 use std::ptr;
 use std::time::Duration;
 
@@ -154,7 +156,7 @@ pub(crate) fn forget_early(fd: c_int) {
     let mut twins = take_twins(&mut guard, fd);
     twins.retain(|twin| *twin != fd);
     if twins.is_empty() {
-        adopt::take_shutdowns(&mut guard, fd);
+        shutdowns::take(&mut guard, fd);
     }
     let state = guard.state();
     if let (Kind::Fresh, Some(&twin)) = (table::kind(fd), twins.first()) {
@@ -393,8 +395,7 @@ fn kernel_wait(
 ) -> Outcome<Option<usize>> {
     let Some(_waiter) = table::Waiter::new(set) else { return Ok(None) };
     let count = events.len() as c_int;
-    let time = deadline.left().map(|left| left.as_micros().div_ceil(1000));
-    let time = time.map_or(-1, |time| c_int::try_from(time).unwrap_or(c_int::MAX));
+    let time = deadline.left_ms();
     // SAFETY: there is room for so many events, and the mask is the application's.
     let found =
         check(unsafe { real::epoll_pwait(set, events.as_mut_ptr(), count, time, mask) })? as usize;

@@ -26,22 +26,25 @@ mod epoll;
 mod fork;
 mod hooks;
 mod listener;
+mod options;
 mod outcome;
 mod peer_reset;
 mod poll;
+mod process;
 mod report;
-mod select;
 mod settings;
+mod shutdowns;
 mod signals;
 mod state;
 mod stream;
 mod table;
 mod vectors;
 mod wait;
+mod waker;
 
 /// Runs before the program's own code.
 extern "C" fn start() {
-    fork::start();
+    process::start();
     settings::start();
     // SAFETY: the functions are ours and have the right signatures.
     unsafe {

@@ -6,12 +6,13 @@
 
 use crate::outcome::{Outcome, check, failure, would_block};
 use crate::state::{Guard, World};
-use crate::table::{self, Handle, Kind};
+use crate::table::{self, Handle};
 use crate::wait::Held;
 use crate::{address, report, state};
 use core::ffi::c_int;
 use libc::{pollfd, sockaddr, socklen_t};
 use mtcp::{Events, OptionName, SocketOption};
+use preload::real;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +50,7 @@ pub(crate) fn stop(fd: c_int) {
     unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
 }
 
-/// The library's own descriptor of a kernel's socket that listens.
+/// The library's own descriptor of a kernel's socket that listens, until [`table::close_hidden`].
 ///
 /// # Errors
 /// `EMFILE`.
@@ -75,13 +76,6 @@ pub(crate) fn set_nonblocking(kernel: c_int, on: bool) {
     let flags = if on { libc::O_NONBLOCK } else { 0 };
     // SAFETY: plain numbers; it cannot fail on a socket.
     unsafe { real::fcntl(kernel, libc::F_SETFL, flags as usize) };
-}
-
-/// Ends what [`own_descriptor`] has made.
-pub(crate) fn close(own: c_int) {
-    table::set(own, Kind::Plain);
-    // SAFETY: the descriptor is this library's own.
-    unsafe { real::close(own) };
 }
 
 /// Whether it makes sense to ask for [`beside`].

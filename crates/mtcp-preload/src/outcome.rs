@@ -1,15 +1,11 @@
 //! Between results and what C expects: a number, and errno.
 
 use core::ffi::c_int;
+use preload::errno::set_errno;
 use std::io;
 
 /// What system calls and hooks pass on.
 pub(crate) type Outcome<T> = io::Result<T>;
-
-pub(crate) fn set_errno(number: c_int) {
-    // SAFETY: the C library gives the address of the thread's errno.
-    unsafe { *libc::__errno_location() = number };
-}
 
 pub(crate) fn failure<T>(number: c_int) -> Outcome<T> {
     Err(io::Error::from_raw_os_error(number))

@@ -5,6 +5,7 @@
 use crate::outcome::{self, Outcome};
 use crate::report;
 use mtcp::peer_reset::SharedConnections;
+use preload::real;
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

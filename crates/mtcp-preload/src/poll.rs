@@ -4,10 +4,12 @@ use crate::listener;
 use crate::outcome::{Outcome, check};
 use crate::state::{self, World};
 use crate::table::{self, Handle, Kind};
-use crate::wait::{self, Deadline, Held, Interrupted};
+use crate::wait::{self, Held, Interrupted};
 use core::ffi::c_short;
 use libc::{nfds_t, pollfd, sigset_t};
 use mtcp::Events;
+use preload::deadline::Deadline;
+use preload::real;
 
 /// Events that poll(2) reports unasked.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP;

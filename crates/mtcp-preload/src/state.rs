@@ -1,17 +1,18 @@
 //! The stack of this process, and the one lock around it.
 
-use crate::adopt::{EarlyShutdown, Options};
+use crate::options::Options;
 use crate::outcome::{Outcome, failure};
 use crate::table::{self, Handle, Kind};
-use crate::wait::Waker;
-use crate::{address, fork, listener, peer_reset, report, settings};
+use crate::waker::Waker;
+use crate::{address, peer_reset, process, report, settings};
 use core::ffi::c_int;
 use mtcp::config::Mode;
 use mtcp::peer_reset::SharedConnections;
 use mtcp::{Context, Descriptor, Family, Mtcp};
+use preload::real;
 use std::cell::UnsafeCell;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -81,6 +82,17 @@ pub(crate) struct EarlyWatch {
     pub(crate) event: libc::epoll_event,
 }
 
+/// The device and the number of a socket's file, which are the same by all descriptors.
+pub(crate) type File = (libc::dev_t, libc::ino_t);
+
+/// A direction of a socket of the kernel that was shut down before it was connected: it stays shut
+/// when the socket becomes the stack's.
+#[derive(Clone, Copy)]
+pub(crate) struct EarlyShutdown {
+    pub(crate) file: File,
+    pub(crate) how: Shutdown,
+}
+
 /// What the lock is around.
 pub(crate) struct State {
     phase: Phase,
@@ -129,7 +141,7 @@ pub(crate) struct Guard {
 /// # Errors
 /// `EDEADLK`: this thread has it, so this is a signal handler.
 pub(crate) fn lock() -> Outcome<Guard> {
-    fork::notice();
+    notice();
     // SAFETY: the mutex lives for ever.
     match unsafe { libc::pthread_mutex_lock(LOCK.mutex.get()) } {
         0 => Ok(Guard { tells: true, fresh: false }),
@@ -334,7 +346,7 @@ impl World {
         entry.uses -= 1;
         if entry.uses == 0 {
             if let Some(kernel) = entry.socket.take().and_then(|socket| socket.kernel) {
-                listener::close(kernel);
+                table::close_hidden(kernel);
             }
             if let Some(shared) = &self.shared {
                 shared.remove(handle.descriptor);
@@ -401,7 +413,7 @@ fn place(family: Family) -> usize {
 
 fn start() -> Result<World, String> {
     let config = settings::config().ok_or("there is no configuration")?.clone();
-    let before = fork::open_descriptors();
+    let before = process::open_descriptors();
     let signals = crate::signals::BlockedSignals::all();
     let opened = Mtcp::start(config).and_then(|mtcp| mtcp.context(0));
     drop(signals);
@@ -415,11 +427,11 @@ fn start() -> Result<World, String> {
     // SAFETY: plain numbers. Without it threads that wait in an epoll are not told of its shadow.
     let kick = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     let internal: Vec<c_int> =
-        fork::open_descriptors().into_iter().filter(|fd| !before.contains(fd)).collect();
+        process::open_descriptors().into_iter().filter(|fd| !before.contains(fd)).collect();
     for &fd in &internal {
         table::set(fd, Kind::Internal);
     }
-    fork::keep_from_children();
+    process::keep_from_children();
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     Ok(World {
         descriptors: context.system_descriptors(),
@@ -472,8 +484,41 @@ pub(crate) fn let_go() {
     unsafe { libc::pthread_mutex_unlock(LOCK.mutex.get()) };
 }
 
+/// In a child that was made without fork(3), does what is done in any child, the first time.
+fn notice() {
+    if process::is_unclaimed() {
+        begin_child();
+    }
+}
+
+/// Whether the memory is this process's own: a child of vfork(2) works in its parent's, and must
+/// change nothing of it.
+pub(crate) fn is_own_process() -> bool {
+    notice();
+    process::is_owner()
+}
+
+/// Begins a child. If it kept descriptors of the device, the interface could not be given back when
+/// the parent ends.
+pub(crate) fn begin_child() {
+    process::claim();
+    for fd in inherit() {
+        // SAFETY: the descriptor is the stack's, which this process does not have.
+        unsafe { real::close(fd) };
+        table::set(fd, Kind::Plain);
+    }
+    for (fd, kind) in table::known(0, c_int::MAX) {
+        match kind {
+            Kind::Socket(_) => table::set(fd, Kind::Inherited),
+            Kind::Shadowed(_) => table::set(fd, Kind::Epoll),
+            Kind::Fresh => table::note_options(fd),
+            _ => {}
+        }
+    }
+}
+
 /// In a child: the lock is free, the stack the parent's; the descriptors that were its own.
-pub(crate) fn inherit() -> Vec<c_int> {
+fn inherit() -> Vec<c_int> {
     // SAFETY: there is one thread now, which held the lock.
     let state = unsafe {
         LOCK.mutex.get().write(NEW_MUTEX);

@@ -4,10 +4,11 @@ use crate::outcome::{Outcome, failure, would_block};
 use crate::state::{self, World};
 use crate::table::Handle;
 use crate::vectors::Vectors;
-use crate::wait::{self, Deadline, Held, Interrupted};
+use crate::wait::{self, Held, Interrupted};
 use core::ffi::c_int;
 use libc::{iovec, off_t};
 use mtcp::{Context, Descriptor, Events, Flags, OptionName, SocketOption};
+use preload::deadline::Deadline;
 use std::ptr;
 
 /// Bytes of a file that are read at once to be sent.

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use mtcp::Descriptor;
+use preload::real;
 
 /// Descriptors beyond these are never the stack's.
 const DESCRIPTORS: usize = 1 << 20;
@@ -176,6 +177,13 @@ pub(crate) fn hide(fd: c_int) -> c_int {
     };
     set(fd, Kind::Internal);
     fd
+}
+
+/// Closes a descriptor of this library's own.
+pub(crate) fn close_hidden(fd: c_int) {
+    set(fd, Kind::Plain);
+    // SAFETY: the descriptor is this library's own.
+    unsafe { real::close(fd) };
 }
 
 /// The highest descriptor that ever was more than plain.

@@ -1,106 +1,20 @@
 //! Sleeping until the stack, the kernel or time has something.
 
-use crate::outcome::{self, Outcome, failure};
+use crate::outcome::{Outcome, failure};
 use crate::signals::{BlockedSignals, SignalWatch};
 use crate::state::{self, World};
-use crate::table::{self, Handle, Kind};
-use core::ffi::c_int;
+use crate::table::Handle;
+use crate::waker::Waker;
 use libc::{pollfd, sigset_t, timespec};
+use preload::deadline::Deadline;
+use preload::real;
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::LocalKey;
-use std::time::{Duration, Instant};
-
-/// When waiting ends.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Deadline {
-    Now,
-    At(Instant),
-    Never,
-}
-
-impl Deadline {
-    pub(crate) fn after(time: Option<Duration>) -> Deadline {
-        match time {
-            Some(Duration::ZERO) => Deadline::Now,
-            Some(time) => Instant::now().checked_add(time).map_or(Deadline::Never, Deadline::At),
-            None => Deadline::Never,
-        }
-    }
-
-    /// As poll(2) has it: negative is for ever.
-    pub(crate) fn after_ms(time_ms: c_int) -> Deadline {
-        Deadline::after(u64::try_from(time_ms).ok().map(Duration::from_millis))
-    }
-
-    /// # Safety
-    /// `time` is null (for ever) or valid.
-    pub(crate) unsafe fn after_timespec(time: *const timespec) -> Outcome<Deadline> {
-        if time.is_null() {
-            return Ok(Deadline::Never);
-        }
-        // SAFETY: promised by the caller.
-        let time = unsafe { *time };
-        let seconds = u64::try_from(time.tv_sec);
-        match (seconds, u32::try_from(time.tv_nsec)) {
-            (Ok(seconds), Ok(nanos @ 0..1_000_000_000)) => {
-                Ok(Deadline::after(Some(Duration::new(seconds, nanos))))
-            }
-            _ => failure(libc::EINVAL),
-        }
-    }
-
-    pub(crate) fn left(self) -> Option<Duration> {
-        match self {
-            Deadline::Now => Some(Duration::ZERO),
-            Deadline::At(end) => Some(end.saturating_duration_since(Instant::now())),
-            Deadline::Never => None,
-        }
-    }
-}
-
-/// What gets one thread up that sleeps.
-pub(crate) struct Waker {
-    event: OwnedFd,
-    rung: AtomicBool,
-}
-
-impl Waker {
-    fn new() -> Outcome<Waker> {
-        // SAFETY: plain numbers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        let fd = table::hide(outcome::check(fd)?);
-        // SAFETY: the descriptor is new and nobody else's.
-        Ok(Waker { event: unsafe { OwnedFd::from_raw_fd(fd) }, rung: AtomicBool::new(false) })
-    }
-
-    pub(crate) fn wake(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            let one = 1u64.to_ne_bytes();
-            // SAFETY: eight bytes are read.
-            unsafe { real::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-        }
-    }
-
-    /// With the lock held, so that nobody rings meanwhile.
-    fn clear(&self) {
-        if self.rung.swap(false, Ordering::AcqRel) {
-            let mut room = [0u8; 8];
-            // SAFETY: there is room for the eight bytes.
-            unsafe { real::read(self.event.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
-        }
-    }
-}
-
-impl Drop for Waker {
-    fn drop(&mut self) {
-        table::set(self.event.as_raw_fd(), Kind::Plain);
-    }
-}
+use std::time::Duration;
 
 /// What a thread keeps for the next time, and of which process it is: a forked child does not share
 /// its parent's.
@@ -238,7 +152,7 @@ fn sleep_until<R>(
         world.tell_news();
         world.enlist(&waker);
         list.truncate(kernel.len());
-        let news = [waker.event.as_raw_fd()].into_iter().chain(world.descriptors.iter().copied());
+        let news = [waker.as_raw_fd()].into_iter().chain(world.descriptors.iter().copied());
         list.extend(news.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }));
         drop(guard);
         let slept = bed.sleep(&mut list, limit);

@@ -13,18 +13,26 @@
 
 pub mod neighbour;
 pub mod sequence;
-pub mod stack;
 pub mod time;
 pub mod wire;
 
+mod config;
+mod counters;
+mod error;
+mod flow;
 mod memory;
+mod packet;
+mod socket;
+mod stack;
 mod tcp;
 
-pub use self::sequence::Sequence;
-pub use self::stack::{
-    Checksum, Config, ConnectionInfo, Counters, Error, Keepalive, ListenOptions, Manner, Options,
-    Packet, PartialChecksum, Readiness, Secret, Shutdown, Sink, SinkCapabilities, SocketId, Stack,
-    Steering, SynCookies, Urgent,
+pub use self::config::{
+    Config, Congestion, Keepalive, ListenOptions, Options, Secret, Steering, SynCookies,
 };
-pub use self::tcp::{Congestion, State};
+pub use self::counters::Counters;
+pub use self::error::Error;
+pub use self::packet::{Checksum, Packet, PartialChecksum, Sink, SinkCapabilities};
+pub use self::sequence::Sequence;
+pub use self::socket::{ConnectionInfo, Manner, Readiness, Shutdown, SocketId, State, Urgent};
+pub use self::stack::Stack;
 pub use self::time::Instant;

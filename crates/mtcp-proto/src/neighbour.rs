@@ -13,15 +13,15 @@ mod entry;
 
 use self::entry::{Entry, Evidence, Expiry};
 use crate::time::Instant;
-use crate::wire::WireError;
 use crate::wire::arp::{ARP_BYTES, ArpOperation, ArpPacket};
 use crate::wire::ethernet::{
     self, BROADCAST, EthernetHeader, HardwareAddress, KIND_ARP, KIND_IPV6, is_unicast,
 };
-use crate::wire::ip::{Ecn, IPV6_HEADER_BYTES, IpHeader, PROTOCOL_ICMPV6};
+use crate::wire::ip::{Ecn, IPV6_HEADER_BYTES, IpHeader};
 use crate::wire::ndp::{
     NDP_BYTES_MAX, NDP_HOP_LIMIT, NdpMessage, group_hardware_address, solicited_node,
 };
+use crate::wire::{PROTOCOL_ICMPV6, WireError};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -86,4 +86,5 @@ pub use self::socket::{
     Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags, Linger, OptionName,
     PipeWriter, SIOCATMARK, SocketOption, TcpInfo,
 };
-pub use self::start::{Mtcp, StartError, pin};
+pub use self::start::{Mtcp, StartError};
+pub use self::system::pin;

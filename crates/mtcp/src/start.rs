@@ -7,10 +7,10 @@ use crate::device::memory::{MemoryDevice, MemoryOptions};
 use crate::device::packet::{PacketDevice, PacketError, PacketOptions};
 use crate::device::tap::{self, TapDevice, TapError, TapOptions};
 use crate::device::xdp::{self, AttachMode, Claim, CopyMode, XdpError, XdpOptions, XdpPort};
-use crate::engine::{Engine, Link, Mailboxes, Port, clock, mailboxes, start_paired};
+use crate::engine::{Board, Engine, Link, Mailboxes, Port, clock, mailboxes, start_paired};
 use crate::network::{Interface, NetworkError, OwnNetwork, Watch};
 use crate::socket::{Context, Defaults};
-use crate::stat::{Board, Server, StatError};
+use crate::stat::{Server, StatError};
 use mtcp_proto::{Secret, Stack, Steering};
 use std::io;
 use std::net::IpAddr;
@@ -383,21 +383,4 @@ fn claim(config: &Config, ownership: &xdp::Ownership) -> Result<(), StartError> 
         }
     }
     Ok(())
-}
-
-/// Keeps the calling thread on one CPU (`mtcp_core_affinitize`).
-///
-/// # Errors
-/// `EINVAL`: there is no such CPU for this process. See sched_setaffinity(2).
-pub fn pin(cpu: usize) -> io::Result<()> {
-    // SAFETY: an empty set is all zeros.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu >= 8 * size_of::<libc::cpu_set_t>() {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    // SAFETY: the set is valid, and the CPU lies in it.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set and its size are valid; 0 is the calling thread.
-    let outcome = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
-    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -107,3 +107,20 @@ pub(crate) fn bind_packet_socket(
     // SAFETY: the address is an initialised sockaddr_ll of this length.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) }).map(|_| ())
 }
+
+/// Keeps the calling thread on one CPU (`mtcp_core_affinitize`).
+///
+/// # Errors
+/// `EINVAL`: there is no such CPU for this process. See sched_setaffinity(2).
+pub fn pin(cpu: usize) -> io::Result<()> {
+    // SAFETY: an empty set is all zeros.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= 8 * size_of::<libc::cpu_set_t>() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: the set is valid, and the CPU lies in it.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set and its size are valid; 0 is the calling thread.
+    let outcome = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -14,6 +14,10 @@ pub(crate) enum Error {
     /// The request cannot be carried out.
     #[error("{cause}; {remedy}")]
     Setup { cause: String, remedy: &'static str },
+    /// A measurement of `ipc` ended early, for the reason that the error gives.
+    #[cfg(any(feature = "iceoryx2", feature = "zeromq"))]
+    #[error(transparent)]
+    Ipc(#[from] ipcload::Error),
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;

@@ -8,7 +8,9 @@ mod on_zeromq;
 use clap::{Args, ValueEnum};
 use ipcload::Load;
 
-use crate::error::{Error, Result};
+#[cfg(not(all(feature = "iceoryx2", feature = "zeromq")))]
+use crate::error::Error;
+use crate::error::Result;
 
 /// Options of `ipc`.
 #[derive(Debug, Args)]
@@ -68,9 +70,7 @@ fn measure<E: ipcload::End>(
             ipcload::run_first(load, || create(load));
             Ok(())
         }
-        Some(word) => ipcload::run_second(load, || join(load, word)).map_err(|error| {
-            Error::Setup { cause: error.to_string(), remedy: "see what the first process says" }
-        }),
+        Some(word) => Ok(ipcload::run_second(load, || join(load, word))?),
     }
 }
 

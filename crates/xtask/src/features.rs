@@ -7,8 +7,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cargo::{Cargo, target_dir};
 use crate::means::Means;
-use crate::steps::{Cargo, Step, Work, target_dir};
+use crate::step::{Step, Work};
 
 /// A feature by its name in the report of `iobench doctor`, and what hides it.
 struct Hidden {

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::steps::{self, Cargo};
+use crate::cargo::Cargo;
+use crate::steps;
 
 /// Longer inputs find nothing that shorter ones do not.
 const INPUT_BYTES_MAX: u64 = 4096;

@@ -15,8 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::guard;
-use crate::means::{self, Means};
+use crate::means::Means;
 use crate::needs::{self, Group, Skipped};
+use crate::privilege;
 use crate::tally::{Scanner, Tally};
 
 /// The command of ours that stands in cargo's setting.
@@ -214,7 +215,7 @@ impl Job {
         let program = format!("{package}/{}", self.target().unwrap_or_default());
         let plan = needs::plan(&program, means, || self.tests())?;
         let inside = self.restricted(&plan.in_namespace).map(|mut job| {
-            job.words.splice(0..0, means::in_namespace().iter().map(OsString::from));
+            job.words.splice(0..0, privilege::in_namespace().iter().map(OsString::from));
             job
         });
         let jobs = self.restricted(&plan.outside).into_iter().chain(inside).collect();
@@ -318,7 +319,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::means::Privilege;
+    use crate::privilege::Privilege;
 
     fn job(script: &str) -> Job {
         let words = ["/bin/sh", "-c", script].map(OsString::from).to_vec();

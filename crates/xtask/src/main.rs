@@ -5,6 +5,9 @@
 //! and its errors are plain sentences for the person at the terminal.
 
 mod apps;
+mod apt;
+mod cargo;
+mod command;
 mod descriptors;
 mod features;
 mod fuzz;
@@ -12,13 +15,16 @@ mod guard;
 mod hunt;
 mod kernels;
 mod lanes;
+mod lock;
 mod means;
 mod needs;
+mod privilege;
 mod runner;
 mod services;
 mod setup;
 mod signals;
 mod soak;
+mod step;
 mod steps;
 mod tally;
 mod tidy;
@@ -36,7 +42,8 @@ commands:
             over both drivers and over several hosts, the differential fuzzer of the channel,
             sanitizer, loom, documentation; as root it skips nothing; other users' runs name
             what they skip, because it needs root or a package that they cannot install
-  tidy      check the style: file, function and line lengths, SAFETY comments, unused files, ...
+  tidy      check the style: file, function and line lengths, SAFETY comments, unused files,
+            import cycles between crates and between modules, ...
   setup     install what is missing: packages of the distribution, rustfmt, clippy
   sanitize  the tests of megapipe and iobench under AddressSanitizer
   header    write what is made of crates/capi: megapipe.h and the manual pages
@@ -55,7 +62,7 @@ commands:
   nginx     builds the event module for the installed nginx and serves a page with it;
             options: --build (only build), --port PORT, --config FILE
   memcached builds the distribution's memcached twice, as it is and on the channel;
-            options: --diff (what changes), --test [FILE.t ...] (its test suite on both)
+            options: --test [FILE.t ...] (its test suite on both), --sanitize (our tests)
   operations runs what operators and clients do to nginx and memcached (reloads, upgrades, limits,
             slow readers, large files, ...) on the stock server beside the adapted one: one table,
             whose last line names each cell that is worse than stock; fails if there is one that
@@ -169,7 +176,7 @@ fn run_later(mut words: Vec<OsString>) -> ExitCode {
 
 fn with_steps(
     root: &Path,
-    steps: fn(&means::Means) -> Result<Vec<steps::Step>, String>,
+    steps: fn(&means::Means) -> Result<Vec<step::Step>, String>,
     skips: runner::Skips,
 ) -> ExitCode {
     runner::run(root, &steps, skips)

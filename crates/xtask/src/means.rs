@@ -1,40 +1,7 @@
 //! What the user who runs the tests may do, and which packages are missing.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::process::{Command, Stdio};
-
+use crate::privilege::{self, Privilege};
 use crate::setup;
-
-/// What a test needs of its user, the least first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Privilege {
-    /// Nothing that another user has not.
-    None,
-    /// Namespaces of users, networks and mounts, in which it is root.
-    Namespace,
-    /// The same, and devices of TUN and TAP in them.
-    Tun,
-    /// root itself: BPF programs, AF_XDP, other users.
-    Root,
-}
-
-/// Starts a program as root of new namespaces, in which the loopback device is up and ip(8) can
-/// name further networks. The program replaces what made them, so that its process is the same.
-const NAMESPACE: [&str; 9] = [
-    "unshare",
-    "--user",
-    "--map-root-user",
-    "--net",
-    "--mount",
-    "sh",
-    "-c",
-    "mount -t tmpfs tmpfs /run && ip link set lo up && exec \"$@\"",
-    "sh",
-];
-
-/// Where devices of TUN and TAP come from.
-pub(crate) const TUN: &str = "/dev/net/tun";
 
 /// What tests may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,15 +17,10 @@ impl Means {
 
     /// Finds out, before any set-up.
     pub(crate) fn here() -> Means {
-        if is_root() {
-            return Means::ALL;
+        match privilege::here() {
+            Privilege::Root => Means::ALL,
+            privilege => Means { privilege, missing: setup::missing() },
         }
-        let privilege = match (namespaces_permitted(), tun_permitted()) {
-            (false, _) => Privilege::None,
-            (true, false) => Privilege::Namespace,
-            (true, true) => Privilege::Tun,
-        };
-        Means { privilege, missing: setup::missing() }
     }
 
     pub(crate) fn is_root(&self) -> bool {
@@ -88,28 +50,6 @@ impl Means {
     }
 }
 
-/// The words before a program that shall run as root of namespaces of its own.
-pub(crate) fn in_namespace() -> &'static [&'static str] {
-    &NAMESPACE
-}
-
-/// Whether this process is root's.
-pub(crate) fn is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
-}
-
-fn namespaces_permitted() -> bool {
-    let [program, words @ ..] = &NAMESPACE;
-    let mut command = Command::new(program);
-    command.args(words).arg("true");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
-}
-
-fn tun_permitted() -> bool {
-    fs::File::options().read(true).write(true).open(TUN).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,21 +68,5 @@ mod tests {
         assert!(text.contains("user.max_user_namespaces") && text.contains("skipped"), "{text}");
         let namespace = Means { privilege: Privilege::Namespace, ..means };
         assert!(namespace.describe().unwrap().contains("in a user and network namespace"));
-    }
-
-    #[test]
-    fn a_program_in_namespaces_is_root_there_and_keeps_its_words() {
-        let permitted = is_root() || namespaces_permitted();
-        let [program, words @ ..] = in_namespace() else { panic!("no program") };
-        let script = "id -u; ip -o link show up; ip netns add host && ip netns; echo \"$0\"";
-        let command = Command::new(program).args(words).args(["sh", "-c", script, "a b"]).output();
-        let printed = String::from_utf8(command.unwrap().stdout).unwrap();
-        let lines: Vec<&str> = printed.lines().collect();
-        // Where they are not permitted nothing runs at all.
-        assert_eq!(lines.is_empty(), !permitted, "{printed}");
-        if permitted {
-            assert_eq!((lines[0], lines[lines.len() - 1]), ("0", "a b"), "{printed}");
-            assert!(lines[1].contains("lo: ") && lines.contains(&"host"), "{printed}");
-        }
     }
 }

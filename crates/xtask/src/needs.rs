@@ -3,7 +3,8 @@
 //! As root, with every package installed, nothing of this has an effect. Tests that announce for
 //! themselves that they cannot run (`MEGAPIPE_SKIPS`) need no entry.
 
-use crate::means::{self, Means, Privilege};
+use crate::means::Means;
+use crate::privilege::{self, Privilege};
 use crate::setup;
 
 /// What some tests need.
@@ -303,7 +304,7 @@ impl Need {
             needed if needed <= means.privilege => None,
             Privilege::Root => Some("needs root".to_string()),
             Privilege::Tun if means.privilege == Privilege::Namespace => {
-                Some(format!("needs root, or to read and write {}", means::TUN))
+                Some(format!("needs root, or to read and write {}", privilege::TUN))
             }
             _ => Some("needs root, or a user and network namespace".to_string()),
         }

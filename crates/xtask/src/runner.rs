@@ -8,10 +8,11 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::cargo::{self, Cargo};
 use crate::lanes;
 use crate::means::Means;
 use crate::setup;
-use crate::steps::{self, Cargo, Step, Work};
+use crate::step::{Step, Work};
 use crate::tally::{Scanner, Tally};
 
 /// Whether a run with skipped tests may succeed, as root; others cannot do without.
@@ -199,7 +200,7 @@ fn count(
 ) -> Result<(), String> {
     let skips = skips_file(root)?;
     let filed = filing_directory(root)?;
-    let (name, value) = lanes::filing(&filed, &steps::host_triple()?)?;
+    let (name, value) = lanes::filing(&filed, &cargo::host_triple()?)?;
     let mut command = cargo.command();
     command.current_dir(root).env("MEGAPIPE_SKIPS", &skips).env(name, value);
     // Errors and cargo's progress go to the terminal directly; only the summaries are ours.
@@ -266,7 +267,7 @@ fn show(mut from: ChildStdout, summaries: &Sender<Tally>) {
 /// An empty file for the announcements of one step. Absolute, because tests run in the directory
 /// of their crate.
 fn skips_file(root: &Path) -> Result<PathBuf, String> {
-    let path = root.join(steps::target_dir()).join("xtask-skips");
+    let path = root.join(cargo::target_dir()).join("xtask-skips");
     let made = path.parent().map_or(Ok(()), fs::create_dir_all);
     made.and_then(|()| fs::write(&path, ""))
         .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
@@ -275,7 +276,7 @@ fn skips_file(root: &Path) -> Result<PathBuf, String> {
 
 /// An empty directory for the test programs of one step.
 fn filing_directory(root: &Path) -> Result<PathBuf, String> {
-    let path = root.join(steps::target_dir()).join("xtask-tests");
+    let path = root.join(cargo::target_dir()).join("xtask-tests");
     let failed = |error| format!("cannot empty {}: {error}", path.display());
     match fs::remove_dir_all(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -297,7 +298,7 @@ fn announcements(text: &str) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::means::Privilege;
+    use crate::privilege::Privilege;
 
     #[test]
     fn only_announcements_are_collected() {

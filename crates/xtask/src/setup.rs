@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::{means, services};
+use crate::{privilege, services};
 
 mod packages;
 
@@ -128,7 +128,7 @@ impl Host {
     fn here() -> Host {
         Host {
             apt: on_path("apt-get"),
-            root: means::is_root(),
+            root: privilege::is_root(),
             sudo: on_path("sudo"),
             terminal: io::stdin().is_terminal(),
         }

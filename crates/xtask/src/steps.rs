@@ -1,48 +1,9 @@
-//! What a change must pass, in order: each step as data, with the command that repeats it alone.
+//! What a change must pass, in order.
 
-use std::env;
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use crate::lanes::Outcome;
+use crate::cargo::{Cargo, host_triple};
 use crate::means::Means;
+use crate::step::{Step, Work, is_missing};
 use crate::{apps, features, kernels, setup, tidy};
-
-/// One step of a run.
-pub(crate) struct Step {
-    pub(crate) name: &'static str,
-    pub(crate) work: Work,
-    /// Why it cannot run here, if it cannot.
-    pub(crate) lacking: Option<String>,
-    /// Parts that it leaves out here, each with the reason.
-    pub(crate) left_out: Vec<(String, String)>,
-    /// What later steps build in directories of their own: built on the CPU time that this step's
-    /// test programs leave while they wait.
-    pub(crate) meanwhile: Vec<Cargo>,
-}
-
-/// What a step does.
-pub(crate) enum Work {
-    /// Installs what is missing; what cannot be installed is left out of the steps that follow.
-    SetUp,
-    /// A command of ours, as `cargo xtask NAME` runs it.
-    Own(fn(&Path) -> Result<(), String>),
-    /// The same, where it counts what it checks.
-    Checks(fn(&Path) -> Result<Outcome, String>),
-    /// A cargo command whose exit code decides.
-    Cargo(Cargo),
-    /// A cargo command that runs tests, of which at least this many must have run: a filter or a
-    /// `cfg` that matches nothing would otherwise look like success.
-    Tests(Cargo, u64),
-}
-
-/// A cargo command line with what it needs in its environment.
-#[derive(Clone)]
-pub(crate) struct Cargo {
-    pub(crate) environment: Vec<(&'static str, String)>,
-    pub(crate) arguments: Vec<String>,
-}
 
 /// The step with every test of the workspace, which takes longest.
 const TEST: &str = "test";
@@ -143,10 +104,6 @@ fn peers(means: &Means) -> (String, Vec<(String, String)>) {
         }
     }
     (features.join(","), left_out)
-}
-
-fn is_missing(package: &str) -> String {
-    format!("the package {package} is missing")
 }
 
 fn lint(means: &Means) -> Step {
@@ -279,121 +236,17 @@ fn loom() -> Step {
     Step::new("loom", Work::Tests(tests, LOOM_TESTS_MIN))
 }
 
-impl Step {
-    pub(crate) fn new(name: &'static str, work: Work) -> Step {
-        Step { name, work, lacking: None, left_out: Vec::new(), meanwhile: Vec::new() }
-    }
-
-    /// What this step builds in a directory of its own, without running it.
-    fn build_alone(&self) -> Option<Cargo> {
-        let (Work::Cargo(cargo) | Work::Tests(cargo, _)) = &self.work else { return None };
-        let alone = self.lacking.is_none() && cargo.arguments.iter().any(|a| a == "--target-dir");
-        let mut cargo = alone.then(|| cargo.clone())?;
-        if let Work::Tests(..) = self.work {
-            cargo.arguments.insert(1, "--no-run".to_string());
-        }
-        Some(cargo)
-    }
-
-    /// A step that does not run without these packages.
-    fn needs(mut self, packages: &[&'static str], means: &Means) -> Step {
-        let lacking = packages.iter().find(|package| means.lacks(package));
-        self.lacking = self.lacking.or(lacking.map(|package| is_missing(package)));
-        self
-    }
-
-    /// The command line that repeats this step alone.
-    pub(crate) fn repeat(&self) -> String {
-        match &self.work {
-            Work::SetUp | Work::Own(_) | Work::Checks(_) => format!("cargo xtask {}", self.name),
-            Work::Cargo(cargo) | Work::Tests(cargo, _) => cargo.to_string(),
-        }
-    }
-}
-
-impl Cargo {
-    pub(crate) fn new(words: &str) -> Cargo {
-        let arguments = words.split(' ').map(String::from).collect();
-        Cargo { environment: Vec::new(), arguments }
-    }
-
-    pub(crate) fn and(mut self, argument: &str) -> Cargo {
-        self.arguments.push(argument.to_string());
-        self
-    }
-
-    pub(crate) fn with(mut self, name: &'static str, value: &str) -> Cargo {
-        self.environment.push((name, value.to_string()));
-        self
-    }
-
-    /// Legs with flags of their own get a directory of their own: in a shared one each would
-    /// throw away what the other has built.
-    fn in_own_target_dir(self, name: &str) -> Cargo {
-        let directory = target_dir().join(name);
-        self.and("--target-dir").and(&directory.to_string_lossy())
-    }
-
-    /// The process to start, still without its input and output.
-    pub(crate) fn command(&self) -> Command {
-        // The cargo that runs us, so that every step uses the same toolchain.
-        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(&self.arguments).env("PATH", setup::search_path());
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command
-    }
-}
-
-/// The command as one would type it.
-impl fmt::Display for Cargo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, value) in &self.environment {
-            write!(f, "{name}={} ", quoted(value))?;
-        }
-        write!(f, "cargo")?;
-        self.arguments.iter().try_for_each(|argument| write!(f, " {}", quoted(argument)))
-    }
-}
-
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_string()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
-/// Where cargo builds, relative to the root unless the environment says otherwise.
-pub(crate) fn target_dir() -> PathBuf {
-    env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
-}
-
-pub(crate) fn host_triple() -> Result<String, String> {
-    let output = Command::new("rustc").arg("-vV").output();
-    let output =
-        output.map_err(|error| format!("cannot run `rustc -vV`: {error}; is it there?"))?;
-    host_of(&String::from_utf8_lossy(&output.stdout))
-        .ok_or_else(|| "`rustc -vV` names no host; run it to see what is wrong".to_string())
-}
-
-fn host_of(version: &str) -> Option<String> {
-    version.lines().find_map(|line| line.strip_prefix("host: ")).map(String::from)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::means::Privilege;
+    use crate::privilege::Privilege;
 
     #[test]
-    fn a_command_reads_as_one_would_type_it() {
+    fn the_drivers_are_chosen_by_the_environment() {
         assert_eq!(
             epoll().repeat(),
             "MEGAPIPE_DRIVER=epoll cargo test --package megapipe --locked --test '*'"
         );
-        let line = Cargo::new("test").and("it's").and("").with("RUSTFLAGS", "--cfg loom");
-        assert_eq!(line.to_string(), r"RUSTFLAGS='--cfg loom' cargo test 'it'\''s' ''");
     }
 
     #[test]
@@ -448,13 +301,6 @@ mod tests {
             step.name == OLD_KERNEL || (step.lacking.is_none() && step.left_out.is_empty())
         };
         assert!(all.iter().all(complete));
-    }
-
-    #[test]
-    fn the_host_is_read_from_the_version() {
-        let version = "rustc 1.88.0\nbinary: rustc\nhost: x86_64-unknown-linux-gnu\nrelease: 1";
-        assert_eq!(host_of(version).as_deref(), Some("x86_64-unknown-linux-gnu"));
-        assert_eq!(host_of("rustc 1.88.0"), None);
     }
 
     #[test]

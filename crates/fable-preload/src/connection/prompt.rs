@@ -5,6 +5,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
+use preload::real;
 
 use super::Connection;
 use super::own::INSIDE;

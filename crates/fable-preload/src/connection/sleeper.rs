@@ -6,6 +6,7 @@
 //! the kernel.
 
 use core::ffi::c_int;
+use preload::real;
 
 use super::Connection;
 use crate::counted::Held;

@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
+use preload::real;
 
 use super::Connection;
 use super::doorbell::is_local;

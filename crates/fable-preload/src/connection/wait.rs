@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use preload::real;
 
 use super::Connection;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, get};

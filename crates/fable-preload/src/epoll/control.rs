@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use preload::real;
 
 use libc::epoll_event;
 

@@ -16,6 +16,7 @@ mod wait;
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use preload::real;
 use std::sync::OnceLock;
 
 use libc::epoll_event;

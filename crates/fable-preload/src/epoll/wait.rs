@@ -2,6 +2,8 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use preload::deadline::Deadline;
+use preload::real;
 
 use libc::{epoll_event, sigset_t, timespec};
 
@@ -10,7 +12,6 @@ use super::gather::Reports;
 use crate::counted::Held;
 use crate::statistics::{self, Why};
 use crate::sys;
-use crate::wait::Deadline;
 
 /// The kernel is asked about other descriptors at least this often while connections keep us busy.
 const KERNEL_EVERY_NS: u64 = 50_000;
@@ -151,7 +152,7 @@ impl Wait<'_> {
     /// # Safety
     /// There is room for `room` events.
     unsafe fn wait_in_kernel(&self, at: *mut epoll_event, room: c_int, until: Deadline) -> c_int {
-        let timeout: Option<timespec> = until.left();
+        let timeout: Option<timespec> = until.left_timespec();
         let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: promised by the caller, and the mask is the application's.
         let found = unsafe { real::epoll_pwait2(self.epfd, at, room, pointer, self.mask) };

@@ -2,13 +2,82 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::refused;
+use preload::hooks::descriptors::Descriptors;
+use preload::real;
+
+use super::{Library, refused};
 use crate::connection::Connection;
 use crate::statistics::Why;
 use crate::{borrowed, epoll, rendezvous, sys, table};
 
+impl Descriptors for Library {
+    fn close(fd: c_int) -> Option<c_int> {
+        // Programs close rows of numbers.
+        let failure = refused(fd);
+        if failure.is_none() {
+            closing(fd);
+        }
+        failure
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Option<c_int> {
+        if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+            let (first, last) = (bounded(first), bounded(last));
+            let row: Vec<c_int> = table::connections(first, last).collect();
+            row.into_iter().for_each(closing);
+            table::forget_range(first, last);
+        }
+        None
+    }
+
+    fn duplicate(fd: c_int) -> Option<c_int> {
+        refused(fd)
+    }
+
+    fn replace(fd: c_int, to: c_int) -> Option<c_int> {
+        let failure = refused(fd);
+        if failure.is_none() {
+            make_way(fd, to);
+        }
+        failure
+    }
+
+    fn duplicated(fd: c_int, new: c_int) -> c_int {
+        table::duplicate(fd, new);
+        new
+    }
+
+    unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<c_int> {
+        if let Some(failure) = refused(fd) {
+            return Some(failure);
+        }
+        if command != libc::F_SETFL {
+            return None;
+        }
+        // SAFETY: the command takes a number.
+        let result = unsafe { real::fcntl(fd, command, argument) };
+        if result == 0 {
+            note_status(fd, argument as c_int);
+        }
+        Some(result)
+    }
+
+    unsafe fn fdopen(fd: c_int, _: *const c_char) -> Option<*mut c_void> {
+        // The streams of the C library read and write without asking us.
+        if let Some(connection) = table::connection(fd) {
+            connection.leave(fd, Why::Call);
+        }
+        table::refuse(fd);
+        None
+    }
+
+    fn exiting() {
+        crate::finish();
+    }
+}
+
 /// What is due before a descriptor is closed, by whatever call.
-pub(super) fn closing(fd: c_int) {
+fn closing(fd: c_int) {
     if let Some(connection) = table::connection(fd)
         && !borrowed::is_here()
     {
@@ -20,54 +89,8 @@ pub(super) fn closing(fd: c_int) {
     table::forget(fd);
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
-    // Programs close rows of numbers.
-    if let Some(failure) = refused(fd) {
-        return failure;
-    }
-    closing(fd);
-    // SAFETY: the arguments are the application's, as in all functions here.
-    unsafe { real::close(fd) }
-}
-
-fn close_row(first: c_uint, last: c_uint) {
-    let (first, last) = (bounded(first), bounded(last));
-    let row: Vec<c_int> = table::connections(first, last).collect();
-    row.into_iter().for_each(closing);
-    table::forget_range(first, last);
-}
-
 fn bounded(fd: c_uint) -> c_int {
     c_int::try_from(fd).unwrap_or(c_int::MAX)
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    const CLOEXEC: c_int = 4;
-    if flags & CLOEXEC == 0 {
-        close_row(first, last);
-    }
-    // SAFETY: as above.
-    unsafe { real::close_range(first, last, flags) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn closefrom(first: c_int) {
-    close_row(first.max(0) as c_uint, c_uint::MAX);
-    // SAFETY: as above.
-    unsafe { real::closefrom(first) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    if let Some(failure) = refused(fd) {
-        return failure;
-    }
-    // SAFETY: as above.
-    let to = unsafe { real::dup(fd) };
-    table::duplicate(fd, to);
-    to
 }
 
 /// Before a number is taken for another descriptor.
@@ -82,68 +105,17 @@ fn make_way(fd: c_int, to: c_int) {
     }
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if let Some(failure) = refused(fd) {
-        return failure;
-    }
-    make_way(fd, to);
-    // SAFETY: as above.
-    let result = unsafe { real::dup2(fd, to) };
-    table::duplicate(fd, result);
-    result
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if let Some(failure) = refused(fd) {
-        return failure;
-    }
-    make_way(fd, to);
-    // SAFETY: as above.
-    let result = unsafe { real::dup3(fd, to, flags) };
-    table::duplicate(fd, result);
-    result
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    if let Some(failure) = refused(fd) {
-        return failure;
-    }
-    // SAFETY: as above. An argument that the application did not give is not looked at.
-    let result = unsafe { real::fcntl(fd, command, argument) };
-    match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => table::duplicate(fd, result),
-        libc::F_SETFL if result == 0 => {
-            if let Some(connection) = table::connection(fd) {
-                let flags = argument as c_int;
-                connection.own().set_nonblocking(flags & libc::O_NONBLOCK != 0);
-                if flags & libc::O_ASYNC != 0 {
-                    connection.leave(fd, Why::Waiting);
-                }
-            } else if argument as c_int & libc::O_ASYNC != 0 {
-                table::refuse(fd);
+/// The file's status flags were set (F_SETFL).
+fn note_status(fd: c_int, flags: c_int) {
+    let asynchronous = flags & libc::O_ASYNC != 0;
+    match table::connection(fd) {
+        Some(connection) => {
+            connection.own().set_nonblocking(flags & libc::O_NONBLOCK != 0);
+            if asynchronous {
+                connection.leave(fd, Why::Waiting);
             }
         }
-        _ => (),
+        None if asynchronous => table::refuse(fd),
+        None => {}
     }
-    result
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: as above.
-    unsafe { fcntl(fd, command, argument) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    // The streams of the C library read and write without asking us.
-    if let Some(connection) = table::connection(fd) {
-        connection.leave(fd, Why::Call);
-    }
-    table::refuse(fd);
-    // SAFETY: as above.
-    unsafe { real::fdopen(fd, mode) }
 }

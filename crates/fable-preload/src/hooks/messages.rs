@@ -3,60 +3,95 @@
 use core::ffi::{c_int, c_uint};
 
 use libc::{cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
+use preload::hooks::messages::{self, Messages};
 
-use super::answer;
 use super::transfers::{receive_many, send_many};
+use super::{Library, answer};
 use crate::statistics::Why;
 use crate::table;
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    if !table::is_foreign(fd) && !message.is_null() {
+impl Messages for Library {
+    unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+        if table::is_foreign(fd) || message.is_null() {
+            return None;
+        }
         // SAFETY: the message is the application's, as in all functions here.
         let (list, count) = unsafe { ((*message).msg_iov, (*message).msg_iovlen) };
         // SAFETY: as above.
-        if let Some(received) = unsafe { receive_many(fd, list, count, flags) } {
-            if received >= 0 {
-                // SAFETY: as above. A stream names no sender and carries no control data.
-                unsafe {
-                    (*message).msg_namelen = 0;
-                    (*message).msg_controllen = 0;
-                    (*message).msg_flags = 0;
-                }
+        let received = unsafe { receive_many(fd, list, count, flags) }?;
+        if received >= 0 {
+            // SAFETY: as above. A stream names no sender and carries no control data.
+            unsafe {
+                (*message).msg_namelen = 0;
+                (*message).msg_controllen = 0;
+                (*message).msg_flags = 0;
             }
-            return received;
         }
+        Some(received)
     }
-    // SAFETY: as above.
-    unsafe { real::recvmsg(fd, message, flags) }
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendmsg(
-    fd: c_int,
-    message: *const msghdr,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: the message is the application's.
-    let Some(content) = (unsafe { message.as_ref() }) else {
-        // SAFETY: the kernel refuses it.
-        return unsafe { real::sendmsg(fd, message, flags) };
-    };
-    if content.msg_controllen > 0 {
-        // SAFETY: as above.
-        unsafe { leave_passed(content) };
-        if let Some(connection) = table::connection(fd)
-            && let Some(failure) = answer(connection.withdraw(fd, Why::Call).map(|()| None))
-        {
-            return failure;
+    unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
+        // SAFETY: the message is the application's; without one the kernel refuses the call.
+        let content = unsafe { message.as_ref() }?;
+        if content.msg_controllen > 0 {
+            // SAFETY: as above.
+            unsafe { leave_passed(content) };
+            let connection = table::connection(fd)?;
+            return answer(connection.withdraw(fd, Why::Call).map(|()| None));
         }
         // SAFETY: as above.
-        return unsafe { real::sendmsg(fd, message, flags) };
+        unsafe { send_many(fd, content.msg_iov, content.msg_iovlen, flags) }
     }
-    // SAFETY: as above.
-    unsafe {
-        send_many(fd, content.msg_iov, content.msg_iovlen, flags)
-            .unwrap_or_else(|| real::sendmsg(fd, message, flags))
+
+    unsafe fn recvmmsg(
+        fd: c_int,
+        list: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+        _: *mut timespec,
+    ) -> Option<c_int> {
+        if table::connection(fd).is_none() || count == 0 || list.is_null() {
+            return None;
+        }
+        // One message is an answer that is allowed; a stream has no boundaries to keep.
+        let flags = flags & !libc::MSG_WAITFORONE;
+        // SAFETY: there is at least one entry.
+        unsafe {
+            let received = messages::recvmsg::<Library>(fd, &mut (*list).msg_hdr, flags);
+            if received < 0 {
+                return Some(-1);
+            }
+            (*list).msg_len = received as c_uint;
+        }
+        Some(1)
+    }
+
+    unsafe fn sendmmsg(
+        fd: c_int,
+        list: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+    ) -> Option<c_int> {
+        if table::connection(fd).is_none() || list.is_null() {
+            for index in 0..if list.is_null() { 0 } else { count.min(1024) as usize } {
+                // SAFETY: the list has so many entries, of which the kernel takes 1024 at most.
+                unsafe { leave_passed(&(*list.add(index)).msg_hdr) };
+            }
+            return None;
+        }
+        let mut sent = 0;
+        while sent < count.min(1024) {
+            // SAFETY: the list has so many entries.
+            let entry = unsafe { &mut *list.add(sent as usize) };
+            // SAFETY: as above.
+            let moved = unsafe { messages::sendmsg::<Library>(fd, &entry.msg_hdr, flags) };
+            if moved < 0 {
+                return Some(if sent == 0 { -1 } else { sent as c_int });
+            }
+            entry.msg_len = moved as c_uint;
+            sent += 1;
+        }
+        Some(sent as c_int)
     }
 }
 
@@ -85,59 +120,4 @@ unsafe fn leave_passed(message: &msghdr) {
             header = libc::CMSG_NXTHDR(message, header);
         }
     }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recvmmsg(
-    fd: c_int,
-    list: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    if table::connection(fd).is_none() || count == 0 || list.is_null() {
-        // SAFETY: the arguments are the application's.
-        return unsafe { real::recvmmsg(fd, list, count, flags, timeout) };
-    }
-    // One message is an answer that is allowed; a stream has no boundaries to keep.
-    let flags = flags & !libc::MSG_WAITFORONE;
-    // SAFETY: there is at least one entry.
-    unsafe {
-        let received = recvmsg(fd, &mut (*list).msg_hdr, flags);
-        if received < 0 {
-            return -1;
-        }
-        (*list).msg_len = received as c_uint;
-    }
-    1
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendmmsg(
-    fd: c_int,
-    list: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
-    if table::connection(fd).is_none() || list.is_null() {
-        for index in 0..if list.is_null() { 0 } else { count.min(1024) as usize } {
-            // SAFETY: the list has so many entries, of which the kernel takes 1024 at most.
-            unsafe { leave_passed(&(*list.add(index)).msg_hdr) };
-        }
-        // SAFETY: the arguments are the application's.
-        return unsafe { real::sendmmsg(fd, list, count, flags) };
-    }
-    let mut sent = 0;
-    while sent < count.min(1024) {
-        // SAFETY: the list has so many entries.
-        let entry = unsafe { &mut *list.add(sent as usize) };
-        // SAFETY: as above.
-        let moved = unsafe { sendmsg(fd, &entry.msg_hdr, flags) };
-        if moved < 0 {
-            return if sent == 0 { -1 } else { sent as c_int };
-        }
-        entry.msg_len = moved as c_uint;
-        sent += 1;
-    }
-    sent as c_int
 }

@@ -17,6 +17,17 @@ use crate::cursor::Cursor;
 use crate::sys::{self, Errno, KeepErrno, Result};
 use crate::table;
 
+/// What this library does in the hooks that the preload libraries share.
+pub(crate) struct Library;
+
+preload::descriptors!(Library);
+preload::messages!(Library);
+preload::options!(Library);
+preload::readiness!(Library);
+preload::sockets!(Library);
+preload::system_calls!(Library);
+preload::transfers!(Library);
+
 /// Turns a result into what a C function gives; `None` asks for the next definition.
 fn answer(result: Result<Option<usize>>) -> Option<isize> {
     match result {

@@ -2,10 +2,12 @@
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
+use preload::real;
 
 use libc::socklen_t;
+use preload::hooks::options::Options;
 
-use super::refused;
+use super::{Library, refused};
 use crate::statistics::Why;
 use crate::sys::Errno;
 use crate::table;
@@ -40,90 +42,127 @@ fn is_followed(level: c_int, name: c_int) -> bool {
     }
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn setsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    size: socklen_t,
-) -> c_int {
-    if let Some(failure) = refused(fd) {
-        return failure;
+/// Requests that ask about interfaces and routes, with any socket (netdevice(7)).
+const INTERFACES: core::ops::RangeInclusive<usize> = 0x8910..=0x89ff;
+
+impl Options for Library {
+    unsafe fn setsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *const c_void,
+        size: socklen_t,
+    ) -> Option<c_int> {
+        if let Some(failure) = refused(fd) {
+            return Some(failure);
+        }
+        if !is_followed(level, name) {
+            if let Some(connection) = table::connection(fd) {
+                connection.leave(fd, Why::Option);
+            }
+            table::refuse(fd);
+        } else if level == libc::SOL_SOCKET && LATE.contains(&name) {
+            if let Some(connection) = table::connection(fd) {
+                // What is to be sent again goes on being sent; nothing is written here.
+                let _ = connection.withdraw(fd, Why::Option);
+            }
+            table::refuse(fd);
+        }
+        if level == libc::IPPROTO_TCP
+            && size as usize >= size_of::<c_int>()
+            && !value.is_null()
+            && let Some(connection) = table::connection(fd)
+            && let Some(word) = connection.stand_in(name)
+        {
+            // SAFETY: the size was checked.
+            let value = unsafe { value.cast::<c_int>().read_unaligned() };
+            word.store(u32::from(value != 0), Ordering::Relaxed);
+            return Some(0);
+        }
+        if level == libc::SOL_SOCKET
+            && BUFFERS.contains(&name)
+            && let Some(connection) = table::connection(fd)
+        {
+            // SAFETY: the arguments are the application's, as in all functions here.
+            let result = unsafe { real::setsockopt(fd, level, name, value, size) };
+            connection.note_buffers(fd);
+            return Some(result);
+        }
+        None
     }
-    if !is_followed(level, name) {
-        if let Some(connection) = table::connection(fd) {
+
+    unsafe fn getsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        size: *mut socklen_t,
+    ) -> Option<c_int> {
+        const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+        if let Some(failure) = refused(fd) {
+            return Some(failure);
+        }
+        if level == libc::IPPROTO_TCP
+            && name == TCP_ZEROCOPY_RECEIVE
+            && let Some(connection) = table::connection(fd)
+        {
             connection.leave(fd, Why::Option);
         }
-        table::refuse(fd);
-    } else if level == libc::SOL_SOCKET && LATE.contains(&name) {
-        if let Some(connection) = table::connection(fd) {
-            // What is to be sent again goes on being sent; nothing is written here.
-            let _ = connection.withdraw(fd, Why::Option);
+        if level == libc::IPPROTO_TCP
+            && !value.is_null()
+            && !size.is_null()
+            && let Some(connection) = table::connection(fd)
+            && let Some(word) = connection.stand_in(name)
+        {
+            // SAFETY: as above; the pointers were checked.
+            return Some(unsafe { give(word.load(Ordering::Relaxed), value, size) });
         }
-        table::refuse(fd);
+        if level == libc::SOL_SOCKET
+            && name == libc::SO_ERROR
+            && !value.is_null()
+            && !size.is_null()
+            && let Some(connection) = table::connection(fd)
+            && let Some(Errno(errno)) = connection.own().take_error()
+        {
+            // SAFETY: as above; the pointers were checked.
+            return Some(unsafe { give(errno as u32, value, size) });
+        }
+        None
     }
-    if level == libc::IPPROTO_TCP
-        && size as usize >= size_of::<c_int>()
-        && !value.is_null()
-        && let Some(connection) = table::connection(fd)
-        && let Some(word) = connection.stand_in(name)
-    {
-        // SAFETY: the size was checked.
-        let value = unsafe { value.cast::<c_int>().read_unaligned() };
-        word.store(u32::from(value != 0), Ordering::Relaxed);
-        return 0;
-    }
-    // SAFETY: the arguments are the application's, as in all functions here.
-    let result = unsafe { real::setsockopt(fd, level, name, value, size) };
-    if level == libc::SOL_SOCKET
-        && BUFFERS.contains(&name)
-        && let Some(connection) = table::connection(fd)
-    {
-        connection.note_buffers(fd);
-    }
-    result
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn getsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    size: *mut socklen_t,
-) -> c_int {
-    const TCP_ZEROCOPY_RECEIVE: c_int = 35;
-    if let Some(failure) = refused(fd) {
-        return failure;
+    unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> Option<c_int> {
+        let Some(connection) = table::connection(fd) else { return refused(fd) };
+        let request_number = request as libc::Ioctl;
+        let counts = matches!(request_number, libc::FIONREAD | libc::TIOCOUTQ);
+        if !counts
+            && !matches!(
+                request_number,
+                libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX | libc::TCGETS
+            )
+            && !INTERFACES.contains(&request)
+        {
+            connection.leave(fd, Why::Call);
+        }
+        if request_number == libc::FIONREAD && connection.progress(fd) == Ok(false) {
+            return None;
+        }
+        // SAFETY: as above.
+        let result = unsafe { real::ioctl(fd, request, argument) };
+        if result != 0 {
+            return Some(result);
+        }
+        let number = argument as *mut c_int;
+        // SAFETY: the kernel has just read or written this number for these requests.
+        unsafe {
+            match request_number {
+                libc::FIONBIO => connection.own().set_nonblocking(*number != 0),
+                libc::FIONREAD => *number = connection.readable_bytes(fd, *number),
+                libc::TIOCOUTQ => *number += connection.unsent_bytes() as c_int,
+                _ => (),
+            }
+        }
+        Some(result)
     }
-    if level == libc::IPPROTO_TCP
-        && name == TCP_ZEROCOPY_RECEIVE
-        && let Some(connection) = table::connection(fd)
-    {
-        connection.leave(fd, Why::Option);
-    }
-    if level == libc::IPPROTO_TCP
-        && !value.is_null()
-        && !size.is_null()
-        && let Some(connection) = table::connection(fd)
-        && let Some(word) = connection.stand_in(name)
-    {
-        // SAFETY: as above; the pointers were checked.
-        return unsafe { give(word.load(Ordering::Relaxed), value, size) };
-    }
-    if level == libc::SOL_SOCKET
-        && name == libc::SO_ERROR
-        && !value.is_null()
-        && !size.is_null()
-        && let Some(connection) = table::connection(fd)
-        && let Some(Errno(errno)) = connection.own().take_error()
-    {
-        // SAFETY: as above; the pointers were checked.
-        return unsafe { give(errno as u32, value, size) };
-    }
-    // SAFETY: as above.
-    unsafe { real::getsockopt(fd, level, name, value, size) }
 }
 
 /// Answers getsockopt(2) with a number.
@@ -139,43 +178,4 @@ unsafe fn give(number: u32, value: *mut c_void, size: *mut socklen_t) -> c_int {
         *size = room as socklen_t;
     }
     0
-}
-
-/// Requests that ask about interfaces and routes, with any socket (netdevice(7)).
-const INTERFACES: core::ops::RangeInclusive<usize> = 0x8910..=0x89ff;
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
-    let Some(connection) = table::connection(fd) else {
-        // SAFETY: as above.
-        return refused(fd).unwrap_or_else(|| unsafe { real::ioctl(fd, request, argument) });
-    };
-    let request_number = request as libc::Ioctl;
-    let counts = matches!(request_number, libc::FIONREAD | libc::TIOCOUTQ);
-    if !counts
-        && !matches!(request_number, libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX | libc::TCGETS)
-        && !INTERFACES.contains(&request)
-    {
-        connection.leave(fd, Why::Call);
-    }
-    if request_number == libc::FIONREAD && connection.progress(fd) == Ok(false) {
-        // SAFETY: as above.
-        return unsafe { real::ioctl(fd, request, argument) };
-    }
-    // SAFETY: as above.
-    let result = unsafe { real::ioctl(fd, request, argument) };
-    if result != 0 {
-        return result;
-    }
-    let number = argument as *mut c_int;
-    // SAFETY: the kernel has just read or written this number for these requests.
-    unsafe {
-        match request_number {
-            libc::FIONBIO => connection.own().set_nonblocking(*number != 0),
-            libc::FIONREAD => *number = connection.readable_bytes(fd, *number),
-            libc::TIOCOUTQ => *number += connection.unsent_bytes() as c_int,
-            _ => (),
-        }
-    }
-    result
 }

@@ -1,6 +1,7 @@
 //! Processes: forking shares a connection, executing ends our knowledge of it.
 
 use core::ffi::{c_char, c_int, c_void};
+use preload::real;
 
 use libc::pid_t;
 
@@ -71,7 +72,15 @@ unsafe extern "C" fn vfork() -> pid_t {
 
 #[cfg(target_arch = "x86_64")]
 extern "C" fn take_back(result: c_int) -> c_int {
-    borrowed::take_back();
+    if borrowed::take_back() {
+        for fd in table::connections(0, c_int::MAX) {
+            if let Some(connection) = table::connection(fd)
+                && connection.own().has_left()
+            {
+                connection.become_plain(fd);
+            }
+        }
+    }
     if result < 0 {
         sys::set_errno(-result);
         return -1;
@@ -126,7 +135,7 @@ pub(super) unsafe extern "C" fn fexecve(fd: c_int, arguments: List, environment:
 /// with registers and stack as they were.
 #[cfg(target_arch = "x86_64")]
 mod lists {
-    use real::Symbol;
+    use preload::real::Symbol;
 
     extern "C" fn before(which: u64) -> usize {
         static NEXT: [Symbol; 3] =
@@ -243,20 +252,4 @@ pub(super) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     }
     // SAFETY: as above.
     unsafe { real::unshare(flags) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn _exit(status: c_int) -> ! {
-    crate::finish();
-    // SAFETY: as above; it does not return.
-    unsafe {
-        real::exit_now(status);
-        libc::abort()
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: as above.
-    unsafe { _exit(status) }
 }

@@ -4,93 +4,61 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use libc::{sockaddr, socklen_t};
+use preload::hooks::sockets::Sockets;
+use preload::real;
 
+use super::Library;
 use crate::statistics::Why;
 use crate::{page, rendezvous, sys, table};
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: the arguments are the application's, as in all functions here.
-    let fd = unsafe { real::socket(family, kind, protocol) };
-    table::forget(fd);
-    fd
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    // SAFETY: as above.
-    let result = unsafe { real::listen(fd, backlog) };
-    if result == 0 {
-        rendezvous::listening(fd);
+impl Sockets for Library {
+    fn opened(fd: c_int, _: c_int, _: c_int, _: c_int) {
+        table::forget(fd);
     }
-    result
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn connect(
-    fd: c_int,
-    address: *const sockaddr,
-    size: socklen_t,
-) -> c_int {
-    let keep = sys::KeepErrno::new();
-    // SAFETY: as above.
-    let offered = unsafe { rendezvous::offer(fd, address, size) };
-    drop(keep);
-    let Some((connection, here)) = offered else {
+    fn listen(fd: c_int, backlog: c_int) -> Option<c_int> {
+        // SAFETY: plain numbers.
+        let result = unsafe { real::listen(fd, backlog) };
+        if result == 0 {
+            rendezvous::listening(fd);
+        }
+        Some(result)
+    }
+
+    unsafe fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> Option<c_int> {
+        let keep = sys::KeepErrno::new();
+        // SAFETY: the arguments are the application's, as in all functions here.
+        let offered = unsafe { rendezvous::offer(fd, address, size) };
+        drop(keep);
+        let (connection, here) = offered?;
+        table::put_connection(fd, connection.clone());
         // SAFETY: as above.
-        return unsafe { real::connect(fd, address, size) };
-    };
-    table::put_connection(fd, connection.clone());
-    // SAFETY: as above.
-    let result = unsafe { real::connect(fd, address, size) };
-    let _keep = sys::KeepErrno::new();
-    if result == 0 || matches!(sys::errno(), libc::EINPROGRESS | libc::EINTR) {
-        rendezvous::confirm(fd, &connection, &here);
-    } else {
-        connection.leave(fd, Why::NotTaken);
+        let result = unsafe { real::connect(fd, address, size) };
+        let _keep = sys::KeepErrno::new();
+        if result == 0 || matches!(sys::errno(), libc::EINPROGRESS | libc::EINTR) {
+            rendezvous::confirm(fd, &connection, &here);
+        } else {
+            connection.leave(fd, Why::NotTaken);
+        }
+        Some(result)
     }
-    result
-}
 
-fn accepted(listener: c_int, fd: c_int) {
-    if fd < 0 {
-        return;
+    unsafe fn accept(_: c_int, _: *mut sockaddr, _: *mut socklen_t, _: c_int) -> Option<c_int> {
+        None
     }
-    table::forget(fd);
-    if let Some(listener) = table::listener(listener) {
-        listener.adopt(fd);
+
+    fn accepted(listener: c_int, fd: c_int) {
+        if fd < 0 {
+            return;
+        }
+        table::forget(fd);
+        if let Some(listener) = table::listener(listener) {
+            listener.adopt(fd);
+        }
     }
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn accept(
-    listener: c_int,
-    address: *mut sockaddr,
-    size: *mut socklen_t,
-) -> c_int {
-    // SAFETY: as above.
-    let fd = unsafe { real::accept(listener, address, size) };
-    accepted(listener, fd);
-    fd
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn accept4(
-    listener: c_int,
-    address: *mut sockaddr,
-    size: *mut socklen_t,
-    flags: c_int,
-) -> c_int {
-    // SAFETY: as above.
-    let fd = unsafe { real::accept4(listener, address, size, flags) };
-    accepted(listener, fd);
-    fd
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let connection = table::connection(fd);
-    if let Some(connection) = &connection {
+    fn shutdown(fd: c_int, how: c_int) -> Option<c_int> {
+        let connection = table::connection(fd)?;
         // The end of the stream is to come behind all that was written.
         connection.finish_resending(fd);
         let own = connection.own();
@@ -106,7 +74,7 @@ pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
             connection.end_outgoing(fd, if shut { page::DRAINS } else { page::RETURNS });
             own.shut_write.store(1, Ordering::Relaxed);
         }
+        // The kernel's part.
+        None
     }
-    // SAFETY: as above.
-    unsafe { real::shutdown(fd, how) }
 }

@@ -1,7 +1,9 @@
 //! syscall(2), and the ways into io_uring.
 
 use core::ffi::{c_int, c_long};
+use preload::hooks::system_calls::SystemCalls;
 
+use super::Library;
 use crate::statistics::Why;
 use crate::{settings, table};
 
@@ -14,13 +16,6 @@ fn using_io_uring() {
             connection.leave(fd, Why::IoUring);
         }
     }
-}
-
-/// What the function of the C library gives that stands for a system call; `None` if that is none
-/// of ours.
-fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
-    use super::{descriptors as fd, messages, options, readiness, sockets, transfers};
-    real::calls_on_descriptors!(number, arguments)
 }
 
 /// Which of the arguments of another system call are descriptors, as bits.
@@ -38,45 +33,32 @@ fn concerns_all(number: c_long) -> bool {
     matches!(number, libc::SYS_pselect6 | libc::SYS_execve | libc::SYS_execveat)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn syscall(
-    number: c_long,
-    first: usize,
-    second: usize,
-    third: usize,
-    fourth: usize,
-    fifth: usize,
-    sixth: usize,
-) -> c_long {
-    if let Some(result) = by_function(number, [first, second, third, fourth, fifth, sixth]) {
-        return result;
-    }
-    if number == libc::SYS_io_uring_setup {
-        using_io_uring();
-    }
-    let which = descriptors(number);
-    for (place, argument) in [first, second, third].into_iter().enumerate() {
-        if which >> place & 1 != 0
-            && let Some(connection) = table::connection(argument as c_int)
-        {
-            connection.leave(argument as c_int, Why::Call);
+impl SystemCalls for Library {
+    unsafe fn call(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
+        if number == libc::SYS_io_uring_setup {
+            using_io_uring();
         }
-    }
-    if concerns_all(number) {
-        for fd in table::connections(0, c_int::MAX) {
-            if let Some(connection) = table::connection(fd) {
-                connection.leave(fd, Why::Waiting);
+        let which = descriptors(number);
+        for (place, argument) in arguments.into_iter().enumerate() {
+            if which >> place & 1 != 0
+                && let Some(connection) = table::connection(argument as c_int)
+            {
+                connection.leave(argument as c_int, Why::Call);
             }
         }
+        if concerns_all(number) {
+            for fd in table::connections(0, c_int::MAX) {
+                if let Some(connection) = table::connection(fd) {
+                    connection.leave(fd, Why::Waiting);
+                }
+            }
+        }
+        None
     }
-    // SAFETY: the arguments are the application's.
-    unsafe { real::syscall(number, first, second, third, fourth, fifth, sixth) }
-}
 
-/// liburing enters the kernel by itself, but its users call one of these first.
-fn before_liburing() -> Option<c_int> {
-    using_io_uring();
-    None
+    /// liburing enters the kernel by itself, but its users call one of these first.
+    fn before_liburing() -> Option<c_int> {
+        using_io_uring();
+        None
+    }
 }
-
-real::liburing_functions!(before_liburing);

@@ -1,10 +1,12 @@
 //! Reading and writing.
 
 use core::ffi::{c_int, c_uint, c_void};
+use preload::real;
 
-use libc::{iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{iovec, off_t, size_t, ssize_t};
+use preload::hooks::transfers::{self, Transfers};
 
-use super::{answer, read_from, refused, write_to};
+use super::{Library, answer, read_from, refused, write_to};
 use crate::connection::{Connection, Reading};
 use crate::cursor::Cursor;
 use crate::statistics::Why;
@@ -19,38 +21,107 @@ const SPLICE_BYTES: usize = 65536;
 /// Flags for send(2) that a ring cannot honour.
 const KERNEL_SENDS: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
 
-/// Reads into one buffer; `None` asks for the next definition.
-pub(super) fn receive_one(
-    fd: c_int,
-    to: *mut c_void,
-    length: size_t,
-    flags: c_int,
-) -> Option<ssize_t> {
-    let Some(connection) = table::connection(fd) else { return refused(fd) };
-    if flags & KERNEL_RECEIVES != 0 {
-        return None;
+impl Transfers for Library {
+    unsafe fn receive(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> Option<ssize_t> {
+        let Some(connection) = table::connection(fd) else { return refused(fd) };
+        if flags & KERNEL_RECEIVES != 0 {
+            return None;
+        }
+        let entry = iovec { iov_base: to, iov_len: length };
+        // SAFETY: one entry is given; the buffer is the application's.
+        let mut cursor = unsafe { Cursor::new(&entry, 1) };
+        read_from(&connection, fd, &mut cursor, flags)
     }
-    let entry = iovec { iov_base: to, iov_len: length };
-    // SAFETY: one entry is given; the buffer is the application's.
-    let mut cursor = unsafe { Cursor::new(&entry, 1) };
-    read_from(&connection, fd, &mut cursor, flags)
-}
 
-/// Writes from one buffer; `None` asks for the next definition.
-pub(super) fn send_one(
-    fd: c_int,
-    from: *const c_void,
-    length: size_t,
-    flags: c_int,
-) -> Option<ssize_t> {
-    let Some(connection) = table::connection(fd) else { return refused(fd) };
-    if flags & KERNEL_SENDS != 0 {
-        return answer(connection.withdraw(fd, Why::Call).map(|()| None));
+    unsafe fn send(
+        fd: c_int,
+        from: *const c_void,
+        length: size_t,
+        flags: c_int,
+    ) -> Option<ssize_t> {
+        let Some(connection) = table::connection(fd) else { return refused(fd) };
+        if flags & KERNEL_SENDS != 0 {
+            return answer(connection.withdraw(fd, Why::Call).map(|()| None));
+        }
+        let entry = iovec { iov_base: from.cast_mut(), iov_len: length };
+        // SAFETY: one entry is given; the buffer is the application's and is only read.
+        let mut cursor = unsafe { Cursor::new(&entry, 1) };
+        write_to(&connection, fd, &mut cursor, flags)
     }
-    let entry = iovec { iov_base: from.cast_mut(), iov_len: length };
-    // SAFETY: one entry is given; the buffer is the application's and is only read.
-    let mut cursor = unsafe { Cursor::new(&entry, 1) };
-    write_to(&connection, fd, &mut cursor, flags)
+
+    unsafe fn read_list(fd: c_int, list: *const iovec, count: c_int) -> Option<ssize_t> {
+        // SAFETY: the list is the application's.
+        if !table::is_foreign(fd) && unsafe { has_no_room(list, count) } {
+            // Into no room readv(2) reads nothing, as read(2).
+            return None;
+        }
+        // SAFETY: as above; a negative count is refused by the kernel.
+        unsafe { receive_many(fd, list, count as usize, 0) }
+    }
+
+    unsafe fn write_list(fd: c_int, list: *const iovec, count: c_int) -> Option<ssize_t> {
+        // SAFETY: the list is the application's.
+        if !table::is_foreign(fd) && unsafe { has_no_room(list, count) } {
+            // Of nothing writev(2) writes nothing, and tells no error.
+            return None;
+        }
+        // SAFETY: as above.
+        unsafe { send_many(fd, list, count as usize, 0) }
+    }
+
+    unsafe fn read_list_at(
+        fd: c_int,
+        _: *const iovec,
+        _: c_int,
+        _: off_t,
+        _: c_int,
+    ) -> Option<ssize_t> {
+        leave(fd);
+        None
+    }
+
+    unsafe fn write_list_at(
+        fd: c_int,
+        _: *const iovec,
+        _: c_int,
+        _: off_t,
+        _: c_int,
+    ) -> Option<ssize_t> {
+        leave(fd);
+        None
+    }
+
+    unsafe fn send_file(
+        to: c_int,
+        from: c_int,
+        offset: *mut off_t,
+        count: size_t,
+    ) -> Option<ssize_t> {
+        // SAFETY: the offset is the application's.
+        unsafe { send_file(to, from, offset, count) }
+    }
+
+    unsafe fn splice(
+        from: c_int,
+        from_at: *mut off_t,
+        to: c_int,
+        to_at: *mut off_t,
+        length: size_t,
+        flags: c_uint,
+    ) -> Option<ssize_t> {
+        if length > 0
+            && let Some(connection) = table::connection(to)
+            && let Some(failure) = answer(connection.withdraw(to, Why::Call).map(|()| None))
+        {
+            return Some(failure);
+        }
+        let connection = table::connection(from)?;
+        if connection.may_hold_bytes(from) && from_at.is_null() && to_at.is_null() && length > 0 {
+            splice_from(&connection, from, to, length, flags)
+        } else {
+            None
+        }
+    }
 }
 
 /// Reads into a list of buffers; `None` asks for the next definition.
@@ -91,182 +162,12 @@ pub(super) unsafe fn send_many(
     write_to(&connection, fd, &mut cursor, flags)
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
-    // Into no room read(2) reads nothing, while recv(2) waits.
-    let received = if length == 0 { None } else { receive_one(fd, to, length, 0) };
-    // SAFETY: the arguments are the application's, as in all functions here.
-    received.unwrap_or_else(|| unsafe { real::read(fd, to, length) })
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn __read_chk(
-    fd: c_int,
-    to: *mut c_void,
-    length: size_t,
-    room: size_t,
-) -> ssize_t {
-    abort_if(length > room);
-    // SAFETY: as above.
-    unsafe { read(fd, to, length) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn write(fd: c_int, from: *const c_void, length: size_t) -> ssize_t {
-    // SAFETY: as above.
-    send_one(fd, from, length, 0).unwrap_or_else(|| unsafe { real::write(fd, from, length) })
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: as above.
-    let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
-    let received = if is_empty {
-        // Into no room readv(2) reads nothing, as read(2).
-        None
-    } else {
-        // SAFETY: as above; a negative count is refused by the kernel.
-        unsafe { receive_many(fd, list, count as usize, 0) }
-    };
-    // SAFETY: as above.
-    received.unwrap_or_else(|| unsafe { real::readv(fd, list, count) })
-}
-
 /// # Safety
 /// The list has `count` entries.
 unsafe fn has_no_room(list: *const iovec, count: c_int) -> bool {
     let entries = usize::try_from(count).unwrap_or(0).min(1024);
     // SAFETY: promised by the caller.
     (0..entries).all(|index| unsafe { (*list.add(index)).iov_len } == 0)
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: as above.
-    let is_empty = !table::is_foreign(fd) && unsafe { has_no_room(list, count) };
-    let sent = if is_empty {
-        // Of nothing writev(2) writes nothing, and tells no error.
-        None
-    } else {
-        // SAFETY: as above.
-        unsafe { send_many(fd, list, count as usize, 0) }
-    };
-    // SAFETY: as above.
-    sent.unwrap_or_else(|| unsafe { real::writev(fd, list, count) })
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn preadv2(
-    fd: c_int,
-    list: *const iovec,
-    count: c_int,
-    at: off_t,
-    flags: c_int,
-) -> ssize_t {
-    leave(fd);
-    // SAFETY: as above.
-    unsafe { real::preadv2(fd, list, count, at, flags) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn pwritev2(
-    fd: c_int,
-    list: *const iovec,
-    count: c_int,
-    at: off_t,
-    flags: c_int,
-) -> ssize_t {
-    leave(fd);
-    // SAFETY: as above.
-    unsafe { real::pwritev2(fd, list, count, at, flags) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recv(
-    fd: c_int,
-    to: *mut c_void,
-    length: size_t,
-    flags: c_int,
-) -> ssize_t {
-    receive_one(fd, to, length, flags)
-        // SAFETY: as above.
-        .unwrap_or_else(|| unsafe { real::recv(fd, to, length, flags) })
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn __recv_chk(
-    fd: c_int,
-    to: *mut c_void,
-    length: size_t,
-    room: size_t,
-    flags: c_int,
-) -> ssize_t {
-    abort_if(length > room);
-    // SAFETY: as above.
-    unsafe { recv(fd, to, length, flags) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn send(
-    fd: c_int,
-    from: *const c_void,
-    length: size_t,
-    flags: c_int,
-) -> ssize_t {
-    send_one(fd, from, length, flags)
-        // SAFETY: as above.
-        .unwrap_or_else(|| unsafe { real::send(fd, from, length, flags) })
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recvfrom(
-    fd: c_int,
-    to: *mut c_void,
-    length: size_t,
-    flags: c_int,
-    address: *mut sockaddr,
-    size: *mut socklen_t,
-) -> ssize_t {
-    match receive_one(fd, to, length, flags) {
-        Some(received) => {
-            if received >= 0 && !address.is_null() && !size.is_null() {
-                // SAFETY: as above. A stream names no sender.
-                unsafe { *size = 0 };
-            }
-            received
-        }
-        // SAFETY: as above.
-        None => unsafe { real::recvfrom(fd, to, length, flags, address, size) },
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn __recvfrom_chk(
-    fd: c_int,
-    to: *mut c_void,
-    length: size_t,
-    room: size_t,
-    flags: c_int,
-    address: *mut sockaddr,
-    size: *mut socklen_t,
-) -> ssize_t {
-    abort_if(length > room);
-    // SAFETY: as above.
-    unsafe { recvfrom(fd, to, length, flags, address, size) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendto(
-    fd: c_int,
-    from: *const c_void,
-    length: size_t,
-    flags: c_int,
-    address: *const sockaddr,
-    size: socklen_t,
-) -> ssize_t {
-    send_one(fd, from, length, flags)
-        // SAFETY: as above.
-        .unwrap_or_else(|| unsafe { real::sendto(fd, from, length, flags, address, size) })
 }
 
 /// Copies straight from the file into the ring; what the ring has no room for waits as a write
@@ -305,59 +206,6 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
         }
     }
     Some(moved as ssize_t)
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendfile(
-    to: c_int,
-    from: c_int,
-    offset: *mut off_t,
-    count: size_t,
-) -> ssize_t {
-    // SAFETY: as above.
-    unsafe {
-        send_file(to, from, offset, count)
-            .unwrap_or_else(|| real::sendfile(to, from, offset, count))
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendfile64(
-    to: c_int,
-    from: c_int,
-    offset: *mut off_t,
-    count: size_t,
-) -> ssize_t {
-    // SAFETY: as above.
-    unsafe { sendfile(to, from, offset, count) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn splice(
-    from: c_int,
-    from_at: *mut off_t,
-    to: c_int,
-    to_at: *mut off_t,
-    length: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    if length > 0
-        && let Some(connection) = table::connection(to)
-        && let Some(failure) = answer(connection.withdraw(to, Why::Call).map(|()| None))
-    {
-        return failure;
-    }
-    if let Some(connection) = table::connection(from)
-        && connection.may_hold_bytes(from)
-        && from_at.is_null()
-        && to_at.is_null()
-        && length > 0
-        && let Some(moved) = splice_from(&connection, from, to, length, flags)
-    {
-        return moved;
-    }
-    // SAFETY: as above.
-    unsafe { real::splice(from, from_at, to, to_at, length, flags) }
 }
 
 /// Copies from a connection into a pipe: what is peeked at is taken as far as the pipe had room.
@@ -405,7 +253,7 @@ fn splice_from(
     let mut left = usize::try_from(written).unwrap_or(0);
     while left > 0 {
         // SAFETY: so many bytes of the buffer are filled.
-        let taken = unsafe { recv(from, at, left, libc::MSG_DONTWAIT) };
+        let taken = unsafe { transfers::recv::<Library>(from, at, left, libc::MSG_DONTWAIT) };
         let Ok(taken @ 1..) = usize::try_from(taken) else { break };
         left -= taken;
     }
@@ -413,28 +261,15 @@ fn splice_from(
 }
 
 #[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn tee(
-    from: c_int,
-    to: c_int,
-    length: size_t,
-    flags: c_uint,
-) -> ssize_t {
+unsafe extern "C" fn tee(from: c_int, to: c_int, length: size_t, flags: c_uint) -> ssize_t {
     leave(from);
     leave(to);
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::tee(from, to, length, flags) }
 }
 
 fn leave(fd: c_int) {
     if let Some(connection) = table::connection(fd) {
         connection.leave(fd, Why::Call);
-    }
-}
-
-/// What the checked variants do when the compiler knows that a buffer is too small.
-fn abort_if(overflow: bool) {
-    if overflow {
-        // SAFETY: no arguments.
-        unsafe { libc::abort() };
     }
 }

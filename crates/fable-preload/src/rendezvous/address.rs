@@ -1,6 +1,7 @@
 //! Internet addresses of either family, comparable.
 
 use core::ffi::c_int;
+use preload::real;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 

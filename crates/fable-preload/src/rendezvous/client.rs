@@ -1,6 +1,7 @@
 //! The connecting side.
 
 use core::ffi::c_int;
+use preload::real;
 
 use libc::{sockaddr, socklen_t};
 

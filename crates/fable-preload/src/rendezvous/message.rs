@@ -1,6 +1,7 @@
 //! The offer: the addresses of a connection that is about to be made, and the memory file for it.
 
 use core::ffi::c_int;
+use preload::real;
 
 use libc::{c_void, cmsghdr, iovec, msghdr};
 

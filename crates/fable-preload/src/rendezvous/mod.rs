@@ -13,6 +13,7 @@ mod message;
 mod server;
 
 use core::ffi::c_int;
+use preload::real;
 
 pub(crate) use address::Address;
 pub(crate) use client::{confirm, offer};

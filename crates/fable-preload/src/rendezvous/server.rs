@@ -2,6 +2,7 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use preload::real;
 
 use super::message::Offer;
 use super::{Address, PLACES, is_tcp, name, peer_user, unix_socket};

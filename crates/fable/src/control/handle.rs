@@ -3,12 +3,12 @@ use std::sync::{Mutex, Weak};
 
 use super::driver::{Driver, Shared, lock};
 use super::moves::Basis;
+use super::report::Description;
 use crate::agent::Agent;
 use crate::error::{Error, Result};
-use crate::flow::Description;
+use crate::identity::FlowId;
 use crate::kind::Kind;
 use crate::orders::Orders;
-use crate::protocol::FlowId;
 
 /// A flow seen from other threads: what the daemon's connection needs of it. Does not keep the
 /// flow alive.

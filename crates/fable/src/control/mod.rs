@@ -2,7 +2,7 @@
 //!
 //! [`moves`] is the agreement, without I/O; [`link`] the socket; [`driver`] does what the agreement
 //! wants, on the agent's thread; [`remote`] connects paths between hosts; [`mailbox`] brings paths
-//! to the thread that uses the flow.
+//! to the thread that uses the flow; [`report`] is what it tells the daemon.
 
 pub(crate) mod driver;
 mod handle;
@@ -11,5 +11,7 @@ pub(crate) mod mailbox;
 mod message;
 pub(crate) mod moves;
 mod remote;
+mod report;
 
 pub use handle::FlowHandle;
+pub use report::{Description, KeysAnswer, Reporter};

@@ -8,9 +8,10 @@
 //! Law: once an end knows that a side demands encryption, no path in the clear stands by its word.
 
 use super::message::{Message, REVISION_PROBE, bounded};
+use crate::identity::{Role, Trust};
 use crate::kind::{Form, Kind};
 use crate::orders::Orders;
-use crate::protocol::{REVISION, Role, Trust};
+use crate::protocol::REVISION;
 pub(crate) use ordered::Basis;
 
 /// The most requests of a follower that wait for an answer.
@@ -33,11 +34,10 @@ impl Rules {
     /// Why this flow may not use the transport.
     pub(crate) fn check(&self, kind: Kind) -> Result<(), String> {
         let no = |why: &str| Err(format!("{kind}: {why}"));
-        let reaches_far = matches!(kind, Kind::Tcp | Kind::TcpNodelay | Kind::Mptcp | Kind::Tls);
         if kind == Kind::Cacheline {
             return no("it is for measuring only, and carries no flows");
         }
-        if !self.local && !reaches_far {
+        if !self.local && !kind.crosses_hosts() {
             return no("the peer is on another host");
         }
         if !self.local && self.protected && kind != Kind::Tls {

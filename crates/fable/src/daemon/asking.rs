@@ -7,14 +7,15 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::Daemon;
+use super::backlog::Backlog;
 use super::message::Message;
 use super::state::{Asked, Held, Link, State};
 use crate::agent::Agent;
-use crate::endpoint::Backlog;
 use crate::error::Error;
+use crate::identity::{Access, FlowId, Peer, Role, Trust};
 use crate::kind::Kind;
 use crate::name::Name;
-use crate::protocol::{Access, FlowId, Peer, Role, ToDaemon, ToProcess, Trust};
+use crate::protocol::{ToDaemon, ToProcess};
 
 /// Where a name was found.
 pub(crate) enum Found {

@@ -9,19 +9,16 @@ use std::sync::Arc;
 
 use super::Daemon;
 use super::message::Message;
-use super::state::{Asked, Known, State};
-use crate::agent::Agent;
+use super::state::{Asked, End, Known, State};
 use crate::control::link::Link;
 use crate::control::moves::Basis;
-use crate::endpoint::FlowSettings;
+use crate::control::{Description, FlowHandle, KeysAnswer, Reporter};
 use crate::error::{Error, Result};
-use crate::flow::{Description, FlowHandle, FlowParts, KeysAnswer, Opening, Reporter};
+use crate::flow::{FlowParts, FlowSettings, Opening};
+use crate::identity::{FlowId, Role};
 use crate::kind::{Form, Kind};
 use crate::orders::Orders;
-use crate::protocol::{FlowId, Role, ToDaemon, ToProcess, kind_of};
-
-/// Which end of which flow: a process may hold both.
-pub(super) type End = (FlowId, Role);
+use crate::protocol::{ToDaemon, ToProcess, kind_of};
 
 /// Tells the daemon of one end.
 struct EndReporter {
@@ -156,7 +153,7 @@ impl Daemon {
     fn handles(&self, flow: FlowId) -> impl Iterator<Item = FlowHandle> {
         let state = self.lock();
         let handle = |role| state.flows.get(&(flow, role)).and_then(|known| known.handle.clone());
-        [Role::Leader, Role::Follower].map(handle).into_iter().flatten()
+        Role::BOTH.map(handle).into_iter().flatten()
     }
 
     /// This end is closed, or was never opened.
@@ -282,17 +279,5 @@ impl Reporter for EndReporter {
         }
         let request = state.ask(Asked::Keys(answer));
         self.daemon.tell(&mut state, &ToDaemon::GetKeys { request, flow, role });
-    }
-}
-
-/// Gives somebody keys, or the reason why not, when no lock is held.
-pub(super) fn answer_keys(answer: KeysAnswer, result: std::result::Result<Box<ToProcess>, String>) {
-    let keys = result.and_then(|body| match *body {
-        ToProcess::Keys { keys, .. } => Ok(keys),
-        ToProcess::Refused { reason, .. } => Err(reason),
-        _ => Err("the daemon's answer does not fit the question".to_owned()),
-    });
-    if let Ok(agent) = Agent::get() {
-        agent.run(move || answer(keys));
     }
 }

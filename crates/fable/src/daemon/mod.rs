@@ -7,6 +7,7 @@
 //! again, with growing pauses, registers the names and announces the flows.
 
 mod asking;
+mod backlog;
 mod flows;
 mod message;
 mod place;
@@ -22,6 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 pub(crate) use asking::Found;
+pub(crate) use backlog::Backlog;
 pub use place::socket_path;
 use state::{Link, State};
 

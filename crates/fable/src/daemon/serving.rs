@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Daemon;
-use super::flows::answer_keys;
 use super::message::{self, Message};
-use super::state::{Asked, Held, Link, State};
+use super::state::{Asked, Held, Link, State, answer_keys};
 use crate::agent::{Agent, Keep, Watched};
 use crate::control::moves::Basis;
 use crate::fork::NotInherited;

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use super::flows::{End, answer_keys};
+use super::backlog::Backlog;
 use super::message::Message;
-use crate::agent::{Place, event_descriptor};
-use crate::endpoint::Backlog;
-use crate::flow::{FlowHandle, KeysAnswer};
+use crate::agent::{Agent, Place, event_descriptor};
+use crate::control::{FlowHandle, KeysAnswer};
 use crate::fork::NotInherited;
+use crate::identity::{Access, FlowId, Role, Trust};
 use crate::kind::Kind;
 use crate::name::Name;
 use crate::packet;
-use crate::protocol::{Access, ToDaemon, Trust};
+use crate::protocol::{ToDaemon, ToProcess};
 
 /// How many packets wait for a daemon that does not read.
 const OUTBOX_MAX: usize = 1024;
@@ -24,6 +24,9 @@ const OUTBOX_MAX: usize = 1024;
 /// The first pause before connecting again, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_LAST: Duration = Duration::from_secs(2);
+
+/// Which end of which flow: a process may hold both.
+pub(super) type End = (FlowId, Role);
 
 /// The connection.
 #[derive(Default)]
@@ -193,6 +196,18 @@ impl State {
     /// The daemon is there.
     pub(super) fn forget_failures(&mut self) {
         self.failures = 0;
+    }
+}
+
+/// Gives somebody keys, or the reason why not, when no lock is held.
+pub(super) fn answer_keys(answer: KeysAnswer, result: std::result::Result<Box<ToProcess>, String>) {
+    let keys = result.and_then(|body| match *body {
+        ToProcess::Keys { keys, .. } => Ok(keys),
+        ToProcess::Refused { reason, .. } => Err(reason),
+        _ => Err("the daemon's answer does not fit the question".to_owned()),
+    });
+    if let Ok(agent) = Agent::get() {
+        agent.run(move || answer(keys));
     }
 }
 

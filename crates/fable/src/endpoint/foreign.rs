@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::error::{Error, Result};
+use crate::identity::Peer;
 use crate::kind::Kind;
 use crate::name::Name;
-use crate::protocol::Peer;
 use crate::transport::raw::Raw;
 
 /// How many connections the kernel keeps for a listener.

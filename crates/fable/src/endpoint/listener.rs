@@ -4,11 +4,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::backlog::{Backlog, FlowSettings};
 use super::foreign::Connection;
 use super::registration::{Place, Registration};
+use crate::daemon::Backlog;
 use crate::error::{Error, Result};
-use crate::flow::Flow;
+use crate::flow::{Flow, FlowSettings};
 use crate::name::Name;
 use crate::poll;
 

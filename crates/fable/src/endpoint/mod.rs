@@ -1,6 +1,5 @@
 //! Endpoints: names, and flows between them (section 3.1.1 of the paper).
 
-mod backlog;
 mod foreign;
 mod listener;
 mod options;
@@ -11,16 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-pub(crate) use backlog::{Backlog, FlowSettings};
 pub use listener::Listener;
 pub use options::EndpointOptions;
 
-use crate::daemon::{Daemon, Found};
+use crate::daemon::{Backlog, Daemon, Found};
 use crate::error::{Error, Result};
-use crate::flow::{Flow, FlowParts};
+use crate::flow::{Flow, FlowParts, FlowSettings};
+use crate::identity::{Role, Trust};
 use crate::kind::{Form, Kind};
 use crate::name::Name;
-use crate::protocol::{Role, Trust};
 use foreign::Connection;
 use registration::{Place, Registration};
 

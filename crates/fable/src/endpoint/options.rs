@@ -6,15 +6,14 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::Endpoint;
-use super::backlog::FlowSettings;
 use super::foreign::Bound;
 use super::registration::{Place, Registration};
 use crate::daemon::{Daemon, socket_path};
 use crate::error::Result;
-use crate::flow::Timeouts;
+use crate::flow::{FlowSettings, Timeouts};
+use crate::identity::{Access, Trust};
 use crate::kind::Kind;
 use crate::name::Name;
-use crate::protocol::{Access, Trust};
 use crate::transport::PathOptions;
 
 /// What an endpoint wants beyond its name; from [`Endpoint::options`].

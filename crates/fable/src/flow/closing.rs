@@ -13,7 +13,6 @@ use crate::agent::Agent;
 use crate::control::driver;
 use crate::error::{Error, Result};
 use crate::page::Counter;
-use crate::protocol::Role;
 use crate::transport::{Direction, Record, Remainder, Undelivered};
 
 /// How long a closing flow sleeps at most before it looks again for input to discard, and for what
@@ -95,10 +94,7 @@ impl Core {
 
     /// What a peer that is gone has not read, where it wrote that down: on this host.
     fn unread_by_dead_peer(&self) -> Option<Undelivered> {
-        let peer = match self.role {
-            Role::Leader => Role::Follower,
-            Role::Follower => Role::Leader,
-        };
+        let peer = self.role.other();
         let is_local = self.control.as_ref().is_some_and(|(shared, _)| shared.local);
         let read = |counter| self.counters.read(peer, counter);
         let (messages, bytes) = (read(Counter::MessagesReceived)?, read(Counter::BytesReceived)?);

@@ -21,10 +21,10 @@ use super::watch::Watch;
 use crate::control::driver::{Driver, FLOW_MESSAGE_BYTES_MAX, Shared};
 use crate::control::mailbox::Mailbox;
 use crate::error::{Error, Result, TransportError};
+use crate::identity::{FlowId, Peer, Role};
 use crate::kind::Kind;
 use crate::name::Name;
 use crate::page::Counter;
-use crate::protocol::{FlowId, Peer, Role};
 use crate::transport::{ReadSlot, Record, WriteSlot};
 
 /// The most write buffers of a flow that may be held. Below what a transport gives, so that there

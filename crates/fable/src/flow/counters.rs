@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
+use crate::identity::Role;
 use crate::page::{Counter, Page};
-use crate::protocol::Role;
 
 /// Every so many messages one is timed, and the CPU is looked at.
 const SAMPLE_MESSAGES: u64 = 1024;
@@ -96,10 +96,7 @@ impl Counters {
     /// How long this message was under way, if its sender has timed just this one.
     fn time(&self, number: u64) {
         let Some(page) = &self.page else { return };
-        let peer = match self.role {
-            Role::Leader => Role::Follower,
-            Role::Follower => Role::Leader,
-        };
+        let peer = self.role.other();
         let committed_ns = page.read(peer, Counter::SampleTimeNs);
         let now_ns = monotonic_ns();
         if page.read(peer, Counter::SampleNumber) != number + 1 || committed_ns > now_ns {

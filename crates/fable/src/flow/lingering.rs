@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::agent::{Agent, Keep, Share, Watched};
-use crate::protocol::Peer;
+use crate::identity::Peer;
 use crate::transport::{Remainder, Undelivered};
 
 /// How often the agent looks at what is still under way.

@@ -4,9 +4,10 @@
 //! another, in the background, it goes over without losing, repeating or reordering a message.
 //!
 //! `core` reads and writes, `epochs` goes from one path to the next, `path` is one of them,
-//! `buffer` what the application gets, `wait` sleeps, `watch` makes one descriptor of it all,
-//! `opening` begins.
+//! `buffer` what the application gets, `wait` sleeps, `watch` makes one descriptor of it all and
+//! `arming` decides when that tells, `opening` begins.
 
+mod arming;
 mod buffer;
 mod closing;
 mod core;
@@ -26,18 +27,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-pub use crate::control::FlowHandle;
+pub use crate::control::{Description, FlowHandle, KeysAnswer, Reporter};
 pub use buffer::{ReadBuffer, WriteBuffer};
 pub use lingering::{Lingering, lingering};
 pub use opening::Opening;
-pub use parts::{Description, FlowEvent, FlowParts, KeysAnswer, Reporter, Statistics, Timeouts};
+pub(crate) use parts::FlowSettings;
+pub use parts::{FlowEvent, FlowParts, Statistics, Timeouts};
 
 use self::closing::WaitFor;
 use self::core::Core;
 use crate::error::{Error, Result};
+use crate::identity::{FlowId, Peer, Role};
 use crate::kind::Kind;
 use crate::name::Name;
-use crate::protocol::{FlowId, Peer, Role};
 use crate::transport::{Direction, Transport};
 
 /// One end of a connection. It belongs to one thread, and to the process that opened it: in a child

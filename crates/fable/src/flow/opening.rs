@@ -22,10 +22,10 @@ use crate::control::link::Link;
 use crate::control::mailbox::{Mail, Mailbox, Permit};
 use crate::control::moves::{Basis, Rules};
 use crate::error::{Error, Result};
+use crate::identity::{FlowId, Peer, Role};
 use crate::kind::Kind;
 use crate::name::Name;
 use crate::page::{Counter, Page};
-use crate::protocol::{FlowId, Peer, Role};
 use crate::transport::Transport;
 
 type Control = (Arc<Shared>, Arc<Mutex<Driver>>);

@@ -10,7 +10,7 @@ use fable::transport::{self, Direction, Offer, PathOptions, ReadSlot, Record, Tr
 use random::Random;
 
 /// No test decides by this time; it ends what hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A path of this kind, and what its other end needs.
 pub(crate) fn create(kind: Kind) -> (Box<dyn Transport>, Offer) {

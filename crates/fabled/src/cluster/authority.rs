@@ -178,10 +178,6 @@ impl Authority {
     /// # Errors
     /// [`AuthorityError::Signing`] if there is no randomness.
     pub fn issue(&self, flow: FlowId, role: Role, authorities: Vec<Vec<u8>>) -> Result<TlsKeys> {
-        let other = match role {
-            Role::Leader => Role::Follower,
-            Role::Follower => Role::Leader,
-        };
         let key = KeyPair::generate()?;
         let name = end_name(flow, role);
         let mut params = CertificateParams::new(vec![name.clone()])?;
@@ -198,7 +194,7 @@ impl Authority {
             chain: vec![certificate.der().to_vec(), self.certificate.clone()],
             private_key: key.serialize_der(),
             authorities,
-            peer_name: end_name(flow, other),
+            peer_name: end_name(flow, role.other()),
         })
     }
 }

@@ -1,5 +1,5 @@
 //! The daemon's part in a cluster: the same names on all hosts of a zone, through etcd. Nothing
-//! else in the project knows etcd.
+//! else in the project knows etcd. A daemon without one is [`Standalone`].
 //!
 //! A [`Member`] runs a thread of its own, which keeps the host's lease, its keys and a copy of the
 //! zone up to date (`session`), and accepts connections from processes of other hosts
@@ -25,6 +25,7 @@ mod outbox;
 mod records;
 mod registry;
 mod session;
+mod standalone;
 mod ticket;
 mod view;
 mod wire;
@@ -43,6 +44,7 @@ use fable::transport::TlsKeys;
 
 pub use authority::{Authority, AuthorityError};
 pub use etcd::EtcdError;
+pub use standalone::Standalone;
 
 use crate::cluster_link::{Cluster, ClusterError, ClusterEvent, RemoteName, Ticket};
 use records::{HostRecord, is_label};

@@ -8,7 +8,7 @@ use fable::{Kind, Name};
 
 use super::connect::identity;
 use super::{Daemon, limits};
-use crate::flows::{End, Flow, Outcome, index};
+use crate::flows::{End, Flow, Outcome};
 use crate::process::Process;
 use crate::registry::ClientId;
 
@@ -113,7 +113,7 @@ impl Daemon {
             return Err("it has ended".to_owned());
         };
         check(flow, process, said, page)?;
-        let end = &mut flow.ends[index(said.role)];
+        let end = &mut flow.ends[said.role.index()];
         end.peer = process.peer.clone();
         end.client = Some(id);
         end.process = Some(Rc::clone(process));
@@ -134,7 +134,7 @@ fn check(
     said: &Announcement,
     page: (u64, u64),
 ) -> Result<(), String> {
-    let end = &flow.ends[index(said.role)];
+    let end = &flow.ends[said.role.index()];
     let reason = if page != flow.page_identity {
         "its page is another one"
     } else if said.name != flow.name || said.local != flow.local {

@@ -6,7 +6,7 @@ use fable::orders::{Encryption, Orders};
 use fable::protocol::{Answer, FlowId, Role, ToProcess, kind_of};
 
 use super::Daemon;
-use crate::flows::{Flow, Outcome, Pending, index};
+use crate::flows::{Flow, Outcome, Pending};
 use crate::policy::{Urgency, Verdict, best_form, permitted};
 use crate::registry::ClientId;
 
@@ -117,10 +117,10 @@ impl Daemon {
             return tracing::debug!(client = id.0, flow = flow.0, "orders for a foreign flow");
         };
         // Only its own end says what a side of this host demands.
-        for side in [Role::Leader, Role::Follower] {
-            let end = &known.ends[index(side)];
+        for side in Role::BOTH {
+            let end = &known.ends[side.index()];
             if end.process.is_some() && end.client != Some(id) {
-                orders.encryption[index(side)] = Default::default();
+                orders.encryption[side.index()] = Default::default();
             }
         }
         let (before, demanded) = (known.orders.operator.clone(), known.orders.encryption.clone());

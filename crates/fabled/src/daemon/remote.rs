@@ -9,7 +9,7 @@ use fable::protocol::{FlowId, Role, ToProcess};
 use super::names::{admits, who};
 use super::{Daemon, limits};
 use crate::cluster_link::{ClusterEvent, Ticket};
-use crate::flows::{End, index};
+use crate::flows::End;
 use crate::registry::ClientId;
 
 impl Daemon {
@@ -126,7 +126,7 @@ impl Daemon {
         let Some(known) = self.flows.get(&flow) else {
             return self.refuse(id, request, "there is no such flow");
         };
-        if known.ends[index(role)].client != Some(id) {
+        if known.ends[role.index()].client != Some(id) {
             return self.refuse(id, request, "this end of the flow is not yours");
         }
         let other = match role {

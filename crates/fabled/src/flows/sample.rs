@@ -28,10 +28,9 @@ impl Sample {
     /// Reads a page. If only one end writes it, what the other has sent is what that one has
     /// received.
     pub(crate) fn of(page: &Page, only_end: Option<Role>) -> Sample {
-        const ROLES: [Role; 2] = [Role::Leader, Role::Follower];
-        let both = |counter| ROLES.map(|role| page.read(role, counter));
+        let both = |counter| Role::BOTH.map(|role| page.read(role, counter));
         let sent = |sent, received| {
-            ROLES.map(|role| match only_end {
+            Role::BOTH.map(|role| match only_end {
                 Some(only) if only != role => page.read(only, received),
                 _ => page.read(role, sent),
             })

@@ -15,7 +15,7 @@ pub fn permitted(kind: Kind, facts: &Facts, policy: &Policy) -> Result<(), Strin
         return Err("cacheline carries no messages: it is for measuring only".to_owned());
     }
     if let Reach::OtherHost { trusted_network } = facts.reach {
-        if !crosses_hosts(kind) {
+        if !kind.crosses_hosts() {
             return Err(format!("{kind} does not reach another host"));
         }
         if kind != Kind::Tls {
@@ -100,10 +100,6 @@ fn by_rule(rule: Option<&Rule>) -> String {
         Some(why) => format!("a rule of the policy says so: {why}"),
         None => "a rule of the policy says so".to_owned(),
     }
-}
-
-pub(super) fn crosses_hosts(kind: Kind) -> bool {
-    matches!(kind, Kind::Tcp | Kind::TcpNodelay | Kind::Mptcp | Kind::Tls)
 }
 
 fn unsafe_form(facts: &Facts) -> Result<(), String> {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use fable::{Kind, Name};
 use serde::{Deserialize, Deserializer};
 
-use super::choice::crosses_hosts;
 use super::{Facts, Network, Reach};
 
 /// The built-in policy, with comments.
@@ -264,7 +263,7 @@ impl Policy {
             ((1..=1000).contains(&limits.observations), "observations is a number from 1 to 1000"),
             (limits.retry_ms <= 86_400_000, "retry_ms is at most a day"),
             (
-                crosses_hosts(self.transports.remote),
+                self.transports.remote.crosses_hosts(),
                 "transports.remote is one that reaches another host: tcp, tcp-nodelay, mptcp, tls",
             ),
             (

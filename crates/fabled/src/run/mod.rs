@@ -10,8 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use launch::Library;
-pub use launch::{LibraryError, Obstacle, obstacle};
+use preload::launch::{self, Library};
+pub use preload::launch::{LibraryError, Obstacle, obstacle};
 
 const LIBRARY: Library =
     Library { file: "libfable_preload.so", variable: "FABLE_PRELOAD", package: "fable-preload" };

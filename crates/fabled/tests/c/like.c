@@ -2,6 +2,7 @@
    it. Usage: like CASE */
 #include "pair.h"
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #define LARGE (64 << 20)
@@ -519,6 +520,53 @@ static void scattered_reads(void) {
     }
 }
 
+int __poll_chk(struct pollfd *list, nfds_t count, int timeout_ms, size_t room);
+int __ppoll_chk(struct pollfd *list, nfds_t count, const struct timespec *timeout,
+                const sigset_t *mask, size_t room);
+ssize_t __read_chk(int fd, void *to, size_t length, size_t room);
+ssize_t __recv_chk(int fd, void *to, size_t length, size_t room, int flags);
+ssize_t __recvfrom_chk(int fd, void *to, size_t length, size_t room, int flags,
+                       struct sockaddr *address, socklen_t *size);
+
+/* What a function that checks its buffer does with one that is too small for what it is asked. */
+static long call_checked(int which, int fd) {
+    struct pollfd list[] = {{fd, POLLIN, 0}, {fd, POLLIN, 0}};
+    char room[16];
+    switch (which) {
+    case 0: return __poll_chk(list, 2, 0, sizeof *list);
+    case 1: return __ppoll_chk(list, 2, &(struct timespec){0, 0}, NULL, sizeof *list);
+    case 2: return __read_chk(fd, room, 9, 8);
+    case 3: return __recv_chk(fd, room, 9, 8, MSG_DONTWAIT);
+    case 4: return __recvfrom_chk(fd, room, 9, 8, MSG_DONTWAIT, NULL, NULL);
+    }
+    return -1;
+}
+
+static void checked(void) {
+    struct pair pair = connect_pair(1);
+    if (pair.peer == 0) {
+        await(1);
+        go(pair.fd);
+    }
+    struct pollfd list[] = {{pair.fd, POLLOUT, 0}, {pair.fd, POLLOUT, 0}};
+    tell("fits", __poll_chk(list, 2, 0, sizeof list));
+    for (int which = 0; which < 5; which++) {
+        int status;
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            CHECK(setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}) == 0);
+            _exit(call_checked(which, pair.fd) < 0);
+        }
+        CHECK(waitpid(child, &status, 0) == child);
+        const char *how = WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it returned";
+        printf("%d: %s\n", which, how);
+    }
+    say(1);
+    await_gone(pair);
+    release(pair);
+}
+
 static const struct test_case CASES[] = {
     {"write-to-leaver", write_to_leaver},
     {"write-to-leaver-inside", write_to_leaver_inside},
@@ -538,6 +586,7 @@ static const struct test_case CASES[] = {
     {"added-twice", added_twice},
     {"bounded", bounded_buffers},
     {"scattered", scattered_reads},
+    {"checked", checked},
 };
 
 int main(int count, char **arguments) {

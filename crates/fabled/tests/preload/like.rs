@@ -71,6 +71,7 @@ cases! { "like":
     a_connect_makes_no_edge_of_its_own = "edges" &["close"];
     sizes_of_buffers_hold_a_writer_up = "bounded" &["close"];
     one_call_fills_several_buffers = "scattered" &["close"];
+    a_buffer_that_is_too_small_ends_the_program = "checked" &["close"];
     a_descriptor_is_registered_once = "added-twice" GONE;
 }
 

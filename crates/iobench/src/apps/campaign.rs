@@ -7,13 +7,15 @@ use crate::apps::summary::{Measured, Summary};
 use crate::apps::wrk::{self, Printed};
 use crate::cli::apps::LoadShape;
 use crate::client::slices::Slicing;
-use crate::compare::environment::Environment;
-use crate::compare::outcome::SlotOutcome;
-use crate::compare::plan::{Cell, CpuChoice, Placement, QUICK_NS, SLICE_NS, WARM_UP_NS};
-use crate::compare::progress::Progress;
-use crate::compare::report::{JsonFile, Rounds};
+use crate::compare::plan::{Cell, QUICK_NS, SLICE_NS, WARM_UP_NS};
+use crate::compare::report::Rounds;
 use crate::compare::rounds::{RoundShape, measure_round_with};
-use crate::compare::stats::slot_order;
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
+use crate::engine::order::slot_order;
+use crate::engine::outcome::SlotOutcome;
+use crate::engine::placement::{CpuChoice, Placement};
+use crate::engine::progress::Progress;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::server::running::Running;
@@ -100,7 +102,7 @@ impl<'a> Campaign<'a> {
         }
         let measured = self.measure(&stations, &mut servers, rounds, begun_ns)?;
         drop(servers);
-        let summary = Summary::of(self.app, self.shape, self.baseline, seed, &measured)?;
+        let summary = Summary::of(self.app, self.shape, self.baseline, &measured)?;
         output::print(&format!("{}\nnetwork: {}\n", environment.describe(), self.network));
         output::print(&summary.render());
         if let Some(json) = json {

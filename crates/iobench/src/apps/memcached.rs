@@ -18,7 +18,7 @@ use crate::apps::place::{built, is_root, room_for};
 use crate::cli::apps::MemcachedArgs;
 use crate::client::ClientGroup;
 use crate::client::slices::Slicing;
-use crate::compare::plan::Placement;
+use crate::engine::placement::Placement;
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
 use crate::server::external::{ExternalProcess, Foreign};

@@ -16,7 +16,7 @@ use crate::apps::campaign::Campaign;
 use crate::cli::apps::{AppCommand, AppsArgs};
 use crate::client::ClientGroup;
 use crate::client::slices::Slicing;
-use crate::compare::plan::Placement;
+use crate::engine::placement::Placement;
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::server::running::Running;

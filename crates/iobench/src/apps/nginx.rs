@@ -14,7 +14,7 @@ use crate::apps::place::{Scratch, built, is_root, room_for};
 use crate::cli::apps::NginxArgs;
 use crate::client::ClientGroup;
 use crate::client::slices::Slicing;
-use crate::compare::plan::Placement;
+use crate::engine::placement::Placement;
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
 use crate::server::external::{ExternalProcess, Foreign};

@@ -6,13 +6,14 @@ use crate::apps::App;
 use crate::apps::campaign::Station;
 use crate::apps::wrk::Printed;
 use crate::cli::apps::LoadShape;
-use crate::compare::environment::Environment;
+use crate::compare::convert::convert;
 use crate::compare::report::{self, Rounds, Row};
-use crate::compare::stats::median;
-use crate::compare::table::{self, ratio, stdout_width};
+use crate::compare::table;
+use crate::engine::environment::Environment;
+use crate::engine::statistics::median;
+use crate::engine::table::{ratio, stdout_width};
 use crate::error::Result;
-use crate::experiment::convert;
-use crate::results::{self, Document, ExperimentRecord};
+use crate::results::{Document, ExperimentRecord};
 
 /// What all rounds of one cell left behind.
 pub(crate) struct Measured<'a> {
@@ -53,7 +54,6 @@ impl<'a> Summary<'a> {
         app: &'a dyn App,
         shape: &'a LoadShape,
         baseline: usize,
-        seed: u64,
         measured: &'a [Measured<'a>],
     ) -> Result<Summary<'a>> {
         let labels = app.labels();
@@ -63,7 +63,7 @@ impl<'a> Summary<'a> {
             let (station, outcomes) = (cell.station, &cell.outcomes);
             let rows_against = |baseline: usize| {
                 let connections = shape.connections;
-                report::rows(&station.cell, connections, &names, baseline, outcomes, seed)
+                report::rows(&station.cell, connections, &names, baseline, outcomes)
             };
             let mut rows = rows_against(baseline)?;
             rows.iter_mut().for_each(report::note_sharing);
@@ -137,25 +137,18 @@ impl<'a> Summary<'a> {
             for ((row, told), rounds) in parts {
                 let mut row = row.clone();
                 row.notes.extend(told.iter().cloned());
-                rows.push(convert(row, format!("{}{by_wrk}", self.app.load()), rounds, &[])?);
+                rows.push(convert(row, None, format!("{}{by_wrk}", self.app.load()), rounds, &[])?);
             }
         }
         let name = self.app.name();
-        Ok(Document {
-            format: results::FORMAT.to_owned(),
-            version: results::VERSION,
-            environment,
-            experiment: ExperimentRecord {
-                name: format!("apps-{name}"),
-                title: format!("{name}, {}", self.app.load()),
-                source: None,
-                scale: if self.shape.quick { "quick" } else { "default" }.to_owned(),
-                file: format!("{}\nnetwork: {network}\n", self.app.settings()),
-            },
-            elapsed_s,
-            baseline: self.baseline.clone(),
-            results: rows,
-        })
+        let experiment = ExperimentRecord {
+            name: format!("apps-{name}"),
+            title: format!("{name}, {}", self.app.load()),
+            source: None,
+            scale: if self.shape.quick { "quick" } else { "default" }.to_owned(),
+            file: format!("{}\nnetwork: {network}\n", self.app.settings()),
+        };
+        Ok(Document::new(environment, experiment, elapsed_s, self.baseline.clone(), rows))
     }
 }
 

@@ -4,9 +4,10 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::compare::outcome::{Figures, SliceCounts, SlotOutcome};
-use crate::compare::plan::{Placement, SLICE_NS};
+use crate::compare::plan::SLICE_NS;
 use crate::compare::slots::is_used_by_others;
+use crate::engine::outcome::{Figures, SliceCounts, SlotOutcome};
+use crate::engine::placement::Placement;
 use crate::error::{Error, Result};
 use crate::figures::{self, new_times};
 use crate::load::external::run_to_end;

@@ -19,19 +19,17 @@ use crate::client::ClientGroup;
 use crate::client::connection::{Connections, Workload};
 use crate::client::slices::{Slicing, Tally, describe_stalled};
 use crate::client::sockets::{Closing, StackSockets};
-use crate::compare::environment::Environment;
 use crate::compare::plan::SLICE_NS;
-use crate::compare::report::JsonFile;
 use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
-use crate::compare::stats::median;
-use crate::compare::table::{figure, lay_out};
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
+use crate::engine::statistics::median;
+use crate::engine::table::{figure, lay_out};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::figures::{Percentiles, Times, encode, new_times};
 use crate::output;
-use crate::results::{
-    Document, ExperimentRecord, FORMAT, Histograms, Kind, RoundFigures, Row, VERSION,
-};
+use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
 use crate::server::shared::Page;
 use crate::stack::{self, PORT};
 use crate::sys::affinity::allowed_cpus;
@@ -91,22 +89,18 @@ pub(crate) fn run(arguments: &CeilingArgs) -> Result<bool> {
     }
     let rows = cells.iter().zip(&rounds);
     let rows = rows.map(|(cell, rounds)| row(cell, arguments, &cpus, rounds));
-    let document = Document {
-        format: FORMAT.to_owned(),
-        version: VERSION,
-        environment,
-        experiment: ExperimentRecord {
-            name: "ceiling".to_owned(),
-            title: "TCP in user space by itself: both ends in one process, over memory".to_owned(),
-            source: None,
-            scale: "default".to_owned(),
-            // The command, which stands with the environment, is the whole experiment.
-            file: String::new(),
-        },
-        elapsed_s: (now_ns() - begun_ns) as f64 / 1e9,
-        baseline: label(cells[0].threads),
-        results: rows.collect::<Result<_>>()?,
+    let experiment = ExperimentRecord {
+        name: "ceiling".to_owned(),
+        title: "TCP in user space by itself: both ends in one process, over memory".to_owned(),
+        source: None,
+        scale: "default".to_owned(),
+        // The command, which stands with the environment, is the whole experiment.
+        file: String::new(),
     };
+    let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+    let results = rows.collect::<Result<_>>()?;
+    let baseline = label(cells[0].threads);
+    let document = Document::new(environment, experiment, elapsed_s, baseline, results);
     output::print(&render(&document, arguments.close));
     if let Some(json) = json {
         json.write(&document)?;
@@ -280,8 +274,8 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         }
     }
     let figures = rounds.iter().map(|round| RoundFigures {
-        service_us: Percentiles::of(&round.latencies),
-        achieved_rate: Some(round.throughput),
+        latency_us: Percentiles::of(&round.latencies),
+        throughput: Some(round.throughput),
         server_cpu_us: None,
         valid: round.notes.is_empty(),
     });
@@ -303,14 +297,18 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         client_cpus,
         work: "none".to_owned(),
         network: Some("memory".to_owned()),
-        service_us: Percentiles::of(&latencies),
+        latency_us: Percentiles::of(&latencies),
         send_lag_us: None,
         transmit_us: None,
+        turnaround_us: None,
+        receive_lag_us: None,
         accept_us: None,
-        achieved_rate: middle(|round| round.throughput),
+        throughput: middle(|round| round.throughput),
         server_cpu_us: None,
         cpu_both_us: middle(|round| round.cpu_us),
         system_calls: None,
+        gigabytes_per_s: None,
+        cpu_s_per_gib: None,
         server_busy: None,
         client_busy: None,
         bound: None,
@@ -321,6 +319,9 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         p99_ratio: None,
         valid: notes.is_empty(),
         notes,
+        slices: None,
+        pairs: None,
+        totals: None,
         accounts: None,
         rounds: figures.collect(),
         timeline: Vec::new(),
@@ -358,11 +359,11 @@ fn render(document: &Document, closing: Closing) -> String {
             row.server.clone(),
             transactions,
             row.request_bytes.to_string(),
-            figure(row.achieved_rate.map(|rate| rate / 1e3), 1),
+            figure(row.throughput.map(|rate| rate / 1e3), 1),
             figure(row.cpu_both_us, 2),
             figure(connections_per_cpu_second(row), 0),
-            figure(row.service_us.map(|latency| latency.p50), 0),
-            figure(row.service_us.map(|latency| latency.p99), 0),
+            figure(row.latency_us.map(|latency| latency.p50), 0),
+            figure(row.latency_us.map(|latency| latency.p99), 0),
         ];
         if !row.valid {
             line.push(format!("INVALID: {}", row.notes.join("; ")));

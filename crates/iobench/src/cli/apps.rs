@@ -72,7 +72,7 @@ pub(crate) struct LoadShape {
     #[arg(long, value_enum, default_value = "fin")]
     pub(crate) ending: Ending,
 
-    /// Seed of the bootstrap and of the requests [default: from the clock, printed]
+    /// Seed of the requests [default: from the clock, printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fable::Kind;
 use ipcload::Load;
 
 use crate::cli::strict::Strictness;
@@ -20,7 +19,7 @@ const RING_BYTES: std::ops::RangeInclusive<u64> = 4_096..=1 << 30;
 const EXAMPLES: &str = "\
 Examples:
   iobench ipc --quick --json ipc.json
-  iobench ipc --transports mempipe-spin,unix,tcp-nodelay --message-bytes 64 --batch off,on,256
+  iobench ipc --transports mempipe-spin,pipe-blocking,pipe --message-bytes 64 --batch off,on,256
   iobench ipc --placement all-pairs --transports mempipe-spin,cacheline --message-bytes 64
   iobench report ipc.json                the heat map and the bars of it
 
@@ -30,6 +29,14 @@ compares both numbers with the one that is due, and looks at no other byte. late
 TRIP of a ping-pong, one clock reading included; one_way_ns is half of its median. throughput_mb_s
 is payload in 10^6 bytes per second from one process to the other. CPU is that of both, user and
 system. The cache line is the floor: one line that changes its owner.
+
+The rows *-blocking and *-epoll are the kernel's pipes, UNIX sockets and TCP with TCP_NODELAY by
+plain calls, as in a short C program: one read and one write for a message where the kernel takes it
+whole, no buffer, no batching. -blocking waits in read and write; -epoll waits in epoll_wait, with
+non-blocking descriptors and edge-triggered events. All ratios are against the -blocking rows of the
+same rounds, without batching. tcp, tcp-nodelay, unix and pipe are fable's transports on the same
+paths, which frame messages, batch them, and do not trust the other process. TCP uses the system's
+default congestion control. A pipe of a baseline has room for 16 messages, 64 KiB to 1 MiB.
 
 A transport without its form, such as mempipe-spin, stands for both. flow-mempipe-spin-unsafe is a
 flow without a daemon on that transport: what buffers, epochs and counters add to it. iceoryx2 and
@@ -47,9 +54,10 @@ Exit status: 0 after a measurement, 1 for an error; with --strict 2 if a row is 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct IpcArgs {
-    /// What to measure, separated by commas [default: tcp, tcp-nodelay, unix, pipe, vmsplice-coop,
-    /// shmem-pipe, mempipe-futex, mempipe-spin, cacheline, and iceoryx2 and zeromq where they are];
-    /// flow-NAME is a flow on that transport
+    /// What to measure, separated by commas [default: tcp-blocking, tcp-epoll, tcp, tcp-nodelay,
+    /// unix-blocking, unix-epoll, unix, pipe-blocking, pipe-epoll, pipe, vmsplice-coop, shmem-pipe,
+    /// mempipe-futex, mempipe-spin, cacheline, and iceoryx2 and zeromq where they are]; flow-NAME
+    /// is a flow on that transport
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) transports: Vec<String>,
 
@@ -90,7 +98,7 @@ pub(crate) struct IpcArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Seed of the bootstrap [default: from the clock, printed]
+    /// Seed of all that is random in the run [default: from the clock, printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
@@ -114,9 +122,9 @@ pub(crate) enum Where {
 /// Options of the process that measures one transport.
 #[derive(Debug, Args)]
 pub(crate) struct IpcEndArgs {
-    /// The transport
+    /// The transport or baseline
     #[arg(long, value_name = "NAME")]
-    pub(crate) transport: Kind,
+    pub(crate) transport: String,
 
     /// A flow on top of it, without a daemon
     #[arg(long)]

@@ -66,6 +66,9 @@ Examples:
   iobench compare --self-test --quick --strict   what no difference looks like; status 2 if it is
                                                  too much
 
+Over loopback the kernel receives a packet in the CPU time of its sender: the server's CPU holds the
+clients' receive path, and theirs the server's. So servers are ranked by the CPU of both sides.
+
 Idle connections are opened to each server before its slots and closed after them, by threads that
 sleep meanwhile; both sides of each need an open file (ulimit -Hn). A server that cannot hold them,
 or ends some, or no longer answers on some of 100 that are asked again, is INVALID with the reason.
@@ -255,7 +258,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) baseline: Vec<String>,
 
-    /// Seed of the bootstrap [default: from the clock, printed]
+    /// Seed of all that is random in the run [default: from the clock, printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
@@ -394,7 +397,8 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", requires = "response_bytes", value_parser = parse_message_bytes)]
     pub(crate) request_bytes: Option<usize>,
 
-    /// Bytes of every answer, of which only the number is checked
+    /// Bytes of every answer: those of iobench's servers or, with --rate, of any HTTP response; a
+    /// closed loop checks only their number
     #[arg(long, value_name = "N", requires = "request_bytes", value_parser = parse_message_bytes)]
     pub(crate) response_bytes: Option<usize>,
 

@@ -101,7 +101,7 @@ pub(crate) struct ProgramsArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    /// Seed of the bootstrap [default: from the clock, printed]
+    /// Seed of all that is random in the run [default: from the clock, printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 

@@ -45,7 +45,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
 
-    /// Seed of the schedules and of the bootstrap [default: the file's, else from the clock]
+    /// Seed of the schedules [default: the file's, else from the clock]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 

@@ -16,8 +16,9 @@ Examples:
   iobench diff main.json branch.json
   iobench diff main.json branch.json --threshold 10% --json -
 
-A regression is a change for the worse whose 95 % interval over rounds excludes no change, and which
-exceeds the threshold.
+Rows are judged by their ratio to the baseline of the same run, because the machine differs from run
+to run; without a baseline by their figures, and then only beyond --drift. A regression is a change
+for the worse whose 95 % interval over rounds excludes no change, and which exceeds the threshold.
 
 Exit status: 0 without a regression, 1 with one or after an error, 2 if a row of OLD is missing from
 NEW, or is not valid in one of them, and there is no regression otherwise.";
@@ -56,6 +57,10 @@ pub(crate) struct DiffArgs {
     /// A change for the worse up to this much is no regression, such as 5% or 0.5%
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_threshold)]
     pub(crate) threshold: f64,
+
+    /// Where no baseline was measured beside a row, the machine may have changed by this much
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_threshold)]
+    pub(crate) drift: f64,
 
     /// Also write everything to this file, as JSON; `-` prints JSON only
     #[arg(long, value_name = "FILE")]

@@ -12,11 +12,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::compare::contenders::Contenders;
 use crate::compare::holder::{ASKED, Holder};
-use crate::compare::path::Path;
 use crate::compare::plan::Cell;
 use crate::compare::repeats::Round;
 use crate::error::{Error, Result};
 use crate::open::connect::Route;
+use crate::path::Path;
 use crate::server::running::Running;
 use crate::sys::limits::{Limits, local_ports};
 use crate::sys::signals::Signals;

@@ -5,20 +5,16 @@
 //! and see the machine in different moods.
 
 pub(crate) mod contenders;
-pub(crate) mod environment;
+pub(crate) mod convert;
 pub(crate) mod holder;
 pub(crate) mod idle;
-pub(crate) mod outcome;
-pub(crate) mod path;
 pub(crate) mod plan;
-pub(crate) mod progress;
 pub(crate) mod repeats;
 pub(crate) mod report;
 pub(crate) mod rounds;
 pub(crate) mod self_test;
 mod shown;
 pub(crate) mod slots;
-pub(crate) mod stats;
 pub(crate) mod table;
 pub(crate) mod versus;
 
@@ -28,47 +24,29 @@ use serde::Serialize;
 
 use crate::cli::CompareArgs;
 use crate::compare::contenders::Contenders;
-use crate::compare::environment::Environment;
+use crate::compare::convert::convert;
 use crate::compare::idle::IdleLoad;
-use crate::compare::path::{Path, name_path};
-use crate::compare::plan::{Cell, CpuChoice, Plan, Request};
-use crate::compare::progress::Progress;
+use crate::compare::plan::{Cell, Plan, Request};
 use crate::compare::repeats::{Measured, Round, RoundSource, Turn};
-use crate::compare::report::{JsonFile, Rounds, Row};
+use crate::compare::report::{Rounds, Row};
 use crate::compare::rounds::{RoundShape, measure_round, service_for};
-use crate::compare::self_test::SelfTest;
-use crate::compare::versus::Versus;
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
+use crate::engine::placement::CpuChoice;
+use crate::engine::progress::Progress;
+use crate::engine::table::stdout_width;
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::network::{Network, NetworkCounters, Options, conditions::Conditions};
 use crate::output;
+use crate::path::Path;
+use crate::results::{self, Document, ExperimentRecord, SelfTest, Slots, Versus};
 use crate::server::{process::Launch, running::Running};
 use crate::stack::Site;
 use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::local_ports;
 use crate::sys::signals::Signals;
-
-/// The JSON file.
-#[derive(Serialize)]
-struct Document<'a> {
-    environment: &'a Environment,
-    network: Option<PathReport<'a>>,
-    path: Option<&'static str>,
-    baseline: &'a str,
-    rounds: u32,
-    /// How many rounds of a cell were disturbed and measured again.
-    repeated_rounds: u32,
-    slots_per_round: usize,
-    slice_ms: f64,
-    /// Only with `--self-test`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    self_test: Option<&'a SelfTest>,
-    results: &'a [Row],
-    /// The same rows against the further baselines.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    versus: Vec<Versus>,
-}
 
 /// The path between clients and servers.
 #[derive(Serialize)]
@@ -119,37 +97,68 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         idle: IdleLoad::new(&path, contenders, connections, &signals),
     };
     let measured = machine.measure_all(begun_ns)?;
-    let rows = |baseline| rows(plan, contenders, connections, &measured.outcomes, baseline, seed);
+    let rows = |baseline| rows(plan, contenders, connections, &measured.outcomes, baseline);
     let further = contenders
         .further_baselines
         .iter()
-        .map(|&baseline| Ok(Versus::new(&contenders.labels[baseline], &rows(baseline)?)));
+        .map(|&baseline| Ok(versus::versus(&contenders.labels[baseline], &rows(baseline)?)));
     let versus: Vec<Versus> = further.collect::<Result<_>>()?;
     let mut rows = rows(contenders.baseline)?;
-    name_path(&mut rows, &path);
+    rows.iter_mut().for_each(|row| row.path = path.label());
     let network = network.map(PathReport::of).transpose()?;
     print_surroundings(&environment, &path, network.as_ref());
     let self_test = arguments.self_test.then(|| SelfTest::of(&rows, contenders.baseline_label()));
     print_results(&rows, &versus, contenders.baseline_label(), self_test.as_ref());
     output::print(&measured.repeats.describe());
     output::print(&shown::not_shown(&rows));
+    let valid = rows.iter().all(|row| row.valid);
+    let trustworthy = self_test.as_ref().is_none_or(|self_test| self_test.trustworthy);
     if let Some(json) = json {
+        let results = convert_all(rows, &measured.outcomes)?;
+        let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+        let baseline = contenders.baseline_label().to_owned();
+        let experiment = experiment(arguments.quick, plan, measured.rounds);
         json.write(&Document {
-            environment: &environment,
-            network,
-            path: path.label(),
-            baseline: contenders.baseline_label(),
-            rounds: measured.rounds,
-            repeated_rounds: measured.repeats.rounds,
-            slots_per_round: plan.passes,
-            slice_ms: plan.slicing.length_ns as f64 / 1e6,
-            self_test: self_test.as_ref(),
-            results: &rows,
+            slots: Some(slots(plan, &measured)),
+            network: network.as_ref().and_then(|network| serde_json::to_value(network).ok()),
+            self_test,
             versus,
+            ..Document::new(environment, experiment, elapsed_s, baseline, results)
         })?;
     }
-    let trustworthy = self_test.is_none_or(|self_test| self_test.trustworthy);
-    Ok(trustworthy && rows.iter().all(|row| row.valid))
+    Ok(trustworthy && valid)
+}
+
+/// How time was cut.
+fn slots(plan: &Plan, measured: &Measured) -> Slots {
+    Slots {
+        rounds: measured.rounds,
+        repeated_rounds: measured.repeats.rounds,
+        per_round: plan.passes,
+        slice_ms: plan.slicing.length_ns as f64 / 1e6,
+    }
+}
+
+/// What the result file says of the comparison as a whole.
+fn experiment(quick: bool, plan: &Plan, rounds: u32) -> ExperimentRecord {
+    let slice_ms = plan.slicing.length_ns as f64 / 1e6;
+    ExperimentRecord {
+        name: "compare".to_owned(),
+        title: format!("Servers compared, {rounds} rounds, slices of {slice_ms} ms"),
+        source: None,
+        scale: if quick { "quick" } else { "default" }.to_owned(),
+        // The command, which stands with the environment, is the whole experiment.
+        file: String::new(),
+    }
+}
+
+/// The rows of the result file, with their rounds; `outcomes` are by cell, then by server.
+fn convert_all(rows: Vec<Row>, outcomes: &[Vec<Rounds>]) -> Result<Vec<results::Row>> {
+    let convert = |(row, rounds): (Row, &Rounds)| {
+        let path = row.path;
+        convert(row, path, "none".to_owned(), rounds, &[])
+    };
+    rows.into_iter().zip(outcomes.iter().flatten()).map(convert).collect()
 }
 
 /// The most idle connections to a server in any cell.
@@ -174,8 +183,8 @@ fn print_surroundings(environment: &Environment, path: &Path, network: Option<&P
 
 /// The tables and the sentences below them.
 fn print_results(rows: &[Row], versus: &[Versus], baseline: &str, self_test: Option<&SelfTest>) {
-    output::print(&table::render(rows, baseline, table::stdout_width()));
-    versus.iter().for_each(|versus| output::print(&versus.render()));
+    output::print(&table::render(rows, baseline, stdout_width()));
+    versus.iter().for_each(|versus| output::print(&versus::render(versus, rows)));
     match self_test {
         Some(self_test) => output::print(&self_test.describe()),
         None => table::summarise(rows, baseline)
@@ -381,12 +390,11 @@ fn rows(
     connections: usize,
     outcomes: &[Vec<Rounds>],
     baseline: usize,
-    seed: u64,
 ) -> Result<Vec<Row>> {
     let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
     let mut rows: Vec<Row> = Vec::new();
     for (cell, outcomes) in plan.cells.iter().zip(outcomes) {
-        rows.extend(report::rows(cell, connections, &labels, baseline, outcomes, seed)?);
+        rows.extend(report::rows(cell, connections, &labels, baseline, outcomes)?);
     }
     rows.iter_mut().for_each(report::note_sharing);
     Ok(rows)
@@ -411,7 +419,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::compare::plan::Placement;
+    use crate::engine::placement::Placement;
 
     #[test]
     fn every_request_size_runs_with_every_response_size() {

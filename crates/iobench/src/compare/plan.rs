@@ -1,8 +1,7 @@
 //! What will be run, where, and how long it takes.
 
-use serde::Serialize;
-
 use crate::client::slices::Slicing;
+use crate::engine::placement::{CpuChoice, Placement, unique};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 
@@ -27,70 +26,6 @@ const QUICK_ROUNDS: u32 = 5;
 const QUICK_TRANSACTIONS: [u32; 2] = [1, 128];
 const DEFAULT_ROUNDS: u32 = 5;
 const DEFAULT_TRANSACTIONS: [u32; 4] = [1, 8, 128, 0];
-
-/// Which CPUs serve and which load.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Placement {
-    pub(crate) server_cpus: Vec<usize>,
-    pub(crate) client_cpus: Vec<usize>,
-}
-
-impl Placement {
-    /// `cores` servers on the first of `server_pool` (else of `allowed`), clients on what is left
-    /// of `allowed`, or on the servers' CPUs when nothing is.
-    pub(crate) fn choose(cores: usize, allowed: &[usize], choice: &CpuChoice) -> Result<Placement> {
-        let pool = choice.server_cpus.as_deref().unwrap_or(allowed);
-        if cores == 0 || cores > pool.len() {
-            return Err(Error::setup(
-                format!("{cores} server threads do not fit on {} CPUs", pool.len()),
-                format!("choose --cores from 1 to {}", pool.len()),
-            ));
-        }
-        let server_cpus = pool[..cores].to_vec();
-        let client_cpus = choice.client_cpus.clone().unwrap_or_else(|| {
-            let rest: Vec<usize> =
-                allowed.iter().copied().filter(|cpu| !server_cpus.contains(cpu)).collect();
-            if rest.is_empty() { server_cpus.clone() } else { rest }
-        });
-        for cpu in server_cpus.iter().chain(&client_cpus) {
-            if !allowed.contains(cpu) {
-                return Err(Error::setup(
-                    format!("CPU {cpu} is not among the CPUs {allowed:?} of this process"),
-                    "name other CPUs, or start with a wider taskset or cpuset",
-                ));
-            }
-        }
-        for cpus in [&server_cpus, &client_cpus] {
-            if unique(cpus).len() < cpus.len() {
-                return Err(Error::setup(
-                    format!("a CPU appears twice in {cpus:?}"),
-                    "give every thread a CPU of its own",
-                ));
-            }
-        }
-        Ok(Placement { server_cpus, client_cpus })
-    }
-
-    /// Server and clients compete for a CPU.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.client_cpus.iter().any(|cpu| self.server_cpus.contains(cpu))
-    }
-
-    /// Every CPU in use, once.
-    pub(crate) fn cpus(&self) -> Vec<usize> {
-        let mut cpus = [self.server_cpus.as_slice(), &self.client_cpus].concat();
-        cpus.sort_unstable();
-        cpus.dedup();
-        cpus
-    }
-}
-
-/// The user's choice of CPUs, if any.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct CpuChoice {
-    pub(crate) server_cpus: Option<Vec<usize>>,
-    pub(crate) client_cpus: Option<Vec<usize>>,
-}
 
 /// One combination to measure; every server gets a row in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,17 +165,6 @@ pub(crate) fn divide(duration_ns: u64, round_trip_ns: u64) -> (usize, Slicing) {
     let slot_ns = SLOT_NS.max(USUAL_ROUND_TRIPS * round_trip_ns);
     let passes = (duration_ns / slot_ns / 2 * 2).max(2);
     (passes as usize, Slicing::divide(duration_ns / passes, SLICE_NS))
-}
-
-/// Each value once, in the given order.
-fn unique<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
-    let mut unique = Vec::new();
-    for value in values {
-        if !unique.contains(value) {
-            unique.push(*value);
-        }
-    }
-    unique
 }
 
 #[cfg(test)]

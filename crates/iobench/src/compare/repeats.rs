@@ -8,9 +8,9 @@
 
 use serde::Serialize;
 
-use crate::compare::outcome::SlotOutcome;
 use crate::compare::plan::Plan;
 use crate::compare::report::{Rounds, lacks_evidence};
+use crate::engine::outcome::SlotOutcome;
 use crate::error::Result;
 
 /// Repeating may take a quarter longer than the planned rounds took, so that there is time for each

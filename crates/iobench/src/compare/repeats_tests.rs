@@ -3,8 +3,9 @@
 
 use super::*;
 use crate::client::slices::{Fault, Slicing};
-use crate::compare::outcome::{Figures, SliceCounts};
-use crate::compare::plan::{CpuChoice, Request};
+use crate::compare::plan::Request;
+use crate::engine::outcome::{Figures, SliceCounts};
+use crate::engine::placement::CpuChoice;
 use crate::exchange::Exchange;
 
 const SECOND_NS: u64 = 1_000_000_000;

@@ -1,16 +1,12 @@
 //! From slots to rows, and the JSON that carries them.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-
 use serde::{Deserialize, Serialize};
 
 use crate::client::slices::FaultCounts;
-use crate::compare::outcome::{Accounts, Figures, SliceCounts, SlotOutcome};
 use crate::compare::plan::Cell;
-use crate::compare::stats::{Interval, median, ratio_interval};
-use crate::error::{Context, Result};
+use crate::engine::outcome::{Accounts, Figures, SliceCounts, SlotOutcome};
+use crate::engine::statistics::{Interval, median, ratio_interval};
+use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::figures::{self, Percentiles, Times, new_times};
 
@@ -137,7 +133,6 @@ pub(crate) fn rows(
     servers: &[&str],
     baseline: usize,
     outcomes: &[Rounds],
-    seed: u64,
 ) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = servers
         .iter()
@@ -172,12 +167,12 @@ pub(crate) fn rows(
             row.valid = false;
             row.doubts.disturbed = true;
         }
-        row.throughput_ratio = ratio_interval(&figures(|f| Some(f.throughput), rough), seed);
-        row.cpu_ratio = ratio_interval(&figures(|f| Some(f.server_cpu_us), rough), seed);
-        row.cpu_both_ratio = ratio_interval(&figures(|f| f.cpu_both_us, rough), seed);
+        row.throughput_ratio = ratio_interval(&figures(|f| Some(f.throughput), rough));
+        row.cpu_ratio = ratio_interval(&figures(|f| Some(f.server_cpu_us), rough));
+        row.cpu_both_ratio = ratio_interval(&figures(|f| f.cpu_both_us, rough));
         let latencies = |quantile: f64| {
             let latency = |slot: &SlotOutcome| slot.latency_us(quantile, rough);
-            ratio_interval(&pair_ratios(&outcomes[server], &outcomes[baseline], latency), seed)
+            ratio_interval(&pair_ratios(&outcomes[server], &outcomes[baseline], latency))
         };
         (row.p50_ratio, row.p99_ratio) = (latencies(0.5), latencies(0.99));
         if !baseline_valid {
@@ -359,54 +354,6 @@ pub(crate) fn pair_ratios(
             .collect()
     };
     server.iter().zip(baseline).map(of_round).collect()
-}
-
-/// A file that is written completely or not at all.
-pub(crate) struct JsonFile {
-    target: PathBuf,
-    temporary: PathBuf,
-}
-
-impl JsonFile {
-    /// Proves before the run that the file can be written, by creating its temporary twin.
-    pub(crate) fn prepare(target: &Path) -> Result<JsonFile> {
-        const REMEDY: &str = "choose a file in a directory that exists and is writable";
-        let mut name = target.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = target.with_file_name(name);
-        if target.is_dir() {
-            return Err(crate::error::Error::setup(
-                format!("{} is a directory", target.display()),
-                REMEDY,
-            ));
-        }
-        OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&temporary)
-            .context(format!("write {}", target.display()), REMEDY)?;
-        Ok(JsonFile { target: target.to_owned(), temporary })
-    }
-
-    /// Writes the file in one step.
-    pub(crate) fn write(self, value: &impl Serialize) -> Result<()> {
-        const REMEDY: &str = "free some space, or choose another file";
-        let mut text = serde_json::to_vec_pretty(value)
-            .map_err(std::io::Error::from)
-            .context("encode the results", "report this as a bug")?;
-        text.push(b'\n');
-        File::create(&self.temporary)
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
-            .and_then(|()| fs::rename(&self.temporary, &self.target))
-            .context(format!("write {}", self.target.display()), REMEDY)
-    }
-}
-
-impl Drop for JsonFile {
-    fn drop(&mut self) {
-        // After a rename there is nothing to remove.
-        let _ = fs::remove_file(&self.temporary);
-    }
 }
 
 #[cfg(test)]

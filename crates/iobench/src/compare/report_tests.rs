@@ -1,6 +1,6 @@
 use super::*;
 use crate::client::slices::Fault;
-use crate::compare::plan::Placement;
+use crate::engine::placement::Placement;
 use crate::exchange::Exchange;
 
 fn cell(client_cpus: Vec<usize>) -> Cell {
@@ -37,7 +37,7 @@ fn two_rows(mut ours: Rounds, theirs: Rounds) -> Vec<Row> {
     if ours.is_empty() {
         ours = theirs.clone();
     }
-    rows(&cell(vec![1]), 256, &["epoll", "other"], 0, &[theirs, ours], 1).unwrap()
+    rows(&cell(vec![1]), 256, &["epoll", "other"], 0, &[theirs, ours]).unwrap()
 }
 
 fn steady(throughput: f64, server_cpu_us: f64) -> Rounds {
@@ -52,7 +52,7 @@ fn ratios_compare_adjacent_slots() {
     };
     let rows = two_rows(at(1.5), at(1.0));
     let ratio = rows[1].throughput_ratio.unwrap();
-    assert!((ratio.median - 1.5).abs() < 1e-9 && (ratio.high - 1.5).abs() < 1e-9, "{ratio:?}");
+    assert!((ratio.estimate - 1.5).abs() < 1e-9 && (ratio.high - 1.5).abs() < 1e-9, "{ratio:?}");
     assert_eq!(rows[0].throughput_ratio, Some(Interval::ONE));
     assert_eq!((rows[0].p50_ratio, rows[1].p99_ratio), (Some(Interval::ONE), Some(Interval::ONE)));
     assert_eq!(rows[1].pairs, 6);
@@ -74,7 +74,7 @@ fn slots_without_figures_make_no_pairs() {
     assert_eq!((rows[1].pairs, rows[1].valid), (2, false));
     assert!(rows[1].notes[0].starts_with("only 2 of 6 pairs"), "{:?}", rows[1].notes);
     // The ratio is still told, of all pairs.
-    assert_eq!(rows[1].throughput_ratio.unwrap().median, 2.0);
+    assert_eq!(rows[1].throughput_ratio.unwrap().estimate, 2.0);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn the_limit_is_the_busy_side() {
     assert_eq!(Bound::of(0.96, 0.96), Bound::Both);
     assert_eq!(Bound::of(0.5, 0.5), Bound::Neither);
     let outcomes = [steady(1.0, 1.0)];
-    let mut shared = rows(&cell(vec![0]), 256, &["epoll"], 0, &outcomes, 1).unwrap();
+    let mut shared = rows(&cell(vec![0]), 256, &["epoll"], 0, &outcomes).unwrap();
     assert_eq!((shared[0].bound, shared[0].valid), (Bound::Shared, true));
     note_sharing(&mut shared[0]);
     assert!(shared[0].notes[0].contains("97 %"), "{:?}", shared[0].notes);
@@ -136,7 +136,7 @@ fn rows_have_the_promised_shape() {
         assert_eq!(json[size], 64);
     }
     for ratio in ["throughput_ratio", "cpu_ratio", "p50_ratio", "p99_ratio"] {
-        for field in ["median", "low", "high"] {
+        for field in ["estimate", "low", "high"] {
             assert!(json[ratio][field].is_f64(), "{ratio}.{field}");
         }
     }
@@ -149,7 +149,7 @@ fn rows_have_the_promised_shape() {
 fn rows_of_different_sizes_have_no_message_size() {
     let mut cell = cell(vec![1]);
     cell.exchange.response_bytes = 4_096;
-    let rows = rows(&cell, 256, &["epoll"], 0, &[steady(1.0, 1.0)], 1).unwrap();
+    let rows = rows(&cell, 256, &["epoll"], 0, &[steady(1.0, 1.0)]).unwrap();
     let json = serde_json::to_value(&rows[0]).unwrap();
     assert!(json["message_bytes"].is_null());
     assert_eq!((&json["request_bytes"], &json["response_bytes"]), (&64.into(), &4_096.into()));
@@ -161,27 +161,12 @@ fn rows_are_the_same_after_outcomes_were_written_down() {
     let text = serde_json::to_string(&outcomes).unwrap();
     let read: Vec<Rounds> = serde_json::from_str(&text).unwrap();
     let json = |outcomes: &[Rounds]| {
-        let rows = rows(&cell(vec![1]), 256, &["epoll", "other"], 0, outcomes, 1).unwrap();
+        let rows = rows(&cell(vec![1]), 256, &["epoll", "other"], 0, outcomes).unwrap();
         serde_json::to_value(rows).unwrap()
     };
     assert_eq!(json(&read), json(&outcomes));
     let mut damaged = read;
     damaged[0][0][0].latencies.truncate(20);
-    let error = rows(&cell(vec![1]), 256, &["epoll", "other"], 0, &damaged, 1).unwrap_err();
+    let error = rows(&cell(vec![1]), 256, &["epoll", "other"], 0, &damaged).unwrap_err();
     assert!(error.to_string().contains("measure again"), "{error}");
-}
-
-#[test]
-fn json_is_written_whole_or_not_at_all() {
-    let directory = std::env::temp_dir().join(format!("iobench-json-{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
-    let target = directory.join("out.json");
-    drop(JsonFile::prepare(&target).unwrap());
-    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
-    JsonFile::prepare(&target).unwrap().write(&[1, 2]).unwrap();
-    assert_eq!(fs::read_to_string(&target).unwrap(), "[\n  1,\n  2\n]\n");
-    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
-    assert!(JsonFile::prepare(&directory).is_err());
-    assert!(JsonFile::prepare(&directory.join("missing/out.json")).is_err());
-    fs::remove_dir_all(&directory).unwrap();
 }

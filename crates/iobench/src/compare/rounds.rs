@@ -3,10 +3,10 @@
 use crate::client::ClientGroup;
 use crate::client::connection::Workload;
 use crate::client::slices::Slicing;
-use crate::compare::outcome::SlotOutcome;
 use crate::compare::plan::Cell;
 use crate::compare::slots::SlotRunner;
-use crate::compare::stats::slot_order;
+use crate::engine::order::slot_order;
+use crate::engine::outcome::SlotOutcome;
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Service};
 use crate::network::Network;

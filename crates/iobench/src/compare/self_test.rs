@@ -1,31 +1,13 @@
 //! A server against itself: what the method says where there is no difference.
 
-use serde::Serialize;
-
 use crate::compare::report::Row;
-use crate::compare::stats::Interval;
+use crate::engine::statistics::Interval;
+use crate::results::SelfTest;
 
 /// A part of the intervals misses the truth by chance: they are 95 % intervals.
 const MISSES: f64 = 0.05;
 /// More of them than chance would bring in so small a part of all self-tests are a fault.
 const SURPRISE: f64 = 0.01;
-
-/// What can be learnt from rows that should all be equal to their baseline's.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct SelfTest {
-    /// Smaller differences in throughput mean nothing here; unknown without a single interval.
-    pub(crate) throughput_noise_percent: Option<f64>,
-    /// The same for CPU time per transaction.
-    pub(crate) cpu_noise_percent: Option<f64>,
-    pub(crate) intervals: usize,
-    /// Intervals that exclude 1, and so claim a difference that does not exist.
-    pub(crate) excluding_one: usize,
-    /// How many of them chance explains.
-    pub(crate) explained_by_chance: usize,
-    /// All rows are valid and have their intervals, and no more of those exclude 1 than chance
-    /// explains.
-    pub(crate) trustworthy: bool,
-}
 
 impl SelfTest {
     /// Judges the rows other than the baseline's.
@@ -113,7 +95,7 @@ mod tests {
     #[test]
     fn the_widest_interval_is_the_noise() {
         let mut wide = row("epoll (again)", 1, 1.0);
-        wide.cpu_ratio = Some(Interval { median: 0.9, low: 0.8, high: 1.0 });
+        wide.cpu_ratio = Some(Interval { estimate: 0.9, low: 0.8, high: 1.0 });
         let rows = [row("epoll", 1, 1.0), row("epoll (again)", 0, 1.0), wide];
         let outcome = SelfTest::of(&rows, "epoll");
         // 0.9 to 1.1 is as far as 1/0.9 the other way round, and 0.8 as 1.25.

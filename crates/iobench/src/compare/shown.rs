@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use crate::compare::outcome::SliceCounts;
 use crate::compare::report::{Doubts, Row};
 use crate::compare::table::conditions;
+use crate::engine::outcome::SliceCounts;
 
 /// Why a row shows nothing; the graver reason counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,10 @@
 
 use crate::client::ClientGroup;
 use crate::client::slices::{Latencies, Slicing, Tally, describe_stalled};
-use crate::compare::outcome::{Accounts, Figures, ServerAccounts, SlotOutcome};
-use crate::compare::plan::{Cell, Placement, WARM_UP_NS};
+use crate::compare::plan::{Cell, WARM_UP_NS};
 use crate::compare::rounds::RoundShape;
+use crate::engine::outcome::{Accounts, Figures, ServerAccounts, SlotOutcome};
+use crate::engine::placement::Placement;
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::figures::{self, Times, new_times};

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::compare::report::Row;
-use crate::compare::stats::Interval;
+use crate::engine::statistics::Interval;
+use crate::engine::table::{figure, ratio};
 
 /// A column's heading, its value, and the order in which columns give way on narrow terminals
 /// (0 stays always).
@@ -53,38 +54,6 @@ pub(crate) fn transactions(count: u32) -> String {
     if count == 0 { "persist".to_owned() } else { count.to_string() }
 }
 
-/// A figure, or a dash for none.
-pub(crate) fn figure(value: Option<f64>, decimals: usize) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
-}
-
-/// A ratio with its interval, or a dash for none.
-pub(crate) fn ratio(interval: Option<Interval>) -> String {
-    match interval {
-        None => "-".to_owned(),
-        Some(Interval::ONE) => "1".to_owned(),
-        Some(Interval { median, low, high }) => format!("{median:.2} [{low:.2}, {high:.2}]"),
-    }
-}
-
-/// Columns under one another: the first to the left, the last as it is, the others to the right.
-pub(crate) fn lay_out(text: &mut String, lines: &[Vec<String>]) {
-    let columns = lines[0].len();
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for line in lines {
-        let mut shown = format!("{:<1$}", line[0], widths[0]);
-        for column in 1..columns {
-            let _ = write!(shown, "  {:>1$}", line[column], widths[column]);
-        }
-        if let Some(mark) = line.get(columns) {
-            let _ = write!(shown, "  {mark}");
-        }
-        text.push_str(shown.trim_end());
-        text.push('\n');
-    }
-}
-
 /// The whole report, at most `width` wide where columns can give way.
 pub(crate) fn render(rows: &[Row], baseline: &str, width: usize) -> String {
     let mut text = String::new();
@@ -105,9 +74,10 @@ pub(crate) fn render(rows: &[Row], baseline: &str, width: usize) -> String {
     }
     let _ = writeln!(
         text,
-        "Ratios are against {baseline}: median over rounds [95 % interval]. CPU is the server's, \
-         both is that of both sides per transaction, s/GiB the same for the bytes of both \
-         directions. Slices: clean/discarded."
+        "Ratios are against {baseline}: mean over rounds [95 % interval]. CPU is the server's; over \
+         loopback the kernel receives a packet in its sender's time, so it holds the clients' \
+         receive path, too: rank servers by both, the CPU of both sides per transaction. s/GiB is \
+         that for the bytes of both directions. Slices: clean/discarded."
     );
     if !dropped.is_empty() {
         let _ = writeln!(text, "Too narrow for: {}; see --json.", dropped.join(", "));
@@ -288,25 +258,16 @@ fn sentence(row: &Row, baseline: &str) -> String {
     )
 }
 
-/// Columns of the terminal behind stdout, or plenty when it is a file or a pipe.
-pub(crate) fn stdout_width() -> usize {
-    const PLENTY: usize = 200;
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the request fills a winsize, for which `size` is valid.
-    let answer = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) };
-    if answer == 0 && size.ws_col > 0 { usize::from(size.ws_col) } else { PLENTY }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::compare::outcome::Accounts;
     use crate::compare::report::{Bound, Doubts, SliceSummary};
+    use crate::engine::outcome::Accounts;
     use crate::figures::Percentiles;
 
     /// A plausible row; the baseline is epoll.
     pub(crate) fn row(server: &str, transactions: u32, ratio: f64) -> Row {
-        let interval = Interval { median: ratio, low: ratio - 0.1, high: ratio + 0.1 };
+        let interval = Interval { estimate: ratio, low: ratio - 0.1, high: ratio + 0.1 };
         let baseline = server == "epoll";
         let interval = Some(if baseline { Interval::ONE } else { interval });
         Row {

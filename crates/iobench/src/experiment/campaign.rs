@@ -1,7 +1,7 @@
 //! The run of an open-loop experiment: which measurements there are, in which order, and what is
 //! known of them.
 
-use crate::compare::stats::{SplitMix64, slot_order};
+use crate::engine::order::slot_order;
 use crate::error::Result;
 use crate::experiment::file::Experiment;
 use crate::experiment::journal::{Key, Ledger};
@@ -10,6 +10,7 @@ use crate::experiment::points::Point;
 use crate::experiment::rows;
 use crate::open::outcome::OpenOutcome;
 use crate::output;
+use crate::random::SplitMix64;
 use crate::results::Row;
 use crate::server::running::Subject;
 
@@ -103,7 +104,6 @@ impl Campaign<'_> {
                     point,
                     rounds: &rounds(server),
                     baseline: (server != self.baseline).then_some(baseline.as_slice()),
-                    seed: self.seed,
                 };
                 all.push(evidence.row()?);
             }

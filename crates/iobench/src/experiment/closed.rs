@@ -1,19 +1,18 @@
 //! The run of a closed-loop experiment. It measures as `compare` does: in short slots, interleaved
 //! between the servers, of which only the undisturbed parts count.
 
-use crate::compare::outcome::SlotOutcome;
+use crate::compare::convert::convert;
 use crate::compare::plan::{Cell, divide};
-use crate::compare::progress::Progress;
-use crate::compare::report::{self, Rounds, latencies};
+use crate::compare::report::{self, Rounds};
 use crate::compare::rounds::{RoundShape, measure_round, service_for};
-use crate::compare::stats::median;
+use crate::engine::outcome::SlotOutcome;
+use crate::engine::progress::Progress;
 use crate::error::{Error, Result};
 use crate::exchange::{Service, Work};
 use crate::experiment::Assignment;
 use crate::experiment::journal::{Key, Ledger};
 use crate::experiment::points::Point;
-use crate::figures::{Percentiles, encode};
-use crate::results::{Histograms, Kind, RoundFigures, Row};
+use crate::results::Row;
 use crate::server::find;
 use crate::server::process::Launch;
 use crate::server::running::{Running, Subject};
@@ -28,17 +27,15 @@ pub(crate) type PointOutcome = std::result::Result<Vec<Vec<SlotOutcome>>, String
 
 pub(crate) struct ClosedCampaign<'a> {
     assignment: &'a Assignment,
-    seed: u64,
     ledger: Ledger<PointOutcome>,
 }
 
 impl<'a> ClosedCampaign<'a> {
     pub(crate) fn new(
         assignment: &'a Assignment,
-        seed: u64,
         ledger: Ledger<PointOutcome>,
     ) -> ClosedCampaign<'a> {
-        ClosedCampaign { assignment, seed, ledger }
+        ClosedCampaign { assignment, ledger }
     }
 
     /// Measures what is not measured yet, rounds outermost, and makes the rows.
@@ -152,12 +149,11 @@ impl<'a> ClosedCampaign<'a> {
                 _ => {}
             }
         }
-        let compared =
-            report::rows(&cell(point), point.connections, &names, *baseline, &slots, self.seed)?;
+        let compared = report::rows(&cell(point), point.connections, &names, *baseline, &slots)?;
         compared
             .into_iter()
             .zip(&slots)
-            .map(|(row, rounds)| convert(row, point.work.to_string(), rounds, &failures))
+            .map(|(row, rounds)| convert(row, None, point.work.to_string(), rounds, &failures))
             .collect()
     }
 }
@@ -180,66 +176,4 @@ fn launch(subject: &Subject, point: &Point) -> Launch {
         service: Service { exchange, work: point.work },
         ..Launch::echo(subject.name(), &point.placement.server_cpus)
     }
-}
-
-/// From a row of `compare` to one of the result file.
-pub(crate) fn convert(
-    row: report::Row,
-    work: String,
-    rounds: &Rounds,
-    failures: &[String],
-) -> Result<Row> {
-    let times = latencies(rounds)?;
-    let service = if times.is_empty() { None } else { Some(encode(&times)?) };
-    let figures: Result<Vec<RoundFigures>> =
-        rounds.iter().map(|slots| round_figures(slots)).collect();
-    let notes: Vec<String> = failures.iter().cloned().chain(row.notes).collect();
-    Ok(Row {
-        server: row.server,
-        kind: Kind::Closed,
-        connections: row.connections,
-        request_rate: None,
-        request_bytes: row.request_bytes,
-        response_bytes: row.response_bytes,
-        transactions: row.transactions,
-        idle: row.idle,
-        cores: row.cores,
-        server_cpus: row.server_cpus,
-        client_cpus: row.client_cpus,
-        work,
-        network: None,
-        service_us: row.latency_us,
-        send_lag_us: None,
-        transmit_us: None,
-        accept_us: None,
-        achieved_rate: row.throughput,
-        server_cpu_us: row.server_cpu_us,
-        cpu_both_us: row.cpu_both_us,
-        system_calls: row.system_calls,
-        server_busy: row.server_busy,
-        client_busy: row.client_busy,
-        bound: Some(row.bound.name().to_owned()),
-        throughput_ratio: row.throughput_ratio,
-        cpu_ratio: row.cpu_ratio,
-        cpu_both_ratio: row.cpu_both_ratio,
-        p50_ratio: row.p50_ratio,
-        p99_ratio: row.p99_ratio,
-        valid: row.valid && failures.is_empty(),
-        notes,
-        accounts: None,
-        rounds: figures?,
-        timeline: Vec::new(),
-        histograms: Histograms { service, ..Histograms::default() },
-    })
-}
-
-fn round_figures(slots: &[SlotOutcome]) -> Result<RoundFigures> {
-    let figures: Vec<_> = slots.iter().filter_map(|slot| slot.shown(false)).collect();
-    let times = latencies(&vec![slots.to_vec()])?;
-    Ok(RoundFigures {
-        service_us: Percentiles::of(&times),
-        achieved_rate: median(&figures.iter().map(|f| f.throughput).collect::<Vec<f64>>()),
-        server_cpu_us: median(&figures.iter().map(|f| f.server_cpu_us).collect::<Vec<f64>>()),
-        valid: !figures.is_empty(),
-    })
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::disturbance::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::experiment::measure::{Bench, Task, course, launch};
@@ -21,7 +22,7 @@ use crate::open::phases::Course;
 use crate::open::verdict::Tolerance;
 use crate::open::{OpenPlan, Prepared, View, Watcher, place};
 use crate::server::process::Launch;
-use crate::server::running::Running;
+use crate::server::running::{Running, Subject};
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::signals::Signals;
 
@@ -35,6 +36,7 @@ struct Order {
     connections: usize,
     churn: Option<u32>,
     timeout_ns: u64,
+    own_server: bool,
     seed: u64,
     tolerance: Tolerance,
 }
@@ -67,7 +69,7 @@ impl<'a> Ensemble<'a> {
         self.control.size() - 1
     }
 
-    fn lead(&self, order: Order, server: &Running, cpus: usize) -> Result<OpenOutcome> {
+    fn lead(&self, order: Order, server: &Running, cpus: &[usize]) -> Result<OpenOutcome> {
         let course = order.course;
         broadcast_value(self.control, Some(&Some(order)))?;
         let problems = gather_values::<Option<String>>(self.control, &None)?;
@@ -92,8 +94,8 @@ impl<'a> Ensemble<'a> {
                 whole.add(outcome, &format!("rank {rank}"));
             }
         }
-        let requests = whole.achieved_rate * course.measure_ns as f64 / 1e9;
-        whole.server = ServerUse::between(&from, &to, course.measure_ns, requests, cpus);
+        let requests = whole.throughput * course.measure_ns as f64 / 1e9;
+        whole.server = ServerUse::between(&from, &to, course.measure_ns, requests, cpus.len());
         Ok(whole)
     }
 }
@@ -111,10 +113,11 @@ impl Bench for Ensemble<'_> {
             connections: point.connections,
             churn: task.churn(),
             timeout_ns: experiment.periods.timeout.as_nanos() as u64,
+            own_server: matches!(server, Subject::Own(_)),
             seed,
             tolerance: experiment.tolerance,
         };
-        let mut outcome = self.lead(order, &process, launch.cpus.len())?;
+        let mut outcome = self.lead(order, &process, &launch.cpus)?;
         if let Some(status) = process.ended() {
             outcome.reasons.push(format!("the server process ended ({status})"));
         }
@@ -152,6 +155,7 @@ fn prepare(control: &dyn Control, order: &Order, signals: &Signals) -> Result<Pr
     let Some(&Share { connections, rate: Some(rate) }) = share else {
         return Err(Error::setup("this process has no share of the load", "report this as a bug"));
     };
+    let cpus = allowed_cpus()?;
     let plan = OpenPlan {
         course: order.course.with_rate(rate),
         arrivals: order.arrivals,
@@ -159,7 +163,10 @@ fn prepare(control: &dyn Control, order: &Order, signals: &Signals) -> Result<Pr
         connections,
         churn: order.churn,
         timeout_ns: order.timeout_ns,
-        generators: place(&allowed_cpus()?, rate, None)?,
+        generators: place(&cpus, rate, None)?,
+        // Other processes may share this host.
+        client: ClientSide { cpus, owned: false, roaming: false },
+        own_server: order.own_server,
         // Every host draws a schedule of its own.
         seed: order.seed ^ (control.rank() as u64) << 48,
         tolerance: order.tolerance,

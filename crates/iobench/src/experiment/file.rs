@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::cli::values::parse_duration;
 use crate::error::{Context, Error, Result};
 use crate::network::PathKind;
 use crate::network::conditions::Conditions;
 use crate::open::arrivals::Arrivals;
 use crate::open::verdict::Tolerance;
 use crate::results::Kind;
+use crate::units::parse_duration;
 
 /// Largest file that is read.
 const MOST_BYTES: u64 = 1 << 20;
@@ -62,7 +62,7 @@ pub(crate) struct Experiment {
     /// The server that ratios are against: `epoll` if it is among the servers, else the first.
     #[serde(default)]
     pub(crate) baseline: Option<String>,
-    /// Seed of the schedules and of the bootstrap: from the clock unless given.
+    /// Seed of the schedules: from the clock unless given.
     #[serde(default)]
     pub(crate) seed: Option<u64>,
     pub(crate) sweep: Sweep,
@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for Way {
 }
 
 fn default_rounds() -> u32 {
-    3
+    5
 }
 
 /// One value, or a list of them.
@@ -390,7 +390,7 @@ mod tests {
         let experiment = parse(PLAIN).unwrap();
         assert_eq!(experiment.sweep.connections, [400]);
         assert_eq!(experiment.sweep.request_rate, [125.0, 2_000.5]);
-        assert_eq!((experiment.rounds, &experiment.sweep.cores), (3, &Cores::Each));
+        assert_eq!((experiment.rounds, &experiment.sweep.cores), (5, &Cores::Each));
         assert_eq!(experiment.periods.growth, Duration::from_secs(1));
     }
 

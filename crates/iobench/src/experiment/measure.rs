@@ -1,7 +1,7 @@
 //! One measurement: a fresh server, the load of one point, and what came of it.
 
 use crate::client::ClientKind;
-use crate::compare::path::Path;
+use crate::disturbance::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Service;
 use crate::experiment::file::{Experiment, Way};
@@ -14,6 +14,7 @@ use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::terminal::Terminal;
 use crate::open::{LEAD_NS, OpenPlan, Prepared, place};
+use crate::path::Path;
 use crate::results::Kind;
 use crate::server::find;
 use crate::server::process::Launch;
@@ -121,14 +122,14 @@ impl Bench for Local<'_> {
             // Connections are made without loss, or a lost SYN would cost a second of the start.
             network.lossless_from(0);
         }
-        let server_threads = launch.cpus.len();
+        let server_cpus = launch.cpus.clone();
         self.path.clear()?;
         let mut terminal = Terminal::new(task.label.to_owned(), plan.tolerance);
         let client = ClientKind::Kernel;
         let (mut process, _) = self.path.start(task.server, client, launch, self.signals)?;
         let route = self.route(&process, connections)?;
         let prepared = Prepared::connect(plan, &route, self.signals, &mut terminal)?;
-        let gauge = Watched { server: &process, cpus: server_threads };
+        let gauge = Watched { server: &process, cpus: &server_cpus };
         let start_ns = now_ns() + LEAD_NS;
         let end_ns = start_ns + course.end_ns();
         let observation = self.path.network().map(|n| Observation::begin(n, end_ns)).transpose()?;
@@ -155,6 +156,12 @@ fn plan(task: &Task<'_>) -> Result<OpenPlan> {
         churn: task.churn(),
         timeout_ns: experiment.periods.timeout.as_nanos() as u64,
         generators: place(&point.placement.client_cpus, course.rate, generators)?,
+        client: ClientSide {
+            cpus: point.placement.client_cpus.clone(),
+            owned: true,
+            roaming: experiment.network.is_some(),
+        },
+        own_server: matches!(task.server, Subject::Own(_)),
         seed,
         tolerance: experiment.tolerance,
         log: None,

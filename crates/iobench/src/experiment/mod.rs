@@ -11,13 +11,11 @@ mod points;
 mod rows;
 mod table;
 
-pub(crate) use self::closed::convert;
-
 use std::net::IpAddr;
 
 use crate::cli::run::RunArgs;
-use crate::compare::environment::Environment;
-use crate::compare::report::JsonFile;
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
 use crate::error::{Error, Result};
 use crate::experiment::campaign::Campaign;
 use crate::experiment::closed::ClosedCampaign;
@@ -30,7 +28,7 @@ use crate::hosts::control::{Control, ROOT};
 use crate::hosts::with_control;
 use crate::open::outcome::OpenOutcome;
 use crate::output;
-use crate::results::{Document, ExperimentRecord, FORMAT, Kind, Row, VERSION};
+use crate::results::{Document, ExperimentRecord, Kind, Row};
 use crate::server::running::Subject;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
@@ -70,7 +68,7 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     let result = arguments.json.as_deref();
     let rows = if task.experiment.kind == Kind::Closed {
         let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
-        ClosedCampaign::new(&task, identity.seed, ledger).run(signals)?
+        ClosedCampaign::new(&task, ledger).run(signals)?
     } else {
         let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
         let many = control.map(|control| (control, arguments.mpi_address));
@@ -184,21 +182,16 @@ impl Assignment {
     }
 
     fn document(&self, environment: Environment, begun_ns: u64, results: Vec<Row>) -> Document {
-        Document {
-            format: FORMAT.to_owned(),
-            version: VERSION,
-            environment,
-            experiment: ExperimentRecord {
-                name: self.experiment.name.clone(),
-                title: self.experiment.title.clone(),
-                source: self.experiment.source.clone(),
-                scale: self.scale.name().to_owned(),
-                file: self.text.clone(),
-            },
-            elapsed_s: (now_ns() - begun_ns) as f64 / 1e9,
-            baseline: self.servers[self.baseline].name().to_owned(),
-            results,
-        }
+        let experiment = ExperimentRecord {
+            name: self.experiment.name.clone(),
+            title: self.experiment.title.clone(),
+            source: self.experiment.source.clone(),
+            scale: self.scale.name().to_owned(),
+            file: self.text.clone(),
+        };
+        let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+        let baseline = self.servers[self.baseline].name().to_owned();
+        Document::new(environment, experiment, elapsed_s, baseline, results)
     }
 }
 

@@ -1,6 +1,6 @@
 //! From the axes of an experiment to its points.
 
-use crate::compare::plan::{CpuChoice, Placement};
+use crate::engine::placement::{CpuChoice, Placement};
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Work};
 use crate::experiment::file::{Cores, Experiment, Sweep};

@@ -1,6 +1,6 @@
 //! From the rounds of one server at one point to its row.
 
-use crate::compare::stats::{Interval, median, ratio_interval};
+use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
 use crate::experiment::points::Point;
 use crate::figures::{Percentiles, Times, encode, new_times};
@@ -20,7 +20,6 @@ pub(crate) struct Evidence<'a> {
     pub(crate) rounds: &'a [&'a OpenOutcome],
     /// The baseline's rounds; nothing for the baseline itself.
     pub(crate) baseline: Option<&'a [&'a OpenOutcome]>,
-    pub(crate) seed: u64,
 }
 
 type Figure = fn(&OpenOutcome) -> Option<f64>;
@@ -35,6 +34,8 @@ impl Evidence<'_> {
         let service = merged(&shown, |round| &round.service);
         let send_lag = merged(&shown, |round| &round.send_lag);
         let transmit = merged(&shown, |round| &round.transmit);
+        let turnaround = merged(&shown, |round| &round.turnaround);
+        let receive_lag = merged(&shown, |round| &round.receive_lag);
         let accept = merged(&shown, |round| &round.accept);
         let mut accounts = Accounts::default();
         shown.iter().for_each(|round| accounts.add(&round.accounts));
@@ -56,24 +57,31 @@ impl Evidence<'_> {
             client_cpus: point.placement.client_cpus.clone(),
             work: point.work.to_string(),
             network: self.way.map(str::to_owned),
-            service_us: Percentiles::of(&service),
+            latency_us: Percentiles::of(&service),
             send_lag_us: Percentiles::of(&send_lag),
             transmit_us: Percentiles::of(&transmit),
+            turnaround_us: Percentiles::of(&turnaround),
+            receive_lag_us: Percentiles::of(&receive_lag),
             accept_us: Percentiles::of(&accept),
-            achieved_rate: middle(achieved),
+            throughput: middle(achieved),
             server_cpu_us: middle(cpu),
             cpu_both_us: None,
             system_calls: middle(|round| round.server.system_calls),
+            gigabytes_per_s: None,
+            cpu_s_per_gib: None,
             server_busy: middle(|round| round.server.busy),
             client_busy: None,
             bound: None,
             throughput_ratio: self.ratio(achieved),
             cpu_ratio: self.ratio(cpu),
             cpu_both_ratio: None,
-            p50_ratio: self.ratio(|round| round.service_us().map(|service| service.p50)),
-            p99_ratio: self.ratio(|round| round.service_us().map(|service| service.p99)),
+            p50_ratio: self.ratio(|round| round.latency_us().map(|service| service.p50)),
+            p99_ratio: self.ratio(|round| round.latency_us().map(|service| service.p99)),
             valid,
             notes: self.notes(valid_rounds),
+            slices: None,
+            pairs: None,
+            totals: None,
             accounts: Some(accounts),
             rounds: self.rounds.iter().map(|round| figures(round)).collect(),
             timeline: self.rounds.first().map(|round| round.timeline.clone()).unwrap_or_default(),
@@ -81,6 +89,8 @@ impl Evidence<'_> {
                 service: text(&service)?,
                 send_lag: text(&send_lag)?,
                 transmit: text(&transmit)?,
+                turnaround: text(&turnaround)?,
+                receive_lag: text(&receive_lag)?,
                 accept: text(&accept)?,
             },
         })
@@ -98,7 +108,7 @@ impl Evidence<'_> {
             .filter(|&(ours, theirs)| ours > 0.0 && theirs > 0.0)
             .map(|(ours, theirs)| vec![ours / theirs])
             .collect();
-        ratio_interval(&pairs, self.seed)
+        ratio_interval(&pairs)
     }
 
     fn notes(&self, valid_rounds: usize) -> Vec<String> {
@@ -106,7 +116,7 @@ impl Evidence<'_> {
         let rounds = self.rounds.len();
         if valid_rounds < rounds && 2 * valid_rounds > rounds {
             let left_out = rounds - valid_rounds;
-            notes.push(format!("{left_out} of {rounds} rounds are not valid and left out:"));
+            notes.push(format!("{left_out} of {rounds} rounds are not valid and left out"));
         }
         for reason in self.rounds.iter().flat_map(|round| &round.reasons) {
             if notes.len() < MOST_NOTES && !notes.contains(reason) {
@@ -118,7 +128,7 @@ impl Evidence<'_> {
 }
 
 fn achieved(round: &OpenOutcome) -> Option<f64> {
-    Some(round.achieved_rate)
+    Some(round.throughput)
 }
 
 fn cpu(round: &OpenOutcome) -> Option<f64> {
@@ -127,8 +137,8 @@ fn cpu(round: &OpenOutcome) -> Option<f64> {
 
 fn figures(round: &OpenOutcome) -> RoundFigures {
     RoundFigures {
-        service_us: round.service_us(),
-        achieved_rate: Some(round.achieved_rate),
+        latency_us: round.latency_us(),
+        throughput: Some(round.throughput),
         server_cpu_us: round.server.cpu_us,
         valid: round.is_valid(),
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::compare::table::{figure, ratio};
+use crate::engine::table::{figure, ratio};
 use crate::figures::Percentiles;
 use crate::results::{Document, Kind, Row};
 
@@ -27,8 +27,9 @@ pub(crate) fn render(document: &Document) -> String {
     }
     let _ = writeln!(
         text,
-        "\ntimes in us: service time from the intended send time; CPU: server CPU per request; \
-         ratios to {}, median [95 % interval] over rounds",
+        "\ntimes in us: service time from the intended send time; lag: send lag, recv: receive \
+         lag at the median, both part of it; CPU: server CPU per request; \
+         ratios to {}, mean [95 % interval] over rounds",
         document.baseline
     );
     for (number, note) in notes.iter().enumerate() {
@@ -73,12 +74,12 @@ fn requests(count: u32) -> String {
 
 /// What a block's last columns are: for a closed loop there is no send lag, but a limit.
 fn columns(kind: Kind) -> String {
-    let (lag, ratio) = match kind {
-        Kind::Closed => (["bound", ""], "throughput ratio"),
-        _ => (["lag p50", "p99"], "p50 ratio"),
+    let ([first, second, third], ratio) = match kind {
+        Kind::Closed => (["bound", "", ""], "throughput ratio"),
+        _ => (["lag p50", "p99", "recv"], "p50 ratio"),
     };
     laid_out(
-        ["server", "k/s", "p1", "p25", "p50", "p75", "p99", "CPU", lag[0], lag[1]],
+        ["server", "k/s", "p1", "p25", "p50", "p75", "p99", "CPU", first, second, third],
         ratio,
         "CPU ratio",
     )
@@ -88,13 +89,15 @@ fn line(row: &Row) -> String {
     let at = |percentiles: Option<Percentiles>, pick: fn(&Percentiles) -> f64| {
         percentiles.as_ref().map(pick)
     };
-    let service = row.service_us;
-    let rate = row.achieved_rate.map(|rate| rate / 1e3);
+    let service = row.latency_us;
+    let rate = row.throughput.map(|rate| rate / 1e3);
     let lag = match &row.bound {
-        Some(bound) => [bound.clone(), String::new()],
-        None => {
-            [figure(at(row.send_lag_us, |p| p.p50), 1), figure(at(row.send_lag_us, |p| p.p99), 1)]
-        }
+        Some(bound) => [bound.clone(), String::new(), String::new()],
+        None => [
+            figure(at(row.send_lag_us, |p| p.p50), 1),
+            figure(at(row.send_lag_us, |p| p.p99), 1),
+            figure(at(row.receive_lag_us, |p| p.p50), 1),
+        ],
     };
     let cells = [
         row.server.as_str(),
@@ -107,13 +110,14 @@ fn line(row: &Row) -> String {
         &figure(row.server_cpu_us, 2),
         &lag[0],
         &lag[1],
+        &lag[2],
     ];
     let first = if row.kind == Kind::Closed { row.throughput_ratio } else { row.p50_ratio };
     laid_out(cells, &ratio(first), &ratio(row.cpu_ratio))
 }
 
-/// A line of the table: the server's name, nine figures, two ratios.
-fn laid_out(cells: [&str; 10], first: &str, second: &str) -> String {
+/// A line of the table: the server's name, ten figures, two ratios.
+fn laid_out(cells: [&str; 11], first: &str, second: &str) -> String {
     let mut text = format!("{:18} {:>8}", cells[0], cells[1]);
     for cell in &cells[2..] {
         let _ = write!(text, " {cell:>7}");

@@ -1,35 +1,52 @@
-//! A transport of `fable` under the load: the two processes of one measurement.
+//! A transport of `fable` or a baseline under the load: the two processes of one measurement.
 
 use std::os::fd::AsRawFd;
 
 use fable::transport::{self, Direction, Offer, PathOptions, Record, Transport};
-use fable::{Kind, TransportError};
-use ipcload::{End, Invitation, PATIENCE};
+use fable::{Kind, TransportError, UnknownKind};
+use ipcload::{End, Invitation, Load, PATIENCE};
 
 use crate::cli::ipc::IpcEndArgs;
 use crate::error::{Error, Result};
+use crate::ipc::baseline::{Baseline, BaselineEnd};
 use crate::ipc::flow::FlowEnd;
 use crate::serve::inherited;
 
 /// Measures in this process, or joins one that does.
 pub(crate) fn run(arguments: &IpcEndArgs) -> Result<()> {
     let IpcEndArgs { transport, flow, ring_bytes, load } = arguments;
+    if let Some(baseline) = Baseline::named(transport) {
+        return run_baseline(baseline, load);
+    }
+    let kind: Kind = transport.parse().map_err(|error: UnknownKind| {
+        Error::setup(error.to_string(), "leave this command to `iobench ipc`")
+    })?;
     let options = PathOptions { ring_bytes: *ring_bytes as usize };
     let Some(join) = &load.join else {
         match flow {
-            true => ipcload::run_first(load, || FlowEnd::create(*transport, options, load.batch)),
-            false => ipcload::run_first(load, || FableEnd::create(*transport, options, load.batch)),
+            true => ipcload::run_first(load, || FlowEnd::create(kind, options, load.batch)),
+            false => ipcload::run_first(load, || FableEnd::create(kind, options, load.batch)),
         }
         return Ok(());
     };
     let descriptors = descriptors(join)?;
-    let outcome = if *flow {
-        ipcload::run_second(load, || FlowEnd::open(*transport, descriptors, options, load.batch))
+    if *flow {
+        ipcload::run_second(load, || FlowEnd::open(kind, descriptors, options, load.batch))?;
     } else {
-        let offer = Offer { kind: *transport, descriptors };
-        ipcload::run_second(load, || FableEnd::open(offer, load.batch))
+        let offer = Offer { kind, descriptors };
+        ipcload::run_second(load, || FableEnd::open(offer, load.batch))?;
+    }
+    Ok(())
+}
+
+fn run_baseline(baseline: Baseline, load: &Load) -> Result<()> {
+    let Some(join) = &load.join else {
+        ipcload::run_first(load, || BaselineEnd::create(baseline, load));
+        return Ok(());
     };
-    outcome.map_err(|error| Error::setup(error.to_string(), "see what the first process says"))
+    let descriptors = descriptors(join)?;
+    ipcload::run_second(load, || BaselineEnd::open(baseline, descriptors, load))?;
+    Ok(())
 }
 
 fn descriptors(join: &str) -> Result<Vec<std::os::fd::OwnedFd>> {

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::environment::Environment;
+use crate::engine::environment::Environment;
 use crate::ipc::plan::Plan;
 use crate::ipc::row::{FIELDS, Row};
 
 /// Value of `format`.
 pub(crate) const FORMAT: &str = "iobench-ipc";
 /// Changes when a reader of the former version would misunderstand a file.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The whole file.
 #[derive(Debug, Clone, Serialize, Deserialize)]

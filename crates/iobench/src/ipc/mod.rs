@@ -5,6 +5,7 @@
 //! watched from here. All of them run once in a round, so that what is compared is measured within
 //! the same minute; the next round goes the other way.
 
+mod baseline;
 pub(crate) mod end;
 pub(crate) mod file;
 mod flow;
@@ -16,10 +17,10 @@ mod subject;
 mod table;
 
 use crate::cli::ipc::IpcArgs;
-use crate::compare::environment::Environment;
-use crate::compare::progress::Progress;
-use crate::compare::report::JsonFile;
-use crate::compare::table::stdout_width;
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
+use crate::engine::progress::Progress;
+use crate::engine::table::stdout_width;
 use crate::error::{Error, Result};
 use crate::ipc::file::{Clock, Document};
 use crate::ipc::plan::{Plan, Request, Slot};
@@ -52,7 +53,9 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
         return Err(Error::setup("there is nothing to measure", "name transports and sizes"));
     }
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
-    let environment = Environment::gather(&Limits::raise()?, seed)?;
+    let mut environment = Environment::gather(&Limits::raise()?, seed)?;
+    // No socket here is given another one.
+    environment.congestion_control.clone_from(&environment.system_congestion_control);
     let clock = Clock::measure();
     let round_ns = plan.slots.len() as u64 * plan.slot_ns();
     let total_ns = (round_ns * u64::from(plan.rounds)).min(plan.limit_ns.unwrap_or(u64::MAX));
@@ -71,7 +74,7 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
         begun_ns,
     };
     let outcomes = run.measure()?;
-    let rows = row::rows(&plan, &subjects, &outcomes, seed)?;
+    let rows = row::rows(&plan, &subjects, &outcomes)?;
     let document =
         Document::new(environment, clock, &plan, arguments.ring_bytes, now_ns() - begun_ns, rows);
     output::print(&format!("{}\n", document.environment.describe()));

@@ -4,9 +4,9 @@ use fable::Form;
 use ipcload::Pattern;
 use serde::{Deserialize, Serialize};
 
-use crate::compare::outcome::SliceCounts;
 use crate::compare::report::SliceSummary;
-use crate::compare::stats::{Interval, median, ratio_interval};
+use crate::engine::outcome::SliceCounts;
+use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
 use crate::figures::{self, Times, new_times};
 use crate::ipc::placement::Relation;
@@ -14,11 +14,14 @@ use crate::ipc::plan::{Plan, Slot};
 use crate::ipc::slot::{Figures, SlotOutcome};
 use crate::ipc::subject::Subject;
 
-/// What every row is compared with.
-const TCP: &str = "tcp-nodelay";
-const UNIX: &str = "unix";
+/// What every row is compared with: the quickest calls of the kernel on each path.
+const TCP: &str = "tcp-blocking";
+const UNIX: &str = "unix-blocking";
+const PIPE: &str = "pipe-blocking";
 /// What it means for a row, and what to do about it.
 const ROUGH: &str = ", so the figures are of all: try a longer --duration or a quieter machine";
+const NO_TIME: &str =
+    "there was no time for it: leave --quick out, or name fewer transports or sizes";
 /// Different complaints that a row tells.
 const COMPLAINTS_MAX: usize = 3;
 
@@ -43,10 +46,12 @@ pub(crate) struct Row {
     pub(crate) cpu_us_per_message: Option<f64>,
     pub(crate) cpu_reader_us_per_message: Option<f64>,
     pub(crate) cpu_writer_us_per_message: Option<f64>,
-    pub(crate) latency_ratio_tcp_nodelay: Option<Interval>,
+    pub(crate) latency_ratio_tcp: Option<Interval>,
     pub(crate) latency_ratio_unix: Option<Interval>,
-    pub(crate) throughput_ratio_tcp_nodelay: Option<Interval>,
+    pub(crate) latency_ratio_pipe: Option<Interval>,
+    pub(crate) throughput_ratio_tcp: Option<Interval>,
     pub(crate) throughput_ratio_unix: Option<Interval>,
+    pub(crate) throughput_ratio_pipe: Option<Interval>,
     pub(crate) valid: bool,
     pub(crate) reason: Option<String>,
     /// Of both patterns together.
@@ -88,11 +93,15 @@ pub(crate) const FIELDS: [(&str, &str); 18] = [
     ("throughput_mb_s", "payload one way, 10^6 bytes per second, median over rounds"),
     ("messages_s", "messages one way per second, median over rounds"),
     ("cpu_us_per_message", "CPU of both processes for a message one way, user and system"),
-    ("latency_ratio_*", "median round trip over that of the other transport, within rounds"),
+    (
+        "latency_ratio_*",
+        "median round trip over that of tcp-blocking, unix-blocking or pipe-blocking, within \
+         rounds; null, as all ratios, if either of the two is not to be trusted",
+    ),
     (
         "throughput_ratio_*",
-        "throughput over that of the other transport, same batch; null, as all ratios, if either \
-         of the two is not to be trusted",
+        "throughput over that of the same baseline, within rounds; null where batch is not 1, \
+         which baselines do not have",
     ),
     ("slices", "of time: undisturbed ones, which count, and the others"),
     ("rounds", "each round's own figures; clean: enough of its slices were undisturbed"),
@@ -137,15 +146,10 @@ pub(crate) struct RoundFigures {
 pub(crate) type Outcomes = Vec<Vec<Option<SlotOutcome>>>;
 
 /// The rows, in the order of the plan.
-pub(crate) fn rows(
-    plan: &Plan,
-    subjects: &[Subject],
-    outcomes: &Outcomes,
-    seed: u64,
-) -> Result<Vec<Row>> {
+pub(crate) fn rows(plan: &Plan, subjects: &[Subject], outcomes: &Outcomes) -> Result<Vec<Row>> {
     let table = Table::new(plan, subjects, outcomes)?;
     let one_way = plan.slots.iter().filter(|slot| slot.pattern == Pattern::OneWay);
-    let mut rows: Vec<Row> = one_way.map(|slot| table.row(slot, seed)).collect();
+    let mut rows: Vec<Row> = one_way.map(|slot| table.row(slot)).collect();
     for index in 0..rows.len() {
         let floor = rows.iter().find(|row| {
             row.transport == fable::Kind::Cacheline.base_name() && row.cpus == rows[index].cpus
@@ -224,7 +228,7 @@ fn reasons<'a>(
     }
     let rounds = measured.count();
     if rounds == 0 {
-        reasons.push("there was no time for it".to_owned());
+        reasons.push(NO_TIME.to_owned());
     } else if let (Some(clean), true) = (clean_rounds, reasons.is_empty()) {
         let what = match slot.pattern {
             Pattern::PingPong => "ping-pong",
@@ -259,7 +263,7 @@ impl<'a> Table<'a> {
         self.digests.iter().find(|digest| digest.slot.key() == wanted)
     }
 
-    fn row(&self, slot: &Slot, seed: u64) -> Row {
+    fn row(&self, slot: &Slot) -> Row {
         let subject = &self.subjects[slot.subject];
         let ping = self.find(slot, slot.subject, Pattern::PingPong, 1);
         let way = self.find(slot, slot.subject, Pattern::OneWay, slot.batch);
@@ -275,7 +279,7 @@ impl<'a> Table<'a> {
         let middle = |figure: fn(&Figures) -> f64| way.and_then(|way| way.middle(figure));
         let rate = middle(|figures| figures.messages_s);
         let valid = reasons.is_empty();
-        let ratio = |pattern, name| valid.then(|| self.ratio(slot, pattern, name, seed)).flatten();
+        let ratio = |pattern, name| valid.then(|| self.ratio(slot, pattern, name)).flatten();
         Row {
             transport: subject.transport().into_owned(),
             form: subject.form().map(Form::name).map(str::to_owned),
@@ -285,20 +289,22 @@ impl<'a> Table<'a> {
             shares_core: slot.pair.shares_core,
             batch: slot.batch,
             latency_ns,
-            latency_p50_interval_ns: interval(&p50_ns, 1.0, seed),
+            latency_p50_interval_ns: interval(&p50_ns, 1.0),
             one_way_ns: latency_ns.map(|latency| latency.p50 / 2.0),
             p50_over_floor: None,
             cpu_us_per_round_trip: ping.and_then(|p| p.middle(|f| f.cpu_us.iter().sum())),
             throughput_mb_s: rate.map(|rate| rate * megabytes),
-            throughput_interval_mb_s: interval(&messages_s, megabytes, seed),
+            throughput_interval_mb_s: interval(&messages_s, megabytes),
             messages_s: rate,
             cpu_us_per_message: middle(|figures| figures.cpu_us.iter().sum()),
             cpu_reader_us_per_message: middle(|figures| figures.cpu_us[0]),
             cpu_writer_us_per_message: middle(|figures| figures.cpu_us[1]),
-            latency_ratio_tcp_nodelay: ratio(Pattern::PingPong, TCP),
+            latency_ratio_tcp: ratio(Pattern::PingPong, TCP),
             latency_ratio_unix: ratio(Pattern::PingPong, UNIX),
-            throughput_ratio_tcp_nodelay: ratio(Pattern::OneWay, TCP),
+            latency_ratio_pipe: ratio(Pattern::PingPong, PIPE),
+            throughput_ratio_tcp: ratio(Pattern::OneWay, TCP),
             throughput_ratio_unix: ratio(Pattern::OneWay, UNIX),
+            throughput_ratio_pipe: ratio(Pattern::OneWay, PIPE),
             valid,
             reason: (!valid).then(|| reasons.join("; ")),
             slices: SliceSummary { clean: slices.clean, discarded: slices.discarded() },
@@ -307,7 +313,7 @@ impl<'a> Table<'a> {
     }
 
     /// Against the other transport in the same rounds.
-    fn ratio(&self, slot: &Slot, pattern: Pattern, name: &str, seed: u64) -> Option<Interval> {
+    fn ratio(&self, slot: &Slot, pattern: Pattern, name: &str) -> Option<Interval> {
         let baseline = self.subjects.iter().position(|subject| subject.transport() == name)?;
         let batch = if pattern == Pattern::OneWay { slot.batch } else { 1 };
         let own = self.find(slot, slot.subject, pattern, batch)?;
@@ -326,14 +332,14 @@ impl<'a> Table<'a> {
         let ratios: Vec<Vec<f64>> = pairs
             .map(|(own, other)| own.zip(other).map(|(a, b)| a / b).into_iter().collect())
             .collect();
-        ratio_interval(&ratios, seed)
+        ratio_interval(&ratios)
     }
 }
 
 /// The interval of a positive figure's median over rounds, times `unit`.
-fn interval(values: &[Option<f64>], unit: f64, seed: u64) -> Option<Interval> {
+fn interval(values: &[Option<f64>], unit: f64) -> Option<Interval> {
     let rounds: Vec<Vec<f64>> = values.iter().flatten().map(|value| vec![value * unit]).collect();
-    ratio_interval(&rounds, seed)
+    ratio_interval(&rounds)
 }
 
 fn rounds(ping: Option<&Digest<'_>>, way: Option<&Digest<'_>>) -> Vec<RoundFigures> {

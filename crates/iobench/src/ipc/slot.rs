@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use ipcload::{Line, SliceReport};
 
 use crate::client::slices::Slicing;
-use crate::compare::outcome::SliceCounts;
 use crate::compare::slots::{DELAY_PART, LATE_NS, is_used_by_others, least_clean};
+use crate::engine::outcome::SliceCounts;
 use crate::error::{Context, Error, Result};
 use crate::figures::{self, Times, new_times};
 use crate::ipc::placement::Pair;
@@ -26,6 +26,9 @@ use crate::sys::signals::{Signals, wait_for_any_within};
 const LINE_TIMEOUT_NS: u64 = 30_000_000_000;
 /// How long they may take to end once they are told.
 const END_TIMEOUT_NS: u64 = 5_000_000_000;
+/// What a slot without figures says.
+const NO_MESSAGE: &str =
+    "no message arrived while it was measured: try a longer --duration or a quieter machine";
 /// Longest line that is read.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
@@ -111,20 +114,14 @@ impl<'a> Watcher<'a> {
         slicing: Slicing,
     ) -> Result<SlotOutcome> {
         let mut running = Running::start(command, slot, slicing)?;
-        let first = match running.line(&self.interrupted)? {
-            Ok(line) => line,
-            Err(complaint) => return Ok(SlotOutcome::failed(complaint)),
-        };
-        let (processes, helpers, start_ns) = match first {
-            Line::Ready { processes, helpers, start_ns } => (processes, helpers, start_ns),
-            Line::Done { complaint, .. } => {
-                let complaint = complaint.unwrap_or_else(|| "it ended before it began".to_owned());
-                return Ok(SlotOutcome::failed(complaint));
-            }
+        let (processes, helpers, start_ns) = match running.line(&self.interrupted)? {
+            Ok(Line::Ready { processes, helpers, start_ns }) => (processes, helpers, start_ns),
+            other => return Ok(SlotOutcome::failed(complaint_in(other))),
         };
         let thread = |process: u32| ThreadReader::new(process, process as i32);
         let (Ok(one), Ok(other)) = (thread(processes[0]), thread(processes[1])) else {
-            return Ok(SlotOutcome::failed("a process ended in the middle".to_owned()));
+            // One of them has ended; what comes next says why.
+            return Ok(SlotOutcome::failed(complaint_in(running.line(&self.interrupted)?)));
         };
         let watched = Watched { processes, threads: [one, other], helpers };
         let prompt = wake_promptly();
@@ -138,9 +135,7 @@ impl<'a> Watcher<'a> {
             Ok(Line::Done { slices, complaint: None }) if slices.len() == slicing.count => {
                 self.evaluate(&watched, start_ns, slicing, &borders, &slices)
             }
-            Ok(Line::Done { complaint: Some(complaint), .. }) => Ok(SlotOutcome::failed(complaint)),
-            Ok(_) => Ok(SlotOutcome::failed("it did not report what was asked for".to_owned())),
-            Err(complaint) => Ok(SlotOutcome::failed(complaint)),
+            other => Ok(SlotOutcome::failed(complaint_in(other))),
         }
     }
 
@@ -191,7 +186,7 @@ impl<'a> Watcher<'a> {
         }
         outcome.rough = all.figures()?;
         if outcome.rough.is_none() {
-            outcome.complaint = Some("no message arrived while it was measured".to_owned());
+            outcome.complaint = Some(NO_MESSAGE.to_owned());
         }
         Ok(outcome)
     }
@@ -205,6 +200,17 @@ impl<'a> Watcher<'a> {
         let wall_ns = last.at_ns.saturating_sub(first.at_ns);
         let cpus = self.pair.distinct().len();
         is_used_by_others(&first.ticks, &last.ticks, ours_ns, wall_ns, cpus)
+    }
+}
+
+/// Why a measurement failed whose process said this where figures were expected.
+fn complaint_in(line: Result<Line, String>) -> String {
+    match line {
+        Ok(Line::Done { complaint: Some(complaint), .. }) => complaint,
+        Ok(_) => "the measuring process did not report the slices that were asked for; build \
+                  iobench and iobench-peers from the same sources"
+            .to_owned(),
+        Err(complaint) => complaint,
     }
 }
 
@@ -298,7 +304,12 @@ impl Running {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                let broken = |error| format!("its report cannot be read: {error}");
+                let broken = |error| {
+                    format!(
+                        "the report of the measuring process cannot be read ({error}); build \
+                         iobench and iobench-peers from the same sources"
+                    )
+                };
                 return Ok(serde_json::from_slice(&line).map_err(broken));
             }
             let left_ms = deadline_ns.saturating_sub(now_ns()) / 1_000_000;
@@ -306,7 +317,7 @@ impl Running {
             match wait_for_any_within(&descriptors, left_ms as i32) {
                 Some(0) => {}
                 Some(_) => return Err(Error::Interrupted),
-                None if left_ms == 0 => return Ok(Err("it said nothing for 30 s".to_owned())),
+                None if left_ms == 0 => return Ok(Err(no_answer())),
                 None => continue,
             }
             let mut chunk = [0; 64 << 10];
@@ -316,10 +327,21 @@ impl Running {
                 let _ = self.child.kill();
                 let status = self.child.wait();
                 let status = status.map_or_else(|error| error.to_string(), |s| s.to_string());
-                return Ok(Err(format!("the measuring process ended in the middle ({status})")));
+                return Ok(Err(format!(
+                    "the measuring process ended in the middle ({status}); its last words stand \
+                     above, and `dmesg` tells if the kernel ended it"
+                )));
             }
         }
     }
+}
+
+fn no_answer() -> String {
+    format!(
+        "the measuring process did not answer within {} s; end other programs that use its CPUs, \
+         or report this",
+        LINE_TIMEOUT_NS / 1_000_000_000
+    )
 }
 
 impl Drop for Running {

@@ -1,5 +1,5 @@
-//! What is measured: our transports, and the libraries that `iobench-peers` was built with. A new
-//! kind of thing is a new variant here.
+//! What is measured: the kernel's own paths, our transports, and the libraries that `iobench-peers`
+//! was built with. A new kind of thing is a new variant here.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use fable::{Form, Kind};
 
 use crate::error::{Error, Result};
+use crate::ipc::baseline::Baseline;
 
 /// The program that measures other libraries, and those that it may know.
 const PEERS_PROGRAM: &str = "iobench-peers";
@@ -22,6 +23,8 @@ pub(crate) const FLOOR_BYTES: usize = 8;
 /// One thing that carries messages between two processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Subject {
+    /// A path of the kernel by plain calls.
+    Baseline(Baseline),
     /// A transport of `fable`.
     Own(Kind),
     /// A flow of `fable` on top of that transport.
@@ -34,6 +37,7 @@ impl Subject {
     /// The name without the form.
     pub(crate) fn transport(&self) -> Cow<'static, str> {
         match self {
+            Subject::Baseline(baseline) => baseline.name().into(),
             Subject::Own(kind) => kind.base_name().into(),
             Subject::Flow(kind) => format!("{FLOW}{}", kind.base_name()).into(),
             Subject::Peer { name, .. } => (*name).into(),
@@ -43,7 +47,7 @@ impl Subject {
     pub(crate) fn form(&self) -> Option<Form> {
         match self {
             Subject::Own(kind) | Subject::Flow(kind) => kind.form(),
-            Subject::Peer { .. } => None,
+            Subject::Baseline(_) | Subject::Peer { .. } => None,
         }
     }
 
@@ -52,17 +56,22 @@ impl Subject {
         *self == Subject::Own(Kind::Cacheline)
     }
 
-    /// The libraries batch, or do not, as they see fit.
+    /// The libraries batch, or do not, as they see fit; plain calls do not.
     pub(crate) fn can_batch(&self) -> bool {
         matches!(self, Subject::Own(_) | Subject::Flow(_)) && !self.is_floor()
     }
 
     /// The first process of a measurement, but for the options of the load.
     pub(crate) fn command(&self, ring_bytes: u64) -> Command {
+        let end = |name: &str| {
+            let mut command = Command::new("/proc/self/exe");
+            command.args(["ipc-end", "--transport", name]);
+            command
+        };
         match self {
+            Subject::Baseline(baseline) => end(baseline.name()),
             Subject::Own(kind) | Subject::Flow(kind) => {
-                let mut command = Command::new("/proc/self/exe");
-                command.args(["ipc-end", "--transport", &kind.to_string()]);
+                let mut command = end(&kind.to_string());
                 if matches!(self, Subject::Flow(_)) {
                     command.arg("--flow");
                 }
@@ -83,9 +92,12 @@ pub(crate) fn choose(names: &[String]) -> Result<Vec<Subject>> {
     let mut subjects: Vec<Subject> = Vec::new();
     let found = match names {
         [] => {
-            let table_1 = Kind::ALL.into_iter().filter(|kind| is_usual(*kind)).map(Subject::Own);
-            let peers = available_peers();
-            table_1.chain(peers).collect()
+            let table_1 = Kind::ALL.into_iter().filter(|kind| is_usual(*kind));
+            let beside = |kind: Kind| {
+                let baselines = Baseline::before(kind).map(Subject::Baseline);
+                baselines.chain([Subject::Own(kind)])
+            };
+            table_1.flat_map(beside).chain(available_peers()).collect()
         }
         names => names.iter().map(|name| named(name)).collect::<Result<Vec<_>>>()?.concat(),
     };
@@ -103,6 +115,9 @@ fn is_usual(kind: Kind) -> bool {
 }
 
 fn named(name: &str) -> Result<Vec<Subject>> {
+    if let Some(baseline) = Baseline::named(name) {
+        return Ok(vec![Subject::Baseline(baseline)]);
+    }
     if let Some(peer) = PEERS.into_iter().find(|peer| *peer == name) {
         let found = available_peers().into_iter().find(|subject| subject.transport() == peer);
         return found.map(|subject| vec![subject]).ok_or_else(|| {
@@ -125,7 +140,8 @@ fn named(name: &str) -> Result<Vec<Subject>> {
         None => forms_of(name).into_iter().map(Subject::Own).collect(),
     };
     if forms.is_empty() {
-        let mut known: Vec<String> = Kind::ALL.map(|kind| kind.to_string()).to_vec();
+        let mut known = Baseline::ALL.map(|baseline| baseline.name().to_owned()).to_vec();
+        known.extend(Kind::ALL.map(|kind| kind.to_string()));
         known.extend(PEERS.map(str::to_owned));
         return Err(Error::setup(
             format!("there is no transport `{name}`"),
@@ -161,6 +177,7 @@ mod tests {
     fn names(asked: &[&str]) -> Vec<String> {
         let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
         let own = |subject: Subject| match subject {
+            Subject::Baseline(baseline) => baseline.name().to_owned(),
             Subject::Own(kind) => kind.to_string(),
             Subject::Flow(kind) => format!("{FLOW}{kind}"),
             Subject::Peer { name, .. } => name.to_owned(),

@@ -3,18 +3,19 @@
 
 use std::fmt::Write;
 
-use crate::compare::stats::Interval;
-use crate::compare::table::{figure, lay_out};
+use crate::engine::statistics::Interval;
+use crate::engine::table::{figure, lay_out};
 use crate::ipc::row::Row;
 
-/// Narrower terminals get the table without intervals.
-const WIDE: usize = 116;
+/// Narrower terminals get the table without intervals and without the ratios to UNIX sockets.
+const WIDE: usize = 144;
 
 const LEGEND: &str = "\
 p50, p99: round trip of a ping-pong in microseconds; x floor: its median over one cache line's.
 MB/s: payload one way; CPU us: of both processes per message; by N: the reader is told after N
-messages. x tcp, x unix: against tcp-nodelay and unix in the same rounds (of a round trip less is
-better, of throughput more), median and 95 % interval over rounds.
+messages. x tcp, x unix, x pipe: over tcp-blocking, unix-blocking and pipe-blocking, the kernel by
+plain calls, in the same rounds and without batching (of a round trip less is better, of throughput
+more), mean and 95 % interval over rounds.
 ";
 
 /// The whole report.
@@ -71,14 +72,15 @@ fn render_block<'a>(text: &mut String, block: &[&'a Row], notes: &mut Vec<&'a st
 }
 
 fn head(batches: &[u32], wide: bool) -> Vec<String> {
-    let mut cells: Vec<String> =
-        ["transport", "p50", "p99", "x floor", "x tcp"].map(str::to_owned).to_vec();
-    for (index, batch) in batches.iter().enumerate() {
+    let ratios: &[&str] = if wide { &["x tcp", "x unix", "x pipe"] } else { &["x tcp", "x pipe"] };
+    let ratios = || ratios.iter().map(ToString::to_string);
+    let mut cells = ["transport", "p50", "p99", "x floor"].map(str::to_owned).to_vec();
+    cells.extend(ratios());
+    for batch in batches {
         cells.push(if *batch == 1 { "MB/s".to_owned() } else { format!("by {batch}: MB/s") });
         cells.push("CPU us".to_owned());
-        cells.push("x tcp".to_owned());
-        if wide && index == 0 {
-            cells.push("x unix".to_owned());
+        if *batch == 1 {
+            cells.extend(ratios());
         }
     }
     cells
@@ -99,19 +101,24 @@ fn line<'a>(
         figure(latency(|latency| latency.p50), 2),
         figure(latency(|latency| latency.p99), 2),
         figure(first.p50_over_floor, 2),
-        short(first.latency_ratio_tcp_nodelay),
     ];
-    for (index, batch) in batches.iter().enumerate() {
+    let [tcp, unix, pipe] =
+        [first.latency_ratio_tcp, first.latency_ratio_unix, first.latency_ratio_pipe];
+    cells.extend(ratios(short(tcp), unix, pipe, wide));
+    for batch in batches {
         let row = rows.iter().find(|row| row.batch == *batch);
         let get = |pick: fn(&Row) -> Option<f64>| row.and_then(|row| pick(row));
         let decimals =
             if get(|row| row.throughput_mb_s).is_some_and(|rate| rate < 100.0) { 1 } else { 0 };
         cells.push(figure(get(|row| row.throughput_mb_s), decimals));
         cells.push(figure(get(|row| row.cpu_us_per_message), 2));
-        let tcp = row.and_then(|row| row.throughput_ratio_tcp_nodelay);
-        cells.push(if wide && index == 0 { with_interval(tcp) } else { short(tcp) });
-        if wide && index == 0 {
-            cells.push(short(row.and_then(|row| row.throughput_ratio_unix)));
+        if *batch == 1 {
+            let ratio = |pick: fn(&Row) -> Option<Interval>| row.and_then(|row| pick(row));
+            let tcp = ratio(|row| row.throughput_ratio_tcp);
+            let tcp = if wide { with_interval(tcp) } else { short(tcp) };
+            let unix = ratio(|row| row.throughput_ratio_unix);
+            let pipe = ratio(|row| row.throughput_ratio_pipe);
+            cells.extend(ratios(tcp, unix, pipe, wide));
         }
     }
     let reasons = rows.iter().filter(|row| !row.valid).map(|row| row.reason.as_deref());
@@ -134,19 +141,29 @@ fn line<'a>(
     cells
 }
 
+fn ratios(
+    tcp: String,
+    unix: Option<Interval>,
+    pipe: Option<Interval>,
+    wide: bool,
+) -> impl Iterator<Item = String> {
+    let unix = wide.then(|| short(unix));
+    [Some(tcp), unix, Some(short(pipe))].into_iter().flatten()
+}
+
 fn short(ratio: Option<Interval>) -> String {
     match ratio {
         None => "-".to_owned(),
         Some(Interval::ONE) => "1".to_owned(),
-        Some(ratio) => digits(ratio.median),
+        Some(ratio) => digits(ratio.estimate),
     }
 }
 
 fn with_interval(ratio: Option<Interval>) -> String {
     match ratio {
         None | Some(Interval::ONE) => short(ratio),
-        Some(Interval { median, low, high }) => {
-            format!("{} [{}, {}]", digits(median), digits(low), digits(high))
+        Some(Interval { estimate, low, high }) => {
+            format!("{} [{}, {}]", digits(estimate), digits(low), digits(high))
         }
     }
 }

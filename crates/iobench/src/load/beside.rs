@@ -14,7 +14,8 @@ use crate::client::ClientGroup;
 use crate::client::connection::Workload;
 use crate::client::slices::{FaultCounts, describe_stalled};
 use crate::compare::slots::{LEAD_NS, warm_up};
-use crate::compare::stats::{Interval, median, ratio_interval, slot_order};
+use crate::engine::order::slot_order;
+use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::load::external::{External, Template};
@@ -90,7 +91,7 @@ pub(crate) struct Contest<'a> {
 
 impl Contest<'_> {
     /// Runs all rounds.
-    pub(crate) fn run(&mut self, rounds: u32, seed: u64) -> Result<Report> {
+    pub(crate) fn run(&mut self, rounds: u32) -> Result<Report> {
         let mut runs: [Vec<Vec<Measured>>; CLIENTS] = [Vec::new(), Vec::new()];
         for round in 0..rounds {
             output::note(&format!("round {} of {rounds}", round + 1));
@@ -103,7 +104,7 @@ impl Contest<'_> {
             }
         }
         let [theirs, ours] = runs;
-        Ok(self.report(rounds, &ours, &theirs, seed))
+        Ok(self.report(rounds, &ours, &theirs))
     }
 
     fn ours(&mut self) -> Result<Measured> {
@@ -202,13 +203,7 @@ impl Contest<'_> {
         bytes_sent as f64 / self.workload.exchange.response_bytes as f64
     }
 
-    fn report(
-        &self,
-        rounds: u32,
-        ours: &[Vec<Measured>],
-        theirs: &[Vec<Measured>],
-        seed: u64,
-    ) -> Report {
+    fn report(&self, rounds: u32, ours: &[Vec<Measured>], theirs: &[Vec<Measured>]) -> Report {
         let mut notes: Vec<String> = Vec::new();
         for problem in ours.iter().chain(theirs).flatten().flat_map(|run| &run.problems) {
             if !notes.contains(problem) {
@@ -224,7 +219,7 @@ impl Contest<'_> {
                  all pairs; repeat with more --rounds or on a quieter machine"
             ));
         }
-        let ratio = |figure| ratio_interval(&pairs(ours, theirs, figure, rough), seed);
+        let ratio = |figure| ratio_interval(&pairs(ours, theirs, figure, rough));
         let Exchange { request_bytes, response_bytes } = self.workload.exchange;
         Report {
             server: self.arguments.server.clone().unwrap_or_default(),
@@ -297,7 +292,7 @@ pub(crate) fn describe(report: &Report, name: &str) -> String {
     }
     let ratio = |interval: Option<Interval>| match interval {
         None => "unknown".to_owned(),
-        Some(Interval { median, low, high }) => format!("x{median:.3} [{low:.3}, {high:.3}]"),
+        Some(Interval { estimate, low, high }) => format!("x{estimate:.3} [{low:.3}, {high:.3}]"),
     };
     text.push_str(&format!(
         "iobench load against {name}: throughput {}, client CPU per transaction {} (median over \

@@ -11,10 +11,11 @@ use crate::cli::LoadArgs;
 use crate::client::ClientGroup;
 use crate::client::connection::Workload;
 use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled};
-use crate::compare::environment::Environment;
-use crate::compare::plan::Placement;
-use crate::compare::report::JsonFile;
 use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
+use crate::disturbance::{Border, Disturbance, Observer, ServerSide, TOLERATED, disturbance};
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
+use crate::engine::placement::Placement;
 use crate::error::Result;
 use crate::figures::{Percentiles, new_times};
 use crate::load::beside::Contest;
@@ -22,6 +23,7 @@ use crate::load::external::Template;
 use crate::load::target::{Target, exchange, own_launch};
 use crate::output;
 use crate::server::process::ServerProcess;
+use crate::server::running::Running;
 use crate::sys::affinity::wake_promptly;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
@@ -32,6 +34,9 @@ use crate::sys::socket::CongestionControl;
 /// Slices are only a means here: one histogram each, so long runs take longer slices.
 const MOST_SLICES: u64 = 400;
 const SHORTEST_SLICE_NS: u64 = 25_000_000;
+/// Slices of time that are judged for disturbance, at most and of this length at least.
+const MOST_BORDERS: u64 = 400;
+const BORDER_NS: u64 = 100_000_000;
 /// A client thread that is busier than this may be what was measured.
 const BUSY: f64 = 0.95;
 const DEFAULT_ROUNDS: u32 = 5;
@@ -40,6 +45,8 @@ const DEFAULT_ROUNDS: u32 = 5;
 #[derive(Debug, Serialize)]
 struct Outcome {
     connect: String,
+    /// `closed`: every connection sends its next request when it has the answer.
+    r#loop: &'static str,
     transactions: u32,
     /// Of an echo, where both sizes are the same.
     message_bytes: Option<usize>,
@@ -50,9 +57,14 @@ struct Outcome {
     throughput: f64,
     latency_us: Option<Percentiles>,
     client_busy: f64,
+    disturbance: Disturbance,
     errors: u64,
     valid: bool,
+    /// Why it is not valid, then remarks.
     notes: Vec<String>,
+    /// How many notes say why it is not valid.
+    #[serde(skip)]
+    reasons: usize,
     /// Totals from first connect to last close, warm-up included.
     accounts: Totals,
 }
@@ -83,7 +95,7 @@ pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
         let template = Template::new(command)?;
         let name = template.name().to_owned();
         let mut contest = contest(arguments, template, &signals)?;
-        let report = contest.run(arguments.rounds.unwrap_or(DEFAULT_ROUNDS), environment.seed)?;
+        let report = contest.run(arguments.rounds.unwrap_or(DEFAULT_ROUNDS))?;
         output::print(&beside::describe(&report, &name));
         if let Some(json) = json {
             json.write(&Document { environment: &environment, result: &report })?;
@@ -134,23 +146,43 @@ fn own_readers(clients: &ClientGroup) -> Result<Vec<ThreadReader>> {
 
 fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<Outcome> {
     let workload = workload(arguments);
-    let clients = ClientGroup::start(&target.client_cpus, arguments.connections, &workload)?;
-    let readers = own_readers(&clients)?;
-    let run_ns = || -> u64 { readers.iter().map(|reader| reader.read().run_ns).sum() };
+    let client_cpus = &target.client.cpus;
+    let clients = ClientGroup::start(client_cpus, arguments.connections, &workload)?;
+    let server = target.server.as_ref();
+    let side = server.map(|server| ServerSide::of(server, &target.server_cpus));
+    let mut observer = Observer::new(&target.client, &clients.thread_ids(), side.as_ref())?;
+    let total_ns = workload.slicing.total_ns();
+    let borders = Slicing::divide(total_ns, BORDER_NS.max(total_ns / MOST_BORDERS));
     clients.begin_slot(target.address);
     warm_up(&clients, signals)?;
     let prompt = wake_promptly();
     let start_ns = now_ns() + LEAD_NS;
     clients.measure_from(start_ns);
-    signals.sleep_until(start_ns)?;
-    let before_ns = run_ns();
-    signals.sleep_until(start_ns + workload.slicing.total_ns())?;
-    let used_ns = run_ns() - before_ns;
+    let mut seen: Vec<Border> = Vec::with_capacity(borders.count + 1);
+    for number in 0..=borders.count as u64 {
+        signals.sleep_until(start_ns + number * borders.length_ns)?;
+        seen.push(observer.border(server.map_or(0, Running::cpu_time_ns)));
+    }
     drop(prompt);
     let tallies = clients.finish_slot()?;
-    let available_ns = workload.slicing.total_ns() * target.client_cpus.len() as u64;
-    let client_busy = used_ns as f64 / available_ns as f64;
-    Ok(evaluate(arguments, target, &tallies, workload.slicing, client_busy))
+    let watched = Watch {
+        client_busy: client_busy(&seen, client_cpus.len()),
+        disturbance: disturbance(&seen, observer.sides()),
+    };
+    Ok(evaluate(arguments, target, &tallies, workload.slicing, &watched))
+}
+
+/// What was seen of a measurement from outside.
+struct Watch {
+    client_busy: f64,
+    disturbance: Disturbance,
+}
+
+fn client_busy(borders: &[Border], cpus: usize) -> f64 {
+    let (Some(first), Some(last)) = (borders.first(), borders.last()) else { return 0.0 };
+    let run_ns = |border: &Border| border.client.threads.iter().map(|t| t.run_ns).sum::<u64>();
+    let available_ns = last.at_ns.saturating_sub(first.at_ns) * cpus as u64;
+    run_ns(last).saturating_sub(run_ns(first)) as f64 / available_ns.max(1) as f64
 }
 
 fn evaluate(
@@ -158,8 +190,9 @@ fn evaluate(
     target: &Target,
     tallies: &[Tally],
     slicing: Slicing,
-    client_busy: f64,
+    watched: &Watch,
 ) -> Outcome {
+    let Watch { client_busy, disturbance } = *watched;
     let mut latencies = new_times();
     let mut faults = FaultCounts::default();
     let mut accounts = Totals::default();
@@ -184,7 +217,8 @@ fn evaluate(
     if measured == 0 {
         notes.push("no transaction was completed while it was measured".to_owned());
     }
-    let valid = notes.is_empty();
+    notes.extend(disturbance.reasons(TOLERATED));
+    let reasons = notes.len();
     if client_busy >= BUSY {
         notes.push(format!(
             "the clients were busy {:.0} % of the time: they may be the limit, not the server",
@@ -194,6 +228,7 @@ fn evaluate(
     let exchange = exchange(arguments);
     Outcome {
         connect: target.address.to_string(),
+        r#loop: "closed",
         transactions: arguments.transactions,
         message_bytes: exchange.is_echo().then_some(exchange.request_bytes),
         request_bytes: exchange.request_bytes,
@@ -203,17 +238,21 @@ fn evaluate(
         throughput: measured as f64 / duration_s,
         latency_us: Percentiles::of(&latencies),
         client_busy,
+        disturbance,
         errors: faults.total() + stalled,
-        valid,
+        valid: reasons == 0,
         notes,
+        reasons,
         accounts,
     }
 }
 
 fn describe(outcome: &Outcome) -> String {
     let mut text = format!(
-        "{}: {:.0} transactions/s over {:.1} s, {} errors, clients {:.0} % busy\n",
+        "{}: closed loop on {} connections: {:.0} transactions/s over {:.1} s, {} errors, clients \
+         {:.0} % busy\n",
         outcome.connect,
+        outcome.connections,
         outcome.throughput,
         outcome.duration_s,
         outcome.errors,
@@ -225,8 +264,8 @@ fn describe(outcome: &Outcome) -> String {
             latency.p25, latency.p50, latency.p75, latency.p99, latency.p999, latency.max
         ));
     }
-    let mark = if outcome.valid { "note" } else { "INVALID" };
-    for note in &outcome.notes {
+    for (number, note) in outcome.notes.iter().enumerate() {
+        let mark = if number < outcome.reasons { "INVALID" } else { "note" };
         text.push_str(&format!("{mark}: {note}\n"));
     }
     text

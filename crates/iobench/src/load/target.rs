@@ -4,8 +4,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::cli::LoadArgs;
-use crate::compare::plan::{CpuChoice, Placement};
 use crate::compare::rounds::service_for;
+use crate::disturbance::ClientSide;
+use crate::engine::placement::{CpuChoice, Placement};
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
 use crate::server::process::Launch;
@@ -16,7 +17,9 @@ use crate::sys::signals::Signals;
 /// What is loaded, and from which CPUs.
 pub(crate) struct Target {
     pub(crate) address: SocketAddr,
-    pub(crate) client_cpus: Vec<usize>,
+    pub(crate) client: ClientSide,
+    /// Where a server of ours runs.
+    pub(crate) server_cpus: Vec<usize>,
     /// Ours lives as long as it is loaded.
     pub(crate) server: Option<Running>,
 }
@@ -29,14 +32,19 @@ impl Target {
                 format!("connect to {address}"),
                 "start a server there, for instance `iobench serve --server epoll`",
             )?;
-            let client_cpus = arguments.cpus.clone().map_or_else(allowed_cpus, Ok)?;
-            return Ok(Target { address, client_cpus, server: None });
+            let cpus = arguments.cpus.clone().map_or_else(allowed_cpus, Ok)?;
+            // A server on this machine may run on any CPU that was not kept for the client.
+            let owned = arguments.cpus.is_some() || !address.ip().is_loopback();
+            let client = ClientSide { cpus, owned, roaming: false };
+            return Ok(Target { address, client, server_cpus: Vec::new(), server: None });
         }
         let (launch, placement) = own_launch(arguments)?;
         let subject = Subject::parse(&launch.name)?;
         let server = Running::start(&subject, &launch, signals)?;
         let address = server.address();
-        Ok(Target { address, client_cpus: placement.client_cpus, server: Some(server) })
+        let Placement { server_cpus, client_cpus } = placement;
+        let client = ClientSide { cpus: client_cpus, owned: true, roaming: false };
+        Ok(Target { address, client, server_cpus, server: Some(server) })
     }
 }
 

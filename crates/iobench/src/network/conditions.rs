@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::values::parse_duration;
+use crate::units::parse_duration;
 
 /// Several times that of a geostationary satellite.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);

@@ -7,8 +7,8 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::compare::stats::SplitMix64;
 use crate::network::conditions::Conditions;
+use crate::random::SplitMix64;
 
 /// Bound on what flies in one direction, with the overhead of each packet.
 const MOST_FLYING_BYTES: usize = 128 << 20;

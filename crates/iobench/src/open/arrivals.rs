@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::stats::SplitMix64;
 use crate::open::phases::Course;
+use crate::random::SplitMix64;
 
 /// How requests are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

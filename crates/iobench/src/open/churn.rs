@@ -11,10 +11,10 @@ use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::error::Result;
-use crate::exchange::Exchange;
 use crate::open::arrivals::Schedule;
 use crate::open::connect::Route;
-use crate::open::record::{ReceiveBook, SendBook};
+use crate::open::record::{Due, ReceiveBook, SendBook};
+use crate::open::reply::Dialogue;
 use crate::open::sender::{Shared, wait_until};
 use crate::sys::epoll::{Epoll, event_buffer};
 use crate::sys::limits::Limits;
@@ -32,7 +32,6 @@ const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 /// What a churn does.
 pub(crate) struct Churn {
     pub(crate) route: Route,
-    pub(crate) exchange: Exchange,
     /// Requests on each connection.
     pub(crate) transactions: u32,
     /// Most connections open at a time, per generator.
@@ -56,6 +55,8 @@ struct Slot {
     begun_ns: AtomicU64,
     /// Bytes of the first request that are sent.
     sent: AtomicU64,
+    /// The connection's number, which its requests are stamped with.
+    number: AtomicUsize,
 }
 
 /// What the two threads of a churning generator share.
@@ -92,7 +93,6 @@ impl Nursery {
 pub(crate) struct World<'a> {
     pub(crate) clock: Clock,
     pub(crate) churn: &'a Churn,
-    pub(crate) request: &'a [u8],
     pub(crate) shared: &'a Shared,
 }
 
@@ -102,6 +102,7 @@ pub(crate) struct OpenThread<'a> {
     pub(crate) start_ns: u64,
     pub(crate) schedule: Schedule,
     pub(crate) nursery: &'a Nursery,
+    pub(crate) dialogue: Dialogue,
     pub(crate) book: SendBook,
 }
 
@@ -146,11 +147,13 @@ impl OpenThread<'_> {
         let fd = socket.as_raw_fd();
         let slot = nursery.slots.get(fd as usize)?;
         // On loopback the handshake is over by now; elsewhere the receiver sends.
-        let sent = socket::send(fd, self.world.request).unwrap_or(0);
+        let request = self.dialogue.request(number, 0);
+        let sent = socket::send(fd, request).unwrap_or(0);
+        let output = if sent < request.len() { libc::EPOLLOUT } else { 0 };
+        slot.number.store(number, Ordering::Relaxed);
         slot.sent.store(sent as u64, Ordering::Relaxed);
         slot.intended_ns.store(intended_ns, Ordering::Relaxed);
         slot.begun_ns.store(actual_ns, Ordering::Release);
-        let output = if sent < self.world.request.len() { libc::EPOLLOUT } else { 0 };
         let interest = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | output;
         if nursery.epoll.add(fd, fd as u64, interest).is_err() {
             // Or the receiver would take the number for a connection that it never heard of.
@@ -171,6 +174,7 @@ struct Served {
     /// When the opener made it: tells a number's former connection from the present one.
     begun_ns: u64,
     intended_ns: u64,
+    number: usize,
     /// When the present request was due.
     asked_ns: u64,
     sent: usize,
@@ -179,10 +183,18 @@ struct Served {
     open: bool,
 }
 
+impl Served {
+    /// The connection as something that was due.
+    fn due(&self, fd: usize) -> Due {
+        Due { connection: fd, intended_ns: self.intended_ns, actual_ns: self.begun_ns }
+    }
+}
+
 /// The receiving side.
 pub(crate) struct ServeThread<'a> {
     world: World<'a>,
     nursery: &'a Nursery,
+    dialogue: Dialogue,
     give_up_ns: u64,
     book: ReceiveBook,
     served: Vec<Served>,
@@ -193,22 +205,34 @@ pub(crate) struct ServeThread<'a> {
 enum Progress {
     Waiting,
     Complete,
-    Broken,
+    Ended(End),
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// After its last answer, by us.
+    Done,
+    /// By the server.
+    Reset,
+    /// By us, because of a wrong answer.
+    Wrong,
 }
 
 impl<'a> ServeThread<'a> {
     pub(crate) fn new(
         world: World<'a>,
         nursery: &'a Nursery,
+        dialogue: Dialogue,
         give_up_ns: u64,
         book: ReceiveBook,
     ) -> Self {
         let served = vec![Served::default(); nursery.slots.len()];
-        ServeThread { world, nursery, give_up_ns, book, served, ended: 0 }
+        ServeThread { world, nursery, dialogue, give_up_ns, book, served, ended: 0 }
     }
 
     /// Serves connections until all are through or given up.
-    pub(crate) fn run(mut self) -> (ReceiveBook, u64) {
+    pub(crate) fn run(mut self) -> ReceiveBook {
         let mut events = event_buffer(EVENTS_PER_WAIT);
         let mut buffer = vec![0; RECEIVE_BUFFER_BYTES];
         loop {
@@ -228,7 +252,7 @@ impl<'a> ServeThread<'a> {
         }
         self.give_up();
         self.book.log.flush();
-        (self.book, 0)
+        self.book
     }
 
     fn advance(&mut self, fd: usize, ended: bool, buffer: &mut [u8]) {
@@ -240,6 +264,7 @@ impl<'a> ServeThread<'a> {
                 begun_ns,
                 intended_ns,
                 asked_ns: intended_ns,
+                number: slot.number.load(Ordering::Relaxed),
                 sent: slot.sent.load(Ordering::Relaxed) as usize,
                 open: true,
                 ..Served::default()
@@ -248,8 +273,8 @@ impl<'a> ServeThread<'a> {
         loop {
             match self.exchange(fd, ended, buffer) {
                 Progress::Waiting => return,
-                Progress::Broken => return self.end(fd, true),
-                Progress::Complete if self.answered(fd) => return self.end(fd, false),
+                Progress::Ended(end) => return self.end(fd, end),
+                Progress::Complete if self.answered(fd) => return self.end(fd, End::Done),
                 Progress::Complete => {}
             }
         }
@@ -257,31 +282,47 @@ impl<'a> ServeThread<'a> {
 
     /// Sends the request and receives the answer as far as the socket allows.
     fn exchange(&mut self, fd: usize, ended: bool, buffer: &mut [u8]) -> Progress {
+        const RESET: Progress = Progress::Ended(End::Reset);
         let connection = &mut self.served[fd];
-        while connection.sent < self.world.request.len() {
-            match socket::send(fd as RawFd, &self.world.request[connection.sent..]) {
+        let request = self.dialogue.request(connection.number, connection.answered);
+        while connection.sent < request.len() {
+            match socket::send(fd as RawFd, &request[connection.sent..]) {
                 Ok(count) => connection.sent += count,
                 Err(libc::EAGAIN) => break,
                 Err(libc::EINTR) => {}
-                Err(_) => return Progress::Broken,
+                Err(_) => return RESET,
             }
         }
         loop {
             match socket::receive(fd as RawFd, buffer) {
-                Ok(0) => return Progress::Broken,
-                Ok(count) => connection.received += count,
-                Err(libc::EAGAIN) if ended => return Progress::Broken,
+                Ok(0) => return RESET,
+                Ok(count) => match self.received(fd, &buffer[..count]) {
+                    Progress::Waiting => {}
+                    progress => return progress,
+                },
+                Err(libc::EAGAIN) if ended => return RESET,
                 Err(libc::EAGAIN) => return Progress::Waiting,
-                Err(libc::EINTR) => continue,
-                Err(_) => return Progress::Broken,
-            }
-            let missing = self.world.churn.exchange.response_bytes.checked_sub(connection.received);
-            match missing {
-                Some(0) => return Progress::Complete,
-                Some(_) => {}
-                None => return Progress::Broken,
+                Err(libc::EINTR) => {}
+                Err(_) => return RESET,
             }
         }
+    }
+
+    /// Checks what a read brought; only one answer is due at a time.
+    fn received(&mut self, fd: usize, bytes: &[u8]) -> Progress {
+        let Served { number, answered, received, .. } = self.served[fd];
+        let missing = self.dialogue.response_bytes() - received;
+        let (piece, behind) = bytes.split_at(missing.min(bytes.len()));
+        let mut checked = self.dialogue.check(number, answered, received, piece);
+        if checked.is_ok() && !behind.is_empty() {
+            checked = Err(self.dialogue.surplus(number, answered, behind.len()));
+        }
+        if let Err(fault) = checked {
+            self.book.faults.count(fault);
+            return Progress::Ended(End::Wrong);
+        }
+        self.served[fd].received += piece.len();
+        if piece.len() == missing { Progress::Complete } else { Progress::Waiting }
     }
 
     /// Books an answer; true if it was the connection's last.
@@ -290,9 +331,9 @@ impl<'a> ServeThread<'a> {
         let connection = &mut self.served[fd];
         let asked_ns = connection.asked_ns;
         if connection.answered == 0 {
-            let Served { intended_ns, begun_ns, .. } = *connection;
-            self.book.answer(fd, intended_ns, begun_ns, now_ns);
-            self.world.shared.live.service.record(now_ns.saturating_sub(intended_ns));
+            let due = connection.due(fd);
+            self.book.answer(due, now_ns);
+            self.world.shared.live.service.record(now_ns.saturating_sub(due.intended_ns));
         }
         self.book.request(connection.intended_ns, now_ns.saturating_sub(asked_ns));
         connection.answered += 1;
@@ -300,14 +341,15 @@ impl<'a> ServeThread<'a> {
         connection.answered == self.world.churn.transactions
     }
 
-    fn end(&mut self, fd: usize, broken: bool) {
+    fn end(&mut self, fd: usize, end: End) {
         let connection = &mut self.served[fd];
         connection.open = false;
-        if broken && connection.answered == 0 {
-            let Served { intended_ns, begun_ns, .. } = *connection;
-            self.book.give_up(fd, intended_ns, begun_ns, true);
-        } else if broken {
-            self.book.cut_short();
+        let due = connection.due(fd);
+        match end {
+            End::Done => {}
+            _ if connection.answered > 0 => self.book.cut_short(),
+            End::Reset => self.book.give_up(due, true),
+            End::Wrong => self.book.wrong(due, self.world.clock.now_ns()),
         }
         // SAFETY: the descriptor was handed to this thread, and is forgotten right here.
         unsafe { libc::close(fd as RawFd) };
@@ -328,9 +370,10 @@ impl<'a> ServeThread<'a> {
             let unheard = !known.open && begun_ns != 0 && begun_ns != known.begun_ns;
             if unheard {
                 let intended_ns = self.nursery.slots[fd].intended_ns.load(Ordering::Relaxed);
-                self.book.give_up(fd, intended_ns, begun_ns, false);
+                let due = Due { connection: fd, intended_ns, actual_ns: begun_ns };
+                self.book.give_up(due, false);
             } else if known.open && known.answered == 0 {
-                self.book.give_up(fd, known.intended_ns, known.begun_ns, false);
+                self.book.give_up(known.due(fd), false);
             } else if known.open {
                 self.book.cut_short();
             }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::cli::LoadArgs;
-use crate::compare::environment::Environment;
-use crate::compare::report::JsonFile;
+use crate::disturbance::Disturbance;
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
 use crate::error::{Error, Result};
 use crate::figures::{Percentiles, encode};
 use crate::load::target::{Target, exchange};
@@ -37,19 +38,25 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Report<'a> {
     connect: String,
+    /// `open`.
+    r#loop: &'a str,
     connections: usize,
     request_rate: f64,
     arrivals: Arrivals,
     request_bytes: usize,
     response_bytes: usize,
     duration_s: f64,
-    service_us: Option<Percentiles>,
+    latency_us: Option<Percentiles>,
     send_lag_us: Option<Percentiles>,
     transmit_us: Option<Percentiles>,
+    turnaround_us: Option<Percentiles>,
+    receive_lag_us: Option<Percentiles>,
     accept_us: Option<Percentiles>,
     offered_rate: f64,
-    achieved_rate: f64,
+    throughput: f64,
     starved: f64,
+    disturbance: Disturbance,
+    reopened: u64,
     server: ServerUse,
     accounts: Accounts,
     valid: bool,
@@ -64,19 +71,19 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     let limits = Limits::raise_for(arguments.connections)?;
     limits.check_open_files(arguments.connections)?;
     let target = Target::reach(arguments, &signals)?;
-    let plan = plan(arguments, rate, &target.client_cpus)?;
+    let plan = plan(arguments, rate, &target)?;
     let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, plan.seed)?;
     let route = Route::new(target.address, plan.connections)?;
     let mut terminal = Terminal::new(target.address.to_string(), plan.tolerance);
     let prepared = Prepared::connect(plan.clone(), &route, &signals, &mut terminal)?;
     let clock = prepared.clock().describe();
-    let cpus = arguments.server_cpus.as_ref().map_or(1, Vec::len);
+    let cpus = target.server_cpus.as_slice();
     let watched = target.server.as_ref().map(|server| Watched { server, cpus });
     let gauge: &dyn Gauge = watched.as_ref().map_or(&Blind, |watched| watched);
     let outcome = prepared.run(now_ns() + LEAD_NS, gauge, &signals, &mut terminal)?;
     drop(terminal);
-    output::print(&format!("timestamps: {clock}\n"));
+    output::print(&format!("timestamps: {clock}\n{}\n", headline(target.address, &plan)));
     output::print(&describe(&outcome));
     if let Some(json) = json {
         let result = report(target.address, &plan, &outcome)?;
@@ -85,7 +92,22 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     Ok(outcome.is_valid())
 }
 
-fn plan(arguments: &LoadArgs, rate: f64, client_cpus: &[usize]) -> Result<OpenPlan> {
+/// Which loop it is, and what it asks for.
+fn headline(address: SocketAddr, plan: &OpenPlan) -> String {
+    let (rate, connections, arrivals) = (plan.course.rate, plan.connections, plan.arrivals.name());
+    match plan.churn {
+        None => format!(
+            "{address}: open loop at {rate} requests/s, {arrivals} arrivals on {connections} \
+             connections"
+        ),
+        Some(transactions) => format!(
+            "{address}: open loop at {rate} new connections/s, {arrivals} arrivals, \
+             {transactions} requests each"
+        ),
+    }
+}
+
+fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
     if !(1.0..=MOST_RATE).contains(&rate) {
         return Err(Error::setup(
             format!("{rate} requests per second cannot be generated"),
@@ -105,7 +127,9 @@ fn plan(arguments: &LoadArgs, rate: f64, client_cpus: &[usize]) -> Result<OpenPl
         connections: arguments.connections,
         churn: (arguments.transactions > 0).then_some(arguments.transactions),
         timeout_ns: ns(arguments.open.timeout),
-        generators: place(client_cpus, rate, arguments.open.generators)?,
+        generators: place(&target.client.cpus, rate, arguments.open.generators)?,
+        client: target.client.clone(),
+        own_server: target.server.is_some(),
         seed: arguments.open.seed.unwrap_or(now_ns() % 1_000_000),
         tolerance: Tolerance::default(),
         log: arguments.open.log.clone(),
@@ -119,19 +143,24 @@ fn report<'a>(
 ) -> Result<Report<'a>> {
     Ok(Report {
         connect: address.to_string(),
+        r#loop: "open",
         connections: plan.connections,
         request_rate: plan.course.rate,
         arrivals: plan.arrivals,
         request_bytes: plan.exchange.request_bytes,
         response_bytes: plan.exchange.response_bytes,
         duration_s: plan.course.measure_ns as f64 / 1e9,
-        service_us: outcome.service_us(),
+        latency_us: outcome.latency_us(),
         send_lag_us: Percentiles::of(&outcome.send_lag),
         transmit_us: Percentiles::of(&outcome.transmit),
+        turnaround_us: Percentiles::of(&outcome.turnaround),
+        receive_lag_us: Percentiles::of(&outcome.receive_lag),
         accept_us: Percentiles::of(&outcome.accept),
         offered_rate: outcome.offered_rate,
-        achieved_rate: outcome.achieved_rate,
+        throughput: outcome.throughput,
         starved: outcome.starved,
+        disturbance: outcome.disturbance,
+        reopened: outcome.reopened,
         server: outcome.server,
         accounts: outcome.accounts,
         valid: outcome.is_valid(),
@@ -141,6 +170,8 @@ fn report<'a>(
             service: Some(encode(&outcome.service)?),
             send_lag: Some(encode(&outcome.send_lag)?),
             transmit: Some(encode(&outcome.transmit)?),
+            turnaround: Some(encode(&outcome.turnaround)?),
+            receive_lag: Some(encode(&outcome.receive_lag)?),
             accept: (!outcome.accept.is_empty()).then(|| encode(&outcome.accept)).transpose()?,
         },
     })
@@ -148,17 +179,19 @@ fn report<'a>(
 
 /// A few lines for people.
 pub(crate) fn describe(outcome: &OpenOutcome) -> String {
-    let Accounts { scheduled, answered, late, lost, refused, reset } = outcome.accounts;
+    let Accounts { scheduled, answered, late, lost, refused, reset, wrong } = outcome.accounts;
     let mut text = format!(
         "{:.0} requests/s due, {:.0}/s answered; of {scheduled}: {answered} answered, {late} late, \
-         {lost} lost, {refused} refused, {reset} reset\n",
-        outcome.offered_rate, outcome.achieved_rate
+         {lost} lost, {refused} refused, {reset} reset, {wrong} wrong\n",
+        outcome.offered_rate, outcome.throughput
     );
     for (name, times) in [
         ("first answer", &outcome.accept),
         ("service time", &outcome.service),
         ("send lag", &outcome.send_lag),
         ("  to the wire", &outcome.transmit),
+        ("turnaround", &outcome.turnaround),
+        ("receive lag", &outcome.receive_lag),
     ] {
         if let Some(p) = Percentiles::of(times) {
             text.push_str(&format!(
@@ -176,6 +209,9 @@ pub(crate) fn describe(outcome: &OpenOutcome) -> String {
     if let ServerUse { cpu_us: Some(cpu_us), busy: Some(busy), .. } = outcome.server {
         let busy = 100.0 * busy;
         text.push_str(&format!("server        {cpu_us:.2} us CPU per request, {busy:.0} % busy\n"));
+    }
+    if outcome.reopened > 0 {
+        text.push_str(&format!("{} connections ended and stood again\n", outcome.reopened));
     }
     for reason in &outcome.reasons {
         text.push_str(&format!("INVALID: {reason}\n"));

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::disturbance::ServerSide;
 use crate::server::running::Running;
 use crate::sys::clock::now_ns;
 
@@ -13,6 +14,8 @@ pub(crate) trait Gauge {
     fn system_calls(&self) -> Option<u64>;
     /// CPUs that it may use.
     fn cpus(&self) -> usize;
+    /// Where it runs.
+    fn side(&self) -> Option<ServerSide>;
 }
 
 /// For servers that are only known by their address.
@@ -30,12 +33,16 @@ impl Gauge for Blind {
     fn cpus(&self) -> usize {
         1
     }
+
+    fn side(&self) -> Option<ServerSide> {
+        None
+    }
 }
 
 /// A server that we have started.
 pub(crate) struct Watched<'a> {
     pub(crate) server: &'a Running,
-    pub(crate) cpus: usize,
+    pub(crate) cpus: &'a [usize],
 }
 
 impl Gauge for Watched<'_> {
@@ -48,7 +55,11 @@ impl Gauge for Watched<'_> {
     }
 
     fn cpus(&self) -> usize {
-        self.cpus
+        self.cpus.len()
+    }
+
+    fn side(&self) -> Option<ServerSide> {
+        Some(ServerSide::of(self.server, self.cpus))
     }
 }
 

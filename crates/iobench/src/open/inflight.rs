@@ -3,9 +3,12 @@
 //!
 //! Only the sending thread adds and only the receiving thread takes. An entry is written before
 //! the index that shows it (release), and read after it (acquire); nothing waits for anybody.
+//!
+//! A request's number on its connection is its index, which goes on over reconnections. Both
+//! threads know it, so it is what the request's stamp is made from.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// Most requests under way on one connection.
 const DEEPEST: usize = 4_096;
@@ -25,7 +28,7 @@ pub(crate) struct Sent {
 struct Lane {
     /// Written by the sender.
     added: AtomicU32,
-    /// Set by the receiver once the connection has ended.
+    /// Set by the receiver once the connection has ended, cleared when it stands again.
     ended: AtomicBool,
     /// Written by the receiver.
     taken: AtomicU32,
@@ -64,21 +67,22 @@ impl InFlight {
         &self.entries[connection * self.depth + (index as usize & (self.depth - 1))]
     }
 
-    /// Adds a request; false if the queue is full or the connection has ended.
+    /// Adds a request and returns its number; none if the queue is full or the connection has
+    /// ended.
     ///
     /// # Safety
     /// Only one thread may ever call this.
-    pub(crate) unsafe fn add(&self, connection: usize, sent: Sent) -> bool {
+    pub(crate) unsafe fn add(&self, connection: usize, sent: Sent) -> Option<u32> {
         let lane = &self.lanes[connection];
         let added = lane.added.load(Ordering::Relaxed);
         let under_way = added.wrapping_sub(lane.taken.load(Ordering::Acquire));
         if under_way as usize >= self.depth || lane.ended.load(Ordering::Relaxed) {
-            return false;
+            return None;
         }
         // SAFETY: the entry is not shown, so the receiver keeps away; we are the only sender.
         unsafe { *self.entry(connection, added).get() = sent };
         lane.added.store(added.wrapping_add(1), Ordering::Release);
-        true
+        Some(added)
     }
 
     /// Takes the oldest request.
@@ -87,19 +91,30 @@ impl InFlight {
     /// Only one thread may ever call this.
     pub(crate) unsafe fn take(&self, connection: usize) -> Option<Sent> {
         let lane = &self.lanes[connection];
-        let taken = lane.taken.load(Ordering::Relaxed);
-        if taken == lane.added.load(Ordering::Acquire) {
-            return None;
-        }
+        let number = self.oldest(connection)?;
         // SAFETY: the entry is shown, so the sender keeps away; we are the only receiver.
-        let sent = unsafe { *self.entry(connection, taken).get() };
-        lane.taken.store(taken.wrapping_add(1), Ordering::Release);
+        let sent = unsafe { *self.entry(connection, number).get() };
+        lane.taken.store(number.wrapping_add(1), Ordering::Release);
         Some(sent)
     }
 
-    /// Marks a connection as ended; requests that are still added are found by `take`.
+    /// The number of the request that `take` would take.
+    pub(crate) fn oldest(&self, connection: usize) -> Option<u32> {
+        let lane = &self.lanes[connection];
+        let taken = lane.taken.load(Ordering::Relaxed);
+        (taken != lane.added.load(Ordering::Acquire)).then_some(taken)
+    }
+
+    /// Marks a connection as ended. The sender may be about to add a request, which `take` then
+    /// finds; it adds none after it has gone through the fence of its next turn.
     pub(crate) fn end(&self, connection: usize) {
         self.lanes[connection].ended.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Marks an ended connection as standing again.
+    pub(crate) fn reopen(&self, connection: usize) {
+        self.lanes[connection].ended.store(false, Ordering::Release);
     }
 
     pub(crate) fn has_ended(&self, connection: usize) -> bool {
@@ -124,7 +139,8 @@ mod tests {
     fn queues_are_bounded() {
         let queues = InFlight::new(2, 0);
         // SAFETY: this thread is the only one.
-        let added = (0..100).take_while(|number| unsafe { queues.add(1, sent(*number)) }).count();
+        let added = (0..100).take_while(|number| unsafe { queues.add(1, sent(*number)) }.is_some());
+        let added = added.count();
         assert_eq!(added, SHALLOWEST);
         assert_eq!(InFlight::new(1, 1 << 30).depth, DEEPEST);
         assert_eq!(InFlight::new(3_000_000, 100).depth, SHALLOWEST);
@@ -132,15 +148,18 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_connection_takes_no_more() {
+    fn an_ended_connection_takes_no_more_until_it_stands_again() {
         let queues = InFlight::new(1, 0);
         // SAFETY: this thread is the only one.
         unsafe {
-            assert!(queues.add(0, sent(1)));
+            assert_eq!(queues.add(0, sent(1)), Some(0));
             queues.end(0);
-            assert!(!queues.add(0, sent(2)) && queues.has_ended(0));
+            assert!(queues.add(0, sent(2)).is_none() && queues.has_ended(0));
+            assert_eq!(queues.oldest(0), Some(0));
             assert_eq!(queues.take(0), Some(sent(1)));
-            assert_eq!(queues.take(0), None);
+            assert_eq!((queues.oldest(0), queues.take(0)), (None, None));
+            queues.reopen(0);
+            assert_eq!(queues.add(0, sent(3)), Some(1), "numbers go on");
         }
     }
 
@@ -152,7 +171,7 @@ mod tests {
             scope.spawn(|| {
                 for number in 0..count {
                     // SAFETY: only this thread adds.
-                    while !unsafe { queues.add(0, sent(number)) } {
+                    while unsafe { queues.add(0, sent(number)) }.is_none() {
                         thread::yield_now();
                     }
                 }
@@ -180,7 +199,7 @@ mod tests {
                 unsafe {
                     if add {
                         let fits = model.len() < SHALLOWEST;
-                        prop_assert_eq!(queues.add(2, sent(number as u64)), fits);
+                        prop_assert_eq!(queues.add(2, sent(number as u64)).is_some(), fits);
                         if fits {
                             model.push_back(sent(number as u64));
                         }

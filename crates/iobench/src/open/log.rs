@@ -30,14 +30,16 @@ pub(crate) enum Outcome {
     Lost,
     Refused,
     Reset,
+    Wrong,
 }
 
-const OUTCOMES: [(Outcome, &str); 5] = [
+const OUTCOMES: [(Outcome, &str); 6] = [
     (Outcome::Answered, "answered"),
     (Outcome::Late, "late"),
     (Outcome::Lost, "lost"),
     (Outcome::Refused, "refused"),
     (Outcome::Reset, "reset"),
+    (Outcome::Wrong, "wrong"),
 ];
 const PHASES: [Phase; 4] = [Phase::Connect, Phase::Growth, Phase::Steady, Phase::Measure];
 
@@ -224,7 +226,7 @@ mod tests {
     use super::*;
 
     fn entries() -> impl Strategy<Value = Entry> {
-        (any::<[u64; 3]>(), any::<u32>(), 0..5_usize, 0..4_usize).prop_map(
+        (any::<[u64; 3]>(), any::<u32>(), 0..6_usize, 0..4_usize).prop_map(
             |([intended_ns, actual_ns, received_ns], connection, outcome, phase)| Entry {
                 intended_ns,
                 actual_ns,

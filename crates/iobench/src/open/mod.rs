@@ -2,8 +2,9 @@
 //! accounted for (Kawai and Yamaguchi, section 4.1).
 //!
 //! A generator is a send thread and a receive thread that share nothing but the queues of requests
-//! under way (`inflight`). The schedule (`phases`, `arrivals`) is drawn from a seed; both threads
-//! keep books of their own (`record`); `verdict` says whether to believe the figures.
+//! under way (`inflight`). The schedule (`phases`, `arrivals`) is drawn from a seed; every reply is
+//! checked (`reply`); both threads keep books of their own (`record`); `verdict` says whether to
+//! believe the figures, and `disturbance` whether other work had a part in them.
 
 pub(crate) mod arrivals;
 mod churn;
@@ -17,15 +18,21 @@ pub(crate) mod outcome;
 pub(crate) mod phases;
 mod receiver;
 mod record;
+mod reopen;
+mod reply;
 mod sender;
+mod summary;
 pub(crate) mod terminal;
 mod threads;
-mod transmit;
+mod timestamps;
 pub(crate) mod verdict;
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use crate::client::message::Message;
+use crate::disturbance::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::open::arrivals::Arrivals;
@@ -36,6 +43,7 @@ use crate::open::live::Counts;
 use crate::open::log::{Header, LogWriter};
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::{Course, Phase};
+use crate::open::reply::Template;
 use crate::open::verdict::Tolerance;
 use crate::sys::signals::Signals;
 use crate::sys::socket::CongestionControl;
@@ -59,9 +67,22 @@ pub(crate) struct OpenPlan {
     /// An answer that takes longer is late; one that takes as long after the end is lost.
     pub(crate) timeout_ns: u64,
     pub(crate) generators: Vec<GeneratorCpus>,
+    pub(crate) client: ClientSide,
+    /// A server of ours, whose replies are known beforehand.
+    pub(crate) own_server: bool,
     pub(crate) seed: u64,
     pub(crate) tolerance: Tolerance,
     pub(crate) log: Option<PathBuf>,
+}
+
+impl OpenPlan {
+    /// The CPUs that the generators use, which may be fewer than they were offered.
+    fn client_side(&self) -> ClientSide {
+        let used =
+            |cpu: &usize| self.generators.iter().any(|g| g.sender == *cpu || g.receiver == *cpu);
+        let cpus = self.client.cpus.iter().copied().filter(used).collect();
+        ClientSide { cpus, ..self.client }
+    }
 }
 
 /// Where a generator's threads run; on one CPU the sender yields to the receiver.
@@ -95,7 +116,7 @@ pub(crate) struct View<'a> {
     pub(crate) phase: Phase,
     pub(crate) left_ns: u64,
     pub(crate) offered_rate: f64,
-    pub(crate) achieved_rate: f64,
+    pub(crate) throughput: f64,
     /// Since the last view.
     pub(crate) service: &'a Counts,
     pub(crate) lag: &'a Counts,
@@ -112,8 +133,9 @@ pub(crate) trait Watcher {
 pub(crate) struct Prepared {
     plan: OpenPlan,
     clock: Clock,
-    target: String,
-    request: Vec<u8>,
+    target: SocketAddr,
+    /// What replies that are no echo are compared with.
+    template: Template,
     load: Load,
 }
 
@@ -138,13 +160,15 @@ impl Prepared {
                 "ask for more --connections or fewer --generators",
             ));
         }
-        let request = request_bytes(plan.exchange.request_bytes);
         let load = match plan.churn {
             Some(transactions) => begin_churn(&plan, route, transactions)?,
-            None => stand(&plan, route, &request, signals, watcher)?,
+            None => stand(&plan, route, signals, watcher)?,
         };
-        let target = route.target.to_string();
-        Ok(Prepared { plan, clock: Clock::calibrate(), target, request, load })
+        let template = match plan.own_server {
+            true => Template::of_ours(plan.exchange),
+            false => Template::learn(plan.exchange, route),
+        };
+        Ok(Prepared { plan, clock: Clock::calibrate(), target: route.target, template, load })
     }
 
     /// The generator's clock: CLOCK_MONOTONIC's scale.
@@ -174,7 +198,7 @@ impl Prepared {
     fn header(&self) -> Header {
         Header {
             clock: self.clock.describe(),
-            target: self.target.clone(),
+            target: self.target.to_string(),
             connections: self.plan.connections,
             rate: self.plan.course.rate,
             arrivals: self.plan.arrivals.name().to_owned(),
@@ -189,12 +213,13 @@ impl Prepared {
 fn stand(
     plan: &OpenPlan,
     route: &Route,
-    request: &[u8],
     signals: &Signals,
     watcher: &mut dyn Watcher,
 ) -> Result<Load> {
     let congestion = CongestionControl::pick();
     let (exchange, count) = (plan.exchange, plan.connections);
+    let message = Message::new(exchange);
+    let request = message.request();
     let connecting = Connecting { route, exchange, request, congestion: &congestion, signals };
     let all = connecting.establish(count, |ready| watcher.connecting(ready, count))?;
     let generators = plan.generators.len();
@@ -209,7 +234,6 @@ fn begin_churn(plan: &OpenPlan, route: &Route, transactions: u32) -> Result<Load
     let generators = plan.generators.len();
     let churn = Churn {
         route: route.clone(),
-        exchange: plan.exchange,
         transactions,
         most_open: plan.connections / generators,
         congestion: CongestionControl::pick(),
@@ -218,19 +242,6 @@ fn begin_churn(plan: &OpenPlan, route: &Route, transactions: u32) -> Result<Load
     let nurseries =
         (0..generators).map(|_| Nursery::new(&churn, generators)).collect::<Result<_>>()?;
     Ok(Load::Churn(churn, nurseries))
-}
-
-/// A request: HTTP's smallest where it fits, so that web servers with answers of a fixed size can
-/// be measured, filled up with a header that means nothing.
-pub(crate) fn request_bytes(length: usize) -> Vec<u8> {
-    let (head, tail) = (b"GET / HTTP/1.1\r\nHost: iobench\r\nX: ", b"\r\n\r\n");
-    if length < head.len() + tail.len() {
-        return vec![b'.'; length];
-    }
-    let mut request = head.to_vec();
-    request.resize(length - tail.len(), b'.');
-    request.extend_from_slice(tail);
-    request
 }
 
 #[cfg(test)]
@@ -250,15 +261,5 @@ mod tests {
         assert_eq!(cpus(&[1, 2, 3, 4, 5], 8_000.0, Some(2)), [(1, 2), (3, 4)]);
         assert_eq!(cpus(&[7], 1e6, None), [(7, 7)]);
         assert!(place(&[1], 1.0, Some(2)).is_err() && place(&[], 1.0, None).is_err());
-    }
-
-    #[test]
-    fn requests_have_their_length_and_are_http_where_that_fits() {
-        for length in [1, 37, 38, 39, 128, 10_000] {
-            let request = request_bytes(length);
-            assert_eq!(request.len(), length);
-            assert_eq!(request.starts_with(b"GET / HTTP/1.1\r\n"), length >= 38, "{length}");
-            assert_eq!(request.ends_with(b"\r\n\r\n"), length >= 38, "{length}");
-        }
     }
 }

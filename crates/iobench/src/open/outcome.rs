@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::disturbance::Disturbance;
 use crate::figures::{Percentiles, Times, new_times};
 use crate::open::gauge::ServerUse;
 use crate::results::{Accounts, Moment};
@@ -15,16 +16,25 @@ pub(crate) struct OpenOutcome {
     pub(crate) send_lag: Times,
     #[serde(with = "crate::figures::as_text")]
     pub(crate) transmit: Times,
+    #[serde(with = "crate::figures::as_text", default = "new_times")]
+    pub(crate) turnaround: Times,
+    #[serde(with = "crate::figures::as_text", default = "new_times")]
+    pub(crate) receive_lag: Times,
     /// Churn only: from the intended connection time to the first answer.
     #[serde(with = "crate::figures::as_text")]
     pub(crate) accept: Times,
     pub(crate) accounts: Accounts,
     /// Requests per second that were due while it was measured, and that were answered.
     pub(crate) offered_rate: f64,
-    pub(crate) achieved_rate: f64,
+    pub(crate) throughput: f64,
     /// Busy part of the generator's CPUs, its waiting left out: unknown for a sender that waits
     /// busily, so this is the part that others took, 0 to 1.
     pub(crate) starved: f64,
+    #[serde(default)]
+    pub(crate) disturbance: Disturbance,
+    /// Connections that ended and were opened again.
+    #[serde(default)]
+    pub(crate) reopened: u64,
     /// Per request.
     pub(crate) server: ServerUse,
     /// Most connections open at a time.
@@ -41,11 +51,15 @@ impl OpenOutcome {
             service: new_times(),
             send_lag: new_times(),
             transmit: new_times(),
+            turnaround: new_times(),
+            receive_lag: new_times(),
             accept: new_times(),
             accounts: Accounts::default(),
             offered_rate: 0.0,
-            achieved_rate: 0.0,
+            throughput: 0.0,
             starved: 0.0,
+            disturbance: Disturbance::default(),
+            reopened: 0,
             server: ServerUse::default(),
             connections: 0,
             timeline: Vec::new(),
@@ -59,6 +73,8 @@ impl OpenOutcome {
             (&mut self.service, &other.service),
             (&mut self.send_lag, &other.send_lag),
             (&mut self.transmit, &other.transmit),
+            (&mut self.turnaround, &other.turnaround),
+            (&mut self.receive_lag, &other.receive_lag),
             (&mut self.accept, &other.accept),
         ] {
             // Bounds are equal by construction, so this cannot fail.
@@ -66,8 +82,10 @@ impl OpenOutcome {
         }
         self.accounts.add(&other.accounts);
         self.offered_rate += other.offered_rate;
-        self.achieved_rate += other.achieved_rate;
+        self.throughput += other.throughput;
         self.starved = self.starved.max(other.starved);
+        self.disturbance.add(&other.disturbance);
+        self.reopened += other.reopened;
         self.connections += other.connections;
         self.reasons.extend(other.reasons.iter().map(|reason| format!("{host}: {reason}")));
         if self.timeline.is_empty() {
@@ -77,7 +95,7 @@ impl OpenOutcome {
         for (sum, other) in self.timeline.iter_mut().zip(&other.timeline) {
             sum.connections += other.connections;
             sum.offered_rate += other.offered_rate;
-            sum.achieved_rate += other.achieved_rate;
+            sum.throughput += other.throughput;
             // Percentiles cannot be merged; of several hosts the worst is shown.
             for (worst, other) in [
                 (&mut sum.send_lag_p50_us, other.send_lag_p50_us),
@@ -94,7 +112,7 @@ impl OpenOutcome {
         self.reasons.is_empty()
     }
 
-    pub(crate) fn service_us(&self) -> Option<Percentiles> {
+    pub(crate) fn latency_us(&self) -> Option<Percentiles> {
         Percentiles::of(&self.service)
     }
 }

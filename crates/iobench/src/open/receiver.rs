@@ -1,11 +1,16 @@
-//! The receive thread (Kawai and Yamaguchi, section 4.1): it waits for answers on all connections
-//! and takes the time when one is complete.
+//! The receive thread (Kawai and Yamaguchi, section 4.1): it waits for answers on all connections,
+//! takes the time when one is complete, and checks every byte of it. A connection with a wrong
+//! answer is closed, because nothing tells where the next one begins; it is then opened again, as
+//! one that the server has closed.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
-use crate::open::record::ReceiveBook;
+use crate::open::record::{Due, ReceiveBook};
+use crate::open::reopen::Reopening;
+use crate::open::reply::{Dialogue, WrongReply};
 use crate::open::sender::Shared;
+use crate::open::timestamps::{self, Sampler};
 use crate::sys::epoll::{Epoll, event_buffer};
 use crate::sys::socket;
 use crate::sys::tsc::Clock;
@@ -15,6 +20,8 @@ const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 /// A waiting thread looks at the flags at least this often; rarely, because it takes the CPU from
 /// the sender.
 const WAIT_MS: i32 = 50;
+/// The same while connections wait to be opened again.
+const WAIT_TO_REOPEN_MS: i32 = 5;
 /// Marks of an event after which no further one may come.
 const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP;
 
@@ -22,7 +29,9 @@ const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP;
 pub(crate) struct ReceiveThread<'a> {
     pub(crate) clock: Clock,
     pub(crate) connections: Vec<RawFd>,
-    pub(crate) response_bytes: usize,
+    pub(crate) dialogue: Dialogue,
+    pub(crate) sampler: Sampler,
+    pub(crate) reopening: Reopening,
     pub(crate) shared: &'a Shared,
     /// When the last answers are given up: some time after the last request.
     pub(crate) give_up_ns: u64,
@@ -32,8 +41,15 @@ pub(crate) struct ReceiveThread<'a> {
     pub(crate) partial: Vec<usize>,
     /// Requests taken from the queues.
     pub(crate) taken: u64,
-    /// Answers that nobody had asked for.
-    pub(crate) unasked: u64,
+    /// The number of each connection's latest request that was answered.
+    pub(crate) latest: Vec<u32>,
+}
+
+/// When a read was over, and when the kernel got the last packet of it, if that is known.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    now_ns: u64,
+    stamp_ns: Option<u64>,
 }
 
 impl ReceiveThread<'_> {
@@ -51,9 +67,8 @@ impl ReceiveThread<'_> {
         Ok(epoll)
     }
 
-    /// Receives until every request is answered or given up; the book, and the number of answers
-    /// without a request.
-    pub(crate) fn run(mut self) -> (ReceiveBook, u64) {
+    /// Receives until every request is answered or given up.
+    pub(crate) fn run(mut self) -> ReceiveBook {
         let mut events = event_buffer(EVENTS_PER_WAIT);
         let mut buffer = vec![0; RECEIVE_BUFFER_BYTES];
         loop {
@@ -65,25 +80,48 @@ impl ReceiveThread<'_> {
             if given_up || self.shared.stop.load(Ordering::Relaxed) {
                 break;
             }
-            let count = self.epoll.wait(&mut events, if ending { 1 } else { WAIT_MS });
+            let timeout_ms = match () {
+                () if ending => 1,
+                () if self.reopening.is_waiting() => WAIT_TO_REOPEN_MS,
+                () => WAIT_MS,
+            };
+            let count = self.epoll.wait(&mut events, timeout_ms);
             for event in &events[..count] {
-                let ended = event.events & ENDED as u32 != 0;
-                self.drain(event.u64 as usize, ended, &mut buffer);
+                self.advance(event.u64 as usize, event.events, &mut buffer);
+            }
+            if !ending && self.reopening.is_waiting() {
+                self.reopen();
             }
         }
         self.give_up();
+        self.book.reopened = self.reopening.reopened;
         self.book.log.flush();
-        (self.book, self.unasked)
+        self.book
+    }
+
+    fn advance(&mut self, connection: usize, events: u32, buffer: &mut [u8]) {
+        if self.shared.in_flight.has_ended(connection) {
+            let fd = self.connections[connection];
+            if !self.reopening.advance(connection, fd, events, self.clock.now_ns()) {
+                return;
+            }
+            self.shared.in_flight.reopen(connection);
+        }
+        self.drain(connection, events & ENDED as u32 != 0, buffer);
     }
 
     /// Reads one connection until it is empty. A short read has emptied it, but an end that was
     /// announced raises no further edge and has to be read.
     fn drain(&mut self, connection: usize, ended: bool, buffer: &mut [u8]) {
         loop {
-            match socket::receive(self.connections[connection], buffer) {
+            let (result, arrival) = self.receive(connection, buffer);
+            match result {
                 Ok(0) => return self.end(connection),
                 Ok(count) => {
-                    self.received(connection, count);
+                    if let Err(fault) = self.received(connection, &buffer[..count], arrival) {
+                        self.book.faults.count(fault);
+                        return self.end(connection);
+                    }
                     if count < buffer.len() && !ended {
                         return;
                     }
@@ -95,34 +133,111 @@ impl ReceiveThread<'_> {
         }
     }
 
-    fn received(&mut self, connection: usize, count: usize) {
-        let now_ns = self.clock.now_ns();
-        let mut bytes = self.partial[connection] + count;
-        while bytes >= self.response_bytes {
-            bytes -= self.response_bytes;
-            // SAFETY: this thread is the generator's only receiver.
-            let Some(sent) = (unsafe { self.shared.in_flight.take(connection) }) else {
-                self.unasked += 1;
-                continue;
-            };
-            self.taken += 1;
-            self.shared.live.service.record(now_ns.saturating_sub(sent.intended_ns));
-            self.book.answer(connection, sent.intended_ns, sent.actual_ns, now_ns);
+    fn receive(&mut self, connection: usize, buffer: &mut [u8]) -> (Result<usize, i32>, Arrival) {
+        let fd = self.connections[connection];
+        if !self.sampler.picks() {
+            let result = socket::receive(fd, buffer);
+            return (result, Arrival { now_ns: self.clock.now_ns(), stamp_ns: None });
         }
-        self.partial[connection] = bytes;
+        let (result, stamp_ns) = timestamps::receive_stamped(fd, buffer);
+        let now_ns = self.clock.now_ns();
+        let stamp_ns = stamp_ns.and_then(|stamp_ns| timestamps::on_clock(stamp_ns, &self.clock));
+        (result, Arrival { now_ns, stamp_ns })
     }
 
-    /// The connection has ended: what it owed is reset.
+    /// Checks what a read brought, and books the answers that it completes.
+    fn received(
+        &mut self,
+        connection: usize,
+        bytes: &[u8],
+        arrival: Arrival,
+    ) -> Result<(), WrongReply> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let Some(number) = self.shared.in_flight.oldest(connection) else {
+                // What comes after all answers belongs to the last of them.
+                return Err(self.dialogue.surplus(connection, self.latest[connection], rest.len()));
+            };
+            self.latest[connection] = number;
+            let from = self.partial[connection];
+            let missing = self.dialogue.response_bytes() - from;
+            let (piece, behind) = rest.split_at(missing.min(rest.len()));
+            if let Err(fault) = self.dialogue.check(connection, number, from, piece) {
+                self.wrong(connection, arrival.now_ns);
+                return Err(fault);
+            }
+            rest = behind;
+            if piece.len() < missing {
+                self.partial[connection] += piece.len();
+                return Ok(());
+            }
+            self.partial[connection] = 0;
+            self.complete(connection, number, rest.len(), arrival)?;
+        }
+        Ok(())
+    }
+
+    /// An answer is complete, with some bytes behind it.
+    fn complete(
+        &mut self,
+        connection: usize,
+        number: u32,
+        behind: usize,
+        arrival: Arrival,
+    ) -> Result<(), WrongReply> {
+        let Some(due) = self.take(connection) else { return Ok(()) };
+        if behind > 0 && self.shared.in_flight.oldest(connection).is_none() {
+            self.book.wrong(due, arrival.now_ns);
+            return Err(self.dialogue.surplus(connection, number, behind));
+        }
+        let Arrival { now_ns, stamp_ns } = arrival;
+        self.shared.live.service.record(now_ns.saturating_sub(due.intended_ns));
+        self.book.answer(due, now_ns);
+        // The timestamp is that of the last packet, so of the last answer.
+        if let Some(stamp_ns) = stamp_ns.filter(|_| behind == 0) {
+            self.book.received(due, stamp_ns, now_ns);
+        }
+        Ok(())
+    }
+
+    fn wrong(&mut self, connection: usize, now_ns: u64) {
+        if let Some(due) = self.take(connection) {
+            self.book.wrong(due, now_ns);
+        }
+    }
+
+    /// Takes the oldest request of a connection.
+    fn take(&mut self, connection: usize) -> Option<Due> {
+        // SAFETY: this thread is the generator's only receiver.
+        let sent = unsafe { self.shared.in_flight.take(connection) }?;
+        self.taken += 1;
+        Some(Due { connection, intended_ns: sent.intended_ns, actual_ns: sent.actual_ns })
+    }
+
+    /// The connection has ended, or is ended now: what it owed is reset.
     fn end(&mut self, connection: usize) {
         self.shared.in_flight.end(connection);
+        self.partial[connection] = 0;
         self.forget(connection, true);
+        let (fd, now_ns) = (self.connections[connection], self.clock.now_ns());
+        self.reopening.end(connection, fd, self.shared, now_ns);
+    }
+
+    /// Opens connections again whose time has come.
+    fn reopen(&mut self) {
+        let now_ns = self.clock.now_ns();
+        for attempts in 0.. {
+            let Some(connection) = self.reopening.due(attempts, self.shared, now_ns) else { break };
+            // What the sender had queued before it saw the end was never sent.
+            self.forget(connection, true);
+            let fd = self.connections[connection];
+            self.reopening.attempt(connection, fd, &self.epoll, now_ns);
+        }
     }
 
     fn forget(&mut self, connection: usize, ended: bool) {
-        // SAFETY: this thread is the generator's only receiver.
-        while let Some(sent) = unsafe { self.shared.in_flight.take(connection) } {
-            self.taken += 1;
-            self.book.give_up(connection, sent.intended_ns, sent.actual_ns, ended);
+        while let Some(due) = self.take(connection) {
+            self.book.give_up(due, ended);
         }
     }
 

@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use crate::figures::{Times, new_times};
 use crate::open::log::{Entry, Outcome};
 use crate::open::phases::{Course, Phase};
+use crate::open::reply::WrongReply;
 use crate::results::Accounts;
 
 /// The timeline has parts of a tenth of a second, but at most and at least so many.
@@ -90,16 +91,10 @@ impl LogTap {
         }
     }
 
-    fn push_unanswered(
-        &mut self,
-        connection: usize,
-        intended_ns: u64,
-        actual_ns: u64,
-        outcome: Outcome,
-        phase: Phase,
-    ) {
+    fn push_due(&mut self, due: Due, received_ns: u64, outcome: Outcome, phase: Phase) {
+        let Due { connection, intended_ns, actual_ns } = due;
         let connection = connection as u32;
-        self.push(Entry { intended_ns, actual_ns, received_ns: 0, connection, outcome, phase });
+        self.push(Entry { intended_ns, actual_ns, received_ns, connection, outcome, phase });
     }
 
     pub(crate) fn flush(&mut self) {
@@ -108,6 +103,33 @@ impl LogTap {
             // A writer that failed has kept its error for the end of the run.
             let _ = sink.send(chunk);
         }
+    }
+}
+
+/// A request, or a connection of a churn, that was due. Times are on the clock's scale.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    pub(crate) connection: usize,
+    pub(crate) intended_ns: u64,
+    pub(crate) actual_ns: u64,
+}
+
+/// Wrong replies, whenever they came.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Faults {
+    pub(crate) count: u64,
+    pub(crate) first: Option<WrongReply>,
+}
+
+impl Faults {
+    pub(crate) fn count(&mut self, fault: WrongReply) {
+        self.count += 1;
+        self.first = self.first.or(Some(fault));
+    }
+
+    pub(crate) fn add(&mut self, other: &Faults) {
+        self.count += other.count;
+        self.first = self.first.or(other.first);
     }
 }
 
@@ -160,7 +182,7 @@ impl SendBook {
         if phase == Phase::Measure {
             self.refused += 1;
         }
-        self.log.push_unanswered(connection, intended_ns, actual_ns, Outcome::Refused, phase);
+        self.log.push_due(Due { connection, intended_ns, actual_ns }, 0, Outcome::Refused, phase);
     }
 }
 
@@ -171,10 +193,17 @@ pub(crate) struct ReceiveBook {
     timeout_ns: u64,
     /// From the intended time to the complete answer, of requests due in the measured period.
     pub(crate) service: Times,
+    /// From the actual send time to the kernel's receive timestamp of the answer, and from that to
+    /// when the answer was read, of a sample. With the send lag they are the service time.
+    pub(crate) turnaround: Times,
+    pub(crate) receive_lag: Times,
     /// Churn: every request, from when it could be sent to its answer.
     pub(crate) requests: Times,
     /// Churn: connections that ended after their first answer, but before their last.
     pub(crate) cut_short: u64,
+    pub(crate) faults: Faults,
+    /// Connections that ended and stood again.
+    pub(crate) reopened: u64,
     /// `scheduled` and `refused` stay zero: they are the sender's.
     pub(crate) accounts: Accounts,
     /// Answers that came in the measured period, whenever they were due.
@@ -187,8 +216,12 @@ impl ReceiveBook {
     pub(crate) fn new(course: Course, start_ns: u64, timeout_ns: u64, log: LogTap) -> ReceiveBook {
         ReceiveBook {
             service: new_times(),
+            turnaround: new_times(),
+            receive_lag: new_times(),
             requests: new_times(),
             cut_short: 0,
+            faults: Faults::default(),
+            reopened: 0,
             accounts: Accounts::default(),
             answers: 0,
             bins: Bins::new(&course),
@@ -200,39 +233,46 @@ impl ReceiveBook {
     }
 
     /// A request was answered.
-    pub(crate) fn answer(
-        &mut self,
-        connection: usize,
-        intended_ns: u64,
-        actual_ns: u64,
-        now_ns: u64,
-    ) {
-        let service_ns = now_ns.saturating_sub(intended_ns);
+    pub(crate) fn answer(&mut self, due: Due, now_ns: u64) {
+        let service_ns = now_ns.saturating_sub(due.intended_ns);
         let came_at_ns = now_ns.saturating_sub(self.start_ns);
         self.bins.record(came_at_ns, service_ns);
         if (self.course.measure_from_ns()..self.course.end_ns()).contains(&came_at_ns) {
             self.answers += 1;
         }
-        let phase = self.course.phase(intended_ns.saturating_sub(self.start_ns));
+        let phase = self.phase(due.intended_ns);
         let late = service_ns > self.timeout_ns;
         if phase == Phase::Measure {
             self.service.saturating_record(service_ns);
             self.accounts.answered += u64::from(!late);
             self.accounts.late += u64::from(late);
         }
-        self.log.push(Entry {
-            intended_ns,
-            actual_ns,
-            received_ns: now_ns,
-            connection: connection as u32,
-            outcome: if late { Outcome::Late } else { Outcome::Answered },
-            phase,
-        });
+        let outcome = if late { Outcome::Late } else { Outcome::Answered };
+        self.log.push_due(due, now_ns, outcome, phase);
+    }
+
+    /// The answer to a request was read at `now_ns`, and the kernel had got it at `stamp_ns`.
+    pub(crate) fn received(&mut self, due: Due, stamp_ns: u64, now_ns: u64) {
+        if self.phase(due.intended_ns) == Phase::Measure {
+            self.turnaround.saturating_record(stamp_ns.saturating_sub(due.actual_ns).max(1));
+            self.receive_lag.saturating_record(now_ns.saturating_sub(stamp_ns).max(1));
+        }
+    }
+
+    /// The answer to a request was wrong.
+    pub(crate) fn wrong(&mut self, due: Due, now_ns: u64) {
+        let phase = self.phase(due.intended_ns);
+        self.accounts.wrong += u64::from(phase == Phase::Measure);
+        self.log.push_due(due, now_ns, Outcome::Wrong, phase);
+    }
+
+    fn phase(&self, intended_ns: u64) -> Phase {
+        self.course.phase(intended_ns.saturating_sub(self.start_ns))
     }
 
     /// Churn: a request of a connection that was due at `intended_ns` took so long.
     pub(crate) fn request(&mut self, intended_ns: u64, time_ns: u64) {
-        if self.course.phase(intended_ns.saturating_sub(self.start_ns)) == Phase::Measure {
+        if self.phase(intended_ns) == Phase::Measure {
             self.requests.saturating_record(time_ns);
         }
     }
@@ -243,19 +283,13 @@ impl ReceiveBook {
     }
 
     /// A request will not be answered: its connection has ended, or time is up.
-    pub(crate) fn give_up(
-        &mut self,
-        connection: usize,
-        intended_ns: u64,
-        actual_ns: u64,
-        ended: bool,
-    ) {
-        let phase = self.course.phase(intended_ns.saturating_sub(self.start_ns));
+    pub(crate) fn give_up(&mut self, due: Due, ended: bool) {
+        let phase = self.phase(due.intended_ns);
         if phase == Phase::Measure {
             self.accounts.reset += u64::from(ended);
             self.accounts.lost += u64::from(!ended);
         }
         let outcome = if ended { Outcome::Reset } else { Outcome::Lost };
-        self.log.push_unanswered(connection, intended_ns, actual_ns, outcome, phase);
+        self.log.push_due(due, 0, outcome, phase);
     }
 }

@@ -4,16 +4,17 @@
 //! counted as refused.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::thread;
 use std::time::Duration;
 
-use crate::compare::stats::SplitMix64;
 use crate::open::arrivals::Schedule;
 use crate::open::inflight::{InFlight, Sent};
 use crate::open::live::Live;
 use crate::open::record::SendBook;
-use crate::open::transmit::{self, Sampler};
+use crate::open::reply::Dialogue;
+use crate::open::timestamps::{self, Sampler};
+use crate::random::SplitMix64;
 use crate::sys::socket;
 use crate::sys::tsc::Clock;
 
@@ -22,6 +23,9 @@ pub(crate) struct Shared {
     pub(crate) in_flight: InFlight,
     /// Requests added to the queues, by the sender.
     pub(crate) sent: AtomicU64,
+    /// Turns of the sender. At the end of one it has no request half queued, and has given up the
+    /// unsent bytes of connections that it saw as ended.
+    pub(crate) turns: AtomicU64,
     /// The sender has sent its last request.
     pub(crate) sent_all: AtomicBool,
     /// Somebody wants the run to end now.
@@ -73,7 +77,7 @@ pub(crate) struct SendThread<'a> {
     pub(crate) start_ns: u64,
     pub(crate) schedule: Schedule,
     pub(crate) connections: Vec<RawFd>,
-    pub(crate) request: &'a [u8],
+    pub(crate) dialogue: Dialogue,
     pub(crate) shared: &'a Shared,
     pub(crate) random: SplitMix64,
     pub(crate) sampler: Sampler,
@@ -82,6 +86,8 @@ pub(crate) struct SendThread<'a> {
     pub(crate) unsent: Vec<usize>,
     /// The connections that have such bytes.
     pub(crate) clogged: Vec<usize>,
+    /// The number of the latest request of each connection.
+    pub(crate) latest: Vec<u32>,
 }
 
 impl SendThread<'_> {
@@ -92,21 +98,26 @@ impl SendThread<'_> {
             let intended_ns = self.start_ns + due_ns;
             let hurried = self.clock.now_ns() > intended_ns;
             let (clock, shared) = (self.clock, self.shared);
-            let unclog = || self.unclog();
-            let Some(actual_ns) = wait_until(&clock, shared, intended_ns, unclog) else { break };
+            let meanwhile = || {
+                self.unclog();
+                self.end_turn();
+            };
+            let waited = wait_until(&clock, shared, intended_ns, meanwhile);
+            let Some(actual_ns) = waited else { break };
             let connection = self.random.below(self.connections.len());
             self.book.due(intended_ns, actual_ns, hurried);
             self.shared.live.lag.record(actual_ns.saturating_sub(intended_ns));
             // SAFETY: this thread is the generator's only sender.
             let queued =
                 unsafe { self.shared.in_flight.add(connection, Sent { intended_ns, actual_ns }) };
-            if queued {
+            if let Some(number) = queued {
                 sent += 1;
                 self.shared.sent.store(sent, Ordering::Release);
-                self.send(connection, actual_ns);
+                self.send(connection, number, actual_ns);
             } else {
                 self.book.refuse(connection, intended_ns, actual_ns);
             }
+            self.end_turn();
             // As in the paper: never two requests in a row without a chance for the receiver.
             thread::yield_now();
         }
@@ -116,22 +127,25 @@ impl SendThread<'_> {
         self.book
     }
 
-    fn send(&mut self, connection: usize, actual_ns: u64) {
+    fn send(&mut self, connection: usize, number: u32, actual_ns: u64) {
+        let length = self.dialogue.request_bytes();
+        self.latest[connection] = number;
         let waiting = self.unsent[connection];
         if waiting > 0 {
-            self.unsent[connection] += self.request.len();
+            self.unsent[connection] += length;
             return;
         }
         let fd = self.connections[connection];
+        let request = self.dialogue.request(connection, number);
         let sampled = self.sampler.picks();
         let result = if sampled {
             // A stamp that came too late for its own message must not count for this one.
-            while transmit::take(fd, &self.clock).is_some() {}
-            transmit::send_stamped(fd, self.request)
+            while timestamps::take(fd, &self.clock).is_some() {}
+            timestamps::send_stamped(fd, request)
         } else {
-            socket::send(fd, self.request)
+            socket::send(fd, request)
         };
-        if sampled && let Some(stamp_ns) = transmit::take(fd, &self.clock) {
+        if sampled && let Some(stamp_ns) = timestamps::take(fd, &self.clock) {
             self.book.transmit.saturating_record(stamp_ns.saturating_sub(actual_ns).max(1));
         }
         let taken = match result {
@@ -140,8 +154,8 @@ impl SendThread<'_> {
             // The receiver sees the end of the connection, and the request is in its queue.
             Err(_) => return,
         };
-        if taken < self.request.len() {
-            self.unsent[connection] = self.request.len() - taken;
+        if taken < length {
+            self.unsent[connection] = length - taken;
             self.clogged.push(connection);
         }
     }
@@ -151,13 +165,17 @@ impl SendThread<'_> {
         if self.clogged.is_empty() {
             return;
         }
+        let length = self.dialogue.request_bytes();
         let mut clogged = std::mem::take(&mut self.clogged);
         clogged.retain(|&connection| {
             while self.unsent[connection] > 0 {
-                // What is left ends with the end of a request.
-                let left = self.unsent[connection] % self.request.len();
-                let from = if left == 0 { 0 } else { self.request.len() - left };
-                match socket::send(self.connections[connection], &self.request[from..]) {
+                // What is left ends with the end of the latest request.
+                let left = self.unsent[connection];
+                let further = left.div_ceil(length) - 1;
+                let number = self.latest[connection].wrapping_sub(further as u32);
+                let request = self.dialogue.request(connection, number);
+                let rest = &request[length - (left - further * length)..];
+                match socket::send(self.connections[connection], rest) {
                     Ok(count) => self.unsent[connection] -= count,
                     Err(libc::EAGAIN | libc::EINTR) => return true,
                     Err(_) => self.unsent[connection] = 0,
@@ -166,6 +184,24 @@ impl SendThread<'_> {
             false
         });
         self.clogged = clogged;
+    }
+
+    /// Gives up what was left over for connections that have ended, and says that a turn is over:
+    /// the receiver opens a connection again only when no turn is left that may take it for open.
+    fn end_turn(&mut self) {
+        if !self.clogged.is_empty() {
+            let in_flight = &self.shared.in_flight;
+            self.clogged.retain(|&connection| {
+                let ended = in_flight.has_ended(connection);
+                if ended {
+                    self.unsent[connection] = 0;
+                }
+                !ended
+            });
+        }
+        fence(Ordering::SeqCst);
+        let turns = &self.shared.turns;
+        turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
     /// Gets rid of left-over bytes as long as the receiver still waits for answers.

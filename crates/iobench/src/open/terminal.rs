@@ -92,7 +92,7 @@ impl Watcher for Terminal {
             view.phase.name(),
             view.left_ns as f64 / 1e9,
             view.offered_rate,
-            view.achieved_rate,
+            view.throughput,
             shown(lag_us),
             if late { " TOO LATE" } else { "" },
             shown(quantiles[1]),

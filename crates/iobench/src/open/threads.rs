@@ -4,13 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-use crate::compare::stats::SplitMix64;
+use crate::disturbance::Observer;
 use crate::error::{Context, Error, Result};
-use crate::figures::{Percentiles, Times, new_times};
 use crate::open::arrivals::Schedule;
-use crate::open::churn::{Nursery, OpenThread, ServeThread, World};
+use crate::open::churn::{OpenThread, ServeThread, World};
 use crate::open::connect::raw;
-use crate::open::gauge::{Gauge, Reading, ServerUse};
+use crate::open::gauge::{Gauge, Reading};
 use crate::open::inflight::InFlight;
 use crate::open::live::{Counts, Live};
 use crate::open::log::Entry;
@@ -18,35 +17,23 @@ use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::receiver::ReceiveThread;
 use crate::open::record::{Bins, LogTap, ReceiveBook, SendBook};
+use crate::open::reopen::Reopening;
+use crate::open::reply::Dialogue;
 use crate::open::sender::{SendThread, Shared};
-use crate::open::transmit::{self, Sampler};
-use crate::open::verdict::Evidence;
+use crate::open::summary::{Books, Sample, Summary};
+use crate::open::timestamps::{self, Sampler};
 use crate::open::{GeneratorCpus, Load, Prepared, View, Watcher};
-use crate::results::{Accounts, Moment};
+use crate::random::SplitMix64;
 use crate::sys::affinity::{self, thread_id};
 use crate::sys::clock::now_ns;
 use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
+use crate::sys::socket::RawAddress;
 
 /// How often a person who watches is told something.
 const VIEW_NS: u64 = 250_000_000;
 
 type LogSink = Option<Sender<Vec<Entry>>>;
-
-/// The state of things at one moment.
-#[derive(Debug, Clone, Copy)]
-struct Sample {
-    server: Reading,
-    /// CPU time of the generators' threads on the senders' CPUs.
-    generators_ns: u64,
-}
-
-/// Both books of one generator.
-struct Books {
-    send: SendBook,
-    receive: ReceiveBook,
-    unasked: u64,
-}
 
 /// Runs all generators from `start_ns` to the end.
 pub(super) fn run(
@@ -68,17 +55,23 @@ pub(super) fn run(
             })
             .collect::<Result<Vec<Generator<'_>>>>();
         let watched = generators.and_then(|generators| {
-            let mut coordinator = Coordinator { prepared, start_ns, gauge, shared: &shared };
+            let threads: Vec<i32> =
+                generators.iter().flat_map(|generator| generator.thread_ids).collect();
+            let client = prepared.plan.client_side();
+            let observer = Observer::new(&client, &threads, gauge.side().as_ref())?;
+            let sides = observer.sides();
+            let mut coordinator =
+                Coordinator { prepared, start_ns, gauge, shared: &shared, observer };
             let samples = coordinator.watch(&generators, signals, watcher);
-            Ok((generators, samples?))
+            Ok((generators, samples?, sides))
         });
         if watched.is_err() {
             shared.iter().for_each(Shared::cancel);
         }
-        let (generators, samples) = watched?;
+        let (generators, samples, sides) = watched?;
         let books =
             generators.into_iter().map(Generator::finish).collect::<Result<Vec<Books>>>()?;
-        Ok(Summary { prepared, gauge, samples: &samples, start_ns }.outcome(&books))
+        Ok(Summary { prepared, gauge, samples: &samples, sides, start_ns }.outcome(&books))
     })
 }
 
@@ -95,6 +88,7 @@ fn new_shared(prepared: &Prepared, number: usize) -> Shared {
     Shared {
         in_flight: InFlight::new(connections, expected),
         sent: AtomicU64::new(0),
+        turns: AtomicU64::new(0),
         sent_all: AtomicBool::new(false),
         stop: AtomicBool::new(false),
         sampled: AtomicBool::new(false),
@@ -106,8 +100,9 @@ fn new_shared(prepared: &Prepared, number: usize) -> Shared {
 struct Generator<'scope> {
     cpus: GeneratorCpus,
     sender: ScopedJoinHandle<'scope, Result<SendBook>>,
-    receiver: ScopedJoinHandle<'scope, Result<(ReceiveBook, u64)>>,
+    receiver: ScopedJoinHandle<'scope, Result<ReceiveBook>>,
     readers: [ThreadReader; 2],
+    thread_ids: [i32; 2],
 }
 
 impl<'scope> Generator<'scope> {
@@ -157,7 +152,7 @@ impl<'scope> Generator<'scope> {
         }
         let reader = |id| ThreadReader::new(std::process::id(), id);
         match reader(numbers[0]).and_then(|first| Ok([first, reader(numbers[1])?])) {
-            Ok(readers) => Ok(Generator { cpus, sender, receiver, readers }),
+            Ok(readers) => Ok(Generator { cpus, sender, receiver, readers, thread_ids: numbers }),
             Err(error) => {
                 shared.cancel();
                 // A thread that ended at its start knows better why.
@@ -175,8 +170,7 @@ impl<'scope> Generator<'scope> {
 
     fn finish(self) -> Result<Books> {
         let (send, received) = (join(self.sender), join(self.receiver));
-        let (send, (receive, unasked)) = (send?, received?);
-        Ok(Books { send, receive, unasked })
+        Ok(Books { send: send?, receive: received? })
     }
 }
 
@@ -193,8 +187,9 @@ fn receive(
     shared: &Shared,
     start_ns: u64,
     log: LogTap,
-) -> Result<(ReceiveBook, u64)> {
+) -> Result<ReceiveBook> {
     let (plan, clock) = (&prepared.plan, prepared.clock);
+    let dialogue = dialogue(prepared, number);
     let book = ReceiveBook::new(plan.course, start_ns, plan.timeout_ns, log);
     let give_up_ns = start_ns + plan.course.end_ns() + plan.timeout_ns;
     match &prepared.load {
@@ -204,21 +199,30 @@ fn receive(
                 clock,
                 epoll: ReceiveThread::watch(&connections)?,
                 partial: vec![0; connections.len()],
+                latest: vec![0; connections.len()],
+                reopening: Reopening::new(RawAddress::new(prepared.target), connections.len()),
+                sampler: Sampler::new(plan.course.rate / plan.generators.len() as f64),
                 connections,
-                response_bytes: plan.exchange.response_bytes,
+                dialogue,
                 shared,
                 give_up_ns,
                 book,
                 taken: 0,
-                unasked: 0,
             };
             Ok(thread.run())
         }
         Load::Churn(churn, nurseries) => {
-            let world = World { clock, churn, request: &prepared.request, shared };
-            Ok(ServeThread::new(world, &nurseries[number], give_up_ns, book).run())
+            let world = World { clock, churn, shared };
+            Ok(ServeThread::new(world, &nurseries[number], dialogue, give_up_ns, book).run())
         }
     }
+}
+
+/// What a generator says, and expects to hear; the same for both of its threads.
+fn dialogue(prepared: &Prepared, number: usize) -> Dialogue {
+    let plan = &prepared.plan;
+    let salt = SplitMix64::new(plan.seed ^ (number as u64) << 48).next();
+    Dialogue::new(plan.exchange, &prepared.template, salt)
 }
 
 /// The send thread's work, whatever the load.
@@ -229,7 +233,8 @@ fn send(
     start_ns: u64,
     log: LogTap,
 ) -> SendBook {
-    let (plan, clock, request) = (&prepared.plan, prepared.clock, prepared.request.as_slice());
+    let (plan, clock) = (&prepared.plan, prepared.clock);
+    let dialogue = dialogue(prepared, number);
     let course = plan.course.with_rate(plan.course.rate / plan.generators.len() as f64);
     // Each generator draws from seeds of its own, well apart.
     let mut seeds = SplitMix64::new(plan.seed.wrapping_add(number as u64));
@@ -238,14 +243,15 @@ fn send(
     match &prepared.load {
         Load::Standing(sockets) => {
             let connections = raw(&sockets[number]);
-            connections.iter().for_each(|&fd| transmit::prepare(fd));
+            connections.iter().for_each(|&fd| timestamps::prepare(fd));
             let thread = SendThread {
                 clock,
                 start_ns,
                 schedule,
                 unsent: vec![0; connections.len()],
+                latest: vec![0; connections.len()],
                 connections,
-                request,
+                dialogue,
                 shared,
                 random: SplitMix64::new(seeds.next()),
                 sampler: Sampler::new(course.rate),
@@ -255,8 +261,8 @@ fn send(
             thread.run()
         }
         Load::Churn(churn, nurseries) => {
-            let world = World { clock, churn, request, shared };
-            OpenThread { world, start_ns, schedule, nursery: &nurseries[number], book }.run()
+            let (world, nursery) = (World { clock, churn, shared }, &nurseries[number]);
+            OpenThread { world, start_ns, schedule, nursery, dialogue, book }.run()
         }
     }
 }
@@ -267,6 +273,7 @@ struct Coordinator<'a> {
     start_ns: u64,
     gauge: &'a dyn Gauge,
     shared: &'a [Shared],
+    observer: Observer,
 }
 
 impl Coordinator<'_> {
@@ -299,9 +306,11 @@ impl Coordinator<'_> {
         Ok(samples)
     }
 
-    fn sample(&self, generators: &[Generator<'_>]) -> Sample {
+    fn sample(&mut self, generators: &[Generator<'_>]) -> Sample {
+        let server = Reading::take(self.gauge);
         Sample {
-            server: Reading::take(self.gauge),
+            server,
+            border: self.observer.border(server.cpu_ns.unwrap_or(0)),
             generators_ns: generators.iter().map(Generator::run_ns).sum(),
         }
     }
@@ -338,155 +347,10 @@ impl Views {
             phase: course.phase(at_ns.min(course.end_ns())),
             left_ns: course.end_ns().saturating_sub(at_ns),
             offered_rate: per_s(new_lag.total()),
-            achieved_rate: per_s(new_service.total()),
+            throughput: per_s(new_service.total()),
             service: &new_service,
             lag: &new_lag,
         });
         (self.at_ns, self.service, self.lag) = (now_ns, service, lag);
-    }
-}
-
-/// Everything that the outcome is made from.
-struct Summary<'a> {
-    prepared: &'a Prepared,
-    gauge: &'a dyn Gauge,
-    samples: &'a [Sample],
-    start_ns: u64,
-}
-
-impl Summary<'_> {
-    fn outcome(&self, books: &[Books]) -> OpenOutcome {
-        let plan = &self.prepared.plan;
-        let merged = |pick: fn(&Books) -> &Times| {
-            let mut sum = new_times();
-            for books in books {
-                // Bounds are equal by construction, so this cannot fail.
-                let _ = sum.add(pick(books));
-            }
-            sum
-        };
-        let send_lag = merged(|books| &books.send.lag);
-        let transmit = merged(|books| &books.send.transmit);
-        let mut accounts = Accounts::default();
-        let (mut answers, mut hurried, mut unasked) = (0, 0, 0);
-        for books in books {
-            accounts.add(&books.receive.accounts);
-            accounts.scheduled += books.send.scheduled;
-            accounts.refused += books.send.refused;
-            answers += books.receive.answers;
-            hurried += books.send.hurried;
-            unasked += books.unasked;
-        }
-        let measured_s = plan.course.measure_ns as f64 / 1e9;
-        let starved = self.starved();
-        let mut reasons = plan.tolerance.judge(&Evidence {
-            lag: Percentiles::of(&send_lag),
-            transmit: Percentiles::of(&transmit),
-            accounts,
-            hurried,
-            starved,
-            unasked,
-            interval_us: 1e6 * plan.generators.len() as f64 / plan.course.rate,
-        });
-        let cut_short: u64 = books.iter().map(|books| books.receive.cut_short).sum();
-        if cut_short > 0 {
-            reasons.push(format!("{cut_short} connections ended before their last answer"));
-        }
-        if !accounts.balance() {
-            reasons.push(format!("the books do not balance: {accounts:?}; report this as a bug"));
-        }
-        let first_answers = merged(|books| &books.receive.service);
-        let (service, accept, requests, connections) = match &self.prepared.load {
-            Load::Standing(_) => (first_answers, new_times(), answers, plan.connections),
-            Load::Churn(churn, nurseries) => {
-                let requests = answers * u64::from(churn.transactions);
-                let most = nurseries.iter().map(Nursery::most_seen).sum();
-                (merged(|books| &books.receive.requests), first_answers, requests, most)
-            }
-        };
-        OpenOutcome {
-            service,
-            transmit,
-            accept,
-            send_lag,
-            accounts,
-            offered_rate: accounts.scheduled as f64 / measured_s,
-            achieved_rate: answers as f64 / measured_s,
-            starved,
-            server: self.server_use(requests),
-            connections,
-            timeline: self.timeline(books),
-            reasons,
-        }
-    }
-
-    /// The samples at the two ends of the measured period.
-    fn ends(&self) -> Option<(Sample, Sample)> {
-        let course = &self.prepared.plan.course;
-        let from = self.start_ns + course.measure_from_ns();
-        let first = self.samples.iter().find(|sample| sample.server.at_ns >= from)?;
-        Some((*first, *self.samples.last()?))
-    }
-
-    fn server_use(&self, requests: u64) -> ServerUse {
-        let Some((from, to)) = self.ends() else { return ServerUse::default() };
-        let (measured_ns, cpus) = (self.prepared.plan.course.measure_ns, self.gauge.cpus());
-        ServerUse::between(&from.server, &to.server, measured_ns, requests as f64, cpus)
-    }
-
-    /// The part of their CPUs that the generators' threads did not get while measured. A sender is
-    /// always busy, so on a CPU that sender and receiver share the two fill it, and where each has
-    /// its own, the sender fills its.
-    fn starved(&self) -> f64 {
-        let Some((from, to)) = self.ends() else { return 0.0 };
-        let elapsed_ns = to.server.at_ns.saturating_sub(from.server.at_ns).max(1) as f64;
-        let senders = self.prepared.plan.generators.len() as f64;
-        let used_ns = to.generators_ns.saturating_sub(from.generators_ns) as f64;
-        (1.0 - used_ns / elapsed_ns / senders).max(0.0)
-    }
-
-    fn timeline(&self, books: &[Books]) -> Vec<Moment> {
-        let plan = &self.prepared.plan;
-        let (mut due, mut came) = (Bins::new(&plan.course), Bins::new(&plan.course));
-        for books in books {
-            due.merge(&books.send.bins);
-            came.merge(&books.receive.bins);
-        }
-        let mut from_ns = 0;
-        let mut moments = Vec::with_capacity(due.bins.len());
-        for (number, (due_bin, came_bin)) in due.bins.iter().zip(&came.bins).enumerate() {
-            let to_ns = due.end_of(number);
-            let seconds = (to_ns - from_ns) as f64 / 1e9;
-            let quantile = |bin: &crate::open::record::Bin, quantile| {
-                let times = &bin.times;
-                (!times.is_empty()).then(|| times.value_at_quantile(quantile) as f64 / 1e3)
-            };
-            moments.push(Moment {
-                t_s: to_ns as f64 / 1e9,
-                phase: plan.course.phase(from_ns.midpoint(to_ns)).name().to_owned(),
-                connections: plan.connections,
-                offered_rate: due_bin.count as f64 / seconds,
-                achieved_rate: came_bin.count as f64 / seconds,
-                send_lag_p50_us: quantile(due_bin, 0.5),
-                send_lag_p99_us: quantile(due_bin, 0.99),
-                service_p50_us: quantile(came_bin, 0.5),
-                service_p99_us: quantile(came_bin, 0.99),
-                server_busy: self.busy_between(from_ns, to_ns),
-            });
-            from_ns = to_ns;
-        }
-        moments
-    }
-
-    /// Busy part of the server's CPUs between two borders.
-    fn busy_between(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
-        let at = |border: u64| {
-            let due_ns = self.start_ns + border;
-            self.samples.iter().find(|sample| sample.server.at_ns >= due_ns)
-        };
-        let (from, to) = (at(from_ns)?, at(to_ns)?);
-        let used_ns = to.server.cpu_ns?.saturating_sub(from.server.cpu_ns?) as f64;
-        let elapsed_ns = to.server.at_ns.saturating_sub(from.server.at_ns).max(1) as f64;
-        Some(used_ns / elapsed_ns / self.gauge.cpus() as f64)
     }
 }

@@ -1,10 +1,13 @@
 //! May the figures of an open-loop run be believed? Not when the generator was late, saturated or
 //! starved, for then it was measured and not the server; and not when the server fell so far
-//! behind that the requests without an answer are missing from the percentiles.
+//! behind that the requests without an answer are missing from the percentiles; and not when it
+//! answered wrongly, or other work disturbed either side.
 
 use serde::{Deserialize, Serialize};
 
+use crate::disturbance::{self, Disturbance};
 use crate::figures::Percentiles;
+use crate::open::record::Faults;
 use crate::results::Accounts;
 
 /// The bounds of a valid run.
@@ -20,6 +23,8 @@ pub(crate) struct Tolerance {
     pub(crate) starved: f64,
     /// Part of the requests that got no answer.
     pub(crate) unanswered: f64,
+    /// Part of the measured time, or of either side's CPUs, that other work took.
+    pub(crate) disturbed: f64,
 }
 
 impl Default for Tolerance {
@@ -30,6 +35,7 @@ impl Default for Tolerance {
             hurried: 0.5,
             starved: 0.1,
             unanswered: 0.001,
+            disturbed: disturbance::TOLERATED,
         }
     }
 }
@@ -44,8 +50,9 @@ pub(crate) struct Evidence {
     pub(crate) hurried: u64,
     /// Part of the generator's CPU time that its threads did not get, 0 to 1.
     pub(crate) starved: f64,
-    /// Answers that nobody had asked for.
-    pub(crate) unasked: u64,
+    /// Wrong answers, and the first of them.
+    pub(crate) faults: Faults,
+    pub(crate) disturbance: Disturbance,
     /// Smallest mean interval between requests of a generator, in microseconds.
     pub(crate) interval_us: f64,
 }
@@ -91,18 +98,14 @@ impl Tolerance {
                 100.0 * evidence.starved
             ));
         }
+        reasons.extend(evidence.disturbance.reasons(self.disturbed));
+        reasons.extend(judge_replies(&evidence.faults));
         reasons.extend(self.judge_server(evidence));
         reasons
     }
 
     fn judge_server(&self, evidence: &Evidence) -> Option<String> {
         let Accounts { scheduled, lost, refused, reset, .. } = evidence.accounts;
-        if evidence.unasked > 0 {
-            return Some(format!(
-                "{} answers came without a request; give server and client the same sizes",
-                evidence.unasked
-            ));
-        }
         let unanswered = lost + refused + reset;
         (unanswered as f64 > self.unanswered * scheduled as f64).then(|| {
             format!(
@@ -111,6 +114,14 @@ impl Tolerance {
             )
         })
     }
+}
+
+fn judge_replies(faults: &Faults) -> Option<String> {
+    let Faults { count, first: Some(first) } = faults else { return None };
+    Some(format!(
+        "{count} replies were wrong, and their connections were closed; the first: {first}; see \
+         whether the server answers requests of this size with replies of this size"
+    ))
 }
 
 /// A time in the unit that suits it.
@@ -144,7 +155,8 @@ mod tests {
             accounts,
             hurried: 100,
             starved: 0.01,
-            unasked: 0,
+            faults: Faults::default(),
+            disturbance: Disturbance::default(),
             interval_us: 125.0,
         }
     }
@@ -173,7 +185,8 @@ mod tests {
         assert!(judged(|e| e.hurried = 6_000).contains("saturated: 60 %"));
         assert!(judged(|e| e.starved = 0.5).contains("starved: other work took 50 %"));
         assert!(judged(|e| e.accounts.lost = 11).contains("11 lost"));
-        assert!(judged(|e| e.unasked = 1).contains("1 answers"));
+        let disturbed = judged(|e| e.disturbance.server_foreign = Some(0.3));
+        assert!(disturbed.contains("30 % of the server's CPUs"), "{disturbed}");
         assert!(judged(|e| e.lag = None).contains("no request"));
     }
 

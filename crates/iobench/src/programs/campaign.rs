@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::cli::programs::ProgramsArgs;
-use crate::compare::progress::Progress;
-use crate::compare::stats::slot_order;
+use crate::engine::order::slot_order;
+use crate::engine::progress::Progress;
 use crate::error::Result;
 use crate::ipc::placement::Pair;
 use crate::output;
@@ -68,7 +68,7 @@ impl<'a> Campaign<'a> {
     }
 
     /// Measures everything; the rows, baseline first in each cell.
-    pub(crate) fn run(&self, road: &mut Road, seed: u64) -> Result<Vec<Row>> {
+    pub(crate) fn run(&self, road: &mut Road) -> Result<Vec<Row>> {
         let variants = self.program.variants();
         let slice_ns = self.slice_ns();
         let slices = (self.cells.len() * self.pairs.len() * variants.len()) as u64;
@@ -114,7 +114,7 @@ impl<'a> Campaign<'a> {
             }
         }
         drop(stations);
-        Ok(measured.iter().flat_map(|measured| row::rows(name, measured, seed)).collect())
+        Ok(measured.iter().flat_map(|measured| row::rows(name, measured)).collect())
     }
 
     /// As many operations as the baseline does in the time.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::compare::environment::Environment;
+use crate::engine::environment::Environment;
 use crate::programs::row::{FIELDS, Row};
 use crate::programs::table;
 

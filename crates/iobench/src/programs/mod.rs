@@ -32,8 +32,8 @@ use std::time::Duration;
 use crate::apps::place;
 use crate::cli::ipc::Where;
 use crate::cli::programs::{Name, ProgramsArgs};
-use crate::compare::environment::Environment;
-use crate::compare::report::JsonFile;
+use crate::engine::environment::Environment;
+use crate::engine::json_file::JsonFile;
 use crate::error::{Error, Result};
 use crate::ipc::placement::{self, Pair};
 use crate::network::PathKind;
@@ -230,7 +230,7 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     for program in &programs {
         let mut road = Road::lay(program.path(), &mut tools)?;
         let campaign = Campaign::new(program.as_ref(), arguments, &pairs, &signals);
-        rows.extend(campaign.run(&mut road, seed)?);
+        rows.extend(campaign.run(&mut road)?);
         let mut text = format!("{}: {}", program.name(), program.settings());
         if program.path() == PathKind::Veth {
             text += &format!("; stacks: {}", mode.describe());

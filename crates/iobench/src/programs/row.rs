@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use crate::compare::outcome::SliceCounts;
 use crate::compare::report::SliceSummary;
-use crate::compare::stats::{Interval, median, ratio_interval};
+use crate::engine::outcome::SliceCounts;
+use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::ipc::placement::{Pair, Relation};
 use crate::programs::slice::{Figures, SliceOutcome};
 use crate::programs::{Amount, Cell, Variant};
@@ -39,7 +39,7 @@ pub(crate) const FIELDS: [(&str, &str); 18] = [
     ),
     (
         "*_ratio_tcp",
-        "over the kernel's TCP (the variant tcp, or veth) in the same rounds, median and 95 % \
+        "over the kernel's TCP (the variant tcp, or veth) in the same rounds, mean and 95 % \
          interval",
     ),
     ("*_ratio_unix", "the same over the variant unix"),
@@ -167,7 +167,6 @@ impl<'a> Digest<'a> {
         &self,
         other: &Digest<'_>,
         figure: impl Fn(&Figures) -> Option<f64>,
-        seed: u64,
     ) -> Option<Interval> {
         let value = |figures: &Option<Figures>| figures.as_ref().and_then(&figure);
         let pairs = self.figures.iter().zip(&other.figures);
@@ -176,20 +175,20 @@ impl<'a> Digest<'a> {
             .map(|pair| pair.map(|(own, other)| own / other))
             .map(|ratio| ratio.filter(|r| r.is_finite() && *r > 0.0).into_iter().collect())
             .collect();
-        ratio_interval(&ratios, seed)
+        ratio_interval(&ratios)
     }
 }
 
 /// The rows of a cell, one for each variant.
-pub(crate) fn rows(program: &str, measured: &Measured, seed: u64) -> Vec<Row> {
-    measured.variants.iter().filter_map(|variant| row(program, measured, *variant, seed)).collect()
+pub(crate) fn rows(program: &str, measured: &Measured) -> Vec<Row> {
+    measured.variants.iter().filter_map(|variant| row(program, measured, *variant)).collect()
 }
 
-fn row(program: &str, measured: &Measured, variant: Variant, seed: u64) -> Option<Row> {
+fn row(program: &str, measured: &Measured, variant: Variant) -> Option<Row> {
     let own = measured.digest(variant)?;
     let against = |other: Variant, figure: fn(&Figures) -> Option<f64>| match other == variant {
         true => own.middle(figure).map(|_| Interval::ONE),
-        false => own.ratio(&measured.digest(other)?, figure, seed),
+        false => own.ratio(&measured.digest(other)?, figure),
     };
     let baseline = *measured.variants.first()?;
     let against_tcp = |figure| against(baseline, figure);
@@ -271,20 +270,24 @@ mod tests {
         let variants = &[Variant::Tcp, Variant::Fable];
         let mut measured = Measured::new(CELL, pair, variants, amount);
         measured.outcomes = vec![tcp, fable];
-        rows("redis", &measured, 1)
+        rows("redis", &measured)
     }
 
     #[test]
     fn ratios_are_of_rounds_in_which_both_were_undisturbed() {
-        let tcp = vec![slice(100.0, true), slice(10.0, false), slice(200.0, true)];
-        let fable = vec![slice(200.0, true), slice(400.0, true), slice(400.0, true)];
+        let clean = |rate| slice(rate, true);
+        let tcp = vec![clean(100.0), slice(10.0, false), clean(200.0), clean(50.0)];
+        let fable = vec![clean(200.0), clean(400.0), clean(400.0), clean(100.0)];
         let rows = measured(tcp, fable);
         assert_eq!(rows[0].operations_ratio_tcp, Some(Interval::ONE));
         let ratio = rows[1].operations_ratio_tcp.unwrap();
-        assert!((ratio.median - 2.0).abs() < 1e-9 && (ratio.high - 2.0).abs() < 1e-9, "{ratio:?}");
+        assert!(
+            (ratio.estimate - 2.0).abs() < 1e-9 && (ratio.high - 2.0).abs() < 1e-9,
+            "{ratio:?}"
+        );
         assert!(rows[1].operations_ratio_unix.is_none() && rows[1].latency_us.p50.is_none());
         assert!(rows.iter().all(|row| row.valid), "{rows:?}");
-        assert_eq!((rows[0].slices.clean, rows[0].slices.discarded), (2, 1));
+        assert_eq!((rows[0].slices.clean, rows[0].slices.discarded), (3, 1));
     }
 
     #[test]

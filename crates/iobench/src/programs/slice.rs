@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::compare::outcome::SliceCounts;
 use crate::compare::slots::is_used_by_others;
+use crate::engine::outcome::SliceCounts;
 use crate::error::Result;
 use crate::ipc::placement::Pair;
 use crate::load::external::{Run, run_to_end};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::compare::table::{figure, lay_out, ratio};
+use crate::engine::table::{figure, lay_out, ratio};
 use crate::programs::row::Row;
 
 const HEAD: [&str; 13] = [
@@ -25,7 +25,7 @@ const LEGEND: &str = "\
 op/s, p50, p99: as the client reports them (p50 in brackets: only the mean is reported); CPU: user
 and system time per operation, both: with the kernel's softirq threads. x tcp: over the kernel's TCP
 (the variant tcp, or veth) in the same rounds, x unix: over that variant (of op/s more is better, of
-CPU less), median and 95 % interval over rounds.
+CPU less), mean and 95 % interval over rounds.
 ";
 
 /// The whole table.

@@ -20,7 +20,7 @@ use minijinja::value::Serde;
 use serde::Serialize;
 
 use crate::cli::saved::ReportArgs;
-use crate::compare::environment::Environment;
+use crate::engine::environment::Environment;
 use crate::error::{Context, Error, Result};
 use crate::output;
 use crate::report::charts::Chart;
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &ReportArgs) -> Result<()> {
     let (mut runs, mut transports) = (Vec::new(), Vec::new());
     for file in &arguments.files {
         match input::read_any(file)? {
-            AnySaved::Run(saved) => runs.push(saved),
+            AnySaved::Run(saved) => runs.push(*saved),
             AnySaved::Ipc(saved) => transports.push(IpcSection::of(transports.len(), &saved)),
         }
     }

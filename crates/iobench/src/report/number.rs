@@ -1,6 +1,6 @@
 //! Numbers as people read them: three significant digits, separators, units.
 
-use crate::compare::stats::Interval;
+use crate::engine::statistics::Interval;
 
 /// Stands where there is no figure.
 pub(crate) const NOTHING: &str = "–";
@@ -88,12 +88,12 @@ pub(crate) fn change(ratio: f64) -> String {
 
 /// A change and its interval: `−18 % [−22, −13]`.
 pub(crate) fn change_with_interval(ratio: &Interval) -> String {
-    let (low, high) = if is_factor(ratio.median) {
+    let (low, high) = if is_factor(ratio.estimate) {
         (plain(ratio.low), plain(ratio.high))
     } else {
         (percent(ratio.low), percent(ratio.high))
     };
-    format!("{} [{low}, {high}]", change(ratio.median))
+    format!("{} [{low}, {high}]", change(ratio.estimate))
 }
 
 /// Percentages mislead where the figure has more than doubled.
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn changes_are_percentages_or_factors() {
-        let ratio = |median, low, high| Interval { median, low, high };
+        let ratio = |estimate, low, high| Interval { estimate, low, high };
         assert_eq!(change_with_interval(&ratio(0.82, 0.78, 0.87)), "−18 % [−22, −13]");
         assert_eq!(change_with_interval(&ratio(2.4, 2.2, 2.61)), "×2.4 [2.2, 2.61]");
         assert_eq!(change(1.052), "+5.2 %");

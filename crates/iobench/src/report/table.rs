@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::compare::stats::Interval;
+use crate::engine::statistics::Interval;
 use crate::figures::Percentiles;
 use crate::report::number;
 use crate::report::point::Dimension;
@@ -72,7 +72,7 @@ impl Column {
     fn ratio(head: &str, name: &str, value: fn(&Row) -> Option<Interval>) -> Column {
         let cell = move |row: &Row| match value(row) {
             Some(Interval::ONE) => ("baseline".to_owned(), Some(1.0)),
-            Some(ratio) => (number::change_with_interval(&ratio), Some(ratio.median)),
+            Some(ratio) => (number::change_with_interval(&ratio), Some(ratio.estimate)),
             None => (number::NOTHING.to_owned(), None),
         };
         Column { head: head.to_owned(), name: name.to_owned(), cell: Box::new(cell) }
@@ -159,7 +159,7 @@ fn latencies() -> Vec<Column> {
         ("99 %", "p99", |p| p.p99),
     ];
     let columns = SERVICE.into_iter().map(|(head, name, of)| {
-        let value = move |row: &Row| row.service_us.as_ref().map(of);
+        let value = move |row: &Row| row.latency_us.as_ref().map(of);
         Column::figure(head, name, value, number::time)
     });
     columns.collect()
@@ -169,11 +169,15 @@ fn latencies() -> Vec<Column> {
 fn further_latencies() -> Vec<Column> {
     /// A column's head and name, and where its figure is.
     type Part = (&'static str, &'static str, fn(&Row) -> Option<f64>);
-    const PARTS: [Part; 6] = [
-        ("99.9 %", "p999", |row| Some(row.service_us?.p999)),
-        ("longest", "max", |row| Some(row.service_us?.max)),
+    const PARTS: [Part; 10] = [
+        ("99.9 %", "p999", |row| Some(row.latency_us?.p999)),
+        ("longest", "max", |row| Some(row.latency_us?.max)),
         ("send lag, median", "lag-p50", |row| Some(row.send_lag_us?.p50)),
         ("send lag, 99 %", "lag-p99", |row| Some(row.send_lag_us?.p99)),
+        ("turnaround, median", "turnaround-p50", |row| Some(row.turnaround_us?.p50)),
+        ("turnaround, 99 %", "turnaround-p99", |row| Some(row.turnaround_us?.p99)),
+        ("receive lag, median", "receive-lag-p50", |row| Some(row.receive_lag_us?.p50)),
+        ("receive lag, 99 %", "receive-lag-p99", |row| Some(row.receive_lag_us?.p99)),
         ("accept, median", "accept-p50", |row| Some(row.accept_us?.p50)),
         ("accept, 99 %", "accept-p99", |row| Some(row.accept_us?.p99)),
     ];
@@ -186,13 +190,13 @@ fn rates() -> Vec<Column> {
         Column::figure(
             "answers per second",
             "rate",
-            move |row| row.achieved_rate.filter(|_| !is_churn(row)),
+            move |row| row.throughput.filter(|_| !is_churn(row)),
             number::plain,
         ),
         Column::figure(
             "connections served per second",
             "served",
-            move |row| row.achieved_rate.filter(|_| is_churn(row)),
+            move |row| row.throughput.filter(|_| is_churn(row)),
             number::plain,
         ),
         Column::figure("server CPU per request", "cpu", |row| row.server_cpu_us, number::time),
@@ -214,7 +218,7 @@ fn rates() -> Vec<Column> {
     ]
 }
 
-/// Requests without an answer in time; of what kind they are is told where there are any.
+/// Requests without a right answer in time; of what kind they are is told where there are any.
 fn errors(row: &Row) -> Shown {
     let Some(accounts) = row.accounts else { return (number::NOTHING.to_owned(), None) };
     let kinds = [
@@ -222,6 +226,7 @@ fn errors(row: &Row) -> Shown {
         (accounts.lost, "lost"),
         (accounts.refused, "refused"),
         (accounts.reset, "reset"),
+        (accounts.wrong, "wrong"),
     ];
     let told: Vec<String> = kinds
         .iter()

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::compare::stats::Interval;
+use crate::engine::statistics::Interval;
 use crate::report::number;
 use crate::report::section::Section;
 use crate::results::{Kind, Row};
@@ -46,18 +46,21 @@ fn invalid(section: &Section) -> Option<String> {
 struct Claim<'a> {
     row: &'a Row,
     what: &'static str,
+    /// Allows for the claims of which this is one.
     ratio: Interval,
+    claims: usize,
     /// The distance from "no difference" to the nearer end of the interval; negative inside.
     margin: f64,
 }
 
 impl Claim<'_> {
     fn is_gain(&self) -> bool {
-        (self.ratio.median > 1.0) == (self.what == "throughput")
+        (self.ratio.estimate > 1.0) == (self.what == "throughput")
     }
 }
 
-fn claims(row: &Row) -> Vec<Claim<'_>> {
+/// What a row claims, with intervals that allow for `count` rows of which the boldest is told.
+fn claims(row: &Row, count: usize) -> Vec<Claim<'_>> {
     let latency = [("p99", row.p99_ratio), ("median", row.p50_ratio)];
     let work = [("throughput", row.throughput_ratio), ("CPU per request", row.cpu_ratio)];
     // An open loop's throughput is what was asked for, so it tells nothing.
@@ -65,21 +68,21 @@ fn claims(row: &Row) -> Vec<Claim<'_>> {
         Kind::Closed => work.to_vec(),
         Kind::Open | Kind::Churn => [&latency[..], &work[1..]].concat(),
     };
+    let rounds = row.rounds.iter().filter(|round| round.valid).count();
     let claim = |(what, ratio): (&'static str, Option<Interval>)| {
-        let ratio = ratio.filter(|ratio| ratio.low > 0.0)?;
+        let ratio = ratio.filter(|ratio| ratio.low > 0.0)?.among(count, rounds)?;
         let margin = ratio.low.ln().max(-ratio.high.ln());
-        Some(Claim { row, what, ratio, margin })
+        Some(Claim { row, what, ratio, claims: count, margin })
     };
     named.into_iter().filter_map(claim).collect()
 }
 
 fn statement(section: &Section) -> Option<String> {
     let valid = || section.rows.iter().filter(|row| row.valid);
-    let mut claims: Vec<Vec<Claim<'_>>> = valid()
-        .filter(|row| !section.is_baseline(row))
-        .map(claims)
-        .filter(|claims| !claims.is_empty())
-        .collect();
+    let others = || valid().filter(|row| !section.is_baseline(row));
+    let count = others().count();
+    let mut claims: Vec<Vec<Claim<'_>>> =
+        others().map(|row| claims(row, count)).filter(|claims| !claims.is_empty()).collect();
     if claims.is_empty() {
         return valid().next().map(|row| alone(section, row));
     }
@@ -105,11 +108,14 @@ fn statement(section: &Section) -> Option<String> {
 }
 
 fn comparison(section: &Section, claim: &Claim<'_>) -> String {
-    let rounds = match claim.row.rounds.len() {
+    let mut rounds = match claim.row.rounds.len() {
         0 => String::new(),
         1 => ", 1 round".to_owned(),
         count => format!(", {count} rounds"),
     };
+    if claim.claims > 1 {
+        rounds += &format!(", the boldest of {} rows", claim.claims);
+    }
     format!(
         "{} against {} {}: {} {}{rounds}.",
         claim.row.server,
@@ -123,11 +129,11 @@ fn comparison(section: &Section, claim: &Claim<'_>) -> String {
 /// Without a comparison the figures speak for themselves.
 fn alone(section: &Section, row: &Row) -> String {
     let mut figures = Vec::new();
-    if let Some(service) = row.service_us.or(row.accept_us) {
+    if let Some(service) = row.latency_us.or(row.accept_us) {
         figures.push(format!("median {}", number::time(service.p50)));
         figures.push(format!("p99 {}", number::time(service.p99)));
     }
-    if let Some(rate) = row.achieved_rate {
+    if let Some(rate) = row.throughput {
         figures.push(format!("{} answers/s", number::plain(rate)));
     }
     if let Some(cpu_us) = row.server_cpu_us {

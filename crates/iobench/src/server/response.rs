@@ -88,7 +88,7 @@ impl Responder {
 
 /// A response of exactly so many bytes: one of HTTP/1.1 where its head fits in, so that HTTP
 /// clients can load the same server; else the beginning of one.
-fn filler(response_bytes: usize) -> Vec<u8> {
+pub(crate) fn filler(response_bytes: usize) -> Vec<u8> {
     let head = |body_bytes: usize, padding: usize| {
         format!("HTTP/1.1 200 OK\r\nContent-Length: {:padding$}{body_bytes}\r\n\r\n", "")
     };

@@ -171,6 +171,17 @@ pub(crate) fn local_port(fd: &OwnedFd) -> io::Result<u16> {
     Ok(u16::from_be(port))
 }
 
+/// The pending error of a socket (SO_ERROR), which is taken from it; 0 for none.
+pub(crate) fn take_error(fd: RawFd) -> i32 {
+    let mut error: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ERROR);
+    // SAFETY: value and length are valid for writes, and length tells the value's size.
+    let result =
+        unsafe { libc::getsockopt(fd, level, option, (&raw mut error).cast(), &mut length) };
+    if result == 0 { error } else { crate::sys::errno() }
+}
+
 /// recv(2): bytes read, 0 at the end of the stream, or the errno.
 pub(crate) fn receive(fd: RawFd, buffer: &mut [u8]) -> Result<usize, i32> {
     // SAFETY: the buffer is valid for writes of its length.

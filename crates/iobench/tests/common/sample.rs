@@ -50,7 +50,7 @@ fn encoded(times: &Histogram<u64>) -> String {
 }
 
 fn interval(median: f64) -> Value {
-    json!({ "median": median, "low": median * 0.95, "high": median * 1.06 })
+    json!({ "estimate": median, "low": median * 0.95, "high": median * 1.06 })
 }
 
 pub(crate) fn environment() -> Value {
@@ -68,7 +68,7 @@ pub(crate) fn environment() -> Value {
 /// A file of `run` with these rows.
 pub(crate) fn document(name: &str, title: &str, baseline: &str, rows: Vec<Value>) -> Value {
     json!({
-        "format": "iobench-run", "version": 1, "environment": environment(),
+        "format": "iobench-results", "version": 1, "environment": environment(),
         "experiment": {
             "name": name, "title": title, "source": "Kawai and Yamaguchi, Table 3",
             "scale": "quick",
@@ -84,8 +84,8 @@ pub(crate) fn row(server: &str, kind: &str) -> Value {
         "server": server, "kind": kind, "connections": 400, "request_rate": null,
         "request_bytes": 64, "response_bytes": 64, "transactions": 0, "cores": 1,
         "server_cpus": [0], "client_cpus": [1], "work": "none", "network": null,
-        "service_us": null, "send_lag_us": null, "transmit_us": null, "accept_us": null,
-        "achieved_rate": null, "server_cpu_us": null, "system_calls": null, "server_busy": null,
+        "latency_us": null, "send_lag_us": null, "transmit_us": null, "accept_us": null,
+        "throughput": null, "server_cpu_us": null, "system_calls": null, "server_busy": null,
         "client_busy": null, "throughput_ratio": null, "cpu_ratio": null, "p50_ratio": null,
         "p99_ratio": null, "valid": true, "notes": [], "accounts": null, "rounds": [],
         "timeline": [],
@@ -137,16 +137,16 @@ fn open_row(server: (&str, f64, f64), connections: u32, rate: f64, baseline_us: 
         let noise = 0.95 + 0.1 * random.next();
         let times = random.times(median_us * noise, 0.35);
         rounds.push(json!({
-            "service_us": percentiles(&times), "achieved_rate": achieved,
+            "latency_us": percentiles(&times), "throughput": achieved,
             "server_cpu_us": server.1 * 0.2 * (0.98 + 0.04 * random.next()), "valid": true,
         }));
     }
     let mut row = row(server.0, "open");
     row["connections"] = json!(connections);
     row["request_rate"] = json!(rate);
-    row["service_us"] = percentiles(&service);
+    row["latency_us"] = percentiles(&service);
     row["send_lag_us"] = percentiles(&lag);
-    row["achieved_rate"] = json!(achieved);
+    row["throughput"] = json!(achieved);
     row["server_cpu_us"] = json!(server.1 * 0.2);
     row["system_calls"] = json!(2.1);
     row["server_busy"] = json!((rate * server.1 * 0.2 / 1e6).min(1.0));
@@ -157,7 +157,7 @@ fn open_row(server: (&str, f64, f64), connections: u32, rate: f64, baseline_us: 
     row["cpu_ratio"] = interval(server.1 / OPEN_SERVERS[1].1);
     if server.0 == "thread" {
         for name in ["p50_ratio", "p99_ratio", "cpu_ratio"] {
-            row[name] = json!({ "median": 1.0, "low": 1.0, "high": 1.0 });
+            row[name] = json!({ "estimate": 1.0, "low": 1.0, "high": 1.0 });
         }
     }
     let lost = if overloaded { 123 } else { 0 };
@@ -185,7 +185,7 @@ fn timeline(random: &mut Random, connections: u32, rate: f64, achieved: f64, us:
         json!({
             "t_s": f64::from(index + 1) * 0.25, "phase": phase,
             "connections": (connections * (index + 1) / 6).min(connections),
-            "offered_rate": rate * part, "achieved_rate": achieved * part * noise,
+            "offered_rate": rate * part, "throughput": achieved * part * noise,
             "send_lag_p50_us": some(4.0), "send_lag_p99_us": some(19.0),
             "service_p50_us": some(us), "service_p99_us": some(us * 3.0),
             "server_busy": (rate * part * noise * 11e-6).min(1.0),
@@ -209,14 +209,14 @@ pub(crate) fn closed() -> Value {
                 row["transactions"] = json!(transactions);
                 row["request_bytes"] = json!(request_bytes);
                 row["response_bytes"] = json!(request_bytes);
-                row["achieved_rate"] = json!(rate);
+                row["throughput"] = json!(rate);
                 row["server_cpu_us"] = json!(1e6 / rate);
-                let one = json!({ "median": 1.0, "low": 1.0, "high": 1.0 });
+                let one = json!({ "estimate": 1.0, "low": 1.0, "high": 1.0 });
                 let is_baseline = server == "epoll";
                 row["throughput_ratio"] = if is_baseline { one.clone() } else { interval(ratio) };
                 row["cpu_ratio"] = if is_baseline { one } else { interval(1.0 / ratio) };
                 let round = |at: f64| {
-                    json!({ "service_us": null, "achieved_rate": rate * at,
+                    json!({ "latency_us": null, "throughput": rate * at,
                             "server_cpu_us": 1e6 / rate / at, "valid": true })
                 };
                 row["rounds"] = [0.96, 0.99, 1.0, 1.01, 1.03].into_iter().map(round).collect();
@@ -230,27 +230,36 @@ pub(crate) fn closed() -> Value {
     closed
 }
 
-/// A file of `compare`.
+/// A file of `compare`: five rounds, in which the machine drifts.
 pub(crate) fn compare() -> Value {
-    let row = |server: &str, cores: usize, throughput: f64, ratio: Value| {
-        json!({
-            "server": server, "cores": cores, "server_cpus": [0], "client_cpus": [1],
-            "transactions": 8, "message_bytes": 64, "connections": 256, "throughput": throughput,
-            "server_cpu_us": 1e6 / throughput, "system_calls": 2.5,
-            "latency_us": { "p25": 900.0, "p50": 1_000.0, "p75": 1_100.0, "p99": 2_000.0,
-                            "p999": 2_500.0, "max": 3_000.0 },
-            "throughput_ratio": ratio, "cpu_ratio": null, "bound": "server", "server_busy": 0.99,
-            "client_busy": 0.5, "valid": true, "notes": [],
-            "slices": { "clean": 100, "discarded": 3 }, "pairs": 10, "accounts": {},
-        })
+    compared(1.4)
+}
+
+/// The same with this ratio of throughputs.
+pub(crate) fn compared(ratio: f64) -> Value {
+    let of_server = |server: &str, factor: f64, ratio: Value| {
+        let mut row = row(server, "closed");
+        let throughput = 100_000.0 * factor;
+        let rounds = [0.98, 1.01, 0.99, 1.02, 1.0].map(|drift| {
+            json!({ "latency_us": null, "throughput": throughput * drift,
+                    "server_cpu_us": 1e6 / throughput, "valid": true })
+        });
+        row["transactions"] = json!(8);
+        row["connections"] = json!(256);
+        row["throughput"] = json!(throughput);
+        row["server_cpu_us"] = json!(1e6 / throughput);
+        row["latency_us"] = json!({ "p1": 800.0, "p25": 900.0, "p50": 1_000.0, "p75": 1_100.0,
+                                    "p99": 2_000.0, "p999": 2_500.0, "max": 3_000.0 });
+        row["throughput_ratio"] = ratio;
+        row["bound"] = json!("server");
+        row["rounds"] = json!(rounds);
+        row
     };
-    let one = json!({ "median": 1.0, "low": 1.0, "high": 1.0 });
-    json!({
-        "environment": environment(), "baseline": "epoll", "rounds": 5, "slots_per_round": 2,
-        "slice_ms": 10.0,
-        "results": [
-            row("epoll", 1, 100_000.0, one),
-            row("megapipe", 1, 140_000.0, interval(1.4)),
-        ],
-    })
+    let one = json!({ "estimate": 1.0, "low": 1.0, "high": 1.0 });
+    let rows = vec![of_server("epoll", 1.0, one), of_server("megapipe", ratio, interval(ratio))];
+    let mut document = document("compare", "Servers compared", "epoll", rows);
+    document["experiment"]["source"] = Value::Null;
+    document["slots"] =
+        json!({ "rounds": 5, "repeated_rounds": 0, "per_round": 2, "slice_ms": 10.0 });
+    document
 }

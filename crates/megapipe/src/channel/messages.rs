@@ -6,7 +6,7 @@ use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::completion::Handle;
 use crate::control::{self, DESCRIPTORS_MAX};
-use crate::engine::{Command, Envelope, Lane, Payload, Request};
+use crate::engine::{Command, Envelope, Lane, RawMemory, Request};
 use crate::error::{Error, Result};
 use crate::message::Message;
 use crate::raw::RawCommand;
@@ -41,7 +41,7 @@ impl<C> Channel<C> {
             Ok((key, address, control)) => {
                 self.engine.spare_lease(key, &mut message.parts.buffer);
                 let envelope = Envelope::sending(message, address, control);
-                self.file_message(key, Command::SendMessage, Lane::Outbound, envelope)
+                self.file_message(key, Request::new(Command::SendMessage(envelope), Lane::Outbound))
             }
             Err(error) => Err(Rejected { error, buffer: message }),
         }
@@ -70,7 +70,8 @@ impl<C> Channel<C> {
             Ok(key) if has_room(&message) => {
                 let named = self.engine.member(key).is_ok_and(|to| to.kind == Kind::Datagram);
                 let envelope = Envelope::receiving(message, named);
-                return self.file_message(key, Command::ReceiveMessage, Lane::Inbound, envelope);
+                let request = Request::new(Command::ReceiveMessage(envelope), Lane::Inbound);
+                return self.file_message(key, request);
             }
             Ok(_) => Error::Invalid(
                 "the message has no spare capacity to receive into: make it by \
@@ -158,19 +159,12 @@ impl<C> Channel<C> {
         Ok(())
     }
 
-    fn file_message(
-        &mut self,
-        key: Key,
-        command: Command,
-        lane: Lane,
-        envelope: Box<Envelope>,
-    ) -> Result<(), Rejected<Message>> {
-        let request = Request::new(command, lane, Payload::Envelope(envelope));
-        self.engine.file(key, request).map_err(|(error, payload)| {
-            let Payload::Envelope(envelope) = payload else {
-                return Rejected { error, buffer: Message::new("") };
-            };
-            Rejected { error, buffer: envelope.into_message() }
+    fn file_message(&mut self, key: Key, request: Request) -> Result<(), Rejected<Message>> {
+        self.engine.file(key, request).map_err(|(error, command)| match command {
+            Command::SendMessage(envelope) | Command::ReceiveMessage(envelope) => {
+                Rejected { error, buffer: envelope.into_message() }
+            }
+            _ => Rejected { error, buffer: Message::new("") },
         })
     }
 
@@ -200,9 +194,9 @@ impl<C> Channel<C> {
             // SAFETY: as above.
             (Lane::Inbound, unsafe { Envelope::raw_receiving(message) })
         };
-        let payload = Payload::Envelope(envelope);
-        check_room(command, &payload)?;
-        self.file(key, Request::new(Command::Raw(command), lane, payload))
+        let memory = RawMemory::Message(envelope);
+        check_room(command, &memory)?;
+        self.file(key, Request::new(Command::Raw(command, memory), lane))
     }
 }
 

@@ -9,7 +9,7 @@ use super::Channel;
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
 use crate::completion::Handle;
-use crate::engine::{AcceptWish, AddressedBuffer, Command, Lane, Payload, Request, Vector};
+use crate::engine::{AcceptWish, AddressedBuffer, Command, Lane, RawMemory, Request, Vector};
 use crate::error::{Error, Result};
 use crate::raw::{RawCommand, Transfer};
 use crate::slab::Key;
@@ -184,8 +184,7 @@ impl<C> Channel<C> {
     pub fn connect(&mut self, handle: Handle, address: impl Into<Address>) -> Result<()> {
         let key = self.check(handle, "a connect", SOCKETS)?;
         let address = RawAddress::new(&address.into()).map_err(Error::system("connect"))?;
-        let payload = Payload::Address(Box::new(address));
-        self.file(key, Request::new(Command::Connect, Lane::Outbound, payload))
+        self.file(key, Request::new(Command::Connect(Box::new(address)), Lane::Outbound))
     }
 
     /// Reads into the spare capacity of `buffer`, behind what it contains:
@@ -193,7 +192,7 @@ impl<C> Channel<C> {
     /// what is there, which may be less than the room. From a file: at its position.
     pub fn read(&mut self, handle: Handle, buffer: Vec<u8>) -> Result<(), Rejected<Vec<u8>>> {
         let (key, buffer) = with_buffer(self.check(handle, "a read", BYTES), buffer)?;
-        self.file_read(key, buffer, |payload| Request::new(Command::Read, Lane::Inbound, payload))
+        self.file_read(key, buffer, |buffer| Request::new(Command::Read(buffer), Lane::Inbound))
     }
 
     /// Reads from a disk file at an offset: [`Event::ReadAt`](crate::Event::ReadAt), which repeats
@@ -207,8 +206,8 @@ impl<C> Channel<C> {
     ) -> Result<(), Rejected<Vec<u8>>> {
         let checked = self.check_offset(handle, "a read at an offset", offset);
         let (key, buffer) = with_buffer(checked, buffer)?;
-        self.file_read(key, buffer, |payload| {
-            Request::new(Command::ReadAt, Lane::None, payload).at(offset)
+        self.file_read(key, buffer, |buffer| {
+            Request::new(Command::ReadAt(buffer), Lane::None).at(offset)
         })
     }
 
@@ -225,18 +224,17 @@ impl<C> Channel<C> {
         &mut self,
         key: Key,
         buffer: Vec<u8>,
-        request: impl FnOnce(Payload) -> Request,
+        request: impl FnOnce(Vec<u8>) -> Request,
     ) -> Result<(), Rejected<Vec<u8>>> {
         if buffer.capacity() == buffer.len() {
             let error = Error::Invalid("the buffer has no spare capacity to read into");
             return Err(Rejected { error, buffer });
         }
-        let request = request(Payload::Bytes(buffer));
-        self.engine.file(key, request).map_err(|(error, payload)| {
-            let Payload::Bytes(buffer) = payload else {
-                return Rejected { error, buffer: Vec::new() };
-            };
-            Rejected { error, buffer }
+        self.engine.file(key, request(buffer)).map_err(|(error, command)| match command {
+            Command::Read(buffer) | Command::ReadAt(buffer) | Command::Peek(buffer) => {
+                Rejected { error, buffer }
+            }
+            _ => Rejected { error, buffer: Vec::new() },
         })
     }
 
@@ -254,13 +252,10 @@ impl<C> Channel<C> {
         } else if vector.bytes_left() == 0 {
             Error::Invalid("the buffers have no spare capacity to read into")
         } else {
-            let payload = Payload::Vector(vector);
-            let request = Request::new(Command::ReadVectored, Lane::Inbound, payload);
-            return self.engine.file(key, request).map_err(|(error, payload)| {
-                let Payload::Vector(vector) = payload else {
-                    return Rejected { error, buffer: Vec::new() };
-                };
-                Rejected { error, buffer: vector.reads }
+            let request = Request::new(Command::ReadVectored(vector), Lane::Inbound);
+            return self.engine.file(key, request).map_err(|(error, command)| match command {
+                Command::ReadVectored(vector) => Rejected { error, buffer: vector.reads },
+                _ => Rejected { error, buffer: Vec::new() },
             });
         };
         Err(Rejected { error, buffer: vector.reads })
@@ -272,31 +267,25 @@ impl<C> Channel<C> {
     /// While all buffers are leased, the request waits; nothing is lost.
     pub fn receive(&mut self, handle: Handle, repeat: Repeat) -> Result<()> {
         let key = self.check(handle, "a receive", STREAMS)?;
-        self.file_repeating(key, Command::Receive, Payload::None, repeat)
+        self.file_repeating(key, Command::Receive, repeat)
     }
 
     /// Receives datagrams with the addresses of their senders:
     /// [`Event::ReceiveFrom`](crate::Event::ReceiveFrom).
     pub fn receive_from(&mut self, handle: Handle, repeat: Repeat) -> Result<()> {
         let key = self.check(handle, "a receive of datagrams", &[Kind::Datagram])?;
-        self.file_repeating(key, Command::ReceiveFrom, Payload::None, repeat)
+        self.file_repeating(key, Command::ReceiveFrom, repeat)
     }
 
     /// Asks for the next signal, expiry or wake-up of a [`Signals`](crate::Signals),
     /// [`Timer`](crate::Timer) or [`WakeSource`](crate::WakeSource).
     pub fn watch(&mut self, handle: Handle, repeat: Repeat) -> Result<()> {
         let key = self.check(handle, "a watch", WATCHED)?;
-        self.file_repeating(key, Command::Watch, Payload::Words(Box::default()), repeat)
+        self.file_repeating(key, Command::Watch(Box::default()), repeat)
     }
 
-    fn file_repeating(
-        &mut self,
-        key: Key,
-        command: Command,
-        payload: Payload,
-        repeat: Repeat,
-    ) -> Result<()> {
-        let request = Request::new(command, Lane::Inbound, payload);
+    fn file_repeating(&mut self, key: Key, command: Command, repeat: Repeat) -> Result<()> {
+        let request = Request::new(command, Lane::Inbound);
         self.file(key, request.repeating(repeat == Repeat::UntilCancelled))
     }
 
@@ -315,9 +304,7 @@ impl<C> Channel<C> {
         buffer: impl Into<Buffer>,
     ) -> Result<(), Rejected<Buffer>> {
         let (key, buffer) = with_buffer(self.check(handle, "a write", BYTES), buffer.into())?;
-        self.file_write(key, buffer, |payload| {
-            Request::new(Command::Write, Lane::Outbound, payload)
-        })
+        self.file_write(key, buffer, |buffer| Request::new(Command::Write(buffer), Lane::Outbound))
     }
 
     /// Writes all of a buffer to a disk file at an offset:
@@ -330,8 +317,8 @@ impl<C> Channel<C> {
     ) -> Result<(), Rejected<Buffer>> {
         let checked = self.check_offset(handle, "a write at an offset", offset);
         let (key, buffer) = with_buffer(checked, buffer.into())?;
-        self.file_write(key, buffer, |payload| {
-            Request::new(Command::WriteAt, Lane::None, payload).at(offset)
+        self.file_write(key, buffer, |buffer| {
+            Request::new(Command::WriteAt(buffer), Lane::None).at(offset)
         })
     }
 
@@ -340,16 +327,15 @@ impl<C> Channel<C> {
         &mut self,
         key: Key,
         buffer: Buffer,
-        request: impl FnOnce(Payload) -> Request,
+        request: impl FnOnce(Buffer) -> Request,
     ) -> Result<(), Rejected<Buffer>> {
         let mut buffer = buffer;
         self.engine.spare_lease(key, &mut buffer);
-        let request = request(Payload::Buffer(buffer));
-        self.engine.file(key, request).map_err(|(error, payload)| {
-            let Payload::Buffer(buffer) = payload else {
-                return Rejected { error, buffer: Buffer::Static(&[]) };
-            };
-            Rejected { error, buffer }
+        self.engine.file(key, request(buffer)).map_err(|(error, command)| match command {
+            Command::Write(buffer) | Command::WriteAt(buffer) | Command::WriteMore(buffer) => {
+                Rejected { error, buffer }
+            }
+            _ => Rejected { error, buffer: Buffer::Static(&[]) },
         })
     }
 
@@ -366,13 +352,11 @@ impl<C> Channel<C> {
             return Err(Rejected { error: TOO_MANY_VECTORS, buffer: buffers });
         }
         buffers.iter_mut().for_each(|buffer| self.engine.spare_lease(key, buffer));
-        let payload = Payload::Vector(Vector::writing(buffers));
-        let request = Request::new(Command::WriteVectored, Lane::Outbound, payload);
-        self.engine.file(key, request).map_err(|(error, payload)| {
-            let Payload::Vector(vector) = payload else {
-                return Rejected { error, buffer: Vec::new() };
-            };
-            Rejected { error, buffer: vector.writes }
+        let command = Command::WriteVectored(Vector::writing(buffers));
+        let request = Request::new(command, Lane::Outbound);
+        self.engine.file(key, request).map_err(|(error, command)| match command {
+            Command::WriteVectored(vector) => Rejected { error, buffer: vector.writes },
+            _ => Rejected { error, buffer: Vec::new() },
         })
     }
 
@@ -388,13 +372,11 @@ impl<C> Channel<C> {
         let checked = key.and_then(|key| Ok((key, address?)));
         let ((key, address), mut buffer) = with_buffer(checked, buffer.into())?;
         self.engine.spare_lease(key, &mut buffer);
-        let payload = Payload::Datagram(AddressedBuffer::new(buffer, address));
-        let request = Request::new(Command::SendTo, Lane::Outbound, payload);
-        self.engine.file(key, request).map_err(|(error, payload)| {
-            let Payload::Datagram(datagram) = payload else {
-                return Rejected { error, buffer: Buffer::Static(&[]) };
-            };
-            Rejected { error, buffer: datagram.buffer }
+        let command = Command::SendTo(AddressedBuffer::new(buffer, address));
+        let request = Request::new(command, Lane::Outbound);
+        self.engine.file(key, request).map_err(|(error, command)| match command {
+            Command::SendTo(datagram) => Rejected { error, buffer: datagram.buffer },
+            _ => Rejected { error, buffer: Buffer::Static(&[]) },
         })
     }
 
@@ -407,7 +389,7 @@ impl<C> Channel<C> {
             Shutdown::Write => libc::SHUT_WR,
             Shutdown::Both => libc::SHUT_RDWR,
         };
-        self.file(key, Request::new(Command::Disconnect { how }, Lane::Outbound, Payload::None))
+        self.file(key, Request::new(Command::Disconnect { how }, Lane::Outbound))
     }
 
     /// Waits until the data of a file is on its disk, as fsync(2) does, for the writes that are
@@ -415,14 +397,14 @@ impl<C> Channel<C> {
     pub fn sync(&mut self, handle: Handle) -> Result<()> {
         let key = self.check(handle, "a sync", &[Kind::File])?;
         let command = Command::Sync { data_only: false };
-        self.file(key, Request::new(command, Lane::None, Payload::None))
+        self.file(key, Request::new(command, Lane::None))
     }
 
     /// The same without what only concerns the file's times, as fdatasync(2) does.
     pub fn sync_data(&mut self, handle: Handle) -> Result<()> {
         let key = self.check(handle, "a sync", &[Kind::File])?;
         let command = Command::Sync { data_only: true };
-        self.file(key, Request::new(command, Lane::None, Payload::None))
+        self.file(key, Request::new(command, Lane::None))
     }
 
     /// Waits until a socket or pipe is ready for calls that the application makes itself:
@@ -440,7 +422,7 @@ impl<C> Channel<C> {
         if events & !(allowed as u32 | (libc::POLLERR | libc::POLLHUP) as u32) != 0 {
             return Err(Error::Invalid("a poll is for POLLIN, POLLOUT, POLLPRI and POLLRDHUP"));
         }
-        let request = Request::new(Command::Poll { events }, Lane::Readiness, Payload::None);
+        let request = Request::new(Command::Poll { events }, Lane::Readiness);
         self.file(key, request.repeating(repeat == Repeat::UntilCancelled))
     }
 
@@ -448,8 +430,8 @@ impl<C> Channel<C> {
     /// [`Event::PeerAddress`](crate::Event::PeerAddress).
     pub fn request_peer_address(&mut self, handle: Handle) -> Result<()> {
         let key = self.check(handle, "a question for the peer's address", SOCKETS)?;
-        let payload = Payload::Address(Box::new(RawAddress::room()));
-        self.file(key, Request::new(Command::PeerAddress, Lane::None, payload))
+        let command = Command::PeerAddress(Box::new(RawAddress::room()));
+        self.file(key, Request::new(command, Lane::None))
     }
 
     /// Reads or writes memory that stays the application's:
@@ -463,29 +445,29 @@ impl<C> Channel<C> {
     /// handle is unregistered or closed before that, until the channel has been dropped and has not
     /// warned of leaking; meanwhile nothing else may write to it, nor read what is being read into.
     pub unsafe fn transfer(&mut self, handle: Handle, transfer: Transfer<'_>) -> Result<()> {
-        let (command, lane, payload, offset) = match transfer {
+        let (command, lane, memory, offset) = match transfer {
             Transfer::Read { address, bytes, offset } => {
-                let payload = Payload::Raw { address, bytes };
-                (RawCommand::Read, Lane::Inbound, payload, offset)
+                let memory = RawMemory::Bytes { address, bytes };
+                (RawCommand::Read, Lane::Inbound, memory, offset)
             }
             Transfer::Write { address, bytes, offset } => {
-                let payload = Payload::Raw { address: address.cast_mut(), bytes };
-                (RawCommand::Write, Lane::Outbound, payload, offset)
+                let memory = RawMemory::Bytes { address: address.cast_mut(), bytes };
+                (RawCommand::Write, Lane::Outbound, memory, offset)
             }
             Transfer::Peek { address, bytes } => {
-                (RawCommand::Peek, Lane::Inbound, Payload::Raw { address, bytes }, None)
+                (RawCommand::Peek, Lane::Inbound, RawMemory::Bytes { address, bytes }, None)
             }
             Transfer::WriteMore { address, bytes } => {
-                let payload = Payload::Raw { address: address.cast_mut(), bytes };
-                (RawCommand::WriteMore, Lane::Outbound, payload, None)
+                let memory = RawMemory::Bytes { address: address.cast_mut(), bytes };
+                (RawCommand::WriteMore, Lane::Outbound, memory, None)
             }
             Transfer::ReadVectored(vector) => {
-                let payload = Payload::Vector(Vector::raw(vector.to_vec()));
-                (RawCommand::ReadVectored, Lane::Inbound, payload, None)
+                let memory = RawMemory::Vector(Vector::raw(vector.to_vec()));
+                (RawCommand::ReadVectored, Lane::Inbound, memory, None)
             }
             Transfer::WriteVectored(vector) => {
-                let payload = Payload::Vector(Vector::raw(vector.to_vec()));
-                (RawCommand::WriteVectored, Lane::Outbound, payload, None)
+                let memory = RawMemory::Vector(Vector::raw(vector.to_vec()));
+                (RawCommand::WriteVectored, Lane::Outbound, memory, None)
             }
             Transfer::SendMessage(message) => {
                 let (command, message) = (RawCommand::SendMessage, message.cast_mut());
@@ -504,9 +486,9 @@ impl<C> Channel<C> {
             None if command == RawCommand::Peek => self.check(handle, "a peek", SOCKETS)?,
             None => self.check(handle, "a transfer", BYTES)?,
         };
-        check_room(command, &payload)?;
+        check_room(command, &memory)?;
         let lane = if offset.is_some() { Lane::None } else { lane };
-        let request = Request::new(Command::Raw(command), lane, payload);
+        let request = Request::new(Command::Raw(command, memory), lane);
         self.file(key, offset.into_iter().fold(request, Request::at))
     }
 
@@ -526,15 +508,14 @@ impl<C> Channel<C> {
 }
 
 /// Refuses a transfer that could not be told from the end of the stream, or that is too long.
-pub(super) fn check_room(command: RawCommand, payload: &Payload) -> Result<()> {
-    let bytes = match payload {
-        Payload::Vector(vector) if vector.rest().len() > MOST_VECTORS => {
+pub(super) fn check_room(command: RawCommand, memory: &RawMemory) -> Result<()> {
+    let bytes = match memory {
+        RawMemory::Vector(vector) if vector.rest().len() > MOST_VECTORS => {
             return Err(TOO_MANY_VECTORS);
         }
-        Payload::Vector(vector) => vector.bytes_left(),
-        Payload::Raw { bytes, .. } => *bytes,
-        Payload::Envelope(envelope) => envelope.bytes_left(),
-        _ => 0,
+        RawMemory::Vector(vector) => vector.bytes_left(),
+        RawMemory::Bytes { bytes, .. } => *bytes,
+        RawMemory::Message(envelope) => envelope.bytes_left(),
     };
     if bytes == 0 && !command.writes() {
         return Err(Error::Invalid("there is no room to read into"));

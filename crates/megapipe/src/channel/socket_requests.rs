@@ -5,7 +5,7 @@ use super::requests::{BYTES, Rejected, SOCKETS, with_buffer};
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
 use crate::completion::Handle;
-use crate::engine::{Command, FilePart, Lane, Payload, Request};
+use crate::engine::{Command, FilePart, Lane, Request};
 use crate::error::{Error, Result};
 use crate::source::Kind;
 
@@ -76,7 +76,7 @@ impl<C> Channel<C> {
     /// ```
     pub fn peek(&mut self, handle: Handle, buffer: Vec<u8>) -> Result<(), Rejected<Vec<u8>>> {
         let (key, buffer) = with_buffer(self.check(handle, "a peek", SOCKETS), buffer)?;
-        self.file_read(key, buffer, |payload| Request::new(Command::Peek, Lane::Inbound, payload))
+        self.file_read(key, buffer, |buffer| Request::new(Command::Peek(buffer), Lane::Inbound))
     }
 
     /// Sends `bytes` bytes of a registered disk file, from `offset` on, over a stream socket, in
@@ -118,8 +118,8 @@ impl<C> Channel<C> {
         if end.is_none_or(|end| end > i64::MAX as u64) {
             return Err(Error::Invalid("a file ends at an offset of at most 2⁶³ - 1"));
         }
-        let payload = Payload::File(FilePart::new(file, offset, bytes));
-        self.file(key, Request::new(Command::SendFile, Lane::Outbound, payload))
+        let command = Command::SendFile(FilePart::new(file, offset, bytes));
+        self.file(key, Request::new(command, Lane::Outbound))
     }
 
     /// Writes all of a buffer as [`Channel::write`] does, and tells the kernel that a further write
@@ -136,8 +136,8 @@ impl<C> Channel<C> {
         buffer: impl Into<Buffer>,
     ) -> Result<(), Rejected<Buffer>> {
         let (key, buffer) = with_buffer(self.check(handle, "a write", BYTES), buffer.into())?;
-        self.file_write(key, buffer, |payload| {
-            Request::new(Command::WriteMore, Lane::Outbound, payload)
+        self.file_write(key, buffer, |buffer| {
+            Request::new(Command::WriteMore(buffer), Lane::Outbound)
         })
     }
 }

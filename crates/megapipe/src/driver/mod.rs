@@ -10,7 +10,6 @@ use crate::counters::Counters;
 use crate::pool::{Lease, Pool, Room};
 use crate::source::{Endpoint, Kind, Socket};
 use crate::sys::open_socket;
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -256,23 +255,6 @@ impl Pools {
 
     pub(crate) fn class(&self, large: bool) -> &Rc<Pool> {
         if large { &self.large } else { &self.small }
-    }
-}
-
-/// A lightweight socket: an entry in a ring's own file table, freed on drop unless attached.
-#[derive(Debug)]
-pub struct DirectSocket {
-    pub(crate) index: u32,
-    /// Where the driver finds the entries that are no longer used; also the ring's identity.
-    pub(crate) discarded: Rc<RefCell<Vec<u32>>>,
-    pub(crate) armed: bool,
-}
-
-impl Drop for DirectSocket {
-    fn drop(&mut self) {
-        if self.armed {
-            self.discarded.borrow_mut().push(self.index);
-        }
     }
 }
 

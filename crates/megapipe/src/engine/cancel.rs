@@ -54,7 +54,8 @@ impl Engine {
     fn loose_requests(&self, key: Key) -> impl Iterator<Item = Key> {
         self.requests.keys().filter(move |id| {
             self.requests.get(*id).is_some_and(|request| {
-                let loose = request.lane == Lane::None && request.command != Command::Accept;
+                let accepts = matches!(request.command, Command::Accept);
+                let loose = request.lane == Lane::None && !accepts;
                 request.handle == key && loose && request.in_flight
             })
         })

@@ -23,8 +23,8 @@ const WEEDS: usize = 1024;
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
-    EndInbound,
-    EndOutbound,
+    /// Ends the request under way of a lane.
+    End(Lane),
     Leave,
     AcceptAgain,
     AdoptAgain,
@@ -62,41 +62,6 @@ impl Deadlines {
     }
 }
 
-/// The time limits of a member's two lanes.
-#[derive(Default)]
-pub(super) struct Limits {
-    inbound: Limit,
-    outbound: Limit,
-}
-
-#[derive(Default)]
-struct Limit {
-    time: Option<Duration>,
-    /// When the request under way is over time.
-    end: Option<Instant>,
-    /// Whether there is an entry for it.
-    planned: bool,
-    /// What the driver had moved of the request when it was last asked.
-    moved: usize,
-}
-
-impl Limits {
-    fn of(&mut self, lane: Lane) -> Option<(&mut Limit, Purpose)> {
-        match lane {
-            Lane::Inbound => Some((&mut self.inbound, Purpose::EndInbound)),
-            Lane::Outbound => Some((&mut self.outbound, Purpose::EndOutbound)),
-            Lane::Readiness | Lane::None => None,
-        }
-    }
-
-    /// Lets the requests of a lane take any time.
-    pub(super) fn remove(&mut self, lane: Lane) {
-        if let Some((limit, _)) = self.of(lane) {
-            (limit.time, limit.end) = (None, None);
-        }
-    }
-}
-
 impl Engine {
     /// Plans something for a member.
     pub(super) fn plan(&mut self, at: Instant, key: Key, purpose: Purpose) {
@@ -117,7 +82,7 @@ impl Engine {
         self.member(key)?;
         let Some(member) = self.members.get_mut(key) else { return Err(Error::UnknownHandle) };
         let limits = member.extras().limits.get_or_insert_default();
-        if let Some((limit, _)) = limits.of(lane) {
+        if let Some(limit) = limits.of(lane) {
             limit.time = time;
             limit.end = None;
         }
@@ -130,14 +95,14 @@ impl Engine {
     /// Begins the time of a lane's request anew: it starts, or has got on.
     pub(super) fn extend_deadline(&mut self, key: Key, lane: Lane) {
         let limits = self.members.get_mut(key).and_then(Member::limits_mut);
-        let Some((limit, purpose)) = limits.and_then(|limits| limits.of(lane)) else { return };
+        let Some(limit) = limits.and_then(|limits| limits.of(lane)) else { return };
         let Some(end) = limit.time.and_then(|time| Instant::now().checked_add(time)) else {
             return;
         };
         limit.end = Some(end);
         limit.moved = 0;
         if !std::mem::replace(&mut limit.planned, true) {
-            self.plan(end, key, purpose);
+            self.plan(end, key, Purpose::End(lane));
         }
     }
 
@@ -150,8 +115,7 @@ impl Engine {
         loop {
             match self.deadlines.take_due(now, &self.members) {
                 Err(next) => return next,
-                Ok((key, Purpose::EndInbound)) => self.end_overdue(key, Lane::Inbound, now),
-                Ok((key, Purpose::EndOutbound)) => self.end_overdue(key, Lane::Outbound, now),
+                Ok((key, Purpose::End(lane))) => self.end_overdue(key, lane, now),
                 Ok((key, Purpose::Leave)) => self.look_after_leaving(key, now),
                 Ok((key, Purpose::AcceptAgain)) => self.accept_again(key),
                 Ok((key, Purpose::AdoptAgain)) => self.adopt_again(key),
@@ -164,19 +128,19 @@ impl Engine {
         let Some(member) = self.members.get_mut(key) else { return };
         let (object, active) = (member.object, member.active[lane as usize]);
         let limits = member.limits_mut().and_then(|limits| limits.of(lane));
-        let Some((limit, purpose)) = limits else { return };
+        let Some(limit) = limits else { return };
         limit.planned = false;
         let (Some(end), Some(id)) = (limit.end, active) else { return };
         if end > now {
             limit.planned = true;
-            return self.plan(end, key, purpose);
+            return self.plan(end, key, Purpose::End(lane));
         }
         let moved = if lane == Lane::Outbound { self.driver.moved(object) } else { 0 };
         if moved > limit.moved
             && let Some(end) = limit.time.and_then(|time| now.checked_add(time))
         {
             (limit.moved, limit.end, limit.planned) = (moved, Some(end), true);
-            return self.plan(end, key, purpose);
+            return self.plan(end, key, Purpose::End(lane));
         }
         let Some(request) = self.requests.get_mut(id) else { return };
         request.overdue = true;
@@ -189,7 +153,7 @@ impl Engine {
         }
         limit.planned = true;
         self.driver.cancel(id.tag(), object);
-        self.plan(now + REPEAT, key, purpose);
+        self.plan(now + REPEAT, key, Purpose::End(lane));
     }
 }
 

@@ -8,8 +8,9 @@
 //! [`discard`](super::discard).
 
 use super::deadlines::Purpose;
-use super::discard::{BEGIN_AFTER, Input};
-use super::{Command, Engine, Lane, Member, Payload, Request};
+use super::discard::BEGIN_AFTER;
+use super::member::{Closing, Input, Leaving};
+use super::{Command, Engine, Lane, Member, Request};
 use crate::completion::{Completion, Event};
 use crate::driver::Outcome;
 use crate::error::Error;
@@ -17,51 +18,6 @@ use crate::slab::Key;
 use crate::source::Kind;
 use crate::sys::result_of;
 use std::time::{Duration, Instant};
-
-/// A member on its way out.
-pub(super) struct Leaving {
-    /// The request whose completion tells of the end; `None` if nothing is to be told.
-    request: Option<Key>,
-    /// The first error of a queued write.
-    failure: Option<i32>,
-    aborted: bool,
-    closing: Closing,
-    /// When it is aborted unless something has been written, or closed once all is written; and
-    /// what the driver had written of the request under way when it was last asked.
-    pub(super) overdue: Option<Instant>,
-    moved: usize,
-    pub(super) input: Input,
-}
-
-/// How far the endpoint's own close is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Closing {
-    NotYet,
-    Asked,
-    Done { result: i32 },
-}
-
-impl Leaving {
-    /// Whether it still has something to write, or discards input before it closes.
-    pub(super) fn is_writing(&self) -> bool {
-        self.closing == Closing::NotYet && !self.aborted
-    }
-
-    /// Whether what is queued is discarded.
-    pub(super) fn is_aborted(&self) -> bool {
-        self.aborted
-    }
-
-    /// Whether the endpoint is the driver's to close, or closed.
-    pub(super) fn is_closing(&self) -> bool {
-        self.closing != Closing::NotYet
-    }
-
-    /// Whether a queued write has failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.failure.is_some()
-    }
-}
 
 impl Engine {
     /// Closes a member when all that is queued is written.
@@ -118,7 +74,7 @@ impl Engine {
     /// Takes a member out of the application's reach, and ends what is inbound.
     fn mark_leaving(&mut self, key: Key, tells: bool) {
         let request = tells.then(|| {
-            let mut request = Request::new(Command::Close, Lane::None, Payload::None);
+            let mut request = Request::new(Command::Close, Lane::None);
             request.handle = key;
             // As many as there are members at most.
             self.requests.insert_beyond(request)
@@ -214,7 +170,7 @@ impl Engine {
     pub(super) fn settle_leaving(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
         let key = request.handle;
-        if request.command == Command::Discard {
+        if let Command::Discard(_) = request.command {
             return self.settle_discard(id, outcome.result);
         }
         let member = self.members.get_mut(key)?;
@@ -245,7 +201,7 @@ impl Engine {
             }
         }
         if !outcome.more {
-            let connects = request.command == Command::Connect;
+            let connects = request.connects();
             if connects {
                 member.connecting = false;
             }

@@ -1,29 +1,24 @@
 //! Accepting: how many connections the application wants, and from which queues they come.
 
 use super::deadlines::Purpose;
-use super::{Command, Engine, Lane, Member, Payload, Request};
+use super::member::{FIRST_PAUSE, Listener};
+use super::{Command, Engine, Lane, Member, Request};
 use crate::completion::{Accepted, Completion, Event};
 use crate::driver::{Object, Operation, Outcome, Output, TABLE_FULL};
 use crate::error::{Error, TooManyLightweight};
-use crate::partition::{Membership, Queue};
+use crate::partition::Membership;
 use crate::slab::Key;
 use crate::source::{Endpoint, Kind, Socket};
 use crate::sys::is_readable;
-use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// Accepts without an end.
 const FOREVER: u32 = u32::MAX;
 /// The queue of an accept that brings a connection which is there already.
 const NO_QUEUE: u64 = u64::MAX;
-/// The queue of a listener that shares nothing.
-const OWN_QUEUE: u64 = 0;
 
-/// How long accepting pauses after an error that passes, unless a descriptor comes free: at first,
-/// and when it has come again and again.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// How long accepting pauses after an error that has come again and again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What an accept asks for.
@@ -34,66 +29,6 @@ pub(crate) struct AcceptWish {
     pub(crate) lightweight: bool,
     /// Whether each connection comes with its peer's address.
     pub(crate) peer: bool,
-}
-
-/// One queue of connections that a listener is served from.
-pub(super) struct Leg {
-    pub(super) queue: u64,
-    pub(super) object: Object,
-    pub(super) request: Option<Key>,
-}
-
-/// What is particular to a member that listens.
-pub(super) struct Listener {
-    pub(super) wanted: u32,
-    /// How many more the cancelled accepts may still bring, until the last queue's has ended, and
-    /// how many of them have not had their last completion.
-    ending: u32,
-    ends: u32,
-    lightweight: bool,
-    /// Whether each connection is delivered with its peer's address.
-    peer: bool,
-    /// Whether it brings packet sockets.
-    packets: bool,
-    /// Whether accepting pauses after an error that passes, and for how long it will the next time.
-    paused: bool,
-    pause: Duration,
-    pub(super) legs: Vec<Leg>,
-    /// Connections that came when none was wanted any more.
-    pub(super) stash: VecDeque<Socket>,
-    /// Connections among the outcomes that are not settled yet.
-    pub(super) undelivered: u32,
-    pub(super) share: Option<Membership>,
-    /// Queues of ended channels that could not be attached yet.
-    pub(super) unattached: Vec<Queue>,
-}
-
-impl Listener {
-    /// A listener with a queue of its own.
-    pub(super) fn alone(object: Object, packets: bool) -> Listener {
-        Listener {
-            wanted: 0,
-            ending: 0,
-            ends: 0,
-            lightweight: false,
-            peer: false,
-            packets,
-            paused: false,
-            pause: FIRST_PAUSE,
-            legs: vec![Leg { queue: OWN_QUEUE, object, request: None }],
-            stash: VecDeque::new(),
-            undelivered: 0,
-            share: None,
-            unattached: Vec::new(),
-        }
-    }
-
-    /// Tells those who share the listening socket whether this one accepts.
-    fn tell_sharers(&mut self, accepts: bool) {
-        if let Some(share) = &mut self.share {
-            share.set_accepting(accepts);
-        }
-    }
 }
 
 impl Engine {
@@ -141,7 +76,7 @@ impl Engine {
             // It comes from another queue, but is the channel's own like the others.
             socket.endpoint = Endpoint::Lightweight(descriptor);
         }
-        let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
+        let mut request = Request::new(Command::Accept, Lane::None).at(NO_QUEUE);
         request.handle = key;
         match self.requests.insert(request) {
             Ok(id) => {
@@ -178,7 +113,7 @@ impl Engine {
             .map(|leg| (leg.queue, leg.object))
             .collect();
         for (queue, object) in idle {
-            let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(queue);
+            let mut request = Request::new(Command::Accept, Lane::None).at(queue);
             request.handle = key;
             request.in_flight = true;
             // If there is no room, it is tried again before the channel sleeps.
@@ -418,7 +353,7 @@ impl Engine {
         }
         listener.ending = 0;
         for _ in 0..std::mem::take(&mut listener.ends) {
-            let mut request = Request::new(Command::Accept, Lane::None, Payload::None).at(NO_QUEUE);
+            let mut request = Request::new(Command::Accept, Lane::None).at(NO_QUEUE);
             request.handle = key;
             // One for each call of `cancel` that found an accept.
             let id = self.requests.insert_beyond(request);
@@ -449,8 +384,4 @@ fn passes(errno: i32) -> bool {
         libc::ENOSR,
     ];
     OF_THE_SYSTEM.contains(&errno) || OF_THE_NETWORK.contains(&errno)
-}
-
-pub(super) fn socket_of(descriptor: OwnedFd) -> Socket {
-    Endpoint::Descriptor(descriptor).into()
 }

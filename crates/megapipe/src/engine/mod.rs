@@ -3,7 +3,6 @@
 mod cancel;
 mod deadlines;
 mod discard;
-mod envelope;
 mod leaving;
 mod listener;
 mod member;
@@ -18,15 +17,15 @@ mod setup;
 mod share;
 mod starved;
 
-pub(crate) use self::discard::Sink;
-pub(crate) use self::envelope::Envelope;
 pub(crate) use self::listener::AcceptWish;
 pub(crate) use self::member::Member;
-pub(crate) use self::request::{AddressedBuffer, Command, Lane, Payload, Request, Vector};
-pub(crate) use self::send_file::FilePart;
+pub(crate) use self::request::{
+    AddressedBuffer, Command, Envelope, FilePart, Lane, RawMemory, Request, Vector,
+};
 
 use self::deadlines::Deadlines;
-use self::listener::Listener;
+use self::member::Listener;
+use self::request::Sink;
 use self::starved::Starved;
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
@@ -55,7 +54,7 @@ const SECOND_LOOK: Duration = Duration::from_millis(100);
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// Why a request was refused, and the memory that came with it.
-pub(crate) type Refusal = (Error, Payload);
+pub(crate) type Refusal = (Error, Command);
 
 pub(crate) struct Engine {
     /// Tells the handles of this channel from those of others in the process.
@@ -185,17 +184,17 @@ impl Engine {
             Err(error) => Some(error),
         };
         if let Some(error) = refusal {
-            return Err((error, request.payload));
+            return Err((error, request.command));
         }
         request.handle = key;
         let lane = request.lane;
-        let connects = request.command == Command::Connect;
+        let connects = request.connects();
         let id = match self.requests.insert(request) {
             Ok(id) => id,
             Err(request) => {
                 self.counters.refused += 1;
                 let limit = self.config.max_requests;
-                return Err((Error::TooManyRequests { limit }, request.payload));
+                return Err((Error::TooManyRequests { limit }, request.command));
             }
         };
         if self.queue_behind(key, id, lane) {
@@ -207,7 +206,7 @@ impl Engine {
             self.counters.refused += 1;
             // The key was handed out three lines above and nothing has removed it.
             return match self.requests.remove(id) {
-                Some(request) => Err((Error::QueueFull, request.payload)),
+                Some(request) => Err((Error::QueueFull, request.command)),
                 None => Ok(()),
             };
         }
@@ -294,7 +293,7 @@ impl Engine {
         let Some(request) = self.requests.get_mut(id) else { return };
         member.shift_waiting(lane, request.next.take());
         member.active[lane as usize] = Some(id);
-        member.connecting = request.command == Command::Connect;
+        member.connecting = request.connects();
         if lane == Lane::Outbound {
             self.note_started(key, id);
         }

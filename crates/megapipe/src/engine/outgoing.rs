@@ -1,6 +1,6 @@
 //! Connections that the channel begins with a socket of its own.
 
-use super::{Command, Engine, Lane, Payload, Request};
+use super::{Command, Engine, Lane, Request};
 use crate::address::RawAddress;
 use crate::driver::TABLE_FULL;
 use crate::error::Error;
@@ -19,8 +19,7 @@ impl Engine {
         })?;
         let source = Source { endpoint, kind: Some(Kind::Stream), blocked: None };
         let key = self.register(source).map_err(|(error, _)| error)?;
-        let payload = Payload::Address(Box::new(address));
-        let connect = Request::new(Command::Connect, Lane::Outbound, payload);
+        let connect = Request::new(Command::Connect(Box::new(address)), Lane::Outbound);
         if let Err((error, _)) = self.file(key, connect) {
             // It has nothing to write, and goes at once.
             drop(self.unregister(key));

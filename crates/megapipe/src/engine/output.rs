@@ -5,40 +5,13 @@
 //! [`Config::output_limit`](crate::Config::output_limit), and writes that wait give the channel's
 //! own buffers back.
 
-use super::{Command, Engine, Lane, Request};
+use super::{Engine, Lane, Request};
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::slab::Key;
 
 /// Requests that may wait in a handle's outbound lane before the leases of further ones are copied.
 const LEASES_WAITING: u32 = 8;
-
-/// What a request that waits takes besides its bytes, roughly: many small ones must not take more
-/// memory than a few large ones.
-const REQUEST_BYTES: usize = 256;
-
-/// What waits in the outbound lane of a member, behind the request under way.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Output {
-    pub(super) bytes: usize,
-    requests: u32,
-    /// Whether repeating receives pause until less is waiting.
-    pub(super) paused: bool,
-}
-
-impl Output {
-    /// Why a request must not be filed behind what is waiting.
-    pub(super) fn refusal(&self, request: &Request, limit: usize) -> Option<Error> {
-        let writes = request.writes() || request.command == Command::SendTo;
-        let full = self.bytes >= limit && request.lane == Lane::Outbound && writes;
-        full.then_some(Error::OutputFull { queued: self.bytes, limit })
-    }
-
-    /// What it takes of the memory.
-    fn footprint(&self) -> usize {
-        self.bytes.saturating_add(self.requests as usize * REQUEST_BYTES)
-    }
-}
 
 impl Engine {
     /// Bytes of a member's requests that the driver has not written yet.

@@ -1,9 +1,8 @@
 //! From a driver's outcome to the application's completion.
 
-use super::request::peer_address_bytes;
-use super::{Command, Engine, Lane, Payload, Request};
+use super::request::{RawMemory, peer_address_bytes};
+use super::{Command, Engine, Lane, Request};
 use crate::address::RawAddress;
-use crate::buffer::Buffer;
 use crate::completion::{Completion, Datagram, Event, SignalInfo};
 use crate::driver::{NO_OFFSET, Object, Operation, Outcome, Output};
 use crate::message::DescriptorsLost;
@@ -31,15 +30,15 @@ impl Engine {
     /// Does what an outcome entails; gives the completion, if the application is to see one.
     pub(super) fn settle(&mut self, mut outcome: Outcome) -> Option<Completion> {
         let id = Key::from_tag(outcome.tag)?;
-        let request = self.requests.get(id)?;
-        let (key, command, polling) = (request.handle, request.command, request.polling);
-        if command == Command::SendFile && !polling && request.reads_file() {
+        let mut request = self.requests.get(id)?;
+        if request.reads_file() && !request.polling {
             outcome.result = self.judge_file_read(id, outcome.result);
+            request = self.requests.get(id)?;
         }
-        if command == Command::Close {
+        if let Command::Close = request.command {
             return self.settle_close(id, outcome.result);
         }
-        match self.members.get(key) {
+        match self.members.get(request.handle) {
             None => {
                 // The handle was unregistered: what came with the outcome goes with it.
                 self.counters.cancelled += 1;
@@ -48,16 +47,16 @@ impl Engine {
                 }
                 return None;
             }
-            Some(_) if polling => return self.settle_polling(id, outcome),
+            Some(_) if request.polling => return self.settle_polling(id, outcome),
             Some(member) if member.leaving.is_some() => return self.settle_leaving(id, outcome),
             Some(_) => {}
         }
-        match command {
+        match request.command {
             Command::Accept => self.settle_accept(id, outcome),
             Command::Receive | Command::ReceiveFrom => self.settle_receive(id, outcome),
-            Command::Watch => self.settle_watch(id, outcome.result),
+            Command::Watch(_) => self.settle_watch(id, outcome.result),
             Command::Poll { .. } => self.settle_poll(id, outcome),
-            Command::PeerAddress => self.settle_peer_address(id, outcome.result),
+            Command::PeerAddress(_) => self.settle_peer_address(id, outcome.result),
             _ => self.settle_once(id, outcome.result),
         }
     }
@@ -136,7 +135,7 @@ impl Engine {
     fn settle_receive_end(&mut self, id: Key, result: i32) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
         let (handle, cancelled) = (request.handle, request.cancelled);
-        let datagrams = request.command == Command::ReceiveFrom;
+        let datagrams = matches!(request.command, Command::ReceiveFrom);
         let recalled = std::mem::take(&mut request.recalled);
         match -result {
             libc::ECANCELED if recalled && !cancelled => {
@@ -181,8 +180,8 @@ impl Engine {
     fn receive_event(&mut self, id: Key, received: Lease) -> Option<Event> {
         let request = self.requests.get(id)?;
         let member = self.members.get(request.handle)?;
-        let (object, datagrams) = (member.object, request.command == Command::ReceiveFrom);
-        if datagrams {
+        let object = member.object;
+        if let Command::ReceiveFrom = request.command {
             return Some(Event::ReceiveFrom(Datagram::parse(received)));
         }
         if member.kind != Kind::Packet {
@@ -241,7 +240,7 @@ impl Engine {
             self.go_on(id, result);
             return None;
         }
-        let Payload::Words(words) = &request.payload else { return None };
+        let Command::Watch(words) = &request.command else { return None };
         if self.letter_box.as_ref().is_some_and(|(_, key)| *key == handle) {
             self.restart(id);
             self.open_letters();
@@ -329,7 +328,7 @@ impl Engine {
     fn settle_peer_address(&mut self, id: Key, result: i32) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
         let handle = request.handle;
-        let Payload::Address(address) = &mut request.payload else { return None };
+        let Command::PeerAddress(address) = &mut request.command else { return None };
         let longer = result >= 0 && peer_address_bytes(address) > result as u32;
         if longer {
             self.restart(id);
@@ -380,7 +379,7 @@ impl Engine {
                 result = -libc::EMSGSIZE;
             }
         }
-        if request.command == Command::Connect {
+        if request.connects() {
             member.connecting = false;
             if member.kind == Kind::Stream && is_failed_attempt(result) {
                 // io_uring takes the error from the socket, which then still counts as connecting:
@@ -396,11 +395,11 @@ impl Engine {
             result = self.end_of_stream(handle, result);
         }
         let request = self.finish(id)?;
-        if request.command == Command::Connect {
+        if request.connects() {
             self.advance(handle, Lane::Inbound);
             self.advance(handle, Lane::Readiness);
         }
-        let event = event_of(request, result, writes);
+        let event = event_of(request, result, writes)?;
         Some(self.completed(handle, false, event))
     }
 }
@@ -425,52 +424,45 @@ fn is_failed_attempt(result: i32) -> bool {
     errors.contains(&-result)
 }
 
-fn event_of(request: Request, result: i32, writes: bool) -> Event {
+/// The event of a command that completes once; `None` of those that are settled in another way.
+fn event_of(request: Request, result: i32, writes: bool) -> Option<Event> {
     // What was written of a write that has failed is of no use; of one that the application has
     // cancelled it may be.
     let done = writes && (result >= 0 || result == -libc::ECANCELED && request.progress > 0);
     let count = if done { Ok(request.progress) } else { result_of(result) };
-    match (request.command, request.payload) {
-        (Command::Raw(command), payload) => {
-            let address = match payload {
-                Payload::Raw { address, .. } => address,
-                Payload::Envelope(envelope) => envelope.raw_header().cast(),
-                _ => std::ptr::null_mut(),
+    let offset = request.offset;
+    Some(match request.command {
+        Command::Raw(command, memory) => {
+            let address = match memory {
+                RawMemory::Bytes { address, .. } => address,
+                RawMemory::Vector(_) => std::ptr::null_mut(),
+                RawMemory::Message(envelope) => envelope.raw_header().cast(),
             };
-            let offset = (request.offset != NO_OFFSET).then_some(request.offset);
+            let offset = (offset != NO_OFFSET).then_some(offset);
             Event::Transfer(Transferred { command, bytes: count, address, offset })
         }
-        (Command::Read, Payload::Bytes(bytes)) => Event::Read(count, bytes),
-        (Command::Peek, Payload::Bytes(bytes)) => Event::Peek(count, bytes),
-        (Command::ReadAt, Payload::Bytes(bytes)) => Event::ReadAt(count, bytes, request.offset),
-        (Command::WriteAt, Payload::Buffer(buffer)) => {
-            Event::WriteAt(count, buffer, request.offset)
-        }
-        (Command::ReadVectored, Payload::Vector(vector)) => {
-            Event::ReadVectored(count, vector.reads)
-        }
-        (Command::Write | Command::WriteMore, Payload::Buffer(buffer)) => {
-            Event::Write(count, buffer)
-        }
-        (Command::WriteVectored, Payload::Vector(vector)) => {
-            Event::WriteVectored(count, vector.writes)
-        }
-        (Command::SendTo, Payload::Datagram(datagram)) => Event::SendTo(count, datagram.buffer),
-        (Command::SendMessage, Payload::Envelope(envelope)) => {
-            Event::SendMessage(count, envelope.into_message())
-        }
-        (Command::ReceiveMessage, Payload::Envelope(envelope)) => {
+        Command::Read(bytes) => Event::Read(count, bytes),
+        Command::Peek(bytes) => Event::Peek(count, bytes),
+        Command::ReadAt(bytes) => Event::ReadAt(count, bytes, offset),
+        Command::WriteAt(buffer) => Event::WriteAt(count, buffer, offset),
+        Command::ReadVectored(vector) => Event::ReadVectored(count, vector.reads),
+        Command::Write(buffer) | Command::WriteMore(buffer) => Event::Write(count, buffer),
+        Command::WriteVectored(vector) => Event::WriteVectored(count, vector.writes),
+        Command::SendTo(datagram) => Event::SendTo(count, datagram.buffer),
+        Command::SendMessage(envelope) => Event::SendMessage(count, envelope.into_message()),
+        Command::ReceiveMessage(envelope) => {
             let lost = envelope.lost_room().filter(|_| count.is_ok());
             let lost = lost.map(|room| io::Error::other(DescriptorsLost { room }));
             Event::ReceiveMessage(lost.map_or(count, Err), envelope.into_message())
         }
-        (Command::SendFile, _) => Event::SendFile(count),
-        (Command::Connect, _) => Event::Connect(count.map(drop)),
-        (Command::Sync { .. }, _) => Event::Sync(count.map(drop)),
-        (Command::Disconnect { .. }, _) => Event::Disconnect(count.map(drop)),
-        // A request is only ever made with the payload of its command.
-        (_, _) => Event::Write(count, Buffer::Static(&[])),
-    }
+        Command::SendFile(_) => Event::SendFile(count),
+        Command::Connect(_) => Event::Connect(count.map(drop)),
+        Command::Sync { .. } => Event::Sync(count.map(drop)),
+        Command::Disconnect { .. } => Event::Disconnect(count.map(drop)),
+        Command::Accept | Command::Receive | Command::ReceiveFrom => return None,
+        Command::Watch(_) | Command::Poll { .. } | Command::PeerAddress(_) => return None,
+        Command::Close | Command::Discard(_) => return None,
+    })
 }
 
 /// Reads a `signalfd_siginfo` of 128 bytes.

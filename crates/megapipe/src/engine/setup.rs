@@ -3,7 +3,7 @@
 use super::Engine;
 use super::deadlines::Deadlines;
 use super::starved::Starved;
-use crate::config::{Config, DriverChoice, DriverKind, DriverReport, Replaced, UnknownDriver};
+use crate::config::{Config, DriverChoice, DriverKind, DriverReport, Replaced};
 use crate::counters::Counters;
 use crate::driver::epoll::EpollDriver;
 use crate::driver::uring::features::{Lack, Lacks};
@@ -12,7 +12,7 @@ use crate::driver::{Driver, Pools};
 use crate::error::Error;
 use crate::fork::Birth;
 use crate::probe;
-use crate::road::{self, Below};
+use crate::road::{self, Below, UnknownDriver};
 use crate::slab::Slab;
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -136,7 +136,12 @@ fn kernel(
 
 /// Why there is a ring, and what is replaced on it.
 fn uring_report(chooser: &str, lacks: &Lacks) -> DriverReport {
-    let replaced: Vec<Replaced> = lacks.replaced().map(Replaced::from).collect();
+    let replaced = lacks.replaced().map(|(Lack { feature, .. }, by)| Replaced {
+        feature: feature.name(),
+        since: feature.since(),
+        by,
+    });
+    let replaced: Vec<Replaced> = replaced.collect();
     let mut reason = chooser.to_owned();
     if replaced.is_empty() {
         reason.push_str(", with every feature that the driver uses");

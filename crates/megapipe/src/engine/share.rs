@@ -1,8 +1,8 @@
 //! Sharing a listening socket with other channels: joining, inheriting queues, stealing, leaving.
 
 use super::deadlines::Purpose;
-use super::listener::{Leg, Listener, socket_of};
-use super::{Command, Engine, Lane, Member, Payload, Request};
+use super::member::{Leg, Listener};
+use super::{Command, Engine, Lane, Member, Request};
 use crate::cpuset::CpuSet;
 use crate::driver::Output;
 use crate::error::Error;
@@ -52,8 +52,7 @@ impl Engine {
         }
         let (waker, source) = wake_pair().map_err(Error::system("eventfd"))?;
         let key = self.register(source.into()).map_err(|(error, _)| error)?;
-        let words = Payload::Words(Box::default());
-        let watch = Request::new(Command::Watch, Lane::Inbound, words).repeating(true);
+        let watch = Request::new(Command::Watch(Box::default()), Lane::Inbound).repeating(true);
         self.file(key, watch).map_err(|(error, _)| error)?;
         let office = Office::new(waker);
         self.letter_box = Some((Arc::clone(&office), key));
@@ -256,4 +255,8 @@ impl Engine {
             }
         }
     }
+}
+
+fn socket_of(descriptor: OwnedFd) -> Socket {
+    Endpoint::Descriptor(descriptor).into()
 }

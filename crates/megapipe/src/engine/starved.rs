@@ -9,7 +9,6 @@
 
 use super::Engine;
 use crate::slab::Key;
-use crate::source::Kind;
 use std::collections::VecDeque;
 
 /// Receives that wait, by the class of their buffers.
@@ -101,7 +100,7 @@ impl Engine {
     fn takes_large(&self, id: Key) -> bool {
         let Some(request) = self.requests.get(id) else { return false };
         let Some(member) = self.members.get(request.handle) else { return false };
-        member.large || matches!(member.kind, Kind::Datagram | Kind::Packet)
+        member.large || member.kind.keeps_bounds()
     }
 
     /// Whether not all buffers of the class that the request needs are leased.

@@ -5,7 +5,7 @@
 //! TCP_MD5SIG and TCP_AO keys, TCP_ULP, socket filters, and the options for ancillary data.
 
 use super::error::ListenerError;
-use super::socket::{number, option, set_number, set_option};
+use crate::sys::{get_number, get_option, set_number, set_option};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -60,6 +60,14 @@ const INHERITED: &[(i32, i32, &str)] = &[
     (IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE, "copying TCP_FASTOPEN_NO_COOKIE"),
 ];
 
+/// The value of an option, as long as the kernel gives it.
+pub(super) fn option(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<Vec<u8>> {
+    let mut value = vec![0; VALUE_BYTES];
+    let bytes = get_option(socket, level, name, &mut value)?;
+    value.truncate(bytes);
+    Ok(value)
+}
+
 const REMEDY: &str = "the process may lack a privilege that it had when it set the option: share \
                       the listener before privileges are dropped, or do not set the option";
 
@@ -67,7 +75,7 @@ const REMEDY: &str = "the process may lack a privilege that it had when it set t
 pub(super) fn copy(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<(), ListenerError> {
     for &(level, name, step) in INHERITED {
         // An option that this kernel, or this kind of socket, does not have cannot be set either.
-        let value = |socket| option(socket, level, name, VALUE_BYTES);
+        let value = |socket| option(socket, level, name);
         let (Ok(wanted), Ok(present)) = (value(original), value(sibling)) else { continue };
         if wanted != present {
             set_option(sibling, level, name, &wanted)
@@ -85,7 +93,7 @@ pub(super) fn copy(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<
 fn copy_buffer_sizes(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> io::Result<()> {
     const SEND_LOCKED: i32 = 1;
     const RECEIVE_LOCKED: i32 = 2;
-    let locked = number(original, SOL_SOCKET, libc::SO_BUF_LOCK).unwrap_or(0);
+    let locked = get_number(original, SOL_SOCKET, libc::SO_BUF_LOCK).unwrap_or(0);
     for (bit, name, forced) in [
         (SEND_LOCKED, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE),
         (RECEIVE_LOCKED, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE),
@@ -93,10 +101,10 @@ fn copy_buffer_sizes(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> io::R
         if locked & bit == 0 {
             continue;
         }
-        let bytes = number(original, SOL_SOCKET, name)?;
+        let bytes = get_number(original, SOL_SOCKET, name)?;
         // The kernel doubles what it is given, and caps it silently.
         set_number(sibling, SOL_SOCKET, name, bytes / 2)?;
-        if number(sibling, SOL_SOCKET, name)? != bytes {
+        if get_number(sibling, SOL_SOCKET, name)? != bytes {
             set_number(sibling, SOL_SOCKET, forced, bytes / 2)?;
         }
     }
@@ -113,7 +121,7 @@ mod tests {
     fn the_table_names_options_that_can_be_read() {
         let listener = TcpListener::bind("[::]:0").unwrap();
         for (level, name, step) in INHERITED {
-            match option(listener.as_fd(), *level, *name, VALUE_BYTES) {
+            match option(listener.as_fd(), *level, *name) {
                 Ok(value) => assert!((4..=32).contains(&value.len()) || value.is_empty(), "{step}"),
                 // An older kernel does not know all of them.
                 Err(error) => {

@@ -3,7 +3,7 @@
 use super::error::ListenerError;
 use super::options;
 use crate::cpuset::CpuSet;
-use crate::sys::check;
+use crate::sys::{check, get_number, get_option, set_number};
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -19,58 +19,20 @@ pub(crate) struct Orphans {
     pub(crate) lost: u32,
 }
 
-/// The value of an option, as long as the kernel gives it, but at most so many bytes.
-pub(super) fn option(
-    socket: BorrowedFd<'_>,
-    level: c_int,
-    name: c_int,
-    at_most_bytes: usize,
-) -> io::Result<Vec<u8>> {
-    let mut value = vec![0u8; at_most_bytes];
-    let mut bytes = at_most_bytes as libc::socklen_t;
-    let fd = socket.as_raw_fd();
-    // SAFETY: `value` is writable for `bytes` bytes, and both outlive the call.
-    check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) })?;
-    value.truncate(bytes as usize);
-    Ok(value)
-}
-
-pub(super) fn set_option(
-    socket: BorrowedFd<'_>,
-    level: c_int,
-    name: c_int,
-    value: &[u8],
-) -> io::Result<()> {
-    let (fd, bytes) = (socket.as_raw_fd(), value.len() as libc::socklen_t);
-    // SAFETY: `value` is readable for `bytes` bytes and outlives the call.
-    check(unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), bytes) })?;
-    Ok(())
-}
-
-pub(super) fn number(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
-    let value = option(socket, level, name, size_of::<c_int>())?;
-    value.try_into().map(c_int::from_ne_bytes).map_err(|_| io::ErrorKind::InvalidData.into())
-}
-
-fn long_number(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<u64> {
+/// The value of an option of `SOL_SOCKET` that has 64 bits.
+fn long_number(socket: BorrowedFd<'_>, name: c_int) -> io::Result<u64> {
     // SO_NETNS_COOKIE wants exactly this much room.
-    let value = option(socket, level, name, size_of::<u64>())?;
-    value.try_into().map(u64::from_ne_bytes).map_err(|_| io::ErrorKind::InvalidData.into())
-}
-
-pub(super) fn set_number(
-    socket: BorrowedFd<'_>,
-    level: c_int,
-    name: c_int,
-    value: c_int,
-) -> io::Result<()> {
-    set_option(socket, level, name, &value.to_ne_bytes())
+    let mut value = [0; size_of::<u64>()];
+    match get_option(socket, SOL_SOCKET, name, &mut value)? {
+        bytes if bytes == value.len() => Ok(u64::from_ne_bytes(value)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// The kernel's name for a listening TCP socket, the same for all descriptors of it and never used
 /// again.
 pub(super) fn cookie(listener: BorrowedFd<'_>) -> Result<u64, ListenerError> {
-    let ask = |name, step| match number(listener, SOL_SOCKET, name) {
+    let ask = |name, step| match get_number(listener, SOL_SOCKET, name) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => Err(ListenerError::NotTcp),
         answer => answer.map_err(ListenerError::setup(step, UNEXPECTED)),
     };
@@ -82,12 +44,12 @@ pub(super) fn cookie(listener: BorrowedFd<'_>) -> Result<u64, ListenerError> {
     if ask(libc::SO_ACCEPTCONN, "getsockopt(SO_ACCEPTCONN)")? == 0 {
         return Err(ListenerError::NotListening);
     }
-    long_number(listener, SOL_SOCKET, libc::SO_COOKIE)
+    long_number(listener, libc::SO_COOKIE)
         .map_err(ListenerError::setup("getsockopt(SO_COOKIE)", UNEXPECTED))
 }
 
 pub(super) fn is_reuseport(socket: BorrowedFd<'_>) -> Result<bool, ListenerError> {
-    number(socket, SOL_SOCKET, libc::SO_REUSEPORT)
+    get_number(socket, SOL_SOCKET, libc::SO_REUSEPORT)
         .map(|value| value != 0)
         .map_err(ListenerError::setup("getsockopt(SO_REUSEPORT)", UNEXPECTED))
 }
@@ -99,7 +61,7 @@ pub(super) fn set_reuseport(socket: BorrowedFd<'_>, on: bool) -> Result<(), List
 
 /// Another socket that listens on the original's address; it is the last of the group.
 pub(super) fn sibling(original: BorrowedFd<'_>) -> Result<OwnedFd, ListenerError> {
-    let domain = number(original, SOL_SOCKET, libc::SO_DOMAIN)
+    let domain = get_number(original, SOL_SOCKET, libc::SO_DOMAIN)
         .map_err(ListenerError::setup("getsockopt(SO_DOMAIN)", UNEXPECTED))?;
     let sibling = new(domain)?;
     let socket = sibling.as_fd();
@@ -128,7 +90,7 @@ fn new(domain: c_int) -> Result<OwnedFd, ListenerError> {
 /// The kernel groups sockets of one user and one namespace only, and where it does not, it may say
 /// nothing and steer nothing.
 fn require_kinship(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<(), ListenerError> {
-    let namespace = |socket| long_number(socket, SOL_SOCKET, libc::SO_NETNS_COOKIE);
+    let namespace = |socket| long_number(socket, libc::SO_NETNS_COOKIE);
     // Linux knows the cookie since 5.14; before, a foreign namespace goes unnoticed.
     if let (Ok(theirs), Ok(ours)) = (namespace(original), namespace(sibling))
         && theirs != ours
@@ -180,7 +142,7 @@ pub(super) fn rehearse(
     original: BorrowedFd<'_>,
     program: &[libc::sock_filter],
 ) -> Result<(), ListenerError> {
-    if number(original, SOL_SOCKET, libc::SO_LOCK_FILTER).is_ok_and(|locked| locked != 0) {
+    if get_number(original, SOL_SOCKET, libc::SO_LOCK_FILTER).is_ok_and(|locked| locked != 0) {
         let locked = io::Error::from_raw_os_error(libc::EPERM);
         return Err(ListenerError::setup(PROGRAM_STEP, PROGRAM_REMEDY)(locked));
     }

@@ -186,13 +186,7 @@ fn all_files(file_nr: &str) -> Limit {
 fn default_congestion_control() -> io::Result<String> {
     let socket = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
     let mut name = [0_u8; 16];
-    let mut bytes = name.len() as libc::socklen_t;
-    // SAFETY: `name` is writable for as many bytes as `bytes` says.
-    crate::sys::check(unsafe {
-        let (level, option) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
-        let value = name.as_mut_ptr().cast();
-        libc::getsockopt(socket.as_raw_fd(), level, option, value, &mut bytes)
-    })?;
+    crate::sys::get_option(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name)?;
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }

@@ -1,11 +1,15 @@
 //! Numbers: closing and duplicating them, and the end of the process.
 
+use super::{Library, options, socket, streams};
 use crate::outcome::{failure, number};
 use crate::table::{self, Handle, Kind};
-use crate::wait::{self, Deadline, Interrupted};
-use crate::{epoll, fork, report, state};
-use core::ffi::{c_int, c_uint};
+use crate::wait::{self, Interrupted};
+use crate::{epoll, report, state};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 use mtcp::Linger;
+use preload::deadline::Deadline;
+use preload::hooks::descriptors::Descriptors;
+use preload::real;
 use std::time::Duration;
 
 /// What has to be done before the kernel closes the number; false: it is not the application's.
@@ -13,7 +17,7 @@ fn leaves(fd: c_int) -> bool {
     match table::kind(fd) {
         Kind::Plain => return true,
         Kind::Internal => return false,
-        kind if !fork::is_own_process() => {
+        kind if !state::is_own_process() => {
             report::note(format_args!("{kind:?} {fd} stays with the parent of a vfork(2)"));
         }
         Kind::Fresh | Kind::Epoll => {
@@ -74,7 +78,7 @@ fn linger(socket: Handle, time: Duration) {
 /// knowledge, and ends now. A number less than 0 is none.
 pub(super) fn arrived(fd: c_int) {
     let kind = table::kind(fd);
-    if kind == Kind::Plain || !fork::is_own_process() {
+    if kind == Kind::Plain || !state::is_own_process() {
         return;
     }
     report::note(format_args!("descriptor {fd}, {kind:?}, was closed unseen, and is another now"));
@@ -95,120 +99,98 @@ pub(super) fn arrived(fd: c_int) {
     }
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if !leaves(fd) {
-        return number(failure(libc::EBADF));
+impl Descriptors for Library {
+    fn close(fd: c_int) -> Option<c_int> {
+        (!leaves(fd)).then(|| number(failure(libc::EBADF)))
     }
-    // SAFETY: a plain number.
-    unsafe { real::close(fd) }
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let on_exec = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
-    let end = c_int::try_from(last).unwrap_or(c_int::MAX);
-    let start = c_int::try_from(first).unwrap_or(c_int::MAX);
-    let mut from = first;
-    if !on_exec {
-        for (fd, kind) in table::known(start, end) {
-            // The stack's own numbers stay open, and the range goes on behind them.
-            if kind == Kind::Internal {
-                if fd as c_uint > from {
-                    // SAFETY: plain numbers.
-                    unsafe { real::close_range(from, fd as c_uint - 1, flags) };
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Option<c_int> {
+        let on_exec = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+        let end = c_int::try_from(last).unwrap_or(c_int::MAX);
+        let start = c_int::try_from(first).unwrap_or(c_int::MAX);
+        let mut from = first;
+        if !on_exec {
+            for (fd, kind) in table::known(start, end) {
+                // The stack's own numbers stay open, and the range goes on behind them.
+                if kind == Kind::Internal {
+                    if fd as c_uint > from {
+                        // SAFETY: plain numbers.
+                        unsafe { real::close_range(from, fd as c_uint - 1, flags) };
+                    }
+                    from = fd as c_uint + 1;
+                } else {
+                    leaves(fd);
                 }
-                from = fd as c_uint + 1;
-            } else {
-                leaves(fd);
             }
         }
-    }
-    if from > last {
-        return 0;
-    }
-    // SAFETY: plain numbers.
-    unsafe { real::close_range(from, last, flags) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn closefrom(first: c_int) {
-    // SAFETY: plain numbers.
-    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
-}
-
-pub(super) use super::options::fcntl;
-
-/// Notes that a number has become another one's twin; the new one, if it is one.
-pub(super) fn duplicated(fd: c_int, new: c_int) -> c_int {
-    if new < 0 || !fork::is_own_process() {
-        return new;
-    }
-    arrived(new);
-    match table::kind(fd) {
-        kind @ Kind::Socket(_) => {
-            let twin = || state::lock_quietly()?.world()?.duplicate(new, kind);
-            if twin().is_err() {
-                table::set(new, Kind::Inherited);
-            }
+        if from > last {
+            return Some(0);
         }
-        Kind::Fresh | Kind::Epoll | Kind::Shadowed(_) => {
-            if epoll::duplicate(fd, new).is_err() {
-                report::note(format_args!(
-                    "descriptor {fd} has a duplicate that knows the kernel's part"
-                ));
-            }
-        }
-        Kind::Inherited => table::set(new, Kind::Inherited),
-        Kind::Plain | Kind::Internal => {}
-    }
-    new
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    // SAFETY: a plain number.
-    duplicated(fd, unsafe { real::dup(fd) })
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if fd == to {
         // SAFETY: plain numbers.
-        return unsafe { real::dup2(fd, to) };
+        Some(unsafe { real::close_range(from, last, flags) })
     }
-    if table::kind(to) == Kind::Internal || !leaves(to) {
-        return number(failure(libc::EBUSY));
-    }
-    // SAFETY: plain numbers.
-    duplicated(fd, unsafe { real::dup2(fd, to) })
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fd == to {
-        return number(failure(libc::EINVAL));
+    fn duplicate(_: c_int) -> Option<c_int> {
+        None
     }
-    if table::kind(to) == Kind::Internal || !leaves(to) {
-        return number(failure(libc::EBUSY));
-    }
-    // SAFETY: plain numbers.
-    duplicated(fd, unsafe { real::dup3(fd, to, flags) })
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn _exit(status: c_int) -> ! {
-    if fork::is_own_process() {
-        state::finish();
+    fn replace(fd: c_int, to: c_int) -> Option<c_int> {
+        if fd == to {
+            return None;
+        }
+        let taken = table::kind(to) == Kind::Internal || !leaves(to);
+        taken.then(|| number(failure(libc::EBUSY)))
     }
-    loop {
-        // SAFETY: a plain number; it does not return.
-        unsafe { real::exit_now(status) };
-    }
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: a plain number.
-    unsafe { _exit(status) }
+    fn duplicated(fd: c_int, new: c_int) -> c_int {
+        if new < 0 || !state::is_own_process() {
+            return new;
+        }
+        arrived(new);
+        match table::kind(fd) {
+            kind @ Kind::Socket(_) => {
+                let twin = || state::lock_quietly()?.world()?.duplicate(new, kind);
+                if twin().is_err() {
+                    table::set(new, Kind::Inherited);
+                }
+            }
+            Kind::Fresh | Kind::Epoll | Kind::Shadowed(_) => {
+                if epoll::duplicate(fd, new).is_err() {
+                    report::note(format_args!(
+                        "descriptor {fd} has a duplicate that knows the kernel's part"
+                    ));
+                }
+            }
+            Kind::Inherited => table::set(new, Kind::Inherited),
+            Kind::Plain | Kind::Internal => {}
+        }
+        new
+    }
+
+    unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<c_int> {
+        let socket = socket(fd)?;
+        match command {
+            libc::F_GETFL => Some(number(options::status(socket))),
+            libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => {
+                report::note(format_args!("O_ASYNC on a socket of the stack: EINVAL"));
+                Some(number(failure(libc::EINVAL)))
+            }
+            libc::F_SETFL => {
+                let on = argument as c_int & libc::O_NONBLOCK != 0;
+                Some(number(options::set_nonblocking(socket, on)))
+            }
+            _ => None,
+        }
+    }
+
+    unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Option<*mut c_void> {
+        // SAFETY: the application's string.
+        unsafe { streams::open(fd, mode) }
+    }
+
+    fn exiting() {
+        if state::is_own_process() {
+            state::finish();
+        }
+    }
 }

@@ -1,12 +1,13 @@
 //! sendmsg(2), recvmsg(2) and their kin.
 
-use super::transfers::refused;
+use super::{Library, send_with, socket};
 use crate::outcome::{failure, long, number};
-use crate::table::{self, Handle, Kind};
+use crate::table::Handle;
 use crate::vectors::Vectors;
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
+use preload::hooks::messages::Messages;
 
 /// # Safety
 /// As recvmsg(2) asks.
@@ -49,28 +50,43 @@ unsafe fn transmit(socket: Handle, message: *const msghdr, flags: c_int) -> ssiz
     long(parts.and_then(|parts| stream::transmit(socket, parts, flags)))
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    match table::kind(fd) {
+impl Messages for Library {
+    unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<ssize_t> {
         // SAFETY: the application's pointers, as in all functions here.
-        Kind::Socket(socket) => unsafe { receive(socket, message, flags) },
-        // SAFETY: as above.
-        _ => unsafe { real::recvmsg(fd, message, flags) },
+        socket(fd).map(|socket| unsafe { receive(socket, message, flags) })
     }
-}
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendmsg(
-    fd: c_int,
-    message: *const msghdr,
-    flags: c_int,
-) -> ssize_t {
-    match table::kind(fd) {
-        Kind::Inherited => refused(fd),
+    unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
         // SAFETY: as above.
-        Kind::Socket(socket) => unsafe { transmit(socket, message, flags) },
+        send_with(fd, |socket| unsafe { transmit(socket, message, flags) })
+    }
+
+    unsafe fn recvmmsg(
+        fd: c_int,
+        list: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+        timeout: *mut timespec,
+    ) -> Option<c_int> {
+        let socket = socket(fd)?;
+        if !timeout.is_null() {
+            report::note(format_args!("recvmmsg(2) with a time on a socket of the stack: EINVAL"));
+            return Some(number(failure(libc::EINVAL)));
+        }
+        // One message is a valid answer, and the next one may not be there.
         // SAFETY: as above.
-        _ => unsafe { real::sendmsg(fd, message, flags) },
+        Some(unsafe { each(list, count.min(1), |message| receive(socket, message, flags)) })
+    }
+
+    unsafe fn sendmmsg(
+        fd: c_int,
+        list: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+    ) -> Option<c_int> {
+        let socket = socket(fd)?;
+        // SAFETY: as above.
+        Some(unsafe { each(list, count.min(1), |message| transmit(socket, message, flags)) })
     }
 }
 
@@ -95,44 +111,4 @@ unsafe fn each(
         done += 1;
     }
     done
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn recvmmsg(
-    fd: c_int,
-    list: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    match table::kind(fd) {
-        Kind::Socket(_) if !timeout.is_null() => {
-            report::note(format_args!("recvmmsg(2) with a time on a socket of the stack: EINVAL"));
-            number(failure(libc::EINVAL))
-        }
-        // One message is a valid answer, and the next one may not be there.
-        // SAFETY: as above.
-        Kind::Socket(socket) => unsafe {
-            each(list, count.min(1), |message| receive(socket, message, flags))
-        },
-        // SAFETY: as above.
-        _ => unsafe { real::recvmmsg(fd, list, count, flags, timeout) },
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn sendmmsg(
-    fd: c_int,
-    list: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
-    match table::kind(fd) {
-        // SAFETY: as above.
-        Kind::Socket(socket) => unsafe {
-            each(list, count.min(1), |message| transmit(socket, message, flags))
-        },
-        // SAFETY: as above.
-        _ => unsafe { real::sendmmsg(fd, list, count, flags) },
-    }
 }

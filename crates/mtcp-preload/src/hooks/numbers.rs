@@ -5,7 +5,7 @@
 use super::descriptors;
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{mode_t, sigset_t};
-use real::Symbol;
+use preload::real::Symbol;
 
 /// One number, or less than 0.
 fn one(fd: c_int) -> c_int {

@@ -1,12 +1,15 @@
 //! Options, and what fcntl(2) and ioctl(2) say of sockets.
 
+use super::{Library, socket};
 use crate::listener;
 use crate::outcome::{Outcome, failure, number};
 use crate::report;
 use crate::state;
-use crate::table::{self, Handle, Kind};
+use crate::table::{self, Handle};
 use core::ffi::{c_int, c_void};
 use libc::socklen_t;
+use preload::hooks::options::{self, Options};
+use preload::real;
 
 /// No option of ours is longer.
 const OPTION_BYTES: usize = 256;
@@ -52,71 +55,99 @@ fn is_info_of_none(outcome: &Outcome<c_int>, level: c_int, name: c_int) -> bool 
     (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) && outcome.as_ref().is_err_and(lacks)
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn getsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    size: *mut socklen_t,
-) -> c_int {
-    match table::kind(fd) {
-        Kind::Socket(socket) if !is_about_kind(level, name) => {
-            // SAFETY: the application's pointers, as in all functions here.
-            let outcome = unsafe { get(socket, (level, name), value, size) };
-            if is_info_of_none(&outcome, level, name) {
+impl Options for Library {
+    unsafe fn getsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        size: *mut socklen_t,
+    ) -> Option<c_int> {
+        let socket = socket(fd).filter(|_| !is_about_kind(level, name))?;
+        // SAFETY: the application's pointers, as in all functions here.
+        let outcome = unsafe { get(socket, (level, name), value, size) };
+        if is_info_of_none(&outcome, level, name) {
+            return None;
+        }
+        if let Err(error) = &outcome {
+            report::note(format_args!("getsockopt {level}/{name} of {fd}: {error}"));
+        }
+        Some(number(outcome))
+    }
+
+    unsafe fn setsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *const c_void,
+        size: socklen_t,
+    ) -> Option<c_int> {
+        let Some(socket) = socket(fd) else {
+            table::note_options(fd);
+            return None;
+        };
+        if value.is_null() {
+            return Some(number(failure(libc::EFAULT)));
+        }
+        let length = (size as usize).min(OPTION_BYTES);
+        // SAFETY: as above; not null.
+        let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), length) };
+        let set = || {
+            let mut guard = state::lock()?;
+            let world = guard.world()?;
+            let descriptor = world.check(socket)?;
+            world.context.setsockopt(descriptor, level, name, bytes)?;
+            if let Some(kernel) = world.socket(socket)?.kernel {
+                // Connections inherit it from the listener, on either side.
                 // SAFETY: as above.
-                return unsafe { real::getsockopt(fd, level, name, value, size) };
+                unsafe { real::setsockopt(kernel, level, name, value, size) };
             }
-            if let Err(error) = &outcome {
-                report::note(format_args!("getsockopt {level}/{name} of {fd}: {error}"));
-            }
-            number(outcome)
+            Ok(0)
+        };
+        let outcome = set();
+        if let Err(error) = &outcome {
+            report::note(format_args!("setsockopt {level}/{name} of {fd}: {error}"));
         }
-        // SAFETY: as above.
-        _ => unsafe { real::getsockopt(fd, level, name, value, size) },
+        Some(number(outcome))
+    }
+
+    unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> Option<c_int> {
+        let socket = socket(fd)?;
+        let pointer = argument as *mut c_int;
+        let asks = matches!(request as u64, libc::FIONREAD | libc::TIOCOUTQ | mtcp::SIOCATMARK);
+        if !asks && request != libc::FIONBIO as usize {
+            // What is asked of an interface or the number itself is the kernel's.
+            return None;
+        }
+        if pointer.is_null() {
+            return Some(number(failure(libc::EFAULT)));
+        }
+        if !asks {
+            // SAFETY: as ioctl(2) asks: an int.
+            return Some(number(set_nonblocking(socket, unsafe { pointer.read() } != 0)));
+        }
+        let ask = || {
+            let mut answer = 0;
+            let mut guard = state::lock_quietly()?;
+            let world = guard.world()?;
+            let descriptor = world.check(socket)?;
+            world.context.ioctl(descriptor, request as u64, &mut answer)?;
+            if answer == 0 {
+                world.context.refresh()?;
+                world.context.ioctl(descriptor, request as u64, &mut answer)?;
+            }
+            Ok(answer)
+        };
+        Some(number(ask().map(|answer| {
+            // SAFETY: as ioctl(2) asks: an int.
+            unsafe { pointer.write(answer) };
+            0
+        })))
     }
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn setsockopt(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    size: socklen_t,
-) -> c_int {
-    let Kind::Socket(socket) = table::kind(fd) else {
-        table::note_options(fd);
-        // SAFETY: as above.
-        return unsafe { real::setsockopt(fd, level, name, value, size) };
-    };
-    if value.is_null() {
-        return number(failure(libc::EFAULT));
-    }
-    let length = (size as usize).min(OPTION_BYTES);
-    // SAFETY: as above; not null.
-    let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), length) };
-    let set = || {
-        let mut guard = state::lock()?;
-        let world = guard.world()?;
-        let descriptor = world.check(socket)?;
-        world.context.setsockopt(descriptor, level, name, bytes)?;
-        if let Some(kernel) = world.socket(socket)?.kernel {
-            // Connections inherit it from the listener, on either side.
-            // SAFETY: as above.
-            unsafe { real::setsockopt(kernel, level, name, value, size) };
-        }
-        Ok(0)
-    };
-    let outcome = set();
-    if let Err(error) = &outcome {
-        report::note(format_args!("setsockopt {level}/{name} of {fd}: {error}"));
-    }
-    number(outcome)
-}
-
-fn set_nonblocking(socket: Handle, on: bool) -> Outcome<c_int> {
+/// Makes calls on a socket wait or not.
+pub(super) fn set_nonblocking(socket: Handle, on: bool) -> Outcome<c_int> {
     let mut guard = state::lock_quietly()?;
     let socket = guard.world()?.socket(socket)?;
     socket.nonblocking = on;
@@ -126,83 +157,10 @@ fn set_nonblocking(socket: Handle, on: bool) -> Outcome<c_int> {
     Ok(0)
 }
 
-fn status(socket: Handle) -> Outcome<c_int> {
+/// The status flags of a socket (F_GETFL).
+pub(super) fn status(socket: Handle) -> Outcome<c_int> {
     let nonblocking = state::lock_quietly()?.world()?.socket(socket)?.nonblocking;
     Ok(libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 })
-}
-
-/// fcntl(2) has any number of arguments; one, as large as a register, holds all that there are.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    let duplicates = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
-    match table::kind(fd) {
-        Kind::Plain => {}
-        _ if duplicates => {
-            // SAFETY: as above.
-            let new = unsafe { real::fcntl(fd, command, argument) };
-            return super::descriptors::duplicated(fd, new);
-        }
-        Kind::Socket(socket) => match command {
-            libc::F_GETFL => return number(status(socket)),
-            libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => {
-                report::note(format_args!("O_ASYNC on a socket of the stack: EINVAL"));
-                return number(failure(libc::EINVAL));
-            }
-            libc::F_SETFL => {
-                let on = argument as c_int & libc::O_NONBLOCK != 0;
-                return number(set_nonblocking(socket, on));
-            }
-            _ => {}
-        },
-        _ => {}
-    }
-    // SAFETY: as above.
-    unsafe { real::fcntl(fd, command, argument) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: as above.
-    unsafe { fcntl64(fd, command, argument) }
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
-    let Kind::Socket(socket) = table::kind(fd) else {
-        // SAFETY: as above.
-        return unsafe { real::ioctl(fd, request, argument) };
-    };
-    let pointer = argument as *mut c_int;
-    let asks = matches!(request as u64, libc::FIONREAD | libc::TIOCOUTQ | mtcp::SIOCATMARK);
-    if !asks && request != libc::FIONBIO as usize {
-        // What is asked of an interface or the number itself is the kernel's.
-        // SAFETY: as above.
-        return unsafe { real::ioctl(fd, request, argument) };
-    }
-    if pointer.is_null() {
-        return number(failure(libc::EFAULT));
-    }
-    if !asks {
-        // SAFETY: as ioctl(2) asks: an int.
-        return number(set_nonblocking(socket, unsafe { pointer.read() } != 0));
-    }
-    let ask = || {
-        let mut answer = 0;
-        let mut guard = state::lock_quietly()?;
-        let world = guard.world()?;
-        let descriptor = world.check(socket)?;
-        world.context.ioctl(descriptor, request as u64, &mut answer)?;
-        if answer == 0 {
-            world.context.refresh()?;
-            world.context.ioctl(descriptor, request as u64, &mut answer)?;
-        }
-        Ok(answer)
-    };
-    number(ask().map(|answer| {
-        // SAFETY: as ioctl(2) asks: an int.
-        unsafe { pointer.write(answer) };
-        0
-    }))
 }
 
 /// The C library's own asks the kernel by a call that cannot be seen.
@@ -210,6 +168,8 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: usize, argument: usize
 unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     let mut answer: c_int = 0;
     // SAFETY: the answer is an int.
-    let outcome = unsafe { ioctl(fd, mtcp::SIOCATMARK as usize, &raw mut answer as usize) };
+    let outcome = unsafe {
+        options::ioctl::<Library>(fd, mtcp::SIOCATMARK as usize, &raw mut answer as usize)
+    };
     if outcome < 0 { outcome } else { answer }
 }

@@ -1,31 +1,19 @@
 //! From socket(2) to shutdown(2).
 
-use super::descriptors;
+use super::{Library, descriptors};
 use crate::listener::{self, Accepted, Place};
 use crate::outcome::{Outcome, check, failure, number};
 use crate::state::{self, Guard};
 use crate::table::{self, Handle, Kind};
-use crate::wait::{self, Deadline, Interrupted};
-use crate::{address, adopt, epoll, fork};
+use crate::wait::{self, Interrupted};
+use crate::{address, adopt, epoll, options, settings, shutdowns};
 use core::ffi::c_int;
 use libc::{sockaddr, socklen_t};
 use mtcp::{Family, OptionName, SocketOption};
+use preload::deadline::Deadline;
+use preload::hooks::sockets::Sockets;
+use preload::real;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: plain numbers.
-    let fd = unsafe { real::socket(family, kind, protocol) };
-    descriptors::arrived(fd);
-    let stream = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) == libc::SOCK_STREAM;
-    let internet = matches!(family, libc::AF_INET | libc::AF_INET6);
-    let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP);
-    let concerns = stream && internet && tcp && crate::settings::config().is_some();
-    if fd >= 0 && concerns && fork::is_own_process() {
-        table::set(fd, Kind::Fresh);
-    }
-    fd
-}
 
 fn family_of(address: SocketAddr) -> Family {
     if address.is_ipv4() { Family::V4 } else { Family::V6 }
@@ -44,7 +32,7 @@ fn is_of_stack(address: IpAddr) -> bool {
 /// Whether a socket of IPv6, which is not the stack's yet, listens to an IPv4 address of the stack
 /// as well.
 fn takes_both(fd: c_int) -> bool {
-    !adopt::is_ipv6_only(fd) && is_of_stack(Ipv4Addr::UNSPECIFIED.into())
+    !options::is_ipv6_only(fd) && is_of_stack(Ipv4Addr::UNSPECIFIED.into())
 }
 
 fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
@@ -162,15 +150,6 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
     }
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    match listen_here(fd, backlog).transpose() {
-        Some(done) => number(done),
-        // SAFETY: plain numbers.
-        None => unsafe { real::listen(fd, backlog) },
-    }
-}
-
 /// Whether this program listens there on the stack; an address that is shared has the kernel's
 /// listeners, too.
 fn stack_listens(remote: SocketAddr) -> bool {
@@ -237,45 +216,6 @@ fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
     done.map_or_else(|| failure(libc::EINPROGRESS), Ok)
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn connect(
-    fd: c_int,
-    address: *const sockaddr,
-    size: socklen_t,
-) -> c_int {
-    if let Kind::Socket(socket) = table::kind(fd)
-        // SAFETY: the application's address, as connect(2) asks.
-        && unsafe { address::is_none(address, size) }
-    {
-        let end = || {
-            let mut guard = state::lock()?;
-            let world = guard.world()?;
-            world.check(socket)?;
-            if let Some(kernel) = world.socket(socket)?.kernel.take() {
-                listener::stop(kernel);
-                listener::close(kernel);
-            }
-            world.context.disconnect(socket.descriptor).map(|()| 0)
-        };
-        return number(end());
-    }
-    if matches!(table::kind(fd), Kind::Fresh | Kind::Socket(_))
-        // SAFETY: the application's address, as connect(2) asks.
-        && let Some(to) = unsafe { address::from_c(address, size) }
-        && let Some(done) = connect_here(fd, to).transpose()
-    {
-        return number(done);
-    }
-    if table::kind(fd) == Kind::Fresh
-        && let Ok(mut guard) = state::lock_quietly()
-    {
-        // An attempt of the kernel's that fails, and AF_UNSPEC, end that.
-        adopt::take_shutdowns(&mut guard, fd);
-    }
-    // SAFETY: as above.
-    unsafe { real::connect(fd, address, size) }
-}
-
 /// A new connection.
 ///
 /// # Safety
@@ -304,48 +244,6 @@ unsafe fn accept_stream(listener: Handle, flags: c_int, place: Place) -> Outcome
     accepted.map_or_else(|| failure(libc::EAGAIN), Ok)
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn accept4(
-    fd: c_int,
-    address: *mut sockaddr,
-    size: *mut socklen_t,
-    flags: c_int,
-) -> c_int {
-    let listener = match table::kind(fd) {
-        Kind::Socket(listener) => listener,
-        Kind::Inherited => return number(failure(libc::EINVAL)),
-        _ => {
-            // SAFETY: the application's pointers, as accept(2) asks.
-            let new = unsafe { real::accept4(fd, address, size, flags) };
-            descriptors::arrived(new);
-            return new;
-        }
-    };
-    // SAFETY: as above.
-    let accepted = unsafe { accept_stream(listener, flags, Place { address, size }) };
-    number(accepted.map(|accepted| match accepted {
-        Accepted::Kernel(fd) => {
-            descriptors::arrived(fd);
-            fd
-        }
-        Accepted::Stack(fd, peer) => {
-            // SAFETY: as above.
-            unsafe { address::to_c(peer, address, size) };
-            fd
-        }
-    }))
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn accept(
-    fd: c_int,
-    address: *mut sockaddr,
-    size: *mut socklen_t,
-) -> c_int {
-    // SAFETY: as above.
-    unsafe { accept4(fd, address, size, 0) }
-}
-
 /// A socket that is not connected says so, and what is shut stays shut when it is connected.
 fn shut_early(fd: c_int, how: c_int, way: Shutdown) -> Outcome<c_int> {
     // SAFETY: plain numbers.
@@ -353,38 +251,9 @@ fn shut_early(fd: c_int, how: c_int, way: Shutdown) -> Outcome<c_int> {
     if let Err(error) = &done
         && error.raw_os_error() == Some(libc::ENOTCONN)
     {
-        adopt::note_shutdown(fd, way)?;
+        shutdowns::note(fd, way)?;
     }
     done
-}
-
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let way = match how {
-        libc::SHUT_RD => Some(Shutdown::Read),
-        libc::SHUT_WR => Some(Shutdown::Write),
-        libc::SHUT_RDWR => Some(Shutdown::Both),
-        _ => None,
-    };
-    let socket = match (table::kind(fd), way) {
-        (Kind::Socket(socket), _) => socket,
-        (Kind::Fresh, Some(way)) => return number(shut_early(fd, how, way)),
-        // SAFETY: plain numbers.
-        _ => return unsafe { real::shutdown(fd, how) },
-    };
-    let Some(way) = way else { return number(failure(libc::EINVAL)) };
-    let shut = || {
-        let mut guard = state::lock()?;
-        let world = guard.world()?;
-        let descriptor = world.check(socket)?;
-        world.context.shutdown(descriptor, way)?;
-        if let Some(kernel) = world.socket(socket)?.kernel {
-            // SAFETY: plain numbers.
-            unsafe { real::shutdown(kernel, how) };
-        }
-        Ok(0)
-    };
-    number(shut())
 }
 
 /// # Safety
@@ -434,5 +303,112 @@ pub(super) unsafe extern "C" fn getpeername(
         Kind::Socket(socket) => number(unsafe { name(socket, address, size, true) }),
         // SAFETY: as above.
         _ => unsafe { real::getpeername(fd, address, size) },
+    }
+}
+
+impl Sockets for Library {
+    fn opened(fd: c_int, family: c_int, kind: c_int, protocol: c_int) {
+        descriptors::arrived(fd);
+        let stream = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) == libc::SOCK_STREAM;
+        let internet = matches!(family, libc::AF_INET | libc::AF_INET6);
+        let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP);
+        let concerns = stream && internet && tcp && settings::config().is_some();
+        if fd >= 0 && concerns && state::is_own_process() {
+            table::set(fd, Kind::Fresh);
+        }
+    }
+
+    fn listen(fd: c_int, backlog: c_int) -> Option<c_int> {
+        listen_here(fd, backlog).transpose().map(number)
+    }
+
+    unsafe fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> Option<c_int> {
+        if let Kind::Socket(socket) = table::kind(fd)
+            // SAFETY: the application's address, as connect(2) asks.
+            && unsafe { address::is_none(address, size) }
+        {
+            let end = || {
+                let mut guard = state::lock()?;
+                let world = guard.world()?;
+                world.check(socket)?;
+                if let Some(kernel) = world.socket(socket)?.kernel.take() {
+                    listener::stop(kernel);
+                    table::close_hidden(kernel);
+                }
+                world.context.disconnect(socket.descriptor).map(|()| 0)
+            };
+            return Some(number(end()));
+        }
+        if matches!(table::kind(fd), Kind::Fresh | Kind::Socket(_))
+            // SAFETY: the application's address, as connect(2) asks.
+            && let Some(to) = unsafe { address::from_c(address, size) }
+            && let Some(done) = connect_here(fd, to).transpose()
+        {
+            return Some(number(done));
+        }
+        if table::kind(fd) == Kind::Fresh
+            && let Ok(mut guard) = state::lock_quietly()
+        {
+            // An attempt of the kernel's that fails, and AF_UNSPEC, end that.
+            shutdowns::take(&mut guard, fd);
+        }
+        None
+    }
+
+    unsafe fn accept(
+        listener: c_int,
+        address: *mut sockaddr,
+        size: *mut socklen_t,
+        flags: c_int,
+    ) -> Option<c_int> {
+        let listener = match table::kind(listener) {
+            Kind::Socket(listener) => listener,
+            Kind::Inherited => return Some(number(failure(libc::EINVAL))),
+            _ => return None,
+        };
+        // SAFETY: the application's pointers, as accept(2) asks.
+        let accepted = unsafe { accept_stream(listener, flags, Place { address, size }) };
+        Some(number(accepted.map(|accepted| match accepted {
+            Accepted::Kernel(fd) => {
+                descriptors::arrived(fd);
+                fd
+            }
+            Accepted::Stack(fd, peer) => {
+                // SAFETY: as above.
+                unsafe { address::to_c(peer, address, size) };
+                fd
+            }
+        })))
+    }
+
+    fn accepted(_: c_int, fd: c_int) {
+        descriptors::arrived(fd);
+    }
+
+    fn shutdown(fd: c_int, how: c_int) -> Option<c_int> {
+        let way = match how {
+            libc::SHUT_RD => Some(Shutdown::Read),
+            libc::SHUT_WR => Some(Shutdown::Write),
+            libc::SHUT_RDWR => Some(Shutdown::Both),
+            _ => None,
+        };
+        let socket = match (table::kind(fd), way) {
+            (Kind::Socket(socket), _) => socket,
+            (Kind::Fresh, Some(way)) => return Some(number(shut_early(fd, how, way))),
+            _ => return None,
+        };
+        let Some(way) = way else { return Some(number(failure(libc::EINVAL))) };
+        let shut = || {
+            let mut guard = state::lock()?;
+            let world = guard.world()?;
+            let descriptor = world.check(socket)?;
+            world.context.shutdown(descriptor, way)?;
+            if let Some(kernel) = world.socket(socket)?.kernel {
+                // SAFETY: plain numbers.
+                unsafe { real::shutdown(kernel, how) };
+            }
+            Ok(0)
+        };
+        Some(number(shut()))
     }
 }

@@ -2,12 +2,14 @@
 //! our knowledge; so a stream of a socket gets functions of its own (fopencookie(3)), and formatted
 //! output to a number is formatted first.
 
-use super::{descriptors, transfers};
+use super::Library;
+use crate::report;
 use crate::table::{self, Kind};
-use crate::{outcome, report};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{size_t, ssize_t};
-use real::Symbol;
+use preload::errno::set_errno;
+use preload::hooks::{descriptors, transfers};
+use preload::real::Symbol;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +25,12 @@ struct Functions {
 
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut c_void;
-    fn vasprintf(text: *mut *mut c_char, format: *const c_char, list: *mut c_void) -> c_int;
+    fn __vasprintf_chk(
+        text: *mut *mut c_char,
+        flag: c_int,
+        format: *const c_char,
+        list: *mut c_void,
+    ) -> c_int;
 }
 
 /// The streams of sockets, by address, and their numbers.
@@ -39,7 +46,7 @@ fn streams(change: impl FnOnce(&mut Vec<(usize, c_int)>)) {
 
 unsafe extern "C" fn read_cookie(cookie: *mut c_void, to: *mut c_char, length: size_t) -> ssize_t {
     // SAFETY: the C library's buffer.
-    unsafe { transfers::read(cookie as usize as c_int, to.cast(), length) }
+    unsafe { transfers::read::<Library>(cookie as usize as c_int, to.cast(), length) }
 }
 
 /// 0 is how such a function fails.
@@ -49,23 +56,26 @@ unsafe extern "C" fn write_cookie(
     length: size_t,
 ) -> ssize_t {
     // SAFETY: as above.
-    unsafe { transfers::write(cookie as usize as c_int, from.cast(), length) }.max(0)
+    unsafe { transfers::write::<Library>(cookie as usize as c_int, from.cast(), length) }.max(0)
 }
 
 unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     streams(|all| all.retain(|(_, other)| *other != fd));
     // SAFETY: a plain number.
-    unsafe { descriptors::close(fd) }
+    unsafe { descriptors::close::<Library>(fd) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+/// Does what fdopen(3) does for a socket; `None`: it is none.
+///
+/// # Safety
+/// As fdopen(3).
+pub(super) unsafe fn open(fd: c_int, mode: *const c_char) -> Option<*mut c_void> {
     match table::kind(fd) {
         Kind::Inherited => {
             report::note(format_args!("fdopen(3) of a connection of the parent's: EOPNOTSUPP"));
-            outcome::set_errno(libc::EOPNOTSUPP);
-            ptr::null_mut()
+            set_errno(libc::EOPNOTSUPP);
+            Some(ptr::null_mut())
         }
         // Whose the second one will be, is not known yet; the functions ask each time.
         Kind::Socket(_) | Kind::Fresh => {
@@ -80,10 +90,9 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
             if !stream.is_null() {
                 streams(|all| all.push((stream as usize, fd)));
             }
-            stream
+            Some(stream)
         }
-        // SAFETY: the application's string.
-        _ => unsafe { real::fdopen(fd, mode) },
+        _ => None,
     }
 }
 
@@ -123,48 +132,55 @@ numbers_of_streams! {
 /// Formats, and writes all of it.
 ///
 /// # Safety
-/// As vasprintf(3) asks; `list` is the `va_list` of the application, which is passed by its
-/// address on the processors that the library is for.
-unsafe fn write_formatted(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+/// As vdprintf(3) asks; `list` is the `va_list` of the application, which is passed by its address
+/// on the processors that the library is for.
+unsafe fn write_formatted(
+    fd: c_int,
+    flag: c_int,
+    format: *const c_char,
+    list: *mut c_void,
+) -> c_int {
     let mut text: *mut c_char = ptr::null_mut();
     // SAFETY: promised by the caller.
-    let length = unsafe { vasprintf(&raw mut text, format, list) };
+    let length = unsafe { __vasprintf_chk(&raw mut text, flag, format, list) };
     let Ok(length) = usize::try_from(length) else { return -1 };
     let mut done = 0;
     while done < length {
         // SAFETY: the text has so many bytes.
-        let bytes = unsafe { transfers::write(fd, text.add(done).cast(), length - done) };
+        let bytes =
+            unsafe { transfers::write::<Library>(fd, text.add(done).cast(), length - done) };
         let Ok(bytes) = usize::try_from(bytes) else { break };
         done += bytes;
     }
-    // SAFETY: vasprintf(3) has allocated the text.
+    // SAFETY: the C library has allocated the text.
     unsafe { libc::free(text.cast()) };
     if done == length { length as c_int } else { -1 }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
-    static NEXT: Symbol = Symbol::new(c"vdprintf");
-    if matches!(table::kind(fd), Kind::Socket(_) | Kind::Inherited) {
-        // SAFETY: the application's arguments.
-        return unsafe { write_formatted(fd, format, list) };
-    }
-    // SAFETY: the C library defines this name with this signature.
-    let next: unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> c_int =
-        unsafe { core::mem::transmute(NEXT.address()) };
-    // SAFETY: the application's arguments.
-    unsafe { next(fd, format, list) }
-}
-
+/// `flag` is greater than 0 if the C library shall refuse formats that write to memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __vdprintf_chk(
     fd: c_int,
-    _flag: c_int,
+    flag: c_int,
     format: *const c_char,
     list: *mut c_void,
 ) -> c_int {
+    static NEXT: Symbol = Symbol::new(c"__vdprintf_chk");
+    if matches!(table::kind(fd), Kind::Socket(_) | Kind::Inherited) {
+        // SAFETY: the application's arguments.
+        return unsafe { write_formatted(fd, flag, format, list) };
+    }
+    // SAFETY: the C library defines this name with this signature.
+    let next: unsafe extern "C" fn(c_int, c_int, *const c_char, *mut c_void) -> c_int =
+        unsafe { core::mem::transmute(NEXT.address()) };
+    // SAFETY: the application's arguments.
+    unsafe { next(fd, flag, format, list) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
     // SAFETY: as above.
-    unsafe { vdprintf(fd, format, list) }
+    unsafe { __vdprintf_chk(fd, 0, format, list) }
 }
 
 /// Functions with any number of arguments: a `va_list` is made of registers and stack (System V
@@ -172,7 +188,7 @@ unsafe extern "C" fn __vdprintf_chk(
 #[cfg(target_arch = "x86_64")]
 mod lists {
     macro_rules! enter {
-        ($name:ident, $named:literal, $place:literal) => {
+        ($name:ident, $named:literal, $list:literal, $next:ident) => {
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             unsafe extern "C" fn $name() {
@@ -203,17 +219,16 @@ mod lists {
                     "mov [rsp + 8], rax",
                     "lea rax, [rsp + 32]",
                     "mov [rsp + 16], rax",
-                    concat!("mov rsi, [rsp + 32 + 8 * ", $place, "]"),
-                    "mov rdx, rsp",
-                    "call {vdprintf}",
+                    concat!("mov ", $list, ", rsp"),
+                    "call {next}",
                     "add rsp, 216",
                     "ret",
-                    vdprintf = sym super::vdprintf,
+                    next = sym super::$next,
                 )
             }
         };
     }
 
-    enter!(dprintf, "2", "1");
-    enter!(__dprintf_chk, "3", "2");
+    enter!(dprintf, "2", "rdx", vdprintf);
+    enter!(__dprintf_chk, "3", "rcx", __vdprintf_chk);
 }

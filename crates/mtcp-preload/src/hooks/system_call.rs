@@ -1,41 +1,39 @@
 //! syscall(2), and the ways into io_uring.
 
-use super::{descriptors as fd, messages, numbers, options, readiness, sockets, transfers};
+use super::{Library, numbers, sockets};
 use crate::outcome::{failure, long};
 use crate::{report, settings};
 use core::ffi::{c_char, c_int, c_long, c_uint};
 use libc::{fd_set, iovec, off_t, sigset_t, size_t, sockaddr, socklen_t, timespec};
+use preload::hooks::system_calls::SystemCalls;
+use preload::hooks::{descriptors, readiness, transfers};
 
-/// What the function of the C library gives that stands for a system call; `None` if that is none
-/// of ours.
+/// What the function of this library gives that stands for a system call; `None` if there is none.
 fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
-    real::calls_on_descriptors!(number, arguments)
-        .or_else(|| {
-            real::calls! { number, arguments:
-                SYS_bind = sockets::bind [c_int, *const sockaddr, socklen_t];
-                SYS_getsockname = sockets::getsockname [c_int, *mut sockaddr, *mut socklen_t];
-                SYS_getpeername = sockets::getpeername [c_int, *mut sockaddr, *mut socklen_t];
-                SYS_splice = transfers::splice [c_int, *mut off_t, c_int, *mut off_t, size_t,
-                    c_uint];
-                SYS_preadv2 = preadv2 [c_int, *const iovec, c_int, off_t, usize, c_int];
-                SYS_pwritev2 = pwritev2 [c_int, *const iovec, c_int, off_t, usize, c_int];
-                SYS_pselect6 = pselect6 [c_int, *mut fd_set, *mut fd_set, *mut fd_set,
-                    *const timespec, *const Mask];
-                SYS_openat = numbers::openat [c_int, *const c_char, c_int, c_uint];
-                SYS_pipe2 = numbers::pipe2 [*mut c_int, c_int];
-                SYS_socketpair = numbers::socketpair [c_int, c_int, c_int, *mut c_int];
-                SYS_eventfd2 = numbers::eventfd [c_uint, c_int];
-                SYS_timerfd_create = numbers::timerfd_create [c_int, c_int];
-                SYS_inotify_init1 = numbers::inotify_init1 [c_int];
-                SYS_memfd_create = numbers::memfd_create [*const c_char, c_uint];
-            }
-        })
-        .or_else(|| old_by_function(number, arguments))
+    let done = preload::calls! { number, arguments:
+        SYS_bind = sockets::bind [c_int, *const sockaddr, socklen_t];
+        SYS_getsockname = sockets::getsockname [c_int, *mut sockaddr, *mut socklen_t];
+        SYS_getpeername = sockets::getpeername [c_int, *mut sockaddr, *mut socklen_t];
+        SYS_splice = transfers::splice::<Library> [c_int, *mut off_t, c_int, *mut off_t, size_t,
+            c_uint];
+        SYS_preadv2 = preadv2 [c_int, *const iovec, c_int, off_t, usize, c_int];
+        SYS_pwritev2 = pwritev2 [c_int, *const iovec, c_int, off_t, usize, c_int];
+        SYS_pselect6 = pselect6 [c_int, *mut fd_set, *mut fd_set, *mut fd_set,
+            *const timespec, *const Mask];
+        SYS_openat = numbers::openat [c_int, *const c_char, c_int, c_uint];
+        SYS_pipe2 = numbers::pipe2 [*mut c_int, c_int];
+        SYS_socketpair = numbers::socketpair [c_int, c_int, c_int, *mut c_int];
+        SYS_eventfd2 = numbers::eventfd [c_uint, c_int];
+        SYS_timerfd_create = numbers::timerfd_create [c_int, c_int];
+        SYS_inotify_init1 = numbers::inotify_init1 [c_int];
+        SYS_memfd_create = numbers::memfd_create [*const c_char, c_uint];
+    };
+    done.or_else(|| old_by_function(number, arguments))
 }
 
 #[cfg(target_arch = "x86_64")]
 fn old_by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
-    real::calls! { number, arguments:
+    preload::calls! { number, arguments:
         SYS_open = numbers::open [*const c_char, c_int, c_uint];
         SYS_creat = numbers::creat [*const c_char, c_uint];
         SYS_pipe = numbers::pipe [*mut c_int];
@@ -57,7 +55,7 @@ unsafe fn preadv2(
     flags: c_int,
 ) -> isize {
     // SAFETY: the application's arguments, as in all functions here.
-    unsafe { transfers::preadv2(fd, list, count, at, flags) }
+    unsafe { transfers::preadv2::<Library>(fd, list, count, at, flags) }
 }
 
 unsafe fn pwritev2(
@@ -69,7 +67,7 @@ unsafe fn pwritev2(
     flags: c_int,
 ) -> isize {
     // SAFETY: as above.
-    unsafe { transfers::pwritev2(fd, list, count, at, flags) }
+    unsafe { transfers::pwritev2::<Library>(fd, list, count, at, flags) }
 }
 
 /// The last argument of pselect6(2).
@@ -90,32 +88,27 @@ unsafe fn pselect6(
     // SAFETY: as above; null or valid.
     let mask = unsafe { mask.as_ref() }.map_or(core::ptr::null(), |mask| mask.mask);
     // SAFETY: as above.
-    unsafe { readiness::pselect(count, readable, writable, exceptional, timeout, mask) }
+    unsafe { readiness::pselect::<Library>(count, readable, writable, exceptional, timeout, mask) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn syscall(
-    number: c_long,
-    first: usize,
-    second: usize,
-    third: usize,
-    fourth: usize,
-    fifth: usize,
-    sixth: usize,
-) -> c_long {
-    if let Some(result) = by_function(number, [first, second, third, fourth, fifth, sixth]) {
-        return result;
-    }
-    match number {
-        libc::SYS_io_uring_setup if settings::config().is_some() => {
-            return refuse_io_uring() as c_long;
+impl SystemCalls for Library {
+    unsafe fn call(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
+        match number {
+            libc::SYS_io_uring_setup if settings::config().is_some() => {
+                Some(refuse_io_uring() as c_long)
+            }
+            // SAFETY: as above; it does not return.
+            libc::SYS_exit_group => unsafe { descriptors::_exit::<Library>(arguments[0] as c_int) },
+            _ => by_function(number, arguments),
         }
-        // SAFETY: as above; it does not return.
-        libc::SYS_exit_group => unsafe { fd::_exit(first as c_int) },
-        _ => {}
     }
-    // SAFETY: as above.
-    unsafe { real::syscall(number, first, second, third, fourth, fifth, sixth) }
+
+    /// liburing enters the kernel by itself, but its users call one of these first.
+    fn before_liburing() -> Option<c_int> {
+        settings::config()?;
+        refuse_io_uring();
+        Some(-libc::ENOSYS)
+    }
 }
 
 /// The kernel would read, write and close numbers of the stack's sockets without our knowledge; a
@@ -124,12 +117,3 @@ fn refuse_io_uring() -> isize {
     report::note(format_args!("io_uring beside the stack: ENOSYS"));
     long(failure(libc::ENOSYS))
 }
-
-/// liburing enters the kernel by itself, but its users call one of these first.
-fn before_liburing() -> Option<c_int> {
-    settings::config()?;
-    refuse_io_uring();
-    Some(-libc::ENOSYS)
-}
-
-real::liburing_functions!(before_liburing);

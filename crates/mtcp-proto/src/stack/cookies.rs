@@ -5,9 +5,9 @@
 //! and all that is encoded. What else the SYN offered (window scale, SACK, ECN) travels in the six
 //! lowest bits of our timestamp, which the peer echoes; without timestamps it is forgotten.
 
-use super::flow::{Flow, Key};
+use crate::flow::{Flow, Key};
 use crate::sequence::Sequence;
-use crate::tcp::connection::Remembered;
+use crate::tcp::Remembered;
 use crate::time::Instant;
 use crate::wire::tcp::TcpHeader;
 use siphasher::sip::SipHasher24;

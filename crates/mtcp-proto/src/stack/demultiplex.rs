@@ -1,16 +1,16 @@
-//! Whom a packet is for. Each is parsed once and hashed once.
+//! Whom a packet is for. Each is parsed once and hashed once here; [`Stack::owner`], which several
+//! cores ask first, does so for itself.
 
-use super::flow::{self, Flow};
 use super::lifecycle::IN_TIME_WAIT;
 use super::replies;
 use super::table::Stage;
 use super::time_wait::Verdict;
-use super::types::Checksum;
 use super::{Stack, cookies};
-use crate::wire::WireError;
-use crate::wire::checksum;
-use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
+use crate::flow::{self, Flow};
+use crate::packet::Checksum;
+use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::{Flags, TcpHeader};
+use crate::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, WireError, checksum};
 use std::net::IpAddr;
 
 /// A segment with all that is known about it.

@@ -1,7 +1,7 @@
 //! What applications are told: each growth of a socket's readiness, once.
 
 use super::lists::{Links, List};
-use super::types::Readiness;
+use crate::socket::Readiness;
 
 /// What a socket's application knows of it, and what it is still to be told.
 #[derive(Clone, Copy, Debug, Default)]

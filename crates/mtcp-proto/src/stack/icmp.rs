@@ -3,9 +3,10 @@
 
 use super::Stack;
 use super::demultiplex::Found;
-use super::flow::Flow;
 use super::path_mtu::PathMtus;
-use super::types::{Checksum, Counters, Packet, Sink};
+use crate::counters::Counters;
+use crate::flow::{self, Flow};
+use crate::packet::{Checksum, Packet, Sink};
 use crate::tcp::Failure;
 use crate::wire::icmp::{Echo, IcmpCause, IcmpMessage, QuotedSegment};
 use crate::wire::ip::{Ecn, IpHeader};
@@ -141,7 +142,7 @@ impl Stack {
             return None;
         }
         let (ip, payload) = IpHeader::parse(packet).ok()?;
-        let flow = if ip.protocol == crate::wire::ip::PROTOCOL_TCP {
+        let flow = if ip.protocol == crate::wire::PROTOCOL_TCP {
             let &[a, b, c, d] = payload.first_chunk()?;
             let (from, to) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
             Flow::new((ip.destination, to), (ip.source, from))
@@ -156,6 +157,6 @@ impl Stack {
             );
             Flow::new(local, remote)
         };
-        Some(super::flow::owner(flow.hash(self.keys.flow), cores))
+        Some(flow::owner(flow.hash(self.keys.flow), cores))
     }
 }

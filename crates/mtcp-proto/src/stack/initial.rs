@@ -1,7 +1,7 @@
 //! Numbers that an outsider must not guess: keys, initial sequence numbers, timestamp offsets.
 
-use super::Secret;
-use super::flow::{Flow, Key};
+use crate::config::Secret;
+use crate::flow::{Flow, Key};
 use crate::sequence::Sequence;
 use crate::time::Instant;
 use siphasher::sip::SipHasher24;

@@ -1,12 +1,11 @@
 //! What follows from a change of a connection: events, timers, turns, its next owner, its end.
 
 use super::Stack;
-use super::flow::Flow;
 use super::table::{Entry, Newcomer, Stage};
-use super::types::Readiness;
+use crate::flow::Flow;
 use crate::memory::TimerWheel;
-use crate::tcp::connection::Remains;
-use crate::tcp::{Failure, State};
+use crate::socket::{Readiness, State};
+use crate::tcp::{Failure, Remains};
 
 /// Marks the indices of the flow table that lead to TIME_WAIT.
 pub(super) const IN_TIME_WAIT: u32 = 1 << 31;

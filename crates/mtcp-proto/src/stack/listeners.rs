@@ -1,7 +1,7 @@
 //! Who listens where, and the connections that a listener has under way.
 
-use super::config::ListenOptions;
 use super::lists::List;
+use crate::config::ListenOptions;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

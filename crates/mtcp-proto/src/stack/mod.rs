@@ -1,14 +1,11 @@
 //! The stack of one core: who a packet is for, what is due, and what applications are told.
 
-mod config;
 mod cookies;
 mod demultiplex;
 mod events;
-mod flow;
 mod icmp;
 mod initial;
 mod lifecycle;
-mod limits;
 mod listeners;
 mod lists;
 mod opening;
@@ -21,15 +18,6 @@ mod tests;
 mod time_wait;
 mod timers;
 mod transmit;
-mod types;
-
-pub use self::config::{Config, Keepalive, ListenOptions, Options, Secret, Steering, SynCookies};
-pub use self::types::{
-    Checksum, ConnectionInfo, Counters, Error, Manner, Packet, PartialChecksum, Readiness,
-    Shutdown, Sink, SinkCapabilities, SocketId, Urgent,
-};
-
-pub(crate) use self::flow::Flow;
 
 use self::events::Events;
 use self::icmp::Echoes;
@@ -41,9 +29,13 @@ use self::replies::Replies;
 use self::table::{Entry, Shared, Slot, Stage, Table};
 use self::time_wait::TimeWait;
 use self::transmit::{TURN_SEGMENTS, Transmit};
+use crate::config::{Config, ListenOptions, MTU_MIN, Options, Secret};
+use crate::counters::Counters;
+use crate::error::Error;
 use crate::memory::{BufferPool, FlowTable, TimerWheel};
-use crate::tcp::connection::Context;
-use crate::tcp::{Failure, State};
+use crate::packet::{Checksum, Sink};
+use crate::socket::{ConnectionInfo, Manner, Readiness, Shutdown, SocketId, State, Urgent};
+use crate::tcp::{Context, Failure};
 use crate::time::Instant;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -84,7 +76,7 @@ impl Stack {
     /// # Errors
     /// [`Error::Config`] names the setting that is out of range.
     pub fn new(config: Config, secret: Secret, now: Instant) -> Result<Stack, Error> {
-        limits::check_config(&config)?;
+        config.check()?;
         let keys = Keys::new(&secret);
         let budget_second = now.as_nanos() / 1_000_000_000;
         let limit = config.challenge_acks_per_second;
@@ -143,7 +135,7 @@ impl Stack {
     /// as it is less than before also of those that are there.
     pub fn set_mtu(&mut self, now: Instant, mtu: u16) {
         self.advance(now);
-        let mtu = mtu.max(limits::MTU_MIN);
+        let mtu = mtu.max(MTU_MIN);
         let narrower = mtu < self.shared.config.mtu;
         self.shared.config.mtu = mtu;
         if !narrower {
@@ -414,6 +406,8 @@ impl Stack {
 
     /// The core that must take this packet, by the same hash on all cores; `None` if any may, as
     /// for echo requests and what is malformed.
+    ///
+    /// It reads and hashes the addresses, which [`Stack::input`] does again.
     pub fn owner(&self, packet: &[u8]) -> Option<u16> {
         self.core_of(packet)
     }

@@ -2,12 +2,15 @@
 
 use super::demultiplex::{Found, Segment};
 use super::events::Notice;
-use super::flow::Flow;
 use super::listeners::Listener;
 use super::table::{Entry, Listening, Newcomer, Slot, Stage};
-use super::{Error, ListenOptions, Options, SocketId, Stack, SynCookies, cookies};
+use super::{Stack, cookies};
+use crate::config::{ListenOptions, Options, SynCookies};
+use crate::error::Error;
+use crate::flow::Flow;
 use crate::sequence::Sequence;
-use crate::tcp::connection::{Birth, Connection, Remembered};
+use crate::socket::SocketId;
+use crate::tcp::{Birth, Connection, Remembered};
 use crate::wire::tcp::Flags;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -23,7 +26,7 @@ impl Stack {
         local: SocketAddr,
         options: &ListenOptions,
     ) -> Result<SocketId, Error> {
-        super::limits::check_listen_options(options)?;
+        options.check()?;
         if !local.ip().is_unspecified() && !self.is_own(local.ip()) || local.port() == 0 {
             return Err(Error::AddressNotAvailable);
         }
@@ -88,7 +91,7 @@ impl Stack {
             return;
         }
         let context = &mut self.shared.context();
-        let connection = Connection::answer(&birth, &segment.header, segment.ecn, context);
+        let connection = Connection::answer(&birth, &segment.header, context);
         self.enter_half_open(index, segment, connection);
     }
 
@@ -97,7 +100,7 @@ impl Stack {
     fn send_cookie(&mut self, segment: &Segment<'_>, birth: &Birth) {
         let now = self.shared.now;
         let context = &mut self.shared.context();
-        let mut passing = Connection::answer(birth, &segment.header, segment.ecn, context);
+        let mut passing = Connection::answer(birth, &segment.header, context);
         let mut header = passing.syn_header(context);
         let options = &mut header.options;
         // Without timestamps nothing else comes back, so that nothing else may be promised.

@@ -1,6 +1,6 @@
 //! Ephemeral ports (RFC 6056, section 3.3.4: double-hash port selection).
 
-use super::flow::{Flow, Key};
+use crate::flow::{Flow, Key};
 use std::ops::RangeInclusive;
 
 const COUNTERS: usize = 256;

@@ -1,11 +1,12 @@
 //! Segments that no connection sends: resets, cookies, the last acknowledgement of TIME_WAIT.
 
-use super::flow::Flow;
-use super::types::{Counters, Packet, PartialChecksum, Sink};
+use crate::counters::Counters;
+use crate::flow::Flow;
+use crate::packet::{Packet, PartialChecksum, Sink};
 use crate::sequence::Sequence;
-use crate::wire::checksum;
-use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_TCP};
+use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::{Flags, TcpHeader};
+use crate::wire::{PROTOCOL_TCP, checksum};
 use std::collections::VecDeque;
 
 /// Replies that may wait. They answer packets that may be forged, so beyond it they are forgotten:
@@ -110,7 +111,7 @@ pub(super) fn reset(flow: &Flow, header: &TcpHeader, data_bytes: u32) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::SinkCapabilities;
+    use crate::packet::SinkCapabilities;
 
     struct Slots {
         packets: Vec<Vec<u8>>,

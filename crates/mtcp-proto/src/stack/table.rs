@@ -1,13 +1,14 @@
 //! The sockets: where each is, whom it belongs to, and what is remembered about it.
 
-use super::config::Config;
 use super::events::{Notice, Notices};
 use super::listeners::Listener;
 use super::lists::{Links, List};
-use super::types::{Counters, Error, Readiness, SocketId};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::error::Error;
 use crate::memory::{BufferPool, Slab};
-use crate::tcp::State;
-use crate::tcp::connection::{Connection, Context, Urgency};
+use crate::socket::{Readiness, SocketId, State};
+use crate::tcp::{Connection, Context, Urgency};
 use crate::time::Instant;
 
 /// Orphans that are looked at for one that can go without a loss.

@@ -1,10 +1,10 @@
 //! TIME_WAIT without connections: 64 bytes each, in the order in which they end.
 
-use super::flow::Flow;
 use super::lists::{Links, List};
+use crate::flow::Flow;
 use crate::memory::Slab;
 use crate::sequence::Sequence;
-use crate::tcp::connection::Remains;
+use crate::tcp::Remains;
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, TcpHeader, Timestamps};
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Who sends next: control before acknowledgements before data (mTCP, section 4.2.4).
 
 use super::lists::{Links, List};
-use crate::tcp::connection::Urgency;
+use crate::tcp::Urgency;
 
 /// Segments that a connection sends before it is the next one's turn.
 pub(super) const TURN_SEGMENTS: usize = 16;

@@ -10,10 +10,6 @@
 //! counts acknowledgements that repeat each other and hold no data (section 3.2): it gets as many
 //! of them as segments have come.
 
-use super::connection::{Connection, Context};
-use super::timers::NEVER;
-use crate::wire::tcp::Options;
-
 /// Full-sized segments at the beginning, and after a gap, that are acknowledged at once, because
 /// the peer's congestion window grows by acknowledgements.
 const QUICK: u8 = 16;
@@ -48,49 +44,26 @@ impl Acknowledging {
         self.due = true;
         self.quick = QUICK;
     }
-}
 
-impl Connection {
     /// Data has come in order. `largest` is what our own option allowed a segment to have, so that
-    /// segments which a device has joined do not pass for one.
-    pub(super) fn acknowledge_data(&mut self, bytes: u32, largest: u16, context: &Context<'_>) {
-        let acks = &mut self.acks;
+    /// segments which a device has joined do not pass for one. True if the acknowledgement may wait
+    /// for a companion.
+    pub(super) fn take_data(&mut self, bytes: u32, largest: u16, at_once: bool) -> bool {
         let segment = bytes.min(u32::from(largest));
-        acks.segment_bytes = acks.segment_bytes.max(segment as u16);
-        acks.waiting_bytes = acks.waiting_bytes.saturating_add(bytes);
-        let full = u32::from(acks.segment_bytes);
-        if self.options.quick_ack
-            || acks.waiting_bytes >= 2 * full
-            || (acks.quick > 0 && segment >= full)
-        {
-            acks.due = true;
-            acks.quick = acks.quick.saturating_sub(1);
-        } else if self.timers.acknowledgement == NEVER {
-            self.timers.acknowledgement = context.now + context.config.delayed_ack;
+        self.segment_bytes = self.segment_bytes.max(segment as u16);
+        self.waiting_bytes = self.waiting_bytes.saturating_add(bytes);
+        let full = u32::from(self.segment_bytes);
+        if at_once || self.waiting_bytes >= 2 * full || (self.quick > 0 && segment >= full) {
+            self.due = true;
+            self.quick = self.quick.saturating_sub(1);
+            return false;
         }
+        true
     }
 
-    /// A segment with an acknowledgement has gone out.
-    pub(super) fn acknowledged_all(&mut self) {
-        self.acks.due = self.due.repeats > 0;
-        self.acks.waiting_bytes = 0;
-        self.timers.acknowledgement = NEVER;
-        self.receive.acknowledged = self.receive.next;
-    }
-
-    /// One without data has gone out, which is one of those that are owed.
-    pub(super) fn acknowledged_alone(&mut self) {
-        if self.due.repeats > 0 {
-            self.due.repeats -= 1;
-            self.acks.due = self.due.repeats > 0;
-        }
-    }
-
-    /// Writes the blocks for which there is room; if not all that is new fits, another
-    /// acknowledgement is due.
-    pub(super) fn report_blocks(&mut self, options: &mut Options) {
-        let reassembly = &mut self.receive.reassembly;
-        reassembly.blocks(&mut options.sack, usize::from(options.sack_count));
-        self.acks.due |= reassembly.has_untold();
+    /// A segment with an acknowledgement goes out; others may be owed that repeat it.
+    pub(super) fn sent(&mut self, repeats: bool) {
+        self.due = repeats;
+        self.waiting_bytes = 0;
     }
 }

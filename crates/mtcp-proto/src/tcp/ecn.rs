@@ -1,9 +1,17 @@
 //! Explicit congestion notification (RFC 3168, section 6.1).
 
-use super::connection::Connection;
 use crate::sequence::Sequence;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, TcpHeader};
+
+/// What the marks of a segment ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Demand {
+    /// An acknowledgement with an echo at once.
+    pub(super) acknowledgement: bool,
+    /// A smaller congestion window.
+    pub(super) reduction: bool,
+}
 
 #[derive(Debug)]
 pub(super) struct Marking {
@@ -73,6 +81,30 @@ impl Marking {
         !self.on || (ecn != Ecn::Experienced && !flags.intersects(Flags::ECE.with(Flags::CWR)))
     }
 
+    /// A segment in the window has come with these marks; `next` is to be sent next.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        header: &TcpHeader,
+        ecn: Ecn,
+        has_data: bool,
+        next: Sequence,
+    ) -> Demand {
+        if self.is_plain(ecn, header.flags) {
+            return Demand::default();
+        }
+        if header.flags.contains(Flags::CWR) {
+            self.echo = false;
+        }
+        let marked = ecn == Ecn::Experienced && has_data;
+        self.echo |= marked;
+        let answered = self.is_answered(header.acknowledgement, next);
+        Demand {
+            acknowledgement: marked,
+            reduction: header.flags.contains(Flags::ECE) && !answered,
+        }
+    }
+
     /// Whether this round trip's marks were answered already, by an acknowledgement of this number
     /// while `next` is to be sent next. A number that does not lie between the two is one of long
     /// ago: after two gigabytes without a mark it would compare as one to come.
@@ -85,29 +117,6 @@ impl Marking {
         if self.on {
             self.reduced = true;
             self.until = Some(next);
-        }
-    }
-}
-
-impl Connection {
-    /// A segment in the window has come with these marks.
-    pub(super) fn take_marks(&mut self, header: &TcpHeader, ecn: Ecn, bytes: usize) {
-        if self.ecn.is_plain(ecn, header.flags) {
-            return;
-        }
-        if header.flags.contains(Flags::CWR) {
-            self.ecn.echo = false;
-        }
-        if ecn == Ecn::Experienced && bytes > 0 {
-            self.ecn.echo = true;
-            self.acks.due = true;
-        }
-        let answered = self.ecn.is_answered(header.acknowledgement, self.send.next);
-        if header.flags.contains(Flags::ECE) && !answered && self.is_synchronized() {
-            if !self.send.congestion.in_recovery() {
-                self.send.congestion.on_congestion_mark(self.send.outstanding());
-            }
-            self.ecn.note_reduction(self.send.next);
         }
     }
 }

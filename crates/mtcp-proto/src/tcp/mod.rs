@@ -1,17 +1,12 @@
-//! One connection: an idea a file.
+//! One connection: a mechanism a file, and `connection`, which joins them.
 
 mod acknowledge;
-mod closing;
 mod congestion;
-pub(crate) mod connection;
-mod defence;
+mod connection;
+mod due;
 mod ecn;
-mod handshake;
-mod input;
-mod output;
 mod path;
 mod probe;
-mod progress;
 mod rack;
 mod reassembly;
 mod receiver;
@@ -24,20 +19,10 @@ mod timers;
 mod timestamps;
 mod urgent;
 
-#[cfg(test)]
-mod tests;
+pub(crate) use self::connection::{Birth, Connection, Context, Remains, Remembered};
+pub(crate) use self::due::Urgency;
 
-use crate::stack::Error;
-
-/// How the sender reacts to loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Congestion {
-    /// CUBIC (RFC 9438).
-    #[default]
-    Cubic,
-    /// NewReno (RFC 5681, RFC 6582).
-    NewReno,
-}
+use crate::error::Error;
 
 /// Why a connection fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,29 +47,4 @@ impl From<Failure> for Error {
             Failure::Aborted => Error::Aborted,
         }
     }
-}
-
-/// The state of a connection (RFC 9293, section 3.3.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
-    /// A SYN was sent.
-    SynSent,
-    /// A SYN has come and was answered.
-    SynReceived,
-    /// Data flows.
-    Established,
-    /// Our FIN was sent, or waits behind data.
-    FinWait1,
-    /// Our FIN was acknowledged.
-    FinWait2,
-    /// The peer's FIN has come.
-    CloseWait,
-    /// Both FINs are under way.
-    Closing,
-    /// The peer's FIN has come, and ours waits for its acknowledgement.
-    LastAck,
-    /// Both sides have ended; late segments may come.
-    TimeWait,
-    /// There is no connection (any more).
-    Closed,
 }

@@ -1,9 +1,7 @@
 //! Asking a silent peer: probes of a closed window (RFC 9293, section 3.8.6.1), keepalive (section
 //! 3.8.4), and when to give up (section 3.8.3; RFC 5482).
 
-use super::connection::{Connection, Context};
-use super::timers::{NEVER, Waiting};
-use super::{Failure, State};
+use crate::config::Keepalive;
 use crate::time::Instant;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,10 +10,24 @@ use std::time::Duration;
 /// disagree do not answer each other forever.
 const ANSWERS_APART_MS: u32 = 50;
 
+/// The least interval between keepalive probes.
+const KEEPALIVE_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
 /// How long a window too small for a segment may grow before it is used (RFC 9293, section
 /// 3.8.6.2.1).
 const OVERRIDE_MIN: Duration = Duration::from_millis(100);
 const OVERRIDE_MAX: Duration = Duration::from_secs(1);
+
+/// What keepalive does when its timer has expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeepaliveStep {
+    /// Nothing before this time.
+    Wait(Instant),
+    /// Sends a probe, and waits until this time.
+    Probe(Instant),
+    /// The peer has not answered.
+    GiveUp,
+}
 
 #[derive(Debug)]
 pub(super) struct Alive {
@@ -57,136 +69,48 @@ impl Alive {
         self.progress_at = now;
         self.window_probes = 0;
     }
-}
 
-impl Connection {
-    /// How long the peer may leave data unacknowledged, or probes unanswered.
-    pub(super) fn patience(&self, context: &Context<'_>) -> Duration {
-        self.options.user_timeout().unwrap_or(context.config.give_up)
-    }
-
-    /// Whether a time-out is the last one. A peer that keeps its window closed may do so as long
-    /// as it answers, unless nobody but us waits for it.
-    pub(super) fn gives_up(&mut self, context: &mut Context<'_>) -> bool {
-        // A window that has just opened, but not far enough for a segment, is no silence either.
-        let waits_for_window = self.send.window == 0 || self.send.outstanding() == 0;
-        let closed_window = waits_for_window && !self.orphan;
-        let since = if closed_window { self.alive.heard_at } else { self.alive.progress_at };
-        if context.now.since(since) < self.patience(context) {
-            return false;
-        }
-        self.time_out(true, context);
-        true
-    }
-
-    /// The peer does not answer, most likely for the reason that a router has given (RFC 5461,
-    /// section 2.1).
-    pub(super) fn time_out(&mut self, tell: bool, context: &mut Context<'_>) {
-        context.counters.connections_timed_out += 1;
-        self.fail(self.soft_error.unwrap_or(Failure::TimedOut), tell, context);
-    }
-
-    /// The end of patience, if it comes before the time-out.
-    pub(super) fn no_later_than_patience(&self, at: Instant, context: &Context<'_>) -> Instant {
-        let end = self.alive.progress_at + self.patience(context);
-        if end > context.now { at.min(end) } else { at }
-    }
-
-    /// The user time-out has changed: a timer that is running does not outlast it.
-    pub(super) fn lose_patience(&mut self, context: &Context<'_>) {
-        if self.timers.waiting == Waiting::Retransmission && self.timers.loss != NEVER {
-            self.timers.loss = self.no_later_than_patience(self.timers.loss, context);
-        }
-    }
-
-    /// With nothing under way, data that do not go out wait for a window: it is asked for.
-    pub(super) fn watch_window(&mut self, context: &mut Context<'_>) {
-        if self.send.outstanding() > 0 || !self.is_synchronized() {
-            return;
-        }
-        if !self.has_unsent() {
-            if self.timers.waiting == Waiting::Window {
-                self.timers.loss = NEVER;
-            }
-            return;
-        }
-        if self.fresh().is_some() || self.due.window_probe {
-            return;
-        }
-        let waits = self.timers.loss != NEVER && self.timers.waiting == Waiting::Window;
-        if !waits && self.alive.window_probes == 0 {
-            self.alive.progress_at = context.now;
-        }
-        let at = context.now + self.window_wait(context);
-        if !waits || (self.send.window > 0 && at < self.timers.loss) {
-            self.timers.arm(at, Waiting::Window);
+    /// Data begin to wait for a window, unless they did so before the last probe.
+    pub(super) fn begin_window_wait(&mut self, now: Instant) {
+        if self.window_probes == 0 {
+            self.progress_at = now;
         }
     }
 
     /// Probes of a closed window follow each other like retransmissions (RFC 9293, section
     /// 3.8.6.1). A window that is open, but too small for a segment, is used as it is after the
     /// override time-out (section 3.8.6.2.1).
-    fn window_wait(&self, context: &Context<'_>) -> Duration {
-        let timeout = self.send.rtt.timeout();
-        if self.send.window > 0 {
+    pub(super) fn window_wait(&self, window: u32, timeout: Duration, most: Duration) -> Duration {
+        if window > 0 {
             return timeout.clamp(OVERRIDE_MIN, OVERRIDE_MAX);
         }
-        let rounds = u32::from(self.alive.window_probes).min(16);
-        (timeout * (1 << rounds)).min(context.config.maximum_rto)
+        let rounds = u32::from(self.window_probes).min(16);
+        (timeout * (1 << rounds)).min(most)
     }
 
-    pub(super) fn on_window_timeout(&mut self, context: &mut Context<'_>) {
-        if self.send.outstanding() > 0 || !self.has_unsent() || self.gives_up(context) {
-            return;
-        }
-        if self.fresh().is_none() {
-            self.due.window_probe = true;
-        }
+    pub(super) fn sent_window_probe(&mut self) {
+        self.window_probes = self.window_probes.saturating_add(1);
     }
 
-    /// A probe has gone out.
-    pub(super) fn sent_window_probe(&mut self, context: &mut Context<'_>) {
-        self.due.window_probe = false;
-        context.counters.window_probes += 1;
-        self.alive.window_probes = self.alive.window_probes.saturating_add(1);
-        if self.send.outstanding() == 0 {
-            let wait = self.window_wait(context);
-            self.timers.arm(context.now + wait, Waiting::Window);
-        }
-    }
-
-    pub(super) fn arm_keepalive(&mut self, context: &mut Context<'_>) {
-        let by_state = match self.state {
-            State::FinWait2 => self.orphan,
-            State::Established | State::CloseWait => false,
-            _ => true,
-        };
-        if by_state {
-            return;
-        }
-        self.timers.slow = match self.options.keepalive() {
-            Some(keepalive) => (self.alive.heard_at + keepalive.idle).max(context.now),
-            None => NEVER,
-        };
-    }
-
-    pub(super) fn on_keepalive_timeout(&mut self, context: &mut Context<'_>) {
-        let Some(keepalive) = self.options.keepalive() else { return };
-        if !matches!(self.state, State::Established | State::CloseWait | State::FinWait2) {
-            return;
-        }
-        let due = self.alive.heard_at + keepalive.idle;
-        if self.alive.probes == 0 && context.now < due {
-            self.timers.slow = due;
-        } else if self.send.outstanding() > 0 || self.has_unsent() {
-            // The data ask the same question.
-            self.timers.slow = context.now + keepalive.interval.max(Duration::from_millis(1));
-        } else if self.alive.probes >= keepalive.probes.max(1) {
-            self.time_out(true, context);
+    /// When the keepalive timer has expired. Data that are under way or wait (`asks`) ask the same
+    /// question as a probe.
+    pub(super) fn keepalive(
+        &mut self,
+        keepalive: &Keepalive,
+        asks: bool,
+        now: Instant,
+    ) -> KeepaliveStep {
+        let due = self.heard_at + keepalive.idle;
+        let next = now + keepalive.interval.max(KEEPALIVE_INTERVAL_MIN);
+        if self.probes == 0 && now < due {
+            KeepaliveStep::Wait(due)
+        } else if asks {
+            KeepaliveStep::Wait(next)
+        } else if self.probes >= keepalive.probes.max(1) {
+            KeepaliveStep::GiveUp
         } else {
-            self.alive.probes = self.alive.probes.saturating_add(1);
-            self.due.keepalive = true;
-            self.timers.slow = context.now + keepalive.interval.max(Duration::from_millis(1));
+            self.probes = self.probes.saturating_add(1);
+            KeepaliveStep::Probe(next)
         }
     }
 }

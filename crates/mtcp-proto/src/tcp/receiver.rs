@@ -1,12 +1,9 @@
 //! What comes: the window that we offer, and the data that lie in it (RFC 9293, sections 3.8.6
 //! and 3.10.7.4).
 
-use super::connection::{Connection, Context};
 use super::reassembly::Reassembly;
-use super::{Failure, State};
-use crate::memory::Ring;
+use crate::memory::{BufferPool, Ring};
 use crate::sequence::Sequence;
-use crate::stack::Error;
 
 /// What is offered to a peer while memory is short.
 const PRESSED_BYTES: u32 = 4 << 10;
@@ -67,6 +64,67 @@ impl Receiver {
     /// Bytes of the window that the peer knows of.
     pub(super) fn window(&self) -> u32 {
         self.edge.since(self.next)
+    }
+
+    /// A FIN has come that ends here, perhaps before data that are still missing.
+    pub(super) fn note_fin(&mut self, end: Sequence) {
+        if end >= self.next && end <= self.edge {
+            (self.ends, self.end) = (true, end);
+        }
+    }
+
+    /// Whether all has come before a FIN that has come, which was not taken yet.
+    pub(super) fn has_reached_end(&self) -> bool {
+        self.ends && self.end == self.next && !self.ended
+    }
+
+    /// Takes data that were expected next, as far as there is memory: gives the number of bytes.
+    #[inline]
+    pub(super) fn push(&mut self, pool: &mut BufferPool, data: &[u8]) -> usize {
+        let taken = self.ring.push(pool, data, self.limit());
+        self.advance(taken as u32);
+        taken
+    }
+
+    /// Takes data that were expected next, with those that wait behind them. False if there is no
+    /// memory.
+    pub(super) fn fill_gap(&mut self, pool: &mut BufferPool, data: &[u8]) -> bool {
+        if !self.ring.write_at(pool, 0, data, self.limit()) {
+            return false;
+        }
+        let end = self.next + data.len() as u32;
+        let bytes = data.len() as u32 + self.reassembly.advance(end);
+        self.ring.extend(bytes as usize);
+        self.advance(bytes);
+        true
+    }
+
+    /// Keeps data that lie behind a gap. False if there is no memory.
+    pub(super) fn keep(&mut self, pool: &mut BufferPool, sequence: Sequence, data: &[u8]) -> bool {
+        let offset = sequence.since(self.next) as usize;
+        let end = sequence + data.len() as u32;
+        self.ring.write_at(pool, offset, data, self.limit())
+            && self.reassembly.insert(sequence, end)
+    }
+
+    /// What the ring may hold: what lies in it, and the window.
+    fn limit(&self) -> usize {
+        self.ring.len() + self.window() as usize
+    }
+
+    fn advance(&mut self, bytes: u32) {
+        self.next += bytes;
+        self.bytes += u64::from(bytes);
+        if bytes > 0 {
+            self.arrivals = self.arrivals.wrapping_add(1);
+        }
+    }
+
+    /// Whether the window could at least double. With more than half of it left, the next
+    /// acknowledgement comes in time to tell the peer.
+    pub(super) fn can_double(&self, limit_bytes: u32, pressed: bool) -> bool {
+        let wanted = self.wanted(limit_bytes, pressed);
+        wanted > self.window() && wanted / 2 >= self.window()
     }
 
     /// Bytes that we would take.
@@ -130,190 +188,4 @@ pub(super) fn scale_for(buffer_bytes: u32) -> u8 {
         scale += 1;
     }
     scale
-}
-
-impl Connection {
-    /// Takes the part of a segment's data that lies in the window, and its FIN. The caller has
-    /// checked that some of it does.
-    pub(super) fn take_text(
-        &mut self,
-        sequence: Sequence,
-        data: &[u8],
-        fin: bool,
-        context: &mut Context<'_>,
-    ) {
-        let end = sequence + data.len() as u32;
-        if fin && end >= self.receive.next && end <= self.receive.edge {
-            (self.receive.ends, self.receive.end) = (true, end);
-        }
-        if !data.is_empty() {
-            context.counters.data_segments_received += 1;
-            self.take_bytes(sequence, data, context);
-        } else if fin {
-            self.acks.due = true;
-        }
-        let receive = &self.receive;
-        if receive.ends && receive.end == receive.next && !receive.ended {
-            self.take_fin(context);
-        }
-    }
-
-    fn take_bytes(&mut self, sequence: Sequence, data: &[u8], context: &mut Context<'_>) {
-        let receive = &mut self.receive;
-        let behind = receive.next.distance(sequence).max(0) as usize;
-        let ahead = sequence.distance(receive.next).max(0) as u32;
-        let room = receive.window().saturating_sub(ahead) as usize;
-        let Some(fresh) = data.get(behind..).filter(|fresh| !fresh.is_empty()) else {
-            context.counters.duplicates += 1;
-            receive.reassembly.note_duplicate(sequence, sequence + data.len() as u32);
-            self.acks.hurry();
-            return;
-        };
-        let fresh = &fresh[..fresh.len().min(room)];
-        if fresh.len() < data.len() - behind {
-            context.counters.drop_out_of_window += 1;
-            self.acks.due = true;
-        }
-        if fresh.is_empty() || receive.ended {
-            return;
-        }
-        if self.orphan {
-            // Nobody will ever take it (RFC 2525, section 2.17).
-            self.fail(Failure::Aborted, true, context);
-        } else if receive.shut && self.send.fin {
-            // Both directions are shut down: the peer must learn that the data is not taken.
-            self.fail(Failure::Reset, true, context);
-        } else if ahead > 0 {
-            self.take_out_of_order(sequence, fresh, context);
-        } else if receive.reassembly.is_empty() {
-            self.take_in_order(fresh, context);
-        } else {
-            self.fill_gap(fresh, context);
-        }
-    }
-
-    /// The common case: what was expected, and nothing waits behind it.
-    pub(super) fn take_in_order(&mut self, data: &[u8], context: &mut Context<'_>) {
-        let receive = &mut self.receive;
-        let limit = receive.ring.len() + receive.window() as usize;
-        let taken = receive.ring.push(context.pool, data, limit);
-        self.advance(taken as u32);
-        let largest = self.receive.largest;
-        if taken < data.len() {
-            context.counters.drop_no_memory += 1;
-            self.acks.due = true;
-        } else {
-            self.acknowledge_data(taken as u32, largest, context);
-        }
-    }
-
-    fn fill_gap(&mut self, data: &[u8], context: &mut Context<'_>) {
-        let receive = &mut self.receive;
-        let limit = receive.ring.len() + receive.window() as usize;
-        self.acks.hurry();
-        // What there was to repeat is no longer true.
-        self.due.repeats = 0;
-        if !receive.ring.write_at(context.pool, 0, data, limit) {
-            context.counters.drop_no_memory += 1;
-            return;
-        }
-        let end = receive.next + data.len() as u32;
-        let bytes = data.len() as u32 + receive.reassembly.advance(end);
-        receive.ring.extend(bytes as usize);
-        self.advance(bytes);
-    }
-
-    fn take_out_of_order(&mut self, sequence: Sequence, data: &[u8], context: &mut Context<'_>) {
-        context.counters.out_of_order += 1;
-        self.acks.hurry();
-        let receive = &mut self.receive;
-        if !self.send.sack {
-            self.due.repeats = self.due.repeats.saturating_add(1);
-        }
-        let limit = receive.ring.len() + receive.window() as usize;
-        let offset = sequence.since(receive.next) as usize;
-        let end = sequence + data.len() as u32;
-        if !receive.ring.write_at(context.pool, offset, data, limit)
-            || !receive.reassembly.insert(sequence, end)
-        {
-            context.counters.drop_no_memory += 1;
-        }
-    }
-
-    fn advance(&mut self, bytes: u32) {
-        let receive = &mut self.receive;
-        receive.next += bytes;
-        receive.bytes += u64::from(bytes);
-        if bytes > 0 {
-            receive.arrivals = receive.arrivals.wrapping_add(1);
-        }
-    }
-
-    /// Takes the bytes that came, for the application.
-    pub(super) fn give_data(
-        &mut self,
-        room: &mut [u8],
-        context: &mut Context<'_>,
-    ) -> Result<usize, Error> {
-        if self.receive.ring.is_empty() || room.is_empty() {
-            return self.nothing_to_give(room.is_empty());
-        }
-        let bytes = self.receive.ring.read(room);
-        self.receive.ring.settle(context.pool);
-        self.window_may_open(context);
-        Ok(bytes)
-    }
-
-    /// Shows the bytes that came, for the application.
-    pub(super) fn show_data(&self, offset: usize, room: &mut [u8]) -> Result<usize, Error> {
-        if offset < self.receive.ring.len() {
-            return Ok(self.receive.ring.copy_out(offset, room));
-        }
-        match self.error {
-            Some(error) if offset == 0 && !room.is_empty() && !self.receive.ended => {
-                Err(error.into())
-            }
-            _ => self.end_or_wait(room.is_empty()),
-        }
-    }
-
-    fn nothing_to_give(&mut self, no_room: bool) -> Result<usize, Error> {
-        match self.error.take() {
-            // Behind the peer's end, an error is for who sends.
-            Some(error) if !no_room && !self.receive.ended => Err(error.into()),
-            error => {
-                self.error = error;
-                self.end_or_wait(no_room)
-            }
-        }
-    }
-
-    fn end_or_wait(&self, no_room: bool) -> Result<usize, Error> {
-        let ended = self.receive.ended || self.receive.shut || self.state == State::Closed;
-        if ended || no_room {
-            return Ok(0);
-        }
-        match self.state {
-            State::SynSent | State::SynReceived => Err(Error::NotConnected),
-            _ => Err(Error::WouldBlock),
-        }
-    }
-
-    /// The application has made room: the peer is told if its window at least doubles by that,
-    /// since with more than half of it left, the next acknowledgement comes in time.
-    pub(super) fn window_may_open(&mut self, context: &mut Context<'_>) {
-        if self.receive.ended || !self.is_synchronized() {
-            return;
-        }
-        let limit = self.options.receive_buffer_bytes;
-        let wanted = self.receive.wanted(limit, context.pool.pressed());
-        if wanted > self.receive.window() && wanted / 2 >= self.receive.window() {
-            self.acks.due = true;
-        }
-    }
-
-    /// For an application that wants no more: what came can still be taken, as on Linux.
-    pub(super) fn stop_receiving(&mut self) {
-        self.receive.shut = true;
-    }
 }

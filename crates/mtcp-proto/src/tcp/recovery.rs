@@ -2,23 +2,10 @@
 //! (RFC 6582), the retransmission timer (RFC 6298), and taking back what was done for nothing:
 //! by timestamps (the Eifel algorithm, RFC 3522) or without (F-RTO, RFC 5682).
 
-use super::connection::{Connection, Context};
-use super::output::Plan;
-use super::rack::{RackParameters, TailLossProbe};
+use super::rack::TailLossProbe;
 use super::scoreboard::{Acknowledged, Sacked};
-use super::sender::Fresh;
-use super::timers::{NEVER, Waiting};
 use crate::sequence::Sequence;
 use crate::time::Instant;
-use crate::wire::tcp::TcpHeader;
-use std::time::Duration;
-
-/// Duplicate acknowledgements that stand for a loss, without SACK (RFC 5681, section 3.2).
-const DUPLICATES: u32 = 3;
-
-/// A tail loss probe waits at least as long as a peer that shares our processor may be kept from
-/// answering.
-const TAIL_PROBE_MIN: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -56,23 +43,80 @@ impl Recovery {
         Recovery { phase: Phase::Open, base: Instant::ZERO, retransmissions: 0, episode: None }
     }
 
-    fn enter(&mut self, phase: Phase, point: Sequence) {
+    pub(super) fn enter(&mut self, phase: Phase, point: Sequence) {
         self.phase = phase;
         let probe = TailLossProbe::default();
         self.episode = Some(Box::new(Episode { judging: true, stamp: None, point, probe }));
     }
 
     /// Whether all that was sent when the last phase began is acknowledged.
-    fn is_past(&self, acknowledged: Sequence) -> bool {
+    pub(super) fn is_past(&self, acknowledged: Sequence) -> bool {
         self.episode.as_ref().is_none_or(|episode| acknowledged >= episode.point)
     }
 
-    fn is_probing(&self) -> bool {
+    pub(super) fn is_probing(&self) -> bool {
         self.episode.as_ref().is_some_and(|episode| episode.probe.is_under_way())
     }
 
+    /// The retransmission timer has expired; `point` is behind all that was sent.
+    pub(super) fn enter_loss(&mut self, point: Sequence) {
+        if self.phase != Phase::Loss {
+            self.enter(Phase::Loss, point);
+        } else if let Some(episode) = &mut self.episode {
+            episode.point = point;
+        }
+    }
+
+    /// Ends the phase. True if exactly what was sent when it began is acknowledged.
+    pub(super) fn end(&mut self, acknowledged: Sequence) -> bool {
+        self.phase = Phase::Open;
+        self.episode.take().is_some_and(|ended| ended.point == acknowledged)
+    }
+
+    /// Data from `start` on were sent again, with this timestamp.
+    pub(super) fn note_stamp(&mut self, stamp: u32, start: Sequence) {
+        if let Some(episode) = &mut self.episode
+            && episode.judging
+            && episode.stamp.is_none()
+        {
+            episode.stamp = Some((stamp, start));
+        }
+    }
+
+    /// The first acknowledgement after a retransmission tells which copy it is of: by the timestamp
+    /// that it echoes (RFC 3522, section 3.2), or, without timestamps, by acknowledging data that
+    /// were sent only once although the timer had taken all of them for lost (RFC 5682, section 3).
+    /// True if the phase was for nothing; it has ended then.
+    pub(super) fn judge(
+        &mut self,
+        acknowledgement: Sequence,
+        echo: Option<u32>,
+        sack: bool,
+        (told, sacked): (&Acknowledged, &Sacked),
+    ) -> bool {
+        let Some(episode) = &mut self.episode else { return false };
+        if !episode.judging || (told.bytes == 0 && sacked.bytes == 0) {
+            return false;
+        }
+        let needless = match (episode.stamp, echo) {
+            (Some((stamp, start)), Some(echo)) => {
+                if told.bytes == 0 || acknowledgement <= start {
+                    return false;
+                }
+                (echo.wrapping_sub(stamp) as i32) < 0
+            }
+            _ => self.phase == Phase::Loss && sack && (told.original || sacked.original),
+        };
+        episode.judging = false;
+        if needless {
+            self.phase = Phase::Open;
+            self.episode = None;
+        }
+        needless
+    }
+
     /// A tail loss probe was sent; `end` lies behind all that was sent.
-    fn probed(&mut self, acknowledged: Sequence, end: Sequence, repeated: bool) {
+    pub(super) fn probed(&mut self, acknowledged: Sequence, end: Sequence, repeated: bool) {
         let episode = self.episode.get_or_insert_with(|| {
             let probe = TailLossProbe::default();
             Box::new(Episode { judging: false, stamp: None, point: acknowledged, probe })
@@ -92,276 +136,5 @@ impl Recovery {
             self.episode = None;
         }
         repaired
-    }
-}
-
-impl Connection {
-    /// Whether lost data may be sent again now. The first of a flight always may.
-    pub(super) fn may_send_again(&self) -> bool {
-        let board = &self.send.scoreboard;
-        let lost = board.lost_bytes();
-        if lost == 0 {
-            return false;
-        }
-        let in_flight = board.in_flight();
-        let next = lost.min(u32::from(self.send.full));
-        in_flight == 0 || in_flight.saturating_add(next) <= self.send.congestion.window()
-    }
-
-    fn rack_parameters(&self) -> RackParameters {
-        RackParameters {
-            minimum: self.send.rtt.minimum(),
-            smoothed: self.send.rtt.smoothed(),
-            in_recovery: self.recovery.phase != Phase::Open,
-            maximum_segment: u32::from(self.send.full),
-        }
-    }
-
-    /// Whether anything but order has been seen, so that losses must be looked for.
-    pub(super) fn is_calm(&self) -> bool {
-        self.recovery.phase == Phase::Open
-            && self.send.scoreboard.sacked_bytes() == 0
-            && self.timers.waiting != Waiting::Reordering
-    }
-
-    /// Looks for losses after an acknowledgement, and begins recovery if there are new ones. Gives
-    /// the number of bytes lost.
-    pub(super) fn look_for_losses(
-        &mut self,
-        told: &Acknowledged,
-        duplicates: u32,
-        context: &mut Context<'_>,
-    ) -> u32 {
-        if self.send.sack {
-            if self.is_calm() {
-                return 0;
-            }
-            let parameters = self.rack_parameters();
-            let losses = self.send.scoreboard.detect_losses(context.now, &parameters);
-            if let Some(at) = losses.deadline {
-                self.timers.arm(at, Waiting::Reordering);
-            } else if self.timers.waiting == Waiting::Reordering {
-                self.arm_retransmission(context);
-            }
-            if losses.bytes > 0 {
-                self.begin_recovery(context);
-            }
-            return losses.bytes;
-        }
-        let full = u32::from(self.send.full);
-        let partial = told.bytes > 0
-            && self.recovery.phase == Phase::Recovery
-            && !self.recovery.is_past(self.send.unacknowledged);
-        let third = duplicates == DUPLICATES && self.recovery.phase == Phase::Open;
-        if third {
-            self.begin_recovery(context);
-        }
-        if third || partial { self.send.scoreboard.mark_first_lost(full) } else { 0 }
-    }
-
-    fn begin_recovery(&mut self, context: &mut Context<'_>) {
-        if self.recovery.phase != Phase::Open {
-            return;
-        }
-        context.counters.fast_recoveries += 1;
-        self.recovery.enter(Phase::Recovery, self.send.next);
-        self.send.congestion.on_loss(self.send.outstanding());
-        self.ecn.note_reduction(self.send.next);
-        self.due.tail_probe = false;
-    }
-
-    /// Ends the phase if all that was outstanding when it began has arrived. True if that has set
-    /// the congestion window, which then does not grow by the same acknowledgement.
-    pub(super) fn end_recovery(&mut self) -> bool {
-        if self.recovery.phase == Phase::Open || !self.recovery.is_past(self.send.unacknowledged) {
-            return false;
-        }
-        let sets_window = self.send.congestion.in_recovery();
-        let ended = self.recovery.episode.take();
-        let repeats_all = self.recovery.phase == Phase::Loss;
-        self.recovery.phase = Phase::Open;
-        self.send.congestion.on_recovery_end();
-        self.send.scoreboard.on_recovery_end();
-        let at_point = ended.is_some_and(|ended| ended.point == self.send.unacknowledged);
-        if repeats_all && at_point && !self.send.sack {
-            // What was sent again though the peer had it brings duplicates that tell of no loss:
-            // only beyond this point they do (RFC 6582, section 3.2 step 1, and section 4).
-            self.send.scoreboard.disregard_duplicates();
-        }
-        sets_window
-    }
-
-    /// The first acknowledgement after a retransmission tells which copy it is of: by the timestamp
-    /// that it echoes (RFC 3522, section 3.2), or, without timestamps, by acknowledging data that
-    /// were sent only once although the timer had taken all of them for lost (RFC 5682, section 3).
-    pub(super) fn judge(&mut self, header: &TcpHeader, told: &Acknowledged, sacked: &Sacked) {
-        let Some(episode) = &mut self.recovery.episode else { return };
-        if !episode.judging || (told.bytes == 0 && sacked.bytes == 0) {
-            return;
-        }
-        let echo = header.options.timestamps.map(|stamps| stamps.echo);
-        let needless = match (episode.stamp, echo.filter(|_| self.stamps.on)) {
-            (Some((stamp, start)), Some(echo)) => {
-                if told.bytes == 0 || header.acknowledgement <= start {
-                    return;
-                }
-                (echo.wrapping_sub(stamp) as i32) < 0
-            }
-            _ => {
-                let original = told.original || sacked.original;
-                self.recovery.phase == Phase::Loss && self.send.sack && original
-            }
-        };
-        episode.judging = false;
-        if needless {
-            self.send.congestion.undo();
-            self.send.scoreboard.mark_none_lost();
-            self.recovery.phase = Phase::Open;
-            self.recovery.episode = None;
-            self.send.scoreboard.on_recovery_end();
-        }
-    }
-
-    /// Data were sent for the first time.
-    pub(super) fn sent_fresh(&mut self, start: Sequence, end: Sequence, context: &mut Context<'_>) {
-        let first = self.send.outstanding() == 0;
-        self.send.scoreboard.sent(start, end, context.now);
-        self.send.congestion.on_sent(end.since(start));
-        self.send.next = end;
-        self.due.window_probe = false;
-        if first {
-            self.recovery.base = context.now;
-            self.alive.progress_at = context.now;
-        }
-        if first || (self.timers.waiting == Waiting::TailLoss && !self.due.tail_probe) {
-            self.arm_loss_timer(context);
-        }
-    }
-
-    /// Data were sent again.
-    pub(super) fn sent_again(&mut self, start: Sequence, end: Sequence, context: &mut Context<'_>) {
-        context.counters.retransmissions += 1;
-        self.recovery.retransmissions = self.recovery.retransmissions.saturating_add(1);
-        self.send.scoreboard.resent(start, end, context.now);
-        self.send.congestion.on_sent(end.since(start));
-        if let Some(episode) = &mut self.recovery.episode
-            && episode.judging
-            && episode.stamp.is_none()
-            && self.stamps.on
-        {
-            episode.stamp = Some((self.stamps.clock(context.now), start));
-        }
-        self.recovery.base = context.now;
-        if self.timers.waiting != Waiting::Reordering || self.timers.loss == NEVER {
-            self.arm_retransmission(context);
-        }
-    }
-
-    /// What is outstanding has moved on, or all of it was acknowledged.
-    pub(super) fn restart_loss_timer(&mut self, context: &mut Context<'_>) {
-        self.recovery.base = context.now;
-        if self.send.outstanding() == 0 {
-            self.timers.arm(NEVER, Waiting::Retransmission);
-            self.due.tail_probe = false;
-            self.watch_window(context);
-        } else if self.timers.waiting != Waiting::Reordering || self.timers.loss == NEVER {
-            self.arm_loss_timer(context);
-        }
-    }
-
-    /// The tail loss probe comes first, where there may be one (RFC 8985, section 7.2).
-    fn arm_loss_timer(&mut self, context: &mut Context<'_>) {
-        let may_probe = self.send.sack
-            && self.is_calm()
-            && !self.recovery.is_probing()
-            && self.send.rtt.back_offs() == 0;
-        let timeout = self.recovery.base + self.send.rtt.timeout();
-        if may_probe {
-            let lone = self.send.outstanding() <= u32::from(self.send.full);
-            let smoothed = self.send.rtt.smoothed();
-            let wait = TailLossProbe::timeout(smoothed, lone, context.config.delayed_ack);
-            let wait = wait.max(TAIL_PROBE_MIN);
-            let at = context.now + wait;
-            if at < timeout {
-                self.timers.arm(at, Waiting::TailLoss);
-                return;
-            }
-        }
-        self.arm_retransmission(context);
-    }
-
-    fn arm_retransmission(&mut self, context: &Context<'_>) {
-        let at = self.recovery.base + self.send.rtt.timeout();
-        let at = self.no_later_than_patience(at, context);
-        self.timers.arm(at, Waiting::Retransmission);
-    }
-
-    pub(super) fn on_tail_loss_timeout(&mut self, context: &mut Context<'_>) {
-        self.due.tail_probe = self.send.outstanding() > 0;
-        self.arm_retransmission(context);
-    }
-
-    /// A probe is new data if there are any, and repeats the last segment otherwise (RFC 8985,
-    /// section 7.3).
-    pub(super) fn tail_probe(&self) -> Option<Plan> {
-        if self.send.outstanding() == 0 {
-            return None;
-        }
-        let unsent = self.send.data_end().distance(self.send.next).max(0) as u32;
-        let window = self.send.window.saturating_sub(self.send.outstanding());
-        let bytes = unsent.min(window).min(u32::from(self.send.full));
-        if bytes > 0 {
-            return Some(Plan::FreshProbe(Fresh { bytes, fin: false }));
-        }
-        Some(Plan::TailProbe)
-    }
-
-    pub(super) fn sent_tail_probe(&mut self, repeated: bool, context: &mut Context<'_>) {
-        self.due.tail_probe = false;
-        context.counters.tail_loss_probes += 1;
-        self.recovery.probed(self.send.unacknowledged, self.send.next, repeated);
-        self.recovery.base = context.now;
-        self.arm_retransmission(context);
-    }
-
-    pub(super) fn on_reordering_timeout(&mut self, context: &mut Context<'_>) {
-        if self.send.outstanding() == 0 {
-            return;
-        }
-        let parameters = self.rack_parameters();
-        let losses = self.send.scoreboard.detect_losses(context.now, &parameters);
-        match losses.deadline {
-            Some(at) => self.timers.arm(at, Waiting::Reordering),
-            None => self.arm_retransmission(context),
-        }
-        if losses.bytes > 0 {
-            self.begin_recovery(context);
-            let in_flight = self.send.scoreboard.in_flight();
-            self.send.congestion.recovery_allowance(0, in_flight, false);
-        }
-    }
-
-    /// The retransmission timer has expired (RFC 6298, section 5.4 to 5.6): all is lost.
-    pub(super) fn on_retransmission_timeout(&mut self, context: &mut Context<'_>) {
-        if self.send.outstanding() == 0 {
-            return self.watch_window(context);
-        }
-        if self.gives_up(context) {
-            return;
-        }
-        context.counters.timeouts += 1;
-        self.suspect_black_hole();
-        self.send.congestion.on_timeout(self.send.outstanding());
-        self.ecn.note_reduction(self.send.next);
-        self.send.scoreboard.mark_all_lost();
-        if self.recovery.phase != Phase::Loss {
-            self.recovery.enter(Phase::Loss, self.send.next);
-        } else if let Some(episode) = &mut self.recovery.episode {
-            episode.point = self.send.next;
-        }
-        self.due.tail_probe = false;
-        self.send.rtt.back_off();
-        self.recovery.base = context.now;
-        self.arm_retransmission(context);
     }
 }

@@ -1,6 +1,6 @@
 //! The round-trip time and the retransmission time-out that follows from it (RFC 6298).
 
-use crate::stack::Config;
+use crate::config::Config;
 use crate::time::Instant;
 use std::time::Duration;
 

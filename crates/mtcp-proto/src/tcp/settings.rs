@@ -1,8 +1,7 @@
 //! The options of a connection, in a third of their size.
 
-use super::Congestion;
 use super::urgent::UrgentData;
-use crate::stack::{Keepalive, Options};
+use crate::config::{Congestion, Keepalive, Options};
 use std::time::Duration;
 
 /// What [`Options`] says; what hardly anybody changes lies on the heap if somebody has.

@@ -1,6 +1,6 @@
 //! Timestamps, and protection against wrapped sequence numbers (RFC 7323, sections 3 to 5).
 
-use super::connection::{Connection, Context};
+use crate::sequence::Sequence;
 use crate::time::Instant;
 use crate::wire::tcp::{TcpHeader, Timestamps};
 use std::time::Duration;
@@ -45,48 +45,39 @@ impl Stamping {
     }
 
     /// Whether a value is at least as new as the last one; after 24 days without any, all are.
-    pub(super) fn is_fresh(&self, value: u32, now: Instant) -> bool {
+    fn is_fresh(&self, value: u32, now: Instant) -> bool {
         value.wrapping_sub(self.recent) as i32 >= 0
             || (now.as_secs() as u32).wrapping_sub(self.recent_s) > VALID_S
     }
 
     /// Milliseconds since a value of ours was sent; `None` for values that we cannot have sent.
-    pub(super) fn age(&self, echo: u32, now: Instant) -> Option<Duration> {
+    fn age(&self, echo: u32, now: Instant) -> Option<Duration> {
         let age = self.clock(now).wrapping_sub(echo) as i32;
         (age >= 0).then(|| Duration::from_millis(age as u64))
     }
-}
 
-impl Connection {
     /// Whether PAWS lets a segment in (RFC 7323, section 5.3, R1). One without timestamps is
     /// dropped where they were agreed on (section 3.2), except for resets, which prove themselves.
-    pub(super) fn passes_paws(&self, header: &TcpHeader, context: &Context<'_>) -> bool {
-        if !self.stamps.on {
+    pub(super) fn lets_in(&self, header: &TcpHeader, now: Instant) -> bool {
+        if !self.on {
             return true;
         }
-        let stamps = header.options.timestamps;
-        stamps.is_some_and(|stamps| self.stamps.is_fresh(stamps.value, context.now))
+        header.options.timestamps.is_some_and(|stamps| self.is_fresh(stamps.value, now))
     }
 
     /// How long ago the segment was sent that this one answers, in whole milliseconds, by the echo
     /// of its timestamp: also if it was sent more than once (RFC 7323, section 4).
-    pub(super) fn stamped_round_trip(
-        &self,
-        header: &TcpHeader,
-        context: &Context<'_>,
-    ) -> Option<Duration> {
-        let stamps = header.options.timestamps.filter(|_| self.stamps.on)?;
-        self.stamps.age(stamps.echo, context.now)
+    pub(super) fn round_trip(&self, header: &TcpHeader, now: Instant) -> Option<Duration> {
+        let stamps = header.options.timestamps.filter(|_| self.on)?;
+        self.age(stamps.echo, now)
     }
 
     /// TS.Recent follows segments that begin no later than our last acknowledgement, so that a
     /// delayed acknowledgement echoes the oldest of what it answers (RFC 7323, section 4.3).
-    pub(super) fn follow_clock(&mut self, header: &TcpHeader, context: &Context<'_>) {
-        let Some(stamps) = header.options.timestamps.filter(|_| self.stamps.on) else { return };
-        if header.sequence <= self.receive.acknowledged
-            && self.stamps.is_fresh(stamps.value, context.now)
-        {
-            self.stamps.remember(stamps.value, context.now);
+    pub(super) fn follow(&mut self, header: &TcpHeader, acknowledged: Sequence, now: Instant) {
+        let Some(stamps) = header.options.timestamps.filter(|_| self.on) else { return };
+        if header.sequence <= acknowledged && self.is_fresh(stamps.value, now) {
+            self.remember(stamps.value, now);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! ones' complement sum does not depend on the order (RFC 1071, section 2B). They stay 64 bits wide
 //! until they are folded, so no carry is lost.
 
-use super::ip::PROTOCOL_TCP;
+use super::{PROTOCOL_TCP, ipv6_octets};
 use std::net::IpAddr;
 
 /// Where the checksum is in a TCP header (RFC 9293, section 3.1).
@@ -29,8 +29,8 @@ impl Sum {
             sum.add_word(u64::from(u32::from_ne_bytes(source.octets())));
             sum.add_word(u64::from(u32::from_ne_bytes(destination.octets())));
         } else {
-            sum.add(&super::ip::ipv6_octets(source));
-            sum.add(&super::ip::ipv6_octets(destination));
+            sum.add(&ipv6_octets(source));
+            sum.add(&ipv6_octets(destination));
         }
         // A length beyond 32 bits exists in no packet, and what is cut off here is only a sum.
         sum.add_word(u64::from((upper_bytes as u32).to_be()));

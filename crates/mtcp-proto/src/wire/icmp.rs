@@ -4,7 +4,8 @@
 //! yet: whether an error fits a connection is for its reader to decide (RFC 5927).
 
 use super::checksum::Sum;
-use super::ip::{self, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
+use super::ip::{self, IpHeader};
+use super::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
 use super::{WireError, read_u16, read_u32};
 use crate::sequence::Sequence;
 use std::net::SocketAddr;

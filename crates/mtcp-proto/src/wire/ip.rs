@@ -1,14 +1,7 @@
 //! IPv4 (RFC 791) and IPv6 (RFC 8200) headers.
 
-use super::{WireError, checksum, read_u16};
+use super::{WireError, checksum, ipv6_octets, read_u16};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-/// The number of ICMP for IPv4 among protocols.
-pub const PROTOCOL_ICMP: u8 = 1;
-/// The number of TCP among protocols and next headers.
-pub const PROTOCOL_TCP: u8 = 6;
-/// The number of ICMP for IPv6 among next headers.
-pub const PROTOCOL_ICMPV6: u8 = 58;
 
 /// Bytes of an IPv4 header without options.
 pub const IPV4_HEADER_BYTES: usize = 20;
@@ -150,14 +143,6 @@ impl IpHeader {
         out[7] = self.hop_limit;
         out[8..24].copy_from_slice(&ipv6_octets(self.source));
         out[24..40].copy_from_slice(&ipv6_octets(self.destination));
-    }
-}
-
-/// The address as one of IPv6.
-pub(super) fn ipv6_octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
     }
 }
 

@@ -11,6 +11,15 @@ pub mod ip;
 pub mod ndp;
 pub mod tcp;
 
+use std::net::IpAddr;
+
+/// The number of ICMP for IPv4 among protocols.
+pub const PROTOCOL_ICMP: u8 = 1;
+/// The number of TCP among protocols and next headers.
+pub const PROTOCOL_TCP: u8 = 6;
+/// The number of ICMP for IPv6 among next headers.
+pub const PROTOCOL_ICMPV6: u8 = 58;
+
 /// Why bytes are not the header they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -37,4 +46,12 @@ fn read_u16(bytes: &[u8], at: usize) -> u16 {
 #[inline]
 fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The address as one of IPv6.
+fn ipv6_octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
 }

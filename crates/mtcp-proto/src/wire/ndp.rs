@@ -1,9 +1,10 @@
 //! Neighbour discovery (RFC 4861): solicitations and advertisements of neighbours. Routers are not
 //! discovered; whoever configures the stack knows them.
 
+use super::PROTOCOL_ICMPV6;
 use super::ethernet::{HardwareAddress, is_unicast};
 use super::icmp::{covering, fill};
-use super::ip::{IPV6_HEADER_BYTES, IpHeader, PROTOCOL_ICMPV6};
+use super::ip::{IPV6_HEADER_BYTES, IpHeader};
 use super::{WireError, read_u32};
 use std::net::{IpAddr, Ipv6Addr};
 

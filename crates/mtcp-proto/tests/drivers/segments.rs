@@ -2,8 +2,9 @@
 //! stack has sent, so that they meet connections in every state.
 
 use super::{MOVES_MAX, PORT, Player, Script, small_config};
+use mtcp_proto::wire::PROTOCOL_TCP;
 use mtcp_proto::wire::checksum;
-use mtcp_proto::wire::ip::{Ecn, IpHeader, PROTOCOL_TCP};
+use mtcp_proto::wire::ip::{Ecn, IpHeader};
 use mtcp_proto::wire::tcp::{Flags, Options, SackBlock, TcpHeader, Timestamps};
 use mtcp_proto::{Checksum, Instant, Sequence};
 use std::net::{IpAddr, Ipv4Addr};

@@ -7,9 +7,10 @@ use mtcp_proto::wire::arp::{ARP_BYTES, ArpPacket};
 use mtcp_proto::wire::checksum::{self, Sum};
 use mtcp_proto::wire::ethernet::{self, EthernetHeader, KIND_ARP, KIND_IPV4, KIND_IPV6};
 use mtcp_proto::wire::icmp::{IcmpMessage, QuotedSegment};
-use mtcp_proto::wire::ip::{IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
+use mtcp_proto::wire::ip::IpHeader;
 use mtcp_proto::wire::ndp::{self, NdpMessage};
 use mtcp_proto::wire::tcp::{HEADER_BYTES_MAX, TcpHeader};
+use mtcp_proto::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
 use std::net::IpAddr;
 
 /// Reads the bytes as everything that they can be, as they are and with checksums put right, and

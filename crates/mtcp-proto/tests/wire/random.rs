@@ -4,9 +4,10 @@ use mtcp_proto::Sequence;
 use mtcp_proto::wire::arp::{ARP_BYTES, ArpOperation, ArpPacket};
 use mtcp_proto::wire::checksum;
 use mtcp_proto::wire::icmp::{Echo, IcmpCause, IcmpMessage};
-use mtcp_proto::wire::ip::{Ecn, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
+use mtcp_proto::wire::ip::{Ecn, IpHeader};
 use mtcp_proto::wire::ndp::{NDP_HOP_LIMIT, NdpMessage, solicited_node};
 use mtcp_proto::wire::tcp::{Flags, Options, SackBlock, TcpHeader, Timestamps};
+use mtcp_proto::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
 use std::net::IpAddr;
 
 /// SplitMix64: small, seeded, good enough.

@@ -63,19 +63,13 @@
 //! Nothing is sent to the device for a request: each `dispatch` and `flush` ends with one batch.
 
 mod address;
-mod connect;
+mod engines;
 mod entry;
-mod lent;
-mod listen;
-mod options;
 mod reach;
-mod release;
 mod road;
 mod seat;
-mod sleep;
-mod transfer;
 
-pub use self::seat::{Engines, InstallError};
+pub use self::engines::{Engines, InstallError};
 
 use crate::Config;
 use crate::start::Mtcp;

@@ -6,6 +6,7 @@
 //! mailboxes, so there is no lock and no contended cache line in it.
 
 mod alarm;
+mod board;
 mod complete;
 mod link;
 mod looped;
@@ -14,7 +15,10 @@ mod paired;
 mod port;
 mod sleep;
 
+pub use self::board::{ConnectionLine, CoreReport};
+
 pub(crate) use self::alarm::Alarm;
+pub(crate) use self::board::Board;
 pub(crate) use self::link::Link;
 pub(crate) use self::mailbox::{Mailboxes, mailboxes};
 pub(crate) use self::paired::{Application, start as start_paired};
@@ -22,7 +26,6 @@ pub(crate) use self::port::{Names, Port};
 
 use crate::network::Arrival;
 use crate::spsc::Sleep;
-use crate::stat::Board;
 use mtcp_proto::{Checksum, Error, Instant, Options, SocketId, Stack};
 use std::io;
 use std::net::SocketAddr;

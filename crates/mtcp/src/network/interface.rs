@@ -1,6 +1,7 @@
 //! A device with what is needed to send IP packets through it: routes, neighbours, and a place
 //! where packets wait for a neighbour to answer.
 
+use super::counters::InterfaceCounters;
 use super::resolver::{Knowledge, Resolver, Sorted, Way};
 use super::routes::{Route, Routes};
 use super::watch::Watch;
@@ -29,27 +30,6 @@ pub enum Arrival<'a> {
     /// A frame of ARP or neighbour discovery, which this interface has taken note of; for those of
     /// the device's other queues to [overhear](Interface::overhear).
     Neighbour(&'a [u8]),
-}
-
-/// What an interface counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InterfaceCounters {
-    /// IP packets that were handed up.
-    pub packets_received: u64,
-    /// IP packets that were handed to the device.
-    pub packets_sent: u64,
-    /// Packets of ARP and neighbour discovery that came.
-    pub neighbour_packets: u64,
-    /// Frames that are for another station, or for all of them.
-    pub not_ours: u64,
-    /// Frames that carry something else.
-    pub other_protocols: u64,
-    /// Packets that had to wait for a neighbour's answer.
-    pub waited: u64,
-    /// Packets that were dropped because a neighbour did not answer, or too many waited.
-    pub unresolved: u64,
-    /// Packets that no route leads anywhere.
-    pub unroutable: u64,
 }
 
 /// A device that takes IP packets and gives them to a stack; it belongs to one thread.

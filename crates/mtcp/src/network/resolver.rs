@@ -1,6 +1,6 @@
 //! From an IP destination to a hardware address, and what is to be done with an Ethernet frame.
 
-use super::interface::InterfaceCounters;
+use super::counters::InterfaceCounters;
 use super::routes::Routes;
 use super::watch::{NeighbourChange, Watch};
 use crate::device::{Device, Transmit};

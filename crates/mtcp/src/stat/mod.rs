@@ -6,16 +6,13 @@
 //! turn.
 
 mod ask;
-mod board;
 mod server;
 mod text;
 
 pub use self::ask::{AskError, ask, processes};
-pub use self::board::{ConnectionLine, CoreReport};
-pub use self::text::{difference, table};
-
-pub(crate) use self::board::Board;
 pub use self::server::StatError;
+pub use self::text::{difference, table};
+pub use crate::engine::{ConnectionLine, CoreReport};
 
 pub(crate) use self::server::Server;
 

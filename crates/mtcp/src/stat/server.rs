@@ -1,8 +1,7 @@
 //! The thread that answers questions.
 
-use super::board::Board;
 use super::{ABSTRACT_PREFIX, ANSWER_TIME, PATIENCE, QUESTION_BYTES, Report};
-use crate::engine::Alarm;
+use crate::engine::{Alarm, Board};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;

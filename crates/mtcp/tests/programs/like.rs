@@ -114,6 +114,7 @@ cases! { waiting PAIRED;
     a_signal_ends_a_wait_whose_epoll_changes = "added-and-interrupted";
     two_threads_in_accept_get_a_connection_each = "accepted-by-two";
     waiting_for_no_data_takes_no_error = "nothing-received";
+    select_tells_how_much_time_is_left = "time-left";
     threads_on_both_ends_never_stall = "both-ends";
     the_peers_of_a_killed_program_are_told = "killed";
 }
@@ -126,6 +127,7 @@ cases! { numbers PAIRED;
     calls_by_number_are_the_functions = "calls";
     children_take_nothing_from_their_parent = "children";
     formatted_output_goes_to_the_connection = "formatted";
+    buffers_that_are_too_small_end_the_program = "checked";
     streams_of_the_c_library_work = "streams";
     io_uring_gives_no_wrong_answer = "rings";
 }

@@ -4,19 +4,40 @@
 mod earlier;
 mod sanitized;
 mod suite;
-mod table;
+mod verdict;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::lock::Lock;
-use super::{edits, library, quietly, source, strip_in_place};
-use crate::{setup, steps};
-use table::{OURS, TABLE, VERSION};
+use super::{library, source, strip_in_place};
+use crate::cargo::absolute_target;
+use crate::command::quietly;
+use crate::lock::Lock;
+use crate::setup;
 
 const USAGE: &str = "usage: cargo xtask memcached \
-     [--diff | --sanitize | --test [--driver uring|epoll] [FILE.t ...]]";
+     [--sanitize | --test [--driver uring|epoll] [FILE.t ...]]";
+
+/// The upstream version that the patch is for.
+const VERSION: &str = "1.6.18";
+
+/// What changes in memcached's own files, and their checksums before, as Debian has them.
+const PATCH: &str = "memcached.patch";
+const ORIGINALS: &str = "originals.sha256";
+
+/// Our sources, which stand beside memcached's.
+const OURS: &[&str] = &[
+    "GNUmakefile",
+    "megapipe_seam.h",
+    "megapipe_inside.h",
+    "megapipe_workers.c",
+    "megapipe_worker.c",
+    "megapipe_connection.c",
+    "megapipe_stream.c",
+    "megapipe_prefetch.c",
+    "megapipe_listen.c",
+];
 
 /// The Makefile's targets that its test suite needs beside the server.
 const TARGETS: &[&str] = &["memcached", "memcached-debug", "testapp", "sizes", "timedrun"];
@@ -45,21 +66,13 @@ struct Build {
 /// `cargo xtask memcached`: sets the machine up and builds both.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     match words {
-        [] | ["--diff" | "--sanitize"] => setup::run_for(setup::MEMCACHED)?,
+        [] | ["--sanitize"] => setup::run_for(setup::MEMCACHED)?,
         ["--test", rest @ ..] if suite::Choice::parse(rest).is_some() => {
             setup::run_for(&[setup::MEMCACHED, setup::MEMCACHED_SUITE].concat())?;
         }
         _ => return Err(format!("cannot make sense of `{}`; {USAGE}", words.join(" "))),
     }
     let build = Build::new(root)?;
-    if let ["--diff"] = words {
-        let alone = build.megapipe.lock()?;
-        build.lay_out(&build.megapipe)?;
-        drop(alone);
-        print!("{}", edits::diff(TABLE, &build.original, &build.megapipe.path)?);
-        println!("{}", build.account()?);
-        return Ok(());
-    }
     if let ["--sanitize"] = words {
         return sanitized::test(root, &build);
     }
@@ -104,10 +117,7 @@ impl Tree {
 
 impl Build {
     fn new(root: &Path) -> Result<Build, String> {
-        let target = root.join(steps::target_dir());
-        let unusable = |error| format!("cannot use {}: {error}", target.display());
-        fs::create_dir_all(&target).map_err(unusable)?;
-        let target = target.canonicalize().map_err(unusable)?;
+        let target = absolute_target(root)?;
         let library = library(root, &target)?;
         let original = source::fetch(&target, "memcached", source::Version::Upstream(VERSION))?;
         let base = target.join("apps/memcached");
@@ -124,7 +134,8 @@ impl Build {
     /// A configured copy of the sources, adapted or not; what is as it should be stays.
     fn lay_out(&self, tree: &Tree) -> Result<(), String> {
         let flags = flags()?.replace("CFLAGS=\"", &format!("CFLAGS=\"{}", tree.flags));
-        let recipe = format!("{}\n{flags}\n", self.original.display());
+        let patch = if tree.adapted { self.patch()? } else { String::new() };
+        let recipe = format!("{}\n{flags}\n{patch}", self.original.display());
         let stamp = tree.path.with_extension("recipe");
         let same = fs::read_to_string(&stamp).is_ok_and(|before| before == recipe);
         if !same || !tree.path.join("Makefile").is_file() {
@@ -133,17 +144,24 @@ impl Build {
             let mut copy = Command::new("cp");
             copy.arg("-a").arg(&self.original).arg(&tree.path);
             quietly(&mut copy, "cp")?;
+            if tree.adapted {
+                apply_patch(&self.ours, &tree.path)?;
+            }
             let mut configure = Command::new("sh");
             let script = format!("{flags} ./configure --enable-sasl --enable-tls");
             configure.args(["-c", &script]).current_dir(&tree.path);
             quietly(&mut configure, "memcached's configure")?;
             fs::write(&stamp, recipe).map_err(|error| format!("{}: {error}", stamp.display()))?;
         }
-        if tree.adapted { self.adapt(tree) } else { Ok(()) }
+        if tree.adapted { self.add_ours(tree) } else { Ok(()) }
     }
 
-    fn adapt(&self, tree: &Tree) -> Result<(), String> {
-        edits::apply(TABLE, &self.original, &tree.path)?;
+    fn patch(&self) -> Result<String, String> {
+        let path = self.ours.join(PATCH);
+        fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    fn add_ours(&self, tree: &Tree) -> Result<(), String> {
         for name in OURS {
             let (from, to) = (self.ours.join(name), tree.path.join(name));
             let text = fs::read(&from).map_err(|error| format!("{}: {error}", from.display()))?;
@@ -180,8 +198,10 @@ impl Build {
 
     /// How much of memcached is changed, and how much of ours stands beside it.
     fn account(&self) -> Result<String, String> {
-        let diff = edits::diff(TABLE, &self.original, &self.megapipe.path)?;
-        let extent = edits::extent(&diff);
+        let patch = self.patch()?;
+        let count = |sign: char, header: &str| {
+            patch.lines().filter(|line| line.starts_with(sign) && !line.starts_with(header)).count()
+        };
         let mut lines = 0;
         for name in OURS {
             let path = self.ours.join(name);
@@ -191,13 +211,30 @@ impl Build {
         Ok(format!(
             "{} files of memcached changed: {} lines removed, {} added; {} lines in {} files of \
              ours beside them",
-            TABLE.len(),
-            extent.removed,
-            extent.added,
+            patch.lines().filter(|line| line.starts_with("--- ")).count(),
+            count('-', "--- "),
+            count('+', "+++ "),
             lines,
             OURS.len()
         ))
     }
+}
+
+/// Patches a copy of memcached, if that is the release that the patch is for.
+fn apply_patch(ours: &Path, tree: &Path) -> Result<(), String> {
+    let mut check = Command::new("sha256sum");
+    check.args(["--check", "--strict", "--quiet"]).arg(ours.join(ORIGINALS));
+    quietly(check.current_dir(tree), "sha256sum").map_err(|error| {
+        format!(
+            "{error}\n{} is for another release of memcached than {}: look at what changed in it, \
+             run its test suite, and bring the patch and {ORIGINALS} up to date",
+            ours.join(PATCH).display(),
+            tree.display()
+        )
+    })?;
+    let mut patch = Command::new("patch");
+    patch.args(["--strip=1", "--fuzz=0", "--silent", "--input"]).arg(ours.join(PATCH));
+    quietly(patch.current_dir(tree), "patch")
 }
 
 /// The distribution's compiler flags, as assignments for a shell; the same for both trees.
@@ -213,5 +250,36 @@ fn flags() -> Result<String, String> {
     match is_assignment("CFLAGS=") && is_assignment("LDFLAGS=") {
         true => Ok(said.replace("-ffile-prefix-map=/=. ", "")),
         false => Err("dpkg-buildflags names no flags; reinstall the package dpkg-dev".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of `one();`, a line.
+    const SUM: &str = "95c2c81baa0c945dc0f52c6d32b405fa7b83cd9be6a953fecee3edfa3348247a  a.c\n";
+    const CHANGE: &str = "--- a/a.c\n+++ b/a.c\n@@ -1 +1 @@ why\n-one();\n+two();\n";
+
+    fn patched(text: &str) -> Result<String, String> {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::write(scratch.path().join(ORIGINALS), SUM).unwrap();
+        fs::write(scratch.path().join(PATCH), CHANGE).unwrap();
+        let tree = scratch.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("a.c"), text).unwrap();
+        apply_patch(scratch.path(), &tree)?;
+        Ok(fs::read_to_string(tree.join("a.c")).unwrap())
+    }
+
+    #[test]
+    fn the_patch_is_applied() {
+        assert_eq!(patched("one();\n").unwrap(), "two();\n");
+    }
+
+    #[test]
+    fn another_release_stops_the_build_and_its_file_is_named() {
+        let error = patched("one();\nthree();\n").unwrap_err();
+        assert!(error.contains("a.c: FAILED") && error.contains("up to date"), "{error}");
     }
 }

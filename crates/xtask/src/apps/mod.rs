@@ -1,7 +1,5 @@
 //! Real programs on the channel: their distribution's sources, and what we build beside them.
 
-pub(crate) mod edits;
-pub(crate) mod lock;
 pub(crate) mod memcached;
 pub(crate) mod nginx;
 pub(crate) mod operations;
@@ -11,8 +9,10 @@ pub(crate) mod source;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::SystemTime;
+
+use crate::command::quietly;
 
 /// The channel's C library, linked into what is built, so that one file is all one installs.
 fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
@@ -25,10 +25,6 @@ fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
         true => Ok(library),
         false => Err(format!("{} is not there after its build", library.display())),
     }
-}
-
-pub(crate) fn make_directory(path: &Path) -> Result<(), String> {
-    fs::create_dir_all(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
 }
 
 /// Makes `made` without its debug information, which goes into a file beside `placed` that gdb(1)
@@ -74,20 +70,4 @@ fn newer(one: &Path, other: &Path) -> bool {
         (Ok(one), Ok(other)) => one > other,
         _ => true,
     }
-}
-
-/// Runs a build step and shows its output only if it fails.
-pub(crate) fn quietly(command: &mut Command, name: &str) -> Result<(), String> {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|error| {
-        format!("cannot run {name}: {error}; cargo xtask setup installs what is missing")
-    })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    let lines: Vec<&str> = said.lines().collect();
-    let end = lines[lines.len().saturating_sub(40)..].join("\n");
-    Err(format!("{name} ended with {}; the end of its output:\n{end}", output.status))
 }

@@ -8,9 +8,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::lock::Lock;
-use super::{library, newer, quietly, source, stripped};
-use crate::{setup, steps};
+use super::{library, newer, source, stripped};
+use crate::cargo::absolute_target;
+use crate::command::quietly;
+use crate::lock::Lock;
+use crate::setup;
 
 /// What the build makes.
 const MODULE: &str = "ngx_megapipe_module.so";
@@ -57,14 +59,6 @@ fn wish(words: &[&str]) -> Result<Wish, String> {
 /// Builds the module; gives its path.
 pub(crate) fn module(root: &Path) -> Result<PathBuf, String> {
     build(root, &absolute_target(root)?)
-}
-
-/// cargo's target directory, made if need be.
-pub(crate) fn absolute_target(root: &Path) -> Result<PathBuf, String> {
-    let target = root.join(steps::target_dir());
-    let unusable = |error| format!("cannot use {}: {error}", target.display());
-    fs::create_dir_all(&target).map_err(unusable)?;
-    target.canonicalize().map_err(unusable)
 }
 
 /// Builds the module unless it is newer than all it is made from; gives its path.

@@ -4,17 +4,15 @@
 //! private configuration: the machine's own entries turned into `deb-src`, and directories of its
 //! own for the lists and the cache. Signatures are checked with the machine's keys as ever.
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::lock::Lock;
-use super::make_directory;
-use crate::steps;
-
-/// Where apt looks for its sources.
-pub(crate) const MACHINE_APT: &str = "/etc/apt";
+use crate::apt::entries::{self, MACHINE_APT};
+use crate::apt::{Apt, SourceFile, origins};
+use crate::cargo::target_dir;
+use crate::command::make_directory;
+use crate::lock::Lock;
 
 /// Which version of a source package is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +31,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
         [name, upstream] => (name, Version::Upstream(upstream)),
         _ => return Err("usage: cargo xtask source PACKAGE [UPSTREAM-VERSION]".to_string()),
     };
-    let tree = fetch(&root.join(steps::target_dir()), name, version)?;
+    let tree = fetch(&root.join(target_dir()), name, version)?;
     println!("source: {}", tree.display());
     Ok(())
 }
@@ -64,15 +62,18 @@ pub(crate) fn fetch(target: &Path, name: &str, version: Version<'_>) -> Result<P
     needs("apt-get", "apt")?;
     needs("dpkg-source", "dpkg-dev")?;
     let base = base.canonicalize().map_err(|error| format!("{}: {error}", base.display()))?;
-    let apt = Apt::new(&base.join("apt").join(name), name)?;
+    let apt = Apt::new(
+        &base.join("apt").join(name),
+        source_files(Path::new(MACHINE_APT), &origins(name))?,
+    )?;
     println!("source: fetching {name} {label} from the distribution");
-    apt.update()?;
-    let offered = apt.offered(name)?;
+    update(&apt)?;
+    let offered = offered(&apt, name)?;
     let chosen = choose(&offered, exact.as_deref(), &upstream);
     let downloads = base.join(format!("{name}-download"));
     let description = chosen
         .iter()
-        .find_map(|version| apt.download(name, version, &downloads).transpose())
+        .find_map(|version| download(&apt, name, version, &downloads).transpose())
         .unwrap_or_else(|| Err(nothing_offered(name, label, &offered)))?;
     unpack(&description, &tree)?;
     let _ = fs::remove_dir_all(&downloads);
@@ -136,201 +137,69 @@ fn nothing_offered(name: &str, wanted: &str, offered: &[String]) -> String {
     )
 }
 
-/// apt with a private configuration.
-pub(crate) struct Apt {
-    options: Vec<OsString>,
+/// The machine's entries for packages from these origins, turned into entries for sources.
+fn source_files(apt: &Path, origins: &[String]) -> Result<Vec<SourceFile>, String> {
+    let entries = entries::read(apt).into_iter().filter(|entry| entry.is_from(origins));
+    let files = entries::files(entries.map(|entry| entry.with_kind("deb-src")));
+    if files.is_empty() {
+        return Err(format!(
+            "{} names no archive to take sources from; add the distribution's entry there",
+            apt.display()
+        ));
+    }
+    Ok(files)
 }
 
-impl Apt {
-    fn new(directory: &Path, name: &str) -> Result<Apt, String> {
-        Apt::with_entries(directory, source_entries(Path::new(MACHINE_APT), &origins(name))?)
+fn update(apt: &Apt) -> Result<(), String> {
+    let mut command = apt.command("apt-get");
+    let output = command.args(["-q", "update"]).output();
+    let output = output.map_err(|error| format!("cannot run apt-get: {error}"))?;
+    // With lists from an earlier run the sources may still be found.
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        println!("source: apt-get update ended with {}: {}", output.status, said.trim());
     }
+    Ok(())
+}
 
-    /// With these files for its sources, and `directory` for all that it keeps.
-    pub(crate) fn with_entries(
-        directory: &Path,
-        entries: Vec<(String, String)>,
-    ) -> Result<Apt, String> {
-        let parts = directory.join("sources");
-        // What an earlier run derived may not be the machine's any more.
-        let _ = fs::remove_dir_all(&parts);
-        for below in ["sources", "lists/partial", "cache/archives/partial"] {
-            make_directory(&directory.join(below))?;
-        }
-        for (file, text) in entries {
-            let path = parts.join(file);
-            fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-        }
-        let setting = |key: &str, value: &Path| {
-            let mut option = OsString::from(format!("{key}="));
-            option.push(value);
-            [OsString::from("-o"), option]
-        };
-        let mut options: Vec<OsString> = [
-            setting("Dir::Etc::SourceList", Path::new("/dev/null")),
-            setting("Dir::Etc::SourceParts", &parts),
-            setting("Dir::State::Lists", &directory.join("lists")),
-            setting("Dir::Cache", &directory.join("cache")),
-        ]
-        .concat();
-        // Its sandbox user may not write below a home directory.
-        options.extend(["-o".into(), "APT::Sandbox::User=root".into()]);
-        // A mirror that fails once has not dropped the version.
-        options.extend(["-o".into(), "Acquire::Retries=5".into()]);
-        Ok(Apt { options })
-    }
+/// The versions that the lists know, oldest first.
+fn offered(apt: &Apt, name: &str) -> Result<Vec<String>, String> {
+    let mut command = apt.command("apt-cache");
+    let output = command.args(["showsrc", "--only-source", name]).output();
+    let output = output.map_err(|error| format!("cannot run apt-cache: {error}"))?;
+    Ok(versions(&String::from_utf8_lossy(&output.stdout)))
+}
 
-    pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.args(&self.options).env("LC_ALL", "C").stdin(Stdio::null());
-        command
+/// The path of the `.dsc`, or nothing if the mirror has dropped this version.
+fn download(
+    apt: &Apt,
+    name: &str,
+    version: &str,
+    directory: &Path,
+) -> Result<Option<PathBuf>, String> {
+    let _ = fs::remove_dir_all(directory);
+    make_directory(directory)?;
+    let mut command = apt.command("apt-get");
+    command.args(["-q", "source", "--download-only", "--only-source"]);
+    let output = command.arg(format!("{name}={version}")).current_dir(directory).output();
+    let output = output.map_err(|error| format!("cannot run apt-get: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        println!("source: {name} {version} cannot be fetched: {}", said.trim());
+        return Ok(None);
     }
-
-    fn update(&self) -> Result<(), String> {
-        let mut command = self.command("apt-get");
-        let output = command.args(["-q", "update"]).output();
-        let output = output.map_err(|error| format!("cannot run apt-get: {error}"))?;
-        // With lists from an earlier run the sources may still be found.
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            println!("source: apt-get update ended with {}: {}", output.status, said.trim());
-        }
-        Ok(())
-    }
-
-    /// The versions that the lists know, oldest first.
-    fn offered(&self, name: &str) -> Result<Vec<String>, String> {
-        let mut command = self.command("apt-cache");
-        let output = command.args(["showsrc", "--only-source", name]).output();
-        let output = output.map_err(|error| format!("cannot run apt-cache: {error}"))?;
-        Ok(versions(&String::from_utf8_lossy(&output.stdout)))
-    }
-
-    /// The path of the `.dsc`, or nothing if the mirror has dropped this version.
-    fn download(
-        &self,
-        name: &str,
-        version: &str,
-        directory: &Path,
-    ) -> Result<Option<PathBuf>, String> {
-        let _ = fs::remove_dir_all(directory);
-        make_directory(directory)?;
-        let mut command = self.command("apt-get");
-        command.args(["-q", "source", "--download-only", "--only-source"]);
-        let output = command.arg(format!("{name}={version}")).current_dir(directory).output();
-        let output = output.map_err(|error| format!("cannot run apt-get: {error}"))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            println!("source: {name} {version} cannot be fetched: {}", said.trim());
-            return Ok(None);
-        }
-        println!("source: {name} {version}");
-        let files = fs::read_dir(directory).map_err(|error| error.to_string())?;
-        Ok(files
-            .flatten()
-            .map(|entry| entry.path())
-            .find(|path| path.extension().is_some_and(|extension| extension == "dsc")))
-    }
+    println!("source: {name} {version}");
+    let files = fs::read_dir(directory).map_err(|error| error.to_string())?;
+    Ok(files
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "dsc")))
 }
 
 /// What `apt-cache showsrc` says after `Version:`, in its order.
 fn versions(records: &str) -> Vec<String> {
     let values = records.lines().filter_map(|line| line.strip_prefix("Version: "));
     values.map(|version| version.trim().to_string()).collect()
-}
-
-/// The addresses that the package comes from, so that foreign archives are left in peace; empty
-/// if apt does not know (its lists have been removed), which means all of them.
-pub(crate) fn origins(name: &str) -> Vec<String> {
-    let output = Command::new("apt-cache").args(["policy", name]).env("LC_ALL", "C").output();
-    output.map_or_else(|_| Vec::new(), |output| addresses(&String::from_utf8_lossy(&output.stdout)))
-}
-
-/// The second word of lines such as `500 http://archive/debian bookworm/main amd64 Packages`.
-fn addresses(policy: &str) -> Vec<String> {
-    let lines = policy.lines().filter(|line| line.trim_end().ends_with(" Packages"));
-    lines.filter_map(|line| line.split_whitespace().nth(1)).map(String::from).collect()
-}
-
-/// The machine's entries for packages, turned into entries for sources: file names and texts.
-fn source_entries(apt: &Path, origins: &[String]) -> Result<Vec<(String, String)>, String> {
-    let mut paths = vec![apt.join("sources.list")];
-    if let Ok(parts) = fs::read_dir(apt.join("sources.list.d")) {
-        paths.extend(parts.flatten().map(|entry| entry.path()));
-    }
-    paths.sort();
-    let mut entries = Vec::new();
-    for path in paths {
-        let Ok(text) = fs::read_to_string(&path) else { continue };
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let derived = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("list") => lines_for_sources(&text, origins),
-            Some("sources") => stanzas_for_sources(&text, origins),
-            _ => continue,
-        };
-        if !derived.is_empty() {
-            entries.push((name, derived));
-        }
-    }
-    if entries.is_empty() {
-        return Err(format!(
-            "{} names no archive to take sources from; add the distribution's entry there",
-            apt.display()
-        ));
-    }
-    Ok(entries)
-}
-
-fn wanted(address: &str, origins: &[String]) -> bool {
-    let bare = |address: &str| address.trim_end_matches('/').to_string();
-    origins.is_empty() || origins.iter().any(|origin| bare(origin) == bare(address))
-}
-
-/// `deb [options] address suite components` in the format of one line each.
-fn lines_for_sources(text: &str, origins: &[String]) -> String {
-    let mut derived = String::new();
-    for line in text.lines() {
-        let Some(rest) = line.trim().strip_prefix("deb ") else { continue };
-        let rest = rest.trim_start();
-        let (options, place) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((options, place)) => (format!("[{options}] "), place.trim_start()),
-            None => (String::new(), rest),
-        };
-        if place.split_whitespace().next().is_some_and(|address| wanted(address, origins)) {
-            derived.push_str(&format!("deb-src {options}{place}\n"));
-        }
-    }
-    derived
-}
-
-/// Paragraphs of fields, as in `debian.sources`.
-fn stanzas_for_sources(text: &str, origins: &[String]) -> String {
-    let mut derived = String::new();
-    let is_blank = |line: &&str| line.trim().is_empty();
-    for stanza in text.lines().collect::<Vec<_>>().split(is_blank) {
-        let field = |name: &str| {
-            stanza.iter().find_map(|line| {
-                let (key, value) = line.split_once(':')?;
-                key.eq_ignore_ascii_case(name).then_some(value)
-            })
-        };
-        let words = |name: &str| field(name).unwrap_or_default().split_whitespace();
-        let off = words("Enabled").any(|word| word.eq_ignore_ascii_case("no"));
-        if off
-            || !words("Types").any(|kind| kind == "deb")
-            || !words("URIs").any(|address| wanted(address, origins))
-        {
-            continue;
-        }
-        for line in stanza.iter().filter(|line| !line.starts_with('#')) {
-            let is_types =
-                line.split_once(':').is_some_and(|(key, _)| key.eq_ignore_ascii_case("Types"));
-            derived.push_str(if is_types { "Types: deb-src" } else { line });
-            derived.push('\n');
-        }
-        derived.push('\n');
-    }
-    derived
 }
 
 fn unpack(description: &Path, tree: &Path) -> Result<(), String> {
@@ -367,30 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_entries_become_sources_with_their_options() {
-        let text = "# deb http://a x main\ndeb-src http://a x main\ndeb http://a/ x main\n\
-                    deb [signed-by=/k arch=amd64] http://b y z\n";
-        assert_eq!(
-            lines_for_sources(text, &[]),
-            "deb-src http://a/ x main\ndeb-src [signed-by=/k arch=amd64] http://b y z\n"
-        );
-        assert_eq!(lines_for_sources(text, &["http://a".into()]), "deb-src http://a/ x main\n");
-    }
-
-    #[test]
-    fn stanzas_become_sources_and_foreign_or_disabled_ones_are_left_out() {
-        let text = "Types: deb\n# why\nURIs: http://a\nSuites: x\nSigned-By: /k\n\n\
-                    Types: deb\nURIs: http://b\nSuites: y\n\n\
-                    Enabled: no\nTypes: deb\nURIs: http://a\n";
-        let derived = stanzas_for_sources(text, &["http://a/".into()]);
-        assert_eq!(derived, "Types: deb-src\nURIs: http://a\nSuites: x\nSigned-By: /k\n\n");
-        assert_eq!(stanzas_for_sources(text, &[]).matches("deb-src").count(), 2);
-    }
-
-    #[test]
     fn apts_answers_are_read() {
-        let policy = "p:\n  Installed: 1\n *** 1 500\n        500 http://a x/main amd64 Packages\n";
-        assert_eq!(addresses(policy), ["http://a"]);
         let records = "Package: p\nVersion: 1-1\n\nPackage: p\nVersion: 1-2\n";
         assert_eq!(versions(records), ["1-1", "1-2"]);
     }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::sources;
-use crate::apps::lock::Lock;
-use crate::apps::source::{Apt, MACHINE_APT, origins};
-use crate::apps::{make_directory, quietly};
+use crate::apt::entries::MACHINE_APT;
+use crate::apt::{Apt, origins};
+use crate::command::{make_directory, quietly};
+use crate::lock::Lock;
 
 /// The package that depends on a suite's kernel for virtual machines.
 const PACKAGE: &str = "linux-image-cloud-amd64";
@@ -29,10 +30,10 @@ pub(super) fn is_named() -> Result<(), String> {
 pub(super) fn fetch(base: &Path, suite: &str) -> Result<PathBuf, String> {
     let directory = base.join(suite);
     let _alone = Lock::of(&directory)?;
-    let entry = sources::entry_of(Path::new(MACHINE_APT), suite, &origins(EVERYWHERE))?;
+    let files = sources::files_of(Path::new(MACHINE_APT), suite, &origins(EVERYWHERE))?;
     let (stamp, root) = (directory.join("complete"), directory.join("root"));
     let cached = fs::read_to_string(&stamp).ok().filter(|_| root.is_dir());
-    let apt = Apt::with_entries(&directory.join("apt"), vec![entry])?;
+    let apt = Apt::new(&directory.join("apt"), files)?;
     let offered = update(&apt).and_then(|()| offered(&apt));
     let packages = match (offered, cached.is_some()) {
         (Ok(packages), _) => packages,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Extent;
 use crate::apps;
+use crate::cargo::{self, Cargo};
 use crate::lanes::{self, Job};
-use crate::steps::{self, Cargo};
 
 /// The column of the table that a check belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,7 +101,7 @@ const STACK: [(&str, &[&str]); 4] =
 
 /// Builds what the checks run and gives the checks, the doctor's first.
 pub(super) fn prepare(root: &Path, extent: Extent) -> Result<Vec<Check>, String> {
-    let target = apps::nginx::absolute_target(root)?;
+    let target = cargo::absolute_target(root)?;
     let iobench = iobench(root, &target, extent)?;
     let mut checks = vec![Check::script(
         Column::Doctor,
@@ -170,13 +170,13 @@ fn build(root: &Path, words: &str) -> Result<(), String> {
 
 /// Builds test programs and gives what cargo would run of them.
 fn programs(root: &Path, words: &str) -> Result<Vec<Job>, String> {
-    let filed = root.join(steps::target_dir()).join("kernels/filed");
+    let filed = root.join(cargo::target_dir()).join("kernels/filed");
     let unusable = |error| format!("cannot empty {}: {error}", filed.display());
     match fs::remove_dir_all(&filed) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unusable(error)),
         _ => fs::create_dir_all(&filed).map_err(unusable)?,
     }
-    let (name, value) = lanes::filing(&filed, &steps::host_triple()?)?;
+    let (name, value) = lanes::filing(&filed, &cargo::host_triple()?)?;
     let cargo = Cargo::new(words);
     // What it prints of each program is of no interest.
     let output = cargo.command().env(name, value).current_dir(root).output();

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::checks::{Check, Column};
+use super::doctor;
 use super::image::Kernel;
 use super::machine::{Accelerator, Machine};
 use super::protocol::{Report, complaints};
-use super::table::driver_line;
 use super::verdict::{Outcome, Verdict};
-use crate::apps::make_directory;
+use crate::command::make_directory;
 use crate::tally::Tally;
 
 /// What every job has beside its checks.
@@ -55,10 +55,15 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// What doctor says of the driver; empty if it did not run.
+    fn driver_line(&self) -> String {
+        let doctor = self.verdicts.iter().find(|verdict| verdict.check.column == Column::Doctor);
+        doctor.map(|verdict| doctor::driver(&verdict.output)).unwrap_or_default()
+    }
+
     /// The driver that the channel has chosen.
     pub(super) fn driver(&self) -> String {
-        let doctor = self.verdicts.iter().find(|verdict| verdict.check.column == Column::Doctor);
-        let line = doctor.map(|doctor| driver_line(&doctor.output)).unwrap_or_default();
+        let line = self.driver_line();
         let word = line.strip_prefix("driver: ").and_then(|line| line.split([',', ' ']).next());
         word.unwrap_or("unknown").to_string()
     }
@@ -187,7 +192,7 @@ fn follow(machine: &mut Machine, checks: &[Check], run: &mut Run) -> Result<(), 
                     continue;
                 }
                 Report::Refused(name) => {
-                    let reason = refusal(run);
+                    let reason = run.driver_line();
                     let check = find(&name).cloned();
                     check.map(|c| Verdict::without_end(c, Outcome::Refused(reason)))
                 }
@@ -205,13 +210,6 @@ fn follow(machine: &mut Machine, checks: &[Check], run: &mut Run) -> Result<(), 
             run.verdicts.push(verdict);
         }
     }
-}
-
-/// Why the channel does not use io_uring, in doctor's words.
-fn refusal(run: &Run) -> String {
-    let doctor = run.verdicts.iter().find(|verdict| verdict.check.column == Column::Doctor);
-    let line = doctor.map(|doctor| driver_line(&doctor.output)).unwrap_or_default();
-    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// In one piece, because two guests may run side by side.

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::apps::{make_directory, quietly};
+use crate::command::{make_directory, quietly};
 use crate::setup;
 
 /// What the initramfs takes beside the modules.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::image::Kernel;
 use super::protocol::{Report, Reports};
-use crate::apps::quietly;
+use crate::command::quietly;
 use crate::setup;
 
 /// The daemon of virtiofs: QEMU's own, in C, and its successor, in Rust, which takes other options.

@@ -6,6 +6,7 @@
 
 mod archive;
 mod checks;
+mod doctor;
 mod guest;
 mod image;
 mod machine;
@@ -21,13 +22,14 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use crate::apps::lock::Lock;
-use crate::apps::make_directory;
+use crate::cargo;
+use crate::command::make_directory;
 use crate::lanes;
-use crate::means;
+use crate::lock::Lock;
+use crate::means::Means;
 use crate::needs::Skipped;
+use crate::privilege;
 use crate::setup;
-use crate::steps;
 use crate::tally::Tally;
 use checks::{Check, Column};
 use guest::{Run, Subject};
@@ -104,7 +106,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
         print!("{USAGE}\n{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
-    if !means::is_root() {
+    if !privilege::is_root() {
         return Err("the guests' root file system is that of this machine, which only root can \
                     serve (virtiofsd); run this as root"
             .to_string());
@@ -128,7 +130,7 @@ pub(crate) fn quick(root: &Path) -> Result<lanes::Outcome, String> {
 }
 
 /// Why the step cannot run here, beside missing packages; `None` if it can.
-pub(crate) fn lacking(means: &means::Means) -> Option<String> {
+pub(crate) fn lacking(means: &Means) -> Option<String> {
     if !means.is_root() {
         return Some("needs root".to_string());
     }
@@ -175,7 +177,7 @@ fn suite(name: &str) -> Option<&'static Suite> {
 }
 
 fn check(root: &Path, wish: &Wish) -> Result<lanes::Outcome, String> {
-    let base = root.join(steps::target_dir()).join("kernels");
+    let base = root.join(cargo::target_dir()).join("kernels");
     make_directory(&base)?;
     let base = base.canonicalize().map_err(|error| format!("{}: {error}", base.display()))?;
     // The kernel's command line has the path, and overlayfs takes it apart at commas and colons.

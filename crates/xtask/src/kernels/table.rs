@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::checks::Column;
+use super::doctor::{driver, lacking, one_line};
 use super::guest::Run;
 use super::verdict::{Outcome, counted};
 use crate::tally::Tally;
@@ -116,7 +117,7 @@ fn notes(run: &Run) -> Vec<String> {
     let mut notes = Vec::new();
     let doctor = run.verdicts.iter().find(|verdict| verdict.check.column == Column::Doctor);
     if let Some(doctor) = doctor {
-        notes.push(one_line(&driver_line(&doctor.output)));
+        notes.push(driver(&doctor.output));
         let replaced = lacking(&doctor.output);
         if !replaced.is_empty() {
             notes.push(format!("the kernel lacks: {}", replaced.join("; ")));
@@ -132,28 +133,6 @@ fn notes(run: &Run) -> Vec<String> {
     }
     notes.extend(run.faults.iter().map(|fault| format!("fault: {}", one_line(fault))));
     notes
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// What doctor says of the driver, which may take several lines.
-pub(super) fn driver_line(doctor: &str) -> String {
-    let lines = doctor.lines().skip_while(|line| !line.starts_with("driver: "));
-    let lines = lines.take_while(|line| !line.trim().is_empty());
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// The names of what the kernel does not offer: doctor's lines that have `no` between name and
-/// purpose, before the line about the driver.
-fn lacking(doctor: &str) -> Vec<String> {
-    let lines = doctor.lines().take_while(|line| !line.starts_with("driver: "));
-    let name = |line: &str| {
-        let name = line.split_once("  no  ")?.0;
-        Some(name.trim_start_matches('*').trim().to_string()).filter(|name| !name.is_empty())
-    };
-    lines.filter_map(name).collect()
 }
 
 /// What iobench says of the channel beside the partitioned epoll server.
@@ -194,18 +173,6 @@ mod tests {
         assert_eq!(replaced("# Kernels\n", Vec::new(), true), None);
         let empty = format!("{BEGIN}\n{END}\n");
         assert!(replaced(&empty, vec![new_row("6.1", "d")], true).unwrap().contains("| 6.1 (6.1"));
-    }
-
-    #[test]
-    fn the_doctors_words_are_read() {
-        let doctor = "What the kernel offers (* required by the uring driver)\n\
-                      * ring (SINGLE_ISSUER)      no       the io_uring driver as a whole\n\
-                      \u{20} minimum wait (MIN_TIMEOUT)  yes      no lingering\n\n\
-                      driver: epoll, because the kernel\n        gives no ring\n\nLimits\n\
-                      \u{20} net.ipv4.x   no   bbr\n";
-        assert_eq!(lacking(doctor), ["ring (SINGLE_ISSUER)"]);
-        let driver = one_line(&driver_line(doctor));
-        assert_eq!(driver, "driver: epoll, because the kernel gives no ring");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::Report;
 use super::lexer::Lexed;
+use super::test_code::asks_for_tests;
 
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
@@ -45,11 +46,6 @@ fn attribute_before(lexed: &Lexed<'_>, end: usize) -> Option<(usize, usize)> {
     let open = lexed.partner(close)?;
     let hash = open.checked_sub(1).filter(|&hash| lexed.text(hash) == "#")?;
     Some((hash, open))
-}
-
-/// Whether a condition names `test` other than to exclude it.
-fn asks_for_tests(lexed: &Lexed<'_>, open: usize, end: usize) -> bool {
-    (open..end).any(|at| lexed.text(at) == "test" && !lexed.reads(at - 2, &["not", "("]))
 }
 
 /// Checks every function's length, signature included.

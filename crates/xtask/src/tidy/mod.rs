@@ -1,11 +1,13 @@
 //! The style check: what a reader may rely on in every file, and what rustfmt and clippy leave
 //! open. All findings are reported, each with its place and how to mend it.
 
+mod cycles;
 mod layout;
 mod lexer;
 mod lines;
 mod modules;
 mod safety;
+mod test_code;
 mod words;
 
 use std::fmt;
@@ -49,7 +51,9 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     let mut findings = Vec::new();
     walk(root, "", &mut files, &mut findings)?;
     findings.extend(files.iter().flat_map(check));
-    findings.extend(modules::check(&files));
+    let crates = modules::crates(&files);
+    findings.extend(modules::check(&crates));
+    findings.extend(cycles::check(&crates));
     findings.sort();
     findings.iter().for_each(|finding| println!("{finding}"));
     match findings.len() {

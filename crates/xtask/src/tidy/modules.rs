@@ -1,13 +1,17 @@
 //! Every source file of a crate is part of it, and every crate introduces itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::lexer::{self, Kind, Lexed};
-use super::{File, Finding};
+use super::{File, Finding, test_code};
 
-/// Checks the crates in `crates/`.
-pub(super) fn check(files: &[File]) -> Vec<Finding> {
-    let mut crates: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
+/// The files of a crate by their path within it.
+pub(super) type CrateFiles<'a> = BTreeMap<&'a str, &'a str>;
+
+/// The files of each crate in `crates/`.
+pub(super) fn crates(files: &[File]) -> BTreeMap<&str, CrateFiles<'_>> {
+    let mut crates: BTreeMap<&str, CrateFiles<'_>> = BTreeMap::new();
     for file in files {
         if let Some((name, inside)) =
             file.path.strip_prefix("crates/").and_then(|path| path.split_once('/'))
@@ -15,19 +19,23 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
             crates.entry(name).or_default().insert(inside, &file.text);
         }
     }
+    crates
+}
+
+/// Checks the crates in `crates/`.
+pub(super) fn check(crates: &BTreeMap<&str, CrateFiles<'_>>) -> Vec<Finding> {
     crates.iter().flat_map(|(name, files)| check_crate(name, files)).collect()
 }
 
-/// Checks one crate, given its files by their path within it.
-fn check_crate(name: &str, files: &BTreeMap<&str, &str>) -> Vec<Finding> {
+/// Checks one crate.
+fn check_crate(name: &str, files: &CrateFiles<'_>) -> Vec<Finding> {
     let finding = |inside: &str, what: &str, mend| Finding {
         path: format!("crates/{name}/{inside}"),
         line: 1,
         what: what.to_string(),
         mend,
     };
-    let manifest = files.get("Cargo.toml").copied().unwrap_or_default();
-    let roots: Vec<&str> = files.keys().copied().filter(|path| is_root(path, manifest)).collect();
+    let roots = roots(files);
     let mut findings = Vec::new();
     if roots.is_empty() {
         findings.push(finding("Cargo.toml", "a crate without source", "add src/lib.rs"));
@@ -40,12 +48,18 @@ fn check_crate(name: &str, files: &BTreeMap<&str, &str>) -> Vec<Finding> {
     }
     let used = reachable(&roots, files);
     for path in files.keys().filter(|path| path.starts_with("src/") && path.ends_with(".rs")) {
-        if !used.contains(*path) {
+        if !used.contains_key(*path) {
             let mend = "declare it in its parent module or delete it";
             findings.push(finding(path, "no `mod` declares this file", mend));
         }
     }
     findings
+}
+
+/// The files that cargo hands to the compiler.
+pub(super) fn roots<'a>(files: &CrateFiles<'a>) -> Vec<&'a str> {
+    let manifest = files.get("Cargo.toml").copied().unwrap_or_default();
+    files.keys().copied().filter(|path| is_root(path, manifest)).collect()
 }
 
 /// Where cargo looks for targets in `src`, or what the manifest names.
@@ -64,50 +78,106 @@ fn is_root(path: &str, manifest: &str) -> bool {
     automatic || manifest.lines().any(|line| named(line).is_some())
 }
 
+/// A file as a part of its crate.
+pub(super) struct Place {
+    path: String,
+    /// The names of its module from the crate's root on.
+    pub(super) module: Vec<String>,
+    /// Whether only tests have it.
+    pub(super) is_test: bool,
+    /// Whether the modules that it declares lie beside it, and not in a directory of its own name.
+    beside: bool,
+}
+
 /// The files that the roots declare, directly or through one another.
-fn reachable(roots: &[&str], files: &BTreeMap<&str, &str>) -> BTreeSet<String> {
-    let mut used = BTreeSet::new();
-    // A path, and whether the modules it declares lie beside it rather than in a directory of its
-    // own name.
-    let mut open: Vec<(String, bool)> = roots.iter().map(|root| (root.to_string(), true)).collect();
-    while let Some((path, beside)) = open.pop() {
-        let Some(text) = files.get(path.as_str()) else { continue };
-        if used.insert(path.clone()) {
-            let (parent, file) = path.rsplit_once('/').unwrap_or(("", &path));
-            let own = match file.strip_suffix(".rs") {
-                Some(stem) if !beside && stem != "mod" => format!("{parent}/{stem}"),
-                _ => parent.to_string(),
-            };
-            declared(&lexer::lex(text), parent, &own, &mut open);
+pub(super) fn reachable(roots: &[&str], files: &CrateFiles<'_>) -> BTreeMap<String, Place> {
+    let mut used = BTreeMap::<String, Place>::new();
+    let root = |path: &&str| Place {
+        path: path.to_string(),
+        module: Vec::new(),
+        is_test: false,
+        beside: true,
+    };
+    let mut open: Vec<Place> = roots.iter().map(root).collect();
+    while let Some(place) = open.pop() {
+        let Some(text) = files.get(place.path.as_str()) else { continue };
+        // Tests may declare by `#[path]` what others declare as well.
+        let is_new = used.get(&place.path).is_none_or(|known| known.is_test && !place.is_test);
+        if is_new {
+            declared(&lexer::lex(text), &place, &mut open);
+            used.insert(place.path.clone(), place);
         }
     }
     used
 }
 
-/// Adds what one file may mean by its `mod` declarations and `include!`s; `parent` is where the
-/// file lies, `own` where its modules do.
-fn declared(lexed: &Lexed<'_>, parent: &str, own: &str, found: &mut Vec<(String, bool)>) {
-    // The modules opened inline around the current token, and where they close.
-    let mut inside: Vec<(&str, usize)> = Vec::new();
+/// A module that is written in its parent's file.
+pub(super) struct Inline<'a> {
+    /// From the file's own module on.
+    pub(super) names: Vec<&'a str>,
+    pub(super) tokens: Range<usize>,
+}
+
+/// The inline modules of a file, each before those within it.
+pub(super) fn inline<'a>(lexed: &Lexed<'a>) -> Vec<Inline<'a>> {
+    let mut modules = Vec::<Inline<'a>>::new();
+    for at in (0..lexed.tokens.len()).filter(|&at| is_module(lexed, at, "{")) {
+        let mut names = around(&modules, at).to_vec();
+        names.push(module_name(lexed, at));
+        let close = lexed.partner(at + 2).unwrap_or(usize::MAX);
+        modules.push(Inline { names, tokens: at + 2..close });
+    }
+    modules
+}
+
+/// The names of the innermost inline module around a token.
+pub(super) fn around<'m, 'a>(modules: &'m [Inline<'a>], at: usize) -> &'m [&'a str] {
+    let innermost = modules.iter().rev().find(|module| module.tokens.contains(&at));
+    innermost.map_or(&[], |module| &module.names)
+}
+
+fn is_module(lexed: &Lexed<'_>, at: usize, after: &str) -> bool {
+    lexed.text(at) == "mod" && lexed.tokens[at].kind == Kind::Word && lexed.text(at + 2) == after
+}
+
+fn module_name<'a>(lexed: &Lexed<'a>, at: usize) -> &'a str {
+    lexed.text(at + 1).trim_start_matches("r#")
+}
+
+/// Adds what one file may mean by its `mod` declarations and `include!`s.
+fn declared(lexed: &Lexed<'_>, place: &Place, found: &mut Vec<Place>) {
+    let (parent, file) = place.path.rsplit_once('/').unwrap_or(("", &place.path));
+    // Where the file's modules lie.
+    let own = match file.strip_suffix(".rs") {
+        Some(stem) if !place.beside && stem != "mod" => format!("{parent}/{stem}"),
+        _ => parent.to_string(),
+    };
+    let (inline, tests) = (inline(lexed), test_code::ranges(lexed));
     for at in 0..lexed.tokens.len() {
-        inside.retain(|&(_, close)| close > at);
-        if lexed.reads(at, &["include", "!"]) {
-            found.extend(literal(lexed, at + 3).map(|path| (join(parent, path), true)));
+        let inside = around(&inline, at);
+        let mut add = |path: String, name: Option<&str>, beside: bool| {
+            let names = inside.iter().copied().chain(name).map(String::from);
+            let module = place.module.iter().cloned().chain(names).collect();
+            let is_test = place.is_test || tests.iter().any(|range| range.contains(&at));
+            found.push(Place { path, module, is_test, beside });
+        };
+        if lexed.reads(at, &["include", "!"])
+            && let Some(path) = literal(lexed, at + 3)
+        {
+            add(join(parent, path), None, true);
         }
-        if lexed.text(at) != "mod" || lexed.tokens[at].kind != Kind::Word {
+        if !is_module(lexed, at, ";") {
             continue;
         }
-        let name = lexed.text(at + 1).trim_start_matches("r#");
-        let inline: String = inside.iter().map(|(name, _)| format!("/{name}")).collect();
-        match (lexed.text(at + 2), path_attribute(lexed, at)) {
-            ("{", _) => inside.push((name, lexed.partner(at + 2).unwrap_or(usize::MAX))),
-            (";", Some(path)) if inside.is_empty() => found.push((join(parent, path), true)),
-            (";", Some(path)) => found.push((join(&format!("{own}{inline}"), path), true)),
-            (";", None) => {
-                found.push((format!("{own}{inline}/{name}.rs"), false));
-                found.push((format!("{own}{inline}/{name}/mod.rs"), true));
+        let name = module_name(lexed, at);
+        let below: String = inside.iter().map(|name| format!("/{name}")).collect();
+        match path_attribute(lexed, at) {
+            Some(path) if inside.is_empty() => add(join(parent, path), Some(name), true),
+            Some(path) => add(join(&format!("{own}{below}"), path), Some(name), true),
+            None => {
+                add(format!("{own}{below}/{name}.rs"), Some(name), false);
+                add(format!("{own}{below}/{name}/mod.rs"), Some(name), true);
             }
-            _ => {}
         }
     }
 }

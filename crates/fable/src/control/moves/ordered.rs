@@ -2,9 +2,10 @@
 
 use super::{Action, Moves, Violation};
 use crate::control::message::{Message, REVISION_PROBE};
+use crate::identity::Role;
 use crate::kind::Kind;
 use crate::orders::Orders;
-use crate::protocol::{REVISION, Role};
+use crate::protocol::REVISION;
 
 /// What the daemon knew of the flow when it wanted a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,11 +118,7 @@ impl Moves {
         if !orders.is_plausible_after(&self.orders) {
             return Err(Violation("orders whose numbers leave no room for later ones"));
         }
-        let peer = match self.role {
-            Role::Leader => Role::Follower,
-            Role::Follower => Role::Leader,
-        };
-        if self.orders.merge(&orders.only_demands_of(peer)) {
+        if self.orders.merge(&orders.only_demands_of(self.role.other())) {
             self.act(Action::Ordered);
         }
         Ok(())

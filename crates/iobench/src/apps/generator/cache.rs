@@ -8,7 +8,7 @@ use crate::apps::generator::Protocol;
 use crate::apps::generator::answer::{Answer, Complaint, Fed, shown};
 use crate::apps::generator::content::Pattern;
 use crate::apps::generator::mix::Requests;
-use crate::compare::stats::SplitMix64;
+use crate::random::SplitMix64;
 
 const LINE_END: &[u8] = b"\r\n";
 const AFTER_VALUE: &[u8] = b"\r\nEND\r\n";

@@ -5,8 +5,8 @@ use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::compare::stats::SplitMix64;
 use crate::error::{Context, Result};
+use crate::random::SplitMix64;
 
 /// A prime, so that a file's pieces never fall on the same beginning as a multiple of a page.
 const PERIOD_BYTES: usize = 65_521;

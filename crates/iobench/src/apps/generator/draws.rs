@@ -1,6 +1,6 @@
 //! Random choices that repeat from slot to slot.
 
-use crate::compare::stats::SplitMix64;
+use crate::random::SplitMix64;
 
 /// All numbers below a bound in a random order, then again in another. Rare numbers, such as that
 /// of the largest file, so come up equally often in slots of equal length.

@@ -8,7 +8,7 @@ use crate::apps::generator::answer::{Answer, Complaint, Fed, shown};
 use crate::apps::generator::content::Pattern;
 use crate::apps::generator::draws::Deck;
 use crate::apps::generator::mix::Requests;
-use crate::compare::stats::SplitMix64;
+use crate::random::SplitMix64;
 
 const HEAD_END: &[u8] = b"\r\n\r\n";
 /// Digits of a file's number in a request.

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::compare::stats::SplitMix64;
+use crate::random::SplitMix64;
 
 /// Files of the SPECweb-like set.
 const SPECWEB_FILES: usize = 1_000;

@@ -18,7 +18,7 @@ type Figure = fn(&Row) -> Option<Percentiles>;
 /// Latency against connections.
 pub(crate) fn service(section: &Section) -> Option<Chart> {
     let title = "Latency against connections";
-    chart(section, "latency", title, section.service_time(), "service time", |row| row.service_us)
+    chart(section, "latency", title, section.service_time(), "service time", |row| row.latency_us)
 }
 
 /// How late the generator was.
@@ -27,6 +27,15 @@ pub(crate) fn send_lag(section: &Section) -> Option<Chart> {
     let caption = "From the intended to the actual send time: the generator's own lateness, which \
                    is part of the service time above.";
     chart(section, "lag", title, caption, "send lag", |row| row.send_lag_us)
+}
+
+/// How late the generator read what had arrived.
+pub(crate) fn receive_lag(section: &Section) -> Option<Chart> {
+    let title = "Receive lag";
+    let caption = "From the kernel's receive timestamp of a reply to when the generator had read \
+                   it, of a sample: the generator's own time, which is part of the service time \
+                   above.";
+    chart(section, "receive-lag", title, caption, "receive lag", |row| row.receive_lag_us)
 }
 
 /// How long new connections waited.

@@ -1,7 +1,7 @@
 //! Closed loops: throughput and CPU by transactions per connection, message size, or cores, in the
 //! manner of Figures 2.1, 5.1 and 5.2 and Table 5.1 of the MegaPipe report.
 
-use crate::compare::stats::Interval;
+use crate::engine::statistics::Interval;
 use crate::report::axis::Axis;
 use crate::report::charts::{Chart, LINEAR, Subject, interval, whose};
 use crate::report::number;
@@ -33,7 +33,7 @@ struct Metric {
 const METRICS: [Metric; 5] = [
     Metric {
         name: "transactions per second",
-        value: |row| of_rounds(row, row.achieved_rate, |round| round.achieved_rate),
+        value: |row| of_rounds(row, row.throughput, |round| round.throughput),
         format: number::plain,
         is_ratio: false,
     },
@@ -59,7 +59,7 @@ const METRICS: [Metric; 5] = [
         name: "transactions per second and core",
         value: |row| {
             let cores = row.cores.max(1) as f64;
-            let (value, bounds) = of_rounds(row, row.achieved_rate, |round| round.achieved_rate)?;
+            let (value, bounds) = of_rounds(row, row.throughput, |round| round.throughput)?;
             Some((value / cores, bounds.map(|(low, high)| (low / cores, high / cores))))
         },
         format: number::plain,
@@ -80,7 +80,7 @@ fn of_rounds(
 }
 
 fn of_ratio(ratio: Option<Interval>) -> Option<Value> {
-    ratio.map(|ratio| (ratio.median, Some((ratio.low, ratio.high))))
+    ratio.map(|ratio| (ratio.estimate, Some((ratio.low, ratio.high))))
 }
 
 /// A chart for each axis that the sweep moves along; for a single point, one over connections.

@@ -100,7 +100,7 @@ fn draw(section: &Section, rows: &[(&Row, Curves)], label: &str, scale: Scale) -
                 })
                 .collect();
             plot.line(series, &points, stroke, false);
-            if let (Some(p), "service") = (row.service_us, what) {
+            if let (Some(p), "service") = (row.latency_us, what) {
                 plot.describe(&format!(
                     "{}: median {}, 99 % {}, 99.9 % {}, longest {}",
                     whose(section, row),

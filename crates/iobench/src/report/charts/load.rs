@@ -25,20 +25,20 @@ struct Metric {
 const METRICS: [Metric; 3] = [
     Metric {
         name: "99th percentile",
-        of_row: |row| Some(row.service_us?.p99),
-        of_round: |round| Some(round.service_us?.p99),
+        of_row: |row| Some(row.latency_us?.p99),
+        of_round: |round| Some(round.latency_us?.p99),
         format: number::time,
     },
     Metric {
         name: "median",
-        of_row: |row| Some(row.service_us?.p50),
-        of_round: |round| Some(round.service_us?.p50),
+        of_row: |row| Some(row.latency_us?.p50),
+        of_round: |round| Some(round.latency_us?.p50),
         format: number::time,
     },
     Metric {
         name: "answers per second",
-        of_row: |row| row.achieved_rate,
-        of_round: |round| round.achieved_rate,
+        of_row: |row| row.throughput,
+        of_round: |round| round.throughput,
         format: number::plain,
     },
 ];
@@ -126,15 +126,15 @@ fn line<'a>(group: &Group<'a>, server: &str, metric: &Metric) -> Vec<&'a Row> {
 
 /// The place of the last row before the server gives way; none if it never does, or at once.
 fn knee(rows: &[&Row]) -> Option<usize> {
-    let first = rows.first()?.service_us?.p99;
+    let first = rows.first()?.latency_us?.p99;
     let gives_way = |row: &&Row| {
-        let behind = match (row.achieved_rate, row.request_rate, row.kind) {
+        let behind = match (row.throughput, row.request_rate, row.kind) {
             (Some(achieved), Some(offered), Kind::Open | Kind::Churn) => {
                 achieved < KEPT_UP * offered
             }
             _ => false,
         };
-        behind || row.service_us.is_some_and(|service| service.p99 > STEEP * first)
+        behind || row.latency_us.is_some_and(|service| service.p99 > STEEP * first)
     };
     rows.iter().position(gives_way)?.checked_sub(1)
 }

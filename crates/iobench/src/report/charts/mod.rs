@@ -9,7 +9,7 @@ mod timeline;
 
 use serde::Serialize;
 
-use crate::compare::stats::ratio_interval;
+use crate::engine::statistics::ratio_interval;
 use crate::error::Result;
 use crate::figures::Percentiles;
 use crate::report::axis::{Axis, Format};
@@ -18,9 +18,6 @@ use crate::results::{RoundFigures, Row};
 
 /// Most points of a sweep among which a chart lets choose.
 const MOST_POINTS: usize = 60;
-/// The bootstrap's seed, always the same, so that the same files make the same page.
-const SEED: u64 = 1;
-
 /// A chart with its choices.
 #[derive(Debug, Serialize)]
 pub(crate) struct Chart {
@@ -135,6 +132,7 @@ pub(crate) fn all(section: &Section) -> Result<Vec<Chart>> {
     charts.extend(candles::service(section));
     charts.extend(curve::chart(section)?);
     charts.extend(candles::send_lag(section));
+    charts.extend(candles::receive_lag(section));
     charts.extend(candles::accept(section));
     charts.extend(closed::charts(section));
     charts.extend(timeline::chart(section));
@@ -157,7 +155,7 @@ fn interval(
         .filter(|value| *value > 0.0)
         .map(|value| vec![value])
         .collect();
-    let interval = ratio_interval(&values, SEED)?;
+    let interval = ratio_interval(&values)?;
     Some((interval.low.min(figure), interval.high.max(figure)))
 }
 

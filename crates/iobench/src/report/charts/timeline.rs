@@ -36,7 +36,7 @@ const PANELS: [Panel; 4] = [
         scale: Scale::Linear,
         curves: &[
             Curve { series: 5, stroke: Stroke::Dashed, value: |m| Some(m.offered_rate) },
-            Curve { series: 0, stroke: Stroke::Solid, value: |m| Some(m.achieved_rate) },
+            Curve { series: 0, stroke: Stroke::Solid, value: |m| Some(m.throughput) },
         ],
     },
     Panel {

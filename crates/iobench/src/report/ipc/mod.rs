@@ -6,13 +6,13 @@ mod heat;
 
 use serde::Serialize;
 
-use crate::compare::stats::Interval;
+use crate::engine::statistics::Interval;
 use crate::ipc::file::Document;
 use crate::ipc::row::Row;
 use crate::report::input::SavedIpc;
 use crate::report::{command, facts, in_script, number};
 
-const HEADS: [&str; 14] = [
+const HEADS: [&str; 16] = [
     "placement",
     "CPUs",
     "bytes",
@@ -20,13 +20,15 @@ const HEADS: [&str; 14] = [
     "round trip p50",
     "p99",
     "× floor",
-    "× tcp-nodelay",
+    "× tcp",
     "× unix",
+    "× pipe",
     "MB/s",
     "messages/s",
     "CPU per message",
-    "× tcp-nodelay",
+    "× tcp",
     "× unix",
+    "× pipe",
 ];
 
 /// Everything of one file.
@@ -98,7 +100,7 @@ impl Line {
     fn of(row: &Row) -> Line {
         let time = |us: Option<f64>| us.map_or(number::NOTHING.to_owned(), number::time);
         let plain = |value: Option<f64>| value.map_or(number::NOTHING.to_owned(), number::plain);
-        let ratio = |ratio: Option<Interval>| plain(ratio.map(|ratio| ratio.median));
+        let ratio = |ratio: Option<Interval>| plain(ratio.map(|ratio| ratio.estimate));
         let latency = row.latency_ns;
         Line {
             name: row.name(),
@@ -111,13 +113,15 @@ impl Line {
                 time(latency.map(|latency| latency.p50 / 1e3)),
                 time(latency.map(|latency| latency.p99 / 1e3)),
                 plain(row.p50_over_floor),
-                ratio(row.latency_ratio_tcp_nodelay),
+                ratio(row.latency_ratio_tcp),
                 ratio(row.latency_ratio_unix),
+                ratio(row.latency_ratio_pipe),
                 plain(row.throughput_mb_s),
                 plain(row.messages_s),
                 time(row.cpu_us_per_message),
-                ratio(row.throughput_ratio_tcp_nodelay),
+                ratio(row.throughput_ratio_tcp),
                 ratio(row.throughput_ratio_unix),
+                ratio(row.throughput_ratio_pipe),
             ],
         }
     }
@@ -154,7 +158,7 @@ pub(crate) fn check(document: &Document) -> Result<(), String> {
         }
         let latency = row.latency_ns.map(|l| [l.p50, l.p90, l.p99, l.p999, l.max, l.mean]);
         let figures = [row.throughput_mb_s, row.messages_s, row.cpu_us_per_message];
-        let interval = row.throughput_interval_mb_s.map(|i| [i.low, i.median, i.high]);
+        let interval = row.throughput_interval_mb_s.map(|i| [i.low, i.estimate, i.high]);
         let all = latency.into_iter().flatten().chain(figures.into_iter().flatten());
         if all.chain(interval.into_iter().flatten()).any(|value| !(0.0..=MOST).contains(&value)) {
             return refuse("figure");

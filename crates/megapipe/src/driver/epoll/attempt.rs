@@ -3,40 +3,13 @@
 use super::calls::{Calls, message};
 use super::connect::connect;
 use super::objects::{Entry, Task};
+use super::step::Step;
 use super::vector::{total, view};
 use super::write::{send_to, write, write_vectored};
 use crate::driver::datagram::fetch;
 use crate::driver::{Operation, Outcome, Output, Pools};
-use crate::source::{Endpoint, Kind};
+use crate::source::Endpoint;
 use std::os::fd::{FromRawFd, OwnedFd};
-
-/// What came of a try.
-pub(super) enum Step {
-    /// Not now; an edge will tell when.
-    Blocked,
-    /// There is more to do at once, but others come first.
-    Paused,
-    /// Not now, and no edge will tell when.
-    Later,
-    /// The operation's last outcome.
-    Ended(i32),
-    /// No buffer is free for it, which ends it, too.
-    Starved,
-    /// An outcome, the last one unless the operation repeats.
-    Brought {
-        result: i32,
-        output: Output,
-        /// Whether the next try is known to be in vain until an edge.
-        drained: bool,
-    },
-}
-
-impl Step {
-    /// What an `errno` means for an operation that has done nothing yet.
-    pub(super) fn failed(errno: i32) -> Step {
-        if errno == libc::EAGAIN { Step::Blocked } else { Step::Ended(-errno) }
-    }
-}
 
 /// Tries the operation of a task: the whole of it, or for a repeating one, its next outcome.
 pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mut Task) -> Step {
@@ -120,7 +93,7 @@ fn read_into(
 /// Has receives tell the length of a message that is longer than the room for it. A TCP socket
 /// would discard bytes.
 fn length_flag(entry: &Entry) -> libc::c_int {
-    if matches!(entry.kind, Kind::Datagram | Kind::Packet) { libc::MSG_TRUNC } else { 0 }
+    if entry.kind.keeps_bounds() { libc::MSG_TRUNC } else { 0 }
 }
 
 fn read_vectored(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> Step {

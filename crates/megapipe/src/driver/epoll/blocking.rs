@@ -4,7 +4,7 @@
 //! readiness for them, and io_uring does the same with threads of its own.
 
 use super::calls::Calls;
-use super::file::Job;
+use super::job::Job;
 use super::poller::Bell;
 use std::collections::VecDeque;
 use std::io;

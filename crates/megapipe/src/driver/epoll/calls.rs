@@ -20,6 +20,18 @@ pub(super) fn message() -> libc::msghdr {
     unsafe { std::mem::zeroed() }
 }
 
+/// The address family, if there is an address.
+pub(super) fn family(address: *const libc::sockaddr, bytes: libc::socklen_t) -> Option<i32> {
+    let family_bytes = std::mem::size_of::<libc::sa_family_t>();
+    if address.is_null() || (bytes as usize) < family_bytes {
+        return None;
+    }
+    // SAFETY: `bytes` bytes at `address` are readable until the operation's outcome, and those
+    // two come first in every socket address.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
+    Some(family.into())
+}
+
 /// Counts the system calls that go through it.
 ///
 /// None of its calls but `wait` sleeps, as long as the descriptor is a socket or does not block.

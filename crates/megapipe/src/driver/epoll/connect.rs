@@ -1,9 +1,8 @@
 //! Connecting without waiting.
 
-use super::attempt::Step;
-use super::calls::Calls;
+use super::calls::{Calls, family};
 use super::objects::{Entry, Task};
-use super::write::family;
+use super::step::Step;
 
 /// Begins to connect, or asks how it went: by the same call, because `SO_ERROR` would leave the
 /// socket in a state in which the next connect tells of this one.

@@ -35,11 +35,12 @@ mod blocking;
 mod calls;
 mod connect;
 mod file;
-
+mod job;
 mod objects;
 mod poll;
 mod poller;
 mod schedule;
+mod step;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -50,7 +51,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::driver::{Driver, Full, Object, Operation, Outcome, Pools, Unattached, Wake};
 use crate::source::{Endpoint, Kind};
-use crate::sys::{check, open_socket};
+use crate::sys::{self, open_socket};
 use blocking::Helpers;
 use calls::Calls;
 use objects::{Direction, Entry, Objects, Poll, Task};
@@ -280,10 +281,7 @@ impl Driver for EpollDriver {
         if level == libc::IPPROTO_TCP && name == libc::TCP_ULP {
             entry.distrust_short_reads();
         }
-        let bytes = value.len().min(i32::MAX as usize) as libc::socklen_t;
-        // SAFETY: `bytes` bytes of `value` are readable.
-        check(unsafe { libc::setsockopt(entry.fd(), level, name, value.as_ptr().cast(), bytes) })?;
-        Ok(())
+        sys::set_option(entry.fd(), level, name, value)
     }
 
     fn get_option(
@@ -293,13 +291,7 @@ impl Driver for EpollDriver {
         name: i32,
         value: &mut [u8],
     ) -> io::Result<usize> {
-        let fd = self.entry(object)?.fd();
-        let mut bytes = value.len().min(i32::MAX as usize) as libc::socklen_t;
-        // SAFETY: `bytes` bytes of `value` are writable.
-        let got =
-            unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) };
-        check(got)?;
-        Ok((bytes as usize).min(value.len()))
+        sys::get_option(self.entry(object)?.fd(), level, name, value)
     }
 
     fn count(&self, counters: &mut Counters) {

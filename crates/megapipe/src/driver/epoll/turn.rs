@@ -1,8 +1,9 @@
 //! Retry scheduling: operations that would block are parked until an edge, and tried again in
 //! turns.
 
-use super::attempt::{Step, attempt, burst};
+use super::attempt::{attempt, burst};
 use super::objects::{Direction, Task};
+use super::step::Step;
 use super::write::TURN_BYTES;
 use super::{EpollDriver, HELPERS};
 use crate::driver::{Object, Outcome, Output, Wake};

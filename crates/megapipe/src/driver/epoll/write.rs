@@ -1,8 +1,8 @@
 //! Writes, which end only when everything is taken.
 
-use super::attempt::Step;
-use super::calls::{Calls, TRANSFER_MAX, message};
+use super::calls::{Calls, TRANSFER_MAX, family, message};
 use super::objects::{Entry, Rest, Task};
+use super::step::Step;
 use super::vector::{consume, rest, total};
 use crate::driver::Operation;
 use crate::source::Kind;
@@ -138,18 +138,6 @@ fn is_to_unix(message: *const libc::msghdr) -> bool {
     // SAFETY: the header stays in place and readable until the operation's outcome.
     let (name, bytes) = unsafe { ((*message).msg_name, (*message).msg_namelen) };
     family(name.cast(), bytes) == Some(libc::AF_UNIX)
-}
-
-/// The address family, if there is an address.
-pub(super) fn family(address: *const libc::sockaddr, bytes: libc::socklen_t) -> Option<i32> {
-    let family_bytes = std::mem::size_of::<libc::sa_family_t>();
-    if address.is_null() || (bytes as usize) < family_bytes {
-        return None;
-    }
-    // SAFETY: `bytes` bytes at `address` are readable until the operation's outcome, and those
-    // two come first in every socket address.
-    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
-    Some(family.into())
 }
 
 #[cfg(test)]

@@ -4,14 +4,12 @@ use super::buffers::BufferRing;
 use super::entries::Class;
 use super::table::Room;
 use super::{UringDriver, is_internal};
-use crate::driver::{DirectSocket, INSTALLED_TAG, Outcome, Output, TABLE_FULL};
+use crate::driver::{INSTALLED_TAG, Outcome, Output, TABLE_FULL};
 use crate::slab::Key;
-use crate::source::Endpoint;
+use crate::source::{Discarded, Endpoint, NumberedSocket};
 use io_uring::cqueue;
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::rc::Rc;
 
 impl UringDriver {
     /// Moves the completions that are there into `sink`; gives their number, and whether there were
@@ -39,7 +37,7 @@ impl UringDriver {
                 // What is not waited for has failed, which does not matter, or left a socket.
                 if let Some(orphan) = synchronous.settle(tag, result) {
                     table.fill();
-                    discarded.borrow_mut().push(orphan);
+                    discarded.push(orphan);
                 }
                 continue;
             }
@@ -87,7 +85,7 @@ fn bring(
     class: Class,
     small: &mut BufferRing,
     large: &mut BufferRing,
-    discarded: &Rc<RefCell<Vec<u32>>>,
+    discarded: &Discarded,
 ) -> Output {
     let (result, flags) = (entry.result(), entry.flags());
     let buffers = match class {
@@ -98,8 +96,7 @@ fn bring(
         Class::Large => large,
         _ if result < 0 => return Output::None,
         Class::AcceptDirect | Class::AcceptOneDirect => {
-            let discarded = Rc::clone(discarded);
-            let direct = DirectSocket { index: result as u32, discarded, armed: true };
+            let direct = NumberedSocket::new(result as u32, discarded);
             return socket(Endpoint::Direct(direct), flags);
         }
         Class::Accept | Class::AcceptLightweight => {

@@ -1,5 +1,6 @@
 //! The driver over io_uring.
 
+mod attempts;
 mod buffers;
 mod entries;
 pub(crate) mod features;
@@ -27,14 +28,12 @@ use super::{
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::slab::Key;
-use crate::source::{Endpoint, Kind};
+use crate::source::{Discarded, Endpoint, Kind};
 use io_uring::types::{CancelBuilder, Fd, Fixed};
 use io_uring::{opcode, squeue};
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 pub(crate) use self::setup::{Refusal, survey};
@@ -61,7 +60,7 @@ pub(crate) struct UringDriver {
     small: BufferRing,
     large: BufferRing,
     /// Entries of the ring's file table whose sockets were dropped without being registered.
-    discarded: Rc<RefCell<Vec<u32>>>,
+    discarded: Discarded,
     table: Table,
     /// Accepts that might bring more than the table has room for, to be cancelled. The channel
     /// files them again.
@@ -108,7 +107,7 @@ impl UringDriver {
             ring,
             small,
             large,
-            discarded: Rc::default(),
+            discarded: Discarded::default(),
             table: Table::new(places),
             unbounded: Vec::new(),
             classes: Vec::new(),
@@ -222,7 +221,7 @@ impl UringDriver {
     fn prepare(&mut self) {
         self.small.refill();
         self.large.refill();
-        while let Some(index) = { self.discarded.borrow_mut().pop() } {
+        while let Some(index) = self.discarded.pop() {
             self.discard(index);
         }
         while let Some(tag) = self.unbounded.pop() {
@@ -275,14 +274,7 @@ impl Driver for UringDriver {
             Endpoint::Descriptor(_) | Endpoint::Lightweight(_) => {
                 objects::attach(endpoint, kind, self.polls_watched)
             }
-            Endpoint::Direct(mut direct) => {
-                if !Rc::ptr_eq(&direct.discarded, &self.discarded) {
-                    // It is another channel's, which frees it when `direct` is dropped here.
-                    return Err(io::Error::from_raw_os_error(libc::EXDEV).into());
-                }
-                direct.armed = false;
-                Ok(objects::direct(direct.index, kind))
-            }
+            Endpoint::Direct(direct) => Ok(objects::direct(direct.take(&self.discarded)?, kind)),
             // It is another channel's, which frees it.
             Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV).into()),
         }

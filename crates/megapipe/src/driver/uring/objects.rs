@@ -2,7 +2,8 @@
 //! table, and how it is to be treated. There is no table to look up.
 
 use crate::driver::{Object, Operation, Unattached, nonblocking};
-use crate::source::{Endpoint, FIRST_LIGHTWEIGHT, Kind, socket_number};
+use crate::source::{Endpoint, FIRST_LIGHTWEIGHT, Kind};
+use crate::sys::get_number;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
@@ -104,7 +105,8 @@ fn prepare(fd: i32, kind: Kind, keeps_watched: bool) -> io::Result<u32> {
     let flags = flags_of(kind) | if is_kept { KEPT } else { 0 };
     // What wakes an installed driver is attached as a datagram socket, too, and may be none.
     let netlink = kind == Kind::Datagram
-        && socket_number(fd, libc::SO_DOMAIN).is_ok_and(|domain| domain == libc::AF_NETLINK);
+        && get_number(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)
+            .is_ok_and(|domain| domain == libc::AF_NETLINK);
     if flags & KEPT != 0 {
         nonblocking::keep(fd)?;
     }

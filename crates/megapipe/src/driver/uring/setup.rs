@@ -1,7 +1,8 @@
 //! Sets up a ring with what the driver registers on it, and finds out what the kernel lacks.
 
+use super::attempts::attempt;
 use super::buffers::BufferRing;
-use super::features::{self, Feature, Lack, Lacks};
+use super::features::{Feature, Lack, Lacks};
 use super::ring::Ring;
 use super::{LARGE_GROUP, SMALL_GROUP};
 use crate::config::{BufferClass, Config};
@@ -48,7 +49,7 @@ impl Parts {
         let large = class(LARGE_GROUP, config.large_buffers.count, pools.large);
         let both = small.and_then(|small| Ok((small, large?)));
         let buffers = lacks.judge(Feature::BufferRing, both)?;
-        features::attempt(&mut ring, (SMALL_GROUP, LARGE_GROUP), &mut lacks)?;
+        attempt(&mut ring, (SMALL_GROUP, LARGE_GROUP), &mut lacks)?;
         if !lacks.leave_direct_sockets() && !lacks.has(Feature::FileTable) {
             ring.submitter().unregister_files()?;
         }

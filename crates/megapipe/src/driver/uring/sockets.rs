@@ -4,9 +4,9 @@
 use super::objects::Target;
 use super::synchronous::Stake;
 use super::{UringDriver, entries};
-use crate::driver::{DirectSocket, NO_OFFSET, Object, Operation, Outcome, TABLE_FULL, datagram};
-use crate::source::Endpoint;
-use crate::sys::{check, errno, get_option, open_socket, result_of};
+use crate::driver::{NO_OFFSET, Object, Operation, Outcome, TABLE_FULL, datagram};
+use crate::source::{Endpoint, NumberedSocket};
+use crate::sys::{check, errno, get_option, open_socket, result_of, set_option};
 use io_uring::types::{DestinationSlot, Fd, Fixed};
 use io_uring::{opcode, squeue};
 use std::io;
@@ -84,8 +84,7 @@ impl UringDriver {
         }
         let index = result_of(result)? as u32;
         self.table.fill();
-        let discarded = Rc::clone(&self.discarded);
-        Ok(Endpoint::Direct(DirectSocket { index, discarded, armed: true }))
+        Ok(Endpoint::Direct(NumberedSocket::new(index, &self.discarded)))
     }
 
     pub(super) fn set_socket_option(
@@ -95,18 +94,13 @@ impl UringDriver {
         name: i32,
         value: &[u8],
     ) -> io::Result<()> {
-        let (address, bytes) = (value.as_ptr().cast(), value.len() as u32);
         match target {
-            Target::Descriptor(fd) => {
-                // SAFETY: `address` and `bytes` describe `value`.
-                check(unsafe { libc::setsockopt(fd, level, name, address, bytes) })?;
-                Ok(())
-            }
+            Target::Descriptor(fd) => set_option(fd, level, name, value),
             Target::Direct(index) => {
                 let memory: Box<[u8]> = value.into();
-                let (fixed, address) = (Fixed(index), memory.as_ptr().cast());
-                let entry =
-                    opcode::SetSockOpt::new(fixed, level as u32, name as u32, address, bytes);
+                let (address, bytes) = (memory.as_ptr().cast(), memory.len() as u32);
+                let (level, name) = (level as u32, name as u32);
+                let entry = opcode::SetSockOpt::new(Fixed(index), level, name, address, bytes);
                 // SAFETY: the entry points to `memory` alone and completes at once.
                 result_of(unsafe { self.run(entry.build(), Stake::Memory(memory)) }?.0)?;
                 Ok(())
@@ -136,7 +130,7 @@ impl UringDriver {
             // The kernel answers for other levels only on a descriptor; we borrow one.
             Target::Direct(_) => self.open_descriptor(target)?,
         };
-        get_option(fd.as_raw_fd(), level, name, value)
+        get_option(fd, level, name, value)
     }
 
     /// Fills in the peer's address by a call where no request can; gives what the request would.
@@ -159,8 +153,9 @@ impl UringDriver {
     /// The address of the peer of a socket that is an entry of the ring's file table.
     pub(super) fn name_peer(&mut self, socket: &Endpoint, value: &mut [u8]) -> io::Result<usize> {
         match socket {
-            Endpoint::Direct(direct) if Rc::ptr_eq(&direct.discarded, &self.discarded) => {
-                self.get_direct_option(direct.index, libc::SO_PEERNAME, value)
+            Endpoint::Direct(direct) => {
+                let index = direct.number(&self.discarded)?;
+                self.get_direct_option(index, libc::SO_PEERNAME, value)
             }
             _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
         }

@@ -31,7 +31,11 @@ fn shares(seats: &mut [Seat], address: SocketAddr, cpu: usize, count: usize) -> 
 
 #[test]
 fn connections_are_spread_until_a_set_changes_or_a_member_leaves() {
-    let [cpu, other] = usable_cpus()[..] else { return };
+    let Some([cpu, other]) =
+        two_cpus("connections_are_spread_until_a_set_changes_or_a_member_leaves")
+    else {
+        return;
+    };
     for leaves in [false, true] {
         let listener = listener();
         let address = listener.local_addr().unwrap();
@@ -53,7 +57,10 @@ fn connections_are_spread_until_a_set_changes_or_a_member_leaves() {
 
 #[test]
 fn a_member_that_does_not_accept_gets_nothing_of_others() {
-    let [cpu, other] = usable_cpus()[..] else { return };
+    let Some([cpu, other]) = two_cpus("a_member_that_does_not_accept_gets_nothing_of_others")
+    else {
+        return;
+    };
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let mut seats = pair(&listener, [cpu, other]);
@@ -70,7 +77,11 @@ fn a_member_that_does_not_accept_gets_nothing_of_others() {
 
 #[test]
 fn a_member_whose_connections_wait_is_busy_and_gets_no_more() {
-    let [first, second] = usable_cpus()[..] else { return };
+    let Some([first, second]) =
+        two_cpus("a_member_whose_connections_wait_is_busy_and_gets_no_more")
+    else {
+        return;
+    };
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let mut seats = pair(&listener, [first, second]);

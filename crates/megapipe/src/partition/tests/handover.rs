@@ -7,19 +7,14 @@ use crate::cpuset::CpuSet;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 
+/// Numbers from 900 on stand for CPUs that are not there.
 fn set(cpus: &[usize]) -> CpuSet {
     cpus.iter().copied().collect()
 }
 
-/// Two members need a CPU each. Numbers from 900 on stand for CPUs that are not there.
-fn two_cpus() -> Option<(usize, usize)> {
-    let [first, second] = usable_cpus()[..] else { return None };
-    Some((first, second))
-}
-
 #[test]
 fn a_queue_is_loaned_and_returned() {
-    let Some((first, second)) = two_cpus() else { return };
+    let Some([first, second]) = two_cpus("a_queue_is_loaned_and_returned") else { return };
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let mut one = Seat::take(listener.as_fd(), &set(&[first])).unwrap();
@@ -47,7 +42,10 @@ fn a_queue_is_loaned_and_returned() {
 
 #[test]
 fn a_member_can_claim_what_it_or_another_has_on_loan() {
-    let Some((first, second)) = two_cpus() else { return };
+    let Some([first, second]) = two_cpus("a_member_can_claim_what_it_or_another_has_on_loan")
+    else {
+        return;
+    };
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let mut one = Seat::take(listener.as_fd(), &set(&[first, 900])).unwrap();
@@ -80,7 +78,7 @@ fn a_member_can_claim_what_it_or_another_has_on_loan() {
 
 #[test]
 fn unread_mail_is_no_loss() {
-    let Some((first, second)) = two_cpus() else { return };
+    let Some([first, second]) = two_cpus("unread_mail_is_no_loss") else { return };
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let one = Seat::take(listener.as_fd(), &set(&[first])).unwrap();
@@ -116,7 +114,7 @@ fn the_last_leave_returns_what_waits() {
 
 #[test]
 fn a_thread_that_panics_leaves() {
-    let Some((first, second)) = two_cpus() else { return };
+    let Some([first, second]) = two_cpus("a_thread_that_panics_leaves") else { return };
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let mut one = Seat::take(listener.as_fd(), &set(&[first])).unwrap();
@@ -150,7 +148,9 @@ fn the_application_may_close_the_original() {
 
 #[test]
 fn stealing_stops_at_the_watermark_and_the_limit() {
-    let Some((first, second)) = two_cpus() else { return };
+    let Some([first, second]) = two_cpus("stealing_stops_at_the_watermark_and_the_limit") else {
+        return;
+    };
     let listener = listener();
     let address = listener.local_addr().unwrap();
     let idle = Seat::take(listener.as_fd(), &set(&[first])).unwrap();

@@ -1,9 +1,11 @@
 //! Which queue a connection lands in, and which listeners can be shared.
 
 use super::super::ListenerError;
-use super::super::socket::{number, option, set_number, set_option};
+use super::super::options::option;
 use super::support::*;
 use crate::cpuset::CpuSet;
+use crate::skip::skip;
+use crate::sys::{get_number, set_number, set_option};
 use libc::{IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
@@ -53,7 +55,7 @@ fn ipv6_and_dual_stack_listeners_are_steered() {
 fn the_original_keeps_the_remaining_cpus() {
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let [first, second] = usable_cpus()[..] else { return };
+    let Some([first, second]) = two_cpus("the_original_keeps_the_remaining_cpus") else { return };
     let seat = Seat::take(listener.as_fd(), &[second, 1000].into_iter().collect()).unwrap();
     let _clients = [connect(address, first), connect(address, second)];
     assert_eq!((length(&listener), seat.waiting()), (1, 1));
@@ -77,7 +79,7 @@ fn connections_from_before_stay_with_the_original() {
 fn sets_change_at_run_time() {
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    let [first, second] = usable_cpus()[..] else { return };
+    let Some([first, second]) = two_cpus("sets_change_at_run_time") else { return };
     let both: CpuSet = [first, second].into_iter().collect();
     let one = Seat::take(listener.as_fd(), &both).unwrap();
     assert_eq!(one.membership.cpus(), both);
@@ -153,10 +155,10 @@ fn a_refusal_leaves_the_listener_as_it_was() {
     let accepted = listener.accept().unwrap();
     let error = Seat::take(listener.as_fd(), &CpuSet::one(cpu)).err().unwrap();
     assert!(error.to_string().contains("SO_REUSEADDR"), "{error}");
-    assert_eq!(number(listener.as_fd(), SOL_SOCKET, libc::SO_REUSEPORT).unwrap(), 0);
+    assert_eq!(get_number(listener.as_fd(), SOL_SOCKET, libc::SO_REUSEPORT).unwrap(), 0);
     drop((client, accepted));
     Seat::take(listener.as_fd(), &CpuSet::one(cpu)).unwrap();
-    assert_eq!(number(listener.as_fd(), SOL_SOCKET, libc::SO_REUSEPORT).unwrap(), 0);
+    assert_eq!(get_number(listener.as_fd(), SOL_SOCKET, libc::SO_REUSEPORT).unwrap(), 0);
 }
 
 #[test]
@@ -195,7 +197,7 @@ fn siblings_have_the_options_of_the_original() {
         (IPPROTO_TCP, libc::TCP_CONGESTION),
     ];
     for (level, name) in names.into_iter().chain(others) {
-        let values = [socket, sibling].map(|socket| option(socket, level, name, 64).unwrap());
+        let values = [socket, sibling].map(|socket| option(socket, level, name).unwrap());
         assert_eq!(values[0], values[1], "option {name} of level {level}");
     }
     let backlog = |socket| super::super::socket::backlog(socket).unwrap();
@@ -216,8 +218,7 @@ fn refusal_after(change: fn() -> bool) -> Option<ListenerError> {
 fn another_user_or_namespace_cannot_share() {
     // SAFETY: neither call takes pointers; both change the calling thread only.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: another_user_or_namespace_cannot_share needs to run as root");
-        return;
+        return skip("another_user_or_namespace_cannot_share", "it changes its user: run as root");
     }
     // SAFETY: as above. Setting an invalid id only reads the present one.
     let user = refusal_after(|| unsafe { libc::setfsuid(65_534) == 0 && libc::setfsuid(!0) != 0 });

@@ -4,8 +4,9 @@ use super::super::membership::Membership;
 use super::super::office::{Mail, Office, Queue};
 use super::super::socket;
 use crate::cpuset::CpuSet;
+use crate::skip::skip;
 use crate::source::wake_pair;
-use crate::sys::check;
+use crate::sys::{check, set_option};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,6 +24,15 @@ pub(in super::super) fn usable_cpus() -> Vec<usize> {
     let cpus: Vec<usize> = usable.take(2).collect();
     if cpus.len() < 2 {
         eprintln!("note: only one CPU may be used here, so only its queue is checked");
+    }
+    cpus
+}
+
+/// Two CPUs for a test that needs as many; without them it is skipped.
+pub(super) fn two_cpus(test: &str) -> Option<[usize; 2]> {
+    let cpus = usable_cpus().try_into().ok();
+    if cpus.is_none() {
+        skip(test, "it needs two CPUs");
     }
     cpus
 }
@@ -49,7 +59,7 @@ pub(in super::super) fn connect(address: SocketAddr, cpu: usize) -> TcpStream {
 pub(super) fn connect_here(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     let linger = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
-    socket::set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
+    set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
     stream
 }
 

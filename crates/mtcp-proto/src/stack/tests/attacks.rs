@@ -1,6 +1,7 @@
 use super::network::{CLIENT, Network, SERVER, end, packet, v4};
+use crate::config::{Config, SynCookies};
+use crate::packet::Checksum;
 use crate::sequence::Sequence;
-use crate::stack::{Checksum, Config, SynCookies};
 use crate::wire::tcp::{Flags, TcpHeader};
 use std::time::Duration;
 

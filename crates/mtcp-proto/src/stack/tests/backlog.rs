@@ -1,5 +1,7 @@
 use super::network::{CLIENT, Network, SERVER, end, v4, v6};
-use crate::stack::{Config, Error, ListenOptions, Options, Readiness, SynCookies};
+use crate::config::{Config, ListenOptions, Options, SynCookies};
+use crate::error::Error;
+use crate::socket::Readiness;
 use std::time::Duration;
 
 fn flood(syn_cookies: SynCookies) -> (Network, Vec<crate::stack::SocketId>) {

@@ -1,6 +1,7 @@
 use super::network::{CLIENT, Network, SERVER, end, v4};
-use crate::stack::{Config, Error, Options, Readiness, Shutdown};
-use crate::tcp::State;
+use crate::config::{Config, Options};
+use crate::error::Error;
+use crate::socket::{Readiness, Shutdown, State};
 use std::time::Duration;
 
 #[test]

@@ -1,5 +1,5 @@
 use super::network::{CLIENT, Network, SERVER, end, v4};
-use crate::stack::Readiness;
+use crate::socket::Readiness;
 use std::time::Duration;
 
 const READABLE: Readiness = Readiness::READABLE;

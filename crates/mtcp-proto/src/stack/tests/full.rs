@@ -1,9 +1,10 @@
 //! Who goes when the table is full (RFC 4987).
 
 use super::network::{CLIENT, Network, SERVER, end, packet, v4};
+use crate::config::{Config, Options, SynCookies};
+use crate::error::Error;
 use crate::sequence::Sequence;
-use crate::stack::{Config, Error, Options, Shutdown, SocketId, SynCookies};
-use crate::tcp::State;
+use crate::socket::{Shutdown, SocketId, State};
 use crate::wire::tcp::{self, Flags, TcpHeader};
 use std::net::SocketAddr;
 use std::ops::Range;

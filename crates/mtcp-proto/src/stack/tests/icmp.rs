@@ -1,7 +1,9 @@
 use super::network::{CLIENT, Network, SERVER, end, v4, v6};
-use crate::stack::{Error, Readiness};
+use crate::error::Error;
+use crate::socket::Readiness;
 use crate::wire::icmp::{Echo, IcmpCause, IcmpMessage};
-use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
+use crate::wire::ip::{Ecn, IpHeader};
+use crate::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 use std::net::IpAddr;
 use std::time::Duration;
 

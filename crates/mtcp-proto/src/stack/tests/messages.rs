@@ -1,7 +1,10 @@
 //! Messages of 64 KiB there and back: how long they wait for timers where nothing is ever lost.
 
 use super::network::{CLIENT, Network, SERVER, end, v4};
-use crate::stack::{Config, Error, Options, SocketId, Stack};
+use crate::config::{Config, Options};
+use crate::error::Error;
+use crate::socket::SocketId;
+use crate::stack::Stack;
 use std::time::Duration;
 
 const MESSAGE_BYTES: usize = 64 << 10;

@@ -1,13 +1,14 @@
 //! What the tests stand on.
 
-use crate::stack::{
-    Checksum, Config, Error, ListenOptions, Options, Packet, Readiness, Secret, Sink,
-    SinkCapabilities, SocketId, Stack,
-};
+use crate::config::{Config, ListenOptions, Options, Secret};
+use crate::error::Error;
+use crate::packet::{Checksum, Packet, Sink, SinkCapabilities};
+use crate::socket::{Readiness, SocketId};
+use crate::stack::Stack;
 use crate::time::Instant;
-use crate::wire::checksum;
-use crate::wire::ip::{Ecn, IpHeader, PROTOCOL_TCP};
+use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::TcpHeader;
+use crate::wire::{PROTOCOL_TCP, checksum};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

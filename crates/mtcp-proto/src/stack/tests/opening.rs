@@ -1,7 +1,8 @@
 use super::network::{CLIENT, Network, SERVER, end, packet, parse, v4, v6};
+use crate::config::{Config, ListenOptions, Options};
+use crate::error::Error;
 use crate::sequence::Sequence;
-use crate::stack::{Config, Error, ListenOptions, Options, Readiness};
-use crate::tcp::State;
+use crate::socket::{Readiness, State};
 use crate::wire::tcp::{Flags, TcpHeader};
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
 use super::network::{CLIENT, Network, SERVER, Wire, end, secret, v4, v6};
-use crate::stack::{Checksum, Config, Error, Options, Stack, Steering};
+use crate::config::{Config, Options, Steering};
+use crate::error::Error;
+use crate::packet::Checksum;
+use crate::stack::Stack;
 
 fn client_of_two(core: u16) -> Config {
     Config { steering: Steering { core, cores: 2 }, ..Config::default() }

@@ -1,6 +1,9 @@
 use super::network::{CLIENT, Network, SERVER, end, packet, parse, secret, v4};
+use crate::config::{Config, Options, SynCookies};
+use crate::error::Error;
 use crate::sequence::Sequence;
-use crate::stack::{Config, Error, Options, SocketId, Stack, SynCookies};
+use crate::socket::SocketId;
+use crate::stack::Stack;
 use crate::wire::tcp::{Flags, TcpHeader};
 use std::net::SocketAddr;
 use std::time::Duration;

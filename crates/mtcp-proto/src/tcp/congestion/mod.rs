@@ -9,7 +9,7 @@ use self::cubic::Cubic;
 use self::newreno::NewReno;
 use self::rate_reduction::RateReduction;
 use self::slow_start::SlowStart;
-use super::Congestion;
+use crate::config::Congestion;
 use crate::time::Instant;
 use std::time::Duration;
 

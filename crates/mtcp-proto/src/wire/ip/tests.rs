@@ -1,4 +1,5 @@
 use super::*;
+use crate::wire::PROTOCOL_TCP;
 
 /// A packet of TCP from 192.0.2.1 to 198.51.100.7, of 24 bytes, with two of padding behind it.
 const IPV4: [u8; 26] = [

@@ -1,8 +1,8 @@
 //! `mtcp run PROGRAM [ARGUMENTS]`: an unmodified program whose TCP goes through the stack, by a
 //! library that the dynamic loader puts under it.
 
-use launch::{Library, LibraryError, Obstacle};
 use mtcp::config::{Config, ConfigError, ENVIRONMENT};
+use preload::launch::{self, Library, LibraryError, Obstacle};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;

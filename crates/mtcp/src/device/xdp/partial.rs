@@ -5,8 +5,8 @@
 //! machine's memory. On a cable, a frame whose checksum field is that sum is taken as verified; all
 //! others, say those that a bridge forwards from a network, are left to the stack to verify.
 
+use mtcp_proto::wire::PROTOCOL_TCP;
 use mtcp_proto::wire::checksum::Sum;
-use mtcp_proto::wire::ip::PROTOCOL_TCP;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Ethernet, then IPv4 or IPv6.

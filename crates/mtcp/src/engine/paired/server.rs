@@ -85,7 +85,7 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
         // It is dropped after the server, when nothing more can be published.
         let _ending = ending;
         let mut server = server;
-        if let Some(Err(error)) = cpu.map(crate::start::pin) {
+        if let Some(Err(error)) = cpu.map(crate::system::pin) {
             tracing::warn!(cpu, %error, "the engine runs wherever the system puts it");
         }
         server.run();

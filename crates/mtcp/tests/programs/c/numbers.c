@@ -295,6 +295,51 @@ static void formatted(void) {
     printf("after the end: %d\n", result);
 }
 
+int __poll_chk(struct pollfd *list, nfds_t count, int timeout_ms, size_t room);
+int __ppoll_chk(struct pollfd *list, nfds_t count, const struct timespec *timeout,
+                const sigset_t *mask, size_t room);
+ssize_t __read_chk(int fd, void *to, size_t length, size_t room);
+ssize_t __recv_chk(int fd, void *to, size_t length, size_t room, int flags);
+ssize_t __recvfrom_chk(int fd, void *to, size_t length, size_t room, int flags,
+                       struct sockaddr *address, socklen_t *size);
+int __dprintf_chk(int fd, int flag, const char *format, ...);
+
+/* What a function that checks its buffer does with one that is too small for what it is asked. */
+static long call_checked(int which, int fd) {
+    struct pollfd list[] = {{fd, POLLIN, 0}, {fd, POLLIN, 0}};
+    char room[16], format[] = "%n";
+    int count;
+    switch (which) {
+    case 0: return __poll_chk(list, 2, 0, sizeof *list);
+    case 1: return __ppoll_chk(list, 2, &(struct timespec){0, 0}, NULL, sizeof *list);
+    case 2: return __read_chk(fd, room, 9, 8);
+    case 3: return __recv_chk(fd, room, 9, 8, MSG_DONTWAIT);
+    case 4: return __recvfrom_chk(fd, room, 9, 8, MSG_DONTWAIT, NULL, NULL);
+    /* What is written to memory that can be written is refused. */
+    case 5: return __dprintf_chk(fd, 1, format, &count);
+    case 6: return __dprintf_chk(1, 1, format, &count);
+    }
+    return -1;
+}
+
+static void checked(void) {
+    struct pair pair = connect_pair();
+    struct pollfd list[] = {{pair.fd, POLLOUT, 0}, {pair.fd, POLLOUT, 0}};
+    show("fits", __poll_chk(list, 2, 0, sizeof list));
+    for (int which = 0; which < 7; which++) {
+        int status;
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            CHECK(setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}) == 0);
+            _exit(call_checked(which, pair.fd) < 0);
+        }
+        CHECK(waitpid(child, &status, 0) == child);
+        const char *how = WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it returned";
+        printf("%d: %s\n", which, how);
+    }
+}
+
 /* Streams of the C library on a connection. */
 static void streams(void) {
     int port = 0, from = open_listener(&port);
@@ -450,6 +495,7 @@ static const struct test tests[] = {
     {"calls", calls},
     {"children", children},
     {"formatted", formatted},
+    {"checked", checked},
     {"streams", streams},
     {"rings", rings},
 };

@@ -546,7 +546,21 @@ static void both_ends(void) {
     printf("stalls: %d\n", stalls);
 }
 
+/* What select(2) leaves of a time limit. */
+static void time_left(void) {
+    struct pair pair = connect_pair();
+    struct timeval time = {0, 50000}, wrong = {-1, 0};
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(pair.fd, &set);
+    show("select", select(pair.fd + 1, &set, NULL, NULL, &time));
+    printf("left: %ld\n", (long)time.tv_sec * 1000000 + (long)time.tv_usec);
+    FD_SET(pair.fd, &set);
+    show("a time that is none", select(pair.fd + 1, &set, NULL, NULL, &wrong));
+}
+
 static const struct test tests[] = {
+    {"time-left", time_left},
     {"reused-read", reused_read},
     {"reused-recv", reused_recv},
     {"reused-readv", reused_readv},

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use super::Tree;
-use super::suite::Verdict;
-use crate::apps::edits;
+use super::verdict::Verdict;
 
 pub(super) struct Earlier {
     path: PathBuf,
@@ -19,7 +19,7 @@ pub(super) struct Earlier {
 impl Earlier {
     /// Of the server in this tree; nothing if it is another by now.
     pub(super) fn read(tree: &Tree) -> Result<Earlier, String> {
-        let sha256 = edits::sha256(&tree.path.join("memcached"))?;
+        let sha256 = sha256(&tree.path.join("memcached"))?;
         let path = tree.path.with_extension("results");
         let text = fs::read_to_string(&path).unwrap_or_default();
         let lines = match text.split_once('\n') {
@@ -75,6 +75,18 @@ fn parse(line: &str) -> Option<(String, Verdict)> {
         _ => return None,
     };
     Some((name.to_string(), verdict))
+}
+
+fn sha256(path: &Path) -> Result<String, String> {
+    let output = Command::new("sha256sum").arg("--").arg(path).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| {
+        format!("sha256sum cannot be run: {error}; install the package coreutils")
+    })?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    match said.split_whitespace().next() {
+        Some(sum) if output.status.success() => Ok(sum.trim_start_matches('\\').to_string()),
+        _ => Err(String::from_utf8_lossy(&output.stderr).trim().to_string()),
+    }
 }
 
 #[cfg(test)]

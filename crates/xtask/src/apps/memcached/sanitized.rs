@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{Build, Tree};
-use crate::apps::make_directory;
+use crate::command::make_directory;
 
 /// Frames are kept, so that a report names the callers.
 const FLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer ";

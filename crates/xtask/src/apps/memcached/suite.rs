@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::earlier::Earlier;
+use super::verdict::Verdict;
 use super::{Build, Tree};
 
 /// The tests mostly sleep, so more run at once than there are CPUs.
@@ -19,16 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Some of them depend on time, on memcached as it is as well.
 const TRIES: usize = 3;
-
-/// What came of one test file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// At this try.
-    Passed(usize),
-    Skipped(String),
-    /// With the end of what it said.
-    Failed(String),
-}
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -176,9 +167,9 @@ fn report(names: &[String], verdicts: &BTreeMap<(&str, bool), Verdict>) -> Resul
     let mut worse = Vec::new();
     for name in names {
         let both = [of(name, false), of(name, true)];
-        println!("{name:<32} {:<22} {}", word(&both[0]), word(&both[1]));
+        println!("{name:<32} {:<22} {}", both[0].word(), both[1].word());
         for (total, verdict) in totals.iter_mut().zip(&both) {
-            total[kind(verdict)] += 1;
+            total[verdict.kind()] += 1;
         }
         if let [Verdict::Passed(_) | Verdict::Skipped(_), Verdict::Failed(said)] = &both {
             worse.push(name.as_str());
@@ -195,23 +186,6 @@ fn report(names: &[String], verdicts: &BTreeMap<(&str, bool), Verdict>) -> Resul
              cargo xtask memcached --test FILE",
             worse.join(", ")
         )),
-    }
-}
-
-fn word(verdict: &Verdict) -> String {
-    match verdict {
-        Verdict::Passed(1) => "passed".to_string(),
-        Verdict::Passed(attempt) => format!("passed at try {attempt}"),
-        Verdict::Skipped(_) => "skipped".to_string(),
-        Verdict::Failed(_) => "failed".to_string(),
-    }
-}
-
-fn kind(verdict: &Verdict) -> usize {
-    match verdict {
-        Verdict::Passed(_) => 0,
-        Verdict::Skipped(_) => 1,
-        Verdict::Failed(_) => 2,
     }
 }
 

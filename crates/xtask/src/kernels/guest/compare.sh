@@ -4,7 +4,7 @@
 set -u
 server=megapipe
 [ -e /run/no-ring ] && server=megapipe-epoll
-"$1" compare --servers epoll,epoll-partitioned,$server --baseline epoll-partitioned --rounds 2 \
+"$1" compare --servers epoll,epoll-partitioned,$server --baseline epoll-partitioned --rounds 3 \
     --duration 300ms --connections 32 --transactions 8,0 --cores 1 --json "$TMPDIR/json" \
     2>&1 | tee "$TMPDIR/text"
 [ "${PIPESTATUS[0]}" = 0 ] || { echo "FAILED: iobench compare ends with an error"; exit 1; }

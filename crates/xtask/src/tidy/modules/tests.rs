@@ -7,7 +7,7 @@ fn findings(files: &[(&str, &str)]) -> Vec<String> {
         .map(|(path, text)| File { path: format!("crates/a/{path}"), text: text.to_string() })
         .collect();
     files.push(File { path: "README.md".to_string(), text: String::new() });
-    let findings = check(&files);
+    let findings = check(&crates(&files));
     findings
         .iter()
         .map(|finding| {

@@ -1,7 +1,7 @@
 //! Accepting.
 
 use super::*;
-use crate::source::Endpoint;
+use crate::source::{Discarded, Endpoint, NumberedSocket};
 use std::net::SocketAddr;
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -136,8 +136,7 @@ fn only_listeners_accept_and_only_descriptors_are_taken() {
     rig.submit(1, near, accept(true));
     assert_eq!(rig.last(1), -libc::EINVAL);
 
-    let discarded = std::rc::Rc::default();
-    let direct = crate::driver::DirectSocket { index: 7, discarded, armed: true };
+    let direct = NumberedSocket::new(7, &Discarded::default());
     let refused = rig.driver.attach(Endpoint::Direct(direct), crate::source::Kind::Stream);
     assert_eq!(refused.unwrap_err().error.raw_os_error(), Some(libc::EXDEV));
 }

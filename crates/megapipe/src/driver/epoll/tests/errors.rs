@@ -2,14 +2,10 @@
 
 use super::*;
 use crate::completion::Event;
+use crate::skip::skip;
 use crate::{Channel, DriverChoice, Repeat};
 use std::io::{ErrorKind, Read};
 use std::os::fd::FromRawFd;
-
-#[path = "../../../../tests/common/skip.rs"]
-mod skip;
-
-use skip::skip;
 
 /// The protocol of netlink(7) that leaves messages between programs to them.
 const NETLINK_USERSOCK: libc::c_int = 2;

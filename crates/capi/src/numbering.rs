@@ -1,0 +1,62 @@
+//! The layout of C's handles: the place of the channel, and the index and generation of the member
+//! there.
+
+use crate::types::mp_handle;
+use channel::Handle;
+
+/// Channels that may exist at once in a process.
+pub(crate) const PLACES: usize = 1 << 11;
+/// Handles that one channel may have.
+pub(crate) const HANDLES_MAX: u32 = 1 << 20;
+
+const INDEX_SHIFT: u32 = 32;
+const PLACE_SHIFT: u32 = 52;
+
+/// The part of a handle that is its channel's own.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbering {
+    pub(crate) place: usize,
+    /// What is added to the generations of the channel's handles.
+    pub(crate) base: u32,
+}
+
+impl Numbering {
+    pub(crate) fn encode(self, handle: Handle) -> mp_handle {
+        let (index, generation) = (handle.index(), handle.generation());
+        let generation = generation.wrapping_add(self.base);
+        (self.place as i64) << PLACE_SHIFT | i64::from(index) << INDEX_SHIFT | i64::from(generation)
+    }
+
+    /// The number in this channel of a handle, which checks it; `None` for another channel's.
+    #[inline]
+    pub(crate) fn decode(self, handle: mp_handle) -> Option<(u32, u32)> {
+        let index = (handle >> INDEX_SHIFT) as u32 & (HANDLES_MAX - 1);
+        let generation = (handle as u32).wrapping_sub(self.base);
+        (place_of(handle) == Some(self.place)).then_some((index, generation))
+    }
+}
+
+/// The place that a handle names, below [`PLACES`]; `None` if it is none that `encode` makes.
+#[inline]
+pub(crate) fn place_of(handle: mp_handle) -> Option<usize> {
+    usize::try_from(handle >> PLACE_SHIFT).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use channel::Channel;
+
+    #[test]
+    fn handles_round_trip_and_are_never_negative() {
+        let channel: Channel<()> = Channel::new().unwrap();
+        let widest = channel.handle(HANDLES_MAX - 1, u32::MAX);
+        let number = Numbering { place: PLACES - 1, base: 7 }.encode(widest);
+        assert!(number >= 0);
+        assert_eq!(place_of(number), Some(PLACES - 1));
+        let decoded = |place| Numbering { place, base: 7 }.decode(number);
+        assert_eq!(decoded(PLACES - 1), Some((HANDLES_MAX - 1, u32::MAX)));
+        assert_eq!(decoded(0), None);
+        assert_eq!(Numbering { place: 0, base: 7 }.decode(-1), None);
+    }
+}

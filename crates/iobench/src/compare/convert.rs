@@ -1,0 +1,78 @@
+//! From rows of closed loops to those of the result file.
+
+use crate::compare::report::{self, Rounds, latencies};
+use crate::engine::outcome::SlotOutcome;
+use crate::engine::statistics::median;
+use crate::error::Result;
+use crate::figures::{Percentiles, encode};
+use crate::results::{Histograms, Kind, RoundFigures, Row};
+
+/// From a row of `compare` to one of the result file.
+pub(crate) fn convert(
+    row: report::Row,
+    network: Option<&str>,
+    work: String,
+    rounds: &Rounds,
+    failures: &[String],
+) -> Result<Row> {
+    let times = latencies(rounds)?;
+    let service = if times.is_empty() { None } else { Some(encode(&times)?) };
+    let figures: Result<Vec<RoundFigures>> =
+        rounds.iter().map(|slots| round_figures(slots)).collect();
+    let notes: Vec<String> = failures.iter().cloned().chain(row.notes).collect();
+    Ok(Row {
+        server: row.server,
+        kind: Kind::Closed,
+        connections: row.connections,
+        request_rate: None,
+        request_bytes: row.request_bytes,
+        response_bytes: row.response_bytes,
+        transactions: row.transactions,
+        idle: row.idle,
+        cores: row.cores,
+        server_cpus: row.server_cpus,
+        client_cpus: row.client_cpus,
+        work,
+        network: network.map(str::to_owned),
+        latency_us: row.latency_us,
+        send_lag_us: None,
+        transmit_us: None,
+        turnaround_us: None,
+        receive_lag_us: None,
+        accept_us: None,
+        throughput: row.throughput,
+        server_cpu_us: row.server_cpu_us,
+        cpu_both_us: row.cpu_both_us,
+        system_calls: row.system_calls,
+        gigabytes_per_s: row.gigabytes_per_s,
+        cpu_s_per_gib: row.cpu_s_per_gib,
+        server_busy: row.server_busy,
+        client_busy: row.client_busy,
+        bound: Some(row.bound.name().to_owned()),
+        throughput_ratio: row.throughput_ratio,
+        cpu_ratio: row.cpu_ratio,
+        cpu_both_ratio: row.cpu_both_ratio,
+        p50_ratio: row.p50_ratio,
+        p99_ratio: row.p99_ratio,
+        valid: row.valid && failures.is_empty(),
+        notes,
+        slices: Some(row.doubts.slices),
+        pairs: Some(row.pairs),
+        totals: Some(row.accounts),
+        accounts: None,
+        rounds: figures?,
+        timeline: Vec::new(),
+        histograms: Histograms { service, ..Histograms::default() },
+    })
+}
+
+fn round_figures(slots: &[SlotOutcome]) -> Result<RoundFigures> {
+    let figures: Vec<_> = slots.iter().filter_map(|slot| slot.shown(false)).collect();
+    let times = latencies(&vec![slots.to_vec()])?;
+    Ok(RoundFigures {
+        latency_us: Percentiles::of(&times),
+        throughput: median(&figures.iter().map(|f| f.throughput).collect::<Vec<f64>>()),
+        server_cpu_us: median(&figures.iter().map(|f| f.server_cpu_us).collect::<Vec<f64>>()),
+        valid: !figures.is_empty(),
+    })
+}

@@ -1,0 +1,74 @@
+//! Result files.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::error::{Context, Error, Result};
+
+/// A file that is written completely or not at all.
+pub(crate) struct JsonFile {
+    target: PathBuf,
+    temporary: PathBuf,
+}
+
+impl JsonFile {
+    /// Proves before the run that the file can be written, by creating its temporary twin.
+    pub(crate) fn prepare(target: &Path) -> Result<JsonFile> {
+        const REMEDY: &str = "choose a file in a directory that exists and is writable";
+        let mut name = target.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.tmp", std::process::id()));
+        let temporary = target.with_file_name(name);
+        if target.is_dir() {
+            return Err(Error::setup(format!("{} is a directory", target.display()), REMEDY));
+        }
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&temporary)
+            .context(format!("write {}", target.display()), REMEDY)?;
+        Ok(JsonFile { target: target.to_owned(), temporary })
+    }
+
+    /// Writes the file in one step.
+    pub(crate) fn write(self, value: &impl Serialize) -> Result<()> {
+        const REMEDY: &str = "free some space, or choose another file";
+        let mut text = serde_json::to_vec_pretty(value)
+            .map_err(std::io::Error::from)
+            .context("encode the results", "report this as a bug")?;
+        text.push(b'\n');
+        File::create(&self.temporary)
+            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
+            .and_then(|()| fs::rename(&self.temporary, &self.target))
+            .context(format!("write {}", self.target.display()), REMEDY)
+    }
+}
+
+impl Drop for JsonFile {
+    fn drop(&mut self) {
+        // After a rename there is nothing to remove.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_written_whole_or_not_at_all() {
+        let directory = std::env::temp_dir().join(format!("iobench-json-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let target = directory.join("out.json");
+        drop(JsonFile::prepare(&target).unwrap());
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+        JsonFile::prepare(&target).unwrap().write(&[1, 2]).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "[\n  1,\n  2\n]\n");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+        assert!(JsonFile::prepare(&directory).is_err());
+        assert!(JsonFile::prepare(&directory.join("missing/out.json")).is_err());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,10 @@
+//! The measuring engine, which all commands share.
+
+pub(crate) mod environment;
+pub(crate) mod json_file;
+pub(crate) mod order;
+pub(crate) mod outcome;
+pub(crate) mod placement;
+pub(crate) mod progress;
+pub(crate) mod statistics;
+pub(crate) mod table;

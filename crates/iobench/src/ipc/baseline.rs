@@ -1,0 +1,407 @@
+//! The kernel's pipes and sockets by plain calls, as a short C program uses them: the baselines of
+//! `iobench ipc`.
+//!
+//! Each message is one read and one write, where the kernel takes it whole. Nothing is buffered,
+//! and no wait has a time limit, because arming a timer would cost a part of what is measured:
+//! [`ipcload::interrupt_calls_when_stopping`] ends the waits instead.
+//!
+//! The epoll ends use non-blocking descriptors and edge-triggered events. Level-triggered events
+//! took 1 to 2.5 % longer per round trip (64 bytes, one CPU, Linux 6.18), since the kernel asks the
+//! descriptor again in the next `epoll_wait`.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use fable::Kind;
+use ipcload::{End, Error, Invitation, Load, Pattern, Result, is_stopping};
+use rustix::io::Errno;
+
+use crate::sys::epoll::Epoll;
+
+/// Room in a pipe, in messages. With room for one, the throughput of 64 KiB messages is a fifth
+/// lower; with 1 MiB, that of 64-byte messages falls to a third (one CPU, Linux 6.18).
+const PIPE_MESSAGES: usize = 16;
+/// The default size of a pipe, and the largest that needs no privilege.
+const PIPE_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=1 << 20;
+/// Connections of other programs to the listener of the TCP path that are dropped.
+const STRANGERS_MAX: usize = 64;
+
+/// A path of the kernel, and the calls that wait on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Baseline {
+    path: Path,
+    wait: Wait,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// TCP over the loopback device with `TCP_NODELAY`.
+    Tcp,
+    /// A pair of UNIX stream sockets.
+    Unix,
+    /// A pipe each way.
+    Pipe,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// In `read` and `write`.
+    Blocking,
+    /// In `epoll_wait`.
+    Epoll,
+}
+
+impl Baseline {
+    /// Every one; those of a path are neighbours.
+    pub(crate) const ALL: [Baseline; 6] = [
+        Baseline { path: Path::Tcp, wait: Wait::Blocking },
+        Baseline { path: Path::Tcp, wait: Wait::Epoll },
+        Baseline { path: Path::Unix, wait: Wait::Blocking },
+        Baseline { path: Path::Unix, wait: Wait::Epoll },
+        Baseline { path: Path::Pipe, wait: Wait::Blocking },
+        Baseline { path: Path::Pipe, wait: Wait::Epoll },
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match (self.path, self.wait) {
+            (Path::Tcp, Wait::Blocking) => "tcp-blocking",
+            (Path::Tcp, Wait::Epoll) => "tcp-epoll",
+            (Path::Unix, Wait::Blocking) => "unix-blocking",
+            (Path::Unix, Wait::Epoll) => "unix-epoll",
+            (Path::Pipe, Wait::Blocking) => "pipe-blocking",
+            (Path::Pipe, Wait::Epoll) => "pipe-epoll",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Baseline> {
+        Baseline::ALL.into_iter().find(|baseline| baseline.name() == name)
+    }
+
+    /// Those whose rows stand before the first transport on the same path.
+    pub(crate) fn before(kind: Kind) -> impl Iterator<Item = Baseline> {
+        let path = match kind {
+            Kind::Tcp => Some(Path::Tcp),
+            Kind::Unix => Some(Path::Unix),
+            Kind::Pipe => Some(Path::Pipe),
+            _ => None,
+        };
+        Baseline::ALL.into_iter().filter(move |baseline| Some(baseline.path) == path)
+    }
+}
+
+/// Input and output of one end.
+type Ends = [OwnedFd; 2];
+
+/// Both ends of a path.
+fn connect(path: Path, message_bytes: usize) -> Result<(Ends, Ends)> {
+    let ends = match path {
+        Path::Tcp => tcp_pair().and_then(|(own, peer)| Ok((twice(own)?, twice(peer)?))),
+        Path::Unix => UnixStream::pair().and_then(|(own, peer)| Ok((twice(own)?, twice(peer)?))),
+        Path::Pipe => pipe_pair(message_bytes),
+    };
+    ends.map_err(|error| failed("connect two ends", error))
+}
+
+/// A socket carries both directions.
+fn twice(socket: impl Into<OwnedFd>) -> io::Result<Ends> {
+    let socket = socket.into();
+    Ok([socket.try_clone()?, socket])
+}
+
+fn pipe_pair(message_bytes: usize) -> io::Result<(Ends, Ends)> {
+    let (least, most) = (*PIPE_BYTES.start(), *PIPE_BYTES.end());
+    let room = (PIPE_MESSAGES * message_bytes).clamp(least, most);
+    let (own_input, peer_output) = io::pipe()?;
+    let (peer_input, own_output) = io::pipe()?;
+    for pipe in [&own_output, &peer_output] {
+        // A user with many pipes may be refused; then the pipe keeps its default size.
+        let _ = rustix::pipe::fcntl_setpipe_size(pipe, room);
+    }
+    let own = [own_input.into(), own_output.into()];
+    Ok((own, [peer_input.into(), peer_output.into()]))
+}
+
+/// A connection over the loopback device. Every program of the machine can connect to the listener
+/// meanwhile, so the accepted end must have the address of the connected one.
+fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let peer = TcpStream::connect(listener.local_addr()?)?;
+    let wanted = peer.local_addr()?;
+    for _ in 0..STRANGERS_MAX {
+        let (own, address) = listener.accept()?;
+        if address == wanted {
+            own.set_nodelay(true)?;
+            peer.set_nodelay(true)?;
+            return Ok((own, peer));
+        }
+    }
+    Err(io::Error::other("other programs keep connecting to its listener"))
+}
+
+/// One end of a path.
+pub(crate) struct BaselineEnd {
+    input: OwnedFd,
+    output: OwnedFd,
+    /// Absent where the calls block.
+    events: Option<Events>,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+}
+
+/// What an epoll end waits for.
+struct Events {
+    readable: Epoll,
+    /// Made when the path is full for the first time.
+    writable: Option<Epoll>,
+    /// No further message can be there once one was read, so that reading again before an event
+    /// would be a call for nothing.
+    alternates: bool,
+}
+
+impl BaselineEnd {
+    pub(crate) fn create(baseline: Baseline, load: &Load) -> Result<(BaselineEnd, Invitation)> {
+        let (own, peer) = connect(baseline.path, load.bytes())?;
+        let numbers = peer.each_ref().map(|fd| fd.as_raw_fd().to_string());
+        let invitation = Invitation { join: numbers.join(","), descriptors: peer.into() };
+        Ok((BaselineEnd::new(baseline, own, load)?, invitation))
+    }
+
+    /// Opens the end that the first process has invited to.
+    pub(crate) fn open(
+        baseline: Baseline,
+        descriptors: Vec<OwnedFd>,
+        load: &Load,
+    ) -> Result<BaselineEnd> {
+        let own = Ends::try_from(descriptors)
+            .map_err(|_| Error::road("a path comes as two descriptors; report this as a bug"))?;
+        BaselineEnd::new(baseline, own, load)
+    }
+
+    fn new(baseline: Baseline, own: Ends, load: &Load) -> Result<BaselineEnd> {
+        ipcload::interrupt_calls_when_stopping()?;
+        let [input, output] = own;
+        let events = match baseline.wait {
+            Wait::Blocking => None,
+            Wait::Epoll => Some(Events::of(&input, &output, load.pattern)?),
+        };
+        let message = || vec![0; load.bytes()];
+        Ok(BaselineEnd { input, output, events, incoming: message(), outgoing: message() })
+    }
+}
+
+impl Events {
+    fn of(input: &OwnedFd, output: &OwnedFd, pattern: Pattern) -> Result<Events> {
+        for descriptor in [input, output] {
+            rustix::io::ioctl_fionbio(descriptor, true)
+                .map_err(|errno| failed("make a descriptor non-blocking", errno))?;
+        }
+        let readable = watch(input, libc::EPOLLIN | libc::EPOLLET)?;
+        Ok(Events { readable, writable: None, alternates: pattern == Pattern::PingPong })
+    }
+
+    #[inline]
+    fn await_input(&self) -> Result<()> {
+        await_event(&self.readable)
+    }
+
+    #[cold]
+    fn await_room(&mut self, output: &OwnedFd) -> Result<()> {
+        let writable = match self.writable.take() {
+            Some(writable) => writable,
+            None => watch(output, libc::EPOLLOUT)?,
+        };
+        await_event(self.writable.insert(writable))
+    }
+}
+
+fn watch(descriptor: &OwnedFd, interest: libc::c_int) -> Result<Epoll> {
+    let epoll = Epoll::new().map_err(Error::road)?;
+    epoll.add(descriptor.as_raw_fd(), 0, interest).map_err(|error| failed("use epoll", error))?;
+    Ok(epoll)
+}
+
+#[inline]
+fn await_event(epoll: &Epoll) -> Result<()> {
+    const WITHOUT_LIMIT: i32 = -1;
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }];
+    if epoll.wait(&mut events, WITHOUT_LIMIT) == 0 { check_stop() } else { Ok(()) }
+}
+
+/// Called after an interrupted call.
+#[cold]
+fn check_stop() -> Result<()> {
+    if is_stopping() { Err(Error::Stopped) } else { Ok(()) }
+}
+
+#[cold]
+fn broken(action: &str, errno: Errno) -> Error {
+    match errno {
+        Errno::PIPE | Errno::CONNRESET => closed(),
+        errno => failed(action, errno),
+    }
+}
+
+#[cold]
+fn closed() -> Error {
+    Error::road("the other process closed its end of the path")
+}
+
+#[cold]
+fn no_longer_blocking() -> Error {
+    Error::road("a blocking descriptor was made non-blocking; report this as a bug")
+}
+
+fn failed(action: &str, cause: impl std::fmt::Display) -> Error {
+    Error::road(format!("cannot {action}: {cause}; raise `ulimit -n`, or report this"))
+}
+
+impl End for BaselineEnd {
+    #[inline]
+    fn send(&mut self, bytes: usize, fill: impl Fn(&mut [u8])) -> Result<bool> {
+        let message = &mut self.outgoing[..bytes];
+        fill(message);
+        let mut rest = &message[..];
+        while !rest.is_empty() {
+            match rustix::io::write(&self.output, rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(Errno::INTR) => check_stop()?,
+                Err(Errno::AGAIN) => match &mut self.events {
+                    Some(events) => events.await_room(&self.output)?,
+                    None => return Err(no_longer_blocking()),
+                },
+                Err(errno) => return Err(broken("write to the path", errno)),
+            }
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<bool> {
+        Ok(true)
+    }
+
+    #[inline]
+    fn receive(&mut self, look: impl FnOnce(&[u8])) -> Result<bool> {
+        if let Some(events) = &self.events
+            && events.alternates
+        {
+            events.await_input()?;
+        }
+        let mut filled = 0;
+        while filled < self.incoming.len() {
+            match rustix::io::read(&self.input, &mut self.incoming[filled..]) {
+                Ok(0) => return Err(closed()),
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => check_stop()?,
+                Err(Errno::AGAIN) => match &self.events {
+                    Some(events) => events.await_input()?,
+                    None => return Err(no_longer_blocking()),
+                },
+                Err(errno) => return Err(broken("read from the path", errno)),
+            }
+        }
+        look(&self.incoming);
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use clap::Parser;
+    use ipcload::{Checker, fill};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        load: Load,
+    }
+
+    fn load(pattern: &str, bytes: usize) -> Load {
+        let bytes = bytes.to_string();
+        let words = ["", "--cpus", "0,0", "--pattern", pattern, "--message-bytes", &bytes];
+        Options::parse_from(words).load
+    }
+
+    fn ends(baseline: Baseline, load: &Load) -> (BaselineEnd, BaselineEnd) {
+        let (first, invitation) = BaselineEnd::create(baseline, load).unwrap();
+        let second = BaselineEnd::open(baseline, invitation.descriptors, load).unwrap();
+        (first, second)
+    }
+
+    /// Messages that fit into a path, and ones that do not.
+    const SIZES: [usize; 4] = [1, 64, 65_536, 5_000_000];
+
+    #[test]
+    fn round_trips_carry_messages_of_every_size() {
+        for (baseline, bytes) in Baseline::ALL.into_iter().flat_map(|b| SIZES.map(|s| (b, s))) {
+            let load = load("ping-pong", bytes);
+            let (mut first, mut second) = ends(baseline, &load);
+            let mut checkers = [Checker::new(bytes), Checker::new(bytes)];
+            let [there, back] = &mut checkers;
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for number in 0..10 {
+                        second.receive(|message| there.check(message)).unwrap();
+                        second.send(bytes, |message| fill(message, number)).unwrap();
+                    }
+                });
+                for number in 0..10 {
+                    first.send(bytes, |message| fill(message, number)).unwrap();
+                    first.receive(|message| back.check(message)).unwrap();
+                }
+            });
+            let faults = checkers.map(|checker| checker.faults());
+            assert_eq!(faults, [None, None], "{} {bytes}", baseline.name());
+        }
+    }
+
+    #[test]
+    fn a_writer_that_is_ahead_waits_for_room() {
+        for (baseline, bytes) in Baseline::ALL.into_iter().flat_map(|b| SIZES.map(|s| (b, s))) {
+            let count = (20_000_000 / bytes as u64).min(20_000);
+            let load = load("one-way", bytes);
+            let (mut first, mut second) = ends(baseline, &load);
+            let mut checker = Checker::new(bytes);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for number in 0..count {
+                        second.send(bytes, |message| fill(message, number)).unwrap();
+                    }
+                });
+                (0..count).for_each(|_| {
+                    first.receive(|message| checker.check(message)).unwrap();
+                });
+            });
+            assert_eq!(checker.faults(), None, "{} {bytes}", baseline.name());
+        }
+    }
+
+    #[test]
+    fn an_end_tells_that_the_other_is_gone() {
+        for baseline in Baseline::ALL {
+            let load = load("ping-pong", 64);
+            let (mut first, second) = ends(baseline, &load);
+            drop(second);
+            let error = first.receive(|_| ()).unwrap_err().to_string();
+            assert!(error.contains("closed its end"), "{}: {error}", baseline.name());
+            let error = (0..1_000).find_map(|_| first.send(64, |_| ()).err()).unwrap().to_string();
+            assert!(error.contains("closed its end"), "{}: {error}", baseline.name());
+        }
+    }
+
+    #[test]
+    fn names_parse_back_and_stand_before_their_path() {
+        for baseline in Baseline::ALL {
+            assert_eq!(Baseline::named(baseline.name()), Some(baseline));
+        }
+        let before = |kind| Baseline::before(kind).map(Baseline::name).collect::<Vec<_>>();
+        assert_eq!(before(Kind::Pipe), ["pipe-blocking", "pipe-epoll"]);
+        assert_eq!(before(Kind::TcpNodelay), [""; 0]);
+    }
+}

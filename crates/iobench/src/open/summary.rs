@@ -1,0 +1,218 @@
+//! From the generators' books and the samples taken beside them to the outcome of a run.
+
+use crate::disturbance::{Border, Disturbance, Sides, disturbance};
+use crate::figures::{Percentiles, Times, new_times};
+use crate::open::churn::Nursery;
+use crate::open::gauge::{Gauge, Reading, ServerUse};
+use crate::open::outcome::OpenOutcome;
+use crate::open::record::{Bin, Bins, Faults, ReceiveBook, SendBook};
+use crate::open::verdict::Evidence;
+use crate::open::{Load, Prepared};
+use crate::results::{Accounts, Moment};
+
+/// The state of things at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    pub(crate) server: Reading,
+    pub(crate) border: Border,
+    /// CPU time of the generators' threads on the senders' CPUs.
+    pub(crate) generators_ns: u64,
+}
+
+/// Both books of one generator.
+pub(crate) struct Books {
+    pub(crate) send: SendBook,
+    pub(crate) receive: ReceiveBook,
+}
+
+/// Counts over all generators.
+#[derive(Debug, Default)]
+struct Totals {
+    accounts: Accounts,
+    faults: Faults,
+    /// Answers that came in the measured period.
+    answers: u64,
+    hurried: u64,
+    reopened: u64,
+    cut_short: u64,
+}
+
+impl Totals {
+    fn of(books: &[Books]) -> Totals {
+        let mut totals = Totals::default();
+        for Books { send, receive } in books {
+            totals.accounts.add(&receive.accounts);
+            totals.accounts.scheduled += send.scheduled;
+            totals.accounts.refused += send.refused;
+            totals.faults.add(&receive.faults);
+            totals.answers += receive.answers;
+            totals.hurried += send.hurried;
+            totals.reopened += receive.reopened;
+            totals.cut_short += receive.cut_short;
+        }
+        totals
+    }
+}
+
+/// Everything that the outcome is made from.
+pub(crate) struct Summary<'a> {
+    pub(crate) prepared: &'a Prepared,
+    pub(crate) gauge: &'a dyn Gauge,
+    pub(crate) samples: &'a [Sample],
+    pub(crate) sides: Sides,
+    pub(crate) start_ns: u64,
+}
+
+impl Summary<'_> {
+    pub(crate) fn outcome(&self, books: &[Books]) -> OpenOutcome {
+        let plan = &self.prepared.plan;
+        let merged = |pick: fn(&Books) -> &Times| {
+            let mut sum = new_times();
+            for books in books {
+                // Bounds are equal by construction, so this cannot fail.
+                let _ = sum.add(pick(books));
+            }
+            sum
+        };
+        let send_lag = merged(|books| &books.send.lag);
+        let transmit = merged(|books| &books.send.transmit);
+        let totals = Totals::of(books);
+        let Totals { accounts, answers, .. } = totals;
+        let (starved, disturbance) = (self.starved(), self.disturbance());
+        let reasons = self.reasons(&totals, &send_lag, &transmit);
+        let first_answers = merged(|books| &books.receive.service);
+        let (service, accept, requests, connections) = match &self.prepared.load {
+            Load::Standing(_) => (first_answers, new_times(), answers, plan.connections),
+            Load::Churn(churn, nurseries) => {
+                let requests = answers * u64::from(churn.transactions);
+                let most = nurseries.iter().map(Nursery::most_seen).sum();
+                (merged(|books| &books.receive.requests), first_answers, requests, most)
+            }
+        };
+        let measured_s = plan.course.measure_ns as f64 / 1e9;
+        OpenOutcome {
+            service,
+            transmit,
+            turnaround: merged(|books| &books.receive.turnaround),
+            receive_lag: merged(|books| &books.receive.receive_lag),
+            accept,
+            send_lag,
+            accounts,
+            offered_rate: accounts.scheduled as f64 / measured_s,
+            throughput: answers as f64 / measured_s,
+            starved,
+            disturbance,
+            reopened: totals.reopened,
+            server: self.server_use(requests),
+            connections,
+            timeline: self.timeline(books),
+            reasons,
+        }
+    }
+
+    /// Why the run is not valid.
+    fn reasons(&self, totals: &Totals, send_lag: &Times, transmit: &Times) -> Vec<String> {
+        let plan = &self.prepared.plan;
+        let mut reasons = plan.tolerance.judge(&Evidence {
+            lag: Percentiles::of(send_lag),
+            transmit: Percentiles::of(transmit),
+            accounts: totals.accounts,
+            hurried: totals.hurried,
+            starved: self.starved(),
+            faults: totals.faults,
+            disturbance: self.disturbance(),
+            interval_us: 1e6 * plan.generators.len() as f64 / plan.course.rate,
+        });
+        if totals.cut_short > 0 {
+            reasons
+                .push(format!("{} connections ended before their last answer", totals.cut_short));
+        }
+        if !totals.accounts.balance() {
+            let accounts = totals.accounts;
+            reasons.push(format!("the books do not balance: {accounts:?}; report this as a bug"));
+        }
+        reasons
+    }
+
+    /// What other work did while it was measured.
+    fn disturbance(&self) -> Disturbance {
+        let borders: Vec<Border> =
+            self.measured().iter().map(|sample| sample.border.clone()).collect();
+        disturbance(&borders, self.sides)
+    }
+
+    /// The samples at the two ends of the measured period.
+    fn ends(&self) -> Option<(&Sample, &Sample)> {
+        let measured = self.measured();
+        Some((measured.first()?, measured.last()?))
+    }
+
+    /// The samples of the measured period, its two ends included.
+    fn measured(&self) -> &[Sample] {
+        let from_ns = self.start_ns + self.prepared.plan.course.measure_from_ns();
+        let first = self.samples.iter().position(|sample| sample.server.at_ns >= from_ns);
+        first.map_or(&[], |first| &self.samples[first..])
+    }
+
+    fn server_use(&self, requests: u64) -> ServerUse {
+        let Some((from, to)) = self.ends() else { return ServerUse::default() };
+        let (measured_ns, cpus) = (self.prepared.plan.course.measure_ns, self.gauge.cpus());
+        ServerUse::between(&from.server, &to.server, measured_ns, requests as f64, cpus)
+    }
+
+    /// The part of their CPUs that the generators' threads did not get while measured. A sender is
+    /// always busy, so on a CPU that sender and receiver share the two fill it, and where each has
+    /// its own, the sender fills its.
+    fn starved(&self) -> f64 {
+        let Some((from, to)) = self.ends() else { return 0.0 };
+        let elapsed_ns = to.server.at_ns.saturating_sub(from.server.at_ns).max(1) as f64;
+        let senders = self.prepared.plan.generators.len() as f64;
+        let used_ns = to.generators_ns.saturating_sub(from.generators_ns) as f64;
+        (1.0 - used_ns / elapsed_ns / senders).max(0.0)
+    }
+
+    fn timeline(&self, books: &[Books]) -> Vec<Moment> {
+        let plan = &self.prepared.plan;
+        let (mut due, mut came) = (Bins::new(&plan.course), Bins::new(&plan.course));
+        for books in books {
+            due.merge(&books.send.bins);
+            came.merge(&books.receive.bins);
+        }
+        let mut from_ns = 0;
+        let mut moments = Vec::with_capacity(due.bins.len());
+        for (number, (due_bin, came_bin)) in due.bins.iter().zip(&came.bins).enumerate() {
+            let to_ns = due.end_of(number);
+            let seconds = (to_ns - from_ns) as f64 / 1e9;
+            let quantile = |bin: &Bin, quantile| {
+                let times = &bin.times;
+                (!times.is_empty()).then(|| times.value_at_quantile(quantile) as f64 / 1e3)
+            };
+            moments.push(Moment {
+                t_s: to_ns as f64 / 1e9,
+                phase: plan.course.phase(from_ns.midpoint(to_ns)).name().to_owned(),
+                connections: plan.connections,
+                offered_rate: due_bin.count as f64 / seconds,
+                throughput: came_bin.count as f64 / seconds,
+                send_lag_p50_us: quantile(due_bin, 0.5),
+                send_lag_p99_us: quantile(due_bin, 0.99),
+                service_p50_us: quantile(came_bin, 0.5),
+                service_p99_us: quantile(came_bin, 0.99),
+                server_busy: self.busy_between(from_ns, to_ns),
+            });
+            from_ns = to_ns;
+        }
+        moments
+    }
+
+    /// Busy part of the server's CPUs between two borders.
+    fn busy_between(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
+        let at = |border: u64| {
+            let due_ns = self.start_ns + border;
+            self.samples.iter().find(|sample| sample.server.at_ns >= due_ns)
+        };
+        let (from, to) = (at(from_ns)?, at(to_ns)?);
+        let used_ns = to.server.cpu_ns?.saturating_sub(from.server.cpu_ns?) as f64;
+        let elapsed_ns = to.server.at_ns.saturating_sub(from.server.at_ns).max(1) as f64;
+        Some(used_ns / elapsed_ns / self.gauge.cpus() as f64)
+    }
+}

@@ -1,0 +1,152 @@
+//! What lies between clients and servers, and how a server is put at its far end.
+
+use std::net::IpAddr;
+
+use crate::client::ClientKind;
+use crate::error::{Error, Result};
+use crate::network::conditions::Conditions;
+use crate::network::veth::{Cable, End, Veth};
+use crate::network::{Entered, Network, Options, PathKind};
+use crate::server::process::Launch;
+use crate::server::running::{Running, Subject};
+use crate::stack::{Kind, Site};
+use crate::sys::affinity::allowed_cpus;
+use crate::sys::signals::Signals;
+
+/// The way of all packets. Dropping it ends it, with whatever it consists of.
+pub(crate) enum Path {
+    /// The loopback device.
+    Loopback,
+    /// Namespaces with a relay in between.
+    Relay(Network),
+    /// Namespaces with veth pairs in between.
+    Veth(Veth),
+}
+
+impl Path {
+    /// Makes what was asked for. Before any thread is started.
+    pub(crate) fn create(
+        kind: PathKind,
+        conditions: Option<&Conditions>,
+        options: &Options,
+    ) -> Result<Path> {
+        match (kind, conditions) {
+            (PathKind::Loopback, None) => Ok(Path::Loopback),
+            (PathKind::Loopback, Some(conditions)) => {
+                Network::create(conditions, options).map(Path::Relay)
+            }
+            (PathKind::Veth, None) => {
+                Veth::create(allowed_cpus()?.len(), options.client_addresses).map(Path::Veth)
+            }
+            (PathKind::Veth, Some(_)) => Err(Error::setup(
+                "veth pairs have no conditions",
+                "choose between the path veth and network conditions",
+            )),
+        }
+    }
+
+    /// Moves the calling thread to the clients' side, if there are sides.
+    pub(crate) fn enter_client(&self) -> Result<Option<Entered>> {
+        match self {
+            Path::Loopback => Ok(None),
+            Path::Relay(network) => network.enter_client().map(Some),
+            Path::Veth(veth) => veth.enter_client().map(Some),
+        }
+    }
+
+    /// The path with a relay, if it is one.
+    pub(crate) fn network(&self) -> Option<&Network> {
+        match self {
+            Path::Relay(network) => Some(network),
+            Path::Loopback | Path::Veth(_) => None,
+        }
+    }
+
+    /// Addresses that clients of the kernel can bind to, where they are not those of the loopback
+    /// device, for a server at `server`.
+    pub(crate) fn sources(&self, server: IpAddr) -> Option<Vec<IpAddr>> {
+        match self {
+            Path::Loopback => None,
+            Path::Relay(network) => Some(network.client_addresses().to_vec()),
+            Path::Veth(veth) => Some(veth.sources(server)),
+        }
+    }
+
+    /// A word for the rows of a result file, unless the path is the plain loopback or described by
+    /// its conditions.
+    pub(crate) fn label(&self) -> Option<&'static str> {
+        matches!(self, Path::Veth(_)).then_some("veth")
+    }
+
+    /// A line for people, where there is something to know.
+    pub(crate) fn describe(&self) -> Option<String> {
+        matches!(self, Path::Veth(_)).then(|| format!("path: {}", Veth::describe()))
+    }
+
+    /// Takes away what servers had for themselves that have ended; all must have.
+    pub(crate) fn clear(&mut self) -> Result<()> {
+        match self {
+            Path::Loopback | Path::Relay(_) => Ok(()),
+            Path::Veth(veth) => veth.remove_cables(),
+        }
+    }
+
+    /// Starts a server at the far end, for clients of that kind; with the place of the clients'
+    /// stack, if they bring one.
+    pub(crate) fn start(
+        &mut self,
+        subject: &Subject,
+        client: ClientKind,
+        mut launch: Launch,
+        signals: &Signals,
+    ) -> Result<(Running, Option<Site>)> {
+        let veth = match self {
+            Path::Loopback => return Ok((Running::start(subject, &launch, signals)?, None)),
+            Path::Relay(network) => {
+                launch.address = network.server_address();
+                launch.namespace = Some(network.server_namespace());
+                return Ok((Running::start(subject, &launch, signals)?, None));
+            }
+            Path::Veth(veth) => veth,
+        };
+        let stack = subject.stack();
+        if stack.is_some_and(Kind::makes_its_device) {
+            return start_with_its_device(veth, subject, launch, signals)
+                .map(|server| (server, None));
+        }
+        let cable = if stack.is_none() && client == ClientKind::Kernel {
+            veth.shared().clone()
+        } else {
+            let end = |has_stack| if has_stack { End::Stack } else { End::Kernel };
+            let ends = (end(stack.is_some()), end(client == ClientKind::Mtcp));
+            veth.add_cable(launch.cpus.len(), ends.0, ends.1)?
+        };
+        launch.address = cable.server_address.into();
+        launch.namespace = Some(veth.server_namespace());
+        launch.interface = stack.map(|_| cable.server_device());
+        let server = Running::start(subject, &launch, signals)?;
+        let site = (client == ClientKind::Mtcp).then(|| client_site(&cable));
+        Ok((server, site))
+    }
+}
+
+/// A server whose device has the clients' kernel at its other end, and so stands beside them.
+fn start_with_its_device(
+    veth: &mut Veth,
+    subject: &Subject,
+    mut launch: Launch,
+    signals: &Signals,
+) -> Result<Running> {
+    let cable = veth.reserve()?;
+    let device = cable.server_device();
+    launch.address = cable.server_address.into();
+    launch.namespace = Some(veth.client_namespace());
+    launch.interface = Some(device.clone());
+    let server = Running::start(subject, &launch, signals)?;
+    veth.furnish_client(&cable, &device)?;
+    Ok(server)
+}
+
+fn client_site(cable: &Cable) -> Site {
+    Site { interface: cable.client_device(), address: cable.client_addresses[0].into() }
+}

@@ -1,0 +1,103 @@
+//! Options of sockets of the kernel.
+
+use crate::report;
+use core::ffi::c_int;
+use libc::socklen_t;
+use mtcp::{Context, Descriptor};
+use preload::real;
+
+/// Options that are taken over as they are.
+const OPTIONS: [(c_int, c_int); 16] = [
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+    (libc::SOL_SOCKET, libc::SO_LINGER),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+];
+
+/// What the kernel tells of TCP_MAXSEG as long as it was not set.
+const DEFAULT_SEGMENT: i32 = 536;
+
+/// Which buffers the application has set: bit 0 sending, bit 1 receiving (linux/socket.h).
+const SO_BUF_LOCK: c_int = 72;
+
+/// Options of a socket of the kernel that the stack takes over.
+pub(crate) struct Options(Vec<Setting>);
+
+struct Setting {
+    level: c_int,
+    name: c_int,
+    value: [u8; 16],
+    length: usize,
+}
+
+impl Options {
+    /// Those of a socket.
+    pub(crate) fn of(fd: c_int) -> Options {
+        let mut all: Vec<Setting> =
+            OPTIONS.into_iter().filter_map(|(level, name)| Setting::of(fd, level, name)).collect();
+        let segment = Setting::of(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+        all.extend(segment.filter(|segment| segment.number() != DEFAULT_SEGMENT));
+        let locked = Setting::of(fd, libc::SOL_SOCKET, SO_BUF_LOCK).map_or(0, |it| it.number());
+        for (bit, name) in [(1, libc::SO_SNDBUF), (2, libc::SO_RCVBUF)] {
+            let buffer = Setting::of(fd, libc::SOL_SOCKET, name).filter(|_| locked & bit != 0);
+            // The kernel tells twice what it was asked for (socket(7)).
+            all.extend(buffer.map(|buffer| buffer.with_number(buffer.number() / 2)));
+        }
+        Options(all)
+    }
+
+    /// Sets them on a socket of the stack; one that the stack does not have is left out.
+    pub(crate) fn set(&self, context: &mut Context, descriptor: Descriptor) {
+        for Setting { level, name, value, length } in &self.0 {
+            let (level, name) = (*level, *name);
+            if let Err(error) = context.setsockopt(descriptor, level, name, &value[..*length]) {
+                report::note(format_args!("option {level}/{name} of {descriptor:?}: {error}"));
+            }
+        }
+    }
+}
+
+impl Setting {
+    fn of(fd: c_int, level: c_int, name: c_int) -> Option<Setting> {
+        let mut value = [0u8; 16];
+        let length = kernel_option(fd, level, name, &mut value)?;
+        Some(Setting { level, name, value, length })
+    }
+
+    fn number(&self) -> c_int {
+        c_int::from_ne_bytes([self.value[0], self.value[1], self.value[2], self.value[3]])
+    }
+
+    fn with_number(&self, number: c_int) -> Setting {
+        let mut value = [0u8; 16];
+        value[..4].copy_from_slice(&number.to_ne_bytes());
+        Setting { value, length: 4, ..*self }
+    }
+}
+
+/// Whether a socket of the kernel's that listens on `::` takes IPv6 only.
+pub(crate) fn is_ipv6_only(fd: c_int) -> bool {
+    let mut room = [0u8; 4];
+    kernel_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &mut room)
+        .is_none_or(|_| i32::from_ne_bytes(room) != 0)
+}
+
+fn kernel_option(fd: c_int, level: c_int, name: c_int, room: &mut [u8]) -> Option<usize> {
+    let mut size = room.len() as socklen_t;
+    // SAFETY: the room is as large as `size` says.
+    let outcome =
+        unsafe { real::getsockopt(fd, level, name, room.as_mut_ptr().cast(), &raw mut size) };
+    (outcome == 0).then_some(size as usize)
+}

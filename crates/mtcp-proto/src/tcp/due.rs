@@ -1,0 +1,76 @@
+//! What a connection has to send, and what of it is most urgent.
+
+use super::sender::Fresh;
+use crate::sequence::Sequence;
+
+/// In which order connections send (mTCP, section 4.2.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// SYN, FIN, RST.
+    Control,
+    /// An acknowledgement alone.
+    Acknowledgement,
+    /// Data.
+    Data,
+}
+
+/// What goes out by itself, besides data and one acknowledgement.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    /// The SYN or SYN-ACK.
+    pub(super) syn: bool,
+    /// A reset that ends the connection.
+    pub(super) reset: bool,
+    /// A tail loss probe.
+    pub(super) tail_probe: bool,
+    pub(super) window_probe: bool,
+    pub(super) keepalive: bool,
+    /// Acknowledgements without data that a peer without SACK is to count.
+    pub(super) repeats: u8,
+    /// A reset with this number, for a segment of another connection between these addresses.
+    pub(super) stray_reset: bool,
+    pub(super) stray: Sequence,
+}
+
+impl Due {
+    /// Answers a segment of another connection, which acknowledges this number.
+    pub(super) fn reset_stray(&mut self, sequence: Sequence) {
+        (self.stray_reset, self.stray) = (true, sequence);
+    }
+
+    /// Without a branch, since it is asked after every change of a connection.
+    #[inline]
+    pub(super) fn is_nothing(&self) -> bool {
+        let any = self.syn | self.reset | self.tail_probe | self.window_probe | self.keepalive;
+        !(any | self.stray_reset)
+    }
+}
+
+/// The next segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    Reset,
+    StrayReset(Sequence),
+    Syn,
+    /// The first of what is lost.
+    Again,
+    /// The last segment, as a tail loss probe.
+    TailProbe,
+    Fresh(Fresh),
+    /// New data as a tail loss probe.
+    FreshProbe(Fresh),
+    WindowProbe(Fresh),
+    Keepalive,
+    Acknowledgement,
+}
+
+impl Plan {
+    pub(super) fn urgency(self) -> Urgency {
+        match self {
+            Plan::Reset | Plan::StrayReset(_) | Plan::Syn => Urgency::Control,
+            Plan::Fresh(Fresh { bytes: 0, .. }) => Urgency::Control,
+            Plan::Keepalive | Plan::Acknowledgement => Urgency::Acknowledgement,
+            _ => Urgency::Data,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Where an engine leaves its figures.
+
+use super::{EngineCounters, Link};
+use mtcp_proto::{ConnectionInfo, Stack, State};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Connections that one core lists, at most.
+const MAX_LINES: usize = 100_000;
+
+const NOTHING: u8 = 0;
+const COUNTERS: u8 = 1;
+const CONNECTIONS: u8 = 2;
+
+/// One connection or listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionLine {
+    /// The state, as RFC 9293 spells it; `LISTEN` of a listener.
+    pub state: String,
+    /// The local end.
+    pub local: SocketAddr,
+    /// The peer.
+    pub remote: Option<SocketAddr>,
+    /// Bytes that wait to be read; of a listener, connections.
+    pub receive_queue: u32,
+    /// Bytes that are not acknowledged.
+    pub send_queue: u32,
+    /// The smoothed round-trip time.
+    pub round_trip_us: Option<u64>,
+    /// The congestion window.
+    pub congestion_window: u32,
+    /// Segments that were sent again.
+    pub retransmissions: u32,
+}
+
+/// What one engine says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreReport {
+    /// Its number.
+    pub core: u16,
+    /// What the engine counts.
+    pub engine: EngineCounters,
+    /// What the stack counts.
+    pub stack: BTreeMap<String, u64>,
+    /// What the device counts.
+    pub device: BTreeMap<String, u64>,
+    /// Connections by state.
+    pub states: BTreeMap<String, u64>,
+    /// The connections, if they were asked for; at most 100,000.
+    pub connections: Vec<ConnectionLine>,
+}
+
+/// A wish and its answer; the lock is touched only when there is a wish.
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    wish: AtomicU8,
+    answer: Mutex<Option<CoreReport>>,
+    /// The engine has gone.
+    closed: AtomicBool,
+    answered: Condvar,
+}
+
+impl Board {
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wish.load(Ordering::Relaxed) != NOTHING
+    }
+
+    fn answer(&self) -> MutexGuard<'_, Option<CoreReport>> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine answers. It waits for the lock: who asks never sleeps with it, and an engine that
+    /// put the answer off might sleep before its next turn.
+    pub(crate) fn publish(&self, core: u16, stack: &Stack, link: &Link, engine: EngineCounters) {
+        let mut answer = self.answer();
+        let wish = self.wish.swap(NOTHING, Ordering::Acquire);
+        if wish == NOTHING {
+            return;
+        }
+        let mut report = CoreReport { core, engine, ..CoreReport::default() };
+        for (name, count) in stack.counters().entries() {
+            report.stack.insert(name.to_owned(), count);
+        }
+        link.report(&mut report.device);
+        for info in stack.sockets() {
+            let state = state_name(&info);
+            *report.states.entry(state.to_owned()).or_default() += 1;
+            if wish == CONNECTIONS && report.connections.len() < MAX_LINES {
+                report.connections.push(line(&info, state));
+            }
+        }
+        *answer = Some(report);
+        self.answered.notify_all();
+    }
+
+    /// Wishes; the engine must be woken then.
+    pub(crate) fn ask(&self, connections: bool) {
+        let mut answer = self.answer();
+        *answer = None;
+        self.wish.store(if connections { CONNECTIONS } else { COUNTERS }, Ordering::Release);
+    }
+
+    /// Nobody will answer any more.
+    pub(crate) fn close(&self) {
+        let _answer = self.answer();
+        self.closed.store(true, Ordering::Relaxed);
+        self.answered.notify_all();
+    }
+
+    /// Waits for the answer.
+    pub(crate) fn wait(&self, end: Instant) -> Option<CoreReport> {
+        let mut answer = self.answer();
+        while answer.is_none() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left == Duration::ZERO || self.closed.load(Ordering::Relaxed) {
+                self.wish.store(NOTHING, Ordering::Relaxed);
+                return None;
+            }
+            let woken = self.answered.wait_timeout(answer, left);
+            answer = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        answer.take()
+    }
+}
+
+fn line(info: &ConnectionInfo, state: &str) -> ConnectionLine {
+    ConnectionLine {
+        state: state.to_owned(),
+        local: info.local,
+        remote: info.remote,
+        receive_queue: info.receive_queue,
+        send_queue: info.send_queue,
+        round_trip_us: info
+            .round_trip
+            .map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
+        congestion_window: info.congestion_window,
+        retransmissions: info.retransmissions,
+    }
+}
+
+fn state_name(info: &ConnectionInfo) -> &'static str {
+    match info.state {
+        _ if info.remote.is_none() => "LISTEN",
+        State::SynSent => "SYN-SENT",
+        State::SynReceived => "SYN-RECEIVED",
+        State::Established => "ESTABLISHED",
+        State::FinWait1 => "FIN-WAIT-1",
+        State::FinWait2 => "FIN-WAIT-2",
+        State::CloseWait => "CLOSE-WAIT",
+        State::Closing => "CLOSING",
+        State::LastAck => "LAST-ACK",
+        State::TimeWait => "TIME-WAIT",
+        State::Closed => "CLOSED",
+    }
+}

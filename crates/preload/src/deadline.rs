@@ -1,0 +1,108 @@
+//! Until when a call may wait.
+
+use core::ffi::c_int;
+use core::time::Duration;
+use libc::{timespec, timeval};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The monotonic clock.
+pub fn now_ns() -> u64 {
+    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * SECOND_NS + time.tv_nsec as u64
+}
+
+/// When waiting ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Deadline {
+    /// Do not wait.
+    Now,
+    /// At this time of the monotonic clock, in nanoseconds.
+    At(u64),
+    /// For ever.
+    Never,
+}
+
+impl Deadline {
+    /// So long from now; `None` means for ever.
+    pub fn after(time: Option<Duration>) -> Deadline {
+        let Some(time) = time else { return Deadline::Never };
+        if time.is_zero() {
+            return Deadline::Now;
+        }
+        let time_ns = u64::try_from(time.as_nanos()).ok();
+        time_ns.and_then(|time| now_ns().checked_add(time)).map_or(Deadline::Never, Deadline::At)
+    }
+
+    /// As poll(2) has it: negative is for ever.
+    pub fn after_ms(time_ms: c_int) -> Deadline {
+        Deadline::after(u64::try_from(time_ms).ok().map(Duration::from_millis))
+    }
+
+    /// As ppoll(2) has it: null is for ever. `None`: it is no time (`EINVAL`).
+    ///
+    /// # Safety
+    /// `time` is null or valid.
+    pub unsafe fn after_timespec(time: *const timespec) -> Option<Deadline> {
+        // SAFETY: promised by the caller.
+        let Some(time) = (unsafe { time.as_ref() }) else { return Some(Deadline::Never) };
+        let seconds = u64::try_from(time.tv_sec).ok()?;
+        let nanos = u32::try_from(time.tv_nsec).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+        Some(Deadline::after(Some(Duration::new(seconds, nanos))))
+    }
+
+    /// As select(2) has it: null is for ever. `None`: it is no time (`EINVAL`).
+    ///
+    /// # Safety
+    /// `time` is null or valid.
+    pub unsafe fn after_timeval(time: *const timeval) -> Option<Deadline> {
+        // SAFETY: promised by the caller.
+        let Some(time) = (unsafe { time.as_ref() }) else { return Some(Deadline::Never) };
+        let seconds = Duration::from_secs(u64::try_from(time.tv_sec).ok()?);
+        let micros = Duration::from_micros(u64::try_from(time.tv_usec).ok()?);
+        Some(Deadline::after(Some(seconds.saturating_add(micros))))
+    }
+
+    /// The same, or so long from now if that is earlier.
+    pub fn within(self, limit_ns: u64) -> Deadline {
+        let latest = || now_ns() + limit_ns;
+        match self {
+            Deadline::Now => Deadline::Now,
+            Deadline::At(end_ns) => Deadline::At(end_ns.min(latest())),
+            Deadline::Never => Deadline::At(latest()),
+        }
+    }
+
+    /// Whether it is over.
+    pub fn has_passed(self) -> bool {
+        match self {
+            Deadline::Now => true,
+            Deadline::At(end_ns) => now_ns() >= end_ns,
+            Deadline::Never => false,
+        }
+    }
+
+    /// What is left of it; `None` means for ever.
+    pub fn left(self) -> Option<Duration> {
+        match self {
+            Deadline::Now => Some(Duration::ZERO),
+            Deadline::At(end_ns) => Some(Duration::from_nanos(end_ns.saturating_sub(now_ns()))),
+            Deadline::Never => None,
+        }
+    }
+
+    /// The same as ppoll(2) takes it.
+    pub fn left_timespec(self) -> Option<timespec> {
+        let left = self.left()?;
+        // At most what fits into nanoseconds, 584 years.
+        Some(timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() })
+    }
+
+    /// The same as poll(2) takes it, rounded up; negative means for ever.
+    pub fn left_ms(self) -> c_int {
+        let left = self.left().map(|left| left.as_nanos().div_ceil(1_000_000));
+        left.map_or(-1, |left_ms| c_int::try_from(left_ms).unwrap_or(c_int::MAX))
+    }
+}
