@@ -279,10 +279,7 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         server_cpu_us: None,
         valid: round.notes.is_empty(),
     });
-    let (server_cpus, client_cpus) = match cell.threads {
-        1 => (cpus[..1].to_vec(), cpus[..1].to_vec()),
-        _ => (cpus[1..2].to_vec(), cpus[..1].to_vec()),
-    };
+    let (server_cpus, client_cpus) = cpus_of(cell, cpus);
     Ok(Row {
         server: label(cell.threads),
         kind: Kind::Closed,
@@ -330,6 +327,14 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
             ..Histograms::default()
         },
     })
+}
+
+/// The CPU of the server's end and that of the clients'.
+fn cpus_of(cell: &Cell, cpus: &[usize]) -> (Vec<usize>, Vec<usize>) {
+    match cell.threads {
+        1 => (cpus[..1].to_vec(), cpus[..1].to_vec()),
+        _ => (cpus[1..2].to_vec(), cpus[..1].to_vec()),
+    }
 }
 
 /// Connections that a second of CPU carries, both ends included.

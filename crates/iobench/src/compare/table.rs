@@ -74,8 +74,8 @@ pub(crate) fn render(rows: &[Row], baseline: &str, width: usize) -> String {
     }
     let _ = writeln!(
         text,
-        "Ratios are against {baseline}: mean over rounds [95 % interval]. CPU is the server's; over \
-         loopback the kernel receives a packet in its sender's time, so it holds the clients' \
+        "Ratios are against {baseline}: mean over rounds [95 % interval]. CPU is the server's; \
+         over loopback the kernel receives a packet in its sender's time, so it holds the clients' \
          receive path, too: rank servers by both, the CPU of both sides per transaction. s/GiB is \
          that for the bytes of both directions. Slices: clean/discarded."
     );
