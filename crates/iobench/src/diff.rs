@@ -134,11 +134,8 @@ fn compare(old: &Saved, new: &Saved, bounds: Bounds) -> Diff {
         .iter()
         .map(|row| {
             let other = others.get_mut(&identity(row)).and_then(VecDeque::pop_front);
-            let sides = [
-                Side::of(&old.document, row),
-                other.map_or(Side::of(&old.document, row), |other| Side::of(&new.document, other)),
-            ];
-            comparison(row, other, &sides, bounds)
+            let other = other.map(|other| Side::of(&new.document, other));
+            comparison(Side::of(&old.document, row), other, bounds)
         })
         .collect();
     let found = |finding| results.iter().flat_map(|row| &row.changes).any(|c| c.finding == finding);
@@ -233,7 +230,8 @@ impl<'a> Side<'a> {
     }
 }
 
-fn comparison(old: &Row, new: Option<&Row>, sides: &[Side<'_>; 2], bounds: Bounds) -> Comparison {
+fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Comparison {
+    let row = old.row;
     let point: Vec<String> = [
         Dimension::Connections,
         Dimension::Rate,
@@ -243,10 +241,10 @@ fn comparison(old: &Row, new: Option<&Row>, sides: &[Side<'_>; 2], bounds: Bound
         Dimension::Cores,
     ]
     .into_iter()
-    .filter(|d| *d != Dimension::Rate || old.request_rate.is_some())
-    .filter(|d| *d != Dimension::Transactions || old.request_rate.is_none())
-    .filter(|d| *d != Dimension::Idle || old.idle > 0)
-    .map(|dimension| dimension.phrase(old))
+    .filter(|d| *d != Dimension::Rate || row.request_rate.is_some())
+    .filter(|d| *d != Dimension::Transactions || row.request_rate.is_none())
+    .filter(|d| *d != Dimension::Idle || row.idle > 0)
+    .map(|dimension| dimension.phrase(row))
     .collect();
     let because = |what: &str, row: &Row| {
         let reason = row.notes.first().map_or("the file does not say why", String::as_str);
@@ -254,11 +252,11 @@ fn comparison(old: &Row, new: Option<&Row>, sides: &[Side<'_>; 2], bounds: Bound
     };
     let (changes, problem) = match new {
         None => (Vec::new(), Some("missing from NEW".to_owned())),
-        Some(new) if !new.valid => (Vec::new(), because("NEW", new)),
-        Some(_) if !old.valid => (Vec::new(), because("OLD", old)),
-        Some(_) => changes(sides, bounds),
+        Some(new) if !new.row.valid => (Vec::new(), because("NEW", new.row)),
+        Some(_) if !row.valid => (Vec::new(), because("OLD", row)),
+        Some(new) => changes(&[old, new], bounds),
     };
-    Comparison { server: old.server.clone(), point: point.join(", "), changes, problem }
+    Comparison { server: row.server.clone(), point: point.join(", "), changes, problem }
 }
 
 /// A figure, where to find it, and which way is up.

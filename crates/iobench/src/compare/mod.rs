@@ -35,7 +35,7 @@ use crate::engine::json_file::JsonFile;
 use crate::engine::placement::CpuChoice;
 use crate::engine::progress::Progress;
 use crate::engine::table::stdout_width;
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::exchange::Exchange;
 use crate::network::{Network, NetworkCounters, Options, conditions::Conditions};
 use crate::output;
@@ -120,13 +120,19 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         let experiment = experiment(arguments.quick, plan, measured.rounds);
         json.write(&Document {
             slots: Some(slots(plan, &measured)),
-            network: network.as_ref().and_then(|network| serde_json::to_value(network).ok()),
+            network: network.as_ref().map(encode).transpose()?,
             self_test,
             versus,
             ..Document::new(environment, experiment, elapsed_s, baseline, results)
         })?;
     }
     Ok(trustworthy && valid)
+}
+
+fn encode(network: &PathReport<'_>) -> Result<serde_json::Value> {
+    serde_json::to_value(network)
+        .map_err(std::io::Error::from)
+        .context("encode what the network did", "report this as a bug")
 }
 
 /// How time was cut.

@@ -1,4 +1,4 @@
-//! From slots to rows, and the JSON that carries them.
+//! From slots to rows.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,7 @@ const GIB: f64 = (1_u64 << 30) as f64;
 const MOST_PROBLEMS: usize = 5;
 
 /// The side that limited the throughput.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bound {
     Client,
     Server,
@@ -64,7 +63,7 @@ pub(crate) struct SliceSummary {
 }
 
 /// One server in one cell.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct Row {
     /// The server, and `/` and the clients' TCP where that is not the kernel's.
     pub(crate) server: String,
@@ -77,8 +76,6 @@ pub(crate) struct Row {
     pub(crate) transactions: u32,
     /// Further connections to the server that were open and idle.
     pub(crate) idle: usize,
-    /// Of an echo, where both sizes are the same.
-    pub(crate) message_bytes: Option<usize>,
     pub(crate) request_bytes: usize,
     pub(crate) response_bytes: usize,
     pub(crate) connections: usize,
@@ -106,7 +103,6 @@ pub(crate) struct Row {
     pub(crate) pairs: usize,
     pub(crate) accounts: Accounts,
     /// Why the row is not valid, by kind; the notes have the details.
-    #[serde(skip)]
     pub(crate) doubts: Doubts,
 }
 
@@ -246,7 +242,6 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Result
         client_cpus: cell.placement.client_cpus.clone(),
         transactions: cell.transactions,
         idle: cell.idle,
-        message_bytes: cell.exchange.is_echo().then_some(cell.exchange.request_bytes),
         request_bytes,
         response_bytes,
         connections,

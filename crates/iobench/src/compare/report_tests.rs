@@ -1,5 +1,6 @@
 use super::*;
 use crate::client::slices::Fault;
+use crate::compare::convert::convert;
 use crate::engine::placement::Placement;
 use crate::exchange::Exchange;
 
@@ -122,17 +123,25 @@ fn the_limit_is_the_busy_side() {
     assert!(shared[0].notes[0].contains("97 %"), "{:?}", shared[0].notes);
 }
 
+/// As the row stands in the result file.
+fn written(row: Row, rounds: &Rounds) -> serde_json::Value {
+    let row = convert(row, None, "none".to_owned(), rounds, &[]).unwrap();
+    serde_json::to_value(row).unwrap()
+}
+
 #[test]
 fn rows_have_the_promised_shape() {
-    let rows = two_rows(steady(2_000.0, 3.0), steady(1_000.0, 4.0));
-    let json = serde_json::to_value(&rows[1]).unwrap();
+    let ours = steady(2_000.0, 3.0);
+    let row = two_rows(ours.clone(), steady(1_000.0, 4.0)).remove(1);
+    let json = written(row, &ours);
     assert_eq!(json["server"], "other");
     assert_eq!(json["bound"], "server");
     assert_eq!(json["valid"], true);
     assert_eq!(json["slices"]["clean"], 48);
     assert_eq!(json["system_calls"], 2.5);
     assert_eq!(json["idle"], 0);
-    for size in ["message_bytes", "request_bytes", "response_bytes"] {
+    assert_eq!(json["rounds"].as_array().unwrap().len(), 3);
+    for size in ["request_bytes", "response_bytes"] {
         assert_eq!(json[size], 64);
     }
     for ratio in ["throughput_ratio", "cpu_ratio", "p50_ratio", "p99_ratio"] {
@@ -146,12 +155,12 @@ fn rows_have_the_promised_shape() {
 }
 
 #[test]
-fn rows_of_different_sizes_have_no_message_size() {
+fn rows_tell_both_sizes() {
     let mut cell = cell(vec![1]);
     cell.exchange.response_bytes = 4_096;
-    let rows = rows(&cell, 256, &["epoll"], 0, &[steady(1.0, 1.0)]).unwrap();
-    let json = serde_json::to_value(&rows[0]).unwrap();
-    assert!(json["message_bytes"].is_null());
+    let rounds = steady(1.0, 1.0);
+    let row = rows(&cell, 256, &["epoll"], 0, std::slice::from_ref(&rounds)).unwrap().remove(0);
+    let json = written(row, &rounds);
     assert_eq!((&json["request_bytes"], &json["response_bytes"]), (&64.into(), &4_096.into()));
 }
 
@@ -162,7 +171,7 @@ fn rows_are_the_same_after_outcomes_were_written_down() {
     let read: Vec<Rounds> = serde_json::from_str(&text).unwrap();
     let json = |outcomes: &[Rounds]| {
         let rows = rows(&cell(vec![1]), 256, &["epoll", "other"], 0, outcomes).unwrap();
-        serde_json::to_value(rows).unwrap()
+        rows.into_iter().zip(outcomes).map(|(row, rounds)| written(row, rounds)).collect::<Vec<_>>()
     };
     assert_eq!(json(&read), json(&outcomes));
     let mut damaged = read;

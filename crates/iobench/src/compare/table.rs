@@ -101,9 +101,9 @@ fn heading(row: &Row) -> String {
 
 fn cores_and_sizes(row: &Row) -> String {
     let plural = if row.cores == 1 { "" } else { "s" };
-    let sizes = match row.message_bytes {
-        Some(bytes) => format!("{bytes}-byte messages"),
-        None => format!("{}-byte requests, {}-byte answers", row.request_bytes, row.response_bytes),
+    let sizes = match (row.request_bytes, row.response_bytes) {
+        (request, response) if request == response => format!("{request}-byte messages"),
+        (request, response) => format!("{request}-byte requests, {response}-byte answers"),
     };
     format!("{} core{plural}, {sizes}", row.cores)
 }
@@ -278,7 +278,6 @@ pub(crate) mod tests {
             client_cpus: vec![0, 1],
             transactions,
             idle: 0,
-            message_bytes: Some(64),
             request_bytes: 64,
             response_bytes: 64,
             connections: 256,
@@ -371,7 +370,7 @@ pub(crate) mod tests {
     #[test]
     fn every_size_has_a_block_of_its_own() {
         let mut large = row("epoll", 1, 1.0);
-        (large.message_bytes, large.response_bytes) = (None, 4_096);
+        large.response_bytes = 4_096;
         (large.gigabytes_per_s, large.cpu_s_per_gib) = (Some(1.25), Some(0.5));
         let text = render(&[row("epoll", 1, 1.0), large], "epoll", 200);
         assert!(text.contains("64-byte messages"), "{text}");
