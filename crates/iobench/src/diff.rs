@@ -71,7 +71,7 @@ struct Change {
 /// A row of OLD.
 #[derive(Debug, Serialize)]
 struct Comparison {
-    server: String,
+    subject: String,
     point: String,
     changes: Vec<Change>,
     /// Why it could not be compared.
@@ -172,7 +172,7 @@ fn compare(old: &Saved, new: &Saved, bounds: Bounds) -> Diff {
 /// What a row has to agree in with its counterpart.
 fn identity(row: &Row) -> Vec<String> {
     let dimensions = Dimension::ALL.into_iter().map(|dimension| dimension.value(row));
-    std::iter::once(row.server.clone()).chain(dimensions).collect()
+    std::iter::once(row.subject.clone()).chain(dimensions).collect()
 }
 
 /// What makes the files hard to compare.
@@ -207,9 +207,9 @@ impl<'a> Side<'a> {
     fn of(document: &'a Document, row: &'a Row) -> Side<'a> {
         let point = |row: &Row| identity(row).split_off(1);
         let is_baseline = |other: &&Row| {
-            other.server == document.baseline && other.valid && point(other) == point(row)
+            other.subject == document.baseline && other.valid && point(other) == point(row)
         };
-        let baseline = (row.server != document.baseline)
+        let baseline = (row.subject != document.baseline)
             .then(|| document.results.iter().find(is_baseline))
             .flatten();
         Side { row, baseline }
@@ -233,17 +233,24 @@ impl<'a> Side<'a> {
 fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Comparison {
     let row = old.row;
     let point: Vec<String> = [
+        Dimension::Workload,
         Dimension::Connections,
         Dimension::Rate,
         Dimension::Transactions,
         Dimension::Idle,
         Dimension::RequestBytes,
         Dimension::Cores,
+        Dimension::Pipeline,
+        Dimension::Batch,
+        Dimension::Placement,
     ]
     .into_iter()
     .filter(|d| *d != Dimension::Rate || row.request_rate.is_some())
     .filter(|d| *d != Dimension::Transactions || row.request_rate.is_none())
     .filter(|d| *d != Dimension::Idle || row.idle > 0)
+    .filter(|d| *d != Dimension::Pipeline || row.pipeline > 1)
+    .filter(|d| *d != Dimension::Batch || row.batch > 1)
+    .filter(|d| *d != Dimension::Placement || row.placement.is_some())
     .map(|dimension| dimension.phrase(row))
     .collect();
     let because = |what: &str, row: &Row| {
@@ -256,7 +263,7 @@ fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Compariso
         Some(_) if !row.valid => (Vec::new(), because("OLD", row)),
         Some(new) => changes(&[old, new], bounds),
     };
-    Comparison { server: row.server.clone(), point: point.join(", "), changes, problem }
+    Comparison { subject: row.subject.clone(), point: point.join(", "), changes, problem }
 }
 
 /// A figure, where to find it, and which way is up.
@@ -268,18 +275,18 @@ struct Figure {
     format: fn(f64) -> String,
 }
 
-const FIGURES: [Figure; 4] = [
+const FIGURES: [Figure; 5] = [
     Figure {
         name: "p50",
-        of_row: |row| Some(row.latency_us?.p50),
-        of_round: |round| Some(round.latency_us?.p50),
+        of_row: Row::p50_us,
+        of_round: RoundFigures::p50_us,
         more_is_better: false,
         format: number::time,
     },
     Figure {
         name: "p99",
-        of_row: |row| Some(row.latency_us?.p99),
-        of_round: |round| Some(round.latency_us?.p99),
+        of_row: Row::p99_us,
+        of_round: RoundFigures::p99_us,
         more_is_better: false,
         format: number::time,
     },
@@ -291,9 +298,16 @@ const FIGURES: [Figure; 4] = [
         format: number::plain,
     },
     Figure {
-        name: "CPU per request",
+        name: "server CPU per request",
         of_row: |row| row.server_cpu_us,
         of_round: |round| round.server_cpu_us,
+        more_is_better: false,
+        format: number::time,
+    },
+    Figure {
+        name: "CPU of both sides per request",
+        of_row: |row| row.cpu_both_us,
+        of_round: |round| round.cpu_both_us,
         more_is_better: false,
         format: number::time,
     },
@@ -322,7 +336,7 @@ fn changes(sides: &[Side<'_>; 2], bounds: Bounds) -> (Vec<Change>, Option<String
 
 fn change(figure: &Figure, sides: &[Side<'_>; 2], rows: [f64; 2], bounds: Bounds) -> Change {
     let against = match sides.map(|side| side.baseline) {
-        [Some(old), Some(new)] if old.server == new.server => Some(old.server.clone()),
+        [Some(old), Some(new)] if old.subject == new.subject => Some(old.subject.clone()),
         _ => None,
     };
     let rounds = sides.map(|side| side.rounds(figure, against.is_some()));
@@ -364,7 +378,7 @@ fn table(diff: &Diff) -> String {
         let _ = writeln!(out, "  note: {remark}");
     }
     for row in &diff.results {
-        let _ = writeln!(out, "\n{}, {}", row.server, row.point);
+        let _ = writeln!(out, "\n{}, {}", row.subject, row.point);
         for change in &row.changes {
             let shown = match &change.interval {
                 Some(interval) => number::change_with_interval(interval),

@@ -28,6 +28,11 @@ impl Exchange {
         self.request_bytes == self.response_bytes
     }
 
+    /// What rows call it.
+    pub(crate) fn workload(&self) -> &'static str {
+        if self.is_echo() { "echo" } else { "request-response" }
+    }
+
     /// What our servers answer with where it is no echo.
     pub(crate) fn filler(&self) -> Vec<u8> {
         filler(self.response_bytes)

@@ -1,18 +1,19 @@
-//! The result file of `run`, `compare`, `apps`, `ceiling` and `load`: one self-describing JSON
-//! document, which `diff` and `report` read back. Times are in microseconds where a name ends in
-//! `_us`, rates per second.
+//! The result file of every command that measures: one self-describing JSON document, which `diff`
+//! and `report` read back. Times are in microseconds where a name ends in `_us`, rates per second.
+//! `docs/results.schema.json` is its JSON Schema, made of these types.
 
 use serde::{Deserialize, Serialize};
 
 use crate::engine::environment::Environment;
 use crate::engine::outcome::{Accounts as Totals, SliceCounts};
 use crate::engine::statistics::Interval;
+use crate::exchange::Exchange;
 use crate::figures::Percentiles;
 
 /// Value of `format`.
 pub(crate) const FORMAT: &str = "iobench-results";
 /// Changes when a reader of the former version would misunderstand a file.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The whole file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -22,7 +23,7 @@ pub(crate) struct Document {
     pub(crate) environment: Environment,
     pub(crate) experiment: ExperimentRecord,
     pub(crate) elapsed_s: f64,
-    /// The server that ratios are against.
+    /// The subject that ratios are against.
     pub(crate) baseline: String,
     /// How time was cut, where slots were interleaved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,7 +128,7 @@ pub(crate) struct ExperimentRecord {
 
 /// How requests are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     /// Requests at a given rate on standing connections, whatever the server does.
     Open,
@@ -135,12 +136,17 @@ pub(crate) enum Kind {
     Closed,
     /// New connections at a given rate, with some requests each.
     Churn,
+    /// Messages in one direction, as fast as they are taken.
+    OneWay,
 }
 
-/// One server at one point of the sweep. What does not apply is null.
+/// One subject at one point of the sweep. What does not apply is null or left out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
-    pub(crate) server: String,
+    /// What was measured: a server, a variant of a program, or a transport between processes.
+    pub(crate) subject: String,
+    /// What the load asks for, such as `echo`, `redis get` or `ping-pong`.
+    pub(crate) workload: String,
     pub(crate) kind: Kind,
     /// Concurrent connections; for churn, the most that were open at a time.
     pub(crate) connections: usize,
@@ -153,7 +159,17 @@ pub(crate) struct Row {
     /// Further connections that are open and idle (closed).
     #[serde(default)]
     pub(crate) idle: usize,
-    /// Server threads, each on a CPU of its own.
+    /// Requests under way on each connection.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(crate) pipeline: u32,
+    /// Messages after which a writer notifies the reader (one-way).
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(crate) batch: u32,
+    /// How the CPUs of both sides lie to each other: `same-core`, `same-socket` or `other-socket`;
+    /// where the command chooses them by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) placement: Option<String>,
+    /// Server threads, each on a CPU of its own; 1 for what is no server.
     pub(crate) cores: usize,
     pub(crate) server_cpus: Vec<usize>,
     pub(crate) client_cpus: Vec<usize>,
@@ -163,6 +179,9 @@ pub(crate) struct Row {
     pub(crate) network: Option<String>,
     /// From the intended send time to the complete answer.
     pub(crate) latency_us: Option<Percentiles>,
+    /// The same as the client tells it, which is a program that is not ours: medians over rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reported_latency_us: Option<ReportedLatency>,
     /// From the intended to the actual send time.
     pub(crate) send_lag_us: Option<Percentiles>,
     /// From the actual send time to the kernel's transmit timestamp, of a sample.
@@ -181,6 +200,9 @@ pub(crate) struct Row {
     pub(crate) throughput: Option<f64>,
     /// Server CPU, user and system, per request.
     pub(crate) server_cpu_us: Option<f64>,
+    /// Client CPU, user and system, per request, where it is told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) client_cpu_us: Option<f64>,
     /// CPU per request on both sides together, with what lies between (closed).
     #[serde(default)]
     pub(crate) cpu_both_us: Option<f64>,
@@ -202,6 +224,8 @@ pub(crate) struct Row {
     /// Against the baseline at the same point, each with its interval.
     pub(crate) throughput_ratio: Option<Interval>,
     pub(crate) cpu_ratio: Option<Interval>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) client_cpu_ratio: Option<Interval>,
     #[serde(default)]
     pub(crate) cpu_both_ratio: Option<Interval>,
     pub(crate) p50_ratio: Option<Interval>,
@@ -217,12 +241,110 @@ pub(crate) struct Row {
     /// Totals of both sides from the first connection to the last, warm-up included (closed).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) totals: Option<Totals>,
+    /// Of a client's connections, those that left the kernel's TCP, the least of all rounds; where
+    /// that was wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) upgraded_connections: Option<u64>,
     /// What became of every request (open, churn).
     pub(crate) accounts: Option<Accounts>,
     pub(crate) rounds: Vec<RoundFigures>,
     /// Of the first round; empty for closed loops.
     pub(crate) timeline: Vec<Moment>,
     pub(crate) histograms: Histograms,
+}
+
+impl Row {
+    /// The median latency, of whoever measured it.
+    pub(crate) fn p50_us(&self) -> Option<f64> {
+        median(self.latency_us.as_ref(), self.reported_latency_us.as_ref())
+    }
+
+    /// The 99th percentile, of whoever measured it.
+    pub(crate) fn p99_us(&self) -> Option<f64> {
+        tail(self.latency_us.as_ref(), self.reported_latency_us.as_ref())
+    }
+
+    /// The row without any figure, for a command to fill in.
+    pub(crate) fn empty(subject: &str, workload: &str, kind: Kind, exchange: Exchange) -> Row {
+        Row {
+            subject: subject.to_owned(),
+            workload: workload.to_owned(),
+            kind,
+            connections: 1,
+            request_rate: None,
+            request_bytes: exchange.request_bytes,
+            response_bytes: exchange.response_bytes,
+            transactions: 0,
+            idle: 0,
+            pipeline: 1,
+            batch: 1,
+            placement: None,
+            cores: 1,
+            server_cpus: Vec::new(),
+            client_cpus: Vec::new(),
+            work: "none".to_owned(),
+            network: None,
+            latency_us: None,
+            reported_latency_us: None,
+            send_lag_us: None,
+            transmit_us: None,
+            turnaround_us: None,
+            receive_lag_us: None,
+            accept_us: None,
+            throughput: None,
+            server_cpu_us: None,
+            client_cpu_us: None,
+            cpu_both_us: None,
+            system_calls: None,
+            gigabytes_per_s: None,
+            cpu_s_per_gib: None,
+            server_busy: None,
+            client_busy: None,
+            bound: None,
+            throughput_ratio: None,
+            cpu_ratio: None,
+            client_cpu_ratio: None,
+            cpu_both_ratio: None,
+            p50_ratio: None,
+            p99_ratio: None,
+            valid: true,
+            notes: Vec::new(),
+            slices: None,
+            pairs: None,
+            totals: None,
+            upgraded_connections: None,
+            accounts: None,
+            rounds: Vec::new(),
+            timeline: Vec::new(),
+            histograms: Histograms::default(),
+        }
+    }
+}
+
+/// Latencies as another program's client reports them; null: it does not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ReportedLatency {
+    pub(crate) mean: Option<f64>,
+    pub(crate) p50: Option<f64>,
+    pub(crate) p99: Option<f64>,
+}
+
+fn median(own: Option<&Percentiles>, reported: Option<&ReportedLatency>) -> Option<f64> {
+    own.map(|own| own.p50).or_else(|| reported?.p50)
+}
+
+fn tail(own: Option<&Percentiles>, reported: Option<&ReportedLatency>) -> Option<f64> {
+    own.map(|own| own.p99).or_else(|| reported?.p99)
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Serde gives a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_one(value: &u32) -> bool {
+    *value == 1
 }
 
 /// What became of the requests that were due in the measured period. The first is the sum of the
@@ -265,12 +387,28 @@ impl Accounts {
 }
 
 /// One round of a row.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct RoundFigures {
     pub(crate) latency_us: Option<Percentiles>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reported_latency_us: Option<ReportedLatency>,
     pub(crate) throughput: Option<f64>,
     pub(crate) server_cpu_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_both_us: Option<f64>,
     pub(crate) valid: bool,
+}
+
+impl RoundFigures {
+    /// The median latency, of whoever measured it.
+    pub(crate) fn p50_us(&self) -> Option<f64> {
+        median(self.latency_us.as_ref(), self.reported_latency_us.as_ref())
+    }
+
+    /// The 99th percentile, of whoever measured it.
+    pub(crate) fn p99_us(&self) -> Option<f64> {
+        tail(self.latency_us.as_ref(), self.reported_latency_us.as_ref())
+    }
 }
 
 /// A stretch of the timeline.

@@ -36,7 +36,7 @@ fn assert_served(document: &Value, servers: &[&str], cells: usize) {
     let rows = document["results"].as_array().unwrap();
     assert_eq!(rows.len(), servers.len() * cells, "{document:#}");
     for (index, row) in rows.iter().enumerate() {
-        assert_eq!(row["server"], servers[index % servers.len()]);
+        assert_eq!(row["subject"], servers[index % servers.len()]);
         assert!(row["throughput"].as_f64().is_some_and(|rate| rate > 0.0), "{row:#}");
         assert!(row["server_cpu_us"].as_f64().is_some_and(|cpu| cpu > 0.0), "{row:#}");
         for note in row["notes"].as_array().unwrap() {

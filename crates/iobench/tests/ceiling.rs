@@ -32,7 +32,7 @@ fn short_and_persistent_connections_have_rows_that_report_and_diff_read() {
     assert_eq!(document["format"], "iobench-results");
     let keys: Vec<_> = rows(&document)
         .iter()
-        .map(|row| (row["server"].as_str().unwrap(), row["transactions"].as_u64().unwrap()))
+        .map(|row| (row["subject"].as_str().unwrap(), row["transactions"].as_u64().unwrap()))
         .collect();
     let (one, two) = ("mtcp, 1 thread", "mtcp, 2 threads");
     assert_eq!(keys, [(one, 1), (two, 1), (one, 0), (two, 0)]);

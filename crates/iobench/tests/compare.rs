@@ -77,7 +77,7 @@ fn a_comparison_reports_every_row_and_its_books_balance() {
     let (status, document, printed) = run_with_json(&[&servers[..], &SHORT].concat());
     let rows = document["results"].as_array().unwrap();
     let keys: Vec<_> =
-        rows.iter().map(|row| (row["server"].as_str().unwrap(), u(&row["transactions"]))).collect();
+        rows.iter().map(|row| (row["subject"].as_str().unwrap(), u(&row["transactions"]))).collect();
     let expected = [("epoll", 1), ("epoll-partitioned", 1), ("epoll", 0), ("epoll-partitioned", 0)];
     assert_eq!(keys, expected);
     for row in rows {

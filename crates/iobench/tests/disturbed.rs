@@ -57,7 +57,7 @@ impl Drop for Busy {
 fn invalid(document: &Value) -> Vec<&str> {
     let rows = document["results"].as_array().expect("a list of rows");
     let invalid = rows.iter().filter(|row| row["valid"] == false);
-    invalid.map(|row| row["server"].as_str().expect("a name")).collect()
+    invalid.map(|row| row["subject"].as_str().expect("a name")).collect()
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn u(value: &Value) -> u64 {
 /// The rows by server and idle connections.
 fn keys(document: &Value) -> Vec<(&str, u64)> {
     let rows = document["results"].as_array().unwrap();
-    rows.iter().map(|row| (row["server"].as_str().unwrap(), u(&row["idle"]))).collect()
+    rows.iter().map(|row| (row["subject"].as_str().unwrap(), u(&row["idle"]))).collect()
 }
 
 /// Nothing is wrong with the idle connections, and the slots' books do not count them.
@@ -115,7 +115,7 @@ fn a_server_that_cannot_hold_them_has_the_reason_in_its_row() {
     let servers = ["epoll", "few", "many"].map(|server| (server, 150));
     assert_eq!(keys(&document), [servers, servers].concat(), "{printed}");
     for row in document["results"].as_array().unwrap() {
-        if row["server"] != "few" {
+        if row["subject"] != "few" {
             assert_row(row);
             continue;
         }

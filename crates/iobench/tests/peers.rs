@@ -28,7 +28,7 @@ fn failure(peer: &str) -> String {
 
 fn row<'a>(document: &'a Value, server: &str) -> &'a Value {
     let rows = document["results"].as_array().unwrap();
-    rows.iter().find(|row| row["server"] == server).unwrap()
+    rows.iter().find(|row| row["subject"] == server).unwrap()
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_self_test_says_what_no_difference_looks_like() {
     let (status, document, printed) =
         run_with_json(&[&["compare", "--self-test", "--strict"], &rounds[..]].concat());
     let rows = document["results"].as_array().unwrap();
-    let names: Vec<_> = rows.iter().map(|row| row["server"].as_str().unwrap()).collect();
+    let names: Vec<_> = rows.iter().map(|row| row["subject"].as_str().unwrap()).collect();
     assert_eq!(names, ["epoll", "epoll (again)", "epoll", "epoll (again)"]);
     let outcome = &document["self_test"];
     let excluding = rows

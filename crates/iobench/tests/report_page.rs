@@ -61,7 +61,7 @@ fn figures_of_the_page_are_those_of_the_file() {
     let (shown, rows) = (shown.as_array().unwrap(), document["results"].as_array().unwrap());
     assert_eq!(shown.len(), rows.len());
     for (shown, row) in shown.iter().zip(rows) {
-        assert_eq!(shown["server"], row["server"]);
+        assert_eq!(shown["subject"], row["subject"]);
         assert_eq!(shown["invalid"], !row["valid"].as_bool().unwrap());
         let figures = &shown["figures"];
         for name in ["p1", "p25", "p50", "p75", "p99", "p999", "max"] {
@@ -166,8 +166,8 @@ fn hostile_names_are_only_text() {
     let name = "<script>window.broken = 1</script>\"'><img src=x onerror='window.broken = 1'>";
     let mut document = sample::open();
     for row in document["results"].as_array_mut().unwrap() {
-        if row["server"] == "select" {
-            row["server"] = json!(name);
+        if row["subject"] == "select" {
+            row["subject"] = json!(name);
             row["notes"] = json!([name]);
         }
     }
@@ -182,7 +182,7 @@ fn hostile_names_are_only_text() {
     assert_eq!(browser.evaluate("typeof window.broken"), "undefined");
     assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
     let shown = browser.evaluate(TABLE);
-    assert_eq!(shown[2]["server"], name);
+    assert_eq!(shown[2]["subject"], name);
     let embedded = browser.evaluate("document.getElementById('e1-data-1').textContent");
     let embedded: Value = serde_json::from_str(embedded.as_str().unwrap()).unwrap();
     assert!(embedded == document, "the embedded data is the file's");

@@ -89,7 +89,7 @@ fn every_server_has_a_row_at_every_point() {
     assert_status(&output, &document);
     let keys: Vec<_> = rows(&document)
         .iter()
-        .map(|row| (row["connections"].as_u64().unwrap(), row["server"].as_str().unwrap()))
+        .map(|row| (row["connections"].as_u64().unwrap(), row["subject"].as_str().unwrap()))
         .collect();
     assert_eq!(keys, [(20, "epoll"), (20, "megapipe"), (40, "epoll"), (40, "megapipe")]);
     for row in rows(&document) {

@@ -74,7 +74,7 @@ fn the_kernel_and_stacks_are_compared_in_one_run() {
     let baselines = ["--baseline", "epoll,megapipe"];
     let (_, document, printed) = run_with_json(&[&SHORT[..], &["1,0"], &more, &baselines].concat());
     let rows = document["results"].as_array().unwrap();
-    let servers: Vec<&str> = rows.iter().map(|row| row["server"].as_str().unwrap()).collect();
+    let servers: Vec<&str> = rows.iter().map(|row| row["subject"].as_str().unwrap()).collect();
     let once = ["epoll", "megapipe", "mtcp", "mtcp/mtcp", "epoll/mtcp"];
     assert_eq!(servers, [once, once].concat(), "{printed}");
     for row in rows {
@@ -82,7 +82,7 @@ fn the_kernel_and_stacks_are_compared_in_one_run() {
         assert_eq!(row["network"], "veth");
         let figure = |name: &str| row[name].as_f64();
         assert!(figure("cpu_both_us") >= figure("server_cpu_us"), "{row}");
-        let counts = !row["server"].as_str().unwrap().starts_with("mtcp");
+        let counts = !row["subject"].as_str().unwrap().starts_with("mtcp");
         assert!(counts || row["system_calls"].is_null(), "{row}");
     }
     let versus = &document["versus"][0];

@@ -137,7 +137,8 @@ impl<'a> Summary<'a> {
             for ((row, told), rounds) in parts {
                 let mut row = row.clone();
                 row.notes.extend(told.iter().cloned());
-                rows.push(convert(row, None, format!("{}{by_wrk}", self.app.load()), rounds, &[])?);
+                let workload = format!("{}{by_wrk}", self.app.load());
+                rows.push(convert(row, &workload, None, "none".to_owned(), rounds, &[])?);
             }
         }
         let name = self.app.name();

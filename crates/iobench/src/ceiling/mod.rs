@@ -29,6 +29,7 @@ use crate::engine::json_file::JsonFile;
 use crate::engine::statistics::median;
 use crate::engine::table::{figure, lay_out};
 use crate::error::{Error, Result};
+use crate::exchange::Exchange;
 use crate::figures::{Percentiles, Times, encode, new_times};
 use crate::output;
 use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
@@ -266,56 +267,29 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
     let figures = rounds.iter().map(|round| RoundFigures {
         latency_us: Percentiles::of(&round.latencies),
         throughput: Some(round.throughput),
-        server_cpu_us: None,
+        cpu_both_us: Some(round.cpu_us),
         valid: round.notes.is_empty(),
+        ..RoundFigures::default()
     });
     let (server_cpus, client_cpus) = cpus_of(cell, cpus);
+    let exchange = Exchange::echo(cell.message_bytes);
     Ok(Row {
-        server: label(cell.threads),
-        kind: Kind::Closed,
         connections: arguments.connections,
-        request_rate: None,
-        request_bytes: cell.message_bytes,
-        response_bytes: cell.message_bytes,
         transactions: cell.transactions,
-        idle: 0,
-        cores: 1,
         server_cpus,
         client_cpus,
-        work: "none".to_owned(),
         network: Some("memory".to_owned()),
         latency_us: Percentiles::of(&latencies),
-        send_lag_us: None,
-        transmit_us: None,
-        turnaround_us: None,
-        receive_lag_us: None,
-        accept_us: None,
         throughput: middle(|round| round.throughput),
-        server_cpu_us: None,
         cpu_both_us: middle(|round| round.cpu_us),
-        system_calls: None,
-        gigabytes_per_s: None,
-        cpu_s_per_gib: None,
-        server_busy: None,
-        client_busy: None,
-        bound: None,
-        throughput_ratio: None,
-        cpu_ratio: None,
-        cpu_both_ratio: None,
-        p50_ratio: None,
-        p99_ratio: None,
         valid: notes.is_empty(),
         notes,
-        slices: None,
-        pairs: None,
-        totals: None,
-        accounts: None,
         rounds: figures.collect(),
-        timeline: Vec::new(),
         histograms: Histograms {
             service: if latencies.is_empty() { None } else { Some(encode(&latencies)?) },
             ..Histograms::default()
         },
+        ..Row::empty(&label(cell.threads), "echo", Kind::Closed, exchange)
     })
 }
 
@@ -351,7 +325,7 @@ fn render(document: &Document, ending: Ending) -> String {
             count => count.to_string(),
         };
         let mut line = vec![
-            row.server.clone(),
+            row.subject.clone(),
             transactions,
             row.request_bytes.to_string(),
             figure(row.throughput.map(|rate| rate / 1e3), 1),

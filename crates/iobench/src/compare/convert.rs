@@ -1,15 +1,17 @@
 //! From rows of closed loops to those of the result file.
 
 use crate::compare::report::{self, Rounds, latencies};
-use crate::engine::outcome::SlotOutcome;
+use crate::engine::outcome::{Figures, SlotOutcome};
 use crate::engine::statistics::median;
 use crate::error::Result;
+use crate::exchange::Exchange;
 use crate::figures::{Percentiles, encode};
 use crate::results::{Histograms, Kind, RoundFigures, Row};
 
 /// From a row of `compare` to one of the result file.
 pub(crate) fn convert(
     row: report::Row,
+    workload: &str,
     network: Option<&str>,
     work: String,
     rounds: &Rounds,
@@ -20,13 +22,10 @@ pub(crate) fn convert(
     let figures: Result<Vec<RoundFigures>> =
         rounds.iter().map(|slots| round_figures(slots)).collect();
     let notes: Vec<String> = failures.iter().cloned().chain(row.notes).collect();
+    let exchange =
+        Exchange { request_bytes: row.request_bytes, response_bytes: row.response_bytes };
     Ok(Row {
-        server: row.server,
-        kind: Kind::Closed,
         connections: row.connections,
-        request_rate: None,
-        request_bytes: row.request_bytes,
-        response_bytes: row.response_bytes,
         transactions: row.transactions,
         idle: row.idle,
         cores: row.cores,
@@ -35,11 +34,6 @@ pub(crate) fn convert(
         work,
         network: network.map(str::to_owned),
         latency_us: row.latency_us,
-        send_lag_us: None,
-        transmit_us: None,
-        turnaround_us: None,
-        receive_lag_us: None,
-        accept_us: None,
         throughput: row.throughput,
         server_cpu_us: row.server_cpu_us,
         cpu_both_us: row.cpu_both_us,
@@ -59,20 +53,24 @@ pub(crate) fn convert(
         slices: Some(row.doubts.slices),
         pairs: Some(row.pairs),
         totals: Some(row.accounts),
-        accounts: None,
         rounds: figures?,
-        timeline: Vec::new(),
         histograms: Histograms { service, ..Histograms::default() },
+        ..Row::empty(&row.server, workload, Kind::Closed, exchange)
     })
 }
 
 fn round_figures(slots: &[SlotOutcome]) -> Result<RoundFigures> {
     let figures: Vec<_> = slots.iter().filter_map(|slot| slot.shown(false)).collect();
     let times = latencies(&vec![slots.to_vec()])?;
+    let middle = |figure: fn(&Figures) -> Option<f64>| {
+        median(&figures.iter().filter_map(figure).collect::<Vec<f64>>())
+    };
     Ok(RoundFigures {
         latency_us: Percentiles::of(&times),
-        throughput: median(&figures.iter().map(|f| f.throughput).collect::<Vec<f64>>()),
-        server_cpu_us: median(&figures.iter().map(|f| f.server_cpu_us).collect::<Vec<f64>>()),
+        throughput: middle(|figures| Some(figures.throughput)),
+        server_cpu_us: middle(|figures| Some(figures.server_cpu_us)),
+        cpu_both_us: middle(|figures| figures.cpu_both_us),
         valid: !figures.is_empty(),
+        ..RoundFigures::default()
     })
 }

@@ -162,7 +162,9 @@ fn experiment(quick: bool, plan: &Plan, rounds: u32) -> ExperimentRecord {
 fn convert_all(rows: Vec<Row>, outcomes: &[Vec<Rounds>]) -> Result<Vec<results::Row>> {
     let convert = |(row, rounds): (Row, &Rounds)| {
         let path = row.path;
-        convert(row, path, "none".to_owned(), rounds, &[])
+        let exchange =
+            Exchange { request_bytes: row.request_bytes, response_bytes: row.response_bytes };
+        convert(row, exchange.workload(), path, "none".to_owned(), rounds, &[])
     };
     rows.into_iter().zip(outcomes.iter().flatten()).map(convert).collect()
 }

@@ -135,7 +135,7 @@ fn the_limit_is_the_busy_side() {
 
 /// As the row stands in the result file.
 fn written(row: Row, rounds: &Rounds) -> serde_json::Value {
-    let row = convert(row, None, "none".to_owned(), rounds, &[]).unwrap();
+    let row = convert(row, "echo", None, "none".to_owned(), rounds, &[]).unwrap();
     serde_json::to_value(row).unwrap()
 }
 

@@ -153,7 +153,10 @@ impl<'a> ClosedCampaign<'a> {
         compared
             .into_iter()
             .zip(&slots)
-            .map(|(row, rounds)| convert(row, None, point.work.to_string(), rounds, &failures))
+            .map(|(row, rounds)| {
+                let workload = point.exchange.workload();
+                convert(row, workload, None, point.work.to_string(), rounds, &failures)
+            })
             .collect()
     }
 }

@@ -43,15 +43,11 @@ impl Evidence<'_> {
             median(&shown.iter().copied().filter_map(figure).collect::<Vec<f64>>())
         };
         let point = self.point;
+        let workload = point.exchange.workload();
         Ok(Row {
-            server: self.server.to_owned(),
-            kind: self.kind,
             connections: shown.iter().map(|round| round.connections).max().unwrap_or(0),
             request_rate: point.rate,
-            request_bytes: point.exchange.request_bytes,
-            response_bytes: point.exchange.response_bytes,
             transactions: point.transactions,
-            idle: 0,
             cores: point.cores,
             server_cpus: point.placement.server_cpus.clone(),
             client_cpus: point.placement.client_cpus.clone(),
@@ -65,23 +61,14 @@ impl Evidence<'_> {
             accept_us: Percentiles::of(&accept),
             throughput: middle(achieved),
             server_cpu_us: middle(cpu),
-            cpu_both_us: None,
             system_calls: middle(|round| round.server.system_calls),
-            gigabytes_per_s: None,
-            cpu_s_per_gib: None,
             server_busy: middle(|round| round.server.busy),
-            client_busy: None,
-            bound: None,
             throughput_ratio: self.ratio(achieved),
             cpu_ratio: self.ratio(cpu),
-            cpu_both_ratio: None,
             p50_ratio: self.ratio(|round| round.latency_us().map(|service| service.p50)),
             p99_ratio: self.ratio(|round| round.latency_us().map(|service| service.p99)),
             valid,
             notes: self.notes(valid_rounds),
-            slices: None,
-            pairs: None,
-            totals: None,
             accounts: Some(accounts),
             rounds: self.rounds.iter().map(|round| figures(round)).collect(),
             timeline: self.rounds.first().map(|round| round.timeline.clone()).unwrap_or_default(),
@@ -93,6 +80,7 @@ impl Evidence<'_> {
                 receive_lag: text(&receive_lag)?,
                 accept: text(&accept)?,
             },
+            ..Row::empty(self.server, workload, self.kind, point.exchange)
         })
     }
 
@@ -141,6 +129,7 @@ fn figures(round: &OpenOutcome) -> RoundFigures {
         throughput: Some(round.throughput),
         server_cpu_us: round.server.cpu_us,
         valid: round.is_valid(),
+        ..RoundFigures::default()
     }
 }
 

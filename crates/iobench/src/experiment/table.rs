@@ -100,7 +100,7 @@ fn line(row: &Row) -> String {
         ],
     };
     let cells = [
-        row.server.as_str(),
+        row.subject.as_str(),
         &figure(rate, 2),
         &figure(at(service, |p| p.p1), 0),
         &figure(at(service, |p| p.p25), 0),

@@ -150,8 +150,9 @@ fn check(document: &Document) -> std::result::Result<(), String> {
         return Err(format!("it has {} rows, more than {MOST_ROWS}", rows.len()));
     }
     for (index, row) in rows.iter().enumerate() {
-        if row.server.len() > MOST_NAME_BYTES {
-            return Err(format!("the server's name in row {} is too long", index + 1));
+        let names = [Some(&row.subject), Some(&row.workload), row.placement.as_ref()];
+        if names.into_iter().flatten().any(|name| name.len() > MOST_NAME_BYTES) {
+            return Err(format!("the name in row {} is too long", index + 1));
         }
         if row.rounds.len() > MOST_PARTS || row.timeline.len() > MOST_PARTS {
             return Err(format!("row {} has more than {MOST_PARTS} parts", index + 1));
@@ -187,6 +188,11 @@ fn figures(row: &Row) -> Vec<(&'static str, f64)> {
     figure("throughput", row.throughput);
     figure("server_cpu_us", row.server_cpu_us);
     figure("cpu_both_us", row.cpu_both_us);
+    figure("client_cpu_us", row.client_cpu_us);
+    figure("gigabytes_per_s", row.gigabytes_per_s);
+    figure("p50", row.p50_us());
+    figure("p99", row.p99_us());
+    figure("mean", row.reported_latency_us.and_then(|reported| reported.mean));
     figure("system_calls", row.system_calls);
     figure("server_busy", row.server_busy);
     figure("client_busy", row.client_busy);
@@ -199,6 +205,9 @@ fn figures(row: &Row) -> Vec<(&'static str, f64)> {
     for round in &row.rounds {
         figure("throughput of a round", round.throughput);
         figure("server_cpu_us of a round", round.server_cpu_us);
+        figure("cpu_both_us of a round", round.cpu_both_us);
+        figure("p50 of a round", round.p50_us());
+        figure("p99 of a round", round.p99_us());
     }
     for moment in &row.timeline {
         figure("t_s", Some(moment.t_s));

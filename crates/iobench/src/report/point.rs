@@ -1,4 +1,4 @@
-//! What tells one row from another beside its server: the axes of a sweep.
+//! What tells one row from another beside its subject: the axes of a sweep.
 
 use crate::report::number;
 use crate::results::{Kind, Row};
@@ -7,6 +7,7 @@ use crate::results::{Kind, Row};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dimension {
     Kind,
+    Workload,
     Connections,
     Rate,
     RequestBytes,
@@ -16,13 +17,17 @@ pub(crate) enum Dimension {
     Cores,
     Work,
     Network,
+    Pipeline,
+    Batch,
+    Placement,
 }
 
 use Dimension::*;
 
 impl Dimension {
     /// In the order in which people name them.
-    pub(crate) const ALL: [Dimension; 10] = [
+    pub(crate) const ALL: [Dimension; 14] = [
+        Workload,
         Connections,
         Rate,
         Transactions,
@@ -32,6 +37,9 @@ impl Dimension {
         Cores,
         Work,
         Network,
+        Pipeline,
+        Batch,
+        Placement,
         Kind,
     ];
 
@@ -39,6 +47,10 @@ impl Dimension {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind => "load",
+            Workload => "workload",
+            Pipeline => "requests under way",
+            Batch => "batch",
+            Placement => "placement",
             Connections => "connections",
             Rate => "offered per second",
             RequestBytes => "request size",
@@ -55,6 +67,10 @@ impl Dimension {
     pub(crate) fn value(self, row: &Row) -> String {
         match self {
             Kind => kind(row).to_owned(),
+            Workload => row.workload.clone(),
+            Pipeline => number::count(f64::from(row.pipeline)),
+            Batch => number::count(f64::from(row.batch)),
+            Placement => placement(row),
             Connections => number::count(row.connections as f64),
             Rate => row.request_rate.map_or(number::NOTHING.to_owned(), number::count),
             RequestBytes => number::bytes(row.request_bytes),
@@ -73,6 +89,9 @@ impl Dimension {
         let value = self.value(row);
         match self {
             Kind => format!("{value} load"),
+            Workload | Placement => value,
+            Pipeline => plural(&value, row.pipeline as usize, "request") + " under way",
+            Batch => format!("batches of {value}"),
             Connections => plural(&value, row.connections, "connection"),
             Rate if row.request_rate.is_none() => "as fast as answers come".to_owned(),
             Rate if row.kind == self::Kind::Churn => format!("{value} connections/s"),
@@ -102,7 +121,9 @@ impl Dimension {
             Transactions => f64::from(row.transactions),
             Idle => row.idle as f64,
             Cores => row.cores as f64,
-            Kind | Work | Network => 0.0,
+            Pipeline => f64::from(row.pipeline),
+            Batch => f64::from(row.batch),
+            Kind | Workload | Work | Network | Placement => 0.0,
         }
     }
 }
@@ -112,6 +133,18 @@ fn kind(row: &Row) -> &'static str {
         self::Kind::Open => "open",
         self::Kind::Closed => "closed",
         self::Kind::Churn => "churn",
+        self::Kind::OneWay => "one-way",
+    }
+}
+
+/// With the CPUs, because several pairs of them may lie alike.
+fn placement(row: &Row) -> String {
+    let cpus = |cpus: &[usize]| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    match &row.placement {
+        None => number::NOTHING.to_owned(),
+        Some(placement) => {
+            format!("{placement} ({} to {})", cpus(&row.client_cpus), cpus(&row.server_cpus))
+        }
     }
 }
 
@@ -135,7 +168,7 @@ fn are_echoes(rows: &[&Row]) -> bool {
     rows.iter().all(|row| row.request_bytes == row.response_bytes)
 }
 
-/// Rows that agree in everything but the left-out dimensions, and perhaps the server.
+/// Rows that agree in everything but the left-out dimensions, and perhaps the subject.
 pub(crate) struct Group<'a> {
     key: Vec<String>,
     pub(crate) label: String,

@@ -40,15 +40,15 @@ impl Section {
         for (index, file) in files.iter().enumerate() {
             rows.extend(file.document.results.iter().cloned().map(|mut row| {
                 if overlay {
-                    row.server = name_in_overlay(&row.server, index, &file.label);
+                    row.subject = name_in_overlay(&row.subject, index, &file.label);
                 }
                 row
             }));
         }
         let mut servers: Vec<String> = Vec::new();
         for row in &rows {
-            if !servers.contains(&row.server) {
-                servers.push(row.server.clone());
+            if !servers.contains(&row.subject) {
+                servers.push(row.subject.clone());
             }
         }
         // In an overlay the same server of all files stands side by side.
@@ -80,13 +80,13 @@ impl Section {
 
     /// The number of a server's series.
     pub(crate) fn series(&self, row: &Row) -> usize {
-        self.servers.iter().position(|server| *server == row.server).unwrap_or(0)
+        self.servers.iter().position(|server| *server == row.subject).unwrap_or(0)
     }
 
     /// Whether the row is of the server that the others are compared with.
     pub(crate) fn is_baseline(&self, row: &Row) -> bool {
         // In an overlay every file has its own baseline, which bears the file's name.
-        row.server == self.baseline || base(&row.server) == self.baseline
+        row.subject == self.baseline || base(&row.subject) == self.baseline
     }
 
     /// A row among the others, such as `epoll at 400 connections and 8,000 requests/s`.

@@ -90,7 +90,7 @@ impl Table {
         columns.retain(|column| !column.is_empty(&section.rows));
         let line = |row: &Row| Line {
             series: section.series(row),
-            server: row.server.clone(),
+            server: row.subject.clone(),
             valid: row.valid,
             cells: columns
                 .iter()
@@ -124,7 +124,7 @@ fn remark(section: &Section, row: &Row) -> Remark {
         [] => "the file does not say why".to_owned(),
         notes => notes.join("; "),
     };
-    Remark { whose: format!("{} {}", row.server, section.place(row)), valid: row.valid, text }
+    Remark { whose: format!("{} {}", row.subject, section.place(row)), valid: row.valid, text }
 }
 
 fn columns(section: &Section) -> Vec<Column> {

@@ -32,7 +32,7 @@ fn invalid(section: &Section) -> Option<String> {
     let first = rows.first()?;
     let reason = first.notes.first().map_or("the file does not say why", String::as_str);
     let reason = reason.trim_end_matches('.');
-    let what = format!("{} {}", first.server, section.place(first));
+    let what = format!("{} {}", first.subject, section.place(first));
     Some(match (rows.len(), section.rows.len()) {
         (1, 1) => format!("INVALID: {reason}."),
         (1, all) => format!("INVALID: {what}: {reason} (1 of {all} rows)."),
@@ -65,8 +65,8 @@ fn claims(row: &Row, count: usize) -> Vec<Claim<'_>> {
     let work = [("throughput", row.throughput_ratio), ("CPU per request", row.cpu_ratio)];
     // An open loop's throughput is what was asked for, so it tells nothing.
     let named = match row.kind {
-        Kind::Closed => work.to_vec(),
-        Kind::Open | Kind::Churn => [&latency[..], &work[1..]].concat(),
+        Kind::Closed | Kind::OneWay if row.throughput_ratio.is_some() => work.to_vec(),
+        _ => [&latency[..], &work[1..]].concat(),
     };
     let rounds = row.rounds.iter().filter(|round| round.valid).count();
     let claim = |(what, ratio): (&'static str, Option<Interval>)| {
@@ -118,7 +118,7 @@ fn comparison(section: &Section, claim: &Claim<'_>) -> String {
     }
     format!(
         "{} against {} {}: {} {}{rounds}.",
-        claim.row.server,
+        claim.row.subject,
         section.baseline,
         section.place(claim.row),
         claim.what,
@@ -142,5 +142,5 @@ fn alone(section: &Section, row: &Row) -> String {
     if figures.is_empty() {
         figures.push("no figures".to_owned());
     }
-    format!("{} {}: {}.", row.server, section.place(row), figures.join(", "))
+    format!("{} {}: {}.", row.subject, section.place(row), figures.join(", "))
 }

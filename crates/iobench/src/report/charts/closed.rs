@@ -143,7 +143,7 @@ fn draw(section: &Section, group: &Group<'_>, axis: Dimension, metric: &Metric) 
         let mut points: Vec<Point> = group
             .rows
             .iter()
-            .filter(|row| row.server == *server)
+            .filter(|row| row.subject == *server)
             .filter_map(|row| mark(section, row, &names, axis, metric))
             .collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x));

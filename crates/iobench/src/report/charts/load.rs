@@ -118,7 +118,7 @@ fn line<'a>(group: &Group<'a>, server: &str, metric: &Metric) -> Vec<&'a Row> {
         .rows
         .iter()
         .copied()
-        .filter(|row| row.server == server && (metric.of_row)(row).is_some())
+        .filter(|row| row.subject == server && (metric.of_row)(row).is_some())
         .collect();
     rows.sort_by(|a, b| Dimension::Rate.rank(a).total_cmp(&Dimension::Rate.rank(b)));
     rows

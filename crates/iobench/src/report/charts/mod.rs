@@ -162,7 +162,7 @@ fn interval(
 /// A mark's title begins with whose it is and where; invalid ones say so first.
 fn whose(section: &Section, row: &Row) -> String {
     let invalid = if row.valid { "" } else { "INVALID: " };
-    format!("{invalid}{} {}", row.server, section.place(row))
+    format!("{invalid}{} {}", row.subject, section.place(row))
 }
 
 /// The values of percentiles from the lowest whisker to the highest.

@@ -75,7 +75,7 @@ pub(crate) fn chart(section: &Section) -> Option<Chart> {
         id: format!("{}-timeline", section.id),
         title: "Timeline of the first round".to_owned(),
         caption: "Only the shaded phase is measured.".to_owned(),
-        points: rows.iter().map(|row| format!("{} {}", row.server, section.place(row))).collect(),
+        points: rows.iter().map(|row| format!("{} {}", row.subject, section.place(row))).collect(),
         metrics: vec!["everything"],
         scales: LINEAR,
     };
@@ -95,7 +95,7 @@ fn draw(row: &Row) -> Option<String> {
     let pictures: Vec<String> = PANELS
         .iter()
         .enumerate()
-        .filter_map(|(place, panel)| picture(panel, &moments, &row.server, place == 0))
+        .filter_map(|(place, panel)| picture(panel, &moments, &row.subject, place == 0))
         .collect();
     (!pictures.is_empty()).then(|| pictures.concat())
 }
