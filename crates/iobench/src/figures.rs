@@ -67,6 +67,7 @@ pub(crate) mod as_text {
 
 /// The percentiles of the paper's Figure 7, the tail, and the longest, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Percentiles {
     pub(crate) p1: f64,
     pub(crate) p25: f64,

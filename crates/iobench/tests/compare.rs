@@ -76,8 +76,10 @@ fn a_comparison_reports_every_row_and_its_books_balance() {
     let servers = ["compare", "--servers", "epoll,epoll-partitioned", "--seed", "7", "--strict"];
     let (status, document, printed) = run_with_json(&[&servers[..], &SHORT].concat());
     let rows = document["results"].as_array().unwrap();
-    let keys: Vec<_> =
-        rows.iter().map(|row| (row["subject"].as_str().unwrap(), u(&row["transactions"]))).collect();
+    let keys: Vec<_> = rows
+        .iter()
+        .map(|row| (row["subject"].as_str().unwrap(), u(&row["transactions"])))
+        .collect();
     let expected = [("epoll", 1), ("epoll-partitioned", 1), ("epoll", 0), ("epoll-partitioned", 0)];
     assert_eq!(keys, expected);
     for row in rows {
@@ -98,7 +100,7 @@ fn a_comparison_reports_every_row_and_its_books_balance() {
     let all_valid = rows.iter().all(|row| row["valid"] == true);
     assert_eq!(status, Some(if all_valid { 0 } else { 2 }), "{printed}");
     assert_eq!(document["baseline"], "epoll");
-    assert_eq!((&document["format"], &document["version"]), (&"iobench-results".into(), &1.into()));
+    assert_eq!((&document["format"], &document["version"]), (&"iobench-results".into(), &2.into()));
     assert_eq!((u(&document["slots"]["rounds"]), u(&document["slots"]["per_round"])), (3, 2));
     assert_eq!(document["environment"]["seed"], 7);
     for name in ["kernel", "cpu_model", "date", "congestion_control"] {

@@ -11,13 +11,13 @@ use crate::compare::plan::{Cell, QUICK_NS, SLICE_NS, WARM_UP_NS};
 use crate::compare::report::Rounds;
 use crate::compare::rounds::{RoundShape, measure_round_with};
 use crate::engine::environment::Environment;
-use crate::engine::json_file::JsonFile;
 use crate::engine::order::slot_order;
 use crate::engine::outcome::SlotOutcome;
 use crate::engine::placement::{CpuChoice, Placement};
 use crate::engine::progress::Progress;
 use crate::error::{Error, Result};
 use crate::output;
+use crate::results::files::ResultFiles;
 use crate::server::running::Running;
 use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
@@ -83,7 +83,7 @@ impl<'a> Campaign<'a> {
         limits.check_connections(self.shape.connections)?;
         limits.check_backlog(self.shape.connections)?;
         let stations = self.stations(cores, &requests)?;
-        let json = self.shape.json.as_deref().map(JsonFile::prepare).transpose()?;
+        let files = ResultFiles::prepare(&self.shape.output)?;
         let environment = Environment::gather(&limits, seed)?;
         let slicing = self.slicing();
         let round_ns: u64 = stations.iter().map(|s| s.slot_ns(slicing)).sum::<u64>()
@@ -105,9 +105,9 @@ impl<'a> Campaign<'a> {
         let summary = Summary::of(self.app, self.shape, self.baseline, &measured)?;
         output::print(&format!("{}\nnetwork: {}\n", environment.describe(), self.network));
         output::print(&summary.render());
-        if let Some(json) = json {
+        if let Some(files) = files {
             let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
-            json.write(&summary.document(environment, &self.network, elapsed_s)?)?;
+            files.write(&summary.document(environment, &self.network, elapsed_s)?)?;
         }
         Ok(summary.is_valid())
     }

@@ -25,13 +25,13 @@ use crate::client::{ClientGroup, Order};
 use crate::compare::plan::SLICE_NS;
 use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
 use crate::engine::environment::Environment;
-use crate::engine::json_file::JsonFile;
 use crate::engine::statistics::median;
 use crate::engine::table::{figure, lay_out};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::figures::{Percentiles, Times, encode, new_times};
 use crate::output;
+use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
 use crate::server::shared::Page;
 use crate::stack::{self, PORT};
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &CeilingArgs) -> Result<bool> {
     let (begun_ns, signals) = (now_ns(), Signals::block());
     let cpus = arguments.cpus.clone().map_or_else(allowed_cpus, Ok)?;
     let limits = Limits::raise()?;
-    let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let files = ResultFiles::prepare(&arguments.output)?;
     let environment = Environment::gather(&limits, 0)?;
     let cells = cells(arguments);
     let most_threads = usize::from(arguments.threads.iter().copied().max().unwrap_or(1));
@@ -104,8 +104,8 @@ pub(crate) fn run(arguments: &CeilingArgs) -> Result<bool> {
     let baseline = label(cells[0].threads);
     let document = Document::new(environment, experiment, elapsed_s, baseline, results);
     output::print(&render(&document, arguments.ending));
-    if let Some(json) = json {
-        json.write(&document)?;
+    if let Some(files) = files {
+        files.write(&document)?;
     }
     Ok(document.results.iter().all(|row| row.valid))
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::apps::mix::Mix;
-use crate::cli::strict::Strictness;
 use crate::cli::values::{parse_connections, parse_measured};
 use crate::client::sockets::Ending;
+use crate::results::files::OutputArgs;
 
 const NGINX_EXAMPLES: &str = "\
 Examples:
@@ -76,12 +76,8 @@ pub(crate) struct LoadShape {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Also write everything to this file, as JSON, for `report` and `diff`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-
     #[command(flatten)]
-    pub(crate) strictness: Strictness,
+    pub(crate) output: OutputArgs,
 }
 
 /// A switch of the program under test.

@@ -1,15 +1,14 @@
 //! Options of `ceiling`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::strict::Strictness;
 use crate::cli::values::{
     TransactionList, parse_connections, parse_measured, parse_message_bytes, parse_transactions,
 };
 use crate::client::sockets::Ending;
+use crate::results::files::OutputArgs;
 
 const CEILING_EXAMPLES: &str = "\
 Examples:
@@ -61,10 +60,6 @@ pub(crate) struct CeilingArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpus: Option<Vec<usize>>,
 
-    /// Also write everything to this file, as JSON, in the format of `run`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-
     #[command(flatten)]
-    pub(crate) strictness: Strictness,
+    pub(crate) output: OutputArgs,
 }

@@ -1,13 +1,12 @@
 //! Options of `ipc`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ipcload::Load;
 
-use crate::cli::strict::Strictness;
 use crate::cli::values::{parse_measured, parse_message_bytes};
+use crate::results::files::OutputArgs;
 
 /// What `--batch on` stands for.
 const USUAL_BATCH: u32 = 32;
@@ -94,16 +93,12 @@ pub(crate) struct IpcArgs {
           value_parser = clap::value_parser!(u64).range(RING_BYTES))]
     pub(crate) ring_bytes: u64,
 
-    /// Also write everything to this file, as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-
     /// Seed of all that is random in the run [default: from the clock, printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
     #[command(flatten)]
-    pub(crate) strictness: Strictness,
+    pub(crate) output: OutputArgs,
 }
 
 /// Where two processes are to run.

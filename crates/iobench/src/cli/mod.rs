@@ -8,7 +8,6 @@ pub(crate) mod open;
 pub(crate) mod programs;
 pub(crate) mod run;
 pub(crate) mod saved;
-pub(crate) mod strict;
 pub(crate) mod values;
 
 use std::net::SocketAddr;
@@ -25,7 +24,6 @@ use crate::cli::open::OpenArgs;
 use crate::cli::programs::ProgramsArgs;
 use crate::cli::run::RunArgs;
 use crate::cli::saved::{CompletionsArgs, DiffArgs, ManArgs, ReportArgs};
-use crate::cli::strict::Strictness;
 use crate::cli::values::{
     TransactionList, parse_bind, parse_connections, parse_idle, parse_measured,
     parse_message_bytes, parse_transactions,
@@ -33,6 +31,7 @@ use crate::cli::values::{
 use crate::client::ClientKind;
 use crate::exchange::Work;
 use crate::network::{PathKind, conditions::Conditions};
+use crate::results::files::OutputArgs;
 use crate::server::peer::Peer;
 
 const EXAMPLES: &str = "\
@@ -147,21 +146,21 @@ pub(crate) enum Command {
 impl Command {
     /// Whether a result that is not valid makes the exit status 2.
     pub(crate) fn is_strict(&self) -> bool {
-        let strictness = match self {
-            Command::Compare(arguments) => &arguments.strictness,
-            Command::Ceiling(arguments) => &arguments.strictness,
+        let output = match self {
+            Command::Compare(arguments) => &arguments.output,
+            Command::Ceiling(arguments) => &arguments.output,
             Command::Apps(arguments) => match &arguments.app {
-                AppCommand::Nginx(arguments) => &arguments.shape.strictness,
-                AppCommand::Memcached(arguments) => &arguments.shape.strictness,
+                AppCommand::Nginx(arguments) => &arguments.shape.output,
+                AppCommand::Memcached(arguments) => &arguments.shape.output,
             },
-            Command::Ipc(arguments) => &arguments.strictness,
-            Command::Programs(arguments) => &arguments.strictness,
-            Command::Run(arguments) => &arguments.strictness,
-            Command::Load(arguments) => &arguments.strictness,
+            Command::Ipc(arguments) => &arguments.output,
+            Command::Programs(arguments) => &arguments.output,
+            Command::Run(arguments) => &arguments.output,
+            Command::Load(arguments) => &arguments.output,
             // The status of `diff` is its result; the others have none that is not valid.
             _ => return true,
         };
-        strictness.strict
+        output.strict
     }
 }
 
@@ -251,10 +250,6 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     pub(crate) quick: bool,
 
-    /// Also write everything to this file, as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-
     /// The server that ratios are against [default: epoll if compared, else the first]; further
     /// ones, by commas, get a table of ratios of their own
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -290,7 +285,7 @@ pub(crate) struct CompareArgs {
     pub(crate) relay_cpu: Option<usize>,
 
     #[command(flatten)]
-    pub(crate) strictness: Strictness,
+    pub(crate) output: OutputArgs,
 }
 
 /// Options of `serve`.
@@ -421,12 +416,8 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpus: Option<Vec<usize>>,
 
-    /// Also write everything to this file, as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-
     #[command(flatten)]
-    pub(crate) strictness: Strictness,
+    pub(crate) output: OutputArgs,
 }
 
 #[cfg(test)]

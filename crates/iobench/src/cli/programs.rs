@@ -1,13 +1,12 @@
 //! Options of `programs`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use crate::cli::ipc::Where;
-use crate::cli::strict::Strictness;
 use crate::cli::values::parse_measured;
+use crate::results::files::OutputArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -97,16 +96,12 @@ pub(crate) struct ProgramsArgs {
     #[arg(long)]
     pub(crate) quick: bool,
 
-    /// Also write everything to this file, as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-
     /// Seed of all that is random in the run [default: from the clock, printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
     #[command(flatten)]
-    pub(crate) strictness: Strictness,
+    pub(crate) output: OutputArgs,
 }
 
 /// A server together with its usual client.

@@ -5,14 +5,16 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::cli::strict::Strictness;
 use crate::experiment::file::Scale;
+use crate::results::files::OutputArgs;
 
 const RUN_EXAMPLES: &str = "\
 Examples:
   iobench run experiments/table3.toml --quick --json table3.json
   iobench run experiments/fig2-1a.toml --servers epoll,megapipe
   iobench run experiments/table2.toml --paper --json table2.json   (hours; can be resumed)
+
+A run with --json that was interrupted is resumed by the same command.
 
 A row is marked INVALID when the generator was late, saturated or starved, so that it was measured
 and not the server, or when the server left requests unanswered.";
@@ -24,10 +26,6 @@ pub(crate) struct RunArgs {
     /// The experiment, a TOML file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-
-    /// Also write everything to this file, as JSON; an interrupted run with it can be resumed
-    #[arg(long, value_name = "OUT")]
-    pub(crate) json: Option<PathBuf>,
 
     /// The file's quick version: a first look within minutes
     #[arg(long)]
@@ -62,7 +60,7 @@ pub(crate) struct RunArgs {
     pub(crate) mpi_address: Option<IpAddr>,
 
     #[command(flatten)]
-    pub(crate) strictness: Strictness,
+    pub(crate) output: OutputArgs,
 }
 
 impl RunArgs {

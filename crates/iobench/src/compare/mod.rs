@@ -31,7 +31,6 @@ use crate::compare::repeats::{Measured, Round, RoundSource, Turn};
 use crate::compare::report::{Rounds, Row};
 use crate::compare::rounds::{RoundShape, measure_round, service_for};
 use crate::engine::environment::Environment;
-use crate::engine::json_file::JsonFile;
 use crate::engine::placement::CpuChoice;
 use crate::engine::progress::Progress;
 use crate::engine::table::stdout_width;
@@ -40,6 +39,7 @@ use crate::exchange::Exchange;
 use crate::network::{Network, NetworkCounters, Options, conditions::Conditions};
 use crate::output;
 use crate::path::Path;
+use crate::results::files::ResultFiles;
 use crate::results::{self, Document, ExperimentRecord, SelfTest, Slots, Versus};
 use crate::server::{process::Launch, running::Running};
 use crate::stack::Site;
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     limits.check_connections(arguments.connections)?;
     limits.check_backlog(arguments.connections)?;
     let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
-    let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let files = ResultFiles::prepare(&arguments.output)?;
     let environment = Environment::gather(&limits, seed)?;
     output::note(&format!(
         "{} servers in {} cells, {} rounds, about {} s",
@@ -113,12 +113,12 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     output::print(&shown::not_shown(&rows));
     let valid = rows.iter().all(|row| row.valid);
     let trustworthy = self_test.as_ref().is_none_or(|self_test| self_test.trustworthy);
-    if let Some(json) = json {
+    if let Some(files) = files {
         let results = convert_all(rows, &measured.outcomes)?;
         let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
         let baseline = contenders.baseline_label().to_owned();
         let experiment = experiment(arguments.quick, plan, measured.rounds);
-        json.write(&Document {
+        files.write(&Document {
             slots: Some(slots(plan, &measured)),
             network: network.as_ref().map(encode).transpose()?,
             self_test,

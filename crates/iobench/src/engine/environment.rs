@@ -12,6 +12,7 @@ use crate::sys::socket::{CongestionControl, default_congestion_control};
 
 /// The machine, the time and the command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Environment {
     date: String,
     iobench: String,

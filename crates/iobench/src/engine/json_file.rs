@@ -34,13 +34,18 @@ impl JsonFile {
 
     /// Writes the file in one step.
     pub(crate) fn write(self, value: &impl Serialize) -> Result<()> {
-        const REMEDY: &str = "free some space, or choose another file";
         let mut text = serde_json::to_vec_pretty(value)
             .map_err(std::io::Error::from)
             .context("encode the results", "report this as a bug")?;
         text.push(b'\n');
+        self.write_text(&text)
+    }
+
+    /// Writes what is text already.
+    pub(crate) fn write_text(self, text: &[u8]) -> Result<()> {
+        const REMEDY: &str = "free some space, or choose another file";
         File::create(&self.temporary)
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
+            .and_then(|mut file| file.write_all(text).and_then(|()| file.sync_all()))
             .and_then(|()| fs::rename(&self.temporary, &self.target))
             .context(format!("write {}", self.target.display()), REMEDY)
     }

@@ -8,6 +8,7 @@ use crate::figures;
 
 /// Slices of one slot by fate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SliceCounts {
     pub(crate) clean: u32,
     /// The host ran somebody else's virtual machine.
@@ -33,6 +34,7 @@ impl SliceCounts {
 
 /// The books of a slot from first connect to last close, warm-up included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Accounts {
     pub(crate) client_transactions: u64,
     pub(crate) client_connections: u64,
@@ -45,6 +47,7 @@ pub(crate) struct Accounts {
 
 /// The server's side of the books.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ServerAccounts {
     pub(crate) server_accepted: u64,
     pub(crate) server_closed: u64,

@@ -29,6 +29,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
 
 /// An estimate of a positive figure with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Interval {
     pub(crate) estimate: f64,
     pub(crate) low: f64,

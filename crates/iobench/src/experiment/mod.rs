@@ -15,7 +15,6 @@ use std::net::IpAddr;
 
 use crate::cli::run::RunArgs;
 use crate::engine::environment::Environment;
-use crate::engine::json_file::JsonFile;
 use crate::error::{Error, Result};
 use crate::experiment::campaign::Campaign;
 use crate::experiment::closed::ClosedCampaign;
@@ -28,6 +27,7 @@ use crate::hosts::control::{Control, ROOT};
 use crate::hosts::with_control;
 use crate::open::outcome::OpenOutcome;
 use crate::output;
+use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Kind, Row};
 use crate::server::running::Subject;
 use crate::sys::affinity::allowed_cpus;
@@ -61,11 +61,11 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     let most = task.points.iter().map(|point| point.connections).max().unwrap_or(0);
     let limits = Limits::raise_for(most)?;
     limits.check_open_files(most)?;
-    let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let files = ResultFiles::prepare(&arguments.output)?;
     let given_seed = arguments.seed.or(task.experiment.seed);
     let mut environment = Environment::gather(&limits, given_seed.unwrap_or(begun_ns % 1_000_000))?;
     let mut identity = task.identity(&environment);
-    let result = arguments.json.as_deref();
+    let result = arguments.output.json.as_deref();
     let rows = if task.experiment.kind == Kind::Closed {
         let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
         ClosedCampaign::new(&task, ledger).run(signals)?
@@ -77,8 +77,8 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     environment.seed = identity.seed;
     let document = task.document(environment, begun_ns, rows);
     output::print(&table::render(&document));
-    if let Some(json) = json {
-        json.write(&document)?;
+    if let Some(files) = files {
+        files.write(&document)?;
     }
     if let Some(result) = result {
         journal::remove(result);

@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
     if plan.slots.is_empty() {
         return Err(Error::setup("there is nothing to measure", "name transports and sizes"));
     }
-    let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let json = arguments.output.json.as_deref().map(JsonFile::prepare).transpose()?;
     let mut environment = Environment::gather(&Limits::raise()?, seed)?;
     // No socket here is given another one.
     environment.congestion_control.clone_from(&environment.system_congestion_control);

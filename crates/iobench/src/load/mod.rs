@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
     let signals = Signals::block();
     let limits = Limits::raise()?;
     limits.check_connections(arguments.connections)?;
-    let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let json = arguments.output.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, 0)?;
     if let Some(command) = &arguments.beside {
         let template = Template::new(command)?;

@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     limits.check_open_files(arguments.connections)?;
     let target = Target::reach(arguments, &signals)?;
     let plan = plan(arguments, rate, &target)?;
-    let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let json = arguments.output.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, plan.seed)?;
     let route = Route::new(target.address, plan.connections)?;
     let mut terminal = Terminal::new(target.address.to_string(), plan.tolerance);

@@ -222,7 +222,7 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     let mut tools = Tools::new(mode);
     let programs = choose(arguments, &mut tools)?;
     let pairs = pairs(&arguments.placement)?;
-    let json = arguments.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let json = arguments.output.json.as_deref().map(JsonFile::prepare).transpose()?;
     let network = place::isolate()?;
     let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
     let environment = Environment::gather(&Limits::raise()?, seed)?;

@@ -10,6 +10,7 @@ const SPARE_FILES: u64 = 128;
 
 /// The limits that a run has to fit into.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Limits {
     pub(crate) open_files: u64,
     pub(crate) listen_backlog: u32,

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,8 +51,31 @@ pub(crate) fn run_with_json(arguments: &[&str]) -> (Option<i32>, Value, String) 
     let output = run(&[arguments, &["--json", &path]].concat());
     let printed = stdout(&output) + &stderr(&output);
     let text = fs::read(&file).unwrap_or_else(|error| panic!("no JSON: {error}; {printed}"));
+    let document = serde_json::from_slice(&text).expect("valid JSON");
+    check_document(&document, &path);
     fs::remove_file(&file).expect("the file was ours");
-    (output.status.code(), serde_json::from_slice(&text).expect("valid JSON"), printed)
+    (output.status.code(), document, printed)
+}
+
+/// Whatever command wrote it: the document is as the published schema says, and `report` and `diff`
+/// read it.
+pub(crate) fn check_document(document: &Value, path: &str) {
+    static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| {
+        let schema = include_str!("../../../../docs/results.schema.json");
+        let schema = serde_json::from_str(schema).expect("the schema is JSON");
+        jsonschema::validator_for(&schema).expect("the schema is one")
+    });
+    let faults = SCHEMA.iter_errors(document);
+    let faults: Vec<String> =
+        faults.map(|fault| format!("{}: {fault}", fault.instance_path())).collect();
+    assert!(faults.is_empty(), "not as docs/results.schema.json says: {faults:#?}");
+    let page = format!("{path}.html");
+    let report = run(&["report", path, "--output", &page]);
+    assert!(report.status.success(), "{}", stderr(&report));
+    fs::remove_file(page).expect("the page was ours");
+    let diff = run(&["diff", path, path]);
+    // Rows that are not valid are not compared: status 2.
+    assert!(matches!(diff.status.code(), Some(0 | 2)), "{}{}", stdout(&diff), stderr(&diff));
 }
 
 /// [`run_with_json`], tried again where a busy machine kept a thread off its CPU for all the

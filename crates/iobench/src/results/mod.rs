@@ -2,6 +2,9 @@
 //! and `report` read back. Times are in microseconds where a name ends in `_us`, rates per second.
 //! `docs/results.schema.json` is its JSON Schema, made of these types.
 
+mod csv;
+pub(crate) mod files;
+
 use serde::{Deserialize, Serialize};
 
 use crate::engine::environment::Environment;
@@ -17,6 +20,7 @@ pub(crate) const VERSION: u32 = 2;
 
 /// The whole file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Document {
     pub(crate) format: String,
     pub(crate) version: u32,
@@ -42,6 +46,7 @@ pub(crate) struct Document {
 
 /// How time was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Slots {
     /// Of every row; fewer than planned if time was up.
     pub(crate) rounds: u32,
@@ -54,6 +59,7 @@ pub(crate) struct Slots {
 
 /// Ratios against a further baseline, from the same slots.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Versus {
     pub(crate) baseline: String,
     /// In the order of the results.
@@ -62,6 +68,7 @@ pub(crate) struct Versus {
 
 /// A row against a further baseline.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Ratios {
     pub(crate) throughput_ratio: Option<Interval>,
     pub(crate) cpu_ratio: Option<Interval>,
@@ -73,6 +80,7 @@ pub(crate) struct Ratios {
 
 /// What can be learnt from rows that should all be equal to their baseline's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SelfTest {
     /// Smaller differences in throughput mean nothing here; unknown without a single interval.
     pub(crate) throughput_noise_percent: Option<f64>,
@@ -115,6 +123,7 @@ impl Document {
 
 /// What was run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ExperimentRecord {
     pub(crate) name: String,
     pub(crate) title: String,
@@ -128,6 +137,7 @@ pub(crate) struct ExperimentRecord {
 
 /// How requests are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     /// Requests at a given rate on standing connections, whatever the server does.
@@ -142,6 +152,7 @@ pub(crate) enum Kind {
 
 /// One subject at one point of the sweep. What does not apply is null or left out.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Row {
     /// What was measured: a server, a variant of a program, or a transport between processes.
     pub(crate) subject: String,
@@ -323,6 +334,7 @@ impl Row {
 
 /// Latencies as another program's client reports them; null: it does not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ReportedLatency {
     pub(crate) mean: Option<f64>,
     pub(crate) p50: Option<f64>,
@@ -350,6 +362,7 @@ fn is_one(value: &u32) -> bool {
 /// What became of the requests that were due in the measured period. The first is the sum of the
 /// others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Accounts {
     /// Due in the measured period.
     pub(crate) scheduled: u64,
@@ -388,6 +401,7 @@ impl Accounts {
 
 /// One round of a row.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct RoundFigures {
     pub(crate) latency_us: Option<Percentiles>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -413,6 +427,7 @@ impl RoundFigures {
 
 /// A stretch of the timeline.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Moment {
     /// Its end, seconds after the first connection.
     pub(crate) t_s: f64,
@@ -432,6 +447,7 @@ pub(crate) struct Moment {
 
 /// Raw histograms over all rounds: HdrHistogram V2, deflated, base 64, in nanoseconds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Histograms {
     pub(crate) service: Option<String>,
     pub(crate) send_lag: Option<String>,
@@ -441,4 +457,26 @@ pub(crate) struct Histograms {
     #[serde(default)]
     pub(crate) receive_lag: Option<String>,
     pub(crate) accept: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The schema is generated, so that it cannot differ from what is written.
+    #[test]
+    fn the_published_schema_is_that_of_these_types() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results.schema.json");
+        let mut schema = schemars::schema_for!(Document);
+        schema.insert("title".to_owned(), format!("{FORMAT}, version {VERSION}").into());
+        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        if std::env::var_os("MEGAPIPE_UPDATE").is_some() {
+            std::fs::write(file, &text).unwrap();
+        }
+        let published = std::fs::read_to_string(file).unwrap();
+        assert!(
+            published == text,
+            "docs/results.schema.json is out of date: run this with MEGAPIPE_UPDATE=1"
+        );
+    }
 }
