@@ -56,7 +56,7 @@ fn large_messages_and_resets_are_possible() {
 
 #[test]
 fn two_threads_need_two_cpus() {
-    let output = run(&[&SHORT[..], &["--cpus", "0"]].concat());
+    let output = run(&[&SHORT[..], &["--client-cpus", "0", "--server-cpus", "0"]].concat());
     assert_eq!(output.status.code(), Some(1));
     assert!(common::stderr(&output).contains("--threads 1"), "{}", common::stderr(&output));
 }

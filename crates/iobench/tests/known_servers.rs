@@ -385,7 +385,8 @@ fn assert_disturbed(test: &str, of_the_server: bool) {
     };
     let _spinner = Spinner::start(if of_the_server { server_cpu } else { client_cpu });
     let (server_cpu, client_cpu) = (server_cpu.to_string(), client_cpu.to_string());
-    let place = ["load", "--server=epoll", "--server-cpus", &server_cpu, "--cpus", &client_cpu];
+    let place =
+        ["load", "--server=epoll", "--server-cpus", &server_cpu, "--client-cpus", &client_cpu];
     let open = ["--rate=2000", "--growth=0s", "--steady=100ms"];
     for rate in [&open[..], &[]] {
         let more = ["--connections=16", "--duration=1s", "--strict"];

@@ -221,7 +221,7 @@ fn a_starved_generator_is_invalid() {
     let (status, document, printed) = run_with_json(
         &[
             &["load", "--connect", &server.address, "--rate", "2000", "--connections", "20"][..],
-            &["--cpus", &cpu.to_string(), "--strict"],
+            &["--client-cpus", &cpu.to_string(), "--strict"],
             &SHORT,
         ]
         .concat(),

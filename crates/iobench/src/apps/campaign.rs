@@ -1,6 +1,8 @@
 //! The rounds of a comparison of programs, in the manner of `compare`: every variant lives for the
 //! whole run and idles except in its own slots, and rounds are the outermost loop.
 
+use std::time::Duration;
+
 use crate::apps::App;
 use crate::apps::summary::{Measured, Summary};
 use crate::apps::wrk::{self, Printed};
@@ -13,7 +15,7 @@ use crate::compare::rounds::{RoundShape, measure_round_with};
 use crate::engine::environment::Environment;
 use crate::engine::order::slot_order;
 use crate::engine::outcome::SlotOutcome;
-use crate::engine::placement::{CpuChoice, Placement};
+use crate::engine::placement::Placement;
 use crate::engine::progress::Progress;
 use crate::error::{Error, Result};
 use crate::output;
@@ -25,6 +27,8 @@ use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
 
 const DEFAULT_ROUNDS: u32 = 10;
+/// Measured time of a server in a cell and round.
+const USUAL_DURATION: Duration = Duration::from_millis(500);
 /// Slots of each variant in a round: A B, then B A.
 const PASSES: usize = 2;
 /// A slot has no more slices, so that their histograms stay small.
@@ -78,12 +82,12 @@ impl<'a> Campaign<'a> {
     /// true if every row is valid.
     pub(crate) fn run(&self, cores: Option<&[usize]>, requests: Vec<Requests>) -> Result<bool> {
         let begun_ns = now_ns();
-        let seed = self.shape.seed.unwrap_or(begun_ns % 1_000_000);
+        let seed = self.shape.measure.seed.unwrap_or(begun_ns % 1_000_000);
         let limits = Limits::raise()?;
         limits.check_connections(self.shape.connections)?;
         limits.check_backlog(self.shape.connections)?;
         let stations = self.stations(cores, &requests)?;
-        let files = ResultFiles::prepare(&self.shape.output)?;
+        let files = ResultFiles::prepare(&self.shape.measure.output)?;
         let environment = Environment::gather(&limits, seed)?;
         let slicing = self.slicing();
         let round_ns: u64 = stations.iter().map(|s| s.slot_ns(slicing)).sum::<u64>()
@@ -123,8 +127,8 @@ impl<'a> Campaign<'a> {
         }
         let mut stations = Vec::new();
         for cores in cores {
-            let placement =
-                Placement::choose(cores, &allowed, &CpuChoice::default()).map_err(|_| {
+            let placement = Placement::choose(cores, &allowed, &self.shape.measure.cpus())
+                .map_err(|_| {
                     let name = self.app.name();
                     Error::setup(
                         format!("{name} on {cores} CPUs does not fit on the {}", allowed.len()),
@@ -151,13 +155,14 @@ impl<'a> Campaign<'a> {
     }
 
     fn slicing(&self) -> Slicing {
-        let slot_ns = self.shape.duration.as_nanos() as u64 / PASSES as u64;
+        let slot_ns =
+            self.shape.measure.duration.unwrap_or(USUAL_DURATION).as_nanos() as u64 / PASSES as u64;
         Slicing::divide(slot_ns, SLICE_NS.max(slot_ns / MOST_SLICES))
     }
 
     fn rounds(&self, round_ns: u64) -> Result<u32> {
-        let wanted = self.shape.rounds.unwrap_or(DEFAULT_ROUNDS);
-        if !self.shape.quick {
+        let wanted = self.shape.measure.rounds.unwrap_or(DEFAULT_ROUNDS);
+        if !self.shape.measure.quick {
             return Ok(wanted);
         }
         match QUICK_NS / round_ns {
@@ -204,7 +209,7 @@ impl<'a> Campaign<'a> {
         for round in 0..rounds {
             let now_ns = now_ns();
             let spent_ns = (now_ns - first_ns).checked_div(u64::from(round)).unwrap_or(0);
-            if self.shape.quick && round > 0 && now_ns + spent_ns > begun_ns + QUICK_NS {
+            if self.shape.measure.quick && round > 0 && now_ns + spent_ns > begun_ns + QUICK_NS {
                 output::note(&format!("time is up after {round} of {rounds} rounds"));
                 break;
             }

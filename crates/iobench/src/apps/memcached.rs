@@ -74,14 +74,15 @@ impl Memcached {
             memory_mb: arguments.memory_mb,
             connections: arguments.shape.connections,
             ending: arguments.shape.ending,
-            seed: arguments.shape.seed.unwrap_or(1),
+            seed: arguments.shape.measure.seed.unwrap_or(1),
             pattern: Arc::new(Pattern::new()),
         })
     }
 
     /// The requests per connection to measure.
     pub(crate) fn requests(&self, arguments: &MemcachedArgs) -> Vec<Requests> {
-        let usual = if arguments.shape.quick { &QUICK_REQUESTS[..] } else { &USUAL_REQUESTS };
+        let usual =
+            if arguments.shape.measure.quick { &QUICK_REQUESTS[..] } else { &USUAL_REQUESTS };
         let counts = arguments.requests.as_deref().unwrap_or(usual);
         counts.iter().map(|&count| Requests::Fixed(count)).collect()
     }

@@ -110,7 +110,7 @@ impl Nginx {
             mix: arguments.mix,
             ending: arguments.shape.ending,
             loads_with_wrk: arguments.wrk,
-            seed: arguments.shape.seed.unwrap_or(1),
+            seed: arguments.shape.measure.seed.unwrap_or(1),
             sizes: files.sizes.clone().into(),
             files,
             pattern,
@@ -122,7 +122,7 @@ impl Nginx {
     pub(crate) fn requests(&self, arguments: &NginxArgs) -> Option<Vec<Requests>> {
         let counts = match (&arguments.requests, arguments.mix) {
             (Some(counts), _) => counts.clone(),
-            (None, Mix::Specweb) if !arguments.shape.quick => SPECWEB_REQUESTS.to_vec(),
+            (None, Mix::Specweb) if !arguments.shape.measure.quick => SPECWEB_REQUESTS.to_vec(),
             (None, _) => return None,
         };
         Some(counts.into_iter().map(Requests::Fixed).collect())

@@ -146,7 +146,7 @@ impl<'a> Summary<'a> {
             name: format!("apps-{name}"),
             title: format!("{name}, {}", self.app.load()),
             source: None,
-            scale: if self.shape.quick { "quick" } else { "default" }.to_owned(),
+            scale: if self.shape.measure.quick { "quick" } else { "default" }.to_owned(),
             file: format!("{}\nnetwork: {network}\n", self.app.settings()),
         };
         Ok(Document::new(environment, experiment, elapsed_s, self.baseline.clone(), rows))

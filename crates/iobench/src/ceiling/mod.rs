@@ -25,6 +25,7 @@ use crate::client::{ClientGroup, Order};
 use crate::compare::plan::SLICE_NS;
 use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
 use crate::engine::environment::Environment;
+use crate::engine::placement::Placement;
 use crate::engine::statistics::median;
 use crate::engine::table::{figure, lay_out};
 use crate::error::{Error, Result};
@@ -71,20 +72,23 @@ struct Round {
 /// Measures and prints; true if every row is valid.
 pub(crate) fn run(arguments: &CeilingArgs) -> Result<bool> {
     let (begun_ns, signals) = (now_ns(), Signals::block());
-    let cpus = arguments.cpus.clone().map_or_else(allowed_cpus, Ok)?;
+    let placement = Placement::choose(1, &allowed_cpus()?, &arguments.measure.cpus())?;
+    // The clients' CPU is the one of both ends where these share a thread.
+    let mut cpus = vec![placement.client_cpus[0], placement.server_cpus[0]];
+    cpus.dedup();
     let limits = Limits::raise()?;
-    let files = ResultFiles::prepare(&arguments.output)?;
+    let files = ResultFiles::prepare(&arguments.measure.output)?;
     let environment = Environment::gather(&limits, 0)?;
     let cells = cells(arguments);
     let most_threads = usize::from(arguments.threads.iter().copied().max().unwrap_or(1));
     if cpus.len() < most_threads {
         return Err(Error::setup(
             format!("{most_threads} threads do not fit on {} CPUs", cpus.len()),
-            "choose --threads 1, or name more --cpus",
+            "choose --threads 1, or let --server-cpus and --client-cpus differ",
         ));
     }
     let mut rounds: Vec<Vec<Round>> = cells.iter().map(|_| Vec::new()).collect();
-    for _ in 0..arguments.rounds {
+    for _ in 0..arguments.rounds() {
         for (cell, rounds) in cells.iter().zip(&mut rounds) {
             rounds.push(measure(cell, arguments, &cpus, &signals)?);
         }
@@ -152,7 +156,7 @@ fn measure(
     let (server, clients) = stacks()?;
     let (server, clients) = (Arc::new(server), Arc::new(clients));
     let (cell, ending) = (*cell, arguments.ending);
-    let slicing = Slicing::divide(arguments.duration.as_nanos() as u64, SLICE_NS);
+    let slicing = Slicing::divide(arguments.duration().as_nanos() as u64, SLICE_NS);
     let page = Arc::new(Page::create(1)?);
     let (cpu, connections) = (&cpus[..1], arguments.connections);
     let sockets = move |_| client(&clients, ending);

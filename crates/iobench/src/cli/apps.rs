@@ -1,14 +1,13 @@
 //! Options of `apps`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::apps::mix::Mix;
-use crate::cli::values::{parse_connections, parse_measured};
+use crate::cli::measure::{MeasureArgs, and};
+use crate::cli::values::parse_connections;
 use crate::client::sockets::Ending;
-use crate::results::files::OutputArgs;
 
 const NGINX_EXAMPLES: &str = "\
 Examples:
@@ -51,33 +50,20 @@ pub(crate) enum AppCommand {
 
 /// What both have in common.
 #[derive(Debug, Args)]
+#[command(mut_arg("duration", and("[default: 500ms]")))]
+#[command(mut_arg("rounds", and("[default: 10]")))]
+#[command(mut_arg("quick", and("[within 60 seconds]")))]
 pub(crate) struct LoadShape {
     /// Concurrent connections, over all client threads
     #[arg(long, value_name = "N", default_value = "256", value_parser = parse_connections)]
     pub(crate) connections: usize,
 
-    /// Measured time per server, cell and round, in two slots
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_measured)]
-    pub(crate) duration: Duration,
-
-    /// Rounds; the ratios' intervals come from the scatter between them [default: 10]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: Option<u32>,
-
-    /// Keep the whole run within 60 seconds: fewer cells, and as many rounds as fit
-    #[arg(long)]
-    pub(crate) quick: bool,
-
     /// How clients end a connection after its last request
     #[arg(long, value_enum, default_value = "fin")]
     pub(crate) ending: Ending,
 
-    /// Seed of the requests [default: from the clock, printed]
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    pub(crate) measure: MeasureArgs,
 }
 
 /// A switch of the program under test.

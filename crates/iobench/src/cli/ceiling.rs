@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::cli::measure::{MeasureArgs, and};
 use crate::cli::values::{
-    TransactionList, parse_connections, parse_measured, parse_message_bytes, parse_transactions,
+    TransactionList, parse_connections, parse_message_bytes, parse_transactions,
 };
 use crate::client::sockets::Ending;
-use crate::results::files::OutputArgs;
 
 const CEILING_EXAMPLES: &str = "\
 Examples:
@@ -24,6 +24,10 @@ CPU.";
 /// Options of `ceiling`.
 #[derive(Debug, Args)]
 #[command(after_help = CEILING_EXAMPLES)]
+#[command(mut_arg("duration", and("[default: 1s; with --quick 250ms]")))]
+#[command(mut_arg("rounds", and("[default: 5; with --quick 3]")))]
+#[command(mut_arg("client_cpus", and("[default: the first without the server]")))]
+#[command(mut_arg("server_cpus", and("[default: the first of the process]")))]
 pub(crate) struct CeilingArgs {
     /// Threads, a list: 1 for both ends in one, 2 for one each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2",
@@ -47,19 +51,17 @@ pub(crate) struct CeilingArgs {
     #[arg(long, value_name = "N", default_value = "64", value_parser = parse_connections)]
     pub(crate) connections: usize,
 
-    /// Measured time per row and round, such as 500ms or 2s
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_measured)]
-    pub(crate) duration: Duration,
-
-    /// Rounds; figures are medians over them
-    #[arg(long, value_name = "N", default_value = "5",
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-
-    /// CPUs, the first for the clients or for both ends [default: all CPUs of the process]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) cpus: Option<Vec<usize>>,
-
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    pub(crate) measure: MeasureArgs,
+}
+
+impl CeilingArgs {
+    pub(crate) fn duration(&self) -> Duration {
+        let usual = Duration::from_millis(if self.measure.quick { 250 } else { 1_000 });
+        self.measure.duration.unwrap_or(usual)
+    }
+
+    pub(crate) fn rounds(&self) -> u32 {
+        self.measure.rounds.unwrap_or(if self.measure.quick { 3 } else { 5 })
+    }
 }

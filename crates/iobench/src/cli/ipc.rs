@@ -1,12 +1,10 @@
 //! Options of `ipc`.
 
-use std::time::Duration;
-
 use clap::{Args, ValueEnum};
 use ipcload::Load;
 
-use crate::cli::values::{parse_measured, parse_message_bytes};
-use crate::results::files::OutputArgs;
+use crate::cli::measure::{MeasureArgs, and};
+use crate::cli::values::parse_message_bytes;
 
 /// What `--batch on` stands for.
 const USUAL_BATCH: u32 = 32;
@@ -52,6 +50,14 @@ Exit status: 0 after a measurement, 1 for an error; with --strict 2 if a row is 
 /// Options of `ipc`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg(
+    "duration",
+    and("[default: 100ms; with --quick as much as lets three rounds fit, at most 50ms]")
+))]
+#[command(mut_arg("rounds", and("[default: 5; with --quick as many as fit]")))]
+#[command(mut_arg("quick", and("[within 60 seconds]")))]
+#[command(mut_arg("client_cpus", |arg| and("(the process that pings or reads: one, with --server-cpus in place of --placement)")(arg).conflicts_with("placement").requires("server_cpus")))]
+#[command(mut_arg("server_cpus", |arg| and("(the process that answers or writes: one)")(arg).conflicts_with("placement").requires("client_cpus")))]
 pub(crate) struct IpcArgs {
     /// What to measure, separated by commas [default: tcp-blocking, tcp-epoll, tcp, tcp-nodelay,
     /// unix-blocking, unix-epoll, unix, pipe-blocking, pipe-epoll, pipe, vmsplice-coop, shmem-pipe,
@@ -75,30 +81,13 @@ pub(crate) struct IpcArgs {
           value_parser = parse_batch)]
     pub(crate) batch: Vec<u32>,
 
-    /// Measured time per row, pattern and round, such as 500ms [default: 100ms; with --quick
-    /// as much as lets three rounds fit, at most 50ms]
-    #[arg(long, value_name = "TIME", value_parser = parse_measured)]
-    pub(crate) duration: Option<Duration>,
-
-    /// Rounds; the intervals come from the scatter between them [default: 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: Option<u32>,
-
-    /// Keep the whole run within 60 seconds: shorter, and as many rounds as fit
-    #[arg(long)]
-    pub(crate) quick: bool,
-
     /// Memory of each ring or shared heap, 4096 to 1073741824
     #[arg(long, value_name = "BYTES", default_value = "1048576",
           value_parser = clap::value_parser!(u64).range(RING_BYTES))]
     pub(crate) ring_bytes: u64,
 
-    /// Seed of all that is random in the run [default: from the clock, printed]
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    pub(crate) measure: MeasureArgs,
 }
 
 /// Where two processes are to run.

@@ -4,6 +4,7 @@ pub(crate) mod apps;
 pub(crate) mod ceiling;
 pub(crate) mod hosts;
 pub(crate) mod ipc;
+pub(crate) mod measure;
 pub(crate) mod open;
 pub(crate) mod programs;
 pub(crate) mod run;
@@ -20,18 +21,18 @@ use crate::cli::apps::{AppCommand, AppsArgs};
 use crate::cli::ceiling::CeilingArgs;
 use crate::cli::hosts::HostsArgs;
 use crate::cli::ipc::{IpcArgs, IpcEndArgs};
+use crate::cli::measure::{MeasureArgs, and};
 use crate::cli::open::OpenArgs;
 use crate::cli::programs::ProgramsArgs;
 use crate::cli::run::RunArgs;
 use crate::cli::saved::{CompletionsArgs, DiffArgs, ManArgs, ReportArgs};
 use crate::cli::values::{
-    TransactionList, parse_bind, parse_connections, parse_idle, parse_measured,
-    parse_message_bytes, parse_transactions,
+    TransactionList, parse_bind, parse_connections, parse_idle, parse_message_bytes,
+    parse_transactions,
 };
 use crate::client::ClientKind;
 use crate::exchange::Work;
 use crate::network::{PathKind, conditions::Conditions};
-use crate::results::files::OutputArgs;
 use crate::server::peer::Peer;
 
 const EXAMPLES: &str = "\
@@ -99,7 +100,7 @@ Examples:
 
 /// The referee for network I/O architectures.
 #[derive(Debug, Parser)]
-#[command(name = "iobench", version, about, after_help = EXAMPLES)]
+#[command(name = "iobench", version = env!("IOBENCH_VERSION"), about, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -146,21 +147,21 @@ pub(crate) enum Command {
 impl Command {
     /// Whether a result that is not valid makes the exit status 2.
     pub(crate) fn is_strict(&self) -> bool {
-        let output = match self {
-            Command::Compare(arguments) => &arguments.output,
-            Command::Ceiling(arguments) => &arguments.output,
+        let measure = match self {
+            Command::Compare(arguments) => &arguments.measure,
+            Command::Ceiling(arguments) => &arguments.measure,
             Command::Apps(arguments) => match &arguments.app {
-                AppCommand::Nginx(arguments) => &arguments.shape.output,
-                AppCommand::Memcached(arguments) => &arguments.shape.output,
+                AppCommand::Nginx(arguments) => &arguments.shape.measure,
+                AppCommand::Memcached(arguments) => &arguments.shape.measure,
             },
-            Command::Ipc(arguments) => &arguments.output,
-            Command::Programs(arguments) => &arguments.output,
-            Command::Run(arguments) => &arguments.output,
-            Command::Load(arguments) => &arguments.output,
+            Command::Ipc(arguments) => &arguments.measure,
+            Command::Programs(arguments) => &arguments.measure,
+            Command::Run(arguments) => &arguments.measure,
+            Command::Load(arguments) => &arguments.measure,
             // The status of `diff` is its result; the others have none that is not valid.
             _ => return true,
         };
-        output.strict
+        measure.output.strict
     }
 }
 
@@ -187,6 +188,14 @@ pub(crate) struct DoctorArgs {
 /// Options of `compare`.
 #[derive(Debug, Args)]
 #[command(after_help = COMPARE_EXAMPLES)]
+#[command(mut_arg("duration", and("[default: 500ms]")))]
+#[command(mut_arg("rounds", and("[default: 5]")))]
+#[command(mut_arg("quick", and("[within 60 seconds]")))]
+#[command(mut_arg("server_cpus", and("[default: all CPUs of the process]")))]
+#[command(mut_arg(
+    "client_cpus",
+    and("[default: those without a server thread, else shared with them]")
+))]
 pub(crate) struct CompareArgs {
     /// Servers to compare, separated by commas; SERVER/mtcp: with clients that bring their own TCP
     /// [default: epoll,epoll-partitioned,megapipe,megapipe-epoll; all: iobench serve --list]
@@ -238,34 +247,10 @@ pub(crate) struct CompareArgs {
           value_parser = parse_idle)]
     pub(crate) idle: Vec<usize>,
 
-    /// Measured time per server, cell and round, such as 500ms or 2s
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_measured)]
-    pub(crate) duration: Duration,
-
-    /// Rounds; the ratios' intervals come from the scatter between them [default: 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: Option<u32>,
-
-    /// Keep the whole run within 60 seconds: fewer cells, and as many rounds as fit
-    #[arg(long)]
-    pub(crate) quick: bool,
-
     /// The server that ratios are against [default: epoll if compared, else the first]; further
     /// ones, by commas, get a table of ratios of their own
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) baseline: Vec<String>,
-
-    /// Seed of all that is random in the run [default: from the clock, printed]
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-
-    /// CPUs for server threads, the first ones are used [default: all CPUs of the process]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) server_cpus: Option<Vec<usize>>,
-
-    /// CPUs for client threads [default: those without a server thread, else shared with them]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) client_cpus: Option<Vec<usize>>,
 
     /// What lies between clients and servers; servers and clients with a TCP of their own need veth
     #[arg(long, value_name = "PATH", value_enum, default_value_t)]
@@ -285,7 +270,7 @@ pub(crate) struct CompareArgs {
     pub(crate) relay_cpu: Option<usize>,
 
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    pub(crate) measure: MeasureArgs,
 }
 
 /// Options of `serve`.
@@ -353,6 +338,15 @@ fn serve_help() -> String {
 /// Options of `load`.
 #[derive(Debug, Args)]
 #[command(after_help = LOAD_EXAMPLES)]
+#[command(mut_arg("duration", and("[default: 2s; with --quick 500ms]")))]
+#[command(mut_arg("rounds", |arg| and("[default: 5; with --beside only]")(arg).requires("beside")))]
+#[command(mut_arg("server_cpus", |arg| and("[default: the first]")(arg).requires("server")))]
+#[command(mut_arg(
+    "client_cpus",
+    and(
+        "(one thread each) [default: all CPUs of the process; those without a server thread with --server; one of these with --beside]"
+    )
+))]
 pub(crate) struct LoadArgs {
     /// Address and port of a server that already runs
     #[arg(
@@ -367,19 +361,10 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) server: Option<String>,
 
-    /// CPUs for its threads, one thread each [default: the first]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "server")]
-    pub(crate) server_cpus: Option<Vec<usize>>,
-
     /// Run this other client in turns with ours, on the same CPUs and against the same server, and
     /// tell the ratios; {address} and {seconds} are filled in, blanks separate the arguments
     #[arg(long, value_name = "COMMAND", requires = "server")]
     pub(crate) beside: Option<String>,
-
-    /// Rounds of two runs of each client; the ratios' intervals come from the scatter [default: 5]
-    #[arg(long, value_name = "N", requires = "beside",
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: Option<u32>,
 
     /// Transactions per connection; 0: connections persist
     #[arg(long, value_name = "N", default_value = "0")]
@@ -403,21 +388,18 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", default_value = "256", value_parser = parse_connections)]
     pub(crate) connections: usize,
 
-    /// Measured time, such as 500ms or 10s, at most 1h
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_measured)]
-    pub(crate) duration: Duration,
-
     #[command(flatten)]
     pub(crate) open: OpenArgs,
 
-    /// CPUs for client threads, one thread each
-    /// [default: all CPUs of the process; those without a server thread with --server; one of
-    /// these with --beside]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) cpus: Option<Vec<usize>>,
-
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    pub(crate) measure: MeasureArgs,
+}
+
+impl LoadArgs {
+    pub(crate) fn duration(&self) -> Duration {
+        let usual = Duration::from_millis(if self.measure.quick { 500 } else { 2_000 });
+        self.measure.duration.unwrap_or(usual)
+    }
 }
 
 #[cfg(test)]
@@ -425,6 +407,51 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    /// Of every command that measures.
+    const SHARED: [&str; 9] = [
+        "duration",
+        "rounds",
+        "quick",
+        "seed",
+        "server-cpus",
+        "client-cpus",
+        "json",
+        "csv",
+        "strict",
+    ];
+
+    #[test]
+    fn the_same_option_means_the_same_in_every_command_that_measures() {
+        let mut cli = Cli::command();
+        cli.build();
+        let of = |path: &[&str]| {
+            let find = |command: &clap::Command, name: &&str| {
+                command.find_subcommand(name).expect("a command").clone()
+            };
+            path.iter().fold(cli.clone(), |command, name| find(&command, name))
+        };
+        let compare = of(&["compare"]);
+        let others = ["ceiling", "ipc", "programs", "run", "load"].map(|name| vec![name]);
+        let apps = [vec!["apps", "nginx"], vec!["apps", "memcached"]];
+        for path in others.iter().chain(&apps) {
+            let command = of(path);
+            for option in SHARED {
+                let argument = |command: &clap::Command| {
+                    let found = command.get_arguments().find(|a| a.get_long() == Some(option));
+                    found.cloned().unwrap_or_else(|| panic!("{path:?} has no --{option}"))
+                };
+                let (own, usual) = (argument(&command), argument(&compare));
+                assert_eq!(own.get_value_names(), usual.get_value_names(), "{path:?} --{option}");
+                // A command's default follows in brackets.
+                let words = |argument: &clap::Arg| {
+                    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+                    help.split(['[', '(']).next().unwrap_or_default().trim().to_owned()
+                };
+                assert_eq!(words(&own), words(&usual), "{path:?} --{option}");
+            }
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

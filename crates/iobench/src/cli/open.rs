@@ -43,8 +43,4 @@ pub(crate) struct OpenArgs {
     /// write every request's timestamps to this file; `iobench log` makes CSV of it
     #[arg(long, value_name = "FILE", requires = "rate")]
     pub(crate) log: Option<PathBuf>,
-
-    /// seed of the schedule [default: from the clock, printed]
-    #[arg(long, value_name = "N", requires = "rate")]
-    pub(crate) seed: Option<u64>,
 }

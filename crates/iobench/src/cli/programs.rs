@@ -1,12 +1,9 @@
 //! Options of `programs`.
 
-use std::time::Duration;
-
 use clap::{Args, ValueEnum};
 
 use crate::cli::ipc::Where;
-use crate::cli::values::parse_measured;
-use crate::results::files::OutputArgs;
+use crate::cli::measure::{MeasureArgs, and};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,6 +57,14 @@ go through the stack.";
 /// Options of `programs`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg(
+    "duration",
+    and("[default: 500ms; with --quick 200ms; operations are as many as the baseline does in it]")
+))]
+#[command(mut_arg("rounds", and("[default: 10; with --quick 5]")))]
+#[command(mut_arg("quick", and("[within 30 seconds for each program]")))]
+#[command(mut_arg("client_cpus", |arg| and("(one, with --server-cpus in place of --placement)")(arg).conflicts_with("placement").requires("server_cpus")))]
+#[command(mut_arg("server_cpus", |arg| and("(one)")(arg).conflicts_with("placement").requires("client_cpus")))]
 pub(crate) struct ProgramsArgs {
     /// Programs to measure [default: those that are installed]
     #[arg(value_name = "PROGRAM", value_enum)]
@@ -79,29 +84,13 @@ pub(crate) struct ProgramsArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     pub(crate) placement: Vec<Where>,
 
-    /// Time of a slice with the baseline, such as 1s [default: 500ms; with --quick 200ms]
-    #[arg(long, value_name = "TIME", value_parser = parse_measured)]
-    pub(crate) duration: Option<Duration>,
-
-    /// Rounds; the intervals come from the scatter between them [default: 10; with --quick 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: Option<u32>,
-
     /// Run user-level TCP in a thread of the stack, the default of `mtcp run`, instead of in the
     /// program's own (`--complete`)
     #[arg(long)]
     pub(crate) engine_thread: bool,
 
-    /// Keep the run within 30 seconds for each program: shorter, and as many rounds as fit
-    #[arg(long)]
-    pub(crate) quick: bool,
-
-    /// Seed of all that is random in the run [default: from the clock, printed]
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    pub(crate) measure: MeasureArgs,
 }
 
 /// A server together with its usual client.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::cli::measure::{MeasureArgs, and};
 use crate::experiment::file::Scale;
-use crate::results::files::OutputArgs;
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -22,14 +22,16 @@ and not the server, or when the server left requests unanswered.";
 /// Options of `run`.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
+#[command(mut_arg("duration", and("[default: the file's periods.measure]")))]
+#[command(mut_arg("rounds", and("[default: the file's]")))]
+#[command(mut_arg("seed", and("(or the file's)")))]
+#[command(mut_arg("quick", and("(the file's quick version)")))]
+#[command(mut_arg("server_cpus", and("[default: the file's]")))]
+#[command(mut_arg("client_cpus", and("[default: the file's]")))]
 pub(crate) struct RunArgs {
     /// The experiment, a TOML file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-
-    /// The file's quick version: a first look within minutes
-    #[arg(long)]
-    pub(crate) quick: bool,
 
     /// The file's full size, as published; this takes hours
     #[arg(long, conflicts_with = "quick")]
@@ -38,14 +40,6 @@ pub(crate) struct RunArgs {
     /// Servers in place of the file's
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
-
-    /// Rounds in place of the file's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: Option<u32>,
-
-    /// Seed of the schedules [default: the file's, else from the clock]
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
 
     /// Only check the file, and say what would be run
     #[arg(long)]
@@ -60,12 +54,12 @@ pub(crate) struct RunArgs {
     pub(crate) mpi_address: Option<IpAddr>,
 
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    pub(crate) measure: MeasureArgs,
 }
 
 impl RunArgs {
     pub(crate) fn scale(&self) -> Scale {
-        match (self.quick, self.paper) {
+        match (self.measure.quick, self.paper) {
             (true, _) => Scale::Quick,
             (_, true) => Scale::Paper,
             _ => Scale::Default,

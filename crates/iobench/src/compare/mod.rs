@@ -19,6 +19,7 @@ pub(crate) mod table;
 pub(crate) mod versus;
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -31,7 +32,6 @@ use crate::compare::repeats::{Measured, Round, RoundSource, Turn};
 use crate::compare::report::{Rounds, Row};
 use crate::compare::rounds::{RoundShape, measure_round, service_for};
 use crate::engine::environment::Environment;
-use crate::engine::placement::CpuChoice;
 use crate::engine::progress::Progress;
 use crate::engine::table::stdout_width;
 use crate::error::{Context, Result};
@@ -48,6 +48,9 @@ use crate::sys::clock::now_ns;
 use crate::sys::limits::local_ports;
 use crate::sys::signals::Signals;
 
+/// Measured time of a server in a cell and round.
+const USUAL_DURATION: Duration = Duration::from_millis(500);
+
 /// The path between clients and servers.
 #[derive(Serialize)]
 struct PathReport<'a> {
@@ -62,7 +65,7 @@ struct PathReport<'a> {
 pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let begun_ns = now_ns();
     let signals = Signals::block();
-    let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
+    let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
     let contenders = Contenders::choose(arguments)?;
     let mut path = create_path(arguments, seed)?;
     // From here on everything is made on the clients' side, but for the servers.
@@ -72,7 +75,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     limits.check_connections(arguments.connections)?;
     limits.check_backlog(arguments.connections)?;
     let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
-    let files = ResultFiles::prepare(&arguments.output)?;
+    let files = ResultFiles::prepare(&arguments.measure.output)?;
     let environment = Environment::gather(&limits, seed)?;
     output::note(&format!(
         "{} servers in {} cells, {} rounds, about {} s",
@@ -117,7 +120,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         let results = convert_all(rows, &measured.outcomes)?;
         let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
         let baseline = contenders.baseline_label().to_owned();
-        let experiment = experiment(arguments.quick, plan, measured.rounds);
+        let experiment = experiment(arguments.measure.quick, plan, measured.rounds);
         files.write(&Document {
             slots: Some(slots(plan, &measured)),
             network: network.as_ref().map(encode).transpose()?,
@@ -237,13 +240,10 @@ fn request(arguments: &CompareArgs, servers: usize) -> Request {
         idle: arguments.idle.clone(),
         exchanges: exchanges(arguments),
         cores: arguments.cores.clone(),
-        cpus: CpuChoice {
-            server_cpus: arguments.server_cpus.clone(),
-            client_cpus: arguments.client_cpus.clone(),
-        },
-        duration_ns: arguments.duration.as_nanos() as u64,
-        rounds: arguments.rounds,
-        quick: arguments.quick,
+        cpus: arguments.measure.cpus(),
+        duration_ns: arguments.measure.duration.unwrap_or(USUAL_DURATION).as_nanos() as u64,
+        rounds: arguments.measure.rounds,
+        quick: arguments.measure.quick,
         round_trip_ns: arguments
             .network
             .as_ref()

@@ -37,7 +37,7 @@ impl Environment {
         let clock = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
         Ok(Environment {
             date: utc_now(),
-            iobench: env!("CARGO_PKG_VERSION").to_owned(),
+            iobench: env!("IOBENCH_VERSION").to_owned(),
             command: std::env::args().collect(),
             kernel: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_else(unknown),
             cpu_model: cpu_model().unwrap_or_else(unknown),

@@ -13,6 +13,7 @@ mod table;
 
 use std::net::IpAddr;
 
+use crate::cli::measure::MeasureArgs;
 use crate::cli::run::RunArgs;
 use crate::engine::environment::Environment;
 use crate::error::{Error, Result};
@@ -61,11 +62,11 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     let most = task.points.iter().map(|point| point.connections).max().unwrap_or(0);
     let limits = Limits::raise_for(most)?;
     limits.check_open_files(most)?;
-    let files = ResultFiles::prepare(&arguments.output)?;
-    let given_seed = arguments.seed.or(task.experiment.seed);
+    let files = ResultFiles::prepare(&arguments.measure.output)?;
+    let given_seed = arguments.measure.seed.or(task.experiment.seed);
     let mut environment = Environment::gather(&limits, given_seed.unwrap_or(begun_ns % 1_000_000))?;
     let mut identity = task.identity(&environment);
-    let result = arguments.output.json.as_deref();
+    let result = arguments.measure.output.json.as_deref();
     let rows = if task.experiment.kind == Kind::Closed {
         let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
         ClosedCampaign::new(&task, ledger).run(signals)?
@@ -101,8 +102,15 @@ impl Assignment {
     fn read(arguments: &RunArgs) -> Result<Assignment> {
         let scale = arguments.scale();
         let (mut experiment, text) = Experiment::read(&arguments.file, scale)?;
-        if let Some(rounds) = arguments.rounds {
-            experiment.rounds = rounds;
+        let MeasureArgs { rounds, duration, ref server_cpus, ref client_cpus, .. } =
+            arguments.measure;
+        experiment.rounds = rounds.unwrap_or(experiment.rounds);
+        experiment.periods.measure = duration.unwrap_or(experiment.periods.measure);
+        for (own, chosen) in [
+            (&mut experiment.placement.server_cpus, server_cpus),
+            (&mut experiment.placement.client_cpus, client_cpus),
+        ] {
+            *own = chosen.clone().or(own.take());
         }
         if !arguments.servers.is_empty() {
             experiment.sweep.servers = arguments.servers.clone();
@@ -172,11 +180,18 @@ impl Assignment {
 
     fn identity(&self, environment: &Environment) -> Identity {
         Identity {
-            iobench: env!("CARGO_PKG_VERSION").to_owned(),
+            iobench: env!("IOBENCH_VERSION").to_owned(),
             kernel: environment.kernel.clone(),
             scale: self.scale.name().to_owned(),
             file: self.text.clone(),
-            options: format!("{} {:?} {}", self.experiment.rounds, self.servers, self.mpi),
+            options: format!(
+                "{} {:?} {} {:?} {:?}",
+                self.experiment.rounds,
+                self.servers,
+                self.mpi,
+                self.experiment.periods.measure,
+                self.experiment.placement
+            ),
             seed: environment.seed,
         }
     }

@@ -73,7 +73,7 @@ fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> 
         cpus: allowed_cpus()?.len(),
         configured_cpus: configured_cpus(),
         kernel: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
-        iobench: env!("CARGO_PKG_VERSION").to_owned(),
+        iobench: env!("IOBENCH_VERSION").to_owned(),
         offset,
     };
     let hosts = gather_values(control, &host)?;

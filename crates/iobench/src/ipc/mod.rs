@@ -37,22 +37,26 @@ use crate::sys::signals::Signals;
 pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
     let begun_ns = now_ns();
     let signals = Signals::block();
-    let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
+    let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
     let subjects = subject::choose(&arguments.transports)?;
-    let pairs = placement::choose(&arguments.placement, &placement::seats(&allowed_cpus()?))?;
+    let seats = placement::seats(&allowed_cpus()?);
+    let pairs = match placement::of_cpus(&arguments.measure.cpus(), &seats)? {
+        Some(pair) => vec![pair],
+        None => placement::choose(&arguments.placement, &seats)?,
+    };
     let plan = Plan::new(&Request {
         subjects: &subjects,
         pairs: &pairs,
         message_bytes: &arguments.message_bytes,
         batches: &arguments.batch,
-        duration: arguments.duration,
-        rounds: arguments.rounds,
-        quick: arguments.quick,
+        duration: arguments.measure.duration,
+        rounds: arguments.measure.rounds,
+        quick: arguments.measure.quick,
     });
     if plan.slots.is_empty() {
         return Err(Error::setup("there is nothing to measure", "name transports and sizes"));
     }
-    let json = arguments.output.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let json = arguments.measure.output.json.as_deref().map(JsonFile::prepare).transpose()?;
     let mut environment = Environment::gather(&Limits::raise()?, seed)?;
     // No socket here is given another one.
     environment.congestion_control.clone_from(&environment.system_congestion_control);

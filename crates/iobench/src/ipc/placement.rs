@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cli::ipc::Where;
+use crate::engine::placement::CpuChoice;
 use crate::error::{Error, Result};
 use crate::sys::limits::read_trimmed;
 
@@ -79,6 +80,26 @@ fn pair(first: &Seat, second: &Seat) -> Pair {
     };
     let shares_core = first.socket == second.socket && first.core == second.core;
     Pair { cpus: [first.cpu, second.cpu], relation, shares_core }
+}
+
+/// The pair of CPUs that was named: that of the client's side first, which pings or reads.
+pub(crate) fn of_cpus(choice: &CpuChoice, seats: &[Seat]) -> Result<Option<Pair>> {
+    let (Some(clients), Some(servers)) = (&choice.client_cpus, &choice.server_cpus) else {
+        return Ok(None);
+    };
+    let seat = |cpus: &[usize]| match cpus {
+        [cpu] => seats.iter().find(|seat| seat.cpu == *cpu).ok_or_else(|| {
+            Error::setup(
+                format!("CPU {cpu} is not among those of this process"),
+                "name other CPUs, or start with a wider taskset or cpuset",
+            )
+        }),
+        cpus => Err(Error::setup(
+            format!("each side runs on one CPU, not on {}", cpus.len()),
+            "name one CPU with --client-cpus and one with --server-cpus",
+        )),
+    };
+    Ok(Some(pair(seat(clients)?, seat(servers)?)))
 }
 
 /// The pairs that were asked for, each once; without a choice, one of each relation that there is.

@@ -89,13 +89,13 @@ pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
     let signals = Signals::block();
     let limits = Limits::raise()?;
     limits.check_connections(arguments.connections)?;
-    let json = arguments.output.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let json = arguments.measure.output.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, 0)?;
     if let Some(command) = &arguments.beside {
         let template = Template::new(command)?;
         let name = template.name().to_owned();
         let mut contest = contest(arguments, template, &signals)?;
-        let report = contest.run(arguments.rounds.unwrap_or(DEFAULT_ROUNDS))?;
+        let report = contest.run(arguments.measure.rounds.unwrap_or(DEFAULT_ROUNDS))?;
         output::print(&beside::describe(&report, &name));
         if let Some(json) = json {
             json.write(&Document { environment: &environment, result: &report })?;
@@ -120,7 +120,7 @@ fn contest<'a>(
     let (launch, placement) = own_launch(arguments)?;
     let server = ServerProcess::start(&launch, signals)?;
     let Placement { server_cpus, mut client_cpus } = placement;
-    if arguments.cpus.is_none() {
+    if arguments.measure.client_cpus.is_none() {
         client_cpus.truncate(1);
     }
     let workload = workload(arguments);
@@ -128,7 +128,7 @@ fn contest<'a>(
 }
 
 fn workload(arguments: &LoadArgs) -> Workload {
-    let duration_ns = arguments.duration.as_nanos() as u64;
+    let duration_ns = arguments.duration().as_nanos() as u64;
     let slice_ns = (duration_ns / MOST_SLICES).max(SHORTEST_SLICE_NS);
     Workload {
         transactions: arguments.transactions,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cli::LoadArgs;
 use crate::compare::rounds::service_for;
 use crate::disturbance::ClientSide;
-use crate::engine::placement::{CpuChoice, Placement};
+use crate::engine::placement::Placement;
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
 use crate::server::process::Launch;
@@ -32,9 +32,9 @@ impl Target {
                 format!("connect to {address}"),
                 "start a server there, for instance `iobench serve --server epoll`",
             )?;
-            let cpus = arguments.cpus.clone().map_or_else(allowed_cpus, Ok)?;
+            let cpus = arguments.measure.client_cpus.clone().map_or_else(allowed_cpus, Ok)?;
             // A server on this machine may run on any CPU that was not kept for the client.
-            let owned = arguments.cpus.is_some() || !address.ip().is_loopback();
+            let owned = arguments.measure.client_cpus.is_some() || !address.ip().is_loopback();
             let client = ClientSide { cpus, owned, roaming: false };
             return Ok(Target { address, client, server_cpus: Vec::new(), server: None });
         }
@@ -53,12 +53,8 @@ pub(crate) fn own_launch(arguments: &LoadArgs) -> Result<(Launch, Placement)> {
     let Some(name) = &arguments.server else {
         return Err(Error::setup("there is nothing to load", "name --connect or --server"));
     };
-    let cores = arguments.server_cpus.as_ref().map_or(1, Vec::len);
-    let choice = CpuChoice {
-        server_cpus: arguments.server_cpus.clone(),
-        client_cpus: arguments.cpus.clone(),
-    };
-    let placement = Placement::choose(cores, &allowed_cpus()?, &choice)?;
+    let cores = arguments.measure.server_cpus.as_ref().map_or(1, Vec::len);
+    let placement = Placement::choose(cores, &allowed_cpus()?, &arguments.measure.cpus())?;
     let server = crate::server::find(name)?;
     server.check_connections(arguments.connections)?;
     let name = server.name();

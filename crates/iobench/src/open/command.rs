@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     limits.check_open_files(arguments.connections)?;
     let target = Target::reach(arguments, &signals)?;
     let plan = plan(arguments, rate, &target)?;
-    let json = arguments.output.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let json = arguments.measure.output.json.as_deref().map(JsonFile::prepare).transpose()?;
     let environment = Environment::gather(&limits, plan.seed)?;
     let route = Route::new(target.address, plan.connections)?;
     let mut terminal = Terminal::new(target.address.to_string(), plan.tolerance);
@@ -120,7 +120,7 @@ fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
             rate,
             growth_ns: ns(arguments.open.growth),
             steady_ns: ns(arguments.open.steady),
-            measure_ns: ns(arguments.duration),
+            measure_ns: ns(arguments.duration()),
         },
         arrivals: arguments.open.arrivals,
         exchange: exchange(arguments),
@@ -130,7 +130,7 @@ fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
         generators: place(&target.client.cpus, rate, arguments.open.generators)?,
         client: target.client.clone(),
         own_server: target.server.is_some(),
-        seed: arguments.open.seed.unwrap_or(now_ns() % 1_000_000),
+        seed: arguments.measure.seed.unwrap_or(now_ns() % 1_000_000),
         tolerance: Tolerance::default(),
         log: arguments.open.log.clone(),
     })

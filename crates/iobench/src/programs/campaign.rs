@@ -51,7 +51,7 @@ impl<'a> Campaign<'a> {
         pairs: &'a [Pair],
         signals: &'a Signals,
     ) -> Campaign<'a> {
-        let (rounds, duration) = match arguments.quick {
+        let (rounds, duration) = match arguments.measure.quick {
             true => (QUICK_ROUNDS, QUICK_DURATION),
             false => (DEFAULT_ROUNDS, DEFAULT_DURATION),
         };
@@ -60,9 +60,9 @@ impl<'a> Campaign<'a> {
             cells: cells(program, arguments),
             pairs,
             signals,
-            rounds: arguments.rounds.unwrap_or(rounds),
-            duration: arguments.duration.unwrap_or(duration),
-            quick: arguments.quick,
+            rounds: arguments.measure.rounds.unwrap_or(rounds),
+            duration: arguments.measure.duration.unwrap_or(duration),
+            quick: arguments.measure.quick,
             begun_ns: now_ns(),
         }
     }

@@ -34,6 +34,7 @@ use crate::cli::ipc::Where;
 use crate::cli::programs::{Name, ProgramsArgs};
 use crate::engine::environment::Environment;
 use crate::engine::json_file::JsonFile;
+use crate::engine::placement::CpuChoice;
 use crate::error::{Error, Result};
 use crate::ipc::placement::{self, Pair};
 use crate::network::PathKind;
@@ -221,10 +222,10 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     let mode = if arguments.engine_thread { Mode::EngineThread } else { Mode::Complete };
     let mut tools = Tools::new(mode);
     let programs = choose(arguments, &mut tools)?;
-    let pairs = pairs(&arguments.placement)?;
-    let json = arguments.output.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let pairs = pairs(arguments)?;
+    let json = arguments.measure.output.json.as_deref().map(JsonFile::prepare).transpose()?;
     let network = place::isolate()?;
-    let seed = arguments.seed.unwrap_or(begun_ns % 1_000_000);
+    let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
     let environment = Environment::gather(&Limits::raise()?, seed)?;
     let (mut rows, mut settings): (Vec<Row>, Vec<String>) = Default::default();
     for program in &programs {
@@ -290,9 +291,15 @@ fn choose(arguments: &ProgramsArgs, tools: &mut Tools) -> Result<Vec<Box<dyn Pro
 }
 
 /// The CPU of the server and that of the client.
-fn pairs(choice: &[Where]) -> Result<Vec<Pair>> {
+fn pairs(arguments: &ProgramsArgs) -> Result<Vec<Pair>> {
     let seats = placement::seats(&allowed_cpus()?);
-    match (choice, seats.len()) {
+    // The first CPU of a pair is the server's here.
+    let CpuChoice { server_cpus, client_cpus } = arguments.measure.cpus();
+    let swapped = CpuChoice { server_cpus: client_cpus, client_cpus: server_cpus };
+    if let Some(pair) = placement::of_cpus(&swapped, &seats)? {
+        return Ok(vec![pair]);
+    }
+    match (arguments.placement.as_slice(), seats.len()) {
         ([], 0 | 1) => placement::choose(&[Where::SameCore], &seats),
         ([], _) => Ok(placement::choose(&[], &seats)?.into_iter().skip(1).take(1).collect()),
         (choice, _) => placement::choose(choice, &seats),

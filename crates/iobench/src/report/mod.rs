@@ -118,7 +118,7 @@ fn render(sections: &[Section], transports: Vec<IpcSection>) -> Result<String> {
         title: title.as_deref().unwrap_or("no results"),
         style: include_str!("page.css"),
         script: include_str!("page.js"),
-        version: env!("CARGO_PKG_VERSION"),
+        version: env!("IOBENCH_VERSION"),
         sections: sections.iter().map(Experiment::of).collect::<Result<_>>()?,
         transports,
     };

@@ -1,0 +1,25 @@
+//! Tells the program which commit it is built from, so that a result file can say it.
+
+use std::process::Command;
+
+fn main() {
+    let version = env!("CARGO_PKG_VERSION");
+    let version = match git(&["describe", "--always", "--dirty", "--exclude=*"]) {
+        Some(commit) => format!("{version} ({commit})"),
+        // Built from an archive, or without git.
+        None => version.to_owned(),
+    };
+    println!("cargo::rustc-env=IOBENCH_VERSION={version}");
+    println!("cargo::rerun-if-changed=src");
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        println!("cargo::rerun-if-changed={log}");
+    }
+}
+
+/// What git says in one line.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let line = text.trim();
+    (output.status.success() && !line.is_empty()).then(|| line.to_owned())
+}
