@@ -230,6 +230,10 @@ impl<'a> Side<'a> {
     }
 }
 
+/// What is the same in all rows of transports.
+const OF_SERVERS: [Dimension; 3] =
+    [Dimension::Connections, Dimension::Transactions, Dimension::Cores];
+
 fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Comparison {
     let row = old.row;
     let point: Vec<String> = [
@@ -251,6 +255,7 @@ fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Compariso
     .filter(|d| *d != Dimension::Pipeline || row.pipeline > 1)
     .filter(|d| *d != Dimension::Batch || row.batch > 1)
     .filter(|d| *d != Dimension::Placement || row.placement.is_some())
+    .filter(|d| row.placement.is_none() || !OF_SERVERS.contains(d))
     .map(|dimension| dimension.phrase(row))
     .collect();
     let because = |what: &str, row: &Row| {

@@ -135,6 +135,91 @@ fn files_of_one_experiment_share_a_section_and_others_do_not() {
     assert_eq!(apart.matches("<section class=\"experiment\"").count(), 2);
 }
 
+/// The text of a cell of the page's table, in the first line of this transport.
+fn cell(page: &str, transport: &str, figure: &str) -> String {
+    let line = page.split("<th scope=\"row\">").find(|line| line.starts_with(transport));
+    let cell = line.unwrap().split(&format!("data-figure=\"{figure}\"")).nth(1);
+    let text = cell.and_then(|cell| cell.split('>').nth(1)).unwrap();
+    text.split('<').next().unwrap().to_owned()
+}
+
+#[test]
+fn transports_have_heat_maps_and_bars_in_the_ordinary_section() {
+    let page = page_of(&[&sample::transports()]);
+    for told in [
+        "id=\"e1-round-trip\"",
+        "<option value=\"1\">64 B messages</option>",
+        "<title>CPU 0 and 1: 5 µs</title>",
+        "<title>CPU 1 and 0: 5 µs</title>",
+        "id=\"e1-one-way\"",
+        "<title>mempipe-spin-safe: 25.6 MB/s</title>",
+        "every message by itself",
+        "; times from CLOCK_MONOTONIC; a reading takes 25 ns",
+        "mempipe-spin-safe against tcp-blocking at ",
+        "messages of 64 B and same-socket (0 to 1): throughput ×4 [",
+    ] {
+        assert!(page.contains(told), "no `{told}` in {page}");
+    }
+    assert_eq!(cell(&page, "mempipe-spin-safe", "placement"), "same-core (0 to 0)");
+    assert_eq!(cell(&page, "mempipe-spin-safe", "floor"), "5");
+    assert_eq!(cell(&page, "mempipe-spin-safe", "p50-ratio"), "−75 % [−76, −74]");
+    assert_eq!(cell(&page, "mempipe-spin-safe", "p50-unix-blocking"), "−62 % [−64, −60]");
+    assert_eq!(cell(&page, "tcp-blocking", "floor"), "20");
+    for beside in
+        ["e1-closed", "e1-latency", "data-figure=\"load\"", "data-figure=\"response-size\""]
+    {
+        assert!(!page.contains(beside), "`{beside}`");
+    }
+    assert_eq!(
+        page_of(&[&sample::transports(), &sample::transports()])
+            .matches("<section class=\"experiment\"")
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn transports_are_compared_with_an_older_run() {
+    let (old, new) = (sample::transports(), sample::transports_with(3.0));
+    assert_eq!(diff(&old, &old, &[]).status.code(), Some(0));
+    let output = diff(&old, &new, &[]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("mempipe-spin-safe, one-way, messages of 64 B, same-core (0 to 0)\n"),
+        "{text}"
+    );
+    assert!(text.contains("p50 / tcp-blocking") && text.contains("throughput / tcp-blocking"));
+    assert!(!text.contains("not compared: "), "{text}");
+}
+
+#[test]
+fn impossible_figures_of_transports_are_refused() {
+    type Breaking = fn(&mut Value);
+    let cases: [(Breaking, &str); 5] = [
+        (|d| d["results"][0]["latency_us"]["p50"] = json!(-1.0), "row 1 has -1 as latency_us"),
+        (|d| d["results"][0]["placement"] = json!("x".repeat(1_000)), "name in row 1"),
+        (|d| d["versus"][0]["results"][0]["p50_ratio"]["low"] = json!(-2.0), "-2 as a ratio"),
+        (|d| d["versus"] = json!(vec![d["versus"][0].clone(); 17]), "17 further baselines"),
+        (|d| d["results"][0]["client_cpus"] = json!([-1]), "damaged"),
+    ];
+    for (breaking, reason) in cases {
+        let mut document = sample::transports();
+        breaking(&mut document);
+        let file = Scratch::with(document.to_string());
+        let output = run(&["report", "-o", "-", file.path()]);
+        assert_eq!(output.status.code(), Some(1), "{reason}");
+        assert!(stderr(&output).contains(reason), "{}", stderr(&output));
+    }
+    // Strange, but harmless.
+    let mut document = sample::transports();
+    document["results"][0]["client_cpus"] = json!([]);
+    document["results"][2]["server_cpus"] = json!([u64::MAX]);
+    document["results"][3]["throughput"] = json!(0.0);
+    document["versus"][0]["results"] = json!([]);
+    page_of(&[&document]);
+}
+
 #[test]
 fn what_is_no_result_file_is_refused_with_the_reason() {
     let mut version = sample::open();

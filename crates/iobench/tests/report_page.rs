@@ -45,7 +45,7 @@ impl Drop for Page {
 
 /// Figures of the rows as the page's table has them: a list for each row.
 const TABLE: &str = "[...document.querySelectorAll('tbody tr')].map((row) => ({
-    server: row.querySelector('th').firstChild.textContent.trim(),
+    subject: row.querySelector('th').firstChild.textContent.trim(),
     invalid: row.classList.contains('invalid'),
     figures: Object.fromEntries([...row.querySelectorAll('td[data-value]')].map((cell) =>
         [cell.dataset.figure, Number(cell.dataset.value)])),
@@ -133,15 +133,42 @@ fn servers_are_switched_and_points_chosen() {
 }
 
 #[test]
+fn transports_have_maps_and_bars_that_are_switched() {
+    let page = Page::of(&[&sample::transports()]);
+    let mut browser = Browser::start();
+    browser.open(&page.url());
+    let count = |browser: &mut Browser, selector: &str| {
+        browser.evaluate(&format!(
+            "[...document.querySelectorAll('{selector}')]
+                .filter((part) => part.getClientRects().length > 0).length"
+        ))
+    };
+    // The cache line's eight bytes come first; both other transports have messages of 64.
+    let choose = "(() => { const choice =
+        document.querySelector('#e1-round-trip select[data-choice=\"point\"]');
+        choice.selectedIndex = 1;
+        choice.dispatchEvent(new Event('change')); })()";
+    assert_eq!(count(&mut browser, "#e1-round-trip svg"), 1);
+    browser.evaluate(choose);
+    assert_eq!(count(&mut browser, "#e1-round-trip svg"), 2);
+    assert_eq!(count(&mut browser, "#e1-one-way g"), 2);
+    browser.evaluate("document.querySelector('input[data-switch=\"0\"]').click()");
+    assert_eq!(count(&mut browser, "#e1-round-trip svg"), 1);
+    assert_eq!(count(&mut browser, "#e1-one-way g"), 1);
+    assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
+}
+
+#[test]
 fn phones_dark_rooms_and_paper_are_served() {
-    let page = Page::of(&[&sample::open(), &sample::closed(), &sample::compare()]);
+    let documents = [sample::open(), sample::closed(), sample::compare(), sample::transports()];
+    let page = Page::of(&documents.each_ref());
     let mut browser = Browser::start();
     let phone = json!({ "width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": true });
     browser.call("Emulation.setDeviceMetricsOverride", phone);
     browser.open(&page.url());
     let widths = browser.evaluate("[document.documentElement.scrollWidth, window.innerWidth]");
     assert_eq!(widths, json!([390, 390]), "the page is as wide as the phone");
-    assert_eq!(browser.evaluate("document.querySelectorAll('.experiment').length"), 3);
+    assert_eq!(browser.evaluate("document.querySelectorAll('.experiment').length"), 4);
 
     let colours = "[getComputedStyle(document.body).backgroundColor,
         getComputedStyle(document.body).color,

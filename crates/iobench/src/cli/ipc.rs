@@ -18,14 +18,17 @@ Examples:
   iobench ipc --quick --json ipc.json
   iobench ipc --transports mempipe-spin,pipe-blocking,pipe --message-bytes 64 --batch off,on,256
   iobench ipc --placement all-pairs --transports mempipe-spin,cacheline --message-bytes 64
-  iobench report ipc.json                the heat map and the bars of it
+  iobench report ipc.json                the heat maps and the bars of it
+  iobench diff before.json ipc.json      what has changed between two runs
 
 Two pinned processes exchange numbered messages. The writer writes every byte: the number in the
 first eight and in the last eight, and its lowest byte again and again between them. The reader
-compares both numbers with the one that is due, and looks at no other byte. latency_ns is the ROUND
-TRIP of a ping-pong, one clock reading included; one_way_ns is half of its median. throughput_mb_s
-is payload in 10^6 bytes per second from one process to the other. CPU is that of both, user and
-system. The cache line is the floor: one line that changes its owner.
+compares both numbers with the one that is due, and looks at no other byte. In the result file every
+transport, size and pair of CPUs has a row of the workload ping-pong, where latency_us is the ROUND
+TRIP, one clock reading included, and for every batch one of the workload one-way, where throughput
+is messages per second and gigabytes_per_s payload in 10^9 bytes per second from one process to the
+other. The client, on client_cpus, pings or reads; the server answers or writes. cpu_both_us is the
+CPU of both, user and system. The cache line is the floor: one line that changes its owner.
 
 The rows *-blocking and *-epoll are the kernel's pipes, UNIX sockets and TCP with TCP_NODELAY by
 plain calls, as in a short C program: one read and one write for a message where the kernel takes it

@@ -7,7 +7,6 @@
 
 mod baseline;
 pub(crate) mod end;
-pub(crate) mod file;
 mod flow;
 pub(crate) mod placement;
 mod plan;
@@ -22,12 +21,12 @@ use crate::engine::json_file::JsonFile;
 use crate::engine::progress::Progress;
 use crate::engine::table::stdout_width;
 use crate::error::{Error, Result};
-use crate::ipc::file::{Clock, Document};
 use crate::ipc::plan::{Plan, Request, Slot};
 use crate::ipc::row::Outcomes;
 use crate::ipc::slot::Watcher;
 use crate::ipc::subject::Subject;
 use crate::output;
+use crate::results::{Clock, Document, ExperimentRecord, Slots};
 use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
@@ -60,7 +59,8 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
     let mut environment = Environment::gather(&Limits::raise()?, seed)?;
     // No socket here is given another one.
     environment.congestion_control.clone_from(&environment.system_congestion_control);
-    let clock = Clock::measure();
+    let clock = Clock { name: "CLOCK_MONOTONIC".to_owned(), cost_ns: ipcload::cost_ns() };
+    let clock_described = clock.describe();
     let round_ns = plan.slots.len() as u64 * plan.slot_ns();
     let total_ns = (round_ns * u64::from(plan.rounds)).min(plan.limit_ns.unwrap_or(u64::MAX));
     output::note(&format!(
@@ -78,16 +78,45 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
         begun_ns,
     };
     let outcomes = run.measure()?;
-    let rows = row::rows(&plan, &subjects, &outcomes)?;
-    let document =
-        Document::new(environment, clock, &plan, arguments.ring_bytes, now_ns() - begun_ns, rows);
+    let (rows, versus) = row::rows(&plan, &subjects, &outcomes)?;
+    let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+    let experiment = experiment(arguments.quick);
+    let baseline = row::BASELINE.to_owned();
+    let document = Document {
+        slots: Some(slots(&plan, &outcomes)),
+        clock: Some(clock),
+        versus,
+        ..Document::new(environment, experiment, elapsed_s, baseline, rows)
+    };
     output::print(&format!("{}\n", document.environment.describe()));
-    output::print(&format!("{}\n\n", document.clock.describe()));
-    output::print(&table::render(&document.results, stdout_width()));
+    output::print(&format!("{clock_described}\n\n"));
+    output::print(&table::render(&document, stdout_width()));
     if let Some(json) = json {
         json.write(&document)?;
     }
     Ok(document.results.iter().all(|row| row.valid))
+}
+
+/// What the result file says of the measurement as a whole.
+fn experiment(quick: bool) -> ExperimentRecord {
+    ExperimentRecord {
+        name: "ipc".to_owned(),
+        title: "Between two processes of one machine".to_owned(),
+        source: Some("Table 1 and Figures 3 and 4 of the FABLE paper".to_owned()),
+        scale: if quick { "quick" } else { "default" }.to_owned(),
+        // The command, which stands with the environment, is the whole experiment.
+        file: String::new(),
+    }
+}
+
+/// How time was cut.
+fn slots(plan: &Plan, outcomes: &Outcomes) -> Slots {
+    Slots {
+        rounds: outcomes.iter().map(|rounds| rounds.len() as u32).max().unwrap_or(0),
+        repeated_rounds: 0,
+        per_round: 1,
+        slice_ms: plan.slicing.length_ns as f64 / 1e6,
+    }
 }
 
 /// The measurements under way.
@@ -145,7 +174,7 @@ impl Run<'_> {
     }
 
     fn describe(&self, slot: &Slot) -> String {
-        let transport = self.subjects[slot.subject].transport();
-        format!("{transport}, {} B, {}", slot.message_bytes, slot.pair.relation.name())
+        let subject = &self.subjects[slot.subject];
+        format!("{subject}, {} B, {}", slot.message_bytes, slot.pair.relation.name())
     }
 }

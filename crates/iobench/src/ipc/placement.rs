@@ -1,6 +1,6 @@
 //! Which two CPUs the processes run on, and how near these are.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::cli::ipc::Where;
 use crate::engine::placement::CpuChoice;
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::sys::limits::read_trimmed;
 
 /// How near two CPUs are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Relation {
     /// They are one.

@@ -2,10 +2,11 @@
 //! was built with. A new kind of thing is a new variant here.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use fable::{Form, Kind};
+use fable::Kind;
 
 use crate::error::{Error, Result};
 use crate::ipc::baseline::Baseline;
@@ -44,13 +45,6 @@ impl Subject {
         }
     }
 
-    pub(crate) fn form(&self) -> Option<Form> {
-        match self {
-            Subject::Own(kind) | Subject::Flow(kind) => kind.form(),
-            Subject::Baseline(_) | Subject::Peer { .. } => None,
-        }
-    }
-
     /// Whether it is the one cache line, which is the floor.
     pub(crate) fn is_floor(&self) -> bool {
         *self == Subject::Own(Kind::Cacheline)
@@ -83,6 +77,17 @@ impl Subject {
                 command.args(["ipc", name]);
                 command
             }
+        }
+    }
+}
+
+/// The full name, such as `mempipe-spin-safe`.
+impl fmt::Display for Subject {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Own(kind) => write!(out, "{kind}"),
+            Subject::Flow(kind) => write!(out, "{FLOW}{kind}"),
+            Subject::Baseline(_) | Subject::Peer { .. } => out.write_str(&self.transport()),
         }
     }
 }
@@ -176,13 +181,7 @@ mod tests {
 
     fn names(asked: &[&str]) -> Vec<String> {
         let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
-        let own = |subject: Subject| match subject {
-            Subject::Baseline(baseline) => baseline.name().to_owned(),
-            Subject::Own(kind) => kind.to_string(),
-            Subject::Flow(kind) => format!("{FLOW}{kind}"),
-            Subject::Peer { name, .. } => name.to_owned(),
-        };
-        choose(&asked).unwrap().into_iter().map(own).collect()
+        choose(&asked).unwrap().iter().map(Subject::to_string).collect()
     }
 
     #[test]

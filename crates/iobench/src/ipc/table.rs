@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use crate::engine::statistics::Interval;
 use crate::engine::table::{figure, lay_out};
-use crate::ipc::row::Row;
+use crate::ipc::row::{PING_PONG, PIPE, UNIX, over_floor};
+use crate::results::{Document, Row};
 
 /// Narrower terminals get the table without intervals and without the ratios to UNIX sockets.
 const WIDE: usize = 144;
@@ -18,19 +19,38 @@ plain calls, in the same rounds and without batching (of a round trip less is be
 more), mean and 95 % interval over rounds.
 ";
 
+/// A row with what is derived for it.
+struct Entry<'a> {
+    row: &'a Row,
+    over_floor: Option<f64>,
+    /// Against TCP, UNIX sockets and pipes.
+    ratios: [Option<Interval>; 3],
+}
+
+impl Entry<'_> {
+    fn is_ping_pong(&self) -> bool {
+        self.row.workload == PING_PONG
+    }
+
+    /// The CPUs and the size, which a block has in common.
+    fn key(&self) -> (&[usize], &[usize], usize) {
+        (&self.row.client_cpus, &self.row.server_cpus, self.row.request_bytes)
+    }
+}
+
 /// The whole report.
-pub(crate) fn render(rows: &[Row], width: usize) -> String {
+pub(crate) fn render(document: &Document, width: usize) -> String {
+    let entries = entries(document);
     let mut text = String::new();
-    let mut notes: Vec<&str> = Vec::new();
-    let key = |row: &Row| (row.cpus, row.message_bytes);
+    let mut notes: Vec<String> = Vec::new();
     let mut blocks = Vec::new();
-    for row in rows {
-        if !blocks.contains(&key(row)) {
-            blocks.push(key(row));
+    for entry in &entries {
+        if !blocks.contains(&entry.key()) {
+            blocks.push(entry.key());
         }
     }
     for wanted in blocks {
-        let block: Vec<&Row> = rows.iter().filter(|row| key(row) == wanted).collect();
+        let block: Vec<&Entry<'_>> = entries.iter().filter(|e| e.key() == wanted).collect();
         render_block(&mut text, &block, &mut notes, width);
     }
     text.push_str(LEGEND);
@@ -40,32 +60,54 @@ pub(crate) fn render(rows: &[Row], width: usize) -> String {
     text
 }
 
-fn render_block<'a>(text: &mut String, block: &[&'a Row], notes: &mut Vec<&'a str>, width: usize) {
-    let first = block[0];
-    let [reader, writer] = first.cpus;
-    let siblings =
-        if first.shares_core && reader != writer { " (threads of one core)" } else { "" };
+fn entries(document: &Document) -> Vec<Entry<'_>> {
+    let further = |name: &str, place: usize| {
+        let versus = document.versus.iter().find(|versus| versus.baseline == name)?;
+        let ratios = versus.results.get(place)?;
+        ratios.p50_ratio.or(ratios.throughput_ratio)
+    };
+    let rows = document.results.iter().zip(over_floor(&document.results)).enumerate();
+    rows.map(|(place, (row, over_floor))| Entry {
+        row,
+        over_floor,
+        ratios: [
+            row.p50_ratio.or(row.throughput_ratio),
+            further(UNIX, place),
+            further(PIPE, place),
+        ],
+    })
+    .collect()
+}
+
+fn render_block(text: &mut String, block: &[&Entry<'_>], notes: &mut Vec<String>, width: usize) {
+    let first = block[0].row;
+    let (reader, writer) = (first.client_cpus[0], first.server_cpus[0]);
+    let siblings = match first.shares_core == Some(true) && reader != writer {
+        true => " (threads of one core)",
+        false => "",
+    };
     let _ = writeln!(
         text,
         "{}, CPU {reader} and {writer}{siblings}, {}-byte messages",
-        first.placement.name(),
-        first.message_bytes
+        first.placement.as_deref().unwrap_or_default(),
+        first.request_bytes
     );
-    let mut batches: Vec<u32> = block.iter().map(|row| row.batch).collect();
+    let one_way = block.iter().filter(|entry| !entry.is_ping_pong());
+    let mut batches: Vec<u32> = one_way.map(|entry| entry.row.batch).collect();
     batches.sort_unstable();
     batches.dedup();
     let wide = width >= WIDE;
     let mut lines = vec![head(&batches, wide)];
-    let mut seen: Vec<(&str, Option<&str>)> = Vec::new();
-    for row in block {
-        let name = (row.transport.as_str(), row.form.as_deref());
+    let mut seen: Vec<&str> = Vec::new();
+    for entry in block {
+        let name = entry.row.subject.as_str();
         if seen.contains(&name) {
             continue;
         }
         seen.push(name);
-        let same = |other: &&&Row| (other.transport.as_str(), other.form.as_deref()) == name;
-        let rows: Vec<&Row> = block.iter().filter(same).copied().collect();
-        lines.push(line(&rows, &batches, wide, notes));
+        let of_subject = block.iter().filter(|other| other.row.subject == name);
+        let entries: Vec<&Entry<'_>> = of_subject.copied().collect();
+        lines.push(line(&entries, &batches, wide, notes));
     }
     lay_out(text, &lines);
     text.push('\n');
@@ -86,44 +128,34 @@ fn head(batches: &[u32], wide: bool) -> Vec<String> {
     cells
 }
 
-fn line<'a>(
-    rows: &[&'a Row],
+/// All that was measured of one subject.
+fn line(
+    entries: &[&Entry<'_>],
     batches: &[u32],
     wide: bool,
-    notes: &mut Vec<&'a str>,
+    notes: &mut Vec<String>,
 ) -> Vec<String> {
-    let first = rows[0];
-    let latency = |pick: fn(&crate::ipc::row::LatencyNs) -> f64| {
-        first.latency_ns.as_ref().map(|latency| pick(latency) / 1e3)
-    };
+    let ping = entries.iter().find(|entry| entry.is_ping_pong());
+    let times = ping.and_then(|ping| ping.row.latency_us);
     let mut cells = vec![
-        first.name(),
-        figure(latency(|latency| latency.p50), 2),
-        figure(latency(|latency| latency.p99), 2),
-        figure(first.p50_over_floor, 2),
+        entries[0].row.subject.clone(),
+        figure(times.map(|times| times.p50), 2),
+        figure(times.map(|times| times.p99), 2),
+        figure(ping.and_then(|ping| ping.over_floor), 2),
     ];
-    let [tcp, unix, pipe] =
-        [first.latency_ratio_tcp, first.latency_ratio_unix, first.latency_ratio_pipe];
-    cells.extend(ratios(short(tcp), unix, pipe, wide));
+    cells.extend(ratios(ping, wide, short));
     for batch in batches {
-        let row = rows.iter().find(|row| row.batch == *batch);
-        let get = |pick: fn(&Row) -> Option<f64>| row.and_then(|row| pick(row));
-        let decimals =
-            if get(|row| row.throughput_mb_s).is_some_and(|rate| rate < 100.0) { 1 } else { 0 };
-        cells.push(figure(get(|row| row.throughput_mb_s), decimals));
-        cells.push(figure(get(|row| row.cpu_us_per_message), 2));
+        let is_of_batch = |entry: &&&Entry<'_>| !entry.is_ping_pong() && entry.row.batch == *batch;
+        let way = entries.iter().find(is_of_batch);
+        let rate = way.and_then(|way| Some(way.row.gigabytes_per_s? * 1e3));
+        cells.push(figure(rate, usize::from(rate.is_some_and(|rate| rate < 100.0))));
+        cells.push(figure(way.and_then(|way| way.row.cpu_both_us), 2));
         if *batch == 1 {
-            let ratio = |pick: fn(&Row) -> Option<Interval>| row.and_then(|row| pick(row));
-            let tcp = ratio(|row| row.throughput_ratio_tcp);
-            let tcp = if wide { with_interval(tcp) } else { short(tcp) };
-            let unix = ratio(|row| row.throughput_ratio_unix);
-            let pipe = ratio(|row| row.throughput_ratio_pipe);
-            cells.extend(ratios(tcp, unix, pipe, wide));
+            cells.extend(ratios(way, wide, if wide { with_interval } else { short }));
         }
     }
-    let reasons = rows.iter().filter(|row| !row.valid).map(|row| row.reason.as_deref());
     let mut marks: Vec<String> = Vec::new();
-    for reason in reasons.map(|reason| reason.unwrap_or("no reason was given")) {
+    for reason in entries.iter().filter(|entry| !entry.row.valid).map(|e| e.row.notes.join("; ")) {
         let place = notes.iter().position(|note| *note == reason).unwrap_or_else(|| {
             notes.push(reason);
             notes.len() - 1
@@ -141,14 +173,14 @@ fn line<'a>(
     cells
 }
 
+/// The cells of the ratios, the first of which is shown as asked.
 fn ratios(
-    tcp: String,
-    unix: Option<Interval>,
-    pipe: Option<Interval>,
+    entry: Option<&&Entry<'_>>,
     wide: bool,
+    first: fn(Option<Interval>) -> String,
 ) -> impl Iterator<Item = String> {
-    let unix = wide.then(|| short(unix));
-    [Some(tcp), unix, Some(short(pipe))].into_iter().flatten()
+    let [tcp, unix, pipe] = entry.map(|entry| entry.ratios).unwrap_or_default();
+    [Some(first(tcp)), wide.then(|| short(unix)), Some(short(pipe))].into_iter().flatten()
 }
 
 fn short(ratio: Option<Interval>) -> String {

@@ -8,10 +8,9 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::engine::statistics::Interval;
 use crate::error::{Context, Error, Result};
 use crate::figures::Percentiles;
-use crate::ipc;
-use crate::report::ipc as report_ipc;
 use crate::results::{self, Document, Row};
 
 /// Largest file that is read.
@@ -19,6 +18,8 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Most rows, and most rounds or moments of a row.
 const MOST_ROWS: usize = 10_000;
 const MOST_PARTS: usize = 100_000;
+/// Most further baselines, of which each has columns.
+const MOST_BASELINES: usize = 16;
 const MOST_NAME_BYTES: usize = 200;
 /// Nothing that is measured is larger: in microseconds these are thirty years.
 const MOST: f64 = 1e15;
@@ -32,20 +33,6 @@ pub(crate) struct Saved {
     pub(crate) document: Document,
 }
 
-/// A file of `iobench ipc`.
-pub(crate) struct SavedIpc {
-    /// As in [`Saved`].
-    pub(crate) label: String,
-    pub(crate) text: String,
-    pub(crate) document: ipc::file::Document,
-}
-
-/// A file that can be shown.
-pub(crate) enum AnySaved {
-    Run(Box<Saved>),
-    Ipc(Box<SavedIpc>),
-}
-
 /// The beginning of any file, to tell what it is.
 #[derive(Deserialize)]
 struct Head {
@@ -53,50 +40,15 @@ struct Head {
     version: Option<u64>,
 }
 
-/// Reads and checks a file of `run` or `compare`.
+/// Reads and checks a result file.
 pub(crate) fn read(path: &Path) -> Result<Saved> {
-    match read_any(path)? {
-        AnySaved::Run(saved) => Ok(*saved),
-        AnySaved::Ipc(_) => Err(Error::setup(
-            format!(
-                "{} holds transports between processes, from `iobench ipc`, which are not \
-                 compared row by row",
-                path.display()
-            ),
-            "lay the pages of `iobench report` beside one another",
-        )),
-    }
-}
-
-/// Reads and checks a file of `run`, `compare` or `ipc`.
-pub(crate) fn read_any(path: &Path) -> Result<AnySaved> {
-    const REMEDY: &str = "give a file written by `iobench run`, `compare` or `ipc` with --json";
+    const REMEDY: &str = "give a file that iobench wrote with --json";
     let text = read_bounded(path)?;
     let label = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let refuse =
         |cause: String| Error::setup(format!("cannot use {}: {cause}", path.display()), REMEDY);
-    let head: Head = from_json(&text).map_err(refuse)?;
-    if head.format.as_deref() == Some(ipc::file::FORMAT) {
-        let document = parse_ipc(&text, head.version).map_err(refuse)?;
-        return Ok(AnySaved::Ipc(Box::new(SavedIpc { label, text, document })));
-    }
     let document = parse(&text).map_err(refuse)?;
-    Ok(AnySaved::Run(Box::new(Saved { label, text, document })))
-}
-
-fn parse_ipc(text: &str, version: Option<u64>) -> std::result::Result<ipc::file::Document, String> {
-    if version != Some(u64::from(ipc::file::VERSION)) {
-        return Err(format!(
-            "it has another version of the format than {}; read it with the program that wrote it",
-            ipc::file::VERSION
-        ));
-    }
-    let document: ipc::file::Document = from_json(text)?;
-    if document.results.is_empty() || document.results.len() > MOST_ROWS {
-        return Err(format!("it has no rows or more than {MOST_ROWS}"));
-    }
-    report_ipc::check(&document)?;
-    Ok(document)
+    Ok(Saved { label, text, document })
 }
 
 fn read_bounded(path: &Path) -> Result<String> {
@@ -133,6 +85,7 @@ fn parse(text: &str) -> std::result::Result<Document, String> {
         _ => return Err("it does not say that it holds results of iobench".to_owned()),
     };
     check(&document)?;
+    check_versus(&document)?;
     Ok(document)
 }
 
@@ -169,6 +122,28 @@ fn is_plausible(value: f64) -> bool {
     value.is_nan() || (0.0..=MOST).contains(&value)
 }
 
+/// Refuses further baselines likewise.
+fn check_versus(document: &Document) -> std::result::Result<(), String> {
+    let versus = &document.versus;
+    let all = versus.iter().flat_map(|versus| &versus.results);
+    let ratios = all.flat_map(|r| {
+        [r.throughput_ratio, r.cpu_ratio, r.cpu_both_ratio, r.p50_ratio, r.p99_ratio]
+    });
+    if versus.len() > MOST_BASELINES {
+        Err(format!("it has {} further baselines, more than {MOST_BASELINES}", versus.len()))
+    } else if versus.iter().any(|versus| versus.baseline.len() > MOST_NAME_BYTES) {
+        Err("the name of a further baseline is too long".to_owned())
+    } else if let Some(value) = bounds(ratios).find(|value| !is_plausible(*value)) {
+        Err(format!("it has {value} as a ratio to a further baseline"))
+    } else {
+        Ok(())
+    }
+}
+
+fn bounds(ratios: impl Iterator<Item = Option<Interval>>) -> impl Iterator<Item = f64> {
+    ratios.flatten().flat_map(|ratio| [ratio.low, ratio.estimate, ratio.high])
+}
+
 /// Every figure of a row that is drawn or compared.
 fn figures(row: &Row) -> Vec<(&'static str, f64)> {
     let mut all = Vec::new();
@@ -196,11 +171,9 @@ fn figures(row: &Row) -> Vec<(&'static str, f64)> {
     figure("system_calls", row.system_calls);
     figure("server_busy", row.server_busy);
     figure("client_busy", row.client_busy);
-    let work = [row.throughput_ratio, row.cpu_ratio, row.cpu_both_ratio];
-    for ratio in work.into_iter().chain([row.p50_ratio, row.p99_ratio]) {
-        for value in ratio.iter().flat_map(|ratio| [ratio.low, ratio.estimate, ratio.high]) {
-            figure("a ratio", Some(value));
-        }
+    let work = [row.throughput_ratio, row.cpu_ratio, row.client_cpu_ratio, row.cpu_both_ratio];
+    for value in bounds(work.into_iter().chain([row.p50_ratio, row.p99_ratio])) {
+        figure("a ratio", Some(value));
     }
     for round in &row.rounds {
         figure("throughput of a round", round.throughput);

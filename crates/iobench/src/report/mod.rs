@@ -4,7 +4,6 @@
 mod axis;
 mod charts;
 pub(crate) mod input;
-mod ipc;
 pub(crate) mod number;
 mod plot;
 pub(crate) mod point;
@@ -24,12 +23,11 @@ use crate::engine::environment::Environment;
 use crate::error::{Context, Error, Result};
 use crate::output;
 use crate::report::charts::Chart;
-use crate::report::input::{AnySaved, Saved};
-use crate::report::ipc::IpcSection;
+use crate::report::input::Saved;
 use crate::report::section::Section;
 use crate::report::table::Table;
 use crate::report::verdict::Verdict;
-use crate::results::Document;
+use crate::results::{Clock, Document};
 
 /// More files than anyone would compare by eye.
 const MOST_FILES: usize = 16;
@@ -42,14 +40,8 @@ pub(crate) fn run(arguments: &ReportArgs) -> Result<()> {
             format!("give at most {MOST_FILES}"),
         ));
     }
-    let (mut runs, mut transports) = (Vec::new(), Vec::new());
-    for file in &arguments.files {
-        match input::read_any(file)? {
-            AnySaved::Run(saved) => runs.push(*saved),
-            AnySaved::Ipc(saved) => transports.push(IpcSection::of(transports.len(), &saved)),
-        }
-    }
-    let page = render(&Section::all(runs), transports)?;
+    let files = arguments.files.iter().map(|file| input::read(file));
+    let page = render(&Section::all(files.collect::<Result<_>>()?))?;
     if arguments.output == Path::new("-") {
         output::print(&page);
         return Ok(());
@@ -70,8 +62,6 @@ struct Page<'a> {
     script: &'static str,
     version: &'static str,
     sections: Vec<Experiment<'a>>,
-    /// Of `iobench ipc`.
-    transports: Vec<IpcSection>,
 }
 
 /// A section as the template wants it.
@@ -103,6 +93,7 @@ struct Source<'a> {
     label: &'a str,
     source: Option<&'a str>,
     scale: &'a str,
+    clock: Option<String>,
     elapsed_s: String,
     experiment: &'a str,
     environment: Vec<(String, String)>,
@@ -111,16 +102,13 @@ struct Source<'a> {
 }
 
 /// The page.
-fn render(sections: &[Section], transports: Vec<IpcSection>) -> Result<String> {
-    let title = sections.first().map(|section| section.title.clone());
-    let title = title.or_else(|| transports.first().map(|section| section.title.clone()));
+fn render(sections: &[Section]) -> Result<String> {
     let page = Page {
-        title: title.as_deref().unwrap_or("no results"),
+        title: sections.first().map_or("no results", |section| &section.title),
         style: include_str!("page.css"),
         script: include_str!("page.js"),
         version: env!("IOBENCH_VERSION"),
         sections: sections.iter().map(Experiment::of).collect::<Result<_>>()?,
-        transports,
     };
     render_templates(&page)
         .map_err(|error| Error::setup(format!("cannot make the page: {error:#}"), "report a bug"))
@@ -129,7 +117,6 @@ fn render(sections: &[Section], transports: Vec<IpcSection>) -> Result<String> {
 fn render_templates(page: &Page<'_>) -> std::result::Result<String, minijinja::Error> {
     let mut templates = minijinja::Environment::new();
     templates.add_template("page.html", include_str!("page.html"))?;
-    templates.add_template("ipc.html", include_str!("ipc.html"))?;
     templates.add_template("section.html", include_str!("section.html"))?;
     templates.get_template("page.html")?.render(Serde(page))
 }
@@ -158,11 +145,12 @@ impl<'a> Experiment<'a> {
 
 impl<'a> Source<'a> {
     fn of(file: &'a Saved) -> Source<'a> {
-        let Document { experiment, environment, elapsed_s, .. } = &file.document;
+        let Document { experiment, environment, elapsed_s, clock, .. } = &file.document;
         Source {
             label: &file.label,
             source: experiment.source.as_deref(),
             scale: &experiment.scale,
+            clock: clock.as_ref().map(Clock::describe),
             elapsed_s: number::plain(*elapsed_s),
             experiment: &experiment.file,
             environment: facts(environment),

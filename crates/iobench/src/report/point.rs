@@ -1,5 +1,7 @@
 //! What tells one row from another beside its subject: the axes of a sweep.
 
+use std::collections::HashMap;
+
 use crate::report::number;
 use crate::results::{Kind, Row};
 
@@ -96,6 +98,7 @@ impl Dimension {
             Rate if row.request_rate.is_none() => "as fast as answers come".to_owned(),
             Rate if row.kind == self::Kind::Churn => format!("{value} connections/s"),
             Rate => format!("{value} requests/s"),
+            RequestBytes if row.kind == self::Kind::OneWay => format!("messages of {value}"),
             RequestBytes => format!("requests of {value}"),
             ResponseBytes => format!("responses of {value}"),
             Transactions if row.transactions == 0 => "persistent connections".to_owned(),
@@ -143,7 +146,10 @@ fn placement(row: &Row) -> String {
     match &row.placement {
         None => number::NOTHING.to_owned(),
         Some(placement) => {
-            format!("{placement} ({} to {})", cpus(&row.client_cpus), cpus(&row.server_cpus))
+            let is_pair = row.shares_core == Some(true) && row.client_cpus != row.server_cpus;
+            let siblings = if is_pair { ", threads of one core" } else { "" };
+            let (clients, servers) = (cpus(&row.client_cpus), cpus(&row.server_cpus));
+            format!("{placement} ({clients} to {servers}{siblings})")
         }
     }
 }
@@ -157,15 +163,24 @@ pub(crate) fn varying(rows: &[Row]) -> Vec<Dimension> {
     let Some(first) = rows.first() else { return Vec::new() };
     let differs = |d: &Dimension| rows.iter().any(|row| d.value(row) != d.value(first));
     let mut dimensions: Vec<Dimension> = Dimension::ALL.into_iter().filter(differs).collect();
-    if are_echoes(&rows.iter().collect::<Vec<&Row>>()) {
-        dimensions.retain(|dimension| *dimension != ResponseBytes);
-    }
+    let rows: Vec<&Row> = rows.iter().collect();
+    dimensions.retain(|dimension| !is_implied(*dimension, &rows));
     dimensions
 }
 
-/// Where every response is as long as its request, saying so twice is noise.
-fn are_echoes(rows: &[&Row]) -> bool {
-    rows.iter().all(|row| row.request_bytes == row.response_bytes)
+/// Whether other dimensions tell this one, so that saying it as well is noise: every response is
+/// as long as its request, or messages have none, or every workload has one kind of load.
+fn is_implied(dimension: Dimension, rows: &[&Row]) -> bool {
+    match dimension {
+        ResponseBytes => rows
+            .iter()
+            .all(|row| row.request_bytes == row.response_bytes || row.kind == self::Kind::OneWay),
+        Kind => {
+            let mut kinds = HashMap::new();
+            rows.iter().all(|row| *kinds.entry(&row.workload).or_insert(row.kind) == row.kind)
+        }
+        _ => false,
+    }
 }
 
 /// Rows that agree in everything but the left-out dimensions, and perhaps the subject.
@@ -191,7 +206,7 @@ pub(crate) fn groups<'a>(rows: &[&'a Row], left_out: &[Dimension]) -> Vec<Group<
         .enumerate()
         .filter(|(place, _)| groups.iter().any(|group| group.key[*place] != groups[0].key[*place]))
         .map(|(_, dimension)| dimension)
-        .filter(|dimension| *dimension != ResponseBytes || !are_echoes(rows))
+        .filter(|dimension| !is_implied(*dimension, rows))
         .collect();
     for group in &mut groups {
         let row = group.rows[0];

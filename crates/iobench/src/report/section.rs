@@ -70,7 +70,7 @@ impl Section {
 
     /// What a service time is here.
     pub(crate) fn service_time(&self) -> &'static str {
-        if self.rows.iter().all(|row| row.kind == Kind::Closed) {
+        if self.rows.iter().all(|row| matches!(row.kind, Kind::Closed | Kind::OneWay)) {
             "From sending a request to the complete answer. In a closed loop a slow answer delays \
              the next request, so what would have waited meanwhile is not seen."
         } else {

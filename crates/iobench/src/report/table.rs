@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use crate::engine::statistics::Interval;
-use crate::figures::Percentiles;
+use crate::ipc::row::over_floor;
 use crate::report::number;
 use crate::report::point::Dimension;
 use crate::report::section::Section;
-use crate::results::{Kind, Row};
+use crate::results::{Document, Kind, Ratios, Row};
 
 /// Sentences below the table; the raw data has all.
 const MOST_REMARKS: usize = 200;
@@ -48,57 +48,59 @@ struct Remark {
 /// A cell's text and figure.
 type Shown = (String, Option<f64>);
 
-/// A column: its head, the name by which programs find it, and its cells.
+/// A column: its head, the name by which programs find it, and its cells in the order of the rows.
 struct Column {
     head: String,
     name: String,
-    cell: Box<dyn Fn(&Row) -> Shown>,
+    cells: Vec<Shown>,
 }
 
 impl Column {
-    fn figure(
+    fn new(head: &str, name: &str, cells: impl Iterator<Item = Shown>) -> Column {
+        Column { head: head.to_owned(), name: name.to_owned(), cells: cells.collect() }
+    }
+
+    fn figures(
         head: &str,
         name: &str,
-        value: impl Fn(&Row) -> Option<f64> + 'static,
+        values: impl Iterator<Item = Option<f64>>,
         format: fn(f64) -> String,
     ) -> Column {
-        let cell = move |row: &Row| match value(row).filter(|value| value.is_finite()) {
+        let cell = |value: Option<f64>| match value.filter(|value| value.is_finite()) {
             Some(value) => (format(value), Some(value)),
             None => (number::NOTHING.to_owned(), None),
         };
-        Column { head: head.to_owned(), name: name.to_owned(), cell: Box::new(cell) }
+        Column::new(head, name, values.map(cell))
     }
 
-    fn ratio(head: &str, name: &str, value: fn(&Row) -> Option<Interval>) -> Column {
-        let cell = move |row: &Row| match value(row) {
+    fn ratios(head: &str, name: &str, values: impl Iterator<Item = Option<Interval>>) -> Column {
+        let cell = |ratio| match ratio {
             Some(Interval::ONE) => ("baseline".to_owned(), Some(1.0)),
             Some(ratio) => (number::change_with_interval(&ratio), Some(ratio.estimate)),
             None => (number::NOTHING.to_owned(), None),
         };
-        Column { head: head.to_owned(), name: name.to_owned(), cell: Box::new(cell) }
+        Column::new(head, name, values.map(cell))
     }
 
     /// The column says nothing if no row has anything in it.
-    fn is_empty(&self, rows: &[Row]) -> bool {
-        rows.iter().all(|row| (self.cell)(row).0 == number::NOTHING)
+    fn is_empty(&self) -> bool {
+        self.cells.iter().all(|(text, _)| text == number::NOTHING)
     }
 }
 
 impl Table {
     pub(crate) fn of(section: &Section) -> Table {
         let mut columns = columns(section);
-        columns.retain(|column| !column.is_empty(&section.rows));
-        let line = |row: &Row| Line {
+        columns.retain(|column| !column.is_empty());
+        let cell = |column: &Column, place: usize| {
+            let (text, value) = column.cells[place].clone();
+            Cell { name: column.name.clone(), text, value }
+        };
+        let line = |(place, row): (usize, &Row)| Line {
             series: section.series(row),
             server: row.subject.clone(),
             valid: row.valid,
-            cells: columns
-                .iter()
-                .map(|column| {
-                    let (text, value) = (column.cell)(row);
-                    Cell { name: column.name.clone(), text, value }
-                })
-                .collect(),
+            cells: columns.iter().map(|column| cell(column, place)).collect(),
         };
         let mut remarks: Vec<Remark> = section
             .rows
@@ -112,7 +114,7 @@ impl Table {
         remarks.truncate(MOST_REMARKS);
         Table {
             heads: columns.iter().map(|column| column.head.clone()).collect(),
-            lines: section.rows.iter().map(line).collect(),
+            lines: section.rows.iter().enumerate().map(line).collect(),
             remarks,
             left_out,
         }
@@ -128,94 +130,133 @@ fn remark(section: &Section, row: &Row) -> Remark {
 }
 
 fn columns(section: &Section) -> Vec<Column> {
-    let mut columns: Vec<Column> = Vec::new();
+    let rows = section.rows.as_slice();
     let mut dimensions = section.varying.clone();
-    for always in [Dimension::Rate, Dimension::Connections] {
+    for always in [Dimension::Placement, Dimension::Rate, Dimension::Connections] {
         if !dimensions.contains(&always) {
             dimensions.insert(0, always);
         }
     }
-    for dimension in dimensions {
-        columns.push(Column {
-            head: dimension.name().to_owned(),
-            name: dimension.name().replace(' ', "-"),
-            cell: Box::new(move |row| (dimension.value(row), None)),
-        });
-    }
-    columns.extend(latencies());
-    columns.extend(rates());
-    columns.extend(further_latencies());
+    let of_dimension = |dimension: Dimension| {
+        let cells = rows.iter().map(|row| (dimension.value(row), None));
+        Column::new(dimension.name(), &dimension.name().replace(' ', "-"), cells)
+    };
+    let mut columns: Vec<Column> = dimensions.into_iter().map(of_dimension).collect();
+    columns.extend(times(rows, &LATENCIES));
+    let over_floor = section.files.iter().flat_map(|file| over_floor(&file.document.results));
+    columns.push(Column::figures("median over cache line", "floor", over_floor, number::plain));
+    columns.extend(rates(rows));
+    columns.extend(ratios(rows));
+    columns.extend(further_ratios(section));
+    columns.push(Column::new("errors", "errors", rows.iter().map(errors)));
+    let calls = rows.iter().map(|row| row.system_calls);
+    columns.push(Column::figures("system calls", "calls", calls, number::plain));
+    columns.extend(times(rows, &FURTHER_LATENCIES));
     columns
 }
 
-fn latencies() -> Vec<Column> {
-    /// A percentile's head and name, and where to find it.
-    type Percentile = (&'static str, &'static str, fn(&Percentiles) -> f64);
-    const SERVICE: [Percentile; 5] = [
-        ("1 %", "p1", |p| p.p1),
-        ("25 %", "p25", |p| p.p25),
-        ("median", "p50", |p| p.p50),
-        ("75 %", "p75", |p| p.p75),
-        ("99 %", "p99", |p| p.p99),
-    ];
-    let columns = SERVICE.into_iter().map(|(head, name, of)| {
-        let value = move |row: &Row| row.latency_us.as_ref().map(of);
-        Column::figure(head, name, value, number::time)
-    });
-    columns.collect()
-}
+/// A column's head and name, and where its figure is.
+type Time = (&'static str, &'static str, fn(&Row) -> Option<f64>);
+
+const LATENCIES: [Time; 5] = [
+    ("1 %", "p1", |row| Some(row.latency_us?.p1)),
+    ("25 %", "p25", |row| Some(row.latency_us?.p25)),
+    ("median", "p50", Row::p50_us),
+    ("75 %", "p75", |row| Some(row.latency_us?.p75)),
+    ("99 %", "p99", Row::p99_us),
+];
 
 /// What fewer readers look for.
-fn further_latencies() -> Vec<Column> {
-    /// A column's head and name, and where its figure is.
-    type Part = (&'static str, &'static str, fn(&Row) -> Option<f64>);
-    const PARTS: [Part; 10] = [
-        ("99.9 %", "p999", |row| Some(row.latency_us?.p999)),
-        ("longest", "max", |row| Some(row.latency_us?.max)),
-        ("send lag, median", "lag-p50", |row| Some(row.send_lag_us?.p50)),
-        ("send lag, 99 %", "lag-p99", |row| Some(row.send_lag_us?.p99)),
-        ("turnaround, median", "turnaround-p50", |row| Some(row.turnaround_us?.p50)),
-        ("turnaround, 99 %", "turnaround-p99", |row| Some(row.turnaround_us?.p99)),
-        ("receive lag, median", "receive-lag-p50", |row| Some(row.receive_lag_us?.p50)),
-        ("receive lag, 99 %", "receive-lag-p99", |row| Some(row.receive_lag_us?.p99)),
-        ("accept, median", "accept-p50", |row| Some(row.accept_us?.p50)),
-        ("accept, 99 %", "accept-p99", |row| Some(row.accept_us?.p99)),
-    ];
-    PARTS.map(|(head, name, of)| Column::figure(head, name, of, number::time)).into()
+const FURTHER_LATENCIES: [Time; 10] = [
+    ("99.9 %", "p999", |row| Some(row.latency_us?.p999)),
+    ("longest", "max", |row| Some(row.latency_us?.max)),
+    ("send lag, median", "lag-p50", |row| Some(row.send_lag_us?.p50)),
+    ("send lag, 99 %", "lag-p99", |row| Some(row.send_lag_us?.p99)),
+    ("turnaround, median", "turnaround-p50", |row| Some(row.turnaround_us?.p50)),
+    ("turnaround, 99 %", "turnaround-p99", |row| Some(row.turnaround_us?.p99)),
+    ("receive lag, median", "receive-lag-p50", |row| Some(row.receive_lag_us?.p50)),
+    ("receive lag, 99 %", "receive-lag-p99", |row| Some(row.receive_lag_us?.p99)),
+    ("accept, median", "accept-p50", |row| Some(row.accept_us?.p50)),
+    ("accept, 99 %", "accept-p99", |row| Some(row.accept_us?.p99)),
+];
+
+/// CPU time of the sides, per request.
+const CPU_TIMES: [Time; 3] = [
+    ("server CPU per request", "cpu", |row| row.server_cpu_us),
+    ("client CPU per request", "client-cpu", |row| row.client_cpu_us),
+    ("CPU of both sides per request", "both", |row| row.cpu_both_us),
+];
+
+fn times<'a>(rows: &'a [Row], columns: &'a [Time]) -> impl Iterator<Item = Column> {
+    columns
+        .iter()
+        .map(|(head, name, of)| Column::figures(head, name, rows.iter().map(of), number::time))
 }
 
-fn rates() -> Vec<Column> {
-    let is_churn = |row: &Row| row.kind == Kind::Churn;
-    vec![
-        Column::figure(
-            "answers per second",
-            "rate",
-            move |row| row.throughput.filter(|_| !is_churn(row)),
-            number::plain,
-        ),
-        Column::figure(
-            "connections served per second",
-            "served",
-            move |row| row.throughput.filter(|_| is_churn(row)),
-            number::plain,
-        ),
-        Column::figure("server CPU per request", "cpu", |row| row.server_cpu_us, number::time),
-        Column::figure(
-            "CPU of both sides per request",
-            "both",
-            |row| row.cpu_both_us,
-            number::time,
-        ),
-        Column::ratio("99 % against baseline", "p99-ratio", |row| row.p99_ratio),
-        Column::ratio("throughput against baseline", "rate-ratio", |row| {
-            // What was asked for in an open loop is no merit.
-            row.throughput_ratio.filter(|_| row.kind == Kind::Closed)
-        }),
-        Column::ratio("CPU against baseline", "cpu-ratio", |row| row.cpu_ratio),
-        Column::ratio("CPU of both against baseline", "both-ratio", |row| row.cpu_both_ratio),
-        Column { head: "errors".to_owned(), name: "errors".to_owned(), cell: Box::new(errors) },
-        Column::figure("system calls", "calls", |row| row.system_calls, number::plain),
+fn rates(rows: &[Row]) -> Vec<Column> {
+    let of_kinds = |head: &str, name: &str, kinds: &[Kind]| {
+        let rate = |row: &Row| row.throughput.filter(|_| kinds.contains(&row.kind));
+        Column::figures(head, name, rows.iter().map(rate), number::plain)
+    };
+    let gigabytes = rows.iter().map(|row| row.gigabytes_per_s);
+    let mut columns = vec![
+        of_kinds("answers per second", "rate", &[Kind::Open, Kind::Closed]),
+        of_kinds("connections served per second", "served", &[Kind::Churn]),
+        of_kinds("messages per second", "messages", &[Kind::OneWay]),
+        Column::figures("GB per second", "gigabytes", gigabytes, number::plain),
+    ];
+    columns.extend(times(rows, &CPU_TIMES));
+    columns
+}
+
+fn ratios(rows: &[Row]) -> [Column; 5] {
+    // What was asked for in an open loop is no merit.
+    let throughput = |row: &Row| {
+        row.throughput_ratio.filter(|_| matches!(row.kind, Kind::Closed | Kind::OneWay))
+    };
+    let column = |what: &str, name: &str, of: fn(&Row) -> Option<Interval>| {
+        Column::ratios(&format!("{what} against baseline"), name, rows.iter().map(of))
+    };
+    [
+        column("median", "p50-ratio", |row| row.p50_ratio),
+        column("99 %", "p99-ratio", |row| row.p99_ratio),
+        column("throughput", "rate-ratio", throughput),
+        column("CPU", "cpu-ratio", |row| row.cpu_ratio),
+        column("CPU of both", "both-ratio", |row| row.cpu_both_ratio),
     ]
+}
+
+/// Against every further baseline of any file.
+fn further_ratios(section: &Section) -> Vec<Column> {
+    /// A figure's name in the head and for programs, and where the ratio is.
+    type Figure = (&'static str, &'static str, fn(&Ratios) -> Option<Interval>);
+    const FIGURES: [Figure; 5] = [
+        ("median", "p50", |ratios| ratios.p50_ratio),
+        ("99 %", "p99", |ratios| ratios.p99_ratio),
+        ("throughput", "rate", |ratios| ratios.throughput_ratio),
+        ("CPU", "cpu", |ratios| ratios.cpu_ratio),
+        ("CPU of both", "both", |ratios| ratios.cpu_both_ratio),
+    ];
+    let documents = || section.files.iter().map(|file| &file.document);
+    let mut baselines: Vec<&str> = Vec::new();
+    for versus in documents().flat_map(|document| &document.versus) {
+        if !baselines.contains(&versus.baseline.as_str()) {
+            baselines.push(&versus.baseline);
+        }
+    }
+    let column = |baseline: &str, (what, name, of): Figure| {
+        let of_document = |document: &Document| {
+            let versus = document.versus.iter().find(|versus| versus.baseline == baseline);
+            let ratios = versus.map_or(&[][..], |versus| versus.results.as_slice());
+            let trusted = ratios.iter().map(|ratios| of(ratios).filter(|_| ratios.valid));
+            let missing = std::iter::repeat(None);
+            trusted.chain(missing).take(document.results.len()).collect::<Vec<_>>()
+        };
+        let (head, name) = (format!("{what} against {baseline}"), format!("{name}-{baseline}"));
+        Column::ratios(&head, &name, documents().flat_map(of_document))
+    };
+    let all = |baseline| FIGURES.into_iter().map(move |figure| (baseline, figure));
+    baselines.into_iter().flat_map(all).map(|(baseline, figure)| column(baseline, figure)).collect()
 }
 
 /// Requests without a right answer in time; of what kind they are is told where there are any.

@@ -134,7 +134,8 @@ fn alone(section: &Section, row: &Row) -> String {
         figures.push(format!("p99 {}", number::time(service.p99)));
     }
     if let Some(rate) = row.throughput {
-        figures.push(format!("{} answers/s", number::plain(rate)));
+        let what = if row.kind == Kind::OneWay { "messages" } else { "answers" };
+        figures.push(format!("{} {what}/s", number::plain(rate)));
     }
     if let Some(cpu_us) = row.server_cpu_us {
         figures.push(format!("{} of CPU per request", number::time(cpu_us)));

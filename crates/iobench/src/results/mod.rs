@@ -38,6 +38,9 @@ pub(crate) struct Document {
     /// Only of a server against itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) self_test: Option<SelfTest>,
+    /// What the latencies were read from, where a reading is a part of them that counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) clock: Option<Clock>,
     pub(crate) results: Vec<Row>,
     /// The same rows against further baselines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -55,6 +58,21 @@ pub(crate) struct Slots {
     /// Slots of a server in one round of a cell.
     pub(crate) per_round: usize,
     pub(crate) slice_ms: f64,
+}
+
+/// A clock and what it costs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Clock {
+    pub(crate) name: String,
+    /// Duration of one reading, which every latency includes.
+    pub(crate) cost_ns: f64,
+}
+
+impl Clock {
+    pub(crate) fn describe(&self) -> String {
+        let Clock { name, cost_ns } = self;
+        format!("times from {name}; a reading takes {cost_ns:.0} ns and is in every latency")
+    }
 }
 
 /// Ratios against a further baseline, from the same slots.
@@ -115,6 +133,7 @@ impl Document {
             slots: None,
             network: None,
             self_test: None,
+            clock: None,
             results,
             versus: Vec::new(),
         }
@@ -180,6 +199,10 @@ pub(crate) struct Row {
     /// where the command chooses them by that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<String>,
+    /// Whether the CPUs of both sides are hardware threads of one core, or the same one; where
+    /// `placement` is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shares_core: Option<bool>,
     /// Server threads, each on a CPU of its own; 1 for what is no server.
     pub(crate) cores: usize,
     pub(crate) server_cpus: Vec<usize>,
@@ -207,7 +230,8 @@ pub(crate) struct Row {
     pub(crate) receive_lag_us: Option<Percentiles>,
     /// Churn: from the intended connection time to the first answer, accept included.
     pub(crate) accept_us: Option<Percentiles>,
-    /// Answers per second while measuring (open, closed), or connections served (churn).
+    /// Answers per second while measuring (open, closed), connections served (churn), or messages
+    /// (one-way).
     pub(crate) throughput: Option<f64>,
     /// Server CPU, user and system, per request.
     pub(crate) server_cpu_us: Option<f64>,
@@ -219,10 +243,11 @@ pub(crate) struct Row {
     pub(crate) cpu_both_us: Option<f64>,
     /// The server's calls into the kernel per request, where it counts them.
     pub(crate) system_calls: Option<f64>,
-    /// Of messages from 64 KiB on (closed): bytes of both directions in a second, in units of 10⁹.
+    /// Payload in a second, in units of 10⁹ bytes: of both directions for messages from 64 KiB on
+    /// (closed), or of messages of any size (one-way).
     #[serde(default)]
     pub(crate) gigabytes_per_s: Option<f64>,
-    /// The same rows: seconds of CPU on both sides together for each GiB.
+    /// Closed loops with messages from 64 KiB on: seconds of CPU on both sides together for each GiB.
     #[serde(default)]
     pub(crate) cpu_s_per_gib: Option<f64>,
     /// Busy parts of the sides' CPUs, 0 to 1.
@@ -290,6 +315,7 @@ impl Row {
             pipeline: 1,
             batch: 1,
             placement: None,
+            shares_core: None,
             cores: 1,
             server_cpus: Vec::new(),
             client_cpus: Vec::new(),

@@ -230,6 +230,84 @@ pub(crate) fn closed() -> Value {
     closed
 }
 
+/// A file of `ipc`: three transports, of which one is the cache line, a message size and two
+/// placements.
+pub(crate) fn transports() -> Value {
+    transports_with(4.0)
+}
+
+/// The same where shared memory is so many times as quick as TCP.
+pub(crate) fn transports_with(gain: f64) -> Value {
+    let one = json!({ "estimate": 1.0, "low": 1.0, "high": 1.0 });
+    let mut rows = Vec::new();
+    let mut unix = Vec::new();
+    for (server_cpu, placement) in [(0, "same-core"), (1, "same-socket")] {
+        for (transport, gain) in [("tcp-blocking", 1.0), ("mempipe-spin-safe", gain)] {
+            for (workload, kind) in [("ping-pong", "closed"), ("one-way", "one-way")] {
+                let is_baseline = transport == "tcp-blocking";
+                let row = transport_row(transport, workload, kind, gain, (server_cpu, placement));
+                let name = if kind == "closed" { "p50_ratio" } else { "throughput_ratio" };
+                let ratio = if kind == "closed" { 1.0 / gain } else { gain };
+                let mut row = row;
+                row[name] = if is_baseline { one.clone() } else { interval(ratio) };
+                let mut ratios = json!({ "throughput_ratio": null, "cpu_ratio": null, "valid": true,
+                    "cpu_both_ratio": null, "p50_ratio": null, "p99_ratio": null });
+                ratios[name] = interval(ratio * 1.5);
+                unix.push(ratios);
+                rows.push(row);
+            }
+        }
+        let floor =
+            transport_row("cacheline", "ping-pong", "closed", 20.0, (server_cpu, placement));
+        rows.push(floor);
+        unix.push(json!({ "throughput_ratio": null, "cpu_ratio": null, "cpu_both_ratio": null,
+                          "p50_ratio": null, "p99_ratio": null, "valid": true }));
+    }
+    let title = "Between two processes of one machine";
+    let mut document = document("ipc", title, "tcp-blocking", rows);
+    document["clock"] = json!({ "name": "CLOCK_MONOTONIC", "cost_ns": 25.0 });
+    document["versus"] = json!([{ "baseline": "unix-blocking", "results": unix }]);
+    document
+}
+
+fn transport_row(
+    transport: &str,
+    workload: &str,
+    kind: &str,
+    gain: f64,
+    (server_cpu, placement): (u32, &str),
+) -> Value {
+    let mut row = row(transport, kind);
+    let bytes = if transport == "cacheline" { 8 } else { 64 };
+    let is_ping_pong = kind == "closed";
+    let (us, rate) = (20.0 / gain, 100_000.0 * gain);
+    let percentiles = |at: f64| {
+        json!({ "p1": us * at * 0.8, "p25": us * at * 0.9, "p50": us * at, "p75": us * at * 1.1,
+                "p99": us * at * 2.0, "p999": us * at * 3.0, "max": us * at * 5.0 })
+    };
+    let round = |at: f64| {
+        json!({ "latency_us": if is_ping_pong { percentiles(at) } else { Value::Null },
+                "throughput": rate / at, "server_cpu_us": us * at / 2.0, "cpu_both_us": us * at,
+                "valid": true })
+    };
+    row["workload"] = json!(workload);
+    row["connections"] = json!(1);
+    row["request_bytes"] = json!(bytes);
+    row["response_bytes"] = json!(if is_ping_pong { bytes } else { 0 });
+    row["server_cpus"] = json!([server_cpu]);
+    row["client_cpus"] = json!([0]);
+    row["placement"] = json!(placement);
+    row["throughput"] = json!(rate);
+    row["cpu_both_us"] = json!(us);
+    if is_ping_pong {
+        row["latency_us"] = percentiles(1.0);
+    } else {
+        row["gigabytes_per_s"] = json!(rate * 64.0 / 1e9);
+    }
+    row["rounds"] = [0.98, 0.99, 1.0, 1.01, 1.02].into_iter().map(round).collect();
+    row
+}
+
 /// A file of `compare`: five rounds, in which the machine drifts.
 pub(crate) fn compare() -> Value {
     compared(1.4)

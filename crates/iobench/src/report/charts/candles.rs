@@ -2,7 +2,7 @@
 
 use crate::figures::Percentiles;
 use crate::report::axis::Axis;
-use crate::report::charts::{BOTH_SCALES, Chart, Scale, Subject, five, whose};
+use crate::report::charts::{BOTH_SCALES, Chart, Scale, Subject, five, is_transport, whose};
 use crate::report::number;
 use crate::report::plot::{Candle, Plot};
 use crate::report::point::{self, Dimension, Group};
@@ -53,7 +53,8 @@ fn chart(
     what: &str,
     figure: Figure,
 ) -> Option<Chart> {
-    let rows: Vec<&Row> = section.rows.iter().filter(|row| figure(row).is_some()).collect();
+    let is_shown = |row: &&Row| figure(row).is_some() && !is_transport(row);
+    let rows: Vec<&Row> = section.rows.iter().filter(is_shown).collect();
     let groups = point::groups(&rows, &[Dimension::Connections]);
     let subject = Subject {
         id: format!("{}-{id}", section.id),

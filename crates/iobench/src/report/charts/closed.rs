@@ -3,7 +3,7 @@
 
 use crate::engine::statistics::Interval;
 use crate::report::axis::Axis;
-use crate::report::charts::{Chart, LINEAR, Subject, interval, whose};
+use crate::report::charts::{Chart, LINEAR, Subject, interval, is_transport, whose};
 use crate::report::number;
 use crate::report::plot::{Plot, Point, Stroke};
 use crate::report::point::{self, Dimension, Group};
@@ -85,7 +85,8 @@ fn of_ratio(ratio: Option<Interval>) -> Option<Value> {
 
 /// A chart for each axis that the sweep moves along; for a single point, one over connections.
 pub(crate) fn charts(section: &Section) -> Vec<Chart> {
-    let rows = section.of_kinds(&[Kind::Closed]);
+    let mut rows = section.of_kinds(&[Kind::Closed]);
+    rows.retain(|row| !is_transport(row));
     let moves = |axis: &Dimension| point::values(*axis, &rows).len() > 1;
     let mut axes: Vec<Dimension> = AXES.into_iter().filter(moves).collect();
     if axes.is_empty() {

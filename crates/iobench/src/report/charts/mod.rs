@@ -1,9 +1,11 @@
 //! Which charts a section gets. Each is drawn once for every choice a reader has, so that the page
 //! only has to show one picture and hide another.
 
+mod bars;
 mod candles;
 mod closed;
 mod curve;
+mod heat;
 mod load;
 mod timeline;
 
@@ -128,6 +130,8 @@ impl Subject<'_> {
 /// All charts of a section that have something to show, in the order of the page.
 pub(crate) fn all(section: &Section) -> Result<Vec<Chart>> {
     let mut charts = Vec::new();
+    charts.extend(heat::chart(section));
+    charts.extend(bars::chart(section));
     charts.extend(load::chart(section));
     charts.extend(candles::service(section));
     charts.extend(curve::chart(section)?);
@@ -137,6 +141,17 @@ pub(crate) fn all(section: &Section) -> Result<Vec<Chart>> {
     charts.extend(closed::charts(section));
     charts.extend(timeline::chart(section));
     Ok(charts)
+}
+
+/// Whether the row is of a transport between two processes, which has no connections and charts
+/// of its own.
+fn is_transport(row: &Row) -> bool {
+    row.placement.is_some()
+}
+
+/// The CPU of the client and that of the server of a transport.
+fn cpu_pair(row: &Row) -> Option<[usize; 2]> {
+    Some([*row.client_cpus.first()?, *row.server_cpus.first()?])
 }
 
 /// The 95 % interval of the rounds' median, widened to hold the row's own figure, which is taken
