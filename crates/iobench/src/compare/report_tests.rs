@@ -144,7 +144,7 @@ fn rows_have_the_promised_shape() {
     let ours = steady(2_000.0, 3.0);
     let row = two_rows(ours.clone(), steady(1_000.0, 4.0)).remove(1);
     let json = written(row, &ours);
-    assert_eq!(json["server"], "other");
+    assert_eq!(json["subject"], "other");
     assert_eq!(json["bound"], "server");
     assert_eq!(json["valid"], true);
     assert_eq!(json["slices"]["clean"], 48);

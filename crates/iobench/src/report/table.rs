@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use crate::engine::statistics::Interval;
-use crate::figures::Percentiles;
 use crate::report::number;
 use crate::report::point::Dimension;
 use crate::report::section::Section;
@@ -150,19 +149,15 @@ fn columns(section: &Section) -> Vec<Column> {
 
 fn latencies() -> Vec<Column> {
     /// A percentile's head and name, and where to find it.
-    type Percentile = (&'static str, &'static str, fn(&Percentiles) -> f64);
+    type Percentile = (&'static str, &'static str, fn(&Row) -> Option<f64>);
     const SERVICE: [Percentile; 5] = [
-        ("1 %", "p1", |p| p.p1),
-        ("25 %", "p25", |p| p.p25),
-        ("median", "p50", |p| p.p50),
-        ("75 %", "p75", |p| p.p75),
-        ("99 %", "p99", |p| p.p99),
+        ("1 %", "p1", |row| Some(row.latency_us?.p1)),
+        ("25 %", "p25", |row| Some(row.latency_us?.p25)),
+        ("median", "p50", Row::p50_us),
+        ("75 %", "p75", |row| Some(row.latency_us?.p75)),
+        ("99 %", "p99", Row::p99_us),
     ];
-    let columns = SERVICE.into_iter().map(|(head, name, of)| {
-        let value = move |row: &Row| row.latency_us.as_ref().map(of);
-        Column::figure(head, name, value, number::time)
-    });
-    columns.collect()
+    SERVICE.map(|(head, name, of)| Column::figure(head, name, of, number::time)).into()
 }
 
 /// What fewer readers look for.
@@ -201,6 +196,12 @@ fn rates() -> Vec<Column> {
         ),
         Column::figure("server CPU per request", "cpu", |row| row.server_cpu_us, number::time),
         Column::figure(
+            "client CPU per request",
+            "client-cpu",
+            |row| row.client_cpu_us,
+            number::time,
+        ),
+        Column::figure(
             "CPU of both sides per request",
             "both",
             |row| row.cpu_both_us,
@@ -212,6 +213,9 @@ fn rates() -> Vec<Column> {
             row.throughput_ratio.filter(|_| row.kind == Kind::Closed)
         }),
         Column::ratio("CPU against baseline", "cpu-ratio", |row| row.cpu_ratio),
+        Column::ratio("client CPU against baseline", "client-cpu-ratio", |row| {
+            row.client_cpu_ratio
+        }),
         Column::ratio("CPU of both against baseline", "both-ratio", |row| row.cpu_both_ratio),
         Column { head: "errors".to_owned(), name: "errors".to_owned(), cell: Box::new(errors) },
         Column::figure("system calls", "calls", |row| row.system_calls, number::plain),

@@ -68,7 +68,7 @@ pub(crate) fn environment() -> Value {
 /// A file of `run` with these rows.
 pub(crate) fn document(name: &str, title: &str, baseline: &str, rows: Vec<Value>) -> Value {
     json!({
-        "format": "iobench-results", "version": 1, "environment": environment(),
+        "format": "iobench-results", "version": 2, "environment": environment(),
         "experiment": {
             "name": name, "title": title, "source": "Kawai and Yamaguchi, Table 3",
             "scale": "quick",
