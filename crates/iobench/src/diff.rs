@@ -252,6 +252,7 @@ fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Compariso
     .filter(|d| *d != Dimension::Rate || row.request_rate.is_some())
     .filter(|d| *d != Dimension::Transactions || row.request_rate.is_none())
     .filter(|d| *d != Dimension::Idle || row.idle > 0)
+    .filter(|d| *d != Dimension::RequestBytes || row.request_bytes > 0)
     .filter(|d| *d != Dimension::Pipeline || row.pipeline > 1)
     .filter(|d| *d != Dimension::Batch || row.batch > 1)
     .filter(|d| *d != Dimension::Placement || row.placement.is_some())
@@ -280,7 +281,7 @@ struct Figure {
     format: fn(f64) -> String,
 }
 
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure; 6] = [
     Figure {
         name: "p50",
         of_row: Row::p50_us,
@@ -306,6 +307,13 @@ const FIGURES: [Figure; 5] = [
         name: "server CPU per request",
         of_row: |row| row.server_cpu_us,
         of_round: |round| round.server_cpu_us,
+        more_is_better: false,
+        format: number::time,
+    },
+    Figure {
+        name: "client CPU per request",
+        of_row: |row| row.client_cpu_us,
+        of_round: |round| round.client_cpu_us,
         more_is_better: false,
         format: number::time,
     },

@@ -168,6 +168,7 @@ impl Observer {
 
 /// What disturbed a measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Disturbance {
     /// Slices of time, and those in which the host took time, or else a thread that owns its CPU
     /// waited for it.

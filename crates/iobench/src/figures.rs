@@ -33,6 +33,11 @@ pub(crate) fn encode(times: &Times) -> Result<String> {
     Ok(BASE64.encode(bytes))
 }
 
+/// The histogram as text, unless it is empty.
+pub(crate) fn encode_recorded(times: &Times) -> Result<Option<String>> {
+    (!times.is_empty()).then(|| encode(times)).transpose()
+}
+
 /// The inverse of [`encode`]. Values beyond our bounds are clamped to them.
 pub(crate) fn decode(text: &str) -> Result<Times> {
     let remedy = "the file is damaged or from another program; measure again";

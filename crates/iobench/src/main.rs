@@ -70,10 +70,7 @@ fn main() -> ExitCode {
         Command::Programs(arguments) => programs::run(arguments),
         Command::Run(arguments) => experiment::run(arguments),
         Command::Serve(arguments) => serve::run(arguments).map(|()| true),
-        Command::Load(arguments) => match arguments.open.rate {
-            Some(rate) => open::command::run(arguments, rate),
-            None => load::run(arguments),
-        },
+        Command::Load(arguments) => load::run(arguments),
         Command::Log(arguments) => open::log::export(arguments).map(|()| true),
         Command::Doctor(arguments) => doctor::run(arguments).map(|()| true),
         Command::Hosts(arguments) => hosts::run(arguments).map(|()| true),

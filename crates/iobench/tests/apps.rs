@@ -74,7 +74,7 @@ fn nginx_runs_against_itself_with_short_and_persistent_connections() {
     let rows = document["results"].as_array().unwrap();
     assert_eq!((&rows[0]["transactions"], &rows[2]["transactions"]), (&1.into(), &0.into()));
     assert_eq!(rows[0]["response_bytes"], 704);
-    assert_eq!(rows[0]["work"], "specweb");
+    assert_eq!(rows[0]["workload"], "specweb");
     assert!(printed.contains("its workers were busy"), "{printed}");
     assert!(printed.contains("sendfile on, tcp_nopush on"), "{printed}");
     assert_readable(&document);
@@ -99,7 +99,7 @@ fn wrk_loads_the_same_servers() {
     let (status, document, printed) = run_undisturbed(&[&words[..], &few].concat());
     assert_eq!(status, Some(0), "{printed}");
     assert_served(&document, &["epoll", "epoll-reuseport"], 2);
-    assert_eq!(document["results"][2]["work"], "specweb by wrk");
+    assert_eq!(document["results"][2]["workload"], "specweb by wrk");
     assert!(printed.contains("wrk itself told latencies"), "{printed}");
 }
 
@@ -112,7 +112,7 @@ fn memcached_runs_against_itself() {
     assert_eq!(status, Some(0), "{printed}");
     assert_served(&document, &["stock", "megapipe"], 2);
     assert_eq!(document["experiment"]["name"], "apps-memcached");
-    assert_eq!(document["results"][0]["work"], "get:set 9:1");
+    assert_eq!(document["results"][0]["workload"], "get:set 9:1");
     assert_readable(&document);
 }
 

@@ -51,7 +51,7 @@ fn load(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     let duration: &[&str] = if is_timed { &[] } else { &["--duration=1s"] };
     let (status, document, printed) =
         run_with_json(&[&arguments[..], &periods, duration, more].concat());
-    (status, document["result"].clone(), printed)
+    (status, document["results"][0].clone(), printed)
 }
 
 fn count(result: &Value, account: &str) -> u64 {
@@ -126,7 +126,7 @@ fn a_flipped_bit_in_a_churn_is_wrong() {
     let arguments = ["load", "--connect", address, "--rate=200", "--growth=0s", "--steady=50ms"];
     let more = ["--duration=500ms", "--strict", "--timeout=1s"];
     let (status, document, printed) = run_with_json(&[&arguments[..], &churn, &more].concat());
-    let result = &document["result"];
+    let result = &document["results"][0];
     assert_eq!((status, &result["valid"]), (Some(2), &Value::Bool(false)), "{printed}");
     assert_balanced(result);
     assert!(count(result, "wrong") > 0 && count(result, "answered") == 0, "{printed}");
@@ -187,7 +187,7 @@ fn right_replies_of_all_sizes_are_not_called_wrong() {
         let (_, result, printed) = load(&server.address, &[sizes, &[PATIENT]].concat());
         assert_balanced(&result);
         assert_eq!(count(&result, "answered"), count(&result, "scheduled"), "{printed}");
-        assert_eq!(result["loop"], "open");
+        assert_eq!(result["kind"], "open");
     }
 }
 
@@ -391,7 +391,7 @@ fn assert_disturbed(test: &str, of_the_server: bool) {
     for rate in [&open[..], &[]] {
         let more = ["--connections=16", "--duration=1s", "--strict"];
         let (status, document, printed) = run_with_json(&[&place[..], rate, &more].concat());
-        let result = &document["result"];
+        let result = &document["results"][0];
         assert_eq!((status, &result["valid"]), (Some(2), &Value::Bool(false)), "{printed}");
         let side = if of_the_server { "server_foreign" } else { "client_foreign" };
         let disturbance = &result["disturbance"];
@@ -422,8 +422,8 @@ fn a_closed_loop_says_so_and_remarks_are_no_verdicts() {
     let (status, document, printed) = run_with_json(&arguments);
     assert_eq!(status, Some(0), "{printed}");
     assert!(printed.contains("closed loop on 8 connections"), "{printed}");
-    let result = &document["result"];
-    assert_eq!(result["loop"], "closed");
+    let result = &document["results"][0];
+    assert_eq!(result["kind"], "closed");
     let notes = result["notes"].as_array().unwrap();
     for note in notes.iter().map(|note| note.as_str().unwrap()) {
         let is_remark = note.starts_with("the clients were busy");

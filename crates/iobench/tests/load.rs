@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Serving, iobench, is_alive, run, run_with_json, signal, stderr, wait, wait_for_children,
+    Serving, assert_report_and_diff_read, iobench, is_alive, run, run_with_json, signal, stderr,
+    wait, wait_for_children,
 };
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ fn load(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     let usual = ["--duration", "200ms"];
     let duration = if more.contains(&"--duration") { &[][..] } else { &usual };
     let (status, document, printed) = run_with_json(&[&arguments[..], duration, more].concat());
-    (status, document["result"].clone(), printed)
+    (status, document["results"][0].clone(), printed)
 }
 
 /// Tries again where all that is wrong is that a busy machine kept a thread off its CPU for the
@@ -44,11 +45,11 @@ fn assert_loads(server: &str) {
             let size = ["--message-bytes", message_bytes, "--transactions", transactions];
             let (status, result, printed) = load_undisturbed(&serving.address, &size);
             assert_eq!(status, Some(0), "{server}, {size:?}: {printed}");
-            assert_eq!(result["errors"], 0);
-            let accounts = &result["accounts"];
-            let (sent, received) =
-                (accounts["bytes_sent"].as_u64(), accounts["bytes_received"].as_u64());
-            assert!(sent >= received && received > Some(0), "{accounts}");
+            assert!(printed.contains(", 0 errors, "), "{printed}");
+            let totals = &result["totals"];
+            let [sent, received] =
+                ["client_bytes_sent", "client_bytes_received"].map(|name| totals[name].as_u64());
+            assert!(sent >= received && received > Some(0), "{totals}");
             assert!(result["throughput"].as_f64().unwrap() > 0.0);
             assert!(result["latency_us"]["p50"].as_f64().unwrap() > 0.0);
         }
@@ -244,16 +245,16 @@ fn answers_may_have_another_size_than_requests() {
             let more = [&more[..], &["--transactions", transactions]].concat();
             let (status, result, printed) = load_undisturbed(&address, &more);
             assert_eq!(status, Some(0), "{more:?}: {printed}");
-            assert!(result["message_bytes"].is_null());
+            assert_eq!(result["workload"], "request-response");
             assert_eq!(result["request_bytes"], REQUEST);
             assert_eq!(result["response_bytes"], RESPONSE);
-            let accounts = &result["accounts"];
-            let count = |name: &str| accounts[name].as_u64().unwrap();
+            let totals = &result["totals"];
+            let count = |name: &str| totals[&format!("client_{name}")].as_u64().unwrap();
             let complete = count("transactions") * RESPONSE as u64;
             // Eight connections, each of which may be in the middle of an answer at the end.
             let most = complete + 8 * RESPONSE as u64;
-            assert!((complete..=most).contains(&count("bytes_received")), "{accounts}");
-            assert!(count("bytes_sent") >= count("transactions") * REQUEST as u64, "{accounts}");
+            assert!((complete..=most).contains(&count("bytes_received")), "{totals}");
+            assert!(count("bytes_sent") >= count("transactions") * REQUEST as u64, "{totals}");
         }
     }
     assert_answered::<1, 1_048_576>();
@@ -310,30 +311,34 @@ fn load_brings_a_server_of_its_own() {
     let arguments = ["load", "--server", "epoll", "--connections", "8", "--duration", "200ms"];
     let (status, document, printed) = run_with_json(&arguments);
     assert_eq!(status, Some(0), "{printed}");
-    let accounts = &document["result"]["accounts"];
-    assert!(accounts["bytes_received"].as_u64() > Some(0), "{accounts}");
+    let row = &document["results"][0];
+    assert!(row["totals"]["client_bytes_received"].as_u64() > Some(0), "{row}");
+    assert_eq!((&row["subject"], &row["workload"]), (&"epoll".into(), &"echo".into()));
+    assert_report_and_diff_read(&document);
 }
 
 fn beside(command: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     let arguments = ["load", "--server", "epoll", "--connections", "8", "--duration", "400ms"];
     let beside = ["--beside", command, "--rounds", "3"];
-    let (status, document, printed) = run_with_json(&[&arguments[..], &beside, more].concat());
-    (status, document["result"].clone(), printed)
+    run_with_json(&[&arguments[..], &beside, more].concat())
 }
 
 /// Tries again where a busy machine kept a client off its CPU in every pair of runs, which leaves
 /// nothing to divide.
 fn beside_undisturbed(command: &str) -> (Option<i32>, Value, String) {
     for _ in 0..20 {
-        let (status, result, printed) = beside(command, &[]);
-        let nothing = result["notes"].to_string().contains("nothing was answered");
-        let lacks_ratios = ["throughput_ratio", "cpu_ratio"].iter().any(|r| result[r].is_null());
+        let (status, document, printed) = beside(command, &[]);
+        let ours = &document["results"][1];
+        let nothing = ours["notes"].to_string().contains("nothing was answered");
+        let lacks_ratios = RATIOS.iter().any(|ratio| ours[ratio].is_null());
         if !(nothing && lacks_ratios) {
-            return (status, result, printed);
+            return (status, document, printed);
         }
     }
     beside(command, &[])
 }
+
+const RATIOS: [&str; 2] = ["throughput_ratio", "client_cpu_ratio"];
 
 #[test]
 fn another_client_runs_beside_ours() {
@@ -341,31 +346,45 @@ fn another_client_runs_beside_ours() {
         env!("CARGO_BIN_EXE_iobench"),
         " load --connect {address} --connections 8 --duration {seconds}s"
     );
-    let (status, result, printed) = beside_undisturbed(command);
+    let (status, document, printed) = beside_undisturbed(command);
     assert_eq!(status, Some(0), "{printed}");
-    for client in ["ours", "theirs"] {
-        assert!(result[client]["throughput"].as_f64() > Some(0.0), "{result}");
-        assert!(result[client]["cpu_us"].as_f64() > Some(0.0), "{result}");
+    let rows = document["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{printed}");
+    for (row, client) in rows.iter().zip(["iobench", "iobench load"]) {
+        assert_eq!(row["subject"], client);
+        assert!(row["throughput"].as_f64() > Some(0.0), "{row}");
+        assert!(row["client_cpu_us"].as_f64() > Some(0.0), "{row}");
+        assert_eq!(row["client_cpus"].as_array().unwrap().len(), 1);
+        assert_eq!(row["rounds"].as_array().unwrap().len(), 3, "{row}");
     }
-    for ratio in ["throughput_ratio", "cpu_ratio"] {
+    for ratio in RATIOS {
         let [low, median, high] =
-            ["low", "estimate", "high"].map(|field| result[ratio][field].as_f64().unwrap());
-        assert!(0.0 < low && low <= median && median <= high, "{result}");
+            ["low", "estimate", "high"].map(|field| rows[1][ratio][field].as_f64().unwrap());
+        assert!(0.0 < low && low <= median && median <= high, "{document}");
+        assert_eq!(rows[0][ratio]["estimate"], 1.0);
     }
-    assert_eq!(result["command"], command);
-    assert_eq!(result["client_cpus"].as_array().unwrap().len(), 1);
+    assert_eq!(document["baseline"], "iobench");
+    assert!(document["experiment"]["file"].as_str().unwrap().contains(command), "{document}");
     assert!(printed.contains("iobench load against iobench"), "{printed}");
+    assert_report_and_diff_read(&document);
 }
 
 #[test]
 fn a_client_that_fails_beside_ours_is_noticed() {
-    let (status, result, printed) = beside("false {address}", &[]);
-    assert_eq!((status, &result["valid"]), (Some(0), &Value::Bool(false)), "{printed}");
-    assert!(printed.contains("not all results are valid"), "{printed}");
-    let (status, result, printed) = beside("false {address}", &["--strict"]);
-    assert_eq!((status, &result["valid"]), (Some(2), &Value::Bool(false)), "{printed}");
-    let notes = result["notes"].to_string();
-    assert!(notes.contains("false failed") && notes.contains("ended before its time"), "{notes}");
+    for (more, expected) in [(&[][..], 0), (&["--strict"], 2)] {
+        let (status, document, printed) = beside("false {address}", more);
+        assert_eq!(status, Some(expected), "{printed}");
+        assert_eq!(printed.contains("not all results are valid"), expected == 0, "{printed}");
+        for row in document["results"].as_array().unwrap() {
+            assert_eq!(row["valid"], false, "{printed}");
+            let notes = row["notes"].to_string();
+            assert!(
+                notes.contains("false failed") && notes.contains("ended before its time"),
+                "{notes}"
+            );
+        }
+        assert_report_and_diff_read(&document);
+    }
     let output = run(&["load", "--server", "epoll", "--beside", "no-such-client {address}"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("install the program"), "{}", stderr(&output));

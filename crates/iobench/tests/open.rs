@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Serving, iobench, run, run_with_json, scratch_file, signal, stderr, stdout, wait};
+use common::{
+    Serving, assert_report_and_diff_read, iobench, run, run_with_json, scratch_file, signal,
+    stderr, stdout, wait,
+};
 use serde_json::Value;
 
 fn u(value: &Value) -> u64 {
@@ -82,7 +85,7 @@ fn every_request_is_accounted_for_and_logged() {
         ]
         .concat(),
     );
-    let result = &document["result"];
+    let result = &document["results"][0];
     assert_balanced(&result["accounts"]);
     // A thousand a second for a second, evenly spaced.
     let scheduled = u(&result["accounts"]["scheduled"]);
@@ -95,6 +98,9 @@ fn every_request_is_accounted_for_and_logged() {
             .collect();
         assert!(values.is_sorted() && values[0] >= 0.0, "{name}: {values:?}");
     }
+    assert_eq!((&result["kind"], &result["request_rate"]), (&"open".into(), &1_000.0.into()));
+    assert!(document["experiment"]["file"].as_str().unwrap().contains("uniform arrivals"));
+    assert_report_and_diff_read(&document);
     let entries = read_log(&log);
     fs::remove_file(&log).unwrap();
     let measured: Vec<&Entry> = entries.iter().filter(|e| e.phase == "measure").collect();
@@ -162,7 +168,7 @@ fn load_with_a_pause() -> Paused {
     fs::remove_file(&log).unwrap();
     fs::remove_file(&json).unwrap();
     let measured = entries.into_iter().filter(|entry| entry.phase == "measure").collect();
-    let p99_us = f(&document["result"]["latency_us"]["p99"]);
+    let p99_us = f(&document["results"][0]["latency_us"]["p99"]);
     Paused { stopped_ns, continued_ns, measured, p99_us }
 }
 
@@ -228,7 +234,7 @@ fn a_starved_generator_is_invalid() {
     );
     stop.store(true, Ordering::Relaxed);
     burners.into_iter().for_each(|burner| burner.join().unwrap());
-    let result = &document["result"];
+    let result = &document["results"][0];
     assert_eq!((status, result["valid"].as_bool()), (Some(2), Some(false)), "{printed}");
     assert!(printed.contains("INVALID") && printed.contains("the generator was starved"));
     assert!(f(&result["starved"]) > 0.1, "{}", result["starved"]);
@@ -255,7 +261,7 @@ fn a_server_that_vanishes_is_accounted_for() {
     fs::remove_file(&log).unwrap();
     let document: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     fs::remove_file(&json).unwrap();
-    let accounts = &document["result"]["accounts"];
+    let accounts = &document["results"][0]["accounts"];
     assert_balanced(accounts);
     assert!(u(&accounts["reset"]) + u(&accounts["refused"]) > 0, "{accounts}");
 }
@@ -272,10 +278,12 @@ fn churned_connections_are_accounted_for() {
         ]
         .concat(),
     );
-    let result = &document["result"];
+    let result = &document["results"][0];
     assert_balanced(&result["accounts"]);
     let answered = u(&result["accounts"]["answered"]);
     assert!((299..=301).contains(&answered), "{printed}");
+    assert_eq!((&result["kind"], &result["transactions"]), (&"churn".into(), &3.into()));
+    assert_report_and_diff_read(&document);
     assert!(f(&result["accept_us"]["p50"]) > 0.0 && f(&result["latency_us"]["p50"]) > 0.0);
     // Counted by the server, growth and steady phase included: three requests and three answers of
     // one byte for each connection. The first look whether anybody listens is a connection, too.

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use common::{children, is_alive, run_with_json, signal, skip, stderr, stdout, wait, wait_until};
+use common::{
+    assert_report_and_diff_read, children, is_alive, run_with_json, signal, skip, stderr, stdout,
+    wait, wait_until,
+};
 use serde_json::Value;
 
 const SHORT: [&str; 4] = ["--rounds", "3", "--duration", "100ms"];
@@ -38,14 +41,14 @@ fn number(row: &Value, field: &str) -> f64 {
 /// A row may be invalid because the machine is busy, but for no other reason.
 #[track_caller]
 fn assert_measured(row: &Value) {
-    let reason = row["reason"].as_str().unwrap_or_default();
-    assert!(row["valid"] == true || reason.contains("undisturbed"), "{row:#}");
-    for field in ["operations", "operations_s", "server_cpu_us", "client_cpu_us"] {
+    let reasons = row["notes"].to_string();
+    assert!(row["valid"] == true || reasons.contains("undisturbed"), "{row:#}");
+    for field in ["operations", "throughput", "server_cpu_us", "client_cpu_us"] {
         assert!(number(row, field) > 0.0, "{row:#}");
     }
     assert!(number(row, "cpu_both_us") > number(row, "server_cpu_us"), "{row:#}");
     let upgraded = row["upgraded_connections"].as_u64();
-    match row["variant"].as_str() {
+    match row["subject"].as_str() {
         Some("fable" | "mtcp" | "mtcp/mtcp") => {
             assert!(upgraded >= row["connections"].as_u64(), "{row:#}")
         }
@@ -56,7 +59,7 @@ fn assert_measured(row: &Value) {
 /// Whether nothing disturbed any round.
 fn is_undisturbed(row: &Value) -> bool {
     let rounds = row["rounds"].as_array().expect("rounds");
-    rounds.iter().all(|round| round["clean"] == true)
+    rounds.iter().all(|round| round["valid"] == true)
 }
 
 fn rows(document: &Value) -> &Vec<Value> {
@@ -69,34 +72,38 @@ fn redis_is_measured_over_tcp_its_socket_and_shared_memory() {
     let words = ["programs", "redis", "--connections", "1,4", "--pipeline", "1,2", "--seed", "7"];
     let (status, document, printed) = run_with_json(&[&words[..], &SHORT].concat());
     assert_eq!(status, Some(0), "{printed}");
-    assert_eq!(document["format"], "iobench-programs");
-    assert_eq!((&document["version"], &document["environment"]["seed"]), (&1.into(), &7.into()));
-    assert!(document["fields"]["operations_s"].is_string());
+    assert_eq!(
+        (&document["baseline"], &document["environment"]["seed"]),
+        (&"tcp".into(), &7.into())
+    );
     let rows = rows(&document);
     assert_eq!(rows.len(), 3 * 2 * 2 * 2, "{printed}");
     for (index, row) in rows.iter().enumerate() {
         assert_measured(row);
-        assert_eq!(row["variant"], ["tcp", "unix", "fable"][index % 3]);
-        assert_eq!(row["operation"], ["get", "set"][index / 3 % 2]);
-        assert_eq!(row["pipeline"], [1, 2][index / 6 % 2]);
+        assert_eq!(row["subject"], ["tcp", "unix", "fable"][index % 3]);
+        assert_eq!(row["workload"], ["redis get", "redis set"][index / 3 % 2]);
+        assert_eq!(row["pipeline"].as_u64().unwrap_or(1), [1, 2][index / 6 % 2]);
         assert_eq!(row["connections"], [1, 4][index / 12]);
         assert_eq!(row["operations"], rows[index / 3 * 3]["operations"], "{row:#}");
-        let latency = &row["latency_us"];
+        let latency = &row["reported_latency_us"];
         assert!(number(latency, "p50") > 0.0, "{row:#}");
         assert!(number(latency, "p99") >= number(latency, "p50"), "{row:#}");
         let rounds = row["rounds"].as_array().unwrap();
-        assert!(
-            rounds.len() == 3 && rounds.iter().all(|round| number(round, "operations_s") > 0.0)
-        );
-        assert_eq!(row["slices"]["clean"].as_u64().unwrap() + discarded(row), 3, "{row:#}");
+        assert!(rounds.len() == 3 && rounds.iter().all(|round| number(round, "throughput") > 0.0));
+        let slices = row["slices"].as_object().unwrap().values();
+        assert_eq!(slices.filter_map(Value::as_u64).sum::<u64>(), 3, "{row:#}");
     }
-    assert_eq!(rows[0]["operations_ratio_tcp"]["estimate"], 1.0);
-    assert_eq!(rows[1]["operations_ratio_unix"]["estimate"], 1.0);
+    assert_eq!(rows[0]["throughput_ratio"]["estimate"], 1.0);
+    let unix = &document["versus"][0];
+    assert_eq!(
+        (&unix["baseline"], &unix["results"][1]["throughput_ratio"]["estimate"]),
+        (&"unix".into(), &1.0.into())
+    );
+    assert_eq!(unix["results"].as_array().unwrap().len(), rows.len());
+    let settings = document["experiment"]["file"].as_str().unwrap();
+    assert!(settings.contains("redis: Redis server v="), "{settings}");
+    assert_report_and_diff_read(&document);
     assert!(printed.contains("Redis server v=") && printed.contains("x unix"), "{printed}");
-}
-
-fn discarded(row: &Value) -> u64 {
-    row["slices"]["discarded"].as_u64().unwrap()
 }
 
 #[test]
@@ -107,21 +114,22 @@ fn the_other_programs_are_measured_on_one_cpu() {
     let (status, document, printed) = run_with_json(&[&words[..], &more].concat());
     assert_eq!(status, Some(0), "{printed}");
     let rows = rows(&document);
-    let names: Vec<&str> = rows.iter().map(|row| row["program"].as_str().unwrap()).collect();
-    let wanted = ["memcached", "memcached", "postgres", "postgres", "nginx", "nginx"];
-    assert_eq!(names, wanted, "{printed}");
+    assert_eq!(rows.len(), 6, "{printed}");
     for (index, row) in rows.iter().enumerate() {
         assert_measured(row);
-        assert_eq!(row["variant"], ["tcp", "fable"][index % 2]);
+        let workload = ["memcached set", "postgres select", "nginx get"][index / 2];
+        assert_eq!(row["workload"], workload, "{printed}");
+        assert_eq!(row["subject"], ["tcp", "fable"][index % 2]);
         assert_eq!(row["placement"], "same-core");
-        assert_eq!(row["cpus"][0], row["cpus"][1]);
+        assert_eq!(row["server_cpus"], row["client_cpus"]);
         // One round does not scatter.
-        let interval = &row["operations_ratio_tcp"];
+        let interval = &row["throughput_ratio"];
         assert_eq!(interval.is_null(), index % 2 == 1, "{row:#}");
     }
-    assert!(rows[0]["latency_us"]["mean"].is_null() && rows[0]["latency_us"]["p50"].is_null());
-    assert!(number(&rows[2]["latency_us"], "mean") > 0.0);
-    assert!(number(&rows[4]["latency_us"], "p99") > 0.0);
+    assert!(rows[0]["reported_latency_us"].is_null() && document["versus"].is_null());
+    assert!(number(&rows[2]["reported_latency_us"], "mean") > 0.0);
+    assert!(number(&rows[4]["reported_latency_us"], "p99") > 0.0);
+    assert_report_and_diff_read(&document);
 }
 
 /// Names of the devices that can be seen from here.
@@ -156,25 +164,28 @@ fn lighttpd_is_measured_over_the_kernel_and_over_stacks() {
     assert_eq!(rows.len(), 3 * 4 * 2, "{printed}");
     for (index, row) in rows.iter().enumerate() {
         assert_measured(row);
-        let variant = ["veth", "mtcp", "mtcp/mtcp"][index % 3];
+        let variant = ["tcp", "mtcp", "mtcp/mtcp"][index % 3];
         let operation = ["get-64", "get-8k", "get-64-kept", "get-8k-kept"][index / 3 % 4];
-        assert_eq!((&row["variant"], &row["operation"]), (&variant.into(), &operation.into()));
+        assert_eq!((&row["subject"], &row["network"]), (&variant.into(), &"veth".into()));
+        assert_eq!(row["workload"], format!("lighttpd {operation}"));
+        assert_eq!(row["transactions"], u32::from(!operation.ends_with("kept")));
         assert_eq!(row["connections"], [1, 8][index / 12]);
         assert_eq!(row["operations"], rows[index / 3 * 3]["operations"], "{row:#}");
         // Where a connection is for one request, all of them went through the stack.
-        let has_many = !operation.ends_with("kept") && variant != "veth";
+        let has_many = !operation.ends_with("kept") && variant != "tcp";
         let upgraded = row["upgraded_connections"].as_f64();
         assert!(!has_many || upgraded >= row["operations"].as_f64(), "{row:#}");
-        let latency = &row["latency_us"];
+        let latency = &row["reported_latency_us"];
         assert!(number(latency, "p50") > 0.0 && number(latency, "mean") > 0.0, "{row:#}");
         assert!(number(latency, "p99") >= number(latency, "p50"), "{row:#}");
         assert!(row["rounds"].as_array().is_some_and(|rounds| rounds.len() == 3), "{row:#}");
         // One round does not scatter, and on a busy machine no other may be left.
         let has_pairs = is_undisturbed(row) && is_undisturbed(&rows[index / 3 * 3]);
-        let ratio = &row["cpu_both_ratio_tcp"];
+        let ratio = &row["cpu_both_ratio"];
         assert!(!has_pairs || number(ratio, "low") > 0.0, "{row:#}");
     }
-    assert_eq!(rows[0]["cpu_both_ratio_tcp"]["estimate"], 1.0);
+    assert_eq!(rows[0]["cpu_both_ratio"]["estimate"], 1.0);
+    assert_report_and_diff_read(&document);
     assert!(printed.contains("lighttpd/1.") && printed.contains("veth pairs"), "{printed}");
     assert_eq!(devices(), before);
 }
@@ -193,7 +204,7 @@ fn a_proxy_is_measured_before_a_server_of_the_kernel() {
     assert_eq!(rows.len(), 2 * 4, "{printed}");
     for (index, row) in rows.iter().enumerate() {
         assert_measured(row);
-        assert_eq!(row["variant"], ["veth", "mtcp"][index % 2]);
+        assert_eq!(row["subject"], ["tcp", "mtcp"][index % 2]);
         // The server behind the proxy works, too.
         let two = number(row, "server_cpu_us") + number(row, "client_cpu_us");
         assert!(number(row, "cpu_both_us") > two, "{row:#}");

@@ -5,7 +5,7 @@ use crate::engine::outcome::{Figures, SlotOutcome};
 use crate::engine::statistics::median;
 use crate::error::Result;
 use crate::exchange::Exchange;
-use crate::figures::{Percentiles, encode};
+use crate::figures::{Percentiles, encode_recorded};
 use crate::results::{Histograms, Kind, RoundFigures, Row};
 
 /// From a row of `compare` to one of the result file.
@@ -18,7 +18,6 @@ pub(crate) fn convert(
     failures: &[String],
 ) -> Result<Row> {
     let times = latencies(rounds)?;
-    let service = if times.is_empty() { None } else { Some(encode(&times)?) };
     let figures: Result<Vec<RoundFigures>> =
         rounds.iter().map(|slots| round_figures(slots)).collect();
     let notes: Vec<String> = failures.iter().cloned().chain(row.notes).collect();
@@ -54,7 +53,7 @@ pub(crate) fn convert(
         pairs: Some(row.pairs),
         totals: Some(row.accounts),
         rounds: figures?,
-        histograms: Histograms { service, ..Histograms::default() },
+        histograms: Histograms { service: encode_recorded(&times)?, ..Histograms::default() },
         ..Row::empty(&row.server, workload, Kind::Closed, exchange)
     })
 }

@@ -7,8 +7,8 @@ mod ensemble;
 pub(crate) mod file;
 mod journal;
 mod measure;
-mod points;
-mod rows;
+pub(crate) mod points;
+pub(crate) mod rows;
 mod table;
 
 use std::net::IpAddr;

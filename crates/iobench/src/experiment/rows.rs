@@ -1,9 +1,10 @@
 //! From the rounds of one server at one point to its row.
 
+use crate::disturbance::Disturbance;
 use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
 use crate::experiment::points::Point;
-use crate::figures::{Percentiles, Times, encode, new_times};
+use crate::figures::{Percentiles, Times, encode_recorded, new_times};
 use crate::open::outcome::OpenOutcome;
 use crate::results::{Accounts, Histograms, Kind, RoundFigures, Row};
 
@@ -37,8 +38,11 @@ impl Evidence<'_> {
         let turnaround = merged(&shown, |round| &round.turnaround);
         let receive_lag = merged(&shown, |round| &round.receive_lag);
         let accept = merged(&shown, |round| &round.accept);
-        let mut accounts = Accounts::default();
-        shown.iter().for_each(|round| accounts.add(&round.accounts));
+        let (mut accounts, mut disturbance) = (Accounts::default(), Disturbance::default());
+        for round in &shown {
+            accounts.add(&round.accounts);
+            disturbance.add(&round.disturbance);
+        }
         let middle = |figure: Figure| {
             median(&shown.iter().copied().filter_map(figure).collect::<Vec<f64>>())
         };
@@ -69,16 +73,19 @@ impl Evidence<'_> {
             p99_ratio: self.ratio(|round| round.latency_us().map(|service| service.p99)),
             valid,
             notes: self.notes(valid_rounds),
+            disturbance: Some(disturbance),
+            starved: shown.iter().map(|round| round.starved).reduce(f64::max),
+            reopened: Some(shown.iter().map(|round| round.reopened).sum()),
             accounts: Some(accounts),
             rounds: self.rounds.iter().map(|round| figures(round)).collect(),
             timeline: self.rounds.first().map(|round| round.timeline.clone()).unwrap_or_default(),
             histograms: Histograms {
-                service: text(&service)?,
-                send_lag: text(&send_lag)?,
-                transmit: text(&transmit)?,
-                turnaround: text(&turnaround)?,
-                receive_lag: text(&receive_lag)?,
-                accept: text(&accept)?,
+                service: encode_recorded(&service)?,
+                send_lag: encode_recorded(&send_lag)?,
+                transmit: encode_recorded(&transmit)?,
+                turnaround: encode_recorded(&turnaround)?,
+                receive_lag: encode_recorded(&receive_lag)?,
+                accept: encode_recorded(&accept)?,
             },
             ..Row::empty(self.server, workload, self.kind, point.exchange)
         })
@@ -140,8 +147,4 @@ fn merged(rounds: &[&OpenOutcome], pick: fn(&OpenOutcome) -> &Times) -> Times {
         let _ = sum.add(pick(round));
     }
     sum
-}
-
-fn text(times: &Times) -> Result<Option<String>> {
-    if times.is_empty() { Ok(None) } else { encode(times).map(Some) }
 }

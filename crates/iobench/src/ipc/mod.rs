@@ -17,7 +17,6 @@ mod table;
 
 use crate::cli::ipc::IpcArgs;
 use crate::engine::environment::Environment;
-use crate::engine::json_file::JsonFile;
 use crate::engine::progress::Progress;
 use crate::engine::table::stdout_width;
 use crate::error::{Error, Result};
@@ -26,6 +25,7 @@ use crate::ipc::row::Outcomes;
 use crate::ipc::slot::Watcher;
 use crate::ipc::subject::Subject;
 use crate::output;
+use crate::results::files::ResultFiles;
 use crate::results::{Clock, Document, ExperimentRecord, Slots};
 use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
     if plan.slots.is_empty() {
         return Err(Error::setup("there is nothing to measure", "name transports and sizes"));
     }
-    let json = arguments.measure.output.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let files = ResultFiles::prepare(&arguments.measure.output)?;
     let mut environment = Environment::gather(&Limits::raise()?, seed)?;
     // No socket here is given another one.
     environment.congestion_control.clone_from(&environment.system_congestion_control);
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
     let outcomes = run.measure()?;
     let (rows, versus) = row::rows(&plan, &subjects, &outcomes)?;
     let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
-    let experiment = experiment(arguments.quick);
+    let experiment = experiment(arguments.measure.quick);
     let baseline = row::BASELINE.to_owned();
     let document = Document {
         slots: Some(slots(&plan, &outcomes)),
@@ -91,8 +91,8 @@ pub(crate) fn run(arguments: &IpcArgs) -> Result<bool> {
     output::print(&format!("{}\n", document.environment.describe()));
     output::print(&format!("{clock_described}\n\n"));
     output::print(&table::render(&document, stdout_width()));
-    if let Some(json) = json {
-        json.write(&document)?;
+    if let Some(files) = files {
+        files.write(&document)?;
     }
     Ok(document.results.iter().all(|row| row.valid))
 }

@@ -7,8 +7,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::cli::LoadArgs;
 use crate::client::faults::FaultCounts;
 use crate::client::{ClientGroup, Order, Workload};
@@ -16,10 +14,10 @@ use crate::compare::slots::{LEAD_NS, warm_up};
 use crate::engine::order::slot_order;
 use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
-use crate::exchange::Exchange;
 use crate::load::external::{External, Template};
 use crate::load::own_readers;
 use crate::output;
+use crate::results::{Kind, RoundFigures, Row};
 use crate::server::process::ServerProcess;
 use crate::sys::affinity::wake_promptly;
 use crate::sys::clock::now_ns;
@@ -29,6 +27,8 @@ use crate::sys::signals::Signals;
 /// Ours and theirs, in the order of [`slot_order`].
 const CLIENTS: usize = 2;
 const THEIRS: usize = 0;
+/// As its row names it: no command's name has a blank.
+const OURS: &str = "iobench load";
 /// Runs of each client in a round: A B, then B A.
 const PASSES: usize = 2;
 /// From a command's first connection to the measured time.
@@ -48,33 +48,14 @@ struct Measured {
     problems: Vec<String>,
 }
 
-/// Medians over a client's runs.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct ClientFigures {
-    /// Answers per second.
-    throughput: Option<f64>,
-    /// Microseconds of client CPU per transaction.
-    cpu_us: Option<f64>,
-}
+impl Measured {
+    fn throughput(&self) -> f64 {
+        self.throughput
+    }
 
-/// What the comparison says; ratios are ours over theirs.
-#[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    server: String,
-    command: String,
-    server_cpus: Vec<usize>,
-    client_cpus: Vec<usize>,
-    connections: usize,
-    transactions: u32,
-    request_bytes: usize,
-    response_bytes: usize,
-    rounds: u32,
-    ours: ClientFigures,
-    theirs: ClientFigures,
-    throughput_ratio: Option<Interval>,
-    cpu_ratio: Option<Interval>,
-    pub(crate) valid: bool,
-    notes: Vec<String>,
+    fn cpu_us(&self) -> f64 {
+        self.cpu_us
+    }
 }
 
 /// The two clients and the server between them.
@@ -89,8 +70,8 @@ pub(crate) struct Contest<'a> {
 }
 
 impl Contest<'_> {
-    /// Runs all rounds.
-    pub(crate) fn run(&mut self, rounds: u32) -> Result<Report> {
+    /// Runs all rounds; the rows are theirs, the baseline, and ours.
+    pub(crate) fn run(&mut self, rounds: u32) -> Result<[Row; CLIENTS]> {
         let mut runs: [Vec<Vec<Measured>>; CLIENTS] = [Vec::new(), Vec::new()];
         for round in 0..rounds {
             output::note(&format!("round {} of {rounds}", round + 1));
@@ -103,7 +84,7 @@ impl Contest<'_> {
             }
         }
         let [theirs, ours] = runs;
-        Ok(self.report(rounds, &ours, &theirs))
+        Ok(self.rows(&ours, &theirs))
     }
 
     fn ours(&mut self) -> Result<Measured> {
@@ -198,15 +179,15 @@ impl Contest<'_> {
         bytes_sent as f64 / self.workload.exchange.response_bytes as f64
     }
 
-    fn report(&self, rounds: u32, ours: &[Vec<Measured>], theirs: &[Vec<Measured>]) -> Report {
+    fn rows(&self, ours: &[Vec<Measured>], theirs: &[Vec<Measured>]) -> [Row; CLIENTS] {
         let mut notes: Vec<String> = Vec::new();
         for problem in ours.iter().chain(theirs).flatten().flat_map(|run| &run.problems) {
             if !notes.contains(problem) {
                 notes.push(problem.clone());
             }
         }
-        let planned = rounds as usize * PASSES;
-        let clean = pairs(ours, theirs, |run| run.throughput, false).concat().len();
+        let planned = ours.len() * PASSES;
+        let clean = pairs(ours, theirs, Measured::throughput, false).concat().len();
         let rough = clean < planned.div_ceil(2).max(2);
         if rough {
             notes.push(format!(
@@ -215,34 +196,52 @@ impl Contest<'_> {
             ));
         }
         let ratio = |figure| ratio_interval(&pairs(ours, theirs, figure, rough));
-        let Exchange { request_bytes, response_bytes } = self.workload.exchange;
-        Report {
-            server: self.arguments.server.clone().unwrap_or_default(),
-            command: self.arguments.beside.clone().unwrap_or_default(),
-            server_cpus: self.server_cpus.clone(),
-            client_cpus: self.client_cpus.clone(),
+        let theirs = Row {
+            throughput_ratio: Some(Interval::ONE),
+            client_cpu_ratio: Some(Interval::ONE),
+            ..self.row(self.template.name(), theirs, &notes)
+        };
+        let ours = Row {
+            throughput_ratio: ratio(Measured::throughput),
+            client_cpu_ratio: ratio(Measured::cpu_us),
+            ..self.row(OURS, ours, &notes)
+        };
+        [theirs, ours]
+    }
+
+    /// A client's row without ratios.
+    fn row(&self, client: &str, rounds: &[Vec<Measured>], notes: &[String]) -> Row {
+        let runs: Vec<&Measured> = rounds.iter().flatten().collect();
+        let of_round = |runs: &Vec<Measured>| {
+            let runs: Vec<&Measured> = runs.iter().collect();
+            RoundFigures {
+                throughput: middle(&runs, Measured::throughput),
+                client_cpu_us: middle(&runs, Measured::cpu_us),
+                valid: runs.iter().all(|run| !run.disturbed && run.problems.is_empty()),
+                ..RoundFigures::default()
+            }
+        };
+        let exchange = self.workload.exchange;
+        Row {
             connections: self.arguments.connections,
             transactions: self.arguments.transactions,
-            request_bytes,
-            response_bytes,
-            rounds,
-            ours: ClientFigures::of(ours),
-            theirs: ClientFigures::of(theirs),
-            throughput_ratio: ratio(|run| run.throughput),
-            cpu_ratio: ratio(|run| run.cpu_us),
+            cores: self.server_cpus.len(),
+            server_cpus: self.server_cpus.clone(),
+            client_cpus: self.client_cpus.clone(),
+            throughput: middle(&runs, Measured::throughput),
+            client_cpu_us: middle(&runs, Measured::cpu_us),
             valid: notes.is_empty(),
-            notes,
+            notes: notes.to_vec(),
+            rounds: rounds.iter().map(of_round).collect(),
+            ..Row::empty(client, exchange.workload(), Kind::Closed, exchange)
         }
     }
 }
 
-impl ClientFigures {
-    fn of(runs: &[Vec<Measured>]) -> ClientFigures {
-        let middle = |figure: fn(&Measured) -> f64| {
-            median(&runs.iter().flatten().map(figure).filter(|&f| f > 0.0).collect::<Vec<_>>())
-        };
-        ClientFigures { throughput: middle(|run| run.throughput), cpu_us: middle(|run| run.cpu_us) }
-    }
+/// Median over the runs that have the figure.
+fn middle(runs: &[&Measured], figure: fn(&Measured) -> f64) -> Option<f64> {
+    let figures = runs.iter().map(|run| figure(run)).filter(|figure| *figure > 0.0);
+    median(&figures.collect::<Vec<_>>())
 }
 
 /// Ours over theirs of the same round and pass, by round.
@@ -264,38 +263,39 @@ fn pairs(
     ours.iter().zip(theirs).map(of_round).collect()
 }
 
-/// The report for people.
-pub(crate) fn describe(report: &Report, name: &str) -> String {
+/// The rows for people.
+pub(crate) fn describe(rows: &[Row; CLIENTS], server: &str) -> String {
+    let [theirs, ours] = rows;
     let mut text = format!(
-        "{} on CPU {:?}, clients in turns on CPU {:?}: {} connections, {}-byte requests, {}-byte \
-         answers, {} rounds\n{:<14}{:>10}{:>10}\n",
-        report.server,
-        report.server_cpus,
-        report.client_cpus,
-        report.connections,
-        report.request_bytes,
-        report.response_bytes,
-        report.rounds,
+        "{server} on CPU {:?}, clients in turns on CPU {:?}: {} connections, {}-byte requests, \
+         {}-byte answers, {} rounds\n{:<14}{:>10}{:>10}\n",
+        ours.server_cpus,
+        ours.client_cpus,
+        ours.connections,
+        ours.request_bytes,
+        ours.response_bytes,
+        ours.rounds.len(),
         "client",
         "k/s",
         "CPU us",
     );
-    for (name, figures) in [("iobench load", report.ours), (name, report.theirs)] {
-        let thousands = figures.throughput.map_or(f64::NAN, |value| value / 1e3);
-        let cpu_us = figures.cpu_us.unwrap_or(f64::NAN);
-        text.push_str(&format!("{name:<14}{thousands:>10.1}{cpu_us:>10.2}\n"));
+    for row in [ours, theirs] {
+        let thousands = row.throughput.map_or(f64::NAN, |value| value / 1e3);
+        let cpu_us = row.client_cpu_us.unwrap_or(f64::NAN);
+        text.push_str(&format!("{:<14}{thousands:>10.1}{cpu_us:>10.2}\n", row.subject));
     }
     let ratio = |interval: Option<Interval>| match interval {
         None => "unknown".to_owned(),
         Some(Interval { estimate, low, high }) => format!("x{estimate:.3} [{low:.3}, {high:.3}]"),
     };
     text.push_str(&format!(
-        "iobench load against {name}: throughput {}, client CPU per transaction {} (median over \
-         rounds [95 % interval])\n",
-        ratio(report.throughput_ratio),
-        ratio(report.cpu_ratio)
+        "{OURS} against {}: throughput {}, client CPU per transaction {} (median over rounds [95 % \
+         interval])\n",
+        theirs.subject,
+        ratio(ours.throughput_ratio),
+        ratio(ours.client_cpu_ratio)
     ));
-    for note in &report.notes {
+    for note in &ours.notes {
         text.push_str(&format!("INVALID: {note}\n"));
     }
     text
@@ -313,8 +313,8 @@ mod tests {
     fn pairs_are_of_the_same_pass_and_undisturbed() {
         let ours = [vec![run(2.0, false), run(9.0, true)], vec![run(0.0, false), run(6.0, false)]];
         let theirs = [vec![run(1.0, false), run(1.0, false)], vec![run(1.0, false); 2]];
-        let throughput = |run: &Measured| run.throughput;
-        assert_eq!(pairs(&ours, &theirs, throughput, false), [vec![2.0], vec![6.0]]);
-        assert_eq!(pairs(&ours, &theirs, throughput, true), [vec![2.0, 9.0], vec![6.0]]);
+        let throughput = |all| pairs(&ours, &theirs, Measured::throughput, all);
+        assert_eq!(throughput(false), [vec![2.0], vec![6.0]]);
+        assert_eq!(throughput(true), [vec![2.0, 9.0], vec![6.0]]);
     }
 }

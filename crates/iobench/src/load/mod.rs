@@ -3,9 +3,10 @@
 
 mod beside;
 pub(crate) mod external;
-pub(crate) mod target;
+mod open;
+mod target;
 
-use serde::Serialize;
+use std::time::Duration;
 
 use crate::cli::LoadArgs;
 use crate::client::faults::FaultCounts;
@@ -14,14 +15,16 @@ use crate::client::{ClientGroup, Order, Workload};
 use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
 use crate::disturbance::{Border, Disturbance, Observer, ServerSide, TOLERATED, disturbance};
 use crate::engine::environment::Environment;
-use crate::engine::json_file::JsonFile;
+use crate::engine::outcome::Accounts;
 use crate::engine::placement::Placement;
 use crate::error::Result;
-use crate::figures::{Percentiles, new_times};
+use crate::figures::{Percentiles, encode_recorded, new_times};
 use crate::load::beside::Contest;
 use crate::load::external::Template;
 use crate::load::target::{Target, exchange, own_launch};
 use crate::output;
+use crate::results::files::ResultFiles;
+use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
 use crate::server::process::ServerProcess;
 use crate::server::running::Running;
 use crate::sys::affinity::wake_promptly;
@@ -42,73 +45,94 @@ const BUSY: f64 = 0.95;
 const DEFAULT_ROUNDS: u32 = 5;
 
 /// What the client saw.
-#[derive(Debug, Serialize)]
 struct Outcome {
-    connect: String,
-    /// `closed`: every connection sends its next request when it has the answer.
-    r#loop: &'static str,
-    transactions: u32,
-    /// Of an echo, where both sizes are the same.
-    message_bytes: Option<usize>,
-    request_bytes: usize,
-    response_bytes: usize,
-    connections: usize,
-    duration_s: f64,
-    throughput: f64,
-    latency_us: Option<Percentiles>,
-    client_busy: f64,
-    disturbance: Disturbance,
+    row: Row,
     errors: u64,
-    valid: bool,
-    /// Why it is not valid, then remarks.
-    notes: Vec<String>,
-    /// How many notes say why it is not valid.
-    #[serde(skip)]
+    /// How many of the row's notes say why it is not valid; the others are remarks.
     reasons: usize,
-    /// Totals from first connect to last close, warm-up included.
-    accounts: Totals,
 }
 
-#[derive(Debug, Default, Serialize)]
-struct Totals {
-    transactions: u64,
-    connections: u64,
-    bytes_sent: u64,
-    bytes_received: u64,
+/// What a run has to tell.
+struct Report {
+    /// For people.
+    text: String,
+    title: String,
+    /// What the rows do not tell.
+    settings: String,
+    /// The baseline's first.
+    rows: Vec<Row>,
 }
 
-/// The JSON file.
-#[derive(Serialize)]
-struct Document<'a, R> {
-    environment: &'a Environment,
-    result: &'a R,
+impl Report {
+    /// Prints, and writes the result file; true if every row is valid.
+    fn publish(
+        self,
+        environment: Environment,
+        begun_ns: u64,
+        files: Option<ResultFiles>,
+    ) -> Result<bool> {
+        output::print(&self.text);
+        let valid = self.rows.iter().all(|row| row.valid);
+        let experiment = ExperimentRecord {
+            name: "load".to_owned(),
+            title: self.title,
+            source: None,
+            scale: "default".to_owned(),
+            file: self.settings,
+        };
+        let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+        let baseline = self.rows.first().map_or_else(String::new, |row| row.subject.clone());
+        if let Some(files) = files {
+            files.write(&Document::new(environment, experiment, elapsed_s, baseline, self.rows))?;
+        }
+        Ok(valid)
+    }
 }
 
 /// Loads the server and prints what came of it; true if nothing went wrong.
 pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
+    if let Some(rate) = arguments.open.rate {
+        return open::run(arguments, rate);
+    }
+    let begun_ns = now_ns();
     let signals = Signals::block();
     let limits = Limits::raise()?;
     limits.check_connections(arguments.connections)?;
-    let json = arguments.measure.output.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let files = ResultFiles::prepare(&arguments.measure.output)?;
     let environment = Environment::gather(&limits, 0)?;
-    if let Some(command) = &arguments.beside {
-        let template = Template::new(command)?;
-        let name = template.name().to_owned();
-        let mut contest = contest(arguments, template, &signals)?;
-        let report = contest.run(arguments.measure.rounds.unwrap_or(DEFAULT_ROUNDS))?;
-        output::print(&beside::describe(&report, &name));
-        if let Some(json) = json {
-            json.write(&Document { environment: &environment, result: &report })?;
-        }
-        return Ok(report.valid);
-    }
-    let target = Target::reach(arguments, &signals)?;
-    let outcome = measure(arguments, &target, &signals)?;
-    output::print(&describe(&outcome));
-    if let Some(json) = json {
-        json.write(&Document { environment: &environment, result: &outcome })?;
-    }
-    Ok(outcome.valid)
+    let report = match &arguments.beside {
+        Some(command) => beside(arguments, command, &signals)?,
+        None => closed(arguments, &signals)?,
+    };
+    report.publish(environment, begun_ns, files)
+}
+
+fn closed(arguments: &LoadArgs, signals: &Signals) -> Result<Report> {
+    let target = Target::reach(arguments, signals)?;
+    let outcome = measure(arguments, &target, signals)?;
+    let headline = format!("closed loop on {} connections", arguments.connections);
+    Ok(Report {
+        text: format!(
+            "{}: {headline}: {}",
+            target.address,
+            describe(&outcome, arguments.duration())
+        ),
+        title: format!("{}: {headline}", target.name),
+        settings: format!("closed loop, measured {:?}\n", arguments.duration()),
+        rows: vec![outcome.row],
+    })
+}
+
+fn beside(arguments: &LoadArgs, command: &str, signals: &Signals) -> Result<Report> {
+    let mut contest = contest(arguments, Template::new(command)?, signals)?;
+    let rows = contest.run(arguments.measure.rounds.unwrap_or(DEFAULT_ROUNDS))?;
+    let server = arguments.server.as_deref().unwrap_or_default();
+    Ok(Report {
+        text: beside::describe(&rows, server),
+        title: format!("Clients of {server}"),
+        settings: format!("server {server}, its clients iobench load and `{command}`\n"),
+        rows: rows.into(),
+    })
 }
 
 /// Our client has one thread for each CPU named, and one if none is.
@@ -169,7 +193,7 @@ fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<O
         client_busy: client_busy(&seen, client_cpus.len()),
         disturbance: disturbance(&seen, observer.sides()),
     };
-    Ok(evaluate(arguments, target, &tallies, workload.slicing, &watched))
+    evaluate(arguments, target, &tallies, workload.slicing, &watched)
 }
 
 /// What was seen of a measurement from outside.
@@ -191,24 +215,23 @@ fn evaluate(
     tallies: &[Tally],
     slicing: Slicing,
     watched: &Watch,
-) -> Outcome {
+) -> Result<Outcome> {
     let Watch { client_busy, disturbance } = *watched;
     let mut latencies = new_times();
     let mut faults = FaultCounts::default();
-    let mut accounts = Totals::default();
+    let mut totals = Accounts::default();
     let mut measured = 0;
     for tally in tallies {
         faults.add(&tally.faults);
-        accounts.transactions += tally.transactions;
-        accounts.connections += tally.connections;
-        accounts.bytes_sent += tally.bytes_sent;
-        accounts.bytes_received += tally.bytes_received;
+        totals.client_transactions += tally.transactions;
+        totals.client_connections += tally.connections;
+        totals.client_bytes_sent += tally.bytes_sent;
+        totals.client_bytes_received += tally.bytes_received;
         for slice in &tally.slices {
             measured += slice.transactions;
             add_latencies(&mut latencies, &slice.latencies);
         }
     }
-    let duration_s = slicing.total_ns() as f64 / 1e9;
     add_open(&mut latencies, tallies.iter().flat_map(|t| t.open_ages_ns.iter().copied()));
     let mut notes = faults.describe();
     if measured == 0 {
@@ -223,46 +246,46 @@ fn evaluate(
         ));
     }
     let exchange = exchange(arguments);
-    Outcome {
-        connect: target.address.to_string(),
-        r#loop: "closed",
-        transactions: arguments.transactions,
-        message_bytes: exchange.is_echo().then_some(exchange.request_bytes),
-        request_bytes: exchange.request_bytes,
-        response_bytes: exchange.response_bytes,
+    let latency_us = Percentiles::of(&latencies);
+    let throughput = Some(measured as f64 * 1e9 / slicing.total_ns() as f64);
+    let valid = reasons == 0;
+    let round = RoundFigures { latency_us, throughput, valid, ..RoundFigures::default() };
+    let row = Row {
         connections: arguments.connections,
-        duration_s,
-        throughput: measured as f64 / duration_s,
-        latency_us: Percentiles::of(&latencies),
-        client_busy,
-        disturbance,
-        errors: faults.total(),
-        valid: reasons == 0,
+        transactions: arguments.transactions,
+        cores: target.server_cpus.len().max(1),
+        server_cpus: target.server_cpus.clone(),
+        client_cpus: target.client.cpus.clone(),
+        latency_us,
+        throughput,
+        client_busy: Some(client_busy),
+        valid,
         notes,
-        reasons,
-        accounts,
-    }
+        disturbance: Some(disturbance),
+        totals: Some(totals),
+        rounds: vec![round],
+        histograms: Histograms { service: encode_recorded(&latencies)?, ..Histograms::default() },
+        ..Row::empty(&target.name, exchange.workload(), Kind::Closed, exchange)
+    };
+    Ok(Outcome { row, errors: faults.total(), reasons })
 }
 
-fn describe(outcome: &Outcome) -> String {
+fn describe(outcome: &Outcome, duration: Duration) -> String {
+    let Outcome { row, errors, reasons } = outcome;
     let mut text = format!(
-        "{}: closed loop on {} connections: {:.0} transactions/s over {:.1} s, {} errors, clients \
-         {:.0} % busy\n",
-        outcome.connect,
-        outcome.connections,
-        outcome.throughput,
-        outcome.duration_s,
-        outcome.errors,
-        outcome.client_busy * 100.0
+        "{:.0} transactions/s over {:.1} s, {errors} errors, clients {:.0} % busy\n",
+        row.throughput.unwrap_or(f64::NAN),
+        duration.as_secs_f64(),
+        row.client_busy.unwrap_or(f64::NAN) * 100.0
     );
-    if let Some(latency) = outcome.latency_us {
+    if let Some(latency) = row.latency_us {
         text.push_str(&format!(
             "latency in us: p25 {:.0}, p50 {:.0}, p75 {:.0}, p99 {:.0}, p99.9 {:.0}, max {:.0}\n",
             latency.p25, latency.p50, latency.p75, latency.p99, latency.p999, latency.max
         ));
     }
-    for (number, note) in outcome.notes.iter().enumerate() {
-        let mark = if number < outcome.reasons { "INVALID" } else { "note" };
+    for (number, note) in row.notes.iter().enumerate() {
+        let mark = if number < *reasons { "INVALID" } else { "note" };
         text.push_str(&format!("{mark}: {note}\n"));
     }
     text

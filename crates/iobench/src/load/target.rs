@@ -16,6 +16,8 @@ use crate::sys::signals::Signals;
 
 /// What is loaded, and from which CPUs.
 pub(crate) struct Target {
+    /// The name of ours, or the address of another.
+    pub(crate) name: String,
     pub(crate) address: SocketAddr,
     pub(crate) client: ClientSide,
     /// Where a server of ours runs.
@@ -36,7 +38,8 @@ impl Target {
             // A server on this machine may run on any CPU that was not kept for the client.
             let owned = arguments.measure.client_cpus.is_some() || !address.ip().is_loopback();
             let client = ClientSide { cpus, owned, roaming: false };
-            return Ok(Target { address, client, server_cpus: Vec::new(), server: None });
+            let (name, server_cpus) = (address.to_string(), Vec::new());
+            return Ok(Target { name, address, client, server_cpus, server: None });
         }
         let (launch, placement) = own_launch(arguments)?;
         let subject = Subject::parse(&launch.name)?;
@@ -44,7 +47,7 @@ impl Target {
         let address = server.address();
         let Placement { server_cpus, client_cpus } = placement;
         let client = ClientSide { cpus: client_cpus, owned: true, roaming: false };
-        Ok(Target { address, client, server_cpus, server: Some(server) })
+        Ok(Target { name: launch.name, address, client, server_cpus, server: Some(server) })
     }
 }
 

@@ -8,7 +8,6 @@
 
 pub(crate) mod arrivals;
 mod churn;
-pub(crate) mod command;
 pub(crate) mod connect;
 pub(crate) mod gauge;
 mod inflight;

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::ipc::placement::Pair;
 use crate::output;
 use crate::programs::road::Road;
-use crate::programs::row::{self, Measured, Row};
+use crate::programs::row::Measured;
 use crate::programs::server::Server;
 use crate::programs::slice::Slicer;
 use crate::programs::{Amount, Cell, Program};
@@ -67,8 +67,8 @@ impl<'a> Campaign<'a> {
         }
     }
 
-    /// Measures everything; the rows, baseline first in each cell.
-    pub(crate) fn run(&self, road: &mut Road) -> Result<Vec<Row>> {
+    /// Measures everything.
+    pub(crate) fn run(&self, road: &mut Road) -> Result<Vec<Measured>> {
         let variants = self.program.variants();
         let slice_ns = self.slice_ns();
         let slices = (self.cells.len() * self.pairs.len() * variants.len()) as u64;
@@ -114,7 +114,7 @@ impl<'a> Campaign<'a> {
             }
         }
         drop(stations);
-        Ok(measured.iter().flat_map(|measured| row::rows(name, measured)).collect())
+        Ok(measured)
     }
 
     /// As many operations as the baseline does in the time.
@@ -167,7 +167,8 @@ fn cells(program: &dyn Program, arguments: &ProgramsArgs) -> Vec<Cell> {
     for connections in distinct(&arguments.connections) {
         for &pipeline in &pipelines {
             for operation in program.operations() {
-                cells.push(Cell { operation, connections, pipeline });
+                let transactions = program.transactions(operation);
+                cells.push(Cell { operation, connections, pipeline, transactions });
             }
         }
     }

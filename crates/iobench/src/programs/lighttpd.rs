@@ -10,7 +10,8 @@ use crate::error::{Context, Result};
 use crate::network::PathKind;
 use crate::network::veth::Veth;
 use crate::programs::installed::{find, version};
-use crate::programs::{Amount, Cell, Latency, Printed, Program, Target, Variant};
+use crate::programs::{Amount, Cell, Printed, Program, Target, Variant};
+use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;
 
 /// What is asked for: (operation, bytes of the file, whether connections are kept).
@@ -82,7 +83,7 @@ impl Program for Lighttpd {
     }
 
     fn variants(&self) -> &'static [Variant] {
-        &[Variant::Veth, Variant::Mtcp, Variant::MtcpBoth]
+        &[Variant::Tcp, Variant::Mtcp, Variant::MtcpBoth]
     }
 
     fn operations(&self) -> &'static [&'static str] {
@@ -94,6 +95,11 @@ impl Program for Lighttpd {
             (_, true) => u64::from(cell.connections).min(printed.operations),
             (_, false) => printed.operations,
         }
+    }
+
+    fn transactions(&self, operation: &str) -> u32 {
+        let (_, keeps) = meaning(operation);
+        (!keeps).into()
     }
 
     fn server(&self, target: &Target<'_>, _signals: &Signals) -> Result<Vec<String>> {
@@ -148,10 +154,10 @@ fn read_report(text: &str, cell: &Cell, amount: Amount) -> Result<Printed, Strin
         return Err(format!("only {kept} of {complete} answers kept their connection"));
     }
     let us = |ms: f64| ms * 1e3;
-    let latency = Latency {
-        mean_us: figure(text, "Time per request:").map(us),
-        p50_us: figure(text, "50,").map(us),
-        p99_us: figure(text, "99,").map(us),
+    let latency = ReportedLatency {
+        mean: figure(text, "Time per request:").map(us),
+        p50: figure(text, "50,").map(us),
+        p99: figure(text, "99,").map(us),
     };
     let operations_s = told("Requests per second:")?;
     Ok(Printed { operations: amount.operations, operations_s, latency })
@@ -192,12 +198,16 @@ mod tests {
         let none = PathBuf::new;
         let program = Lighttpd { server: none(), client: none(), connections: 4 };
         let amount = Amount { operations: 1_000, duration: std::time::Duration::ZERO };
-        program.parse(text, &Cell { operation, connections: 4, pipeline: 1 }, amount)
+        program.parse(
+            text,
+            &Cell { operation, connections: 4, pipeline: 1, transactions: 0 },
+            amount,
+        )
     }
 
     #[test]
     fn figures_are_those_of_the_report_and_of_the_percentiles() {
-        let latency = Latency { mean_us: Some(470.0), p50_us: Some(333.0), p99_us: Some(5736.0) };
+        let latency = ReportedLatency { mean: Some(470.0), p50: Some(333.0), p99: Some(5736.0) };
         let printed = Printed { operations: 1_000, operations_s: 8_517.16, latency };
         assert_eq!(parse(PRINTED, "get-64"), Ok(printed));
         assert_eq!(parse(PRINTED, "get-64-kept"), Ok(printed));

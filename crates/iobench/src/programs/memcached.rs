@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use crate::apps::place::{is_root, room_for};
 use crate::error::Result;
 use crate::programs::installed::{ask, find, version};
-use crate::programs::{Amount, Cell, Latency, Printed, Program, Target};
+use crate::programs::{Amount, Cell, Printed, Program, Target};
+use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;
 
 pub(crate) struct Memcached {
@@ -80,7 +81,7 @@ impl Program for Memcached {
         let seconds = seconds.ok_or_else(|| "memcslap told no time".to_owned())?;
         let operations = share(cell, amount) * u64::from(cell.connections);
         let operations_s = operations as f64 / seconds;
-        Ok(Printed { operations, operations_s, latency: Latency::default() })
+        Ok(Printed { operations, operations_s, latency: ReportedLatency::default() })
     }
 
     fn answered(&self, target: &Target<'_>, operation: &str) -> Option<u64> {
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn operations_are_shared_out_evenly() {
-        let cell = Cell { operation: "set", connections: 4, pipeline: 1 };
+        let cell = Cell { operation: "set", connections: 4, pipeline: 1, transactions: 0 };
         let amount = |operations| Amount { operations, duration: std::time::Duration::ZERO };
         assert_eq!([share(&cell, amount(11)), share(&cell, amount(3))], [2, 1]);
     }

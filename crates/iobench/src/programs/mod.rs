@@ -9,7 +9,6 @@
 
 mod campaign;
 mod fable;
-mod file;
 mod installed;
 mod lighttpd;
 mod link;
@@ -33,14 +32,12 @@ use crate::apps::place;
 use crate::cli::ipc::Where;
 use crate::cli::programs::{Name, ProgramsArgs};
 use crate::engine::environment::Environment;
-use crate::engine::json_file::JsonFile;
 use crate::engine::placement::CpuChoice;
 use crate::error::{Error, Result};
 use crate::ipc::placement::{self, Pair};
 use crate::network::PathKind;
 use crate::output;
 use crate::programs::campaign::Campaign;
-use crate::programs::file::Document;
 use crate::programs::lighttpd::Lighttpd;
 use crate::programs::memcached::Memcached;
 use crate::programs::mtcp::Mode;
@@ -48,8 +45,9 @@ use crate::programs::nginx::Nginx;
 use crate::programs::postgres::Postgres;
 use crate::programs::redis::Redis;
 use crate::programs::road::{Road, Tools};
-use crate::programs::row::Row;
 use crate::programs::tls_proxy::TlsProxy;
+use crate::results::files::ResultFiles;
+use crate::results::{Document, ExperimentRecord, Ratios, ReportedLatency, Row, Versus};
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
@@ -62,14 +60,12 @@ const ALL: [Name; 6] =
 /// How server and client are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Variant {
-    /// TCP over loopback: the baseline.
+    /// The kernel's TCP, over whatever path the program takes: the baseline.
     Tcp,
     /// The server's UNIX socket.
     Unix,
     /// TCP as the programs see it, shared memory in fact.
     Fable,
-    /// The kernel's TCP over a veth pair: the baseline there.
-    Veth,
     /// The server's TCP in user space, the client's in the kernel.
     Mtcp,
     /// Both in user space.
@@ -82,7 +78,6 @@ impl Variant {
             Variant::Tcp => "tcp",
             Variant::Unix => "unix",
             Variant::Fable => "fable",
-            Variant::Veth => "veth",
             Variant::Mtcp => "mtcp",
             Variant::MtcpBoth => "mtcp/mtcp",
         }
@@ -91,7 +86,7 @@ impl Variant {
     /// Whether the server and the client bring a TCP of their own.
     pub(crate) fn stacks(self) -> [bool; 2] {
         match self {
-            Variant::Tcp | Variant::Unix | Variant::Fable | Variant::Veth => [false, false],
+            Variant::Tcp | Variant::Unix | Variant::Fable => [false, false],
             Variant::Mtcp => [true, false],
             Variant::MtcpBoth => [true, true],
         }
@@ -105,6 +100,8 @@ pub(crate) struct Cell {
     pub(crate) connections: u32,
     /// Requests under way on each connection.
     pub(crate) pipeline: u32,
+    /// On each connection; 0: connections persist.
+    pub(crate) transactions: u32,
 }
 
 /// How long a client runs: some are told a number of operations, others a time.
@@ -140,15 +137,7 @@ impl Target<'_> {
 pub(crate) struct Printed {
     pub(crate) operations: u64,
     pub(crate) operations_s: f64,
-    pub(crate) latency: Latency,
-}
-
-/// Latencies in microseconds, as far as the client reports them.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Latency {
-    pub(crate) mean_us: Option<f64>,
-    pub(crate) p50_us: Option<f64>,
-    pub(crate) p99_us: Option<f64>,
+    pub(crate) latency: ReportedLatency,
 }
 
 /// A server with its usual client.
@@ -171,6 +160,10 @@ pub(crate) trait Program {
     /// How many connections a client has from its start to its end, at least.
     fn connections(&self, cell: &Cell, _printed: &Printed) -> u64 {
         cell.connections.into()
+    }
+    /// Requests on each connection; 0: connections persist.
+    fn transactions(&self, _operation: &str) -> u32 {
+        0
     }
     /// Whether its client is told a number of operations instead of a time.
     fn counts_operations(&self) -> bool {
@@ -223,28 +216,51 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     let mut tools = Tools::new(mode);
     let programs = choose(arguments, &mut tools)?;
     let pairs = pairs(arguments)?;
-    let json = arguments.measure.output.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let files = ResultFiles::prepare(&arguments.measure.output)?;
     let network = place::isolate()?;
     let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
     let environment = Environment::gather(&Limits::raise()?, seed)?;
-    let (mut rows, mut settings): (Vec<Row>, Vec<String>) = Default::default();
+    let mut file = format!("network: {network}\n");
+    let (mut rows, mut against_unix): (Vec<Row>, Vec<Ratios>) = Default::default();
     for program in &programs {
         let mut road = Road::lay(program.path(), &mut tools)?;
-        let campaign = Campaign::new(program.as_ref(), arguments, &pairs, &signals);
-        rows.extend(campaign.run(&mut road)?);
-        let mut text = format!("{}: {}", program.name(), program.settings());
-        if program.path() == PathKind::Veth {
-            text += &format!("; stacks: {}", mode.describe());
+        let program = program.as_ref();
+        for cell in Campaign::new(program, arguments, &pairs, &signals).run(&mut road)? {
+            rows.extend(cell.rows(program.name(), program.path()));
+            against_unix.extend(cell.ratios(Variant::Unix));
         }
-        settings.push(text);
+        let stacks = match program.path() {
+            PathKind::Veth => format!("; stacks: {}", mode.describe()),
+            PathKind::Loopback => String::new(),
+        };
+        file += &format!("{}: {}{stacks}\n", program.name(), program.settings());
     }
-    let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
-    let document = Document::new(environment, network, settings, elapsed_s, rows);
-    output::print(&document.render());
-    if let Some(json) = json {
-        json.write(&document)?;
+    output::print(&format!("{}\n{file}\n", environment.describe()));
+    output::print(&table::render(&rows, &against_unix));
+    let valid = rows.iter().all(|row| row.valid);
+    if let Some(files) = files {
+        let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
+        let experiment = ExperimentRecord {
+            name: "programs".to_owned(),
+            title: format!("Unmodified programs: {}", names.join(", ")),
+            source: None,
+            scale: if arguments.measure.quick { "quick" } else { "default" }.to_owned(),
+            file,
+        };
+        let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+        let tcp = Variant::Tcp.name().to_owned();
+        files.write(&Document {
+            versus: against(Variant::Unix, against_unix),
+            ..Document::new(environment, experiment, elapsed_s, tcp, rows)
+        })?;
     }
-    Ok(document.results.iter().all(|row| row.valid))
+    Ok(valid)
+}
+
+/// Nothing where no program has this variant.
+fn against(variant: Variant, results: Vec<Ratios>) -> Vec<Versus> {
+    let has_any = results.iter().any(|ratios| ratios.throughput_ratio.is_some());
+    has_any.then(|| Versus { baseline: variant.name().to_owned(), results }).into_iter().collect()
 }
 
 fn prepare(name: Name, arguments: &ProgramsArgs, tools: &mut Tools) -> Result<Box<dyn Program>> {

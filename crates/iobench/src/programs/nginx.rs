@@ -7,7 +7,8 @@ use crate::apps::place::{is_root, room_for};
 use crate::apps::wrk;
 use crate::error::{Context, Result};
 use crate::programs::installed::{find, version};
-use crate::programs::{Amount, Cell, Latency, Printed, Program, Target};
+use crate::programs::{Amount, Cell, Printed, Program, Target};
+use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;
 
 const FILE: &str = "file.txt";
@@ -88,7 +89,7 @@ impl Program for Nginx {
             return Err(format!("wrk counted {errors} errors and {requests} answers"));
         }
         let latency =
-            Latency { mean_us: None, p50_us: Some(printed.p50_us), p99_us: Some(printed.p99_us) };
+            ReportedLatency { mean: None, p50: Some(printed.p50_us), p99: Some(printed.p99_us) };
         Ok(Printed { operations: printed.requests, operations_s: printed.rate, latency })
     }
 }

@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::load::external;
 use crate::programs::installed::{find, find_in, search, version, versions_below};
 use crate::programs::server::as_user;
-use crate::programs::{Amount, Cell, Latency, Printed, Program, Target};
+use crate::programs::{Amount, Cell, Printed, Program, Target};
+use crate::results::ReportedLatency;
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::signals::Signals;
 
@@ -163,7 +164,7 @@ impl Program for Postgres {
         if operations != wanted {
             return Err(format!("pgbench processed {operations} of {wanted} transactions"));
         }
-        let latency = Latency { mean_us: Some(mean_us), ..Latency::default() };
+        let latency = ReportedLatency { mean: Some(mean_us), ..ReportedLatency::default() };
         Ok(Printed { operations, operations_s, latency })
     }
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::programs::installed::{ask, find, version};
-use crate::programs::{Amount, Cell, Latency, Printed, Program, Target, Variant};
+use crate::programs::{Amount, Cell, Printed, Program, Target, Variant};
+use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;
 
 const SOCKET: &str = "redis.sock";
@@ -104,7 +105,7 @@ impl Program for Redis {
         Ok(Printed {
             operations: amount.operations,
             operations_s: rate,
-            latency: Latency { mean_us: us(mean), p50_us: us(p50), p99_us: us(p99) },
+            latency: ReportedLatency { mean: us(mean), p50: us(p50), p99: us(p99) },
         })
     }
 

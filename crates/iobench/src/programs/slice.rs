@@ -9,7 +9,8 @@ use crate::ipc::placement::Pair;
 use crate::load::external::{Run, run_to_end};
 use crate::programs::link::Evidence;
 use crate::programs::server::Server;
-use crate::programs::{Amount, Cell, Latency, Printed, Program};
+use crate::programs::{Amount, Cell, Printed, Program};
+use crate::results::ReportedLatency;
 use crate::sys::clock::now_ns;
 use crate::sys::procstat::{CpuReader, CpuTicks, TICK_NS, ThreadReader, softirq_threads};
 use crate::sys::signals::Signals;
@@ -43,7 +44,7 @@ impl SliceOutcome {
 pub(crate) struct Figures {
     pub(crate) operations: u64,
     pub(crate) operations_s: f64,
-    pub(crate) latency: Latency,
+    pub(crate) latency: ReportedLatency,
     /// CPU time for each operation.
     pub(crate) server_cpu_us: f64,
     pub(crate) client_cpu_us: f64,

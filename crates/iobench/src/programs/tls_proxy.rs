@@ -40,7 +40,7 @@ impl Program for TlsProxy {
     }
 
     fn variants(&self) -> &'static [Variant] {
-        &[Variant::Veth, Variant::Mtcp]
+        &[Variant::Tcp, Variant::Mtcp]
     }
 
     fn operations(&self) -> &'static [&'static str] {
@@ -49,6 +49,10 @@ impl Program for TlsProxy {
 
     fn connections(&self, cell: &Cell, printed: &Printed) -> u64 {
         self.lighttpd.connections(cell, printed)
+    }
+
+    fn transactions(&self, operation: &str) -> u32 {
+        self.lighttpd.transactions(operation)
     }
 
     /// Handshakes take far longer than starting ab.

@@ -209,7 +209,7 @@ fn rates(rows: &[Row]) -> Vec<Column> {
     columns
 }
 
-fn ratios(rows: &[Row]) -> [Column; 5] {
+fn ratios(rows: &[Row]) -> [Column; 6] {
     // What was asked for in an open loop is no merit.
     let throughput = |row: &Row| {
         row.throughput_ratio.filter(|_| matches!(row.kind, Kind::Closed | Kind::OneWay))
@@ -222,6 +222,7 @@ fn ratios(rows: &[Row]) -> [Column; 5] {
         column("99 %", "p99-ratio", |row| row.p99_ratio),
         column("throughput", "rate-ratio", throughput),
         column("CPU", "cpu-ratio", |row| row.cpu_ratio),
+        column("client CPU", "client-cpu-ratio", |row| row.client_cpu_ratio),
         column("CPU of both", "both-ratio", |row| row.cpu_both_ratio),
     ]
 }

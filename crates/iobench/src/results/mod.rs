@@ -7,6 +7,7 @@ pub(crate) mod files;
 
 use serde::{Deserialize, Serialize};
 
+use crate::disturbance::Disturbance;
 use crate::engine::environment::Environment;
 use crate::engine::outcome::{Accounts as Totals, SliceCounts};
 use crate::engine::statistics::Interval;
@@ -62,6 +63,7 @@ pub(crate) struct Slots {
 
 /// A clock and what it costs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Clock {
     pub(crate) name: String,
     /// Duration of one reading, which every latency includes.
@@ -182,6 +184,7 @@ pub(crate) struct Row {
     pub(crate) connections: usize,
     /// Requests per second asked for (open), or connections per second (churn).
     pub(crate) request_rate: Option<f64>,
+    /// Size of a request and of its response; 0 where another program's client chooses them.
     pub(crate) request_bytes: usize,
     pub(crate) response_bytes: usize,
     /// Transactions per connection (closed, churn); 0: connections persist.
@@ -274,6 +277,20 @@ pub(crate) struct Row {
     /// Pairs of undisturbed slots that the ratios are from (closed).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pairs: Option<usize>,
+    /// Operations of one slice, median over rounds, where another program's client counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) operations: Option<f64>,
+    /// What other work did while it was measured (`load`, `run`): the sum over rounds of slices,
+    /// and the worst round's parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) disturbance: Option<Disturbance>,
+    /// The part of its CPUs that the load generator did not get, the worst of all rounds (open,
+    /// churn).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) starved: Option<f64>,
+    /// Connections that ended and were opened again (open).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reopened: Option<u64>,
     /// Totals of both sides from the first connection to the last, warm-up included (closed).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) totals: Option<Totals>,
@@ -348,6 +365,10 @@ impl Row {
             notes: Vec::new(),
             slices: None,
             pairs: None,
+            operations: None,
+            disturbance: None,
+            starved: None,
+            reopened: None,
             totals: None,
             upgraded_connections: None,
             accounts: None,
@@ -434,6 +455,8 @@ pub(crate) struct RoundFigures {
     pub(crate) reported_latency_us: Option<ReportedLatency>,
     pub(crate) throughput: Option<f64>,
     pub(crate) server_cpu_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) client_cpu_us: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_both_us: Option<f64>,
     pub(crate) valid: bool,

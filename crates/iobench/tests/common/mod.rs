@@ -78,6 +78,27 @@ pub(crate) fn check_document(document: &Value, path: &str) {
     assert!(matches!(diff.status.code(), Some(0 | 2)), "{}{}", stdout(&diff), stderr(&diff));
 }
 
+/// `report` makes a page of a command's file, and `diff` finds no change from it to itself.
+pub(crate) fn assert_report_and_diff_read(document: &Value) {
+    let file = scratch_file();
+    fs::write(&file, document.to_string()).expect("a place for temporary files");
+    let path = file.to_str().expect("a plain path");
+    let page = run(&["report", "-o", "-", path]);
+    let diff = run(&["diff", path, path]);
+    fs::remove_file(&file).expect("the file was ours");
+    assert_eq!(page.status.code(), Some(0), "{}", stderr(&page));
+    let (page, changes) = (stdout(&page), stdout(&diff));
+    let rows = document["results"].as_array().expect("a list of rows");
+    for row in rows {
+        let subject = row["subject"].as_str().expect("a name");
+        assert!(page.contains(subject) && changes.contains(&format!("\n{subject}, ")), "{changes}");
+    }
+    // A busy machine makes rows invalid, which are not compared.
+    let is_valid = rows.iter().all(|row| row["valid"] == true);
+    assert_eq!(diff.status.code(), Some(if is_valid { 0 } else { 2 }), "{changes}");
+    assert!(changes.contains("0 regressions") && changes.contains(" 0 better"), "{changes}");
+}
+
 /// [`run_with_json`], tried again where a busy machine kept a thread off its CPU for all the
 /// measured time of a row.
 pub(crate) fn run_undisturbed(arguments: &[&str]) -> (Option<i32>, Value, String) {

@@ -1,18 +1,17 @@
-//! `iobench load --rate`: the open loop alone, against a server that already runs.
+//! `iobench load --rate`: the open loop alone, against a server that already runs or one of ours.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::cli::LoadArgs;
-use crate::disturbance::Disturbance;
 use crate::engine::environment::Environment;
-use crate::engine::json_file::JsonFile;
+use crate::engine::placement::Placement;
 use crate::error::{Error, Result};
-use crate::figures::{Percentiles, encode};
+use crate::exchange::Work;
+use crate::experiment::points::Point;
+use crate::experiment::rows::Evidence;
+use crate::figures::Percentiles;
+use crate::load::Report;
 use crate::load::target::{Target, exchange};
-use crate::open::arrivals::Arrivals;
 use crate::open::connect::Route;
 use crate::open::gauge::{Blind, Gauge, ServerUse, Watched};
 use crate::open::outcome::OpenOutcome;
@@ -20,59 +19,23 @@ use crate::open::phases::Course;
 use crate::open::terminal::Terminal;
 use crate::open::verdict::{Tolerance, time};
 use crate::open::{LEAD_NS, OpenPlan, Prepared, place};
-use crate::output;
-use crate::results::{Accounts, Histograms, Moment};
+use crate::results::files::ResultFiles;
+use crate::results::{Accounts, Kind, Row};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
 
 const MOST_RATE: f64 = 10_000_000.0;
 
-/// The JSON file.
-#[derive(Serialize)]
-struct Document<'a> {
-    environment: &'a Environment,
-    result: Report<'a>,
-}
-
-#[derive(Serialize)]
-struct Report<'a> {
-    connect: String,
-    /// `open`.
-    r#loop: &'a str,
-    connections: usize,
-    request_rate: f64,
-    arrivals: Arrivals,
-    request_bytes: usize,
-    response_bytes: usize,
-    duration_s: f64,
-    latency_us: Option<Percentiles>,
-    send_lag_us: Option<Percentiles>,
-    transmit_us: Option<Percentiles>,
-    turnaround_us: Option<Percentiles>,
-    receive_lag_us: Option<Percentiles>,
-    accept_us: Option<Percentiles>,
-    offered_rate: f64,
-    throughput: f64,
-    starved: f64,
-    disturbance: Disturbance,
-    reopened: u64,
-    server: ServerUse,
-    accounts: Accounts,
-    valid: bool,
-    notes: &'a [String],
-    timeline: &'a [Moment],
-    histograms: Histograms,
-}
-
 /// Loads the server at the given rate; true if the run is valid.
 pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
+    let begun_ns = now_ns();
     let signals = Signals::block();
     let limits = Limits::raise_for(arguments.connections)?;
     limits.check_open_files(arguments.connections)?;
     let target = Target::reach(arguments, &signals)?;
     let plan = plan(arguments, rate, &target)?;
-    let json = arguments.measure.output.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let files = ResultFiles::prepare(&arguments.measure.output)?;
     let environment = Environment::gather(&limits, plan.seed)?;
     let route = Route::new(target.address, plan.connections)?;
     let mut terminal = Terminal::new(target.address.to_string(), plan.tolerance);
@@ -83,25 +46,38 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     let gauge: &dyn Gauge = watched.as_ref().map_or(&Blind, |watched| watched);
     let outcome = prepared.run(now_ns() + LEAD_NS, gauge, &signals, &mut terminal)?;
     drop(terminal);
-    output::print(&format!("timestamps: {clock}\n{}\n", headline(target.address, &plan)));
-    output::print(&describe(&outcome));
-    if let Some(json) = json {
-        let result = report(target.address, &plan, &outcome)?;
-        json.write(&Document { environment: &environment, result })?;
-    }
-    Ok(outcome.is_valid())
+    let (address, headline, told) = (target.address, headline(&plan), describe(&outcome));
+    let report = Report {
+        text: format!("timestamps: {clock}\n{address}: {headline}\n{told}"),
+        title: format!("{}: {headline}", target.name),
+        settings: settings(arguments),
+        rows: vec![row(&target, &plan, &outcome)?],
+    };
+    report.publish(environment, begun_ns, files)
+}
+
+/// What the row does not tell.
+fn settings(arguments: &LoadArgs) -> String {
+    let (open, duration) = (&arguments.open, arguments.duration());
+    format!(
+        "open loop, {} arrivals, growth {:?}, steady {:?}, measured {duration:?}, time-out {:?}\n",
+        open.arrivals.name(),
+        open.growth,
+        open.steady,
+        open.timeout
+    )
 }
 
 /// Which loop it is, and what it asks for.
-fn headline(address: SocketAddr, plan: &OpenPlan) -> String {
+fn headline(plan: &OpenPlan) -> String {
     let (rate, connections, arrivals) = (plan.course.rate, plan.connections, plan.arrivals.name());
     match plan.churn {
         None => format!(
-            "{address}: open loop at {rate} requests/s, {arrivals} arrivals on {connections} \
+            "open loop at {rate} requests/s, {arrivals} arrivals on {connections} \
              connections"
         ),
         Some(transactions) => format!(
-            "{address}: open loop at {rate} new connections/s, {arrivals} arrivals, \
+            "open loop at {rate} new connections/s, {arrivals} arrivals, \
              {transactions} requests each"
         ),
     }
@@ -136,45 +112,29 @@ fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
     })
 }
 
-fn report<'a>(
-    address: SocketAddr,
-    plan: &OpenPlan,
-    outcome: &'a OpenOutcome,
-) -> Result<Report<'a>> {
-    Ok(Report {
-        connect: address.to_string(),
-        r#loop: "open",
-        connections: plan.connections,
-        request_rate: plan.course.rate,
-        arrivals: plan.arrivals,
-        request_bytes: plan.exchange.request_bytes,
-        response_bytes: plan.exchange.response_bytes,
-        duration_s: plan.course.measure_ns as f64 / 1e9,
-        latency_us: outcome.latency_us(),
-        send_lag_us: Percentiles::of(&outcome.send_lag),
-        transmit_us: Percentiles::of(&outcome.transmit),
-        turnaround_us: Percentiles::of(&outcome.turnaround),
-        receive_lag_us: Percentiles::of(&outcome.receive_lag),
-        accept_us: Percentiles::of(&outcome.accept),
-        offered_rate: outcome.offered_rate,
-        throughput: outcome.throughput,
-        starved: outcome.starved,
-        disturbance: outcome.disturbance,
-        reopened: outcome.reopened,
-        server: outcome.server,
-        accounts: outcome.accounts,
-        valid: outcome.is_valid(),
-        notes: &outcome.reasons,
-        timeline: &outcome.timeline,
-        histograms: Histograms {
-            service: Some(encode(&outcome.service)?),
-            send_lag: Some(encode(&outcome.send_lag)?),
-            transmit: Some(encode(&outcome.transmit)?),
-            turnaround: Some(encode(&outcome.turnaround)?),
-            receive_lag: Some(encode(&outcome.receive_lag)?),
-            accept: (!outcome.accept.is_empty()).then(|| encode(&outcome.accept)).transpose()?,
+/// The one row of the result file.
+fn row(target: &Target, plan: &OpenPlan, outcome: &OpenOutcome) -> Result<Row> {
+    let point = Point {
+        cores: target.server_cpus.len().max(1),
+        placement: Placement {
+            server_cpus: target.server_cpus.clone(),
+            client_cpus: target.client.cpus.clone(),
         },
-    })
+        connections: plan.connections,
+        rate: Some(plan.course.rate),
+        exchange: plan.exchange,
+        transactions: plan.churn.unwrap_or(0),
+        work: Work::None,
+    };
+    let evidence = Evidence {
+        kind: if plan.churn.is_some() { Kind::Churn } else { Kind::Open },
+        way: None,
+        server: &target.name,
+        point: &point,
+        rounds: &[outcome],
+        baseline: None,
+    };
+    evidence.row()
 }
 
 /// A few lines for people.
