@@ -93,6 +93,7 @@ impl Dimension {
             Kind => format!("{value} load"),
             Workload | Placement => value,
             Pipeline => plural(&value, row.pipeline as usize, "request") + " under way",
+            Batch if row.batch == 1 => "no batching".to_owned(),
             Batch => format!("batches of {value}"),
             Connections => plural(&value, row.connections, "connection"),
             Rate if row.request_rate.is_none() => "as fast as answers come".to_owned(),

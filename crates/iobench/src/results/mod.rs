@@ -250,7 +250,7 @@ pub(crate) struct Row {
     /// (closed), or of messages of any size (one-way).
     #[serde(default)]
     pub(crate) gigabytes_per_s: Option<f64>,
-    /// Closed loops with messages from 64 KiB on: seconds of CPU on both sides together for each GiB.
+    /// Seconds of CPU on both sides together for each GiB (closed, messages from 64 KiB on).
     #[serde(default)]
     pub(crate) cpu_s_per_gib: Option<f64>,
     /// Busy parts of the sides' CPUs, 0 to 1.
