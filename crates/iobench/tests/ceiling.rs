@@ -47,7 +47,7 @@ fn short_and_persistent_connections_have_rows_that_report_and_diff_read() {
 
 #[test]
 fn large_messages_and_resets_are_possible() {
-    let more = ["--message-bytes", "1,65536", "--close", "reset", "--transactions", "4"];
+    let more = ["--message-bytes", "1,65536", "--ending", "reset", "--transactions", "4"];
     let (status, document, printed) = run_undisturbed(&[&SHORT[..], &more].concat());
     assert_eq!(status, Some(0), "{printed}");
     assert_eq!(rows(&document).len(), 4);

@@ -4,7 +4,9 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{
     Serving, iobench, is_alive, run, run_with_json, signal, stderr, wait, wait_for_children,
@@ -12,8 +14,10 @@ use common::{
 use serde_json::Value;
 
 fn load(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
-    let arguments = ["load", "--connect", address, "--connections", "8", "--duration", "200ms"];
-    let (status, document, printed) = run_with_json(&[&arguments[..], more].concat());
+    let arguments = ["load", "--connect", address, "--connections", "8"];
+    let usual = ["--duration", "200ms"];
+    let duration = if more.contains(&"--duration") { &[][..] } else { &usual };
+    let (status, document, printed) = run_with_json(&[&arguments[..], duration, more].concat());
     (status, document["result"].clone(), printed)
 }
 
@@ -157,6 +161,70 @@ fn silence_is_noticed() {
         while matches!(stream.read(&mut message), Ok(1..)) {}
     }
     assert_invalid(listen_only, &[], "got no answer");
+}
+
+/// Echoes until half a second after the connection was made.
+fn fall_silent(mut stream: TcpStream) {
+    let (begun, mut message) = (Instant::now(), [0; 64]);
+    while stream.read_exact(&mut message).is_ok() {
+        if begun.elapsed() < Duration::from_millis(500) && stream.write_all(&message).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_server_that_falls_silent_is_noticed() {
+    let more = ["--transactions", "0", "--duration", "2s"];
+    assert_invalid(fall_silent, &more, "8 requests got no answer, the oldest for ");
+}
+
+#[test]
+fn dead_connections_are_noticed() {
+    fn every_second(mut stream: TcpStream) {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        // The first connection only looks whether there is a server.
+        if NUMBER.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
+            return fall_silent(stream);
+        }
+        let mut message = [0; 64];
+        while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
+    }
+    let more = ["--transactions", "0", "--duration", "2s"];
+    assert_invalid(every_second, &more, "4 requests got no answer, the oldest for ");
+}
+
+#[test]
+fn delays_and_pauses_show_in_latencies() {
+    fn late(mut stream: TcpStream) {
+        let mut message = [0; 64];
+        while stream.read_exact(&mut message).is_ok() {
+            thread::sleep(Duration::from_millis(5));
+            if stream.write_all(&message).is_err() {
+                return;
+            }
+        }
+    }
+    fn stalling(mut stream: TcpStream) {
+        static ANSWERS: AtomicUsize = AtomicUsize::new(0);
+        let mut message = [0; 64];
+        while stream.read_exact(&mut message).is_ok() {
+            if ANSWERS.fetch_add(1, Ordering::Relaxed) % 20 == 0 {
+                thread::sleep(Duration::from_millis(50));
+            }
+            if stream.write_all(&message).is_err() {
+                return;
+            }
+        }
+    }
+    let more = ["--transactions", "0", "--duration", "500ms"];
+    let latency = |serve: fn(TcpStream), name: &str| {
+        let (status, result, printed) = load_undisturbed(&hostile(serve), &more);
+        assert_eq!(status, Some(0), "{printed}");
+        result["latency_us"][name].as_f64().unwrap()
+    };
+    let (p1, p99) = (latency(late, "p1"), latency(stalling, "p99"));
+    assert!(p1 >= 4_900.0 && p99 >= 49_000.0, "{p1} {p99}");
 }
 
 /// Answers every complete request of one size with as many bytes as asked for.

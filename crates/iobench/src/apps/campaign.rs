@@ -2,10 +2,10 @@
 //! whole run and idles except in its own slots, and rounds are the outermost loop.
 
 use crate::apps::App;
-use crate::apps::generator::mix::Requests;
 use crate::apps::summary::{Measured, Summary};
 use crate::apps::wrk::{self, Printed};
 use crate::cli::apps::LoadShape;
+use crate::client::protocol::requests::Requests;
 use crate::client::slices::Slicing;
 use crate::compare::plan::{Cell, QUICK_NS, SLICE_NS, WARM_UP_NS};
 use crate::compare::report::Rounds;

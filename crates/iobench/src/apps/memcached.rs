@@ -8,17 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::apps::App;
-use crate::apps::generator::Protocol;
-use crate::apps::generator::answer::{Answer, Complaint};
-use crate::apps::generator::cache::{Cache, KEY_BYTES, Operation, Usage, VALUE_BYTES};
-use crate::apps::generator::content::Pattern;
-use crate::apps::generator::loops::{Ending, Loops};
-use crate::apps::generator::mix::Requests;
 use crate::apps::place::{built, is_root, room_for};
 use crate::cli::apps::MemcachedArgs;
 use crate::client::ClientGroup;
+use crate::client::protocol::answer::Answer;
+use crate::client::protocol::memcache::{Cache, KEY_BYTES, Operation, Usage, VALUE_BYTES};
+use crate::client::protocol::pattern::Pattern;
+use crate::client::protocol::requests::Requests;
+use crate::client::protocol::{Complaint, Protocol};
 use crate::client::slices::Slicing;
 use crate::engine::placement::Placement;
+use crate::client::sockets::Ending;
+use crate::client::sockets::kernel::{KernelSockets, Options};
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
 use crate::server::external::{ExternalProcess, Foreign};
@@ -155,7 +156,7 @@ fn store(
             let operation = Operation { key: waiting.start, sets: true };
             let fed = cache
                 .feed(&mut answer, operation, rest)
-                .map_err(|Complaint(what)| std::io::Error::other(what))?;
+                .map_err(|Complaint(what)| std::io::Error::other(format!("an answer {what}")))?;
             rest = &rest[fed.used..];
             if fed.complete {
                 answer.reset();
@@ -226,12 +227,12 @@ impl App for Memcached {
         slicing: Slicing,
     ) -> Result<ClientGroup> {
         let (usage, pattern) = (self.usage, Arc::clone(&self.pattern));
-        let (requests, ending, seed) = (requests.clone(), self.ending, self.seed);
-        let connections = self.connections;
-        ClientGroup::start_with(&placement.client_cpus, connections, move |index, share| {
-            let pattern = Arc::clone(&pattern);
-            let cache = Cache::new(usage, pattern, requests.clone(), seed + index as u64);
-            Loops::new(cache, share, ending, slicing)
+        let (requests, seed) = (requests.clone(), self.seed);
+        let (cpus, connections) = (&placement.client_cpus, self.connections);
+        let options = Options::for_short_requests(self.ending);
+        let sockets = move |_| KernelSockets::new(options.clone());
+        ClientGroup::start_speaking(cpus, connections, slicing, sockets, move |index| {
+            Cache::new(usage, Arc::clone(&pattern), requests.clone(), seed + index as u64)
         })
     }
 

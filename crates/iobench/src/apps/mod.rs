@@ -5,8 +5,9 @@
 //! their settings, and the clients that speak to them.
 
 mod campaign;
-pub(crate) mod generator;
+pub(crate) mod files;
 mod memcached;
+pub(crate) mod mix;
 mod nginx;
 pub(crate) mod place;
 mod summary;
@@ -15,14 +16,13 @@ pub(crate) mod wrk;
 use crate::apps::campaign::Campaign;
 use crate::cli::apps::{AppCommand, AppsArgs};
 use crate::client::ClientGroup;
+use crate::client::protocol::requests::Requests;
 use crate::client::slices::Slicing;
 use crate::engine::placement::Placement;
 use crate::error::Result;
 use crate::exchange::Exchange;
 use crate::server::running::Running;
 use crate::sys::signals::Signals;
-
-use self::generator::mix::Requests;
 
 /// A program in several variants.
 pub(crate) trait App {

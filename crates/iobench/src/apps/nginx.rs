@@ -5,16 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::apps::App;
-use crate::apps::generator::Protocol;
-use crate::apps::generator::content::{FileSet, Pattern, file_name};
-use crate::apps::generator::http::Http;
-use crate::apps::generator::loops::{Ending, Loops};
-use crate::apps::generator::mix::{Mix, Requests};
+use crate::apps::files::{FileSet, file_name};
+use crate::apps::mix::Mix;
 use crate::apps::place::{Scratch, built, is_root, room_for};
 use crate::cli::apps::NginxArgs;
 use crate::client::ClientGroup;
+use crate::client::protocol::Protocol;
+use crate::client::protocol::http::Http;
+use crate::client::protocol::pattern::Pattern;
+use crate::client::protocol::requests::Requests;
 use crate::client::slices::Slicing;
 use crate::engine::placement::Placement;
+use crate::client::sockets::Ending;
+use crate::client::sockets::kernel::{KernelSockets, Options};
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
 use crate::server::external::{ExternalProcess, Foreign};
@@ -224,12 +227,13 @@ impl App for Nginx {
         slicing: Slicing,
     ) -> Result<ClientGroup> {
         let (sizes, pattern) = (Arc::clone(&self.sizes), Arc::clone(&self.pattern));
-        let (requests, ending, seed) = (requests.clone(), self.ending, self.seed);
-        let connections = self.settings.connections;
-        ClientGroup::start_with(&placement.client_cpus, connections, move |index, share| {
+        let (requests, seed) = (requests.clone(), self.seed);
+        let (cpus, connections) = (&placement.client_cpus, self.settings.connections);
+        let options = Options::for_short_requests(self.ending);
+        let sockets = move |_| KernelSockets::new(options.clone());
+        ClientGroup::start_speaking(cpus, connections, slicing, sockets, move |index| {
             let (sizes, pattern) = (Arc::clone(&sizes), Arc::clone(&pattern));
-            let http = Http::new(sizes, pattern, requests.clone(), seed + index as u64);
-            Loops::new(http, share, ending, slicing)
+            Http::new(sizes, pattern, requests.clone(), seed + index as u64)
         })
     }
 

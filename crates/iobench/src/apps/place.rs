@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::apps::generator::content::unique;
+use crate::apps::files::unique;
 use crate::error::{Context, Error, Result};
 use crate::network::namespace;
 use crate::output;

@@ -1,6 +1,5 @@
 //! The server's end of the memory: in the clients' own thread, or in one of its own.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
@@ -8,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use mtcp::Mtcp;
 
 use crate::ceiling::{PORT, SERVER};
-use crate::client::ClosedLoops;
 use crate::client::slices::Tally;
+use crate::client::{ClosedLoops, Order};
 use crate::error::{Context, Error, Result};
 use crate::exchange::Service;
 use crate::server::mtcp::EchoLoop;
@@ -62,8 +61,8 @@ impl<L: ClosedLoops> BothEnds<L> {
 }
 
 impl<L: ClosedLoops> ClosedLoops for BothEnds<L> {
-    fn reset(&mut self, address: SocketAddr) {
-        self.near.reset(address);
+    fn reset(&mut self, order: &Order) {
+        self.near.reset(order);
     }
 
     fn open_all(&mut self) {
@@ -82,8 +81,16 @@ impl<L: ClosedLoops> ClosedLoops for BothEnds<L> {
         self.near.begin_measuring(start_ns);
     }
 
-    fn count_stalled(&mut self) {
-        self.near.count_stalled();
+    fn end_measuring(&mut self, end_ns: u64) {
+        self.near.end_measuring(end_ns);
+    }
+
+    fn overdue(&self) -> usize {
+        self.near.overdue()
+    }
+
+    fn count_unanswered(&mut self, now_ns: u64) {
+        self.near.count_unanswered(now_ns);
     }
 
     /// Never sleeps: whatever is to come, one of the two makes.

@@ -15,10 +15,14 @@ use ::mtcp::device::memory::MemoryOptions;
 
 use crate::ceiling::ends::{BothEnds, ServerThread};
 use crate::cli::ceiling::CeilingArgs;
-use crate::client::ClientGroup;
-use crate::client::connection::{Connections, Workload};
-use crate::client::slices::{Slicing, Tally, describe_stalled};
-use crate::client::sockets::{Closing, StackSockets};
+use crate::client::connections::Connections;
+use crate::client::faults::FaultCounts;
+use crate::client::protocol::echo::Echo;
+use crate::client::slices::{Slicing, Tally, add_open};
+use crate::client::sockets::Ending;
+use crate::client::sockets::stack::StackSockets;
+use crate::client::{ClientGroup, Order};
+use crate::engine::environment::Environment;
 use crate::compare::plan::SLICE_NS;
 use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
 use crate::engine::environment::Environment;
@@ -26,7 +30,6 @@ use crate::engine::json_file::JsonFile;
 use crate::engine::statistics::median;
 use crate::engine::table::{figure, lay_out};
 use crate::error::{Error, Result};
-use crate::exchange::Exchange;
 use crate::figures::{Percentiles, Times, encode, new_times};
 use crate::output;
 use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
@@ -37,7 +40,6 @@ use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
-use crate::sys::socket::CongestionControl;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
 /// The first of the clients' addresses.
@@ -101,7 +103,7 @@ pub(crate) fn run(arguments: &CeilingArgs) -> Result<bool> {
     let results = rows.collect::<Result<_>>()?;
     let baseline = label(cells[0].threads);
     let document = Document::new(environment, experiment, elapsed_s, baseline, results);
-    output::print(&render(&document, arguments.close));
+    output::print(&render(&document, arguments.ending));
     if let Some(json) = json {
         json.write(&document)?;
     }
@@ -132,21 +134,12 @@ fn stacks() -> Result<(Mtcp, Mtcp)> {
 }
 
 /// The clients' end, for the calling thread.
-fn client(mtcp: &Mtcp, closing: Closing) -> Result<StackSockets> {
+fn client(mtcp: &Mtcp, ending: Ending) -> Result<StackSockets> {
     let mut sockets = stack::context(mtcp, 0)?;
     sockets
         .init_rss(FIRST_CLIENT.into(), CLIENT_ADDRESSES, None)
         .map_err(stack::failed("choose the clients' addresses"))?;
-    StackSockets::new(sockets, closing)
-}
-
-fn workload(cell: &Cell, arguments: &CeilingArgs) -> Workload {
-    Workload {
-        transactions: cell.transactions,
-        exchange: Exchange::echo(cell.message_bytes),
-        congestion: CongestionControl::pick(),
-        slicing: Slicing::divide(arguments.duration.as_nanos() as u64, SLICE_NS),
-    }
+    StackSockets::new(sockets, ending)
 }
 
 /// One round of one row, with fresh stacks.
@@ -158,24 +151,22 @@ fn measure(
 ) -> Result<Round> {
     let (server, clients) = stacks()?;
     let (server, clients) = (Arc::new(server), Arc::new(clients));
-    let (workload, closing) = (workload(cell, arguments), arguments.close);
+    let (cell, ending) = (*cell, arguments.ending);
+    let slicing = Slicing::divide(arguments.duration.as_nanos() as u64, SLICE_NS);
     let page = Arc::new(Page::create(1)?);
-    let (cpu, slicing) = (&cpus[..1], workload.slicing);
-    let connections = arguments.connections;
+    let (cpu, connections) = (&cpus[..1], arguments.connections);
+    let sockets = move |_| client(&clients, ending);
+    let echo = move |index| Echo::new(cell.message_bytes, cell.transactions, index);
     let helper = match cell.threads {
         1 => None,
         _ => Some(ServerThread::start(server.clone(), cpus[1], page.clone())?),
     };
     let group = if helper.is_some() {
-        ClientGroup::start_with(cpu, connections, move |index, share| {
-            let sockets = client(&clients, closing)?;
-            Ok(Connections::new(sockets, workload.clone(), share, index))
-        })?
+        ClientGroup::start_speaking(cpu, connections, slicing, sockets, echo)?
     } else {
         let page = page.clone();
         ClientGroup::start_with(cpu, connections, move |index, share| {
-            let sockets = client(&clients, closing)?;
-            let near = Connections::new(sockets, workload.clone(), share, index);
+            let near = Connections::new(sockets(index)?, echo(index), share, slicing);
             BothEnds::new(near, &server, page.clone())
         })?
     };
@@ -220,7 +211,7 @@ fn load(
     let readers = threads.iter().map(|&thread| ThreadReader::new(own, thread));
     let readers: Vec<ThreadReader> = readers.collect::<Result<_>>()?;
     let used_ns = || -> u64 { readers.iter().map(|reader| reader.read().run_ns).sum() };
-    group.begin_slot((SERVER, PORT).into());
+    group.begin_slot(Order::new((SERVER, PORT).into(), true));
     warm_up(group, signals)?;
     let start_ns = now_ns() + LEAD_NS;
     group.measure_from(start_ns);
@@ -232,18 +223,18 @@ fn load(
 }
 
 fn evaluate(tallies: &[Tally], slicing: Slicing, cpu_ns: u64) -> Round {
-    let (mut latencies, mut transactions, mut notes) = (new_times(), 0, Vec::new());
+    let (mut latencies, mut transactions) = (new_times(), 0);
+    let mut faults = FaultCounts::default();
     for tally in tallies {
-        notes.extend(tally.faults.describe());
-        notes.extend(tally.complaint.clone());
-        if tally.stalled > 0 {
-            notes.push(describe_stalled(tally.stalled));
-        }
+        faults.add(&tally.faults);
         for slice in &tally.slices {
             transactions += slice.transactions;
             add_latencies(&mut latencies, &slice.latencies);
         }
     }
+    add_open(&mut latencies, tallies.iter().flat_map(|t| t.open_ages_ns.iter().copied()));
+    let mut notes = faults.describe();
+    notes.extend(tallies.iter().find_map(|tally| tally.failure.clone()));
     if transactions == 0 {
         notes.push("no transaction was completed while it was measured".to_owned());
     }
@@ -343,10 +334,10 @@ fn connections_per_cpu_second(row: &Row) -> Option<f64> {
     row.cpu_both_us.filter(|_| row.transactions > 0).map(|us| 1e6 / us / transactions)
 }
 
-fn render(document: &Document, closing: Closing) -> String {
-    let ends = match closing {
-        Closing::Orderly => "closed by both ends",
-        Closing::Reset => "ended by RST",
+fn render(document: &Document, ending: Ending) -> String {
+    let ends = match ending {
+        Ending::Fin => "closed by both ends",
+        Ending::Reset => "ended by RST",
     };
     let mut text = format!(
         "{}\n\n{}; connections are {ends}, and all checked byte by byte\n",

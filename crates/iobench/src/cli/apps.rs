@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::apps::generator::loops::Ending;
-use crate::apps::generator::mix::Mix;
+use crate::apps::mix::Mix;
 use crate::cli::strict::Strictness;
 use crate::cli::values::{parse_connections, parse_measured};
+use crate::client::sockets::Ending;
 
 const NGINX_EXAMPLES: &str = "\
 Examples:

@@ -9,7 +9,7 @@ use crate::cli::strict::Strictness;
 use crate::cli::values::{
     TransactionList, parse_connections, parse_measured, parse_message_bytes, parse_transactions,
 };
-use crate::client::sockets::Closing;
+use crate::client::sockets::Ending;
 
 const CEILING_EXAMPLES: &str = "\
 Examples:
@@ -40,9 +40,9 @@ pub(crate) struct CeilingArgs {
           value_parser = parse_message_bytes)]
     pub(crate) message_bytes: Vec<usize>,
 
-    /// How connections end: by FIN from both ends, or by RST, as in `compare`
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = Closing::Orderly)]
-    pub(crate) close: Closing,
+    /// How clients end a connection after its last transaction
+    #[arg(long, value_enum, default_value = "fin")]
+    pub(crate) ending: Ending,
 
     /// Concurrent connections
     #[arg(long, value_name = "N", default_value = "64", value_parser = parse_connections)]

@@ -75,8 +75,9 @@ or ends some, or no longer answers on some of 100 that are asked again, is INVAL
 
 Where the machine was too busy for enough undisturbed slices, disturbed rounds are measured again,
 for at most a quarter longer than the planned rounds took, and no longer than 60 s. A row is marked
-INVALID when that did not help, when connections failed, or when bytes were lost. What could not be
-shown stands below the table with the reason and what to do, and in the JSON file.";
+INVALID when that did not help, when connections failed, when answers were wrong or did not come,
+or when bytes were lost. What could not be shown stands below the table with the reason and what to
+do, and in the JSON file.";
 
 const LOAD_EXAMPLES: &str = "\
 Examples:
@@ -213,7 +214,8 @@ pub(crate) struct CompareArgs {
           value_parser = parse_message_bytes)]
     pub(crate) message_bytes: Vec<usize>,
 
-    /// Bytes of a request, a list; answers of another size are only counted, not compared
+    /// Bytes of a request, a list; answers of another size are compared, too, but of those longer
+    /// than 4 KiB all but every sixteenth are only counted
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "response_bytes",
           value_parser = parse_message_bytes)]
     pub(crate) request_bytes: Vec<usize>,

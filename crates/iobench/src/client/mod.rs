@@ -4,9 +4,9 @@
 //! things that they share with anybody are the start of the measurement, a stop flag, and their
 //! own count of warm connections.
 
-pub(crate) mod connection;
-mod kernel;
-pub(crate) mod message;
+pub(crate) mod connections;
+pub(crate) mod faults;
+pub(crate) mod protocol;
 pub(crate) mod slices;
 pub(crate) mod sockets;
 
@@ -19,14 +19,20 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::client::connection::{Connections, Workload};
-use crate::client::kernel::KernelSockets;
-use crate::client::slices::Tally;
-use crate::client::sockets::{Closing, StackSockets};
+use crate::client::connections::Connections;
+use crate::client::protocol::Protocol;
+use crate::client::protocol::echo::Echo;
+use crate::client::protocol::filler::Filler;
+use crate::client::slices::{Slicing, Tally};
+use crate::client::sockets::kernel::{KernelSockets, Options};
+use crate::client::sockets::stack::StackSockets;
+use crate::client::sockets::{Ending, Sockets};
 use crate::error::{Context, Error, Result};
+use crate::exchange::Exchange;
 use crate::stack::{self, Kind, Site};
 use crate::sys::affinity;
 use crate::sys::clock::now_ns;
+use crate::sys::socket::CongestionControl;
 
 /// Whose TCP a client's connections use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -47,6 +53,39 @@ impl ClientKind {
     }
 }
 
+/// What every connection does: exchanges of one size.
+#[derive(Debug, Clone)]
+pub(crate) struct Workload {
+    /// Transactions per connection; 0 keeps connections for the whole slot.
+    pub(crate) transactions: u32,
+    pub(crate) exchange: Exchange,
+    pub(crate) congestion: CongestionControl,
+    pub(crate) slicing: Slicing,
+}
+
+/// What the clients load in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) address: SocketAddr,
+    /// The server is one of iobench's own, which sends known filler where it does not echo.
+    pub(crate) is_ours: bool,
+    /// How long after the slot requests that had been silent for long are waited for.
+    pub(crate) patience_ns: u64,
+}
+
+impl Order {
+    /// A server to which no packet gets lost.
+    pub(crate) fn new(address: SocketAddr, is_ours: bool) -> Order {
+        Order { address, is_ours, patience_ns: PATIENCE_NS }
+    }
+}
+
+/// A message that fits one segment on any path is never held back by Nagle's algorithm, because
+/// nothing is in flight when it is sent; only longer ones pay for TCP_NODELAY.
+const SINGLE_SEGMENT_BYTES: usize = 512;
+/// A request that is not answered for so long after a slot is lost: any server that lives has had
+/// its turn, also on a machine that is busy with other programs.
+const PATIENCE_NS: u64 = 1_000_000_000;
 /// A waiting thread looks at the stop flag and the clock at least this often.
 const WAIT_MS: i32 = 10;
 /// A thread that does not answer for so long is taken for lost.
@@ -66,16 +105,20 @@ struct Warm(AtomicUsize);
 
 /// What a client thread drives: connections in closed loops, and the books about them.
 pub(crate) trait ClosedLoops {
-    /// Prepares a new slot against a server.
-    fn reset(&mut self, address: SocketAddr);
+    /// Prepares a new slot.
+    fn reset(&mut self, order: &Order);
     fn open_all(&mut self);
     fn close_all(&mut self);
     /// Connections that have completed a transaction in this slot.
     fn warm(&self) -> usize;
     /// Starts the first slice at `start_ns`.
     fn begin_measuring(&mut self, start_ns: u64);
-    /// Counts the connections that were open but received nothing while it was measured.
-    fn count_stalled(&mut self);
+    /// Ends the last slice: records how old the open requests are. Makes no more of them.
+    fn end_measuring(&mut self, end_ns: u64);
+    /// How many requests that had been silent for long by then are still open.
+    fn overdue(&self) -> usize;
+    /// Counts those as lost.
+    fn count_unanswered(&mut self, now_ns: u64);
     /// Waits for events; returns how many there are to be handled.
     fn wait(&mut self, timeout_ms: i32) -> usize;
     /// Handles the events of the last wait.
@@ -89,7 +132,7 @@ pub(crate) trait ClosedLoops {
 }
 
 struct ClientThread {
-    orders: Option<Sender<SocketAddr>>,
+    orders: Option<Sender<Order>>,
     tallies: Receiver<Tally>,
     thread_id: i32,
     warm: Arc<Warm>,
@@ -104,13 +147,16 @@ pub(crate) struct ClientGroup {
 }
 
 impl ClientGroup {
-    /// Starts one thread on each CPU, with the connections divided among them.
+    /// Starts one thread on each CPU, with the connections divided among them, over the kernel's
+    /// sockets.
     pub(crate) fn start(cpus: &[usize], connections: usize, workload: &Workload) -> Result<Self> {
-        let workload = workload.clone();
-        Self::start_with(cpus, connections, move |index, share| {
-            let sockets = KernelSockets::new(&workload)?;
-            Ok(Connections::new(sockets, workload.clone(), share, index))
-        })
+        let options = Options {
+            ending: Ending::Reset,
+            congestion: workload.congestion.clone(),
+            no_delay: workload.exchange.request_bytes > SINGLE_SEGMENT_BYTES,
+        };
+        let sockets = move |_| KernelSockets::new(options.clone());
+        Self::start_exchanging(cpus, connections, workload, sockets)
     }
 
     /// The same over stacks at `site`, one for each thread. Their device is in the network
@@ -121,12 +167,38 @@ impl ClientGroup {
         workload: &Workload,
         site: &Site,
     ) -> Result<Self> {
-        let workload = workload.clone();
         let stacks = Arc::new(stack::start(Kind::USUAL, site, cpus)?);
+        Self::start_exchanging(cpus, connections, workload, move |index| {
+            StackSockets::new(stack::context(&stacks, index)?, Ending::Reset)
+        })
+    }
+
+    fn start_exchanging<S: Sockets>(
+        cpus: &[usize],
+        connections: usize,
+        workload: &Workload,
+        sockets: impl Fn(usize) -> Result<S> + Clone + Send + 'static,
+    ) -> Result<Self> {
+        let Workload { transactions, exchange, slicing, .. } = *workload;
+        if exchange.is_echo() {
+            let echo = move |index| Echo::new(exchange.request_bytes, transactions, index);
+            Self::start_speaking(cpus, connections, slicing, sockets, echo)
+        } else {
+            let filler = move |_| Filler::new(exchange, transactions);
+            Self::start_speaking(cpus, connections, slicing, sockets, filler)
+        }
+    }
+
+    /// The same with sockets and a protocol that each thread makes for its number.
+    pub(crate) fn start_speaking<S: Sockets, P: Protocol>(
+        cpus: &[usize],
+        connections: usize,
+        slicing: Slicing,
+        sockets: impl Fn(usize) -> Result<S> + Clone + Send + 'static,
+        protocol: impl Fn(usize) -> P + Clone + Send + 'static,
+    ) -> Result<Self> {
         Self::start_with(cpus, connections, move |index, share| {
-            let sockets = stack::context(&stacks, index)?;
-            let sockets = StackSockets::new(sockets, Closing::Reset)?;
-            Ok(Connections::new(sockets, workload.clone(), share, index))
+            Ok(Connections::new(sockets(index)?, protocol(index), share, slicing))
         })
     }
 
@@ -171,9 +243,9 @@ impl ClientGroup {
                 };
                 let _ = started.send(Ok(affinity::thread_id()));
                 let mut next = None;
-                while let Some(address) = next.take().or_else(|| incoming.recv().ok()) {
-                    connections.reset(address);
-                    run_slot(&mut connections, &control, &thread_warm);
+                while let Some(order) = next.take().or_else(|| incoming.recv().ok()) {
+                    connections.reset(&order);
+                    run_slot(&mut connections, &order, &control, &thread_warm);
                     // The copy is made after the measurement; the next slot starts afresh anyway.
                     if outgoing.send(connections.tally().clone()).is_err() {
                         return;
@@ -195,14 +267,14 @@ impl ClientGroup {
         self.threads.iter().map(|thread| thread.thread_id).collect()
     }
 
-    /// Lets all connections open towards a server and run; nothing is measured yet.
-    pub(crate) fn begin_slot(&self, address: SocketAddr) {
+    /// Lets all connections open and run; nothing is measured yet.
+    pub(crate) fn begin_slot(&self, order: Order) {
         self.control.measure_from_ns.store(UNDECIDED, Ordering::Release);
         for thread in &self.threads {
             thread.warm.0.store(0, Ordering::Relaxed);
             if let Some(orders) = &thread.orders {
                 // A thread that is gone is noticed when its tally is missing.
-                let _ = orders.send(address);
+                let _ = orders.send(order);
             }
         }
     }
@@ -246,10 +318,10 @@ impl Drop for ClientGroup {
 
 /// Lets the loops finish what was closed until there is another order, which it gives, or no group
 /// any more.
-fn settle(connections: &mut impl ClosedLoops, orders: &Receiver<SocketAddr>) -> Option<SocketAddr> {
+fn settle(connections: &mut impl ClosedLoops, orders: &Receiver<Order>) -> Option<Order> {
     loop {
         match orders.try_recv() {
-            Ok(address) => return Some(address),
+            Ok(order) => return Some(order),
             Err(TryRecvError::Empty) if connections.settle() => {}
             Err(_) => return None,
         }
@@ -257,7 +329,7 @@ fn settle(connections: &mut impl ClosedLoops, orders: &Receiver<SocketAddr>) -> 
 }
 
 /// From the first connect to the last close.
-fn run_slot(connections: &mut impl ClosedLoops, control: &Control, warm: &Warm) {
+fn run_slot(connections: &mut impl ClosedLoops, order: &Order, control: &Control, warm: &Warm) {
     let total_ns = connections.tally().total_ns();
     let (mut start_ns, mut end_ns) = (UNDECIDED, UNDECIDED);
     connections.open_all();
@@ -272,13 +344,38 @@ fn run_slot(connections: &mut impl ClosedLoops, control: &Control, warm: &Warm) 
                 end_ns = start_ns + total_ns;
             }
         }
-        if now_ns >= end_ns || control.stop.load(Ordering::Relaxed) {
+        if control.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        if now_ns >= end_ns {
+            end_slot(connections, end_ns, (count, now_ns), order.patience_ns, control);
             break;
         }
         connections.handle(count, now_ns);
     }
-    if start_ns != UNDECIDED && now_ns() >= end_ns {
-        connections.count_stalled();
-    }
     connections.close_all();
+}
+
+/// Ends the measurement and, if requests had been silent for long, waits for their answers: whether
+/// a server was late or lost them shows only later. `pending` is what the last wait brought, and
+/// when.
+fn end_slot(
+    connections: &mut impl ClosedLoops,
+    end_ns: u64,
+    pending: (usize, u64),
+    patience_ns: u64,
+    control: &Control,
+) {
+    connections.end_measuring(end_ns);
+    let (mut count, mut at_ns) = pending;
+    loop {
+        connections.handle(count, at_ns);
+        let waits = connections.overdue() > 0 && at_ns < end_ns + patience_ns;
+        if !waits || control.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        count = connections.wait(WAIT_MS);
+        at_ns = now_ns();
+    }
+    connections.count_unanswered(at_ns);
 }

@@ -4,6 +4,8 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::client::faults::FaultCounts;
+
 /// Longest latency that is told apart, 60 s; longer ones are recorded as this.
 const HIGHEST_LATENCY_NS: u64 = 60_000_000_000;
 /// Shortest latency that is told apart, 1 µs.
@@ -11,12 +13,51 @@ const LOWEST_LATENCY_NS: u64 = 1_000;
 /// Two digits keep a slice's histogram near 13 KiB, so that recording stays in the cache.
 const SIGNIFICANT_DIGITS: u8 = 2;
 
+/// Silences that are never worth a question, and the part of the measured time (1/5) and the
+/// multiple of the 99th percentile up to which they are not.
+const LEAST_SILENCE_NS: u64 = 20_000_000;
+const SILENT_PART: u64 = 5;
+const SILENT_TIMES: u64 = 4;
+
 pub(crate) type Latencies = Histogram<u32>;
 
 /// An empty histogram of a slice.
 pub(crate) fn new_latencies() -> Latencies {
     Latencies::new_with_bounds(LOWEST_LATENCY_NS, HIGHEST_LATENCY_NS, SIGNIFICANT_DIGITS)
         .expect("the bounds are constants that the histogram accepts")
+}
+
+/// Adds latencies of which no more is known than that they are at least as long as these ages. Each
+/// counts as one of the longer latencies, all alike, and as its age if none is longer: the estimate
+/// of Kaplan and Meier (1958), with redistribution to the right. So connections that no longer
+/// answer cannot make percentiles better, nor young requests change them.
+pub(crate) fn add_open(latencies: &mut Histogram<u64>, ages_ns: impl IntoIterator<Item = u64>) {
+    let mut ages_ns = ages_ns.into_iter().collect::<Vec<u64>>();
+    ages_ns.sort_unstable();
+    let completed: Vec<(u64, u64)> = latencies
+        .iter_recorded()
+        .map(|step| (step.value_iterated_to(), step.count_at_value()))
+        .collect();
+    // How many are not shorter than what comes next, and what each of them stands for.
+    let (mut longer, mut weight) = (latencies.len() + ages_ns.len() as u64, 1.0);
+    let (mut sum, mut recorded) = (0.0_f64, 0);
+    latencies.reset();
+    let mut record = |value_ns: u64, weight: f64| {
+        sum += weight;
+        let count = sum.round() as u64 - recorded;
+        recorded += count;
+        latencies.saturating_record_n(value_ns, count);
+    };
+    let mut ages_ns = ages_ns.into_iter().peekable();
+    for (value_ns, count) in completed {
+        while ages_ns.next_if(|&age_ns| age_ns < value_ns).is_some() {
+            weight *= longer as f64 / (longer - 1) as f64;
+            longer -= 1;
+        }
+        longer -= count;
+        record(value_ns, weight * count as f64);
+    }
+    ages_ns.for_each(|age_ns| record(age_ns, weight));
 }
 
 /// How the time after `measure_from` is cut.
@@ -45,95 +86,21 @@ pub(crate) struct Slice {
     pub(crate) latencies: Latencies,
 }
 
-/// The ways in which a connection can disappoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum Fault {
-    /// connect() was refused or failed for another reason than ports.
-    Connect,
-    /// No local port was free.
-    Ports,
-    /// The server closed or reset the connection in the middle.
-    Reset,
-    /// What came back was not what was sent.
-    Corrupt,
-    /// Any other failure of a call.
-    Other,
-}
-
-const FAULTS: [(Fault, &str); 5] = [
-    (Fault::Connect, "connections could not be established"),
-    (Fault::Ports, "connections found no free local port (widen net.ipv4.ip_local_port_range)"),
-    (Fault::Reset, "connections were closed or reset by the server"),
-    (Fault::Corrupt, "answers differed from what was expected"),
-    (Fault::Other, "connections failed"),
-];
-
-/// How often each fault happened, and the errno seen last.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FaultCounts {
-    counts: [u64; FAULTS.len()],
-    last_errno: i32,
-}
-
-impl FaultCounts {
-    pub(crate) fn count(&mut self, fault: Fault, errno: i32) {
-        self.counts[fault as usize] += 1;
-        if errno != 0 {
-            self.last_errno = errno;
-        }
-    }
-
-    pub(crate) fn add(&mut self, other: &FaultCounts) {
-        for (sum, count) in self.counts.iter_mut().zip(other.counts) {
-            *sum += count;
-        }
-        if other.last_errno != 0 {
-            self.last_errno = other.last_errno;
-        }
-    }
-
-    pub(crate) fn total(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-
-    /// One sentence per kind of fault.
-    pub(crate) fn describe(&self) -> Vec<String> {
-        let mut notes: Vec<String> = FAULTS
-            .iter()
-            .filter(|(fault, _)| self.counts[*fault as usize] > 0)
-            .map(|(fault, text)| format!("{} {text}", self.counts[*fault as usize]))
-            .collect();
-        if self.last_errno != 0
-            && let Some(note) = notes.last_mut()
-        {
-            let error = std::io::Error::from_raw_os_error(self.last_errno);
-            note.push_str(&format!(" (last error: {error})"));
-        }
-        notes
-    }
-}
-
-/// What to say of stalled connections.
-pub(crate) fn describe_stalled(count: u64) -> String {
-    format!("{count} connections got no answer during a whole slot")
-}
-
 /// Everything that one thread recorded in one slot. The totals cover warm-up and end as well, for
 /// the books to balance against the server's.
 #[derive(Debug, Clone)]
 pub(crate) struct Tally {
     pub(crate) slices: Vec<Slice>,
     pub(crate) faults: FaultCounts,
-    /// Connections that were open but received nothing while it was measured. No fault by itself:
-    /// a thread that got no CPU receives nothing either.
-    pub(crate) stalled: u64,
+    /// Ages of the requests that were under way when the last slice ended: a latency is at least
+    /// as long.
+    pub(crate) open_ages_ns: Vec<u64>,
+    /// Why no socket of the thread will ever work again.
+    pub(crate) failure: Option<String>,
     pub(crate) transactions: u64,
     pub(crate) connections: u64,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
-    /// The first answer that was wrong, in words, where the client can tell more than that.
-    pub(crate) complaint: Option<String>,
     slicing: Slicing,
     start_ns: u64,
     current: usize,
@@ -146,17 +113,22 @@ impl Tally {
         Tally {
             slices: vec![slice; slicing.count],
             faults: FaultCounts::default(),
-            stalled: 0,
+            open_ages_ns: Vec::new(),
+            failure: None,
             transactions: 0,
             connections: 0,
             bytes_sent: 0,
             bytes_received: 0,
-            complaint: None,
             slicing,
             start_ns: u64::MAX,
             current: 0,
             current_end_ns: 0,
         }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn restart(&mut self) {
+        *self = Tally::new(self.slicing);
     }
 
     /// Length of the measured time.
@@ -168,6 +140,21 @@ impl Tally {
     pub(crate) fn begin(&mut self, start_ns: u64) {
         self.start_ns = start_ns;
         self.current_end_ns = start_ns + self.slicing.length_ns;
+    }
+
+    /// A silence that lasts longer needs an explanation: four times the 99th percentile; but at
+    /// least 20 ms, because no machine is quiet, and a fifth of the measured time (of the first
+    /// second of it), because few transactions tell little; at most all of the measured time.
+    pub(crate) fn longest_silence_ns(&self) -> u64 {
+        let mut latencies = new_latencies();
+        for slice in &self.slices {
+            // Bounds are equal by construction, so this cannot fail.
+            let _ = latencies.add(&slice.latencies);
+        }
+        let usual_ns = if latencies.is_empty() { 0 } else { latencies.value_at_quantile(0.99) };
+        let total_ns = self.total_ns();
+        let least_ns = LEAST_SILENCE_NS.max(total_ns.min(1_000_000_000) / SILENT_PART);
+        (SILENT_TIMES * usual_ns).max(least_ns).min(total_ns)
     }
 
     /// Records a transaction that ended at `now_ns`; times come in ascending order.
@@ -189,6 +176,8 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -232,15 +221,72 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named_with_the_last_error() {
-        let mut faults = FaultCounts::default();
-        faults.count(Fault::Reset, libc::ECONNRESET);
-        faults.count(Fault::Reset, libc::ECONNRESET);
-        let mut sum = FaultCounts::default();
-        sum.add(&faults);
-        let notes = sum.describe();
-        assert_eq!((sum.total(), notes.len()), (2, 1));
-        assert!(notes[0].starts_with("2 connections were closed"), "{notes:?}");
-        assert!(notes[0].contains("last error"), "{notes:?}");
+    fn a_long_silence_is_one_for_this_server() {
+        let tally = |total_ms: u64, latency_ns| {
+            let mut tally = Tally::new(Slicing { count: 5, length_ns: total_ms * 200_000 });
+            tally.begin(0);
+            (1..=200).for_each(|at_ns| tally.record(at_ns, latency_ns));
+            tally.longest_silence_ns() / 1_000_000
+        };
+        assert_eq!((tally(50, 100_000), tally(250, 100_000)), (20, 50));
+        assert_eq!((tally(10_000, 100_000), tally(250, 20_000_000)), (200, 80));
+        assert_eq!(tally(250, 100_000_000), 250);
+        let nothing = Tally::new(Slicing { count: 1, length_ns: 100_000_000 });
+        assert_eq!(nothing.longest_silence_ns(), 20_000_000);
+    }
+
+    fn histogram(values: &[u64]) -> Histogram<u64> {
+        let mut histogram = Histogram::new_with_bounds(1, HIGHEST_LATENCY_NS, 3).unwrap();
+        values.iter().for_each(|&value| histogram.record(value).unwrap());
+        histogram
+    }
+
+    #[test]
+    fn open_requests_count_as_what_is_longer() {
+        let mut latencies = histogram(&[100, 200, 300, 400]);
+        add_open(&mut latencies, vec![250, 250, 1_000]);
+        let counts = [100, 200, 300, 400, 1_000].map(|value| latencies.count_at(value));
+        // Each of the two stands for a third of the three that are longer.
+        assert_eq!((counts, latencies.len()), ([1, 1, 2, 1, 2], 7));
+        let mut nothing = histogram(&[]);
+        add_open(&mut nothing, vec![7, 7, 9]);
+        assert_eq!((nothing.len(), nothing.value_at_quantile(0.5)), (3, 7));
+    }
+
+    #[test]
+    fn young_requests_change_no_percentile_and_dead_ones_raise_them() {
+        let latencies: Vec<u64> = (1..=10_000).map(|number| number * 1_000).collect();
+        let p50 = |ages_ns| {
+            let mut latencies = histogram(&latencies);
+            add_open(&mut latencies, ages_ns);
+            latencies.value_at_quantile(0.5)
+        };
+        let healthy = p50(Vec::new());
+        assert_eq!(p50(vec![1; 1_000]), healthy);
+        assert!(p50(vec![100_000_000; 1_000]) > healthy * 105 / 100);
+    }
+
+    proptest! {
+        #[test]
+        fn open_requests_make_no_percentile_better_and_none_is_lost(
+            completed in prop::collection::vec(1_u64..1_000_000, 0..200),
+            ages_ns in prop::collection::vec(1_u64..1_000_000, 0..200),
+        ) {
+            let before = histogram(&completed);
+            let mut after = before.clone();
+            add_open(&mut after, ages_ns.clone());
+            prop_assert_eq!(after.len(), (completed.len() + ages_ns.len()) as u64);
+            let above = |latencies: &Histogram<u64>, value| {
+                let all = latencies.len().max(1) as f64;
+                (latencies.len() - latencies.count_between(0, value)) as f64 / all
+            };
+            if !completed.is_empty() {
+                for value in completed {
+                    // Counts are whole numbers.
+                    let slack = 1.0 / after.len() as f64;
+                    prop_assert!(above(&after, value) >= above(&before, value) - slack);
+                }
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use crate::client::message::Message;
+use crate::client::protocol::request;
 use crate::error::{Context, Error, Result};
 use crate::exchange::Exchange;
 use crate::open::connect::{Connecting, Route};
@@ -102,7 +102,7 @@ impl Connections {
         action(&Connecting {
             route: &self.route,
             exchange: self.exchange,
-            request: Message::new(self.exchange).request(),
+            request: &request(self.exchange),
             congestion: &CongestionControl::pick(),
             signals: &self.signals,
         })

@@ -1,7 +1,7 @@
 use super::*;
-use crate::client::slices::Fault;
 use crate::compare::convert::convert;
 use crate::engine::placement::Placement;
+use crate::client::faults::Fault;
 use crate::exchange::Exchange;
 
 fn cell(client_cpus: Vec<usize>) -> Cell {
@@ -88,6 +88,16 @@ fn faults_invalidate_the_row_and_a_faulty_baseline_all_rows() {
     let rows = two_rows(steady(1_000.0, 4.0), ours);
     assert_eq!((rows[0].valid, rows[1].valid), (false, false));
     assert_eq!(rows[1].notes, ["the baseline's own row is not valid"]);
+}
+
+#[test]
+fn requests_without_an_answer_invalidate_the_row_and_are_told_once() {
+    let mut ours = steady(2_000.0, 3.0);
+    ours[0][0].faults.count_unanswered(150_000_000);
+    ours[2][1].faults.count_unanswered(1_300_000_000);
+    let rows = two_rows(ours, steady(1_000.0, 4.0));
+    assert_eq!((rows[0].valid, rows[1].valid, rows[1].doubts.failed), (true, false, true));
+    assert_eq!(rows[1].notes, ["2 requests got no answer, the oldest for 1300 ms"]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Rounds of one cell: the servers under test, each loaded in its turn.
 
-use crate::client::ClientGroup;
-use crate::client::connection::Workload;
 use crate::client::slices::Slicing;
+use crate::client::{ClientGroup, Workload};
+use crate::engine::outcome::SlotOutcome;
 use crate::compare::plan::Cell;
 use crate::compare::slots::SlotRunner;
 use crate::engine::order::slot_order;

@@ -1,9 +1,10 @@
 //! One slot: a server under load for a quarter of a second, cut into slices, with the disturbed
 //! ones thrown away.
 
-use crate::client::ClientGroup;
-use crate::client::slices::{Latencies, Slicing, Tally, describe_stalled};
 use crate::compare::plan::{Cell, WARM_UP_NS};
+use crate::client::slices::{Latencies, Slicing, Tally, add_open};
+use crate::client::{ClientGroup, Order};
+use crate::engine::outcome::{Accounts, Figures, ServerAccounts, SliceCounts, SlotOutcome};
 use crate::compare::rounds::RoundShape;
 use crate::engine::outcome::{Accounts, Figures, ServerAccounts, SlotOutcome};
 use crate::engine::placement::Placement;
@@ -135,7 +136,7 @@ impl<'a> SlotRunner<'a> {
         }
         let threads = server.thread_ids();
         let server_side = threads.map(Side::of_any_process).transpose()?;
-        self.clients.begin_slot(server.address());
+        self.clients.begin_slot(order(server, network));
         warm_up_within(self.clients, self.signals, patience_ns(network))?;
         let prompt = wake_promptly();
         let start_ns = now_ns() + LEAD_NS;
@@ -165,19 +166,15 @@ impl<'a> SlotRunner<'a> {
             problems.push(format!("{} closed {missing} idle connections", server.name()));
         }
         let mut outcome = self.evaluate(start_ns, &borders, &tallies, server)?;
-        let stalled = tallies.iter().map(|tally| tally.stalled).sum();
-        // Retransmissions take long; and in a disturbed slot it is more likely that somebody else
-        // had the CPU.
-        let lossy = network.is_some_and(|network| network.conditions().is_lossy());
-        if stalled > 0 && !lossy && outcome.slices.clean > outcome.slices.discarded() {
-            problems.push(describe_stalled(stalled));
+        if !may_accuse(&outcome.slices, network.is_some_and(is_lossy)) {
+            outcome.faults.forgive_unanswered();
         }
         let counted = before.zip(server.drained()).map(|(before, after)| after.since(&before));
         outcome.accounts = accounts(&tallies, counted.as_ref());
         if let Some(exchange) = self.exchange.filter(|_| outcome.faults.total() == 0) {
             problems.extend(outcome.accounts.imbalances(exchange, self.connections));
         }
-        problems.extend(tallies.iter().find_map(|tally| tally.complaint.clone()));
+        problems.extend(tallies.iter().find_map(|tally| tally.failure.clone()));
         outcome.problems = problems;
         Ok(outcome)
     }
@@ -227,11 +224,13 @@ impl<'a> SlotRunner<'a> {
         let looks_at_slot = shared || !server.has_cpus_to_itself();
         let foreign = looks_at_slot && self.used_by_others(borders);
         let (mut sums, mut all) = (Sums::default(), Sums::default());
+        let mut ends_clean = false;
         for (index, pair) in borders.windows(2).enumerate() {
             let due_ns = start_ns + index as u64 * self.slicing.length_ns;
             let (from, to) = (&pair[0], &pair[1]);
             let late = from.at_ns > due_ns + LATE_NS
                 || to.at_ns > due_ns + self.slicing.length_ns + LATE_NS;
+            ends_clean = false;
             if to.ticks.steal != from.ticks.steal {
                 outcome.slices.stolen += 1;
             } else if foreign || (!shared && self.was_delayed(from, to)) {
@@ -240,6 +239,7 @@ impl<'a> SlotRunner<'a> {
                 outcome.slices.late += 1;
             } else {
                 outcome.slices.clean += 1;
+                ends_clean = true;
                 sums.add(from, to);
                 for tally in tallies {
                     let slice = &tally.slices[index];
@@ -256,10 +256,13 @@ impl<'a> SlotRunner<'a> {
         if outcome.slices.clean as usize >= least_clean(self.slicing.count) {
             outcome.figures = sums.figures(outcome.slices.clean, self.slicing.length_ns);
         } else {
-            latencies = new_times();
+            (latencies, ends_clean) = (new_times(), true);
             for slice in tallies.iter().flat_map(|tally| &tally.slices[..slices]) {
                 add_latencies(&mut latencies, &slice.latencies);
             }
+        }
+        if ends_clean {
+            add_open(&mut latencies, tallies.iter().flat_map(|t| t.open_ages_ns.iter().copied()));
         }
         outcome.latencies = figures::encode(&latencies)?;
         outcome.thread_busy =
@@ -324,9 +327,35 @@ pub(crate) fn warm_up(clients: &ClientGroup, signals: &Signals) -> Result<()> {
 /// Longest wait for one more connection: over a network some round trips, and where packets get
 /// lost the second that a SYN waits to be sent again, and twice that.
 fn patience_ns(network: Option<&Network>) -> u64 {
-    let Some(conditions) = network.map(Network::conditions) else { return WARM_UP_PATIENCE_NS };
-    let repetitions_ns = if conditions.is_lossy() { 3 * WARM_UP_PATIENCE_NS } else { 0 };
-    WARM_UP_PATIENCE_NS + repetitions_ns + 3 * conditions.longest_round_trip().as_nanos() as u64
+    let Some(network) = network else { return WARM_UP_PATIENCE_NS };
+    let repetitions_ns = if is_lossy(network) { 3 * WARM_UP_PATIENCE_NS } else { 0 };
+    WARM_UP_PATIENCE_NS + repetitions_ns + round_trips_ns(network)
+}
+
+/// Three of the network's longest round trips: a handshake and an exchange.
+fn round_trips_ns(network: &Network) -> u64 {
+    3 * network.conditions().longest_round_trip().as_nanos() as u64
+}
+
+fn is_lossy(network: &Network) -> bool {
+    network.conditions().is_lossy()
+}
+
+/// What the clients are told. Where packets get lost, requests that wait are waited for no longer,
+/// because nothing could be concluded.
+fn order(server: &Running, network: Option<&Network>) -> Order {
+    let mut order = Order::new(server.address(), matches!(server, Running::Own { .. }));
+    order.patience_ns += network.map_or(0, round_trips_ns);
+    if network.is_some_and(is_lossy) {
+        order.patience_ns = 0;
+    }
+    order
+}
+
+/// Whether requests without an answer tell of the server: retransmissions take long, and in a
+/// disturbed slot it is more likely that somebody else had the CPU.
+fn may_accuse(slices: &SliceCounts, is_lossy: bool) -> bool {
+    !is_lossy && slices.clean > slices.discarded()
 }
 
 fn warm_up_within(clients: &ClientGroup, signals: &Signals, patience_ns: u64) -> Result<()> {
@@ -440,6 +469,14 @@ mod tests {
     #[test]
     fn half_of_the_slices_but_no_more_than_three_must_be_clean() {
         assert_eq!([1, 2, 3, 5, 10].map(least_clean), [1, 1, 2, 3, 3]);
+    }
+
+    #[test]
+    fn disturbed_slots_and_lossy_networks_accuse_nobody() {
+        let slices = |clean, delayed| SliceCounts { clean, delayed, ..SliceCounts::default() };
+        assert!(may_accuse(&slices(6, 4), false));
+        assert!(!may_accuse(&slices(5, 5), false));
+        assert!(!may_accuse(&slices(10, 0), true));
     }
 
     #[test]

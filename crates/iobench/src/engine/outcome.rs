@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::slices::FaultCounts;
+use crate::client::faults::FaultCounts;
 use crate::exchange::Exchange;
 use crate::figures;
 
@@ -180,7 +180,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::client::slices::Fault;
+    use crate::client::faults::Fault;
 
     #[test]
     fn books_that_balance_raise_no_note() {

@@ -10,9 +10,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::cli::LoadArgs;
-use crate::client::ClientGroup;
-use crate::client::connection::Workload;
-use crate::client::slices::{FaultCounts, describe_stalled};
+use crate::client::faults::FaultCounts;
+use crate::client::{ClientGroup, Order, Workload};
 use crate::compare::slots::{LEAD_NS, warm_up};
 use crate::engine::order::slot_order;
 use crate::engine::statistics::{Interval, median, ratio_interval};
@@ -112,7 +111,7 @@ impl Contest<'_> {
         let clients = ClientGroup::start(&self.client_cpus, connections, &self.workload)?;
         let readers = own_readers(&clients)?;
         let before = self.server.counters();
-        clients.begin_slot(self.server.address());
+        clients.begin_slot(Order::new(self.server.address(), true));
         warm_up(&clients, self.signals)?;
         let start_ns = now_ns() + LEAD_NS;
         clients.measure_from(start_ns);
@@ -122,10 +121,6 @@ impl Contest<'_> {
         let mut faults = FaultCounts::default();
         tallies.iter().for_each(|tally| faults.add(&tally.faults));
         measured.problems.extend(faults.describe());
-        let stalled: u64 = tallies.iter().map(|tally| tally.stalled).sum();
-        if stalled > 0 {
-            measured.problems.push(describe_stalled(stalled));
-        }
         self.finish(&mut measured, before.bytes_sent, cpu_ns)?;
         Ok(measured)
     }

@@ -8,9 +8,12 @@ pub(crate) mod target;
 use serde::Serialize;
 
 use crate::cli::LoadArgs;
-use crate::client::ClientGroup;
-use crate::client::connection::Workload;
-use crate::client::slices::{FaultCounts, Slicing, Tally, describe_stalled};
+use crate::client::faults::FaultCounts;
+use crate::client::slices::{Slicing, Tally, add_open};
+use crate::client::{ClientGroup, Order, Workload};
+use crate::engine::environment::Environment;
+use crate::engine::placement::Placement;
+use crate::engine::json_file::JsonFile;
 use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
 use crate::disturbance::{Border, Disturbance, Observer, ServerSide, TOLERATED, disturbance};
 use crate::engine::environment::Environment;
@@ -153,7 +156,7 @@ fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<O
     let mut observer = Observer::new(&target.client, &clients.thread_ids(), side.as_ref())?;
     let total_ns = workload.slicing.total_ns();
     let borders = Slicing::divide(total_ns, BORDER_NS.max(total_ns / MOST_BORDERS));
-    clients.begin_slot(target.address);
+    clients.begin_slot(Order::new(target.address, target.server.is_some()));
     warm_up(&clients, signals)?;
     let prompt = wake_promptly();
     let start_ns = now_ns() + LEAD_NS;
@@ -196,10 +199,9 @@ fn evaluate(
     let mut latencies = new_times();
     let mut faults = FaultCounts::default();
     let mut accounts = Totals::default();
-    let (mut measured, mut stalled) = (0, 0);
+    let mut measured = 0;
     for tally in tallies {
         faults.add(&tally.faults);
-        stalled += tally.stalled;
         accounts.transactions += tally.transactions;
         accounts.connections += tally.connections;
         accounts.bytes_sent += tally.bytes_sent;
@@ -210,10 +212,8 @@ fn evaluate(
         }
     }
     let duration_s = slicing.total_ns() as f64 / 1e9;
+    add_open(&mut latencies, tallies.iter().flat_map(|t| t.open_ages_ns.iter().copied()));
     let mut notes = faults.describe();
-    if stalled > 0 {
-        notes.push(describe_stalled(stalled));
-    }
     if measured == 0 {
         notes.push("no transaction was completed while it was measured".to_owned());
     }
@@ -239,7 +239,7 @@ fn evaluate(
         latency_us: Percentiles::of(&latencies),
         client_busy,
         disturbance,
-        errors: faults.total() + stalled,
+        errors: faults.total(),
         valid: reasons == 0,
         notes,
         reasons,

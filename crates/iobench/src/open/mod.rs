@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use crate::client::message::Message;
+use crate::client::protocol::request;
 use crate::disturbance::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
@@ -218,9 +218,8 @@ fn stand(
 ) -> Result<Load> {
     let congestion = CongestionControl::pick();
     let (exchange, count) = (plan.exchange, plan.connections);
-    let message = Message::new(exchange);
-    let request = message.request();
-    let connecting = Connecting { route, exchange, request, congestion: &congestion, signals };
+    let connecting =
+        Connecting { route, exchange, request: &request(exchange), congestion: &congestion, signals };
     let all = connecting.establish(count, |ready| watcher.connecting(ready, count))?;
     let generators = plan.generators.len();
     let mut sockets: Vec<Vec<OwnedFd>> = (0..generators).map(|_| Vec::new()).collect();

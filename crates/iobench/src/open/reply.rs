@@ -2,7 +2,7 @@
 //!
 //! Where both have the same size the reply is an echo of the request, which carries a stamp of its
 //! own at both ends, so that the reply to another request is seen. Where the sizes differ a server
-//! of ours sends the filler of `server/response.rs`. Any other server may send an HTTP response of
+//! of ours sends the filler of `exchange.rs`. Any other server may send an HTTP response of
 //! that size: its status line and its body are then those of the first response, and only the
 //! header fields, which may hold a date, may change. Nothing here allocates per request.
 
@@ -12,11 +12,11 @@ use std::net::TcpStream;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::client::message::Message;
+use crate::client::protocol::{echo, request};
 use crate::exchange::Exchange;
 use crate::open::connect::Route;
 use crate::random::SplitMix64;
-use crate::server::response::filler;
+
 
 /// How long the response that shows what to expect may take.
 const FIRST_RESPONSE_LIMIT: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub(crate) struct Template {
 impl Template {
     /// The reply of our own servers.
     pub(crate) fn of_ours(exchange: Exchange) -> Template {
-        Template { bytes: filler(exchange.response_bytes), skipped: 0..0 }
+        Template { bytes: exchange.filler(), skipped: 0..0 }
     }
 
     /// Asks any server once. What is neither our filler nor an HTTP response of the right size is
@@ -73,7 +73,7 @@ fn first_difference(expected: &[u8], found: &[u8]) -> Option<usize> {
 fn first_response(exchange: Exchange, route: &Route) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&route.target, FIRST_RESPONSE_LIMIT)?;
     stream.set_read_timeout(Some(FIRST_RESPONSE_LIMIT))?;
-    stream.write_all(Message::new(exchange).request())?;
+    stream.write_all(&request(exchange))?;
     let mut response = vec![0; exchange.response_bytes];
     stream.read_exact(&mut response)?;
     Ok(response)
@@ -100,7 +100,9 @@ fn http_template(bytes: Vec<u8>) -> Option<Template> {
 
 /// A generator's requests, and what it checks replies with. Each of its threads has one.
 pub(crate) struct Dialogue {
-    message: Message,
+    exchange: Exchange,
+    /// Of an echo: stamped anew for each request.
+    request: Vec<u8>,
     template: Template,
     salt: u64,
 }
@@ -108,24 +110,24 @@ pub(crate) struct Dialogue {
 impl Dialogue {
     /// Stamps are told apart between the generators of a run, and between runs, by `salt`.
     pub(crate) fn new(exchange: Exchange, template: &Template, salt: u64) -> Dialogue {
-        Dialogue { message: Message::new(exchange), template: template.clone(), salt }
+        Dialogue { exchange, request: request(exchange), template: template.clone(), salt }
     }
 
     pub(crate) fn response_bytes(&self) -> usize {
-        self.message.response_bytes()
+        self.exchange.response_bytes
     }
 
     pub(crate) fn request_bytes(&self) -> usize {
-        self.message.request().len()
+        self.exchange.request_bytes
     }
 
     /// The bytes of a request, which is told by its connection and its number on that.
     pub(crate) fn request(&mut self, connection: usize, number: u32) -> &[u8] {
-        if self.message.is_echo() {
+        if self.exchange.is_echo() {
             let name = (connection as u64) << 32 | u64::from(number);
-            self.message.stamp(SplitMix64::new(self.salt ^ name).next());
+            echo::stamp(&mut self.request, SplitMix64::new(self.salt ^ name).next());
         }
-        self.message.request()
+        &self.request
     }
 
     /// Compares the bytes of a reply from its byte `from` on, which do not go beyond its end.
@@ -141,7 +143,7 @@ impl Dialogue {
             let fault = Fault::Byte { offset: from + place, found, expected };
             Err(WrongReply { connection, number, fault })
         };
-        if !self.message.is_echo() {
+        if !self.exchange.is_echo() {
             return match self.template.mismatch(from, piece) {
                 None => Ok(()),
                 Some(place) => wrong(place, self.template.bytes[from + place]),
@@ -213,7 +215,7 @@ mod tests {
             let mut reply = if echo {
                 dialogue.request(3, number).to_vec()
             } else {
-                filler(length)
+                Template::of_ours(dialogue.exchange).bytes
             };
             let (cut, place) = (cut % (length + 1), place % length);
             prop_assert_eq!(dialogue.check(3, number, 0, &reply[..cut]), Ok(()));

@@ -24,6 +24,7 @@ use crate::open::summary::{Books, Sample, Summary};
 use crate::open::timestamps::{self, Sampler};
 use crate::open::{GeneratorCpus, Load, Prepared, View, Watcher};
 use crate::random::SplitMix64;
+
 use crate::sys::affinity::{self, thread_id};
 use crate::sys::clock::now_ns;
 use crate::sys::procstat::ThreadReader;

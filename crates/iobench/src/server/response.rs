@@ -41,7 +41,7 @@ impl Responder {
             }
             Some(exchange) => Reply::Filler {
                 request_bytes: exchange.request_bytes,
-                bytes: Box::leak(filler(exchange.response_bytes).into_boxed_slice()),
+                bytes: Box::leak(exchange.filler().into_boxed_slice()),
             },
         };
         Responder { reply, work: service.work, stopping: AtomicBool::new(false) }
@@ -86,48 +86,11 @@ impl Responder {
     }
 }
 
-/// A response of exactly so many bytes: one of HTTP/1.1 where its head fits in, so that HTTP
-/// clients can load the same server; else the beginning of one.
-pub(crate) fn filler(response_bytes: usize) -> Vec<u8> {
-    let head = |body_bytes: usize, padding: usize| {
-        format!("HTTP/1.1 200 OK\r\nContent-Length: {:padding$}{body_bytes}\r\n\r\n", "")
-    };
-    let shortest = head(0, 0);
-    let Some(room) = response_bytes.checked_sub(shortest.len()) else {
-        return shortest.into_bytes()[..response_bytes].to_vec();
-    };
-    // A longer body may need one more digit than there is room for; a blank takes its place.
-    let mut body_bytes = room;
-    while head(body_bytes, 0).len() + body_bytes > response_bytes {
-        body_bytes -= 1;
-    }
-    let padding = response_bytes - head(body_bytes, 0).len() - body_bytes;
-    let mut bytes = head(body_bytes, padding).into_bytes();
-    bytes.resize(response_bytes, b'.');
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[test]
-    fn fillers_have_their_size_and_say_so() {
-        for response_bytes in (1..2_000).chain([10_240, 99_999, 100_040, 1 << 20]) {
-            let bytes = filler(response_bytes);
-            assert_eq!(bytes.len(), response_bytes);
-            if response_bytes < 38 {
-                continue;
-            }
-            let text = std::str::from_utf8(&bytes).unwrap();
-            let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            let (status, length) = head.split_once("\r\nContent-Length: ").unwrap();
-            assert_eq!(status, "HTTP/1.1 200 OK");
-            assert_eq!(length.trim_start().parse(), Ok(body.len()), "{response_bytes} bytes");
-        }
-    }
 
     #[test]
     fn burning_takes_cpu_time_and_sleeping_takes_time() {

@@ -1,21 +1,12 @@
 //! An answer that comes in pieces: a head up to its terminator, then a body that is known in
 //! advance.
 
+use crate::client::protocol::{Complaint, Fed, Intake, compare};
+
 /// Longest head that is waited for; longer ones are no answer of the servers under test.
 const MOST_HEAD_BYTES: usize = 8 * 1024;
 /// Of a wrong answer this much is shown.
 const MOST_SHOWN_BYTES: usize = 80;
-
-/// What is wrong with an answer, in words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Complaint(pub(crate) String);
-
-/// How many bytes were taken, and whether the answer ends with them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fed {
-    pub(crate) used: usize,
-    pub(crate) complete: bool,
-}
 
 /// How much of an answer is there.
 #[derive(Debug, Clone, Default)]
@@ -32,6 +23,9 @@ impl Answer {
         self.head.clear();
         self.body = None;
     }
+
+    /// Whatever there is of it, which no request follows before it is complete.
+    pub(super) const INTAKE: Intake = Intake { most_bytes: usize::MAX, is_seen: true };
 
     pub(crate) fn is_in_body(&self) -> bool {
         self.body.is_some()
@@ -55,7 +49,7 @@ impl Answer {
         match find(&self.head, terminator) {
             Some(at) => Ok(Some((&self.head[..at], at + terminator.len() - before))),
             None if self.head.len() > MOST_HEAD_BYTES => {
-                Err(Complaint(format!("a head without an end: {}", shown(&self.head))))
+                Err(Complaint(format!("has a head without an end: {}", shown(&self.head))))
             }
             None => Ok(None),
         }
@@ -80,12 +74,7 @@ impl Answer {
             let piece = expected(at);
             let left = usize::try_from(length - at).unwrap_or(usize::MAX);
             let count = piece.len().min(bytes.len() - used).min(left);
-            if bytes[used..used + count] != piece[..count] {
-                return Err(Complaint(format!(
-                    "other content than expected at byte {at} to {} of {length}",
-                    at + count as u64
-                )));
-            }
+            compare(&bytes[used..used + count], &piece[..count], at)?;
             used += count;
             at += count as u64;
         }
@@ -94,7 +83,7 @@ impl Answer {
     }
 }
 
-fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+pub(super) fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     let (last, _) = wanted.split_last()?;
     let mut from = wanted.len() - 1;
     // The last byte is a line feed, which is rare, so whole terminators are seldom compared.

@@ -1,44 +1,15 @@
-//! Content that is a function of its number, so that mixed-up answers are noticed without a copy of
-//! the files in memory.
+//! The files that a web server under test serves.
 
 use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use crate::client::protocol::pattern::Pattern;
 use crate::error::{Context, Result};
 use crate::random::SplitMix64;
 
-/// A prime, so that a file's pieces never fall on the same beginning as a multiple of a page.
-const PERIOD_BYTES: usize = 65_521;
-/// Tells the contents of neighbouring numbers apart; no divisor of the period.
-const STRIDE_BYTES: usize = 7_919;
 /// Beyond what the files need, so that others on the same tmpfs are not left with nothing.
 const SPARE_BYTES: u64 = 64 << 20;
-
-/// A fixed stretch of noise that every content is cut from.
-#[derive(Debug)]
-pub(crate) struct Pattern {
-    /// Twice the period, so that every piece up to a period is contiguous.
-    bytes: Vec<u8>,
-}
-
-impl Pattern {
-    pub(crate) fn new() -> Pattern {
-        let mut random = SplitMix64::new(0x6d65_6761_7069_7065);
-        let mut bytes: Vec<u8> =
-            (0..PERIOD_BYTES.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
-        bytes.truncate(PERIOD_BYTES);
-        bytes.extend_from_within(..);
-        Pattern { bytes }
-    }
-
-    /// A piece of a content from a position on, as long as it can be had at once.
-    pub(crate) fn piece(&self, number: u32, at: u64) -> &[u8] {
-        let period = PERIOD_BYTES as u64;
-        let start = (u64::from(number) % period * STRIDE_BYTES as u64 + at % period) % period;
-        &self.bytes[start as usize..start as usize + PERIOD_BYTES]
-    }
-}
 
 /// A directory of files, each with the content of its number; removed when dropped.
 #[derive(Debug)]
@@ -122,18 +93,6 @@ fn room_bytes(path: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn contents_begin_differently_and_repeat_by_their_period() {
-        let pattern = Pattern::new();
-        let mut beginnings: Vec<&[u8]> =
-            (0..5_000).map(|number| &pattern.piece(number, 0)[..16]).collect();
-        beginnings.sort_unstable();
-        beginnings.dedup();
-        assert_eq!(beginnings.len(), 5_000);
-        assert_eq!(pattern.piece(3, 0), pattern.piece(3, PERIOD_BYTES as u64));
-        assert_eq!(pattern.piece(3, 1)[..9], pattern.piece(3, 0)[1..10]);
-    }
 
     #[test]
     fn files_have_their_sizes_and_contents_and_vanish() {

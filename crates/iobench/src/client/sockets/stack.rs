@@ -5,10 +5,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use mtcp::{Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags};
 
-use crate::client::connection::{Event, Sockets};
+use crate::client::sockets::{Ending, Event, Sockets};
 use crate::error::Result;
 use crate::stack::failed;
 
@@ -18,21 +17,12 @@ const MOMENT: Duration = Duration::from_millis(20);
 /// After so many without a packet, which is a second, nobody has anything to repeat.
 const QUIET_MOMENTS: u32 = 50;
 
-/// How a connection ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Closing {
-    /// By RST, as with the kernel's sockets, so that no port waits in TIME_WAIT
-    Reset,
-    /// By FIN from both sides
-    Orderly,
-}
-
 /// One thread's stack and its sockets.
 pub(crate) struct StackSockets {
     sockets: Context,
     epoll: Descriptor,
     server: SocketAddr,
-    closing: Closing,
+    ending: Ending,
     events: Vec<EpollEvent>,
     /// Calls of `settle` since a packet came.
     quiet_moments: u32,
@@ -41,13 +31,13 @@ pub(crate) struct StackSockets {
 }
 
 impl StackSockets {
-    pub(crate) fn new(mut sockets: Context, closing: Closing) -> Result<StackSockets> {
+    pub(crate) fn new(mut sockets: Context, ending: Ending) -> Result<StackSockets> {
         let epoll = sockets.epoll_create().map_err(failed("make an epoll"))?;
         Ok(StackSockets {
             sockets,
             epoll,
             server: ([0, 0, 0, 0], 0).into(),
-            closing,
+            ending,
             events: vec![EpollEvent::default(); EVENTS_PER_WAIT],
             quiet_moments: 0,
             failure: None,
@@ -93,10 +83,10 @@ impl Sockets for StackSockets {
     }
 
     fn renew(&mut self, socket: Descriptor) -> Result<(Descriptor, bool), i32> {
-        match self.closing {
+        match self.ending {
             // As below.
-            Closing::Reset => drop(self.sockets.abort(socket)),
-            Closing::Orderly => self.close(socket),
+            Ending::Reset => drop(self.sockets.abort(socket)),
+            Ending::Fin => self.close(socket),
         }
         self.open().map(|socket| (socket, false))
     }

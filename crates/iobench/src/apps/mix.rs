@@ -1,4 +1,4 @@
-//! What clients ask for: sizes of files, and requests per connection.
+//! Mixes: the sizes of the files that clients ask for.
 //!
 //! The mixes stand in for the traces of the report: a set of files is built that has the extremes,
 //! the mean and the shares that were published, and all files are asked for equally often.
@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::random::SplitMix64;
+use crate::client::protocol::requests::{Requests, bisect};
 
 /// Files of the SPECweb-like set.
 const SPECWEB_FILES: usize = 1_000;
@@ -24,8 +25,6 @@ const YAHOO_REQUESTS_MEAN: f64 = 2.3;
 /// Files of one size, so many that not all of them are in the nearest cache.
 const FIXED_FILES: usize = 100;
 const MOST_FIXED_BYTES: u64 = 16 << 20;
-/// Steps of a bisection; doubles have no more digits.
-const BISECTIONS: usize = 80;
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,86 +121,10 @@ impl Spread {
     }
 }
 
-/// Where a falling function comes down to its target, of which `above` knows the side.
-fn bisect(mut low: f64, mut high: f64, above: impl Fn(f64) -> bool) -> f64 {
-    for _ in 0..BISECTIONS {
-        let middle = (low + high) / 2.0;
-        if above(middle) { low = middle } else { high = middle }
-    }
-    (low + high) / 2.0
-}
-
-/// Requests per connection.
-#[derive(Debug, Clone)]
-pub(crate) enum Requests {
-    /// 0: connections persist.
-    Fixed(u32),
-    /// Each entry is the probability of at most as many requests as its place, counted from one.
-    Drawn { at_most: Vec<f64>, mean: f64 },
-}
-
-impl Requests {
-    /// Falling with a power of the count that gives the mean.
-    fn zipf(most: u32, mean: f64) -> Requests {
-        let weights = |power: f64| {
-            (1..=most).map(move |count| (f64::from(count), f64::from(count).powf(-power)))
-        };
-        let mean_of = |power: f64| {
-            let (sum, total) = weights(power).fold((0.0, 0.0), |(sum, total), (count, weight)| {
-                (sum + count * weight, total + weight)
-            });
-            sum / total
-        };
-        let power = bisect(0.5, 10.0, |power| mean_of(power) > mean);
-        let total: f64 = weights(power).map(|(_, weight)| weight).sum();
-        let mut sum = 0.0;
-        let at_most = weights(power)
-            .map(|(_, weight)| {
-                sum += weight / total;
-                sum
-            })
-            .collect();
-        Requests::Drawn { at_most, mean }
-    }
-
-    /// The requests of one connection.
-    pub(crate) fn draw(&self, random: &mut SplitMix64) -> u32 {
-        match self {
-            Requests::Fixed(count) => *count,
-            Requests::Drawn { at_most, .. } => {
-                // 53 bits fill a double's fraction.
-                let chance = (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
-                let place = at_most.partition_point(|&sum| sum <= chance);
-                place.min(at_most.len() - 1) as u32 + 1
-            }
-        }
-    }
-
-    /// For a column of whole numbers.
-    pub(crate) fn rounded(&self) -> u32 {
-        match self {
-            Requests::Fixed(count) => *count,
-            Requests::Drawn { mean, .. } => mean.round() as u32,
-        }
-    }
-}
-
-impl fmt::Display for Requests {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Requests::Fixed(0) => to.write_str("persistent connections"),
-            Requests::Fixed(1) => to.write_str("1 request per connection"),
-            Requests::Fixed(count) => write!(to, "{count} requests per connection"),
-            Requests::Drawn { at_most, mean } => {
-                write!(to, "1 to {} requests per connection, {mean} on average", at_most.len())
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::SplitMix64;
 
     fn mean(sizes: &[u64]) -> f64 {
         sizes.iter().sum::<u64>() as f64 / sizes.len() as f64

@@ -1,13 +1,13 @@
 //! The kernel's sockets, as the client's connections use them.
 //!
-//! A place keeps its socket from one connection to the next, which then costs two calls of connect,
-//! one to end the old connection by RST: half the calls of a new socket. Answers of which only the
-//! size is known are never copied out of the kernel.
+//! A connection that ends by RST leaves its socket to the next one, which then costs two calls of
+//! connect: half the calls of a new socket. Bytes that are not looked at are never copied out of
+//! the kernel.
 
 use std::net::SocketAddr;
 use std::os::fd::{IntoRawFd, RawFd};
 
-use crate::client::connection::{Event, SINGLE_SEGMENT_BYTES, Sockets, Workload};
+use crate::client::sockets::{Ending, Event, Sockets};
 use crate::error::Result;
 use crate::sys::epoll::{Epoll, event_buffer};
 use crate::sys::socket::{self, CongestionControl, RawAddress};
@@ -17,30 +17,46 @@ const EVENTS_PER_WAIT: usize = 256;
 /// Marks of an event after which no further one may come.
 const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 
+/// What the sockets of a client have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) ending: Ending,
+    pub(crate) congestion: CongestionControl,
+    /// TCP_NODELAY.
+    pub(crate) no_delay: bool,
+}
+
+impl Options {
+    /// For requests that are sent in one piece each.
+    pub(crate) fn for_short_requests(ending: Ending) -> Options {
+        Options { ending, congestion: CongestionControl::pick(), no_delay: false }
+    }
+}
+
 /// One thread's sockets.
-pub(super) struct KernelSockets {
+pub(crate) struct KernelSockets {
     server: RawAddress,
     epoll: Epoll,
     events: Vec<libc::epoll_event>,
-    congestion: CongestionControl,
-    no_delay: bool,
+    options: Options,
 }
 
 impl KernelSockets {
-    pub(super) fn new(workload: &Workload) -> Result<KernelSockets> {
+    pub(crate) fn new(options: Options) -> Result<KernelSockets> {
         Ok(KernelSockets {
             server: RawAddress::new(([127, 0, 0, 1], 0).into()),
             epoll: Epoll::new()?,
             events: event_buffer(EVENTS_PER_WAIT),
-            congestion: workload.congestion.clone(),
-            no_delay: workload.exchange.request_bytes > SINGLE_SEGMENT_BYTES,
+            options,
         })
     }
 
     fn set_up(&self, fd: RawFd) -> std::io::Result<()> {
-        socket::set_close_by_reset(fd)?;
-        socket::set_congestion_control(fd, &self.congestion)?;
-        if self.no_delay { socket::set_no_delay(fd) } else { Ok(()) }
+        if self.options.ending == Ending::Reset {
+            socket::set_close_by_reset(fd)?;
+        }
+        socket::set_congestion_control(fd, &self.options.congestion)?;
+        if self.options.no_delay { socket::set_no_delay(fd) } else { Ok(()) }
     }
 }
 
@@ -74,6 +90,10 @@ impl Sockets for KernelSockets {
     }
 
     fn renew(&mut self, fd: RawFd) -> Result<(RawFd, bool), i32> {
+        if self.options.ending == Ending::Fin {
+            self.close(fd);
+            return self.open().map(|fd| (fd, false));
+        }
         match socket::disconnect(fd) {
             Ok(()) => Ok((fd, true)),
             Err(error) => {
@@ -107,7 +127,7 @@ impl Sockets for KernelSockets {
         socket::receive_unseen(fd, most)
     }
 
-    /// By RST.
+    /// By FIN or RST, as the socket was told.
     fn close(&mut self, fd: RawFd) {
         // SAFETY: the descriptor is one of ours and nobody uses it afterwards.
         unsafe { libc::close(fd) };

@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use crate::apps::generator::Protocol;
-use crate::apps::generator::answer::{Answer, Complaint, Fed, shown};
-use crate::apps::generator::content::Pattern;
-use crate::apps::generator::draws::Deck;
-use crate::apps::generator::mix::Requests;
+use crate::client::protocol::answer::{Answer, find, shown};
+use crate::client::protocol::deck::Deck;
+use crate::client::protocol::pattern::Pattern;
+use crate::client::protocol::requests::Requests;
+use crate::client::protocol::{Complaint, Fed, Intake, Protocol};
 use crate::random::SplitMix64;
 
 const HEAD_END: &[u8] = b"\r\n\r\n";
@@ -52,9 +52,11 @@ impl Http {
 }
 
 impl Protocol for Http {
+    /// The file's number.
     type Request = u32;
+    type Answer = Answer;
 
-    fn restart(&mut self) {
+    fn restart(&mut self, _is_ours: bool) {
         self.deck.restart();
         self.random = SplitMix64::new(self.seed);
     }
@@ -74,7 +76,15 @@ impl Protocol for Http {
         &self.request
     }
 
-    fn feed(&self, answer: &mut Answer, file: u32, bytes: &[u8]) -> Result<Fed, Complaint> {
+    fn begin_answer(answer: &mut Answer) {
+        answer.reset();
+    }
+
+    fn intake(&self, _answer: &Answer, _file: u32) -> Intake {
+        Answer::INTAKE
+    }
+
+    fn feed(&mut self, answer: &mut Answer, file: u32, bytes: &[u8]) -> Result<Fed, Complaint> {
         let size = self.sizes[file as usize];
         let mut begun = 0;
         if !answer.is_in_body() {
@@ -84,7 +94,7 @@ impl Protocol for Http {
             let length = content_length(head)?;
             if length != size {
                 return Err(Complaint(format!(
-                    "Content-Length {length} for file {file}, which has {size} bytes"
+                    "has Content-Length {length} for file {file}, which has {size} bytes"
                 )));
             }
             begun = taken;
@@ -93,35 +103,80 @@ impl Protocol for Http {
         let fed = answer.body(&bytes[begun..], size, |at| self.pattern.piece(file, at));
         match fed {
             Ok(Fed { used, complete }) => Ok(Fed { used: begun + used, complete }),
-            Err(Complaint(what)) => Err(Complaint(format!("file {file} has {what}"))),
+            Err(Complaint(what)) => Err(Complaint(format!("with file {file} {what}"))),
         }
+    }
+
+    /// Not called, as every byte is seen.
+    fn feed_unseen(&mut self, _answer: &mut Answer, count: usize) -> Fed {
+        Fed { used: count, complete: false }
     }
 }
 
-/// The length that a head announces; a complaint if the answer is no success.
-fn content_length(head: &[u8]) -> Result<u64, Complaint> {
-    let mut lines = head.split(|&byte| byte == b'\n').map(|line| line.trim_ascii_end());
-    let status = lines.next().unwrap_or_default();
-    if !status.starts_with(b"HTTP/1.1 200") || !matches!(status.get(12), None | Some(b' ')) {
-        return Err(Complaint(format!("the status line {}", shown(status))));
-    }
-    let mut length = None;
-    for line in lines {
-        let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
-        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            return Err(Complaint(format!("an answer of unknown length: {}", shown(line))));
-        }
-        if name.eq_ignore_ascii_case(b"content-length") {
-            let number = value.iter().all(u8::is_ascii_digit).then(|| std::str::from_utf8(value));
-            let number = number.and_then(|text| text.ok()?.parse::<u64>().ok());
-            match (number, length) {
-                (Some(number), None) => length = Some(number),
-                _ => return Err(Complaint(format!("the header {}", shown(line)))),
+/// Where the head of an answer ends, if it does.
+pub(super) fn find_head_end(bytes: &[u8]) -> Option<usize> {
+    find(bytes, HEAD_END).map(|at| at + HEAD_END.len())
+}
+
+/// What matters of the head of an answer.
+#[derive(Debug)]
+pub(super) struct Head<'a> {
+    status: &'a [u8],
+    /// The body's length, if it is announced.
+    pub(super) length: Option<u64>,
+    /// The header of a body whose length shows by its chunks.
+    encoding: Option<&'a [u8]>,
+}
+
+impl<'a> Head<'a> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Head<'a>, Complaint> {
+        let mut lines = bytes.split(|&byte| byte == b'\n').map(|line| line.trim_ascii_end());
+        let status = lines.next().unwrap_or_default();
+        let mut head = Head { status, length: None, encoding: None };
+        for line in lines {
+            let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
+            let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+            if name.eq_ignore_ascii_case(b"transfer-encoding") {
+                head.encoding = Some(line);
+            }
+            if name.eq_ignore_ascii_case(b"content-length") {
+                match (decimal(value), head.length) {
+                    (Some(number), None) => head.length = Some(number),
+                    _ => return Err(Complaint(format!("has the header {}", shown(line)))),
+                }
             }
         }
+        Ok(head)
     }
-    length.ok_or_else(|| Complaint(format!("a head without Content-Length: {}", shown(head))))
+
+    /// A complaint if the status is none of success.
+    pub(super) fn check_success(&self) -> Result<(), Complaint> {
+        self.check_status(|digits| digits[0] == b'2' && digits[1..].iter().all(u8::is_ascii_digit))
+    }
+
+    fn check_status(&self, is_right: impl Fn(&[u8]) -> bool) -> Result<(), Complaint> {
+        let digits = self.status.get(9..12).filter(|_| self.status.starts_with(b"HTTP/1.1 "));
+        if digits.is_some_and(is_right) && matches!(self.status.get(12), None | Some(b' ')) {
+            return Ok(());
+        }
+        Err(Complaint(format!("has the status line {}", shown(self.status))))
+    }
+}
+
+fn decimal(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// The length that a head announces; a complaint if the answer is no success.
+fn content_length(bytes: &[u8]) -> Result<u64, Complaint> {
+    let head = Head::parse(bytes)?;
+    head.check_status(|digits| digits == b"200")?;
+    if let Some(encoding) = head.encoding {
+        return Err(Complaint(format!("is of unknown length: {}", shown(encoding))));
+    }
+    let missing = || Complaint(format!("has a head without Content-Length: {}", shown(bytes)));
+    head.length.ok_or_else(missing)
 }
 
 #[cfg(test)]
@@ -151,7 +206,7 @@ mod tests {
     }
 
     /// Feeds pieces and returns how many answers, in the order of `files`, were complete.
-    fn feed_all(http: &Http, files: &[u32], pieces: &[&[u8]]) -> Result<usize, Complaint> {
+    fn feed_all(http: &mut Http, files: &[u32], pieces: &[&[u8]]) -> Result<usize, Complaint> {
         let (mut answer, mut done) = (Answer::default(), 0);
         for piece in pieces {
             let mut rest = *piece;
@@ -179,15 +234,15 @@ mod tests {
 
     #[test]
     fn answers_may_be_split_at_every_byte() {
-        let http = http(&[0, 33, 500]);
+        let mut http = http(&[0, 33, 500]);
         for file in 0..3 {
             let bytes = response(&http, file);
             for cut in 0..=bytes.len() {
                 let pieces = [&bytes[..cut], &bytes[cut..]];
-                assert_eq!(feed_all(&http, &[file], &pieces), Ok(1), "{file} {cut}");
+                assert_eq!(feed_all(&mut http, &[file], &pieces), Ok(1), "{file} {cut}");
             }
             let single: Vec<&[u8]> = bytes.chunks(1).collect();
-            assert_eq!(feed_all(&http, &[file], &single), Ok(1));
+            assert_eq!(feed_all(&mut http, &[file], &single), Ok(1));
         }
     }
 
@@ -195,7 +250,8 @@ mod tests {
     fn wrong_answers_are_noticed() {
         let http = http(&[100, 100]);
         let good = String::from_utf8_lossy(&response(&http, 0)).into_owned();
-        let complaint = |bytes: &[u8]| feed_all(&http, &[0, 0], &[bytes]).unwrap_err().0;
+        let complaint =
+            |bytes: &[u8]| feed_all(&mut self::http(&[100, 100]), &[0, 0], &[bytes]).unwrap_err().0;
         assert!(complaint(b"HTTP/1.1 404 Not Found\r\n\r\n").contains("404"));
         assert!(complaint(b"HTTP/1.1 2000 OK\r\n\r\n").contains("2000"));
         assert!(complaint(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n").contains("99"));
@@ -206,10 +262,13 @@ mod tests {
         let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
         assert!(complaint(chunked).contains("chunked"));
         // The other file's content, of the same length.
-        assert!(complaint(&response(&http, 1)).contains("file 0 has other content"), "{good}");
+        assert!(
+            complaint(&response(&http, 1)).contains("with file 0 differs at byte 0: "),
+            "{good}"
+        );
         let mut flipped = response(&http, 0);
         *flipped.last_mut().unwrap() ^= 1;
-        assert!(complaint(&flipped).contains("other content"));
+        assert!(complaint(&flipped).contains("differs at byte 99: "));
     }
 
     proptest! {
@@ -218,18 +277,18 @@ mod tests {
             files in prop::collection::vec(0_u32..4, 1..6),
             mut cuts in prop::collection::vec(0_usize..300_000, 0..10),
         ) {
-            let http = http(&[0, 1, 700, 70_000]);
+            let mut http = http(&[0, 1, 700, 70_000]);
             let stream: Vec<u8> = files.iter().flat_map(|&file| response(&http, file)).collect();
             cuts.iter_mut().for_each(|cut| *cut %= stream.len() + 1);
             cuts.extend([0, stream.len()]);
             cuts.sort_unstable();
             let pieces: Vec<_> = cuts.windows(2).map(|cut| &stream[cut[0]..cut[1]]).collect();
-            prop_assert_eq!(feed_all(&http, &files, &pieces), Ok(files.len()));
+            prop_assert_eq!(feed_all(&mut http, &files, &pieces), Ok(files.len()));
         }
 
         #[test]
         fn no_bytes_upset_the_parser(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let http = http(&[5]);
+            let mut http = http(&[5]);
             let mut answer = Answer::default();
             if let Ok(fed) = http.feed(&mut answer, 0, &bytes) {
                 prop_assert!(fed.used <= bytes.len());

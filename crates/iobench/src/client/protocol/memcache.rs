@@ -4,10 +4,10 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use crate::apps::generator::Protocol;
-use crate::apps::generator::answer::{Answer, Complaint, Fed, shown};
-use crate::apps::generator::content::Pattern;
-use crate::apps::generator::mix::Requests;
+use crate::client::protocol::answer::{Answer, shown};
+use crate::client::protocol::pattern::Pattern;
+use crate::client::protocol::requests::Requests;
+use crate::client::protocol::{Complaint, Fed, Intake, Protocol};
 use crate::random::SplitMix64;
 
 const LINE_END: &[u8] = b"\r\n";
@@ -57,8 +57,9 @@ impl Cache {
 
 impl Protocol for Cache {
     type Request = Operation;
+    type Answer = Answer;
 
-    fn restart(&mut self) {
+    fn restart(&mut self, _is_ours: bool) {
         self.random = SplitMix64::new(self.seed);
     }
 
@@ -88,8 +89,16 @@ impl Protocol for Cache {
         &self.request
     }
 
+    fn begin_answer(answer: &mut Answer) {
+        answer.reset();
+    }
+
+    fn intake(&self, _answer: &Answer, _operation: Operation) -> Intake {
+        Answer::INTAKE
+    }
+
     fn feed(
-        &self,
+        &mut self,
         answer: &mut Answer,
         Operation { key, sets }: Operation,
         bytes: &[u8],
@@ -103,7 +112,7 @@ impl Protocol for Cache {
             if sets {
                 return match line {
                     b"STORED" => Ok(Fed { used: begun, complete: true }),
-                    other => Err(Complaint(format!("{} to the set of key {key}", shown(other)))),
+                    other => Err(Complaint(format!("is {} to the set of key {key}", shown(other)))),
                 };
             }
             check_value_line(line, key)?;
@@ -116,15 +125,20 @@ impl Protocol for Cache {
         };
         match answer.body(&bytes[begun..], length, expected) {
             Ok(Fed { used, complete }) => Ok(Fed { used: begun + used, complete }),
-            Err(Complaint(what)) => Err(Complaint(format!("the value of key {key} has {what}"))),
+            Err(Complaint(what)) => Err(Complaint(format!("with the value of key {key} {what}"))),
         }
+    }
+
+    /// Not called, as every byte is seen.
+    fn feed_unseen(&mut self, _answer: &mut Answer, count: usize) -> Fed {
+        Fed { used: count, complete: false }
     }
 }
 
 /// `VALUE KEY FLAGS BYTES`, where only one line is right.
 fn check_value_line(line: &[u8], key: u32) -> Result<(), Complaint> {
     if line == b"END" {
-        return Err(Complaint(format!("a miss of key {key}")));
+        return Err(Complaint(format!("is a miss of key {key}")));
     }
     let mut words = line.split(|&byte| byte == b' ');
     let is_right = words.next() == Some(b"VALUE")
@@ -135,7 +149,7 @@ fn check_value_line(line: &[u8], key: u32) -> Result<(), Complaint> {
     if is_right {
         return Ok(());
     }
-    Err(Complaint(format!("{} to the get of key {key}", shown(line))))
+    Err(Complaint(format!("is {} to the get of key {key}", shown(line))))
 }
 
 fn number_of_key(word: &[u8]) -> Option<u32> {
@@ -172,7 +186,7 @@ mod tests {
     }
 
     fn feed_all(
-        cache: &Cache,
+        cache: &mut Cache,
         operations: &[Operation],
         pieces: &[&[u8]],
     ) -> Result<usize, Complaint> {
@@ -212,18 +226,18 @@ mod tests {
         let sets = first.iter().filter(|operation| operation.sets).count();
         assert!((1_800..2_200).contains(&sets), "{sets}");
         assert!(first.iter().all(|operation| operation.key < 1_000));
-        cache.restart();
+        cache.restart(false);
         assert_eq!(draw(&mut cache), first);
     }
 
     #[test]
     fn answers_may_be_split_at_every_byte() {
-        let cache = cache();
+        let mut cache = cache();
         for operation in [GET, SET] {
             let bytes = response(&cache, operation);
             for cut in 0..=bytes.len() {
                 let pieces = [&bytes[..cut], &bytes[cut..]];
-                assert_eq!(feed_all(&cache, &[operation], &pieces), Ok(1), "{cut}");
+                assert_eq!(feed_all(&mut cache, &[operation], &pieces), Ok(1), "{cut}");
             }
         }
     }
@@ -232,7 +246,7 @@ mod tests {
     fn wrong_answers_are_noticed() {
         let cache = cache();
         let complaint = |operation, bytes: &[u8]| {
-            feed_all(&cache, &[operation, operation], &[bytes]).unwrap_err().0
+            feed_all(&mut self::cache(), &[operation, operation], &[bytes]).unwrap_err().0
         };
         assert!(complaint(GET, b"END\r\n").contains("a miss of key 7"));
         assert!(complaint(GET, b"SERVER_ERROR out of memory\r\n").contains("SERVER_ERROR"));
@@ -242,7 +256,7 @@ mod tests {
         let mut short = response(&cache, GET);
         short.truncate(short.len() - AFTER_VALUE.len() - 1);
         short.extend(AFTER_VALUE);
-        assert!(complaint(GET, &short).contains("other content"));
+        assert!(complaint(GET, &short).contains("differs at byte 1023: "));
         let mut flipped = response(&cache, GET);
         flipped[200] ^= 1;
         assert!(complaint(GET, &flipped).contains("the value of key 7"));
@@ -262,7 +276,7 @@ mod tests {
             operations in prop::collection::vec((0_u32..1_000, any::<bool>()), 1..6),
             mut cuts in prop::collection::vec(0_usize..10_000, 0..10),
         ) {
-            let cache = cache();
+            let mut cache = cache();
             let operations: Vec<Operation> =
                 operations.into_iter().map(|(key, sets)| Operation { key, sets }).collect();
             let stream: Vec<u8> =
@@ -271,7 +285,7 @@ mod tests {
             cuts.extend([0, stream.len()]);
             cuts.sort_unstable();
             let pieces: Vec<_> = cuts.windows(2).map(|cut| &stream[cut[0]..cut[1]]).collect();
-            prop_assert_eq!(feed_all(&cache, &operations, &pieces), Ok(operations.len()));
+            prop_assert_eq!(feed_all(&mut cache, &operations, &pieces), Ok(operations.len()));
         }
 
         #[test]

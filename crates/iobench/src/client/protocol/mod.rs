@@ -1,0 +1,138 @@
+//! What is asked over a connection and what has to come back, without sockets: requests as bytes,
+//! and answers that are checked as they come in pieces.
+//!
+//! `echo` and `filler` are the exchanges of `compare`, `http` and `memcache` speak to real servers.
+//! A wrong answer is described in words that continue "answer 17 ...".
+
+pub(crate) mod answer;
+mod deck;
+pub(crate) mod echo;
+pub(crate) mod filler;
+pub(crate) mod http;
+pub(crate) mod memcache;
+pub(crate) mod pattern;
+pub(crate) mod requests;
+
+use crate::exchange::Exchange;
+
+/// Before and after the query of the HTTP request, which is what makes it as long as asked for.
+const HTTP_HEAD: &[u8] = b"GET /";
+const HTTP_TAIL: &[u8] = b" HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// What is wrong with an answer, in words that continue "answer 17 ...".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Complaint(pub(crate) String);
+
+/// How many bytes were taken, and whether the answer ends with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fed {
+    pub(crate) used: usize,
+    pub(crate) complete: bool,
+}
+
+/// What the next receive on a connection is to bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Intake {
+    /// One more than the answer still needs, so that surplus bytes show by the same call.
+    pub(crate) most_bytes: usize,
+    /// The bytes are looked at; else only their number is.
+    pub(crate) is_seen: bool,
+}
+
+/// One side of a protocol. Every client thread has one of its own.
+pub(crate) trait Protocol {
+    /// One request, from which its bytes and its answer follow.
+    type Request: Copy + Default;
+    /// How much of an answer has come.
+    type Answer: Default;
+    /// The answer may begin before the whole request is sent, and is never ahead of it.
+    const ECHOES: bool = false;
+
+    /// Begins the sequence of requests anew, so that every slot sees the same one. `is_ours`: the
+    /// server is one of iobench's own.
+    fn restart(&mut self, is_ours: bool);
+    /// How many requests the next connection makes; 0 for as many as there is time for.
+    fn connection_requests(&mut self) -> u32;
+    fn next_request(&mut self) -> Self::Request;
+    /// The request's bytes, the same ones each time.
+    fn render(&mut self, request: Self::Request) -> &[u8];
+    /// Prepares for the answer to another request.
+    fn begin_answer(answer: &mut Self::Answer);
+    /// What is to be received next of an answer.
+    fn intake(&self, answer: &Self::Answer, request: Self::Request) -> Intake;
+    /// Takes what has come of an answer, up to its end.
+    fn feed(
+        &mut self,
+        answer: &mut Self::Answer,
+        request: Self::Request,
+        bytes: &[u8],
+    ) -> Result<Fed, Complaint>;
+    /// The same for bytes that `intake` did not want to see.
+    fn feed_unseen(&mut self, answer: &mut Self::Answer, count: usize) -> Fed;
+}
+
+/// Compares a piece of an answer with what is due from position `at` on.
+fn compare(received: &[u8], due: &[u8], at: u64) -> Result<(), Complaint> {
+    if received == due {
+        return Ok(());
+    }
+    let mut pairs = received.iter().zip(due).zip(at..);
+    Err(Complaint(match pairs.find(|((received, due), _)| received != due) {
+        Some(((received, due), place)) => {
+            format!("differs at byte {place}: {received:#04x} where {due:#04x} was due")
+        }
+        None => format!("has {} bytes where {} were due", received.len(), due.len()),
+    }))
+}
+
+/// The request of an exchange. One that is no echo is HTTP where that fits, so that real servers
+/// with answers of a constant size can be loaded as well.
+pub(crate) fn request(exchange: Exchange) -> Vec<u8> {
+    match http_request(exchange.request_bytes) {
+        Some(request) if !exchange.is_echo() => request,
+        _ => (0..exchange.request_bytes).map(|index| (index * 31 % 251) as u8).collect(),
+    }
+}
+
+/// A GET request of exactly `length` bytes, if it can be as short as that.
+fn http_request(length: usize) -> Option<Vec<u8>> {
+    let query_bytes = length.checked_sub(HTTP_HEAD.len() + HTTP_TAIL.len())?;
+    let mut request = HTTP_HEAD.to_vec();
+    request.extend((0..query_bytes).map(|index| if index == 0 { b'?' } else { b'x' }));
+    request.extend_from_slice(HTTP_TAIL);
+    Some(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn requests_that_are_no_echo_speak_http_where_it_fits() {
+        let request = |request_bytes| request(Exchange { request_bytes, response_bytes: 1 });
+        assert_eq!(request(35), b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert_eq!(request(38), b"GET /?xx HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert_eq!(request(34).len(), 34);
+        assert!(!request(34).starts_with(b"GET"));
+        assert!(!super::request(Exchange::echo(40)).starts_with(b"GET"));
+    }
+
+    #[test]
+    fn the_first_difference_is_named() {
+        let complaint = compare(b"abcd", b"abXd", 100).unwrap_err().0;
+        assert_eq!(complaint, "differs at byte 102: 0x63 where 0x58 was due");
+        assert_eq!(compare(b"", b"", 0), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn every_request_has_its_size(
+            request_bytes in 1_usize..20_000, response_bytes in 1_usize..9
+        ) {
+            let exchange = Exchange { request_bytes, response_bytes };
+            prop_assert_eq!(request(exchange).len(), request_bytes);
+        }
+    }
+}
