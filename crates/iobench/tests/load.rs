@@ -209,7 +209,7 @@ fn delays_and_pauses_show_in_latencies() {
         static ANSWERS: AtomicUsize = AtomicUsize::new(0);
         let mut message = [0; 64];
         while stream.read_exact(&mut message).is_ok() {
-            if ANSWERS.fetch_add(1, Ordering::Relaxed) % 20 == 0 {
+            if ANSWERS.fetch_add(1, Ordering::Relaxed).is_multiple_of(20) {
                 thread::sleep(Duration::from_millis(50));
             }
             if stream.write_all(&message).is_err() {

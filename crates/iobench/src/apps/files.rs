@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use crate::client::protocol::pattern::Pattern;
 use crate::error::{Context, Result};
-use crate::random::SplitMix64;
 
 /// Beyond what the files need, so that others on the same tmpfs are not left with nothing.
 const SPARE_BYTES: u64 = 64 << 20;

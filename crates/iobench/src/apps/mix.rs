@@ -6,7 +6,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::random::SplitMix64;
 use crate::client::protocol::requests::{Requests, bisect};
 
 /// Files of the SPECweb-like set.

@@ -22,7 +22,6 @@ use crate::client::slices::{Slicing, Tally, add_open};
 use crate::client::sockets::Ending;
 use crate::client::sockets::stack::StackSockets;
 use crate::client::{ClientGroup, Order};
-use crate::engine::environment::Environment;
 use crate::compare::plan::SLICE_NS;
 use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
 use crate::engine::environment::Environment;

@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
-
 use super::*;
 use crate::client::protocol::echo::Echo;
 use crate::client::protocol::filler::Filler;
@@ -24,6 +22,7 @@ use crate::client::sockets::Ending;
 use crate::client::sockets::kernel::{KernelSockets, Options};
 use crate::client::{ClientGroup, Order};
 use crate::exchange::Exchange;
+use crate::figures::{Times, new_times};
 use crate::sys::affinity::allowed_cpus;
 
 const SIZE: u64 = 3_000;
@@ -179,8 +178,8 @@ fn right(request: &[u8]) -> Vec<u8> {
 }
 
 /// All latencies in the measured time.
-fn latencies(tally: &Tally) -> Histogram<u64> {
-    let mut all = Histogram::new(3).unwrap();
+fn latencies(tally: &Tally) -> Times {
+    let mut all = new_times();
     for value in tally.slices.iter().flat_map(|slice| slice.latencies.iter_recorded()) {
         all.record_n(value.value_iterated_to(), value.count_at_value().into()).unwrap();
     }

@@ -2,11 +2,11 @@
 //! takes as long.
 
 use super::*;
+use crate::client::faults::Fault;
+use crate::client::slices::Slicing;
 use crate::compare::plan::Request;
 use crate::engine::outcome::{Figures, SliceCounts};
 use crate::engine::placement::CpuChoice;
-use crate::client::faults::Fault;
-use crate::client::slices::Slicing;
 use crate::exchange::Exchange;
 
 const SECOND_NS: u64 = 1_000_000_000;

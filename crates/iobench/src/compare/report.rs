@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::client::faults::FaultCounts;
-use crate::engine::outcome::{Accounts, Figures, SliceCounts, SlotOutcome};
 use crate::compare::plan::Cell;
 use crate::engine::outcome::{Accounts, Figures, SliceCounts, SlotOutcome};
 use crate::engine::statistics::{Interval, median, ratio_interval};

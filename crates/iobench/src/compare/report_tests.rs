@@ -1,7 +1,7 @@
 use super::*;
+use crate::client::faults::Fault;
 use crate::compare::convert::convert;
 use crate::engine::placement::Placement;
-use crate::client::faults::Fault;
 use crate::exchange::Exchange;
 
 fn cell(client_cpus: Vec<usize>) -> Cell {

@@ -2,7 +2,6 @@
 
 use crate::client::slices::Slicing;
 use crate::client::{ClientGroup, Workload};
-use crate::engine::outcome::SlotOutcome;
 use crate::compare::plan::Cell;
 use crate::compare::slots::SlotRunner;
 use crate::engine::order::slot_order;

@@ -1,12 +1,11 @@
 //! One slot: a server under load for a quarter of a second, cut into slices, with the disturbed
 //! ones thrown away.
 
-use crate::compare::plan::{Cell, WARM_UP_NS};
 use crate::client::slices::{Latencies, Slicing, Tally, add_open};
 use crate::client::{ClientGroup, Order};
-use crate::engine::outcome::{Accounts, Figures, ServerAccounts, SliceCounts, SlotOutcome};
+use crate::compare::plan::{Cell, WARM_UP_NS};
 use crate::compare::rounds::RoundShape;
-use crate::engine::outcome::{Accounts, Figures, ServerAccounts, SlotOutcome};
+use crate::engine::outcome::{Accounts, Figures, ServerAccounts, SliceCounts, SlotOutcome};
 use crate::engine::placement::Placement;
 use crate::error::Result;
 use crate::exchange::Exchange;

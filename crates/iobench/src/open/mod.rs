@@ -218,8 +218,13 @@ fn stand(
 ) -> Result<Load> {
     let congestion = CongestionControl::pick();
     let (exchange, count) = (plan.exchange, plan.connections);
-    let connecting =
-        Connecting { route, exchange, request: &request(exchange), congestion: &congestion, signals };
+    let connecting = Connecting {
+        route,
+        exchange,
+        request: &request(exchange),
+        congestion: &congestion,
+        signals,
+    };
     let all = connecting.establish(count, |ready| watcher.connecting(ready, count))?;
     let generators = plan.generators.len();
     let mut sockets: Vec<Vec<OwnedFd>> = (0..generators).map(|_| Vec::new()).collect();

@@ -17,7 +17,6 @@ use crate::exchange::Exchange;
 use crate::open::connect::Route;
 use crate::random::SplitMix64;
 
-
 /// How long the response that shows what to expect may take.
 const FIRST_RESPONSE_LIMIT: Duration = Duration::from_secs(10);
 
