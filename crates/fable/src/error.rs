@@ -98,9 +98,12 @@ impl Error {
     pub(crate) fn last(call: &'static str) -> Error {
         Error::System { call, source: io::Error::last_os_error() }
     }
-}
 
-impl Error {
+    /// What a system call's error is, with what the call was for.
+    pub(crate) fn system(call: &'static str) -> impl Fn(io::Error) -> Error {
+        move |source| Error::System { call, source }
+    }
+
     /// Descriptors that were sent to this process found no room.
     pub(crate) fn lost_descriptors() -> Error {
         let source = io::Error::from_raw_os_error(libc::EMFILE);
@@ -196,5 +199,10 @@ impl TransportError {
     /// The error of the system call that has just failed.
     pub(crate) fn last(call: &'static str) -> TransportError {
         TransportError::System { call, source: io::Error::last_os_error() }
+    }
+
+    /// What a system call's error is, with what the call was for.
+    pub(crate) fn system(call: &'static str) -> impl Fn(io::Error) -> TransportError {
+        move |source| TransportError::System { call, source }
     }
 }

@@ -78,10 +78,12 @@ extern crate self as fable;
 
 mod agent;
 mod channel;
+mod clock;
 mod control;
 mod daemon;
 mod endpoint;
 mod error;
+mod event;
 pub mod flow;
 mod fork;
 mod identity;
@@ -93,6 +95,7 @@ pub mod packet;
 pub mod page;
 mod poll;
 pub mod protocol;
+mod random;
 pub mod transport;
 mod xpoll;
 

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use crate::clock::timespec;
 
 /// Waits until one of the descriptors has an event or the deadline has passed; `None` is never.
 /// Returns how many have events. Signals do not end it.
@@ -33,12 +35,4 @@ pub(crate) fn wait_for(
     deadline: Option<Instant>,
 ) -> io::Result<bool> {
     Ok(wait(&mut [libc::pollfd { fd: descriptor, events, revents: 0 }], deadline)? > 0)
-}
-
-/// A time as the kernel takes it.
-pub(crate) fn timespec(time: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: time.subsec_nanos().into(),
-    }
 }

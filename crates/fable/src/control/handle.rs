@@ -85,7 +85,6 @@ impl FlowHandle {
             return Ok(None);
         }
         let page = shared.page.try_clone();
-        let call = "duplicating a flow's page";
         Ok(Some(Description {
             flow: shared.id,
             name: shared.name.clone(),
@@ -96,7 +95,7 @@ impl FlowHandle {
             trust: shared.own_trust,
             protected: shared.protected.load(Ordering::Relaxed),
             local: shared.local,
-            page: page.map_err(|source| Error::System { call, source })?,
+            page: page.map_err(Error::system("duplicating a flow's page"))?,
         }))
     }
 }

@@ -12,6 +12,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use super::link::{receive_some, send_some};
 use crate::agent::{Agent, Keep, Place, Watched};
 use crate::kind::Kind;
+use crate::random::random_bytes;
 
 /// A token: 128 random bits, in hexadecimal digits.
 const TOKEN_BYTES: usize = 32;
@@ -64,12 +65,7 @@ fn address(found: std::io::Result<SockAddr>) -> Result<SocketAddr, String> {
 }
 
 fn random_token() -> Result<String, String> {
-    let mut random = [0_u8; TOKEN_BYTES / 2];
-    // SAFETY: the bytes are valid for their length. Up to 256 come all at once.
-    let count = unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
-    if count < 0 {
-        return Err(failed("getrandom")(std::io::Error::last_os_error()));
-    }
+    let random = random_bytes::<{ TOKEN_BYTES / 2 }>().map_err(failed("getrandom"))?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

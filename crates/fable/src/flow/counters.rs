@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use crate::clock::monotonic_ns;
 use crate::identity::Role;
 use crate::page::{Counter, Page};
 
@@ -119,11 +120,4 @@ impl Counters {
         self.pause_max_ns.set(self.pause_max_ns.get().max(pause_ns));
         self.pause_total_ns.set(self.pause_total_ns.get() + pause_ns);
     }
-}
-
-fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

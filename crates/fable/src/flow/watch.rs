@@ -7,13 +7,13 @@
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use crate::agent::{event_descriptor, ring, silence};
+use crate::clock::timespec;
 use crate::error::{Error, Result};
-use crate::poll::timespec;
+use crate::event::{EpollSet, event_descriptor, ring, silence};
 
 /// The descriptor and what it consists of.
 pub(super) struct Watch {
-    epoll: OwnedFd,
+    epoll: EpollSet,
     /// Readable while not armed.
     bell: OwnedFd,
     timer: OwnedFd,
@@ -26,13 +26,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(mailbox_bell: BorrowedFd<'_>) -> Result<Watch> {
-        // SAFETY: plain system calls.
-        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if epoll < 0 {
-            return Err(Error::last("epoll_create1"));
-        }
-        // SAFETY: the descriptor is new and ours.
-        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        let epoll = EpollSet::new().map_err(Error::system("epoll_create1"))?;
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: a plain system call.
         let timer = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
@@ -52,12 +46,9 @@ impl Watch {
     }
 
     fn control(&self, operation: i32, descriptor: RawFd, events: i16) -> Result<()> {
-        let mut event = libc::epoll_event { events: u32::from(events.unsigned_abs()), u64: 0 };
-        // SAFETY: the event outlives the call.
-        let done = unsafe {
-            libc::epoll_ctl(self.epoll.as_raw_fd(), operation, descriptor, &raw mut event)
-        };
-        if done < 0 { Err(Error::last("epoll_ctl")) } else { Ok(()) }
+        let events = u32::from(events.unsigned_abs());
+        let done = self.epoll.control(operation, descriptor, events, 0);
+        done.map_err(Error::system("epoll_ctl"))
     }
 
     /// The one descriptor.

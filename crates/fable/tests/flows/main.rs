@@ -45,6 +45,16 @@ fn send(flow: &Flow, text: &str) {
     buffer.commit().unwrap();
 }
 
+/// Sends messages of so many bytes until there is no room; how many that were.
+fn fill_up(flow: &Flow, bytes: usize) -> usize {
+    let mut sent = 0;
+    while let Ok(room) = flow.try_write(bytes) {
+        room.commit().unwrap();
+        sent += 1;
+    }
+    sent
+}
+
 fn receive(flow: &Flow) -> String {
     let buffer = flow.read_timeout(PATIENCE).unwrap().expect("a message");
     String::from_utf8(buffer.to_vec()).unwrap()

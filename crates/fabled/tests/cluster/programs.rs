@@ -15,12 +15,23 @@ use super::program::Program;
 pub(crate) const TRUSTING: &str = "trusted_networks = [\"10.77.0.0/24\"]\n";
 
 pub(crate) fn start_daemon(network: &Network, index: usize, policy: &str, lease_s: u32) -> Daemon {
+    start_daemon_by(network, index, policy, lease_s, Daemon::with_arguments)
+}
+
+/// A daemon in one of the network's hosts, started by `start` with its policy and arguments.
+pub(crate) fn start_daemon_by(
+    network: &Network,
+    index: usize,
+    policy: &str,
+    lease_s: u32,
+    start: impl FnOnce(&str, &[&str]) -> Daemon + Send + 'static,
+) -> Daemon {
     let policy = format!("{policy}{QUICK_POLICY}");
     network.hosts[index].run(move || {
         let (host, lease) = (["a", "b"][index], lease_s.to_string());
         let etcd = format!("http://{ETCD}:{PORT}");
         let cluster = ["--listen", "0.0.0.0:0", "--lease", &lease, "--etcd", &etcd];
-        Daemon::with_arguments(&policy, &[&["--host", host], &cluster[..]].concat())
+        start(&policy, &[&["--host", host], &cluster[..]].concat())
     })
 }
 

@@ -48,8 +48,8 @@ pub(super) fn create(
 ) -> TransportResult<(Box<dyn Transport>, Offer)> {
     let layout = Layout::for_ring(options.ring_bytes)?;
     let memory = create_sealed(c"fable-mempipe", layout.file_bytes())?;
-    let (bell, peer_bell) = UnixDatagram::pair()
-        .map_err(|source| TransportError::System { call: "socketpair for a bell", source })?;
+    let (bell, peer_bell) =
+        UnixDatagram::pair().map_err(TransportError::system("socketpair for a bell"))?;
     let transport = Mempipe::new(kind, layout, &memory, OwnedFd::from(bell).into(), 0)?;
     Ok((Box::new(transport), Offer { kind, descriptors: vec![memory, peer_bell.into()] }))
 }

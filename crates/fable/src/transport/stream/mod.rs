@@ -103,7 +103,7 @@ pub(super) fn check(socket: &Socket, kind: Kind) -> TransportResult<()> {
 pub(super) fn tune(socket: &Socket, is_no_delay: bool) -> TransportResult<()> {
     socket
         .set_tcp_nodelay(is_no_delay)
-        .map_err(|source| TransportError::System { call: "setsockopt TCP_NODELAY", source })?;
+        .map_err(TransportError::system("setsockopt TCP_NODELAY"))?;
     // A kernel without cubic keeps its own.
     let _ = socket.set_tcp_congestion(b"cubic");
     Ok(())
