@@ -498,9 +498,9 @@ fn a_flow_describes_itself_to_a_restarted_daemon() {
     move_both(&leader, &follower, Kind::Unix);
     send(&leader, "counted");
     assert_eq!(receive(&follower), "counted");
-    let description = handle.describe().unwrap().expect("the flow lives");
-    assert_eq!((description.epoch, description.transport), (2, Kind::Unix));
-    let page = page::Page::open(std::os::fd::AsFd::as_fd(&description.page)).unwrap();
+    let (said, page) = handle.describe().unwrap().expect("the flow lives");
+    assert_eq!((said.epoch, said.transport.as_str()), (2, "unix"));
+    let page = page::Page::open(std::os::fd::AsFd::as_fd(&page)).unwrap();
     assert_eq!(page.read(Role::Leader, page::Counter::MessagesSent), 1);
     assert_eq!(page.read(Role::Follower, page::Counter::MessagesReceived), 1);
     assert_eq!(page.read(Role::Leader, page::Counter::EpochWritten), 2);
