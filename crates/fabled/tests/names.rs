@@ -3,9 +3,9 @@
 mod common;
 
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
 
-use common::{Daemon, Process, can_change_users, read_all, within};
+use common::program::Program;
+use common::{Daemon, Process, can_change_users, within};
 use fable::packet;
 use fable::protocol::{Access, Answer, Operation, ToDaemon};
 
@@ -117,29 +117,9 @@ fn users_and_groups_decide_who_may_connect() {
 fn names_vanish_with_their_process() {
     let daemon = Daemon::start();
     let mut watcher = Process::connect(&daemon);
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "helper_that_registers", "--nocapture"])
-        .env("FABLED_TEST_SOCKET_DIRECTORY", daemon.directory())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    within("the helper's name is there", || {
-        (names(&mut watcher) == ["fable://mortal/1"]).then_some(())
-    });
-    child.kill().unwrap();
-    child.wait().unwrap();
-    within("the helper's name is gone", || names(&mut watcher).is_empty().then_some(()));
-    read_all(child.stdout.take().unwrap());
-}
-
-/// Not a test by itself: the process that is killed.
-#[test]
-fn helper_that_registers() {
-    let Some(directory) = std::env::var_os("FABLED_TEST_SOCKET_DIRECTORY") else { return };
-    let socket = std::path::Path::new(&directory).join("fabled.sock");
-    let mut process = Process::connect_to(&socket);
-    process.register("fable://mortal");
-    // Ends with the pipe at the latest.
-    read_all(std::io::stdin());
+    let mut mortal = Program::start("server", "fable://mortal", &daemon.socket(), "");
+    mortal.hear("serving");
+    assert_eq!(names(&mut watcher), ["fable://mortal/1"]);
+    mortal.crash();
+    within("its name is gone", || names(&mut watcher).is_empty().then_some(()));
 }

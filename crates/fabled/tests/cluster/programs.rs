@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use fable::protocol::{FlowEntry, NameEntry};
 
+use super::common::program::Program;
 use super::common::{Daemon, QUICK_POLICY, within};
 use super::etcd::{Etcd, PORT};
 use super::hosts::{LEASE_S, SHORT_LEASE, SHORT_LEASE_S};
 use super::network::{ETCD, Network};
-use super::program::Program;
 
 pub(crate) const TRUSTING: &str = "trusted_networks = [\"10.77.0.0/24\"]\n";
 
@@ -166,7 +166,7 @@ fn a_flow_between_hosts_outlives_etcd_and_a_daemon_while_messages_flow() {
     });
     goes_over(&zone.b, "tls");
     let back = within("the flow is announced", || flow(&zone.a));
-    assert_eq!(format!("{:016x}", back.flow.0), zone.flow);
+    assert_eq!(back.flow.to_string(), zone.flow);
     assert_eq!((back.leader.host.as_str(), back.follower.host.as_str()), ("a", "b"));
     within("the name is there, with a later epoch", || {
         name(&zone.b).filter(|entry| entry.epoch.is_some() && entry.epoch != epoch)
