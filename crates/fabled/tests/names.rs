@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
 
 use common::program::Program;
-use common::{Daemon, Process, can_change_users, within};
+use common::{Daemon, Process, can_change_users, skip, within};
 use fable::packet;
 use fable::protocol::{Access, Answer, Operation, ToDaemon};
 
@@ -122,4 +124,32 @@ fn names_vanish_with_their_process() {
     assert_eq!(names(&mut watcher), ["fable://mortal/1"]);
     mortal.crash();
     within("its name is gone", || names(&mut watcher).is_empty().then_some(()));
+}
+
+/// Ends a command with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The kernel has no number for such a client.
+#[test]
+fn a_client_outside_the_daemons_pid_namespace_is_served() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("a client outside the daemon's PID namespace", "a namespace needs root");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("fabled.sock");
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", env!("CARGO_BIN_EXE_fabled"), "--socket"]);
+    let mut daemon = Running(command.arg(&socket).stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(daemon.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let mut process = Process::connect_to(&socket);
+    assert_eq!(process.register("fable://kv"), "fable://kv/1");
+    assert_eq!(names(&mut process), ["fable://kv/1"]);
 }
