@@ -94,14 +94,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error of the system call that has just failed.
-    pub(crate) fn last(call: &'static str) -> Error {
-        Error::System { call, source: io::Error::last_os_error() }
-    }
-
     /// What a system call's error is, with what the call was for.
-    pub(crate) fn system(call: &'static str) -> impl Fn(io::Error) -> Error {
-        move |source| Error::System { call, source }
+    pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Error {
+        move |source| Error::System { call, source: source.into() }
     }
 
     /// Descriptors that were sent to this process found no room.
@@ -196,13 +191,8 @@ pub enum TransportError {
 }
 
 impl TransportError {
-    /// The error of the system call that has just failed.
-    pub(crate) fn last(call: &'static str) -> TransportError {
-        TransportError::System { call, source: io::Error::last_os_error() }
-    }
-
     /// What a system call's error is, with what the call was for.
-    pub(crate) fn system(call: &'static str) -> impl Fn(io::Error) -> TransportError {
-        move |source| TransportError::System { call, source }
+    pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> TransportError {
+        move |source| TransportError::System { call, source: source.into() }
     }
 }

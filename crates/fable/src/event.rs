@@ -1,33 +1,31 @@
 //! Descriptors that tell of events: eventfd(2) and epoll(7).
+//!
+//! Like all that may have to do with sockets, epoll is asked for by the C library's functions,
+//! before which a preload library may stand; eventfds, pipes and memory are rustix's.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::event::EventfdFlags;
 
 use crate::error::{Error, Result};
 
 /// A new eventfd: non-blocking, close-on-exec.
 pub(crate) fn event_descriptor() -> Result<OwnedFd> {
-    // SAFETY: a plain system call.
-    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if descriptor < 0 {
-        return Err(Error::last("eventfd"));
-    }
-    // SAFETY: the descriptor is new and ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    rustix::event::eventfd(0, flags).map_err(Error::system("eventfd"))
 }
 
 /// Makes an eventfd readable.
 pub(crate) fn ring(bell: &OwnedFd) {
-    let one = 1_u64.to_ne_bytes();
-    // SAFETY: eight bytes, as an eventfd wants them. A bell that is full has rung.
-    unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    // A bell that is full has rung.
+    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
 /// Makes an eventfd unreadable.
 pub(crate) fn silence(bell: &OwnedFd) {
-    let mut count = [0_u8; 8];
-    // SAFETY: eight bytes of room, as an eventfd wants them; the descriptor does not block.
-    unsafe { libc::read(bell.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    // One that is silent already says so.
+    let _ = rustix::io::read(bell, &mut [0_u8; 8]);
 }
 
 /// An epoll set, close-on-exec.

@@ -96,6 +96,7 @@ pub mod page;
 mod poll;
 pub mod protocol;
 mod random;
+mod socket;
 pub mod transport;
 mod xpoll;
 

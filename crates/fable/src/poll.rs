@@ -28,7 +28,15 @@ pub(crate) fn wait(entries: &mut [libc::pollfd], deadline: Option<Instant>) -> i
     }
 }
 
-/// The same for one descriptor: whether it has one of the events, an error, or an end.
+/// Which of these events, errors or ends the descriptor has now.
+pub(crate) fn look(descriptor: RawFd, events: i16) -> i16 {
+    let mut polled = libc::pollfd { fd: descriptor, events, revents: 0 };
+    // SAFETY: the entry outlives the call, which does not wait.
+    unsafe { libc::poll(&raw mut polled, 1, 0) };
+    polled.revents
+}
+
+/// The same as [`wait`] for one descriptor: whether it has one of the events, an error, or an end.
 pub(crate) fn wait_for(
     descriptor: RawFd,
     events: i16,

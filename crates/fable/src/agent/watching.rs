@@ -127,7 +127,11 @@ impl Watching {
             if entry.deadline.is_none_or(|at| at > now) {
                 continue;
             }
-            let events = if entry.is_refused { poll_once(entry) } else { 0 };
+            let events = if entry.is_refused {
+                crate::poll::look(entry.descriptor, entry.watched.events())
+            } else {
+                0
+            };
             let is_due = entry.own_deadline.is_some_and(|at| at <= now);
             match events != 0 || is_due {
                 true => self.tell(place, events),
@@ -175,12 +179,4 @@ impl Watching {
             let _ = self.epoll.control(libc::EPOLL_CTL_DEL, descriptor, 0, 0);
         }
     }
-}
-
-fn poll_once(entry: &Entry) -> i16 {
-    let (fd, events) = (entry.descriptor, entry.watched.events());
-    let mut polled = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: the entry outlives the call, which does not wait.
-    unsafe { libc::poll(&raw mut polled, 1, 0) };
-    polled.revents
 }

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use crate::clock::monotonic_ns;
 use crate::identity::Role;
 use crate::page::{Counter, Page};
+use crate::transport::this_cpu;
 
 /// Every so many messages one is timed, and the CPU is looked at.
 const SAMPLE_MESSAGES: u64 = 1024;
@@ -56,9 +57,7 @@ impl Counters {
     }
 
     fn note_cpu(&self) {
-        // SAFETY: no arguments; -1 where there is no such call.
-        let cpu = unsafe { libc::sched_getcpu() };
-        self.write(Counter::Cpu, u64::try_from(cpu + 1).unwrap_or(0));
+        self.write(Counter::Cpu, this_cpu().into());
     }
 
     /// A message is about to be committed.

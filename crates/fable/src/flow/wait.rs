@@ -225,13 +225,14 @@ fn wait_for_two(
     if done >= 0 {
         return Ok(());
     }
-    match std::io::Error::last_os_error().raw_os_error() {
+    let source = std::io::Error::last_os_error();
+    match source.raw_os_error() {
         Some(libc::ENOSYS | libc::EPERM) => {
             // An older kernel, or a sandbox that does not know the call: sleep by descriptors.
             WAITS_FOR_TWO_WORDS.store(false, Ordering::Relaxed);
             Ok(())
         }
         Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT) => Ok(()),
-        _ => Err(Error::last("futex_waitv")),
+        _ => Err(Error::System { call: "futex_waitv", source }),
     }
 }

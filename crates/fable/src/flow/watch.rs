@@ -4,10 +4,14 @@
 //! not, because something may be left that those do not show, a bell of our own keeps it readable
 //! until a call finds that it would have to wait.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use crate::clock::timespec;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
 use crate::error::{Error, Result};
 use crate::event::{EpollSet, event_descriptor, ring, silence};
 
@@ -27,14 +31,9 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(mailbox_bell: BorrowedFd<'_>) -> Result<Watch> {
         let epoll = EpollSet::new().map_err(Error::system("epoll_create1"))?;
-        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: a plain system call.
-        let timer = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
-        if timer < 0 {
-            return Err(Error::last("timerfd_create"));
-        }
-        // SAFETY: the descriptor is new and ours.
-        let timer = unsafe { OwnedFd::from_raw_fd(timer) };
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(Error::system("timerfd_create"))?;
         let bell = event_descriptor()?;
         let (registered, wanted_bytes) = (Vec::new(), None);
         let watch = Watch { epoll, bell, timer, is_armed: false, registered, wanted_bytes };
@@ -114,11 +113,12 @@ impl Watch {
         let left = deadline.map_or(Duration::ZERO, |at| {
             at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
         });
-        let (value, once) = (timespec(left), timespec(Duration::ZERO));
-        let timer = libc::itimerspec { it_interval: once, it_value: value };
-        // SAFETY: the value outlives the call. Setting a timer also takes back its expiry.
-        unsafe {
-            libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const timer, std::ptr::null_mut())
+        let timer = Itimerspec {
+            it_interval: Timespec::default(),
+            // What is too long for a timer never comes, and no timer says the same.
+            it_value: left.try_into().unwrap_or_default(),
         };
+        // Setting a timer also takes back its expiry.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer);
     }
 }
