@@ -50,10 +50,8 @@ pub(crate) extern "C" fn finish() {
     if borrowed::is_here() {
         return;
     }
-    for fd in table::connections(0, i32::MAX) {
-        if let Some(connection) = table::connection(fd) {
-            connection.let_go(fd);
-        }
+    for (fd, connection) in table::connections(0, i32::MAX) {
+        connection.let_go(fd);
     }
     statistics::finish();
 }
@@ -65,10 +63,8 @@ extern "C" fn before_fork() {
     epoll::hold();
     // The locks are held, so there is one fork at a time.
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
-    for fd in table::connections(0, i32::MAX) {
-        if let Some(connection) = table::connection(fd) {
-            connection.share(fork);
-        }
+    for (_, connection) in table::connections(0, i32::MAX) {
+        connection.share(fork);
     }
 }
 

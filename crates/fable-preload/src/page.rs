@@ -16,6 +16,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FABLEpr2");
 /// The smallest and the largest ring for one direction.
 pub(crate) const RING_BYTES: core::ops::RangeInclusive<u64> = 4096..=(16 << 20);
 
+/// Without these the other side could take memory away that this one looks at.
+const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
 /// The client has offered the page.
 pub(crate) const OFFERED: u32 = 0;
 /// The server that accepted the connection uses it.
@@ -129,11 +132,10 @@ pub(crate) fn create(ring_bytes: u64) -> Result<(c_int, *mut u8)> {
 
 fn fill(fd: c_int, ring_bytes: u64) -> Result<*mut u8> {
     let bytes = file_bytes(ring_bytes);
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: the descriptor is a memory file of ours.
     unsafe {
         if libc::ftruncate(fd, bytes as i64) != 0
-            || real::fcntl(fd, libc::F_ADD_SEALS, seals as usize) != 0
+            || real::fcntl(fd, libc::F_ADD_SEALS, SEALS as usize) != 0
         {
             return Err(Errno(sys::errno()));
         }
@@ -149,10 +151,9 @@ fn fill(fd: c_int, ring_bytes: u64) -> Result<*mut u8> {
 /// Maps a memory file that somebody else made, after checking its seals and its size. Gives the
 /// mapping, which the caller owns, and the size of a ring.
 pub(crate) fn open(fd: c_int) -> Result<(*mut u8, u64)> {
-    let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: F_GET_SEALS has no argument; another kind of file is an error.
     let seals = unsafe { real::fcntl(fd, libc::F_GET_SEALS, 0) };
-    if seals < 0 || seals & needed != needed || seals & libc::F_SEAL_WRITE != 0 {
+    if seals < 0 || seals & SEALS != SEALS || seals & libc::F_SEAL_WRITE != 0 {
         return Err(Errno(libc::EPERM));
     }
     // SAFETY: the structure is plain data, and ours.

@@ -1,7 +1,7 @@
 //! System calls of our own, with errors as values, and what the rest asks of the machine.
 
 use core::ffi::{c_int, c_void};
-pub(crate) use preload::deadline::now_ns;
+pub(crate) use preload::deadline::{now_ns, tick_ns};
 pub(crate) use preload::errno::{errno, set_errno};
 use preload::real;
 
@@ -76,12 +76,8 @@ pub(crate) fn has_stream_ended(fd: c_int) -> bool {
     const TCP_ESTABLISHED: u8 = 1;
     const TCP_FIN_WAIT1: u8 = 4;
     const TCP_FIN_WAIT2: u8 = 5;
-    let mut state = 0_u8;
-    let mut size: libc::socklen_t = 1;
-    let to = (&raw mut state).cast();
-    // SAFETY: one byte is announced.
-    let result = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &mut size) };
-    result == 0 && !OPEN.contains(&state)
+    let state = option_of(fd, libc::IPPROTO_TCP, libc::TCP_INFO, 0_u8);
+    state.is_ok_and(|state| !OPEN.contains(&state))
 }
 
 /// What poll(2) says about one descriptor within `timeout_ms`; interrupted counts as nothing.
@@ -117,23 +113,47 @@ pub(crate) fn wait_until(turns: u32, is_done: impl Fn() -> bool) -> bool {
     false
 }
 
-/// An option of a socket whose value is a number.
-pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
-    let mut value: c_int = 0;
-    let mut size = size_of::<c_int>() as libc::socklen_t;
+/// What the value of a socket's option may be.
+///
+/// # Safety
+/// Plain data, of which all bytes are valid.
+unsafe trait OptionValue: Copy {}
+
+// SAFETY: numbers and structures of numbers.
+unsafe impl OptionValue for u8 {}
+// SAFETY: as above.
+unsafe impl OptionValue for c_int {}
+// SAFETY: as above.
+unsafe impl OptionValue for libc::linger {}
+// SAFETY: as above.
+unsafe impl OptionValue for libc::timeval {}
+// SAFETY: as above.
+unsafe impl OptionValue for libc::ucred {}
+
+/// An option of a socket, as far as there is room for it in place of `value`.
+fn option_of<T: OptionValue>(fd: c_int, level: c_int, name: c_int, mut value: T) -> Result<T> {
+    let mut size = size_of::<T>() as libc::socklen_t;
     let to: *mut c_void = (&raw mut value).cast();
     // SAFETY: `value` has the size that is announced.
     check(unsafe { real::getsockopt(fd, level, name, to, &mut size) } as isize)?;
     Ok(value)
 }
 
+/// An option of a socket whose value is a number.
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
+    option_of(fd, level, name, 0)
+}
+
+/// The user at the other end of a UNIX socket, as the kernel recorded it.
+pub(crate) fn peer_user(fd: c_int) -> Option<libc::uid_t> {
+    let nobody = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    option_of(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, nobody).ok().map(|who| who.uid)
+}
+
 /// A time limit of a socket (SO_RCVTIMEO, SO_SNDTIMEO) in nanoseconds; 0 means none.
 pub(crate) fn time_limit_ns(fd: c_int, name: c_int) -> u64 {
-    let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    let mut size = size_of::<libc::timeval>() as libc::socklen_t;
-    let to: *mut c_void = (&raw mut value).cast();
-    // SAFETY: `value` has the size that is announced.
-    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, to, &mut size) };
+    let none = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let value = option_of(fd, libc::SOL_SOCKET, name, none).unwrap_or(none);
     (value.tv_sec as u64).saturating_mul(1_000_000_000) + value.tv_usec as u64 * 1_000
 }
 
@@ -157,12 +177,8 @@ pub(crate) fn wait_for(fd: c_int, events: i16, limit_ms: c_int) -> Result<()> {
 
 /// SO_LINGER of a socket.
 pub(crate) fn linger(fd: c_int) -> libc::linger {
-    let mut value = libc::linger { l_onoff: 0, l_linger: 0 };
-    let mut size = size_of::<libc::linger>() as libc::socklen_t;
-    let to: *mut c_void = (&raw mut value).cast();
-    // SAFETY: `value` has the size that is announced.
-    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, to, &mut size) };
-    value
+    let none = libc::linger { l_onoff: 0, l_linger: 0 };
+    option_of(fd, libc::SOL_SOCKET, libc::SO_LINGER, none).unwrap_or(none)
 }
 
 /// Sets SO_LINGER.
@@ -231,10 +247,15 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
 
 /// From where on descriptors of ours are: programs expect the low numbers, and close them in rows.
 pub(crate) fn lowest_descriptor() -> usize {
+    (descriptors_max().rlim_cur / 2).min(1 << 16) as usize
+}
+
+/// How many descriptors this process may have.
+pub(crate) fn descriptors_max() -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is ours.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    (limit.rlim_cur / 2).min(1 << 16) as usize
+    limit
 }
 
 /// Closes a descriptor of ours.
@@ -243,15 +264,6 @@ pub(crate) fn close(fd: c_int) {
         // SAFETY: the descriptor is ours and not used after this.
         unsafe { real::close(fd) };
     }
-}
-
-/// The monotonic clock at the last tick, a few milliseconds ago at most; much cheaper than
-/// [`now_ns`].
-pub(crate) fn tick_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// The processor that runs this thread, plus one, so that 0 can mean unknown.
@@ -263,6 +275,11 @@ pub(crate) fn processor() -> u32 {
 /// Shared anonymous memory, zeroed, that forked children see as well.
 pub(crate) fn map_shared(bytes: usize) -> Result<*mut u8> {
     map(bytes, -1, libc::MAP_SHARED | libc::MAP_ANONYMOUS)
+}
+
+/// Memory of this process alone, zeroed, which costs nothing where it is not touched.
+pub(crate) fn map_private(bytes: usize) -> Result<*mut u8> {
+    map(bytes, -1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE)
 }
 
 /// Maps the whole of a memory file for reading and writing.

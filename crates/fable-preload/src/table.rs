@@ -32,16 +32,9 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Makes room for as many descriptors as the process may have.
 pub(crate) fn start() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is ours.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    let count = usize::try_from(limit.rlim_max).unwrap_or(usize::MAX).min(DESCRIPTORS_MAX);
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let bytes = count * size_of::<AtomicUsize>();
-    // SAFETY: the kernel chooses where; nothing existing is replaced.
-    let at = unsafe { libc::mmap(core::ptr::null_mut(), bytes, access, flags, -1, 0) };
-    if at != libc::MAP_FAILED {
+    let limit = sys::descriptors_max().rlim_max;
+    let count = usize::try_from(limit).unwrap_or(usize::MAX).min(DESCRIPTORS_MAX);
+    if let Ok(at) = sys::map_private(count * size_of::<AtomicUsize>()) {
         ENTRIES.store(at.cast(), Ordering::Release);
         COUNT.store(count, Ordering::Release);
     }
@@ -206,13 +199,15 @@ pub(crate) fn duplicate(from: c_int, to: c_int) {
     }
 }
 
-/// Every descriptor in the range that is a connection of ours.
-pub(crate) fn connections(first: c_int, last: c_int) -> impl Iterator<Item = c_int> {
+/// Every connection of ours in the range, with its descriptor.
+pub(crate) fn connections(
+    first: c_int,
+    last: c_int,
+) -> impl Iterator<Item = (c_int, Held<Connection>)> {
     let end = COUNT.load(Ordering::Acquire).min((last as usize).saturating_add(1));
     let end = end.min(highest() + 1);
-    (first.max(0) as usize..end).map(|index| index as c_int).filter(|&fd| {
-        entry(fd).is_some_and(|entry| entry.load(Ordering::Relaxed) & TAG == CONNECTION)
-    })
+    let descriptors = (first.max(0) as usize..end).map(|index| index as c_int);
+    descriptors.filter_map(|fd| Some((fd, connection(fd)?)))
 }
 
 /// Every listening socket that has a rendezvous.

@@ -15,7 +15,7 @@ mod watching;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -25,6 +25,7 @@ pub(crate) use quota::Share;
 use watching::Watching;
 
 use crate::error::{Error, Result};
+use crate::event::{EpollSet, event_descriptor, ring, silence};
 
 /// Whether the agent goes on watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +169,7 @@ impl Agent {
     }
 
     fn start(&'static self) -> Result<()> {
-        let epoll = watching::epoll_descriptor()?;
+        let epoll = EpollSet::new().map_err(Error::system("epoll_create1 for the agent thread"))?;
         // The thread inherits the mask: the application's handlers run on its own threads.
         // SAFETY: both sets are plain data, filled before they are used.
         let before = unsafe {
@@ -185,11 +186,10 @@ impl Agent {
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
         }
-        let call = "starting the agent thread";
-        started.map(drop).map_err(|source| Error::System { call, source })
+        started.map(drop).map_err(Error::system("starting the agent thread"))
     }
 
-    fn serve(&self, epoll: OwnedFd) {
+    fn serve(&self, epoll: EpollSet) {
         IS_AGENT.set(true);
         let mut watching = Watching::new(epoll, &self.bell);
         loop {
@@ -214,35 +214,10 @@ impl Agent {
     }
 }
 
-/// A new eventfd: non-blocking, close-on-exec.
-pub(crate) fn event_descriptor() -> Result<OwnedFd> {
-    // SAFETY: a plain system call.
-    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if descriptor < 0 {
-        return Err(Error::last("eventfd"));
-    }
-    // SAFETY: the descriptor is new and ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
-/// Makes an eventfd readable.
-pub(crate) fn ring(bell: &OwnedFd) {
-    let one = 1_u64.to_ne_bytes();
-    // SAFETY: eight bytes, as an eventfd wants them. A bell that is full has rung.
-    unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-}
-
-/// Makes an eventfd unreadable.
-pub(crate) fn silence(bell: &OwnedFd) {
-    let mut count = [0_u8; 8];
-    // SAFETY: eight bytes of room, as an eventfd wants them; the descriptor does not block.
-    unsafe { libc::read(bell.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::IntoRawFd;
+    use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
     use std::sync::mpsc;
     use std::time::Duration;
 

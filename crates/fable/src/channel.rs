@@ -1,11 +1,12 @@
 //! Flows and listeners in a [`megapipe::Channel`].
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use megapipe::{Channel, Handle, Repeat};
 
 use crate::endpoint::Listener;
 use crate::error::{Error, Result};
+use crate::event::EpollSet;
 use crate::flow::Flow;
 
 impl Flow {
@@ -85,18 +86,9 @@ fn watch<C>(descriptor: BorrowedFd<'_>, channel: &mut Channel<C>, cookie: C) -> 
 /// A descriptor of the channel's own that is readable when this one is. The channel may set flags
 /// of what it owns, which must not be those of our sockets.
 fn watcher(descriptor: BorrowedFd<'_>) -> Result<OwnedFd> {
-    // SAFETY: a plain system call.
-    let watcher = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-    if watcher < 0 {
-        return Err(Error::last("epoll_create1 for a channel"));
-    }
-    // SAFETY: the descriptor is new and ours.
-    let watcher = unsafe { OwnedFd::from_raw_fd(watcher) };
-    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-    let (outer, inner) = (watcher.as_fd().as_raw_fd(), descriptor.as_raw_fd());
-    // SAFETY: the event outlives the call, and both descriptors are open.
-    if unsafe { libc::epoll_ctl(outer, libc::EPOLL_CTL_ADD, inner, &raw mut event) } < 0 {
-        return Err(Error::last("epoll_ctl for a channel"));
-    }
-    Ok(watcher)
+    let watcher = EpollSet::new().map_err(Error::system("epoll_create1 for a channel"))?;
+    let (inner, events) = (descriptor.as_raw_fd(), libc::EPOLLIN as u32);
+    let added = watcher.control(libc::EPOLL_CTL_ADD, inner, events, 0);
+    added.map_err(Error::system("epoll_ctl for a channel"))?;
+    Ok(watcher.into())
 }

@@ -94,13 +94,11 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error of the system call that has just failed.
-    pub(crate) fn last(call: &'static str) -> Error {
-        Error::System { call, source: io::Error::last_os_error() }
+    /// What a system call's error is, with what the call was for.
+    pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Error {
+        move |source| Error::System { call, source: source.into() }
     }
-}
 
-impl Error {
     /// Descriptors that were sent to this process found no room.
     pub(crate) fn lost_descriptors() -> Error {
         let source = io::Error::from_raw_os_error(libc::EMFILE);
@@ -193,8 +191,8 @@ pub enum TransportError {
 }
 
 impl TransportError {
-    /// The error of the system call that has just failed.
-    pub(crate) fn last(call: &'static str) -> TransportError {
-        TransportError::System { call, source: io::Error::last_os_error() }
+    /// What a system call's error is, with what the call was for.
+    pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> TransportError {
+        move |source| TransportError::System { call, source: source.into() }
     }
 }

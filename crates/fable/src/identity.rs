@@ -2,12 +2,21 @@
 //!
 //! The vocabulary of the [protocol](crate::protocol) and of the [orders](crate::orders).
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// Names a flow on all hosts of a cluster: drawn at random by the daemon of the connecting end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FlowId(pub u64);
+
+/// As people and programs write it: 16 hexadecimal digits.
+impl fmt::Display for FlowId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:016x}", self.0)
+    }
+}
 
 /// Which end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

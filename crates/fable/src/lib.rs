@@ -78,10 +78,12 @@ extern crate self as fable;
 
 mod agent;
 mod channel;
+mod clock;
 mod control;
 mod daemon;
 mod endpoint;
 mod error;
+mod event;
 pub mod flow;
 mod fork;
 mod identity;
@@ -93,6 +95,8 @@ pub mod packet;
 pub mod page;
 mod poll;
 pub mod protocol;
+mod random;
+mod socket;
 pub mod transport;
 mod xpoll;
 

@@ -1,7 +1,11 @@
 //! Memory shared between processes: sealed memfds, mapped so that a ring has no edge.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::ffi::CStr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{TransportError, TransportResult};
 
@@ -9,57 +13,33 @@ use crate::error::{TransportError, TransportResult};
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Without these a peer could shrink the file, and reading the mapping would be `SIGBUS`.
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Makes a memfd of this size that nobody can resize any more.
-pub(crate) fn create_sealed(
-    name: &'static std::ffi::CStr,
-    bytes: usize,
-) -> TransportResult<OwnedFd> {
-    // SAFETY: the name ends in a zero byte.
-    let descriptor =
-        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-    if descriptor < 0 {
-        return Err(TransportError::last("memfd_create"));
-    }
-    // SAFETY: the descriptor is new and ours.
-    let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    let length = libc::off_t::try_from(bytes)
-        .map_err(|_| TransportError::BadOffer("more memory than a file can have"))?;
-    // SAFETY: plain system calls on a descriptor of ours.
-    if unsafe { libc::ftruncate(file.as_raw_fd(), length) } < 0 {
-        return Err(TransportError::last("ftruncate of shared memory"));
-    }
-    // SAFETY: as above.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
-        return Err(TransportError::last("sealing shared memory"));
-    }
+pub(crate) fn create_sealed(name: &'static CStr, bytes: usize) -> TransportResult<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file =
+        rustix::fs::memfd_create(name, flags).map_err(TransportError::system("memfd_create"))?;
+    rustix::fs::ftruncate(&file, bytes as u64)
+        .map_err(TransportError::system("ftruncate of shared memory"))?;
+    rustix::fs::fcntl_add_seals(&file, SEALS)
+        .map_err(TransportError::system("sealing shared memory"))?;
     Ok(file)
 }
 
 /// The size of a memfd from a peer, if it is sealed.
 pub(crate) fn sealed_bytes(file: BorrowedFd<'_>) -> TransportResult<usize> {
-    // SAFETY: a plain system call on a valid descriptor.
-    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-    if seals < 0 || seals & SEALS != SEALS {
+    if !rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS)) {
         return Err(TransportError::BadOffer("the memory is not a memfd sealed against resizing"));
     }
-    // SAFETY: `statfs` is plain data, valid when zeroed.
-    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is valid, and `system` outlives the call.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut system) } < 0 {
-        return Err(TransportError::last("fstatfs of shared memory"));
-    }
+    let system =
+        rustix::fs::fstatfs(file).map_err(TransportError::system("fstatfs of shared memory"))?;
     if system.f_type != libc::TMPFS_MAGIC {
         // Huge pages can be taken back by making a hole, and may not be there when touched again.
         return Err(TransportError::BadOffer("the memory is not made of ordinary pages"));
     }
-    // SAFETY: `stat` is plain data, valid when zeroed.
-    let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is valid, and `status` outlives the call.
-    if unsafe { libc::fstat(file.as_raw_fd(), &raw mut status) } < 0 {
-        return Err(TransportError::last("fstat of shared memory"));
-    }
+    let status =
+        rustix::fs::fstat(file).map_err(TransportError::system("fstat of shared memory"))?;
     usize::try_from(status.st_size)
         .map_err(|_| TransportError::BadOffer("the memory has a negative size"))
 }
@@ -104,7 +84,7 @@ impl Mapping {
 
     /// Zeroed memory of this process alone. What of it is in a pipe when it is unmapped stays.
     pub(crate) fn private(bytes: usize) -> TransportResult<Mapping> {
-        Mapping::anonymous(bytes, libc::PROT_READ | libc::PROT_WRITE)
+        Mapping::anonymous(bytes, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -113,25 +93,16 @@ impl Mapping {
 
     /// Keeps a range of addresses free of everything else.
     fn reserve(bytes: usize) -> TransportResult<Mapping> {
-        Mapping::anonymous(bytes, libc::PROT_NONE)
+        Mapping::anonymous(bytes, ProtFlags::empty())
     }
 
-    fn anonymous(bytes: usize, protection: libc::c_int) -> TransportResult<Mapping> {
+    fn anonymous(bytes: usize, protection: ProtFlags) -> TransportResult<Mapping> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: an anonymous mapping at an address that the kernel chooses.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                protection,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        match NonNull::new(base.cast::<u8>()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { base, bytes }),
-            _ => Err(TransportError::last("mapping memory")),
-        }
+        let base = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, protection, flags) }
+            .map_err(TransportError::system("mapping memory"))?;
+        let base = NonNull::new(base.cast()).expect("the kernel chooses no address of zero");
+        Ok(Mapping { base, bytes })
     }
 
     fn place(
@@ -145,21 +116,15 @@ impl Mapping {
             return Ok(());
         }
         assert!(in_memory + bytes <= self.bytes, "a part lies within the reserved addresses");
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: the target lies within the range that `reserve` took, which nobody else uses yet.
-        let placed = unsafe {
-            libc::mmap(
-                self.base.as_ptr().add(in_memory).cast(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_FIXED,
-                file.as_fd().as_raw_fd(),
-                libc::off_t::try_from(in_file).unwrap_or(libc::off_t::MAX),
-            )
-        };
-        if placed == libc::MAP_FAILED {
-            return Err(TransportError::last("mapping shared memory"));
+        unsafe {
+            let target = self.base.add(in_memory).as_ptr().cast();
+            rustix::mm::mmap(target, bytes, access, flags, file, in_file as u64)
         }
-        Ok(())
+        .map(drop)
+        .map_err(TransportError::system("mapping shared memory"))
     }
 
     /// The address of this offset, of which at least `bytes` are mapped.
@@ -174,13 +139,14 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is ours since `reserve`, and nobody holds a reference into it: slots
         // keep their transport's mapping by leaking it.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn a_ring_has_no_edge() {
@@ -197,27 +163,17 @@ mod tests {
 
     #[test]
     fn memory_that_may_vanish_is_refused() {
-        let flags = libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
-        // SAFETY: the name ends in a zero byte.
-        let descriptor = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
-        if descriptor < 0 {
-            // This kernel has no huge pages, so no peer has any either.
-            return;
-        }
-        // SAFETY: the descriptor is new and ours.
-        let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // SAFETY: a plain system call on a descriptor of ours.
-        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) }, 0);
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        // A kernel without huge pages has no peer with any, either.
+        let Ok(file) = rustix::fs::memfd_create(c"test", flags) else { return };
+        rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
         let error = sealed_bytes(file.as_fd()).unwrap_err();
         assert!(error.to_string().contains("ordinary"), "{error}");
     }
 
     #[test]
     fn memory_that_can_shrink_is_refused() {
-        // SAFETY: the name ends in a zero byte.
-        let descriptor = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING) };
-        // SAFETY: the descriptor is new and ours.
-        let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let file = rustix::fs::memfd_create(c"test", MemfdFlags::ALLOW_SEALING).unwrap();
         let error = Mapping::with_rings(file.as_fd(), 0, 0, 0).unwrap_err();
         assert!(error.to_string().contains("sealed"), "{error}");
     }

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use crate::clock::timespec;
 
 /// Waits until one of the descriptors has an event or the deadline has passed; `None` is never.
 /// Returns how many have events. Signals do not end it.
@@ -26,19 +28,19 @@ pub(crate) fn wait(entries: &mut [libc::pollfd], deadline: Option<Instant>) -> i
     }
 }
 
-/// The same for one descriptor: whether it has one of the events, an error, or an end.
+/// Which of these events, errors or ends the descriptor has now.
+pub(crate) fn look(descriptor: RawFd, events: i16) -> i16 {
+    let mut polled = libc::pollfd { fd: descriptor, events, revents: 0 };
+    // SAFETY: the entry outlives the call, which does not wait.
+    unsafe { libc::poll(&raw mut polled, 1, 0) };
+    polled.revents
+}
+
+/// The same as [`wait`] for one descriptor: whether it has one of the events, an error, or an end.
 pub(crate) fn wait_for(
     descriptor: RawFd,
     events: i16,
     deadline: Option<Instant>,
 ) -> io::Result<bool> {
     Ok(wait(&mut [libc::pollfd { fd: descriptor, events, revents: 0 }], deadline)? > 0)
-}
-
-/// A time as the kernel takes it.
-pub(crate) fn timespec(time: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: time.subsec_nanos().into(),
-    }
 }

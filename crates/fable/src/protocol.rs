@@ -142,26 +142,7 @@ pub enum ToDaemon {
         reason: String,
     },
     /// A flow that existed before this connection to the daemon. Descriptors: its page.
-    Announce {
-        /// The flow.
-        flow: FlowId,
-        /// The endpoint's name.
-        name: Name,
-        /// Which end this is.
-        role: Role,
-        /// The other end.
-        peer: Peer,
-        /// The epoch in use.
-        epoch: u32,
-        /// Its transport.
-        transport: String,
-        /// Whether this end trusts the other.
-        trust: Trust,
-        /// Whether only protected transports may be used beyond this host.
-        protected: bool,
-        /// Whether the other end is on this host: its daemon knows the flow, too.
-        local: bool,
-    },
+    Announce(Announcement),
     /// An operator's question or order; the peer credentials decide whether it is allowed.
     /// Answered by `Answer` or `Refused`.
     Operate {
@@ -170,6 +151,29 @@ pub enum ToDaemon {
         /// What is wanted.
         operation: Operation,
     },
+}
+
+/// What an end says of its flow.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Announcement {
+    /// The flow.
+    pub flow: FlowId,
+    /// The endpoint's name.
+    pub name: Name,
+    /// Which end this is.
+    pub role: Role,
+    /// The other end.
+    pub peer: Peer,
+    /// The epoch that this end writes on.
+    pub epoch: u32,
+    /// Its transport.
+    pub transport: String,
+    /// Whether this end trusts the other.
+    pub trust: Trust,
+    /// Whether only protected transports may be used beyond this host.
+    pub protected: bool,
+    /// Whether the other end is on this host: its daemon knows the flow, too.
+    pub local: bool,
 }
 
 /// What an operator wants.

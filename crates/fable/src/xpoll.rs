@@ -69,8 +69,7 @@ pub fn xpoll(
         Ok(libc::pollfd { fd: descriptor.as_raw_fd(), events, revents: 0 })
     });
     let mut entries = entries.collect::<Result<Vec<_>>>()?;
-    poll::wait(&mut entries, deadline)
-        .map_err(|source| Error::System { call: "poll for xpoll", source })?;
+    poll::wait(&mut entries, deadline).map_err(Error::system("poll for xpoll"))?;
     let ready = entries.iter().enumerate().filter(|(_, entry)| entry.revents != 0);
     Ok(ready.map(|(index, entry)| Ready { index, events: entry.revents }).collect())
 }

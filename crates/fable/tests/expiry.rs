@@ -12,15 +12,14 @@ use fable::{Flow, FlowEvent, Kind, packet, page};
 #[path = "common/authority.rs"]
 mod authority;
 
-use authority::{Authority, Side};
+use authority::Authority;
 
 /// Ends what hangs; decides nothing.
 const GUARD: Duration = Duration::from_secs(60);
 
 /// Keys for both ends that are good for so long.
 fn keys(authority: &Authority, lifetime: Duration) -> [TlsKeys; 2] {
-    [Side::Leader, Side::Follower]
-        .map(|side| authority.issue(7, side, lifetime, authority.anchor()).unwrap())
+    Role::BOTH.map(|role| authority.issue(7, role, lifetime, authority.anchor()).unwrap())
 }
 
 /// Gives out the keys of the day.
@@ -31,7 +30,7 @@ impl Reporter for Keyring {
     fn move_failed(&self, _flow: FlowId, _transport: Kind, _reason: &str) {}
     fn ended(&self, _flow: FlowId, _reason: &str) {}
     fn keys(&self, _flow: FlowId, role: Role, answer: KeysAnswer) {
-        answer(Ok(self.0.lock().unwrap()[usize::from(role == Role::Follower)].clone()));
+        answer(Ok(self.0.lock().unwrap()[role.index()].clone()));
     }
 }
 

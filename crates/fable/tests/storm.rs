@@ -10,9 +10,13 @@
 //! `FABLE_STORM_SWITCHES` is how many switches of a direction there are to be, `FABLE_STORM_SEED`
 //! brings a run back as far as the scheduler allows.
 
+#[path = "common/board.rs"]
+mod board;
 #[path = "common/child.rs"]
 mod child;
 mod flow_rig;
+#[path = "common/numbered.rs"]
+mod numbered;
 #[path = "common/random.rs"]
 mod random;
 
@@ -22,9 +26,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use board::Board;
 use child::fork;
 use fable::flow::{FlowHandle, FlowParts, Timeouts};
 use fable::{Error, Flow, Form, Kind, ReadBuffer, WriteBuffer};
+use numbered::{check, fill};
 use random::Random;
 
 /// Ends what hangs; decides nothing.
@@ -39,52 +45,6 @@ struct End {
     switches: AtomicU64,
     pause_max_ns: AtomicU64,
     pause_total_ns: AtomicU64,
-}
-
-/// Memory that a fork shares.
-struct Board {
-    ends: *mut [End; 2],
-}
-
-impl Board {
-    fn new() -> Board {
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        let bytes = size_of::<[End; 2]>();
-        // SAFETY: an anonymous mapping at an address that the kernel chooses.
-        let ends = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
-        assert_ne!(ends, libc::MAP_FAILED);
-        Board { ends: ends.cast() }
-    }
-
-    fn end(&self, side: usize) -> &End {
-        // SAFETY: mapped, aligned, zeroed, which is a valid state of atomics, and shared as such.
-        unsafe { &(&*self.ends)[side] }
-    }
-}
-
-impl Drop for Board {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and nobody borrows from it any more.
-        unsafe { libc::munmap(self.ends.cast(), size_of::<[End; 2]>()) };
-    }
-}
-
-fn fill(bytes: &mut [u8], number: u64) {
-    let mut random = Random(number);
-    bytes[..8].copy_from_slice(&number.to_le_bytes());
-    for chunk in bytes[8..].chunks_mut(8) {
-        chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]);
-    }
-}
-
-fn check(bytes: &[u8], number: u64) {
-    let mut expected = vec![0; bytes.len()];
-    fill(&mut expected, number);
-    assert!(bytes.len() >= 8, "message {number} has {} bytes", bytes.len());
-    let found = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-    assert_eq!(found, number, "a gap, a repeat, or another order");
-    assert!(bytes == expected, "message {number} was damaged");
 }
 
 /// Orders moves from a thread of its own, as the daemon's connection does.
@@ -268,7 +228,8 @@ struct Totals {
 /// One flow, from opening to its end or the death of `victim`.
 fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals) {
     let mut random = Random(seed);
-    let board = Board::new();
+    // SAFETY: the ends are atomics.
+    let board = unsafe { Board::<End>::new() };
     let messages = if victim.is_some() { u64::MAX } else { 2000 + random.next() % 2000 };
     let [leader, follower] = flow_rig::parts(kinds[random.next() as usize % kinds.len()]);
     let (leader, follower) = (leader.0, follower.0);
@@ -280,13 +241,13 @@ fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals
             let own = both[side].take().expect("the parts");
             // The other end is the other process's, or its death would not show.
             both[1 - side] = None;
-            work(own, board.end(side), kinds.to_vec(), seeds[side], messages);
+            work(own, &board.ends()[side], kinds.to_vec(), seeds[side], messages);
         }));
     }
     drop(both);
     if let Some(victim) = victim {
         let begin = Instant::now();
-        let is_open = |side: usize| board.end(side).is_open.load(Ordering::Acquire) == 1;
+        let is_open = |side: usize| board.ends()[side].is_open.load(Ordering::Acquire) == 1;
         while !(is_open(0) && is_open(1)) && begin.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -299,8 +260,8 @@ fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals
         assert_eq!(status, Some(expected), "side {side} of the episode with seed {seed}");
     }
     for (reader, writer) in [(0, 1), (1, 0)] {
-        let committed = board.end(writer).committed.load(Ordering::Acquire);
-        let received = board.end(reader).received.load(Ordering::Acquire);
+        let committed = board.ends()[writer].committed.load(Ordering::Acquire);
+        let received = board.ends()[reader].received.load(Ordering::Acquire);
         totals.messages += received;
         if victim.is_none() {
             assert_eq!(received, committed, "seed {seed}: all that was committed arrives");
@@ -313,7 +274,7 @@ fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals
                 assert!(received >= committed, "seed {seed}: {received} of {committed}");
             }
         }
-        let end = board.end(reader);
+        let end = &board.ends()[reader];
         totals.switches += end.switches.load(Ordering::Relaxed);
         totals.pause_total_ns += end.pause_total_ns.load(Ordering::Relaxed);
         totals.pause_max_ns = totals.pause_max_ns.max(end.pause_max_ns.load(Ordering::Relaxed));

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use fable::protocol::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// From `include/uapi/asm-generic/socket.h`.
 const SO_PEERGROUPS: libc::c_int = 59;
@@ -38,8 +39,11 @@ impl Process {
     /// # Errors
     /// The kernel's, if it does not know the peer.
     pub(crate) fn behind(socket: BorrowedFd<'_>, host: &str) -> io::Result<Process> {
-        let credentials = rustix::net::sockopt::socket_peercred(socket)?;
-        let pid = credentials.pid.as_raw_nonzero().get();
+        // The number is 0 if the process is not in this one's PID namespace.
+        let nobody = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        // SAFETY: the option is such a structure, of plain numbers.
+        let libc::ucred { pid, uid, gid } =
+            unsafe { socket_option(socket, libc::SO_PEERCRED, nobody) }?;
         // Before Linux 6.5 another process may have got the number since.
         let handle = process_handle(socket).or_else(|| open_process(pid)).map(Rc::new);
         let directory = Path::new("/proc").join(pid.to_string());
@@ -51,8 +55,8 @@ impl Process {
         let peer = Peer {
             host: host.to_owned(),
             pid,
-            uid: credentials.uid.as_raw(),
-            gid: credentials.gid.as_raw(),
+            uid,
+            gid,
             program: crate::text::plain(program.trim_end(), 64),
         };
         let mut process = Process { peer, groups: peer_groups(socket)?, handle, namespaces };
@@ -117,28 +121,32 @@ fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
 
 /// Linux 5.3.
 fn open_process(pid: i32) -> Option<OwnedFd> {
-    // SAFETY: a plain system call.
-    let number = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let number = i32::try_from(number).ok().filter(|number| *number >= 0)?;
-    // SAFETY: the descriptor is new and ours.
-    Some(unsafe { OwnedFd::from_raw_fd(number) })
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
 fn process_handle(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let mut number: libc::c_int = -1;
-    let mut bytes = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes one number.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut number).cast(),
-            &raw mut bytes,
-        )
-    };
+    // SAFETY: the option is a number.
+    let number = unsafe { socket_option(socket, SO_PEERPIDFD, -1) }.ok()?;
     // SAFETY: the descriptor is new and ours.
-    (result == 0 && number >= 0).then(|| unsafe { OwnedFd::from_raw_fd(number) })
+    (number >= 0).then(|| unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// An option of a socket, in place of what it is not.
+///
+/// # Safety
+/// The option has this type, of which all bytes are valid.
+unsafe fn socket_option<T>(
+    socket: BorrowedFd<'_>,
+    name: libc::c_int,
+    mut value: T,
+) -> io::Result<T> {
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    let (socket, room) = (socket.as_raw_fd(), (&raw mut value).cast());
+    // SAFETY: the kernel writes at most the size of the value.
+    match unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, name, room, &raw mut bytes) } {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ fn ls_and_top_show_names_and_flows() {
     let page = Page::open(end.page.as_fd()).unwrap();
     page.write(Role::Leader, Counter::LatencyNs, 1_500);
     page.write(Role::Leader, Counter::Cpu, 2);
-    let flow = format!("{:016x}", end.flow.0);
+    let flow = end.flow.to_string();
     let table = within("the page is read", || {
         Some(daemon.fable_says(&["top", "--once"])).filter(|table| table.contains("µs"))
     });
@@ -76,7 +76,7 @@ fn top_without_terminal_goes_on_until_nobody_reads() {
 fn move_why_and_protect_say_what_happens() {
     let daemon = Daemon::start();
     let (server, client, end, _) = flow(&daemon);
-    let digits = &format!("{:016x}", end.flow.0)[..6];
+    let digits = &end.flow.to_string()[..6];
     let moved = std::thread::scope(|scope| {
         let command = scope.spawn(|| daemon.fable_says(&["move", digits, "unix"]));
         assert_eq!(server.ordered_move(end.flow).0, "unix");

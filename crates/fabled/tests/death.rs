@@ -1,12 +1,10 @@
 //! Processes that die while a child still has what it inherited from them.
 
 mod common;
-#[path = "common/program.rs"]
-mod program;
 
+use common::program::Program;
 use common::{Daemon, Process, within};
 use fable::protocol::{FlowEntry, NameEntry};
-use program::Program;
 
 /// A child of a program; killed when dropped.
 struct Child(i32);

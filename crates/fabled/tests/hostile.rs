@@ -10,8 +10,8 @@ use std::os::fd::AsFd;
 use common::{Daemon, Process, flow, within};
 use fable::packet;
 use fable::protocol::{
-    Access, Answer, DESCRIPTORS_MAX, FlowId, Operation, PACKET_BYTES_MAX, Peer, Role, ToDaemon,
-    ToProcess, Trust, VERSION,
+    Access, Announcement, Answer, DESCRIPTORS_MAX, FlowId, Operation, PACKET_BYTES_MAX, Peer, Role,
+    ToDaemon, ToProcess, Trust, VERSION,
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -190,7 +190,7 @@ fn lies_about_flows_are_not_believed() {
     };
     let announce = |flow, page: &dyn AsFd, role, name: &str| {
         let liar = Process::connect(&daemon);
-        let said = ToDaemon::Announce {
+        let said = Announcement {
             flow,
             name: name.parse().unwrap(),
             role,
@@ -201,7 +201,7 @@ fn lies_about_flows_are_not_believed() {
             protected: false,
             local: true,
         };
-        liar.send(&serde_json::to_vec(&said).unwrap(), &[page.as_fd()]);
+        liar.send(&serde_json::to_vec(&ToDaemon::Announce(said)).unwrap(), &[page.as_fd()]);
         match liar.hear() {
             ToProcess::Refused { reason, .. } => reason,
             other => panic!("{other:?}"),

@@ -2,14 +2,12 @@
 //! policy, and over the daemon's death.
 
 mod common;
-#[path = "common/program.rs"]
-mod program;
 
 use std::os::unix::process::CommandExt;
 
+use common::program::Program;
 use common::{Daemon, within};
 use fable::protocol::{Decision, FlowEntry, NameEntry};
-use program::Program;
 
 /// Nothing but orders moves a flow.
 const CALM_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nbusy_messages_s = 1e12\n\
@@ -142,7 +140,7 @@ fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
     scene.daemon.crash_and_start_again();
     // Both processes come back with their name and their flow.
     let back = within("the flow is announced", || scene.entry());
-    assert_eq!(format!("{:016x}", back.flow.0), scene.flow);
+    assert_eq!(back.flow.to_string(), scene.flow);
     assert!(back.epoch >= before.epoch, "{back:?}");
     // The ends have kept the order, until it is taken back.
     scene.goes_over("tcp");

@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use common::{Daemon, Process, can_change_users, read_all, within};
+use common::program::Program;
+use common::{Daemon, Process, can_change_users, skip, within};
 use fable::packet;
 use fable::protocol::{Access, Answer, Operation, ToDaemon};
 
@@ -117,29 +119,37 @@ fn users_and_groups_decide_who_may_connect() {
 fn names_vanish_with_their_process() {
     let daemon = Daemon::start();
     let mut watcher = Process::connect(&daemon);
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "helper_that_registers", "--nocapture"])
-        .env("FABLED_TEST_SOCKET_DIRECTORY", daemon.directory())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    within("the helper's name is there", || {
-        (names(&mut watcher) == ["fable://mortal/1"]).then_some(())
-    });
-    child.kill().unwrap();
-    child.wait().unwrap();
-    within("the helper's name is gone", || names(&mut watcher).is_empty().then_some(()));
-    read_all(child.stdout.take().unwrap());
+    let mut mortal = Program::start("server", "fable://mortal", &daemon.socket(), "");
+    mortal.hear("serving");
+    assert_eq!(names(&mut watcher), ["fable://mortal/1"]);
+    mortal.crash();
+    within("its name is gone", || names(&mut watcher).is_empty().then_some(()));
 }
 
-/// Not a test by itself: the process that is killed.
+/// Ends a command with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The kernel has no number for such a client.
 #[test]
-fn helper_that_registers() {
-    let Some(directory) = std::env::var_os("FABLED_TEST_SOCKET_DIRECTORY") else { return };
-    let socket = std::path::Path::new(&directory).join("fabled.sock");
+fn a_client_outside_the_daemons_pid_namespace_is_served() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("a client outside the daemon's PID namespace", "a namespace needs root");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("fabled.sock");
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", env!("CARGO_BIN_EXE_fabled"), "--socket"]);
+    let mut daemon = Running(command.arg(&socket).stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(daemon.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let mut process = Process::connect_to(&socket);
-    process.register("fable://mortal");
-    // Ends with the pipe at the latest.
-    read_all(std::io::stdin());
+    assert_eq!(process.register("fable://kv"), "fable://kv/1");
+    assert_eq!(names(&mut process), ["fable://kv/1"]);
 }

@@ -8,7 +8,9 @@ use std::process::Command;
 
 use common::{Daemon, End, Process, flow, within};
 use fable::page::{Counter, Page};
-use fable::protocol::{Answer, FlowEntry, Operation, Peer, Role, ToDaemon, ToProcess, Trust};
+use fable::protocol::{
+    Announcement, Answer, FlowEntry, Operation, Peer, Role, ToDaemon, ToProcess, Trust,
+};
 
 fn flows(process: &mut Process) -> Vec<FlowEntry> {
     match process.operate(Operation::Flows) {
@@ -18,7 +20,7 @@ fn flows(process: &mut Process) -> Vec<FlowEntry> {
 }
 
 fn announce(process: &Process, end: &End, role: Role) {
-    let said = ToDaemon::Announce {
+    let said = Announcement {
         flow: end.flow,
         name: "fable://kv/1".parse().unwrap(),
         role,
@@ -35,7 +37,7 @@ fn announce(process: &Process, end: &End, role: Role) {
         protected: false,
         local: true,
     };
-    process.send(&serde_json::to_vec(&said).unwrap(), &[end.page.as_fd()]);
+    process.send(&serde_json::to_vec(&ToDaemon::Announce(said)).unwrap(), &[end.page.as_fd()]);
 }
 
 #[test]

@@ -217,9 +217,11 @@ fn a_server_that_dies_makes_its_rows_invalid() {
         path,
     ];
     let more = ["--cores", "1", "--rounds", "3", "--strict"];
-    let (mut child, servers, _printed) = start(&[&arguments[..], &more].concat());
+    let (mut child, servers, mut printed) = start(&[&arguments[..], &more].concat());
     signal(servers[0].0, libc::SIGKILL);
-    assert_eq!(wait(&mut child), Some(2));
+    let (status, mut errors) = (wait(&mut child), String::new());
+    printed.read_to_string(&mut errors).unwrap();
+    assert_eq!(status, Some(2), "{errors}");
     let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     std::fs::remove_file(&file).unwrap();
     let row = &document["results"][0];

@@ -75,7 +75,7 @@ fn assert_wrong(address: &str, more: &[&str], words: &str) {
 
 /// Some answer is wrong, which makes the row invalid, and `words` say why.
 fn assert_invalid(address: &str, more: &[&str], words: &str) -> Value {
-    let (status, result, printed) = load(address, &[more, &["--strict", "--timeout=1s"]].concat());
+    let (status, result, printed) = load(address, &[more, &["--strict", "--timeout=10s"]].concat());
     assert_eq!((status, &result["valid"]), (Some(2), &Value::Bool(false)), "{printed}");
     assert_balanced(&result);
     let notes = result["notes"].to_string();
@@ -124,7 +124,7 @@ fn a_flipped_bit_in_a_churn_is_wrong() {
     let churn = ["--transactions=2", "--connections=500"];
     let address = flip.as_str();
     let arguments = ["load", "--connect", address, "--rate=200", "--growth=0s", "--steady=50ms"];
-    let more = ["--duration=500ms", "--strict", "--timeout=1s"];
+    let more = ["--duration=500ms", "--strict", "--timeout=10s"];
     let (status, document, printed) = run_with_json(&[&arguments[..], &churn, &more].concat());
     let result = &document["results"][0];
     assert_eq!((status, &result["valid"]), (Some(2), &Value::Bool(false)), "{printed}");

@@ -2,8 +2,8 @@
 //!
 //! - [`real`]: the functions of the C library that a library stands in front of.
 //! - [`hooks`]: the functions that a library defines under the C library's names.
-//! - [`deadline`], [`errno`], [`fortify`]: what these hooks need: until when a call waits, how it
-//!   fails, and what the checked variants of functions do.
+//! - [`deadline`], [`errno`], [`fortify`], [`signals`]: what these hooks need: until when a call
+//!   waits, how it fails, what the checked variants of functions do, and what interrupts a sleep.
 //! - [`launch`]: how a program is started with a library under it.
 
 pub mod deadline;
@@ -12,3 +12,4 @@ pub mod fortify;
 pub mod hooks;
 pub mod launch;
 pub mod real;
+pub mod signals;

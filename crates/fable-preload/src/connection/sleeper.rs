@@ -102,10 +102,7 @@ impl Connection {
 
 /// In a forked child, for all connections.
 pub(crate) fn forget_sleepers() {
-    let descriptors: Vec<c_int> = table::connections(0, c_int::MAX).collect();
-    for fd in descriptors {
-        if let Some(connection) = table::connection(fd) {
-            connection.forget_sleepers();
-        }
+    for (_, connection) in table::connections(0, c_int::MAX) {
+        connection.forget_sleepers();
     }
 }

@@ -23,7 +23,7 @@ impl Descriptors for Library {
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Option<c_int> {
         if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
             let (first, last) = (bounded(first), bounded(last));
-            let row: Vec<c_int> = table::connections(first, last).collect();
+            let row: Vec<c_int> = table::connections(first, last).map(|(fd, _)| fd).collect();
             row.into_iter().for_each(closing);
             table::forget_range(first, last);
         }

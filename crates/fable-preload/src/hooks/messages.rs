@@ -56,14 +56,9 @@ impl Messages for Library {
         // One message is an answer that is allowed; a stream has no boundaries to keep.
         let flags = flags & !libc::MSG_WAITFORONE;
         // SAFETY: there is at least one entry.
-        unsafe {
-            let received = messages::recvmsg::<Library>(fd, &mut (*list).msg_hdr, flags);
-            if received < 0 {
-                return Some(-1);
-            }
-            (*list).msg_len = received as c_uint;
-        }
-        Some(1)
+        Some(unsafe {
+            messages::each(list, 1, |message| messages::recvmsg::<Library>(fd, message, flags))
+        })
     }
 
     unsafe fn sendmmsg(
@@ -79,19 +74,10 @@ impl Messages for Library {
             }
             return None;
         }
-        let mut sent = 0;
-        while sent < count.min(1024) {
-            // SAFETY: the list has so many entries.
-            let entry = unsafe { &mut *list.add(sent as usize) };
-            // SAFETY: as above.
-            let moved = unsafe { messages::sendmsg::<Library>(fd, &entry.msg_hdr, flags) };
-            if moved < 0 {
-                return Some(if sent == 0 { -1 } else { sent as c_int });
-            }
-            entry.msg_len = moved as c_uint;
-            sent += 1;
-        }
-        Some(sent as c_int)
+        // SAFETY: the list has so many entries.
+        Some(unsafe {
+            messages::each(list, count, |message| messages::sendmsg::<Library>(fd, message, flags))
+        })
     }
 }
 

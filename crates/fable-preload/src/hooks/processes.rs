@@ -21,8 +21,7 @@ fn spawning() {
 }
 
 fn handing_over(ends_here: bool) {
-    for fd in table::connections(0, c_int::MAX) {
-        let Some(connection) = table::connection(fd) else { continue };
+    for (fd, connection) in table::connections(0, c_int::MAX) {
         if !table::closes_on_exec(fd) {
             connection.leave(fd, Why::Execute);
         } else if ends_here && !borrowed::is_here() {
@@ -73,10 +72,8 @@ unsafe extern "C" fn vfork() -> pid_t {
 #[cfg(target_arch = "x86_64")]
 extern "C" fn take_back(result: c_int) -> c_int {
     if borrowed::take_back() {
-        for fd in table::connections(0, c_int::MAX) {
-            if let Some(connection) = table::connection(fd)
-                && connection.own().has_left()
-            {
+        for (fd, connection) in table::connections(0, c_int::MAX) {
+            if connection.own().has_left() {
                 connection.become_plain(fd);
             }
         }

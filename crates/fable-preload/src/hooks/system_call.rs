@@ -11,10 +11,8 @@ use crate::{settings, table};
 /// upgraded.
 fn using_io_uring() {
     settings::stop();
-    for fd in table::connections(0, c_int::MAX) {
-        if let Some(connection) = table::connection(fd) {
-            connection.leave(fd, Why::IoUring);
-        }
+    for (fd, connection) in table::connections(0, c_int::MAX) {
+        connection.leave(fd, Why::IoUring);
     }
 }
 
@@ -47,10 +45,8 @@ impl SystemCalls for Library {
             }
         }
         if concerns_all(number) {
-            for fd in table::connections(0, c_int::MAX) {
-                if let Some(connection) = table::connection(fd) {
-                    connection.leave(fd, Why::Waiting);
-                }
+            for (fd, connection) in table::connections(0, c_int::MAX) {
+                connection.leave(fd, Why::Waiting);
             }
         }
         None

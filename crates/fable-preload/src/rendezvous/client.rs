@@ -6,7 +6,7 @@ use preload::real;
 use libc::{sockaddr, socklen_t};
 
 use super::message::Offer;
-use super::{Address, PLACES, is_tcp, name, peer_user, unix_socket};
+use super::{Address, PLACES, is_tcp, name, unix_socket};
 use crate::connection::{self, Connection};
 use crate::counted::Held;
 use crate::statistics::Why;
@@ -102,7 +102,7 @@ impl Places {
             let result = unsafe { real::connect(socket, (&raw const to).cast(), size) };
             // Another user could take this name, and so get the bytes that are meant for a server.
             let trusted =
-                result == 0 && peer_user(socket).is_some_and(|user| user == me || user == 0);
+                result == 0 && sys::peer_user(socket).is_some_and(|user| user == me || user == 0);
             if trusted {
                 places.sockets[places.count] = socket;
                 places.count += 1;

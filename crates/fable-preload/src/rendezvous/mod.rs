@@ -52,16 +52,6 @@ fn unix_socket() -> c_int {
     unsafe { real::socket(libc::AF_UNIX, kind, 0) }
 }
 
-/// The user at the other end of a UNIX socket, as the kernel recorded it.
-fn peer_user(fd: c_int) -> Option<libc::uid_t> {
-    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: `who` has the size that is announced.
-    let result = unsafe { real::getsockopt(fd, level, name, (&raw mut who).cast(), &mut size) };
-    (result == 0).then_some(who.uid)
-}
-
 /// Whether a socket speaks TCP itself, and not something above it.
 fn is_tcp(fd: c_int) -> bool {
     sys::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 use preload::real;
 
 use super::message::Offer;
-use super::{Address, PLACES, is_tcp, name, peer_user, unix_socket};
+use super::{Address, PLACES, is_tcp, name, unix_socket};
 use crate::connection::{self, Connection};
 use crate::counted::{Counted, Held};
 use crate::lock::{Lock, Locked};
@@ -208,7 +208,7 @@ impl Listener {
 
     /// Reads the offer of one sender, if it is of our user.
     fn hear(&self, sender: c_int) -> Option<(Offer, c_int)> {
-        let user = peer_user(sender)?;
+        let user = sys::peer_user(sender)?;
         // SAFETY: no arguments.
         let me = unsafe { libc::geteuid() };
         if user != me && user != self.user.load(Ordering::Relaxed) {

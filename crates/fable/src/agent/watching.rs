@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use super::{Keep, Place, Watched};
-use crate::error::{Error, Result};
+use crate::event::EpollSet;
 
 /// How many events are taken at a time.
 const EVENTS_MAX: usize = 64;
@@ -34,7 +34,7 @@ struct Entry {
 }
 
 pub(super) struct Watching {
-    epoll: OwnedFd,
+    epoll: EpollSet,
     entries: HashMap<Place, Entry>,
     /// Which entry a descriptor is registered for. A number that its owner has closed may be
     /// another entry's by the time at which the first one is asked again.
@@ -43,12 +43,12 @@ pub(super) struct Watching {
 }
 
 impl Watching {
-    pub(super) fn new(epoll: OwnedFd, bell: &OwnedFd) -> Watching {
+    pub(super) fn new(epoll: EpollSet, bell: &OwnedFd) -> Watching {
         let (entries, owners, deadlines) = (HashMap::new(), HashMap::new(), BTreeSet::new());
         let watching = Watching { epoll, entries, owners, deadlines };
         let events = libc::EPOLLIN as u32;
         // Both are new: only memory can be lacking, and then commands wait for the next event.
-        let _ = watching.control(libc::EPOLL_CTL_ADD, bell.as_raw_fd(), events, BELL);
+        let _ = watching.epoll.control(libc::EPOLL_CTL_ADD, bell.as_raw_fd(), events, BELL);
         watching
     }
 
@@ -97,22 +97,12 @@ impl Watching {
     /// they are closed.
     fn register(&self, place: Place, descriptor: RawFd, events: i16) -> io::Result<()> {
         let events = u32::from(events.unsigned_abs()) | libc::EPOLLONESHOT as u32;
-        match self.control(libc::EPOLL_CTL_MOD, descriptor, events, place.0) {
+        match self.epoll.control(libc::EPOLL_CTL_MOD, descriptor, events, place.0) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-                self.control(libc::EPOLL_CTL_ADD, descriptor, events, place.0)
+                self.epoll.control(libc::EPOLL_CTL_ADD, descriptor, events, place.0)
             }
             other => other,
         }
-    }
-
-    fn control(&self, operation: i32, descriptor: RawFd, events: u32, key: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events, u64: key };
-        let epoll = self.epoll.as_raw_fd();
-        // SAFETY: the event outlives the call.
-        if unsafe { libc::epoll_ctl(epoll, operation, descriptor, &raw mut event) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
     }
 
     /// Waits until something happens, and lets it be dealt with; true if the bell was rung.
@@ -137,7 +127,11 @@ impl Watching {
             if entry.deadline.is_none_or(|at| at > now) {
                 continue;
             }
-            let events = if entry.is_refused { poll_once(entry) } else { 0 };
+            let events = if entry.is_refused {
+                crate::poll::look(entry.descriptor, entry.watched.events())
+            } else {
+                0
+            };
             let is_due = entry.own_deadline.is_some_and(|at| at <= now);
             match events != 0 || is_due {
                 true => self.tell(place, events),
@@ -182,26 +176,7 @@ impl Watching {
         if self.owners.get(&descriptor) == Some(&place) {
             self.owners.remove(&descriptor);
             // One that is closed already is what we want.
-            let _ = self.control(libc::EPOLL_CTL_DEL, descriptor, 0, 0);
+            let _ = self.epoll.control(libc::EPOLL_CTL_DEL, descriptor, 0, 0);
         }
     }
-}
-
-fn poll_once(entry: &Entry) -> i16 {
-    let (fd, events) = (entry.descriptor, entry.watched.events());
-    let mut polled = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: the entry outlives the call, which does not wait.
-    unsafe { libc::poll(&raw mut polled, 1, 0) };
-    polled.revents
-}
-
-/// A new epoll set, close-on-exec.
-pub(super) fn epoll_descriptor() -> Result<OwnedFd> {
-    // SAFETY: a plain system call.
-    let descriptor = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-    if descriptor < 0 {
-        return Err(Error::last("epoll_create1 for the agent thread"));
-    }
-    // SAFETY: the descriptor is new and ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

@@ -1,14 +1,15 @@
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, Weak};
 
 use super::driver::{Driver, Shared, lock};
 use super::moves::Basis;
-use super::report::Description;
 use crate::agent::Agent;
 use crate::error::{Error, Result};
 use crate::identity::FlowId;
 use crate::kind::Kind;
 use crate::orders::Orders;
+use crate::protocol::Announcement;
 
 /// A flow seen from other threads: what the daemon's connection needs of it. Does not keep the
 /// flow alive.
@@ -74,29 +75,30 @@ impl FlowHandle {
         }
     }
 
-    /// What a restarted daemon must know; `None` if the flow is closed, or has no path yet.
+    /// What a restarted daemon must know, with the flow's page; `None` if the flow is closed, or
+    /// has no path yet.
     ///
     /// # Errors
     /// [`Error::System`] if the page's descriptor cannot be duplicated.
-    pub fn describe(&self) -> Result<Option<Description>> {
+    pub fn describe(&self) -> Result<Option<(Announcement, OwnedFd)>> {
         let Some(shared) = self.shared.upgrade() else { return Ok(None) };
         let epoch = shared.epoch.load(Ordering::Relaxed);
         if epoch == 0 {
             return Ok(None);
         }
-        let page = shared.page.try_clone();
-        let call = "duplicating a flow's page";
-        Ok(Some(Description {
+        let page = shared.page.try_clone().map_err(Error::system("duplicating a flow's page"))?;
+        let transport = Kind::ALL[shared.transport.load(Ordering::Relaxed) as usize];
+        let announcement = Announcement {
             flow: shared.id,
             name: shared.name.clone(),
             role: shared.role,
             peer: shared.peer.clone(),
             epoch,
-            transport: Kind::ALL[shared.transport.load(Ordering::Relaxed) as usize],
+            transport: transport.to_string(),
             trust: shared.own_trust,
             protected: shared.protected.load(Ordering::Relaxed),
             local: shared.local,
-            page: page.map_err(|source| Error::System { call, source })?,
-        }))
+        };
+        Ok(Some((announcement, page)))
     }
 }

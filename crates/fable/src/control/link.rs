@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use socket2::{SockRef, TcpKeepalive};
 use super::message::{MESSAGE_BYTES_MAX, Message, bounded};
 use crate::fork::NotInherited;
 use crate::kind::Kind;
-use crate::packet;
+use crate::{packet, socket};
 
 /// The most messages that wait for a peer that does not read.
 const WAITING_MAX: usize = 64;
@@ -86,18 +87,13 @@ impl Link {
 
     /// Tells the peer that this is the end, whoever else has the socket.
     pub(crate) fn shut_down(self) {
-        // SAFETY: a plain system call on a descriptor of ours. Of a peer that is gone there is
-        // nothing to tell.
-        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+        // To a peer that is gone there is nothing to tell.
+        let _ = SockRef::from(&self.socket).shutdown(Shutdown::Both);
     }
 
     /// Whether something has arrived that was not received yet; not the peer's end.
     pub(crate) fn has_something(&self) -> bool {
-        let mut polled =
-            libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the entry outlives the call, which does not wait.
-        unsafe { libc::poll(&raw mut polled, 1, 0) };
-        polled.revents & libc::POLLIN != 0
+        crate::poll::look(self.socket.as_raw_fd(), libc::POLLIN) & libc::POLLIN != 0
     }
 
     pub(crate) fn wants_to_send(&self) -> bool {
@@ -133,7 +129,7 @@ impl Link {
                 let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
                 packet::send(self.socket.as_fd(), bytes, &borrowed).map(|()| bytes.len())
             } else {
-                send_some(self.socket.as_fd(), bytes)
+                socket::send(&self.socket, bytes)
             };
             match sent {
                 Ok(count) if count == bytes.len() => drop(self.waiting.pop_front()),
@@ -201,7 +197,7 @@ impl Link {
                 }
             }
             let mut room = [0_u8; 4096];
-            match receive_some(self.socket.as_fd(), &mut room) {
+            match socket::receive(&self.socket, &mut room) {
                 Ok(0) => return Ok(Received::End),
                 Ok(count) => self.arrived.extend_from_slice(&room[..count]),
                 Err(error) => match error.kind() {
@@ -240,23 +236,6 @@ fn parse(bytes: &[u8]) -> io::Result<Message> {
         let what = format!("a message is none of ours: {error}");
         io::Error::new(io::ErrorKind::InvalidData, what)
     })
-}
-
-/// `send` without blocking and without `SIGPIPE`.
-pub(super) fn send_some(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the bytes outlive the call.
-    let count =
-        unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
-}
-
-/// `recv` without blocking.
-pub(super) fn receive_some(socket: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<usize> {
-    let (start, bytes) = (room.as_mut_ptr().cast(), room.len());
-    // SAFETY: the room outlives the call.
-    let count = unsafe { libc::recv(socket.as_raw_fd(), start, bytes, libc::MSG_DONTWAIT) };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
 #[cfg(test)]

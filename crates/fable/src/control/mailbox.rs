@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::agent::{event_descriptor, ring, silence};
 use crate::error::Result;
+use crate::event::{event_descriptor, ring, silence};
 use crate::kind::Kind;
 use crate::transport::Transport;
 

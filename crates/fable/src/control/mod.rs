@@ -14,4 +14,4 @@ mod remote;
 mod report;
 
 pub use handle::FlowHandle;
-pub use report::{Description, KeysAnswer, Reporter};
+pub use report::{KeysAnswer, Reporter};

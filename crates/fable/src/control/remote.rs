@@ -2,16 +2,17 @@
 //! connects there and proves by a token that it has read the offer.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-use super::link::{receive_some, send_some};
 use crate::agent::{Agent, Keep, Place, Watched};
 use crate::kind::Kind;
+use crate::random::random_bytes;
+use crate::socket;
 
 /// A token: 128 random bits, in hexadecimal digits.
 const TOKEN_BYTES: usize = 32;
@@ -64,12 +65,7 @@ fn address(found: std::io::Result<SockAddr>) -> Result<SocketAddr, String> {
 }
 
 fn random_token() -> Result<String, String> {
-    let mut random = [0_u8; TOKEN_BYTES / 2];
-    // SAFETY: the bytes are valid for their length. Up to 256 come all at once.
-    let count = unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
-    if count < 0 {
-        return Err(failed("getrandom")(std::io::Error::last_os_error()));
-    }
+    let random = random_bytes::<{ TOKEN_BYTES / 2 }>().map_err(failed("getrandom"))?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -220,7 +216,7 @@ impl Watched for Greeting {
         // Not a byte more than the token: what follows belongs to the path.
         let mut room = [0_u8; TOKEN_BYTES];
         let missing = TOKEN_BYTES - self.said.len();
-        match receive_some(socket.as_fd(), &mut room[..missing]) {
+        match socket::receive(socket, &mut room[..missing]) {
             Ok(0) => return Keep::Not,
             Ok(count) => self.said.extend_from_slice(&room[..count]),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Keep::Watching,
@@ -302,7 +298,7 @@ impl Watched for Visit {
         } else if let Ok(Some(error)) = socket.take_error() {
             Err(failed("connect beside the control link")(error))
         } else {
-            match send_some(socket.as_fd(), self.token.as_bytes()) {
+            match socket::send(&socket, self.token.as_bytes()) {
                 Ok(TOKEN_BYTES) => Ok(Reached { socket: socket.into(), joins: None }),
                 Ok(_) => Err("the token was cut".to_owned()),
                 Err(error) => Err(failed("send the token")(error)),

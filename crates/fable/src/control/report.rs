@@ -1,10 +1,7 @@
 //! What a flow says to the daemon.
 
-use std::os::fd::OwnedFd;
-
-use crate::identity::{FlowId, Peer, Role, Trust};
+use crate::identity::{FlowId, Role};
 use crate::kind::Kind;
-use crate::name::Name;
 use crate::orders::Orders;
 use crate::transport::TlsKeys;
 
@@ -25,29 +22,4 @@ pub trait Reporter: Send + Sync {
     fn ended(&self, flow: FlowId, reason: &str);
     /// Asks for the keys of a TLS path.
     fn keys(&self, flow: FlowId, role: Role, answer: KeysAnswer);
-}
-
-/// What a restarted daemon is told about a flow.
-#[derive(Debug)]
-pub struct Description {
-    /// The flow.
-    pub flow: FlowId,
-    /// The endpoint's name.
-    pub name: Name,
-    /// Which end this is.
-    pub role: Role,
-    /// The other end.
-    pub peer: Peer,
-    /// The epoch that this end writes on.
-    pub epoch: u32,
-    /// Its transport.
-    pub transport: Kind,
-    /// Whether this end trusts the other.
-    pub trust: Trust,
-    /// Whether only protected transports may be used beyond this host.
-    pub protected: bool,
-    /// Whether the peer is on this host.
-    pub local: bool,
-    /// The page.
-    pub page: OwnedFd,
 }

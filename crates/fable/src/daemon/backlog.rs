@@ -5,12 +5,11 @@
 //! behind it waiting.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::agent::{event_descriptor, ring};
 use crate::error::{Error, Result};
+use crate::event::{EpollSet, event_descriptor, ring};
 use crate::flow::{FlowSettings, Opening};
 
 /// How many flows wait at most, opened or not.
@@ -22,7 +21,7 @@ pub(crate) struct Backlog {
     settings: FlowSettings,
     /// Readable when a flow is open or has failed, or the backlog is closed: an epoll descriptor
     /// that watches all openings and the bell.
-    readiness: OwnedFd,
+    readiness: EpollSet,
     bell: OwnedFd,
     waiting: Mutex<Waiting>,
 }
@@ -35,13 +34,7 @@ struct Waiting {
 
 impl Backlog {
     pub(crate) fn new(settings: FlowSettings) -> Result<Backlog> {
-        // SAFETY: a plain system call.
-        let readiness = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if readiness < 0 {
-            return Err(Error::last("epoll_create1 for a listener"));
-        }
-        // SAFETY: the descriptor is new and ours.
-        let readiness = unsafe { OwnedFd::from_raw_fd(readiness) };
+        let readiness = EpollSet::new().map_err(Error::system("epoll_create1 for a listener"))?;
         let bell = event_descriptor()?;
         let backlog = Backlog { settings, readiness, bell, waiting: Mutex::default() };
         backlog.control(libc::EPOLL_CTL_ADD, backlog.bell.as_fd())?;
@@ -100,13 +93,8 @@ impl Backlog {
     }
 
     fn control(&self, operation: i32, descriptor: BorrowedFd<'_>) -> Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-        let (readiness, number) = (self.readiness.as_raw_fd(), descriptor.as_raw_fd());
-        // SAFETY: the event outlives the call, and both descriptors are open.
-        if unsafe { libc::epoll_ctl(readiness, operation, number, &raw mut event) } < 0 {
-            let source = io::Error::last_os_error();
-            return Err(Error::System { call: "epoll_ctl for a listener", source });
-        }
-        Ok(())
+        let (number, events) = (descriptor.as_raw_fd(), libc::EPOLLIN as u32);
+        let done = self.readiness.control(operation, number, events, 0);
+        done.map_err(Error::system("epoll_ctl for a listener"))
     }
 }

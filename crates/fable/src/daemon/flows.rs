@@ -12,13 +12,13 @@ use super::message::Message;
 use super::state::{Asked, End, Known, State};
 use crate::control::link::Link;
 use crate::control::moves::Basis;
-use crate::control::{Description, FlowHandle, KeysAnswer, Reporter};
+use crate::control::{FlowHandle, KeysAnswer, Reporter};
 use crate::error::{Error, Result};
 use crate::flow::{FlowParts, FlowSettings, Opening};
 use crate::identity::{FlowId, Role};
 use crate::kind::{Form, Kind};
 use crate::orders::Orders;
-use crate::protocol::{ToDaemon, ToProcess, kind_of};
+use crate::protocol::{Announcement, ToDaemon, ToProcess, kind_of};
 
 /// Tells the daemon of one end.
 struct EndReporter {
@@ -169,8 +169,8 @@ impl Daemon {
         let handles: Vec<_> = self.lock().flows.iter().filter_map(ends).collect();
         for (end, handle) in handles {
             match handle.describe() {
-                Ok(Some(description)) => {
-                    self.announce_one(&mut self.lock(), description);
+                Ok(Some((said, page))) => {
+                    self.announce_one(&mut self.lock(), said, &page);
                     // Asked behind that: the daemon does not take orders for a flow that it does
                     // not know, and what changes from now on is told by itself.
                     let orders = handle.orders().unwrap_or_default();
@@ -195,39 +195,15 @@ impl Daemon {
         }
     }
 
-    fn announce_one(&'static self, state: &mut State, description: Description) {
-        let Description {
-            flow,
-            name,
-            role,
-            peer,
-            mut epoch,
-            mut transport,
-            trust,
-            protected,
-            local,
-            page,
-        } = description;
+    fn announce_one(&'static self, state: &mut State, mut said: Announcement, page: &OwnedFd) {
         // It may have ended, or moved on, since it was asked.
-        let Some(known) = state.flows.get(&(flow, role)) else { return };
+        let Some(known) = state.flows.get(&(said.flow, said.role)) else { return };
         if let Some((later, kind)) = known.moved
-            && later > epoch
+            && later > said.epoch
         {
-            (epoch, transport) = (later, kind);
+            (said.epoch, said.transport) = (later, kind.to_string());
         }
-        let transport = transport.to_string();
-        let message = ToDaemon::Announce {
-            flow,
-            name,
-            role,
-            peer,
-            epoch,
-            transport,
-            trust,
-            protected,
-            local,
-        };
-        self.tell_with(state, &message, &[page.as_fd()]);
+        self.tell_with(state, &ToDaemon::Announce(said), &[page.as_fd()]);
     }
 }
 
@@ -247,9 +223,9 @@ impl Reporter for EndReporter {
             known.moved = Some((epoch, transport));
             if std::mem::take(&mut known.is_untold)
                 && let Some(handle) = &known.handle
-                && let Ok(Some(description)) = handle.describe()
+                && let Ok(Some((said, page))) = handle.describe()
             {
-                self.daemon.announce_one(&mut state, description);
+                self.daemon.announce_one(&mut state, said, &page);
             }
         }
         let transport = transport.to_string();

@@ -1,9 +1,12 @@
 //! What the agent thread does for the connection: it reads, acts, and connects again.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
+
+use socket2::SockRef;
 
 use super::Daemon;
 use super::message::{self, Message};
@@ -96,8 +99,7 @@ impl Daemon {
     pub(super) fn lose(&'static self, state: &mut State, trouble: String) {
         if let Some(socket) = state.socket() {
             // The agent, which may be asleep on it, sees the end and lets go of it.
-            // SAFETY: a plain system call on an open descriptor.
-            unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+            let _ = SockRef::from(socket).shutdown(Shutdown::Both);
         }
         state.lose(trouble);
         self.changed.notify_all();

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use super::backlog::Backlog;
 use super::message::Message;
-use crate::agent::{Agent, Place, event_descriptor};
+use crate::agent::{Agent, Place};
 use crate::control::{FlowHandle, KeysAnswer};
+use crate::event::event_descriptor;
 use crate::fork::NotInherited;
 use crate::identity::{Access, FlowId, Role, Trust};
 use crate::kind::Kind;

@@ -61,19 +61,21 @@ impl Bound {
         for address in resolve(name, host, port)? {
             match bind_tcp(address) {
                 Ok(socket) => {
-                    let chosen = socket.local_addr().map_err(failed("getsockname"))?.as_socket();
+                    let chosen =
+                        socket.local_addr().map_err(Error::system("getsockname"))?.as_socket();
                     let port = chosen.map_or(port, |address| address.port());
                     let full = Name::Tcp { host: host.to_owned(), port };
                     return Ok((Bound { socket, kind: Kind::TcpNodelay, _file: None }, full));
                 }
-                Err(error) => last = failed("bind")(error),
+                Err(error) => last = Error::system("bind")(error),
             }
         }
         Err(last)
     }
 
     fn unix(name: &Name, path: &str) -> Result<(Bound, Name)> {
-        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed("socket"))?;
+        let socket =
+            Socket::new(Domain::UNIX, Type::STREAM, None).map_err(Error::system("socket"))?;
         socket.bind(&unix_address(path)?).map_err(|source| {
             if source.kind() == io::ErrorKind::AddrInUse {
                 let reason = format!(
@@ -89,8 +91,8 @@ impl Bound {
     }
 
     pub(super) fn listen(&self) -> Result<()> {
-        self.socket.set_nonblocking(true).map_err(failed("fcntl(O_NONBLOCK)"))?;
-        self.socket.listen(BACKLOG).map_err(failed("listen"))
+        self.socket.set_nonblocking(true).map_err(Error::system("fcntl(O_NONBLOCK)"))?;
+        self.socket.listen(BACKLOG).map_err(Error::system("listen"))
     }
 
     /// A connection that waits, if there is one.
@@ -98,7 +100,7 @@ impl Bound {
         match self.socket.accept() {
             Ok((socket, _)) => Connection::new(socket, self.kind).map(Some),
             Err(error) if is_nothing_yet(&error) => Ok(None),
-            Err(error) => Err(failed("accept")(error)),
+            Err(error) => Err(Error::system("accept")(error)),
         }
     }
 
@@ -141,7 +143,7 @@ impl Connection {
             Kind::Unix => unix_peer(&socket),
             _ => {
                 // Answers of a request-reply program must not wait for acknowledgements.
-                socket.set_tcp_nodelay(true).map_err(failed("setsockopt(TCP_NODELAY)"))?;
+                socket.set_tcp_nodelay(true).map_err(Error::system("setsockopt(TCP_NODELAY)"))?;
                 let address = socket.peer_addr().ok().and_then(|address| address.as_socket());
                 unknown_peer(address.map_or_else(String::new, |address| address.to_string()))
             }
@@ -170,8 +172,8 @@ impl Connection {
 
 /// Opens a TCP connection before the deadline.
 pub(super) fn connect_tcp(address: SocketAddr, deadline: Instant) -> Result<Socket> {
-    let socket =
-        Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed("socket"))?;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)
+        .map_err(Error::system("socket"))?;
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(Error::TimedOut);
@@ -179,7 +181,7 @@ pub(super) fn connect_tcp(address: SocketAddr, deadline: Instant) -> Result<Sock
     match socket.connect_timeout(&address.into(), left) {
         Ok(()) => Ok(socket),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(Error::TimedOut),
-        Err(error) => Err(failed("connect")(error)),
+        Err(error) => Err(Error::system("connect")(error)),
     }
 }
 
@@ -187,7 +189,7 @@ fn connect_unix(path: &str, deadline: Instant) -> Result<Socket> {
     let address = unix_address(path)?;
     loop {
         let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)
-            .map_err(failed("socket"))?;
+            .map_err(Error::system("socket"))?;
         match socket.connect(&address) {
             Ok(()) => return Ok(socket),
             // The program's queue is full, and there is no way to wait for room (unix(7)).
@@ -197,7 +199,7 @@ fn connect_unix(path: &str, deadline: Instant) -> Result<Socket> {
                 }
                 std::thread::sleep(FULL_QUEUE_PAUSE);
             }
-            Err(error) => return Err(failed("connect")(error)),
+            Err(error) => return Err(Error::system("connect")(error)),
         }
     }
 }
@@ -224,7 +226,7 @@ fn unix_address(path: &str) -> Result<SockAddr> {
         Some(name) => SockAddr::unix(format!("\0{name}")),
         None => SockAddr::unix(path),
     };
-    address.map_err(failed("making a socket address"))
+    address.map_err(Error::system("making a socket address"))
 }
 
 fn unix_peer(socket: &Socket) -> Peer {
@@ -252,8 +254,4 @@ fn unix_peer(socket: &Socket) -> Peer {
 /// Somebody behind an address.
 fn unknown_peer(host: String) -> Peer {
     Peer { host, pid: 0, uid: u32::MAX, gid: u32::MAX, program: String::new() }
-}
-
-fn failed(call: &'static str) -> impl Fn(io::Error) -> Error {
-    move |source| Error::System { call, source }
 }

@@ -82,7 +82,7 @@ impl Listener {
             }
             let descriptor = self.descriptor().as_raw_fd();
             let ready = poll::wait_for(descriptor, libc::POLLIN, deadline);
-            if !ready.map_err(|source| Error::System { call: "poll", source })? {
+            if !ready.map_err(Error::system("poll"))? {
                 return Err(Error::TimedOut);
             }
         }

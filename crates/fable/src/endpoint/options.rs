@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::Endpoint;
 use super::foreign::Bound;
 use super::registration::{Place, Registration};
+use crate::clock::deadline_after;
 use crate::daemon::{Daemon, socket_path};
 use crate::error::Result;
 use crate::flow::{FlowSettings, Timeouts};
@@ -162,9 +163,7 @@ impl EndpointOptions {
 
     /// When something that begins now has taken too long.
     pub(super) fn deadline(&self) -> Instant {
-        let now = Instant::now();
-        // A time-out beyond what the clock can say is as good as a year.
-        now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(365 * 86_400))
+        deadline_after(self.timeout)
     }
 
     /// How flows are opened that have until `deadline`.

@@ -45,15 +45,14 @@ pub(super) fn open_link(
 }
 
 fn hand_in(address: SocketAddr, ticket: &str, deadline: Instant) -> Result<OwnedFd> {
-    let failed = |call| move |source| Error::System { call, source };
     let mut link = TcpStream::from(connect_tcp(address, deadline)?);
-    link.set_nodelay(true).map_err(failed("setsockopt(TCP_NODELAY)"))?;
+    link.set_nodelay(true).map_err(Error::system("setsockopt(TCP_NODELAY)"))?;
     let left = deadline.saturating_duration_since(Instant::now());
     // Zero would be no time-out at all.
     link.set_write_timeout(Some(left.max(Duration::from_millis(1))))
-        .map_err(failed("setsockopt(SO_SNDTIMEO)"))?;
+        .map_err(Error::system("setsockopt(SO_SNDTIMEO)"))?;
     let line = [ticket.as_bytes(), b"\n"].concat();
-    link.write_all(&line).map_err(failed("sending the ticket"))?;
-    link.set_write_timeout(None).map_err(failed("setsockopt(SO_SNDTIMEO)"))?;
+    link.write_all(&line).map_err(Error::system("sending the ticket"))?;
+    link.set_write_timeout(None).map_err(Error::system("setsockopt(SO_SNDTIMEO)"))?;
     Ok(link.into())
 }

@@ -10,6 +10,7 @@ use super::core::Core;
 use super::lingering;
 use super::path::Path;
 use crate::agent::Agent;
+use crate::clock::deadline_after;
 use crate::control::driver;
 use crate::error::{Error, Result};
 use crate::page::Counter;
@@ -36,8 +37,7 @@ impl Core {
     /// Closes the flow: see [`super::Flow::close`]. Not to be called twice.
     pub(super) fn close(&self, timeout: Duration, wait_for: WaitFor) -> Result<()> {
         self.is_closed.set(true);
-        let now = Instant::now();
-        let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(86_400 * 365));
+        let deadline = deadline_after(timeout);
         let outcome = self.send_rest(deadline);
         let mut remainders = self.end_paths();
         await_acknowledgements(&mut remainders, deadline, wait_for);

@@ -2,8 +2,10 @@
 
 use std::cell::Cell;
 
+use crate::clock::monotonic_ns;
 use crate::identity::Role;
 use crate::page::{Counter, Page};
+use crate::transport::this_cpu;
 
 /// Every so many messages one is timed, and the CPU is looked at.
 const SAMPLE_MESSAGES: u64 = 1024;
@@ -55,9 +57,7 @@ impl Counters {
     }
 
     fn note_cpu(&self) {
-        // SAFETY: no arguments; -1 where there is no such call.
-        let cpu = unsafe { libc::sched_getcpu() };
-        self.write(Counter::Cpu, u64::try_from(cpu + 1).unwrap_or(0));
+        self.write(Counter::Cpu, this_cpu().into());
     }
 
     /// A message is about to be committed.
@@ -119,11 +119,4 @@ impl Counters {
         self.pause_max_ns.set(self.pause_max_ns.get().max(pause_ns));
         self.pause_total_ns.set(self.pause_total_ns.get() + pause_ns);
     }
-}
-
-fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

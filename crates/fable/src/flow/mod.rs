@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-pub use crate::control::{Description, FlowHandle, KeysAnswer, Reporter};
+pub use crate::control::{FlowHandle, KeysAnswer, Reporter};
 pub use buffer::{ReadBuffer, WriteBuffer};
 pub use lingering::{Lingering, lingering};
 pub use opening::Opening;

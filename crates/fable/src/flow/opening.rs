@@ -213,7 +213,7 @@ impl Opening {
         }
         crate::poll::wait_for(self.descriptor().as_raw_fd(), libc::POLLIN, Some(self.deadline))
             .map(drop)
-            .map_err(|source| Error::System { call: "ppoll", source })
+            .map_err(Error::system("ppoll"))
     }
 }
 
@@ -235,7 +235,7 @@ impl Drop for Opening {
 }
 
 fn birth() -> Result<Birth> {
-    Birth::here().map_err(|source| Error::System { call: "a page that fork wipes", source })
+    Birth::here().map_err(Error::system("a page that fork wipes"))
 }
 
 /// The heart of a flow without control link.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::core::Core;
 use super::path::Path;
+use crate::clock::{monotonic_ns, timespec};
 use crate::error::{Error, Result};
-use crate::poll::timespec;
 use crate::transport::{Direction, Manner, Wait};
 
 /// How long a ring is looked at in its own way before this thread sleeps in ours.
@@ -189,7 +189,7 @@ fn poll_entry(fd: RawFd, events: i16) -> libc::pollfd {
 fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<()> {
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let done = crate::poll::wait(entries, deadline);
-    done.map(drop).map_err(|source| Error::System { call: "ppoll", source })
+    done.map(drop).map_err(Error::system("ppoll"))
 }
 
 /// Sleeps while the peer's word is `expected` and the agent's is zero. May return early.
@@ -208,11 +208,7 @@ fn wait_for_two(
     let words = [wait(peer, expected, 0), wait(attention, 0, FUTEX2_PRIVATE)];
     let mut until = timespec(Duration::ZERO);
     if let Some(limit) = limit {
-        // SAFETY: the time outlives the call.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut until) };
-        let from_start = Duration::new(until.tv_sec.unsigned_abs(), 0)
-            + Duration::from_nanos(until.tv_nsec.unsigned_abs());
-        until = timespec(from_start.saturating_add(limit));
+        until = timespec(Duration::from_nanos(monotonic_ns()).saturating_add(limit));
     }
     let pointer = if limit.is_some() { &raw const until } else { std::ptr::null() };
     // SAFETY: the words are mapped, and everything outlives the call.
@@ -229,13 +225,14 @@ fn wait_for_two(
     if done >= 0 {
         return Ok(());
     }
-    match std::io::Error::last_os_error().raw_os_error() {
+    let source = std::io::Error::last_os_error();
+    match source.raw_os_error() {
         Some(libc::ENOSYS | libc::EPERM) => {
             // An older kernel, or a sandbox that does not know the call: sleep by descriptors.
             WAITS_FOR_TWO_WORDS.store(false, Ordering::Relaxed);
             Ok(())
         }
         Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT) => Ok(()),
-        _ => Err(Error::last("futex_waitv")),
+        _ => Err(Error::System { call: "futex_waitv", source }),
     }
 }

@@ -4,16 +4,20 @@
 //! not, because something may be left that those do not show, a bell of our own keeps it readable
 //! until a call finds that it would have to wait.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use crate::agent::{event_descriptor, ring, silence};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
 use crate::error::{Error, Result};
-use crate::poll::timespec;
+use crate::event::{EpollSet, event_descriptor, ring, silence};
 
 /// The descriptor and what it consists of.
 pub(super) struct Watch {
-    epoll: OwnedFd,
+    epoll: EpollSet,
     /// Readable while not armed.
     bell: OwnedFd,
     timer: OwnedFd,
@@ -26,21 +30,10 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(mailbox_bell: BorrowedFd<'_>) -> Result<Watch> {
-        // SAFETY: plain system calls.
-        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if epoll < 0 {
-            return Err(Error::last("epoll_create1"));
-        }
-        // SAFETY: the descriptor is new and ours.
-        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: a plain system call.
-        let timer = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
-        if timer < 0 {
-            return Err(Error::last("timerfd_create"));
-        }
-        // SAFETY: the descriptor is new and ours.
-        let timer = unsafe { OwnedFd::from_raw_fd(timer) };
+        let epoll = EpollSet::new().map_err(Error::system("epoll_create1"))?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(Error::system("timerfd_create"))?;
         let bell = event_descriptor()?;
         let (registered, wanted_bytes) = (Vec::new(), None);
         let watch = Watch { epoll, bell, timer, is_armed: false, registered, wanted_bytes };
@@ -52,12 +45,9 @@ impl Watch {
     }
 
     fn control(&self, operation: i32, descriptor: RawFd, events: i16) -> Result<()> {
-        let mut event = libc::epoll_event { events: u32::from(events.unsigned_abs()), u64: 0 };
-        // SAFETY: the event outlives the call.
-        let done = unsafe {
-            libc::epoll_ctl(self.epoll.as_raw_fd(), operation, descriptor, &raw mut event)
-        };
-        if done < 0 { Err(Error::last("epoll_ctl")) } else { Ok(()) }
+        let events = u32::from(events.unsigned_abs());
+        let done = self.epoll.control(operation, descriptor, events, 0);
+        done.map_err(Error::system("epoll_ctl"))
     }
 
     /// The one descriptor.
@@ -123,11 +113,12 @@ impl Watch {
         let left = deadline.map_or(Duration::ZERO, |at| {
             at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
         });
-        let (value, once) = (timespec(left), timespec(Duration::ZERO));
-        let timer = libc::itimerspec { it_interval: once, it_value: value };
-        // SAFETY: the value outlives the call. Setting a timer also takes back its expiry.
-        unsafe {
-            libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const timer, std::ptr::null_mut())
+        let timer = Itimerspec {
+            it_interval: Timespec::default(),
+            // What is too long for a timer never comes, and no timer says the same.
+            it_value: left.try_into().unwrap_or_default(),
         };
+        // Setting a timer also takes back its expiry.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer);
     }
 }

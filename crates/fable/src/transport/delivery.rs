@@ -14,6 +14,8 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use socket2::Socket;
 
+use crate::socket;
+
 /// Messages whose delivery is not known are looked through when there are this many.
 const MESSAGES_MIN: usize = 1024;
 
@@ -145,21 +147,18 @@ impl Remainder {
         }
         let mut room = [0_u8; 16 << 10];
         for _ in 0..DISCARD_BYTES_MAX / room.len() {
-            let (start, bytes) = (room.as_mut_ptr().cast(), room.len());
-            // SAFETY: the room is valid for as many bytes; the descriptor is ours.
-            let received =
-                unsafe { libc::recv(self.socket.as_raw_fd(), start, bytes, libc::MSG_DONTWAIT) };
-            if received > 0 {
-                self.has_discarded = true;
-                continue;
+            match socket::receive(&self.socket, &mut room).map_err(|error| error.kind()) {
+                Ok(0) => {
+                    self.has_ended = true;
+                    self.is_over = self.half_close == HalfClose::Never;
+                }
+                Ok(_) => {
+                    self.has_discarded = true;
+                    continue;
+                }
+                Err(io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(_) => self.is_over = true,
             }
-            let error = io::Error::last_os_error().kind();
-            let goes_on = matches!(error, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-            self.has_ended = received == 0;
-            self.is_over = match received {
-                0 => self.half_close == HalfClose::Never,
-                _ => !goes_on,
-            };
             return;
         }
     }

@@ -34,6 +34,7 @@ use std::time::Duration;
 pub(crate) use delivery::Deliveries;
 pub use delivery::{Remainder, Undelivered};
 pub use slot::{ReadSlot, Record, SlotPlace, WriteSlot};
+pub(crate) use spin::this_cpu;
 pub use tls::TlsKeys;
 pub use wait::{Direction, Manner, Wait};
 

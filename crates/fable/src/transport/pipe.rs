@@ -7,8 +7,11 @@
 //! (`RWF_NOSIGNAL`, Linux 6.18; on older kernels the signal is blocked meanwhile).
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
 use super::framing::{Framed, Keeping, Link, Need, Received};
 use super::{Offer, PathOptions, Transport, sigpipe};
@@ -51,44 +54,28 @@ pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
 
 /// A pipe's reading and writing end, with room for about `bytes`, as far as the system allows.
 pub(super) fn make(bytes: usize) -> TransportResult<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: room for two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } < 0 {
-        return Err(TransportError::last("pipe2"));
-    }
-    // SAFETY: both descriptors are new and ours.
-    let (reading, writing) =
-        unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+        .map_err(TransportError::system("pipe2"))?;
     let mut wanted = bytes.clamp(PIPE_BYTES_MIN, PIPE_BYTES_MAX);
-    while wanted > PIPE_BYTES_MIN && !resize(writing.as_fd(), wanted) {
+    while wanted > PIPE_BYTES_MIN && fcntl_setpipe_size(&writing, wanted).is_err() {
         wanted /= 2;
     }
     Ok((reading, writing))
 }
 
-fn resize(pipe: BorrowedFd<'_>, bytes: usize) -> bool {
-    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-    // SAFETY: a plain system call on a valid descriptor.
-    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) >= 0 }
-}
-
 /// How much fits into the pipe.
 pub(super) fn bytes(pipe: BorrowedFd<'_>) -> TransportResult<usize> {
-    // SAFETY: a plain system call on a valid descriptor.
-    let bytes = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETPIPE_SZ) };
-    usize::try_from(bytes).map_err(|_| TransportError::last("fcntl F_GETPIPE_SZ"))
+    fcntl_getpipe_size(pipe).map_err(TransportError::system("fcntl F_GETPIPE_SZ"))
 }
 
 /// Refuses a peer's descriptor that is not this end of a pipe.
 pub(super) fn check(pipe: BorrowedFd<'_>, end: End) -> TransportResult<()> {
     bytes(pipe).map_err(|_| TransportError::BadOffer("the descriptor is no pipe"))?;
-    // SAFETY: a plain system call on a valid descriptor.
-    let flags = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETFL) };
     let wanted = match end {
-        End::Reading => libc::O_RDONLY,
-        End::Writing => libc::O_WRONLY,
+        End::Reading => OFlags::RDONLY,
+        End::Writing => OFlags::WRONLY,
     };
-    if flags < 0 || flags & libc::O_ACCMODE != wanted {
+    if !fcntl_getfl(pipe).is_ok_and(|flags| flags & OFlags::ACCMODE == wanted) {
         return Err(TransportError::BadOffer("the pipe is open the wrong way"));
     }
     Ok(())
@@ -99,20 +86,11 @@ fn prepare(pipe: BorrowedFd<'_>, flags: libc::c_int) -> TransportResult<()> {
     if flags & libc::RWF_NOWAIT != 0 {
         return Ok(());
     }
-    // SAFETY: a plain system call on a valid descriptor.
-    let status = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETFL) };
-    if status < 0 {
-        return Err(TransportError::last("fcntl F_GETFL"));
-    }
-    let nonblocking = status | libc::O_NONBLOCK;
-    if status == nonblocking {
+    let status = fcntl_getfl(pipe).map_err(TransportError::system("fcntl F_GETFL"))?;
+    if status.contains(OFlags::NONBLOCK) {
         return Ok(());
     }
-    // SAFETY: a plain system call on a valid descriptor.
-    if unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, nonblocking) } < 0 {
-        return Err(TransportError::last("fcntl F_SETFL"));
-    }
-    Ok(())
+    fcntl_setfl(pipe, status | OFlags::NONBLOCK).map_err(TransportError::system("fcntl F_SETFL"))
 }
 
 /// The flags that the kernel may know beyond those of an `errno`, which says that it knows not all;
@@ -239,8 +217,7 @@ mod tests {
     use super::*;
 
     fn make_blocking(pipe: &OwnedFd) {
-        // SAFETY: a plain system call on a valid descriptor.
-        assert_eq!(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, 0) }, 0);
+        fcntl_setfl(pipe, OFlags::empty()).unwrap();
     }
 
     /// As before Linux 6.4: no flags at all, and a pipe that the peer has made blocking.

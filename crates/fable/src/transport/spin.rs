@@ -39,9 +39,7 @@ impl Placement {
 
     /// Whether both ends run on one CPU, as far as is known; tells the peer where this one is.
     pub(super) fn is_shared(&mut self) -> bool {
-        // SAFETY: no arguments; the call fails only where there is no such call, with -1.
-        let cpu = unsafe { libc::sched_getcpu() };
-        let own = u32::try_from(cpu + 1).unwrap_or(0);
+        let own = this_cpu();
         if own != self.last {
             self.last = own;
             // SAFETY: `new` demands that the word is mapped.
@@ -117,4 +115,12 @@ impl Placement {
             }
         }
     }
+}
+
+/// The CPU that runs this thread, plus one; 0 if the kernel does not say.
+#[inline]
+pub(crate) fn this_cpu() -> u32 {
+    // SAFETY: no arguments; the call fails only where there is no such call, with -1.
+    let cpu = unsafe { libc::sched_getcpu() };
+    u32::try_from(cpu + 1).unwrap_or(0)
 }

@@ -56,5 +56,5 @@ pub(super) fn wait_by_poll(wait: Wait, timeout: Option<Duration>) -> TransportRe
     };
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     crate::poll::wait_for(descriptor, events, deadline)
-        .map_err(|source| TransportError::System { call: "poll of a path", source })
+        .map_err(TransportError::system("poll of a path"))
 }

@@ -7,6 +7,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
+use fable::Role;
 use fable::transport::TlsKeys;
 
 /// Clocks of two hosts may be this far apart.
@@ -15,32 +16,13 @@ const SKEW: Duration = Duration::from_secs(300);
 /// How long an authority is good for. A daemon that lives longer makes a new one.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// An end of a flow, as its certificate names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// The end that leads reconfigurations.
-    Leader,
-    /// The other one.
-    Follower,
-}
-
-impl Side {
-    /// The name that the certificate of this side of a flow is for.
-    pub(crate) fn name(self, flow: u64) -> String {
-        let side = match self {
-            Side::Leader => "leader",
-            Side::Follower => "follower",
-        };
-        format!("{side}.{flow:016x}.flow.fable")
-    }
-
-    /// The other side.
-    pub(crate) fn peer(self) -> Side {
-        match self {
-            Side::Leader => Side::Follower,
-            Side::Follower => Side::Leader,
-        }
-    }
+/// The name that the certificate of this end of a flow is for.
+fn end_name(flow: u64, role: Role) -> String {
+    let role = match role {
+        Role::Leader => "leader",
+        Role::Follower => "follower",
+    };
+    format!("{role}.{flow:016x}.flow.fable")
 }
 
 /// A key or certificate that could not be made.
@@ -77,7 +59,7 @@ impl Authority {
         self.certificate.der()
     }
 
-    /// The keys of one side of a flow, good for `lifetime` from now (and for five minutes before,
+    /// The keys of one end of a flow, good for `lifetime` from now (and for five minutes before,
     /// as clocks differ). The peer's certificate must come from the authority `peer_anchor`.
     ///
     /// # Errors
@@ -85,24 +67,25 @@ impl Authority {
     pub(crate) fn issue(
         &self,
         flow: u64,
-        side: Side,
+        role: Role,
         lifetime: Duration,
         peer_anchor: &[u8],
     ) -> Result<TlsKeys, AuthorityError> {
         let now = SystemTime::now();
-        self.issue_between(flow, side, now - SKEW, now + lifetime, peer_anchor)
+        self.issue_between(flow, role, now - SKEW, now + lifetime, peer_anchor)
     }
 
     pub(crate) fn issue_between(
         &self,
         flow: u64,
-        side: Side,
+        role: Role,
         not_before: SystemTime,
         not_after: SystemTime,
         peer_anchor: &[u8],
     ) -> Result<TlsKeys, AuthorityError> {
-        let mut parameters = CertificateParams::new(vec![side.name(flow)])?;
-        parameters.distinguished_name.push(DnType::CommonName, side.name(flow));
+        let name = end_name(flow, role);
+        let mut parameters = CertificateParams::new(vec![name.clone()])?;
+        parameters.distinguished_name.push(DnType::CommonName, name);
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         parameters.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -114,7 +97,7 @@ impl Authority {
             chain: vec![certificate.der().to_vec()],
             private_key: key.serialize_der(),
             authorities: vec![peer_anchor.to_vec()],
-            peer_name: side.peer().name(flow),
+            peer_name: end_name(flow, role.other()),
         })
     }
 }

@@ -3,10 +3,10 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-use fable::Kind;
 use fable::transport::{self, ReadSlot, Transport, tls};
+use fable::{Kind, Role};
 
-use crate::authority::{Authority, Side};
+use crate::authority::Authority;
 use crate::common::random::Random;
 use crate::common::{PATIENCE, create, try_send};
 
@@ -27,8 +27,8 @@ fn tls_pair() -> Pair {
     let one = TcpStream::connect(listener.local_addr().expect("its address")).expect("it listens");
     let other = listener.accept().expect("a connection").0;
     let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
-    let leader = here.issue(1, Side::Leader, PATIENCE, there.anchor()).unwrap();
-    let follower = there.issue(1, Side::Follower, PATIENCE, here.anchor()).unwrap();
+    let leader = here.issue(1, Role::Leader, PATIENCE, there.anchor()).unwrap();
+    let follower = there.issue(1, Role::Follower, PATIENCE, here.anchor()).unwrap();
     let mut one = tls::connect(one.into(), &leader).unwrap();
     let mut other = tls::accept(other.into(), &follower).unwrap();
     assert!(try_send(&mut *other, 1, 0));

@@ -129,14 +129,13 @@ fn flows_outlive_the_daemon_and_are_announced_to_the_next() {
     for wanted in [Role::Leader, Role::Follower] {
         let said = second.wait_to_hear(
             "both ends",
-            |said| matches!(said, ToDaemon::Announce { role, .. } if *role == wanted),
+            |said| matches!(said, ToDaemon::Announce(said) if said.role == wanted),
         );
-        let ToDaemon::Announce { flow, name, epoch, transport, trust, local, .. } = said else {
-            unreachable!()
-        };
-        assert_eq!((flow, &name, epoch, local), (client.id(), client.name(), 1, true));
-        assert_eq!(transport, "mempipe-futex-safe");
-        assert_eq!(trust == Trust::Trusted, wanted == Role::Follower);
+        let ToDaemon::Announce(said) = said else { unreachable!() };
+        let facts = (said.flow, &said.name, said.epoch, said.local);
+        assert_eq!(facts, (client.id(), client.name(), 1, true));
+        assert_eq!(said.transport, "mempipe-futex-safe");
+        assert_eq!(said.trust == Trust::Trusted, wanted == Role::Follower);
     }
     assert_eq!(second.pages(), 2, "an announcement comes with its page");
     let reason = "the new daemon wants it".to_owned();

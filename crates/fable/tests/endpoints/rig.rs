@@ -180,7 +180,7 @@ impl Broker {
             _ => return self.close(client),
         };
         let message: ToDaemon = serde_json::from_slice(&packet.bytes).unwrap();
-        if let (ToDaemon::Announce { .. }, [page]) = (&message, &packet.descriptors[..]) {
+        if let (ToDaemon::Announce(_), [page]) = (&message, &packet.descriptors[..]) {
             fable::page::Page::open(page.as_fd()).unwrap();
             *self.pages.lock().unwrap() += 1;
         }

@@ -9,7 +9,7 @@ use fable::protocol::{FlowId, Peer, Role, Trust};
 use fable::transport::{PathOptions, TlsKeys};
 use fable::{Form, Kind, packet, page};
 
-use authority::{Authority, Side};
+use authority::Authority;
 use missing::is_missing;
 
 #[path = "../common/authority.rs"]
@@ -46,7 +46,7 @@ impl Reporter for Recorder {
         self.note(format!("ended {reason}"));
     }
     fn keys(&self, _flow: FlowId, role: Role, answer: KeysAnswer) {
-        answer(Ok(self.keys[usize::from(role == Role::Follower)].clone()));
+        answer(Ok(self.keys[role.index()].clone()));
     }
 }
 
@@ -63,8 +63,8 @@ pub(crate) fn parts_over(
     local: bool,
 ) -> [(FlowParts, Reports); 2] {
     let authority = Authority::new("test").expect("an authority");
-    let keys = [Side::Leader, Side::Follower].map(|side| {
-        authority.issue(7, side, Duration::from_secs(3600), authority.anchor()).expect("keys")
+    let keys = Role::BOTH.map(|role| {
+        authority.issue(7, role, Duration::from_secs(3600), authority.anchor()).expect("keys")
     });
     let page = page::create().expect("a page");
     let [leader, follower] = links;

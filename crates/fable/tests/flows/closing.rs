@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fable::flow::Timeouts;
 use fable::{Endpoint, Error, Flow, Kind};
 
-use super::{PATIENCE, RING, kinds, move_both, open, open_parts, parts, send};
+use super::{PATIENCE, RING, fill_up, kinds, move_both, open, open_parts, parts, send};
 
 pub(super) const BYTES: usize = 16 << 10;
 
@@ -235,11 +235,7 @@ fn endpoints_have_a_linger_and_a_count() {
     let client = Endpoint::options().linger(Duration::ZERO).anonymous();
     let flow = client.connect("unix://@fable-closing").unwrap();
     let accepted = listener.accept_timeout(PATIENCE).unwrap();
-    let mut sent = 0;
-    while let Ok(room) = flow.try_write(BYTES) {
-        room.commit().unwrap();
-        sent += 1;
-    }
+    let sent = fill_up(&flow, BYTES) as u64;
     assert_eq!(client.undelivered(), 0);
     drop(flow);
     let lost = client.undelivered();

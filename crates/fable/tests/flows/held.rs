@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use fable::{Error, Flow, Form, Kind, WriteBuffer};
 
 use super::{
-    PATIENCE, RING, is_readable, kinds, move_both, open, open_with_drain, parts, receive, send,
+    PATIENCE, RING, fill_up, is_readable, kinds, move_both, open, open_with_drain, parts, receive,
+    send,
 };
 
 const DRAIN: Duration = Duration::from_millis(1);
@@ -211,11 +212,7 @@ fn a_write_waits_for_the_room_that_it_needs_and_not_for_more() {
 fn a_full_ring_with_room_for_the_message_is_writable() {
     for kind in [Kind::MempipeFutex(Form::Unsafe), Kind::ShmemPipe(Form::Unsafe)] {
         let (leader, follower) = open(kind);
-        let mut sent = 0;
-        while let Ok(room) = leader.try_write(60_000) {
-            room.commit().unwrap();
-            sent += 1;
-        }
+        let sent = fill_up(&leader, 60_000);
         let mut kept = VecDeque::new();
         while let Ok(Some(message)) = follower.try_read() {
             kept.push_back(message);

@@ -45,6 +45,16 @@ fn send(flow: &Flow, text: &str) {
     buffer.commit().unwrap();
 }
 
+/// Sends messages of so many bytes until there is no room; how many that were.
+fn fill_up(flow: &Flow, bytes: usize) -> usize {
+    let mut sent = 0;
+    while let Ok(room) = flow.try_write(bytes) {
+        room.commit().unwrap();
+        sent += 1;
+    }
+    sent
+}
+
 fn receive(flow: &Flow) -> String {
     let buffer = flow.read_timeout(PATIENCE).unwrap().expect("a message");
     String::from_utf8(buffer.to_vec()).unwrap()
@@ -488,9 +498,9 @@ fn a_flow_describes_itself_to_a_restarted_daemon() {
     move_both(&leader, &follower, Kind::Unix);
     send(&leader, "counted");
     assert_eq!(receive(&follower), "counted");
-    let description = handle.describe().unwrap().expect("the flow lives");
-    assert_eq!((description.epoch, description.transport), (2, Kind::Unix));
-    let page = page::Page::open(std::os::fd::AsFd::as_fd(&description.page)).unwrap();
+    let (said, page) = handle.describe().unwrap().expect("the flow lives");
+    assert_eq!((said.epoch, said.transport.as_str()), (2, "unix"));
+    let page = page::Page::open(std::os::fd::AsFd::as_fd(&page)).unwrap();
     assert_eq!(page.read(Role::Leader, page::Counter::MessagesSent), 1);
     assert_eq!(page.read(Role::Follower, page::Counter::MessagesReceived), 1);
     assert_eq!(page.read(Role::Leader, page::Counter::EpochWritten), 2);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fable::{Error, FlowEvent, Kind};
 
-use super::{PATIENCE, RING, is_readable, kinds, next_event, open, receive, send};
+use super::{PATIENCE, RING, fill_up, is_readable, kinds, next_event, open, receive, send};
 
 /// No message takes that long to be told of.
 const TOLD: Duration = Duration::from_secs(5);
@@ -80,11 +80,7 @@ fn a_write_that_waits_and_gets_room_settles_what_an_earlier_one_wanted() {
     for kind in kinds() {
         let (leader, follower) = open(kind);
         is_readable(&leader, Duration::ZERO);
-        let mut sent = 0;
-        while let Ok(room) = leader.try_write(100_000) {
-            room.commit().unwrap();
-            sent += 1;
-        }
+        let sent = fill_up(&leader, 100_000);
         let mut received = 0;
         let begin = Instant::now();
         while received < sent {
@@ -107,11 +103,7 @@ fn a_write_that_times_out_leaves_what_an_earlier_one_wanted() {
     for kind in kinds() {
         let (leader, follower) = open(kind);
         is_readable(&leader, Duration::ZERO);
-        let mut sent = 0;
-        while let Ok(room) = leader.try_write(100_000) {
-            room.commit().unwrap();
-            sent += 1;
-        }
+        let sent = fill_up(&leader, 100_000);
         let late = leader.write_timeout(100_000, Duration::from_millis(1));
         assert!(matches!(late, Err(Error::TimedOut)), "{kind}");
         assert!(matches!(leader.try_read(), Err(Error::WouldBlock)), "{kind}");

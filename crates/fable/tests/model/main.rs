@@ -13,10 +13,14 @@
 //!
 //! Deaths are the storm's: `tests/storm.rs`.
 
+#[path = "../common/board.rs"]
+mod board;
 #[path = "../common/child.rs"]
 mod child;
 #[path = "../flow_rig/mod.rs"]
 mod flow_rig;
+#[path = "../common/numbered.rs"]
+mod numbered;
 mod plan;
 #[path = "../common/random.rs"]
 mod random;
@@ -27,6 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use board::Board;
 use child::fork;
 use fable::Flow;
 use fable::flow::{FlowHandle, FlowParts, Timeouts};
@@ -45,35 +50,6 @@ pub(crate) struct End {
     pub(crate) moves: AtomicU64,
     pub(crate) forks: AtomicU64,
     pub(crate) is_done: AtomicU64,
-}
-
-/// Memory that a fork shares.
-struct Board {
-    ends: *mut [End; 2],
-}
-
-impl Board {
-    fn new() -> Board {
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        let bytes = size_of::<[End; 2]>();
-        // SAFETY: an anonymous mapping at an address that the kernel chooses.
-        let ends = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
-        assert_ne!(ends, libc::MAP_FAILED);
-        Board { ends: ends.cast() }
-    }
-
-    fn ends(&self) -> &[End; 2] {
-        // SAFETY: mapped, aligned, zeroed, which is a valid state of atomics, and shared as such.
-        unsafe { &*self.ends }
-    }
-}
-
-impl Drop for Board {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and nobody borrows from it any more.
-        unsafe { libc::munmap(self.ends.cast(), size_of::<[End; 2]>()) };
-    }
 }
 
 /// Orders moves from a thread of its own, as the daemon's connection does.
@@ -124,7 +100,8 @@ struct Totals {
 fn episode(seed: u64, totals: &mut Totals) {
     let mut random = Random(seed);
     let plan = Plan::draw(&mut random);
-    let board = Board::new();
+    // SAFETY: the ends are atomics.
+    let board = unsafe { Board::<End>::new() };
     let first = plan.kinds[random.next() as usize % plan.kinds.len()];
     let seeds = [random.next(), random.next()];
     let mut both = flow_rig::parts(first).map(|(parts, _)| Some(parts));

@@ -8,6 +8,7 @@ use fable::{Error, Flow, Interest, ReadBuffer, WriteBuffer, xpoll};
 
 use crate::End;
 use crate::child::{Child, fork};
+use crate::numbered::{check, fill};
 use crate::plan::{self, Plan, Use};
 use crate::random::Random;
 
@@ -19,23 +20,6 @@ const WAKEUPS_PER_ORDER_MAX: u64 = 4;
 
 /// Requests under way.
 const WINDOW: u64 = 8;
-
-fn fill(bytes: &mut [u8], number: u64) {
-    let mut random = Random(number);
-    bytes[..8].copy_from_slice(&number.to_le_bytes());
-    for chunk in bytes[8..].chunks_mut(8) {
-        chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]);
-    }
-}
-
-fn check(bytes: &[u8], number: u64) {
-    assert!(bytes.len() >= 8, "message {number} has {} bytes", bytes.len());
-    let found = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-    assert_eq!(found, number, "a gap, a repeat, or another order");
-    let mut expected = vec![0; bytes.len()];
-    fill(&mut expected, number);
-    assert!(bytes == expected, "message {number} was damaged");
-}
 
 pub(crate) struct Worker<'a> {
     flow: Flow,

@@ -205,7 +205,7 @@ fn end_name(flow: FlowId, role: Role) -> String {
         Role::Leader => "leader",
         Role::Follower => "follower",
     };
-    format!("{role}.{:016x}.flow.fable", flow.0)
+    format!("{role}.{flow}.flow.fable")
 }
 
 fn authority_params(host: &str) -> CertificateParams {

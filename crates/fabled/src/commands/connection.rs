@@ -136,7 +136,7 @@ impl Connection {
     pub fn flow(&mut self, digits: &str) -> Result<FlowId, CommandError> {
         let wanted = digits.to_ascii_lowercase();
         let mut fits = self.flows()?.into_iter().map(|entry| entry.flow);
-        let mut fits = fits.by_ref().filter(|flow| format!("{:016x}", flow.0).starts_with(&wanted));
+        let mut fits = fits.by_ref().filter(|flow| flow.to_string().starts_with(&wanted));
         match (fits.next(), fits.count()) {
             (Some(flow), 0) => Ok(flow),
             (Some(_), others) => Err(CommandError::NoFlow(format!(

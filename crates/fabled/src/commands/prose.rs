@@ -12,7 +12,7 @@ pub(super) fn party(peer: &Peer) -> String {
 
 /// What a flow is, does, and why it is so.
 pub(super) fn story(flow: &FlowEntry, decisions: &[Decision], now_s: f64) -> String {
-    let mut text = format!("Flow {:016x} goes to {}.\n", flow.flow.0, flow.name);
+    let mut text = format!("Flow {} goes to {}.\n", flow.flow, flow.name);
     for (end, (peer, role)) in
         [(&flow.leader, "listens"), (&flow.follower, "connects")].into_iter().enumerate()
     {

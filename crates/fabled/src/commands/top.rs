@@ -100,7 +100,7 @@ fn listing(flows: &[FlowEntry]) -> String {
         let cpu = |cpu: Option<u32>| cpu.map_or_else(|| "-".to_owned(), |cpu| cpu.to_string());
         let time = |time: Option<u64>| time.map_or_else(|| "-".to_owned(), latency);
         vec![
-            format!("{:016x}", flow.flow.0),
+            flow.flow.to_string(),
             flow.name.to_string(),
             format!("{}{pinned}{protected}", plain(&flow.transport, 64)),
             flow.epoch.to_string(),

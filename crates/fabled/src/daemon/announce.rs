@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use fable::protocol::{FlowId, Peer, Role, Trust, kind_of};
-use fable::{Kind, Name};
+use fable::Kind;
+use fable::protocol::{Announcement, Role, Trust, kind_of};
 
 use super::connect::identity;
 use super::{Daemon, limits};
@@ -12,21 +12,8 @@ use crate::flows::{End, Flow, Outcome};
 use crate::process::Process;
 use crate::registry::ClientId;
 
-/// What an end says of its flow.
-pub(super) struct Announcement {
-    pub(super) flow: FlowId,
-    pub(super) name: Name,
-    pub(super) role: Role,
-    pub(super) peer: Peer,
-    pub(super) epoch: u32,
-    pub(super) transport: String,
-    pub(super) trust: Trust,
-    pub(super) protected: bool,
-    pub(super) local: bool,
-}
-
 impl Daemon {
-    pub(super) fn announce(&mut self, id: ClientId, said: Announcement, page: OwnedFd) {
+    pub(super) fn announce(&mut self, id: ClientId, said: &Announcement, page: &OwnedFd) {
         let Ok(kind) = kind_of(&said.transport) else {
             return self.expel(id, "it announced a transport that does not exist");
         };
@@ -35,17 +22,16 @@ impl Daemon {
         let many = client.flows >= limits::FLOWS_OF_CLIENT_MAX;
         let flow = said.flow;
         let result = if self.flows.contains_key(&flow) {
-            self.complete(id, &process, &said, kind, &page)
+            self.complete(id, &process, said, kind, page)
         } else if many || self.flows.len() >= limits::FLOWS_MAX {
             Err("there are too many flows".to_owned())
         } else {
-            self.learn(id, &process, &said, kind, &page)
+            self.learn(id, &process, said, kind, page)
         };
         match result {
             Ok(()) => {
                 let what = format!(
-                    "flow {:016x} is announced by {} as {:?} over {kind}",
-                    flow.0,
+                    "flow {flow} is announced by {} as {:?} over {kind}",
                     super::names::who(&process.peer),
                     said.role
                 );
@@ -53,8 +39,7 @@ impl Daemon {
             }
             // The flow goes on without the daemon; only its table lacks it.
             Err(why) => {
-                let what =
-                    format!("the announcement of flow {:016x} is not believed: {why}", flow.0);
+                let what = format!("the announcement of flow {flow} is not believed: {why}");
                 tracing::warn!(client = id.0, pid = process.peer.pid, "{what}");
                 self.refuse(id, 0, what);
             }

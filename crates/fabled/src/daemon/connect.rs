@@ -114,8 +114,8 @@ impl Daemon {
         };
         let peer = flow.ends[0].peer.clone();
         let what = format!(
-            "flow {:016x}: {} connects to {name} over {transport}: {reason}",
-            flow.id.0,
+            "flow {}: {} connects to {name} over {transport}: {reason}",
+            flow.id,
             who(&flow.ends[1].peer)
         );
         let processes = flow.ends.each_ref().map(|end| end.process.clone());
@@ -204,8 +204,7 @@ impl Daemon {
         };
         let id_of_flow = flow.id;
         let what = format!(
-            "flow {:016x}: {} connects to {} on {host} over {}: {}",
-            id_of_flow.0,
+            "flow {id_of_flow}: {} connects to {} on {host} over {}: {}",
             who(&flow.ends[1].peer),
             found.name,
             verdict.kind,
@@ -306,9 +305,7 @@ fn no_memory(error: io::Error) -> String {
 
 /// A number that nobody can guess.
 fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(u64::from_ne_bytes(bytes))
+    getrandom::u64().map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// Which file this is.

@@ -73,7 +73,7 @@ impl Daemon {
         let epoch = pending.chosen_at;
         flow.pending = Some(pending);
         let (transport, reason) = (verdict.kind.to_string(), verdict.reason.clone());
-        let what = format!("flow {:016x} is to move to {transport}: {reason}", id.0);
+        let what = format!("flow {id} is to move to {transport}: {reason}");
         self.event(Some(id), &what);
         let sequence = self.flows.get(&id).map(|flow| flow.orders.operator_sequence());
         self.send(mover, &ToProcess::Move { flow: id, transport, reason, sequence, epoch }, &[]);

@@ -120,8 +120,7 @@ impl Daemon {
     pub(super) fn visible(&self, id: ClientId, flow: FlowId) -> Result<&Flow, String> {
         self.flows.get(&flow).filter(|known| self.may(id, known)).ok_or_else(|| {
             format!(
-                "there is no flow {:016x} that you may see: `fable top` shows those that you may",
-                flow.0
+                "there is no flow {flow} that you may see: `fable top` shows those that you may"
             )
         })
     }

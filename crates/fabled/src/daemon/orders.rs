@@ -32,7 +32,7 @@ impl Daemon {
         permitted(kind, &facts, &self.policy)?;
         let current = known.current;
         if known.mover().is_none() || current.is_none() {
-            return Err(format!("flow {:016x} is only just being made: try again", flow.0));
+            return Err(format!("flow {flow} is only just being made: try again"));
         }
         self.overtake(flow, "another operator's order has overtaken this one");
         if let Some(known) = self.flows.get_mut(&flow) {
@@ -40,7 +40,7 @@ impl Daemon {
         }
         self.share_orders(flow);
         if current == Some(kind) {
-            let what = format!("flow {:016x} is on {kind} already, and stays there", flow.0);
+            let what = format!("flow {flow} is on {kind} already, and stays there");
             self.event(Some(flow), &what);
             self.answer(id, request, Answer::Done { what });
             return Ok(());
@@ -62,7 +62,7 @@ impl Daemon {
             known.orders = orders;
         }
         self.share_orders(flow);
-        let what = format!("the policy chooses the transport of flow {:016x} again", flow.0);
+        let what = format!("the policy chooses the transport of flow {flow} again");
         self.event(Some(flow), &what);
         self.answer(id, request, Answer::Done { what });
         self.reconsider(flow);
@@ -165,7 +165,7 @@ impl Daemon {
         }
         let is_for_daemons = order.is_some()
             || self.flows.get(&flow).is_some_and(|known| known.orders.encryption != demanded);
-        self.event(Some(flow), &format!("flow {:016x}: {what}", flow.0));
+        self.event(Some(flow), &format!("flow {flow}: {what}"));
         // An application's order is told before its move, which is under way.
         if is_for_daemons {
             self.reconsider(flow);
@@ -213,7 +213,7 @@ impl Daemon {
             self.send(client, &ToProcess::Protect { flow, protected: on }, &[]);
         }
         let state = if on { "must be protected" } else { "need not be protected" };
-        let what = format!("flow {:016x} {state} beyond this host", flow.0);
+        let what = format!("flow {flow} {state} beyond this host");
         self.event(Some(flow), &what);
         self.reconsider(flow);
         Ok(what)

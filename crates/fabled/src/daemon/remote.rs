@@ -21,10 +21,7 @@ impl Daemon {
                     if let Err(why) = self.incoming(stream, &ticket) {
                         let from = format!("{} on {}", who(&ticket.peer), ticket.peer.host);
                         let name = &ticket.name;
-                        let what = format!(
-                            "flow {:016x}: {from} may not connect to {name}: {why}",
-                            flow.0
-                        );
+                        let what = format!("flow {flow}: {from} may not connect to {name}: {why}");
                         self.event(Some(flow), &what);
                     }
                 }
@@ -107,8 +104,8 @@ impl Daemon {
             reason: verdict.reason.clone(),
         };
         let what = format!(
-            "flow {:016x}: {} on {} connects to {} over {}: {}",
-            flow.id.0,
+            "flow {}: {} on {} connects to {} over {}: {}",
+            flow.id,
             who(&ticket.peer),
             ticket.peer.host,
             found.name,
@@ -129,11 +126,8 @@ impl Daemon {
         if known.ends[role.index()].client != Some(id) {
             return self.refuse(id, request, "this end of the flow is not yours");
         }
-        let other = match role {
-            Role::Leader => &known.ends[1],
-            Role::Follower => &known.ends[0],
-        };
-        match self.cluster.keys(flow, role, &other.peer.host) {
+        let other = &known.ends[role.other().index()].peer;
+        match self.cluster.keys(flow, role, &other.host) {
             Ok(keys) => self.send(id, &ToProcess::Keys { request, keys }, &[]),
             Err(error) => self.refuse(id, request, error.to_string()),
         }

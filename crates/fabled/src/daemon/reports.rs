@@ -56,8 +56,7 @@ impl Daemon {
             known.orders.insist(known.own_side(), "the application that connects", insisted);
         }
         let what = format!(
-            "flow {:016x} uses {kind} from epoch {epoch} on, after a pause of {pause_ns} ns",
-            flow.0
+            "flow {flow} uses {kind} from epoch {epoch} on, after a pause of {pause_ns} ns"
         );
         self.event(Some(flow), &what);
         if insisted.is_some() {
@@ -104,7 +103,7 @@ impl Daemon {
         if let Some(before) = before {
             self.take_back_order(flow, *before);
         }
-        let what = format!("flow {:016x} could not move to {kind}: {reason}", flow.0);
+        let what = format!("flow {flow} could not move to {kind}: {reason}");
         self.event(Some(flow), &what);
         if let Some((operator, request)) = operator {
             self.refuse(operator, request, what);
@@ -133,7 +132,7 @@ impl Daemon {
 
     /// Takes a flow out of the table.
     pub(super) fn forget(&mut self, flow: FlowId, why: &str) {
-        let what = format!("flow {:016x} has ended: {why}", flow.0);
+        let what = format!("flow {flow} has ended: {why}");
         self.event(Some(flow), &what);
         let Some(known) = self.flows.remove(&flow) else { return };
         if let Some(client) = known.maker.and_then(|id| self.clients.get_mut(&id)) {

@@ -6,7 +6,6 @@ use fable::packet::Packet;
 use fable::protocol::{REVISION, ToDaemon, ToProcess, VERSION};
 use rustix::event::epoll::EventFlags;
 
-use super::announce::Announcement;
 use super::{Daemon, limits};
 use crate::registry::ClientId;
 
@@ -45,7 +44,7 @@ impl Daemon {
         if is_hello == client.greeted {
             return client.expel("the first message, and only that, is a hello");
         }
-        let expected = usize::from(matches!(message, ToDaemon::Announce { .. }));
+        let expected = usize::from(matches!(message, ToDaemon::Announce(_)));
         if packet.descriptors.len() != expected {
             return client.expel(&format!(
                 "a message came with {} descriptors instead of {expected}",
@@ -74,30 +73,9 @@ impl Daemon {
             }
             ToDaemon::GetKeys { request, flow, role } => self.get_keys(id, request, flow, role),
             ToDaemon::Ended { flow, reason } => self.ended(id, flow, &reason),
-            ToDaemon::Announce {
-                flow,
-                name,
-                role,
-                peer,
-                epoch,
-                transport,
-                trust,
-                protected,
-                local,
-            } => {
-                let said = Announcement {
-                    flow,
-                    name,
-                    role,
-                    peer,
-                    epoch,
-                    transport,
-                    trust,
-                    protected,
-                    local,
-                };
+            ToDaemon::Announce(said) => {
                 if let Some(page) = descriptor {
-                    self.announce(id, said, page);
+                    self.announce(id, &said, &page);
                 }
             }
             ToDaemon::Operate { request, operation } => self.operate(id, request, operation),

@@ -2,22 +2,16 @@
 //! monotonic clock. Only tickets and certificates, on which two hosts must agree, depend on the
 //! date.
 
-use super::common::{Daemon, QUICK_POLICY, within};
-use super::etcd::{Etcd, PORT};
+use super::common::{Daemon, within};
+use super::etcd::Etcd;
 use super::hosts::SHORT_LEASE_S;
-use super::network::{ETCD, Network};
-use super::programs::{TRUSTING, flow, goes_over, name, start_program};
+use super::network::Network;
+use super::programs::{TRUSTING, flow, goes_over, name, start_daemon_by, start_program};
 
 const DAY_S: i64 = 86_400;
 
 fn start_daemon(network: &Network, index: usize) -> Daemon {
-    let policy = format!("{TRUSTING}{QUICK_POLICY}");
-    network.hosts[index].run(move || {
-        let (host, lease) = (["a", "b"][index], SHORT_LEASE_S.to_string());
-        let etcd = format!("http://{ETCD}:{PORT}");
-        let cluster = ["--listen", "0.0.0.0:0", "--lease", &lease, "--etcd", &etcd];
-        Daemon::with_clock(&policy, &[&["--host", host], &cluster[..]].concat())
-    })
+    start_daemon_by(network, index, TRUSTING, SHORT_LEASE_S, Daemon::with_clock)
 }
 
 #[test]

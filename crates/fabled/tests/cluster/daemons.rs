@@ -7,22 +7,11 @@ use fable::protocol::{
     Answer, FlowEntry, FlowId, NameEntry, Operation, Role, ToDaemon, ToProcess, Trust,
 };
 
-use super::common::{Daemon, PATIENCE, Process, QUICK_POLICY, within};
-use super::etcd::{Etcd, PORT};
+use super::common::{Daemon, PATIENCE, Process, within};
+use super::etcd::Etcd;
 use super::hosts::{LEASE_S, SHORT_LEASE_S};
-use super::network::{ETCD, Network};
-
-const TRUSTING: &str = "trusted_networks = [\"10.77.0.0/24\"]\n";
-
-fn daemon(network: &Network, index: usize, policy: &str, lease_s: u32) -> Daemon {
-    let policy = format!("{policy}{QUICK_POLICY}");
-    network.hosts[index].run(move || {
-        let (host, lease) = (["a", "b"][index], lease_s.to_string());
-        let etcd = format!("http://{ETCD}:{PORT}");
-        let cluster = ["--listen", "0.0.0.0:0", "--lease", &lease, "--etcd", &etcd];
-        Daemon::with_arguments(&policy, &[&["--host", host], &cluster[..]].concat())
-    })
-}
+use super::network::Network;
+use super::programs::{TRUSTING, start_daemon};
 
 fn names(process: &mut Process) -> Vec<NameEntry> {
     match process.operate(Operation::Names) {
@@ -103,7 +92,7 @@ fn a_process_connects_to_a_name_of_another_host() {
         return;
     };
     let _etcd = Etcd::start(&network);
-    let daemons = [0, 1].map(|index| daemon(&network, index, TRUSTING, SHORT_LEASE_S));
+    let daemons = [0, 1].map(|index| start_daemon(&network, index, TRUSTING, SHORT_LEASE_S));
     let (server, mut client, flow, protected, transport) = connected(&network, &daemons);
     assert_eq!((protected, transport.as_str()), (false, "tcp-nodelay"));
     server.moved(flow, 1, &transport);
@@ -142,7 +131,7 @@ fn over_a_network_that_is_not_trusted_a_flow_is_protected() {
         return;
     };
     let _etcd = Etcd::start(&network);
-    let daemons = [0, 1].map(|index| daemon(&network, index, "", LEASE_S));
+    let daemons = [0, 1].map(|index| start_daemon(&network, index, "", LEASE_S));
     let (server, _client, flow, protected, transport) = connected(&network, &daemons);
     assert_eq!((protected, transport.as_str()), (true, "tls"));
     server.moved(flow, 1, "tls");

@@ -13,8 +13,6 @@ mod names;
 mod network;
 mod orders;
 mod outages;
-#[path = "../common/program.rs"]
-mod program;
 mod programs;
 mod quorum;
 mod survival;

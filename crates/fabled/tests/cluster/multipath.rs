@@ -4,12 +4,12 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use super::common::program::Program;
 use super::common::{Daemon, skip, within};
 use super::etcd::Etcd;
 use super::hosts::LEASE_S;
 use super::network::{Namespace, Network};
 use super::orders::decisions;
-use super::program::Program;
 use super::programs::{TRUSTING, flow, goes_over, name, start_daemon, start_program_with};
 
 /// Of both hosts in the second network.

@@ -6,21 +6,32 @@ use std::time::{Duration, Instant};
 
 use fable::protocol::{FlowEntry, NameEntry};
 
+use super::common::program::Program;
 use super::common::{Daemon, QUICK_POLICY, within};
 use super::etcd::{Etcd, PORT};
 use super::hosts::{LEASE_S, SHORT_LEASE, SHORT_LEASE_S};
 use super::network::{ETCD, Network};
-use super::program::Program;
 
 pub(crate) const TRUSTING: &str = "trusted_networks = [\"10.77.0.0/24\"]\n";
 
 pub(crate) fn start_daemon(network: &Network, index: usize, policy: &str, lease_s: u32) -> Daemon {
+    start_daemon_by(network, index, policy, lease_s, Daemon::with_arguments)
+}
+
+/// A daemon in one of the network's hosts, started by `start` with its policy and arguments.
+pub(crate) fn start_daemon_by(
+    network: &Network,
+    index: usize,
+    policy: &str,
+    lease_s: u32,
+    start: impl FnOnce(&str, &[&str]) -> Daemon + Send + 'static,
+) -> Daemon {
     let policy = format!("{policy}{QUICK_POLICY}");
     network.hosts[index].run(move || {
         let (host, lease) = (["a", "b"][index], lease_s.to_string());
         let etcd = format!("http://{ETCD}:{PORT}");
         let cluster = ["--listen", "0.0.0.0:0", "--lease", &lease, "--etcd", &etcd];
-        Daemon::with_arguments(&policy, &[&["--host", host], &cluster[..]].concat())
+        start(&policy, &[&["--host", host], &cluster[..]].concat())
     })
 }
 
@@ -155,7 +166,7 @@ fn a_flow_between_hosts_outlives_etcd_and_a_daemon_while_messages_flow() {
     });
     goes_over(&zone.b, "tls");
     let back = within("the flow is announced", || flow(&zone.a));
-    assert_eq!(format!("{:016x}", back.flow.0), zone.flow);
+    assert_eq!(back.flow.to_string(), zone.flow);
     assert_eq!((back.leader.host.as_str(), back.follower.host.as_str()), ("a", "b"));
     within("the name is there, with a later epoch", || {
         name(&zone.b).filter(|entry| entry.epoch.is_some() && entry.epoch != epoch)

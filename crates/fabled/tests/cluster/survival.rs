@@ -13,11 +13,12 @@ use fable::protocol::{
 };
 use fable::transport::TlsKeys;
 
-use super::common::{Daemon, PATIENCE, Process, QUICK_POLICY, within};
-use super::connections::show;
-use super::etcd::{Etcd, PORT};
+use super::common::{Daemon, PATIENCE, Process, within};
+use super::connections::{assert_refused, show};
+use super::etcd::Etcd;
 use super::hosts::{LEASE_S, SHORT_LEASE, SHORT_LEASE_S};
-use super::network::{ETCD, Network};
+use super::network::Network;
+use super::programs::start_daemon_by;
 
 /// The lease of daemons that never wait for the end of one.
 const LONG_LEASE_S: u32 = 60;
@@ -25,13 +26,9 @@ const LONG_LEASE_S: u32 = 60;
 /// A daemon in one of the network's hosts.
 fn start(network: &Network, index: usize, lease_s: u32, more: &[&str]) -> Daemon {
     let more: Vec<String> = more.iter().map(|&word| word.to_owned()).collect();
-    network.hosts[index].run(move || {
-        let (host, lease) = (["a", "b"][index], lease_s.to_string());
-        let etcd = format!("http://{ETCD}:{PORT}");
-        let mut arguments = vec!["--host", host, "--etcd", &etcd, "--lease", &lease];
-        arguments.extend(["--listen", "0.0.0.0:0"]);
-        arguments.extend(more.iter().map(String::as_str));
-        Daemon::with_arguments(QUICK_POLICY, &arguments)
+    start_daemon_by(network, index, "", lease_s, move |policy, arguments| {
+        let more = more.iter().map(String::as_str);
+        Daemon::with_arguments(policy, &arguments.iter().copied().chain(more).collect::<Vec<_>>())
     })
 }
 
@@ -190,9 +187,7 @@ fn a_stranger_without_a_ticket_gets_nowhere() {
     let forged = ticket.replace("\\\"uid\\\":0", "\\\"uid\\\":7");
     assert_ne!(forged, ticket);
     for line in [forged.as_str(), "{}", ""] {
-        let mut stream = show(&network, 1, addresses[0], line);
-        let refused = stream.read(&mut [0]);
-        assert!(refused.as_ref().map_or(true, |count| *count == 0), "{refused:?}");
+        assert_refused(show(&network, 1, addresses[0], line));
     }
     within("the log says so", || a.log().contains("its signature is wrong").then_some(()));
     // The true one is still good, and what comes to the server is that.

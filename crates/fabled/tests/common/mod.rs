@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
+pub(crate) mod program;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -408,13 +410,6 @@ pub(crate) fn within<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "it never came true that {what}");
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Everything that a child says.
-pub(crate) fn read_all(mut from: impl Read) -> String {
-    let mut text = String::new();
-    from.read_to_string(&mut text).unwrap();
-    text
 }
 
 /// More free descriptors than a flow needs at both ends.

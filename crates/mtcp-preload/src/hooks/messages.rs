@@ -7,7 +7,7 @@ use crate::vectors::Vectors;
 use crate::{report, stream};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
-use preload::hooks::messages::Messages;
+use preload::hooks::messages::{self, Messages};
 
 /// # Safety
 /// As recvmsg(2) asks.
@@ -75,7 +75,9 @@ impl Messages for Library {
         }
         // One message is a valid answer, and the next one may not be there.
         // SAFETY: as above.
-        Some(unsafe { each(list, count.min(1), |message| receive(socket, message, flags)) })
+        Some(unsafe {
+            messages::each(list, count.min(1), |message| receive(socket, message, flags))
+        })
     }
 
     unsafe fn sendmmsg(
@@ -86,29 +88,8 @@ impl Messages for Library {
     ) -> Option<c_int> {
         let socket = socket(fd)?;
         // SAFETY: as above.
-        Some(unsafe { each(list, count.min(1), |message| transmit(socket, message, flags)) })
+        Some(unsafe {
+            messages::each(list, count.min(1), |message| transmit(socket, message, flags))
+        })
     }
-}
-
-/// Several messages one after the other, until one does not go.
-///
-/// # Safety
-/// The list has so many entries.
-unsafe fn each(
-    list: *mut mmsghdr,
-    count: c_uint,
-    mut go: impl FnMut(&mut msghdr) -> ssize_t,
-) -> c_int {
-    let mut done = 0;
-    for index in 0..count.min(1024) {
-        // SAFETY: promised by the caller.
-        let entry = unsafe { &mut *list.add(index as usize) };
-        let length = go(&mut entry.msg_hdr);
-        if length < 0 {
-            return if done > 0 { done } else { -1 };
-        }
-        entry.msg_len = length as c_uint;
-        done += 1;
-    }
-    done
 }

@@ -62,3 +62,27 @@ family! { $ messages L: Messages;
             .unwrap_or_else(|| real::sendmmsg(fd, list, count, flags))
     }
 }
+
+/// Does something with each of several messages, until it fails for one: how many it was done for,
+/// or -1 if there was none.
+///
+/// # Safety
+/// The list has so many entries, of which the kernel takes 1024 at most.
+pub unsafe fn each(
+    list: *mut mmsghdr,
+    count: c_uint,
+    mut act: impl FnMut(&mut msghdr) -> ssize_t,
+) -> c_int {
+    let mut done = 0;
+    for index in 0..count.min(1024) {
+        // SAFETY: promised by the caller.
+        let entry = unsafe { &mut *list.add(index as usize) };
+        let length = act(&mut entry.msg_hdr);
+        if length < 0 {
+            return if done > 0 { done } else { -1 };
+        }
+        entry.msg_len = length as c_uint;
+        done += 1;
+    }
+    done
+}

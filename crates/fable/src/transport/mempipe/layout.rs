@@ -160,7 +160,7 @@ pub(super) fn take_sleeper(word: &AtomicU32) -> Option<Sleeper> {
 
 /// Sleeps while the word is `expected`, for `left` at most. May return early.
 pub(super) fn futex_wait(word: &AtomicU32, expected: u32, left: Option<Duration>) {
-    let timeout = left.map(crate::poll::timespec);
+    let timeout = left.map(crate::clock::timespec);
     let pointer = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the word is mapped and the time outlives the call.
     unsafe {

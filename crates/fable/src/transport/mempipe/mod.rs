@@ -30,6 +30,7 @@ use super::{
 use crate::error::{TransportError, TransportResult};
 use crate::kind::{Form, Kind};
 use crate::memory::{Mapping, create_sealed};
+use crate::socket;
 use consumer::Consumer;
 use layout::{Layout, Sleeper};
 use producer::Producer;
@@ -48,8 +49,8 @@ pub(super) fn create(
 ) -> TransportResult<(Box<dyn Transport>, Offer)> {
     let layout = Layout::for_ring(options.ring_bytes)?;
     let memory = create_sealed(c"fable-mempipe", layout.file_bytes())?;
-    let (bell, peer_bell) = UnixDatagram::pair()
-        .map_err(|source| TransportError::System { call: "socketpair for a bell", source })?;
+    let (bell, peer_bell) =
+        UnixDatagram::pair().map_err(TransportError::system("socketpair for a bell"))?;
     let transport = Mempipe::new(kind, layout, &memory, OwnedFd::from(bell).into(), 0)?;
     Ok((Box::new(transport), Offer { kind, descriptors: vec![memory, peer_bell.into()] }))
 }
@@ -117,9 +118,8 @@ impl Mempipe {
     fn silence_own_bell(&self) {
         let mut sound = [0_u8; 1];
         for _ in 0..SOUNDS_MAX {
-            let sound = sound.as_mut_ptr().cast();
-            // SAFETY: room for one byte; the rest of a datagram is dropped.
-            if unsafe { libc::recv(self.bell.as_raw_fd(), sound, 1, libc::MSG_DONTWAIT) } < 0 {
+            // The rest of a datagram is dropped.
+            if socket::receive(&self.bell, &mut sound).is_err() {
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! Connected pairs of sockets within one kernel.
 
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::error::{TransportError, TransportResult};
+use crate::random::random_bytes;
 
 /// How many connections of strangers to our listener are dismissed before we give up.
 const STRANGERS_MAX: usize = 64;
@@ -17,7 +18,7 @@ const STRANGERS_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn unix() -> TransportResult<(OwnedFd, OwnedFd)> {
-    let (own, peer) = UnixStream::pair().map_err(failed("socketpair"))?;
+    let (own, peer) = UnixStream::pair().map_err(TransportError::system("socketpair"))?;
     Ok((own.into(), peer.into()))
 }
 
@@ -27,17 +28,21 @@ pub(super) fn unix() -> TransportResult<(OwnedFd, OwnedFd)> {
 pub(super) fn tcp(protocol: Protocol) -> TransportResult<(OwnedFd, OwnedFd)> {
     let listener = socket(protocol)?;
     let any_port = SockAddr::from(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
-    listener.bind(&any_port).map_err(failed("bind to the loopback address"))?;
-    listener.listen(16).map_err(failed("listen on the loopback address"))?;
-    let address = listener.local_addr().map_err(failed("getsockname"))?;
+    listener.bind(&any_port).map_err(TransportError::system("bind to the loopback address"))?;
+    listener.listen(16).map_err(TransportError::system("listen on the loopback address"))?;
+    let address = listener.local_addr().map_err(TransportError::system("getsockname"))?;
     let mut peer = socket(protocol)?;
-    peer.connect_timeout(&address, PATIENCE).map_err(failed("connect over loopback"))?;
-    let token = token()?;
-    peer.write_all(&token).map_err(failed("send over loopback"))?;
-    let peer_address = peer.local_addr().map_err(failed("getsockname"))?;
-    listener.set_read_timeout(Some(PATIENCE)).map_err(failed("setsockopt SO_RCVTIMEO"))?;
+    peer.connect_timeout(&address, PATIENCE)
+        .map_err(TransportError::system("connect over loopback"))?;
+    let token = random_bytes().map_err(TransportError::system("getrandom"))?;
+    peer.write_all(&token).map_err(TransportError::system("send over loopback"))?;
+    let peer_address = peer.local_addr().map_err(TransportError::system("getsockname"))?;
+    listener
+        .set_read_timeout(Some(PATIENCE))
+        .map_err(TransportError::system("setsockopt SO_RCVTIMEO"))?;
     for _ in 0..STRANGERS_MAX {
-        let (own, address) = listener.accept().map_err(failed("accept over loopback"))?;
+        let (own, address) =
+            listener.accept().map_err(TransportError::system("accept over loopback"))?;
         if address.as_socket() == peer_address.as_socket() && knows(&own, token)? {
             return Ok((own.into(), peer.into()));
         }
@@ -53,27 +58,15 @@ fn socket(protocol: Protocol) -> TransportResult<Socket> {
         }
         _ => "socket",
     };
-    Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)).map_err(failed(call))
+    Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)).map_err(TransportError::system(call))
 }
 
 fn knows(mut socket: &Socket, token: [u8; 16]) -> TransportResult<bool> {
-    socket.set_read_timeout(Some(PATIENCE)).map_err(failed("setsockopt SO_RCVTIMEO"))?;
+    socket
+        .set_read_timeout(Some(PATIENCE))
+        .map_err(TransportError::system("setsockopt SO_RCVTIMEO"))?;
     let mut theirs = [0; 16];
-    socket.read_exact(&mut theirs).map_err(failed("recv over loopback"))?;
-    socket.set_read_timeout(None).map_err(failed("setsockopt SO_RCVTIMEO"))?;
+    socket.read_exact(&mut theirs).map_err(TransportError::system("recv over loopback"))?;
+    socket.set_read_timeout(None).map_err(TransportError::system("setsockopt SO_RCVTIMEO"))?;
     Ok(theirs == token)
-}
-
-fn token() -> TransportResult<[u8; 16]> {
-    let mut token = [0_u8; 16];
-    // SAFETY: the token is valid for its length. Up to 256 bytes come all at once.
-    let bytes = unsafe { libc::getrandom(token.as_mut_ptr().cast(), token.len(), 0) };
-    if bytes < 0 {
-        return Err(TransportError::last("getrandom"));
-    }
-    Ok(token)
-}
-
-fn failed(call: &'static str) -> impl FnOnce(io::Error) -> TransportError {
-    move |source| TransportError::System { call, source }
 }

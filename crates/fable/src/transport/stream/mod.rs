@@ -19,6 +19,7 @@ use super::framing::{Framed, Keeping, Link, LinkEnd, Need, Received};
 use super::{Offer, Transport};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
+use crate::socket;
 
 /// A connected pair in this kernel.
 pub(super) fn create(kind: Kind) -> TransportResult<(Box<dyn Transport>, Offer)> {
@@ -103,7 +104,7 @@ pub(super) fn check(socket: &Socket, kind: Kind) -> TransportResult<()> {
 pub(super) fn tune(socket: &Socket, is_no_delay: bool) -> TransportResult<()> {
     socket
         .set_tcp_nodelay(is_no_delay)
-        .map_err(|source| TransportError::System { call: "setsockopt TCP_NODELAY", source })?;
+        .map_err(TransportError::system("setsockopt TCP_NODELAY"))?;
     // A kernel without cubic keeps its own.
     let _ = socket.set_tcp_congestion(b"cubic");
     Ok(())
@@ -159,27 +160,15 @@ impl Link for SocketLink {
 
     fn receive(&mut self, room: &mut [u8]) -> TransportResult<Received> {
         loop {
-            // SAFETY: the room is valid for as many bytes; the descriptor is ours.
-            let received = unsafe {
-                libc::recv(
-                    self.socket.as_raw_fd(),
-                    room.as_mut_ptr().cast(),
-                    room.len(),
-                    libc::MSG_DONTWAIT,
-                )
-            };
-            match usize::try_from(received) {
+            match socket::receive(&self.socket, room) {
                 Ok(0) => return Ok(Received::End),
                 Ok(bytes) => return Ok(Received::Bytes(bytes)),
-                Err(_) => {
-                    let source = io::Error::last_os_error();
-                    match source.kind() {
-                        io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
-                        io::ErrorKind::Interrupted => {}
-                        kind if is_gone(kind) => return Ok(Received::End),
-                        _ => return Err(TransportError::System { call: "recv", source }),
-                    }
-                }
+                Err(source) => match source.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
+                    io::ErrorKind::Interrupted => {}
+                    kind if is_gone(kind) => return Ok(Received::End),
+                    _ => return Err(TransportError::System { call: "recv", source }),
+                },
             }
         }
     }

@@ -95,8 +95,7 @@ impl Link for TlsLink {
             return Ok(0);
         }
         let written = self.connection.writer().write_vectored(pieces);
-        let bytes =
-            written.map_err(|source| TransportError::System { call: "encryption", source })?;
+        let bytes = written.map_err(TransportError::system("encryption"))?;
         self.push()?;
         Ok(bytes)
     }

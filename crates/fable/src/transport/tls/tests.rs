@@ -1,9 +1,10 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::authority::{Authority, Side};
+use super::authority::Authority;
 use super::*;
 use crate::error::TransportError;
+use crate::identity::Role;
 use crate::transport::Record;
 
 const FLOW: u64 = 42;
@@ -46,15 +47,15 @@ fn talk(leader: &TlsKeys, follower: &TlsKeys) -> Result<(), Vec<String>> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-fn keys(authority: &Authority, side: Side, trusted: &Authority) -> TlsKeys {
-    authority.issue(FLOW, side, HOUR, trusted.anchor()).unwrap()
+fn keys(authority: &Authority, role: Role, trusted: &Authority) -> TlsKeys {
+    authority.issue(FLOW, role, HOUR, trusted.anchor()).unwrap()
 }
 
 #[test]
 fn ends_with_each_others_authorities_agree() {
     let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
-    let leader = keys(&here, Side::Leader, &there);
-    let follower = keys(&there, Side::Follower, &here);
+    let leader = keys(&here, Role::Leader, &there);
+    let follower = keys(&there, Role::Follower, &here);
     talk(&leader, &follower).unwrap();
     talk(&follower, &leader).expect("either side may begin");
 }
@@ -62,13 +63,13 @@ fn ends_with_each_others_authorities_agree() {
 #[test]
 fn a_wrong_authority_is_refused() {
     let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
-    let leader = keys(&here, Side::Leader, &there);
+    let leader = keys(&here, Role::Leader, &there);
     let stranger = Authority::new("there").unwrap();
-    let errors = talk(&leader, &keys(&stranger, Side::Follower, &here)).unwrap_err();
+    let errors = talk(&leader, &keys(&stranger, Role::Follower, &here)).unwrap_err();
     assert!(errors.iter().any(|what| is_about_authority(what)), "{errors:?}");
     // The other way round it is the accepting end that refuses.
-    let follower = keys(&there, Side::Follower, &here);
-    let errors = talk(&keys(&stranger, Side::Leader, &there), &follower).unwrap_err();
+    let follower = keys(&there, Role::Follower, &here);
+    let errors = talk(&keys(&stranger, Role::Leader, &there), &follower).unwrap_err();
     assert!(errors.iter().any(|what| is_about_authority(what)), "{errors:?}");
 }
 
@@ -80,37 +81,37 @@ fn is_about_authority(what: &str) -> bool {
 fn keys_that_have_expired_are_refused() {
     let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
     let now = SystemTime::now();
-    let expired = |authority: &Authority, side, trusted: &Authority| {
-        authority.issue_between(FLOW, side, now - 2 * HOUR, now - HOUR, trusted.anchor()).unwrap()
+    let expired = |authority: &Authority, role, trusted: &Authority| {
+        authority.issue_between(FLOW, role, now - 2 * HOUR, now - HOUR, trusted.anchor()).unwrap()
     };
-    let leader = keys(&here, Side::Leader, &there);
-    let errors = talk(&leader, &expired(&there, Side::Follower, &here)).unwrap_err();
+    let leader = keys(&here, Role::Leader, &there);
+    let errors = talk(&leader, &expired(&there, Role::Follower, &here)).unwrap_err();
     assert!(errors.iter().any(|what| what.contains("expired")), "{errors:?}");
-    let follower = keys(&there, Side::Follower, &here);
-    let errors = talk(&expired(&here, Side::Leader, &there), &follower).unwrap_err();
+    let follower = keys(&there, Role::Follower, &here);
+    let errors = talk(&expired(&here, Role::Leader, &there), &follower).unwrap_err();
     assert!(errors.iter().any(|what| what.contains("expired")), "{errors:?}");
 }
 
 #[test]
 fn keys_of_another_flow_are_refused() {
     let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
-    let leader = keys(&here, Side::Leader, &there);
-    let follower = keys(&there, Side::Follower, &here);
-    let other = there.issue(FLOW + 1, Side::Follower, HOUR, here.anchor()).unwrap();
+    let leader = keys(&here, Role::Leader, &there);
+    let follower = keys(&there, Role::Follower, &here);
+    let other = there.issue(FLOW + 1, Role::Follower, HOUR, here.anchor()).unwrap();
     let errors = talk(&leader, &other).unwrap_err();
     assert!(errors.iter().any(|what| what.contains("not valid for name")), "{errors:?}");
-    let other = here.issue(FLOW + 1, Side::Leader, HOUR, there.anchor()).unwrap();
+    let other = here.issue(FLOW + 1, Role::Leader, HOUR, there.anchor()).unwrap();
     let errors = talk(&other, &follower).unwrap_err();
     assert!(errors.iter().any(|what| what.contains("not valid for name")), "{errors:?}");
-    let same_side = keys(&there, Side::Leader, &here);
-    talk(&leader, &same_side).expect_err("two leaders are no flow");
+    let same_role = keys(&there, Role::Leader, &here);
+    talk(&leader, &same_role).expect_err("two leaders are no flow");
 }
 
 #[test]
 fn a_peer_that_speaks_no_tls_is_refused() {
     let authority = Authority::new("here").unwrap();
     let (one, other) = sockets();
-    let mut end = accept(one, &keys(&authority, Side::Leader, &authority)).unwrap();
+    let mut end = accept(one, &keys(&authority, Role::Leader, &authority)).unwrap();
     let mut plain = stream::from_socket(other, Kind::TcpNodelay).unwrap();
     let slot = plain.acquire_write(100).unwrap().unwrap();
     plain.commit(slot, 100, Record::Data).unwrap();
@@ -124,8 +125,7 @@ fn a_peer_that_speaks_no_tls_is_refused() {
 #[test]
 fn an_ended_connection_has_nothing_behind_its_last_message() {
     let authority = Authority::new("here").unwrap();
-    let [leader, follower] =
-        [Side::Leader, Side::Follower].map(|side| keys(&authority, side, &authority));
+    let [leader, follower] = Role::BOTH.map(|role| keys(&authority, role, &authority));
     let (one, other) = sockets();
     let peer = TcpStream::from(other.try_clone().unwrap());
     let mut ends = [connect(one, &leader).unwrap(), accept(other, &follower).unwrap()];
@@ -147,7 +147,7 @@ fn an_ended_connection_has_nothing_behind_its_last_message() {
 #[test]
 fn keys_travel_and_no_log_has_them() {
     let authority = Authority::new("here").unwrap();
-    let keys = keys(&authority, Side::Leader, &authority);
+    let keys = keys(&authority, Role::Leader, &authority);
     let received = through_json(&keys);
     assert_eq!(received.private_key, keys.private_key);
     assert_eq!(received.peer_name, "follower.000000000000002a.flow.fable");
