@@ -98,7 +98,7 @@ fn a_comparison_reports_every_row_and_its_books_balance() {
     let all_valid = rows.iter().all(|row| row["valid"] == true);
     assert_eq!(status, Some(if all_valid { 0 } else { 2 }), "{printed}");
     assert_eq!(document["baseline"], "epoll");
-    assert_eq!((&document["format"], &document["version"]), (&"iobench-results".into(), &1.into()));
+    assert_eq!((&document["format"], &document["version"]), (&"iobench-results".into(), &2.into()));
     assert_eq!((u(&document["slots"]["rounds"]), u(&document["slots"]["per_round"])), (3, 2));
     assert_eq!(document["environment"]["seed"], 7);
     for name in ["kernel", "cpu_model", "date", "congestion_control"] {

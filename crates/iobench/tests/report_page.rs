@@ -45,7 +45,7 @@ impl Drop for Page {
 
 /// Figures of the rows as the page's table has them: a list for each row.
 const TABLE: &str = "[...document.querySelectorAll('tbody tr')].map((row) => ({
-    server: row.querySelector('th').firstChild.textContent.trim(),
+    subject: row.querySelector('th').firstChild.textContent.trim(),
     invalid: row.classList.contains('invalid'),
     figures: Object.fromEntries([...row.querySelectorAll('td[data-value]')].map((cell) =>
         [cell.dataset.figure, Number(cell.dataset.value)])),
