@@ -134,7 +134,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Tell, under mpirun, whether several hosts can work together, and how their clocks differ.
     Hosts(HostsArgs),
-    /// Make one offline HTML page of the files that `run` or `compare` wrote.
+    /// Make one offline HTML page of the result files that commands wrote with --json.
     Report(ReportArgs),
     /// Tell what has changed between two saved runs, row by row.
     Diff(DiffArgs),

@@ -27,12 +27,12 @@ Server and client are the distribution's programs, unmodified:
   tls-proxy  our TLS proxy with one core in front of lighttpd, and ab by TLS, the same files; where
              connections are not kept, each request has a handshake
 
-Variants: tcp is plain TCP over loopback, the baseline; fable has both programs under `fable run`;
+Variants: tcp is plain TCP, over loopback, the baseline; fable has both programs under `fable run`;
 unix is redis over its UNIX socket, a second baseline. `fable` and its library are looked for beside
 iobench, then on the PATH: cargo build --release -p fabled -p fable-preload.
 
 lighttpd and tls-proxy go over veth pairs between two namespaces, which are made for the run and
-vanish with it (root's rights are needed): veth is the kernel's TCP at both ends, the baseline;
+vanish with it (root's rights are needed): tcp is the kernel's TCP at both ends, the baseline;
 mtcp has lighttpd under `mtcp run`, or tls-proxy with its driver mtcp instead of epoll, and ab (with
 the lighttpd behind the proxy) on the kernel; mtcp/mtcp has lighttpd and ab under `mtcp run`. Each
 server with a stack has a cable of its own; the stacks use AF_XDP. `mtcp`, its library and tls-proxy
