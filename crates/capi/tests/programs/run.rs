@@ -12,15 +12,8 @@ pub(crate) const DRIVERS: [&str; 2] = ["uring", "epoll"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whether it becomes true in time.
-pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match holds() {
-            true => return true,
-            false if Instant::now() > until => return false,
-            false => thread::sleep(Duration::from_millis(5)),
-        }
-    }
+pub(crate) fn eventually(holds: impl FnMut() -> bool) -> bool {
+    testkit::eventually(PATIENCE, holds)
 }
 
 /// Runs a program to its end, which must be success, and gives what it printed.
