@@ -114,7 +114,7 @@ fn two_cpus(test: &str) -> Option<[usize; 2]> {
     let mut cpus = (0..1024).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) });
     let found = cpus.next().zip(cpus.next()).map(|(one, other)| [one, other]);
     if found.is_none() {
-        common::skip(test, "two ends need two CPUs to spin");
+        testkit::skip(test, "two ends need two CPUs to spin");
     }
     found
 }
@@ -202,7 +202,7 @@ fn the_policy_does_not_spin_where_an_end_waits_by_a_descriptor() {
 #[test]
 fn ends_in_different_network_namespaces_share_memory_with_a_copy() {
     if !rustix::process::geteuid().is_root() {
-        return common::skip("ends in different network namespaces", "they need root");
+        return testkit::skip("ends in different network namespaces", "they need root");
     }
     let scene = Scene::with_client(CALM_POLICY, "trusting", |socket| {
         Program::start_with("client", "fable://echo", socket, "trusting", |command| {

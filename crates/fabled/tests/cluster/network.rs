@@ -135,7 +135,7 @@ fn possible(test: &str) -> bool {
     } else {
         return true;
     };
-    super::common::skip(test, &reason);
+    testkit::skip(test, &reason);
     false
 }
 

@@ -5,7 +5,9 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::support::{Guard, Runner, compile, shared_sum};
+use testkit::process::Guard;
+
+use crate::support::{Runner, compile, shared_sum};
 
 fn scenario(file: &str, name: &str) {
     let program = compile(file);
@@ -153,7 +155,7 @@ fn a_lying_peer_harms_only_its_own_connection() {
     command.arg(server.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut server = Guard::spawn(&mut command);
     let mut port = String::new();
-    let output = server.child().stdout.take().unwrap();
+    let output = server.output();
     BufReader::new(output).read_line(&mut port).unwrap();
     for seed in 1..=30 {
         let mut command = std::process::Command::new(client.path());
@@ -161,7 +163,7 @@ fn a_lying_peer_harms_only_its_own_connection() {
         let status = Guard::spawn(&mut command).wait();
         assert!(status.success(), "hostile client with seed {seed}: {status}");
     }
-    drop(server.child().stdin.take());
+    drop(server.0.stdin.take());
     assert!(server.wait().success());
     assert!(shared_sum(&runner.statistics(), "reset_nonsense") > 0);
 }
