@@ -1,11 +1,11 @@
 //! Programs that tests run: built if they are ours, and ended with the test.
 
 use crate::namespace::Namespace;
-use crate::wait::within;
+use crate::wait::{eventually, within};
 use std::env;
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 /// How long anything may take before a test is given up; far more than it needs.
@@ -14,8 +14,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Builds other packages of the workspace into this test's target directory; the place of what
 /// came of it.
 pub fn built(packages: &[&str]) -> PathBuf {
-    let own = env::current_exe().expect("this program has a path");
-    let profile = own.ancestors().nth(2).expect("cargo's layout").to_owned();
+    let profile = profile_directory();
     let target = profile.parent().expect("cargo's layout");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--locked", "--target-dir"]).arg(target);
@@ -28,6 +27,21 @@ pub fn built(packages: &[&str]) -> PathBuf {
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{cargo:?}: {complaints}");
     profile
+}
+
+/// An example program of a package, which cargo builds beside its tests.
+#[track_caller]
+pub fn example(package: &str, name: &str) -> PathBuf {
+    let program = profile_directory().join("examples").join(name);
+    let remedy = format!("`cargo build -p {package} --examples`, with the test's options");
+    assert!(program.exists(), "{} is missing: {remedy}, builds it", program.display());
+    program
+}
+
+/// Where cargo puts programs and libraries for this test's profile: the test is in `deps` below.
+pub fn profile_directory() -> PathBuf {
+    let own = env::current_exe().expect("this program has a path");
+    own.ancestors().nth(2).expect("target/PROFILE/deps/TEST").to_owned()
 }
 
 /// Waits until the port answers the kernel of that namespace.
@@ -53,6 +67,12 @@ impl Guard {
         Guard(spawned.unwrap_or_else(|error| panic!("{command:?}: {error}: cargo xtask setup")))
     }
 
+    /// Starts a program that reads from a pipe and writes to one.
+    #[track_caller]
+    pub fn spawn_piped(command: &mut Command) -> Guard {
+        Guard::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))
+    }
+
     /// Starts a program in a namespace.
     pub fn spawn_in(namespace: &Namespace, mut command: Command) -> Guard {
         namespace.run(|| Guard::spawn(&mut command))
@@ -63,18 +83,25 @@ impl Guard {
         self.0.stdout.take().expect("it is piped")
     }
 
-    /// Sends a signal and waits for the end.
-    pub fn end(&mut self, signal: i32) -> ExitStatus {
+    /// Sends a signal.
+    #[track_caller]
+    pub fn signal(&self, signal: i32) {
         // SAFETY: the child was not waited for, so the number is still its own.
-        unsafe { libc::kill(self.0.id() as i32, signal) };
+        let result = unsafe { libc::kill(self.0.id() as i32, signal) };
+        assert_eq!(result, 0, "signal {signal} to {:?}", self.0);
+    }
+
+    /// Sends a signal and waits for the end.
+    #[track_caller]
+    pub fn end(&mut self, signal: i32) -> ExitStatus {
+        self.signal(signal);
         self.wait()
     }
 
     /// Waits for its end.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        let what = format!("the end of {:?}", self.0);
-        within(PATIENCE, &what, || self.0.try_wait().expect("it is a child"))
+        wait(&mut self.0, PATIENCE)
     }
 }
 
@@ -83,6 +110,21 @@ impl Drop for Guard {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Waits for the end of a child; one that does not end in time is killed and has failed.
+#[track_caller]
+pub fn wait(child: &mut Child, patience: Duration) -> ExitStatus {
+    let mut ended = None;
+    eventually(patience, || {
+        ended = child.try_wait().expect("it is a child");
+        ended.is_some()
+    });
+    ended.unwrap_or_else(|| {
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("process {} has not ended within {patience:?}", child.id());
+    })
 }
 
 /// Runs a program to its end; its output, which must be that of success.

@@ -15,7 +15,7 @@ pub fn within<T>(patience: Duration, what: &str, mut ask: impl FnMut() -> Option
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(begin.elapsed() < patience, "waited {patience:?} in vain for {what}");
+        assert!(begin.elapsed() < patience, "waited {patience:?} in vain: {what}");
         thread::sleep(PAUSE);
     }
 }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "waited 0ns in vain for rain")]
+    #[should_panic(expected = "waited 0ns in vain: rain")]
     fn what_never_comes_is_named() {
         within(Duration::ZERO, "rain", || None::<()>);
     }

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use testkit::process::Guard;
 
-use crate::support::{Runner, compile, shared_sum};
+use crate::support::{Runner, compile, end_of, shared_sum};
 
 fn scenario(file: &str, name: &str) {
     let program = compile(file);
@@ -15,7 +15,7 @@ fn scenario(file: &str, name: &str) {
         let runner = Runner::new();
         let mut command = runner.command(&[]);
         command.arg(program.path()).args([name, seed]);
-        let status = Guard::spawn(&mut command).wait();
+        let status = end_of(&mut command);
         assert!(status.success(), "{name} with seed {seed}: {status}");
         assert_eq!(shared_sum(&runner.statistics(), "accepted"), 1, "{name} with seed {seed}");
     }
@@ -73,7 +73,7 @@ fn one_port_is_served_by_several_processes() {
     let runner = Runner::new();
     let mut command = runner.command(&[]);
     command.arg(program.path()).args(["shared-port", "2"]);
-    assert!(Guard::spawn(&mut command).wait().success());
+    assert!(end_of(&mut command).success());
     assert_eq!(shared_sum(&runner.statistics(), "connected"), 24);
 }
 
@@ -84,7 +84,7 @@ fn one_end_alone_stays_plain() {
         let runner = Runner::new();
         let mut command = runner.command(&[]);
         command.arg(program.path()).args(["one-end", seed]);
-        assert!(Guard::spawn(&mut command).wait().success(), "seed {seed}");
+        assert!(end_of(&mut command).success(), "seed {seed}");
         assert_eq!(shared_sum(&runner.statistics(), "accepted"), 0);
         assert_eq!(shared_sum(&runner.statistics(), "connected"), 0);
     }
@@ -97,7 +97,7 @@ fn who_ends_right_behind_the_last_byte_ends_well() {
         let runner = Runner::new();
         let mut command = runner.command(&["--ring-bytes", ring_bytes]);
         command.arg(program.path()).arg("320");
-        let status = Guard::spawn(&mut command).wait();
+        let status = end_of(&mut command);
         assert!(status.success(), "rings of {ring_bytes} bytes: {status}");
         assert_eq!(shared_sum(&runner.statistics(), "connected"), 320);
     }
@@ -110,7 +110,7 @@ fn a_thread_that_polls_is_woken_beside_one_that_writes() {
         let runner = Runner::new();
         let mut command = runner.command(&["--ring-bytes", ring_bytes]);
         command.arg(program.path()).arg("20");
-        let status = Guard::spawn(&mut command).wait();
+        let status = end_of(&mut command);
         assert!(status.success(), "rings of {ring_bytes} bytes: {status}");
         assert_eq!(shared_sum(&runner.statistics(), "accepted"), 20);
     }
@@ -122,7 +122,7 @@ fn stress(way: &str, leaves: &str, options: &[&str]) {
     let runner = Runner::new();
     let mut command = runner.command(options);
     command.arg(program.path()).args([way, &seed, "12", "600000", leaves]);
-    let status = Guard::spawn(&mut command).wait();
+    let status = end_of(&mut command);
     assert!(status.success(), "{way} with seed {seed}: {status}");
     let statistics = runner.statistics();
     let shared = shared_sum(&statistics, "accepted");
@@ -160,7 +160,7 @@ fn a_lying_peer_harms_only_its_own_connection() {
     for seed in 1..=30 {
         let mut command = std::process::Command::new(client.path());
         command.args([port.trim(), &seed.to_string()]);
-        let status = Guard::spawn(&mut command).wait();
+        let status = end_of(&mut command);
         assert!(status.success(), "hostile client with seed {seed}: {status}");
     }
     drop(server.0.stdin.take());

@@ -1,11 +1,12 @@
 //! Building the library and C programs, and running them under `fable run`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use tempfile::TempDir;
-use testkit::process::built;
+use testkit::process::{self, Guard, built};
 
 /// The library, built into this test's target directory: cargo does not build it for this crate's
 /// tests.
@@ -34,6 +35,15 @@ pub(crate) fn compile(name: &str) -> Program {
     compiler.arg(program.path()).arg(source);
     assert!(compiler.status().unwrap().success(), "{compiler:?}");
     program
+}
+
+/// Longer than the programs' own limits: they end themselves by alarm(2).
+const PATIENCE: Duration = Duration::from_secs(660);
+
+/// Runs a program to its end.
+#[track_caller]
+pub(crate) fn end_of(command: &mut Command) -> ExitStatus {
+    process::wait(&mut Guard::spawn(command).0, PATIENCE)
 }
 
 /// `fable run` with its statistics in a file.

@@ -6,22 +6,17 @@ use mtcp::{Config, Context, Family, Mtcp};
 use ring::digest::{SHA256, digest};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use testkit::process::Guard;
+use testkit::process::{Guard, example};
 
 /// The example server in a namespace of the site, with the settings of this file.
 fn serve(site: &Site, settings: &str, directory: &Path) -> Guard {
     let file = directory.join("mtcp.toml");
     std::fs::write(&file, settings).expect("a file");
-    let test = std::env::current_exe().expect("this program");
-    let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
-    let program: PathBuf = profile.join("examples/http");
-    let remedy = "`cargo build -p mtcp --examples`, with the test's options, builds it";
-    assert!(program.exists(), "{} is missing: {remedy}", program.display());
-    let mut command = Command::new(program);
+    let mut command = Command::new(example("mtcp", "http"));
     command.arg(SocketAddr::new(OURS[0], PORT).to_string()).env("MTCP_CONFIG", &file);
     command.stdout(Stdio::piped());
     let mut running = Guard::spawn_in(site.home(), command);
