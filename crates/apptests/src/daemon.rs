@@ -1,10 +1,11 @@
 //! nginx as a daemon: it replaces its binary only then.
 
 use crate::nginx::Nginx;
-use crate::{PATIENCE, eventually, send_signal};
+use crate::{PATIENCE, send_signal};
 use std::fs;
 use std::io;
 use std::process::{Command, Stdio};
+use testkit::eventually;
 
 /// A master that is no child of this process; dropping it ends it.
 pub struct Daemon(u32);

@@ -11,13 +11,10 @@ mod process;
 pub mod programs;
 
 pub use daemon::Daemon;
-pub use process::{
-    Running, allowed_cpus, eventually, raise_descriptor_limit, send_signal, stay_on,
-};
+pub use process::{Running, raise_descriptor_limit, send_signal};
 
 use std::env;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -36,15 +33,6 @@ pub fn root() -> PathBuf {
 pub fn target_dir() -> PathBuf {
     let named = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     if named.is_absolute() { named } else { root().join(named) }
-}
-
-/// Says that a test, or a part of one, cannot run here, and why; `cargo xtask test` counts it.
-pub fn skip(test: &str, reason: &str) -> io::Result<()> {
-    let line = format!("SKIPPED: {test}: {reason}\n");
-    eprint!("{line}");
-    let Some(file) = env::var_os("MEGAPIPE_SKIPS") else { return Ok(()) };
-    let mut file = OpenOptions::new().append(true).create(true).open(file)?;
-    file.write_all(line.as_bytes())
 }
 
 /// Runs `cargo xtask` with these words, and gives what it said if it fails.

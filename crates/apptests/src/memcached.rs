@@ -1,6 +1,6 @@
 //! The distribution's memcached, as it is or on the channel, and a client of both its protocols.
 
-use crate::process::{Running, eventually};
+use crate::process::Running;
 use crate::{PATIENCE, target_dir, xtask};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
+use testkit::{eventually, is_root};
 
 /// Which of the two builds, and over which driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +53,7 @@ impl Memcached {
         if let Build::Adapted(driver) = build {
             command.env("MEGAPIPE_DRIVER", driver);
         }
-        // SAFETY: the call takes no arguments.
-        if unsafe { libc::geteuid() } == 0 {
+        if is_root() {
             command.args(["-u", "root"]);
         }
         let log = fs::File::create(directory.path().join("log"))?;

@@ -2,7 +2,7 @@
 
 use crate::http::Client;
 use crate::port::Port;
-use crate::process::{Running, eventually};
+use crate::process::Running;
 use crate::{PATIENCE, root, target_dir, xtask};
 use std::fs;
 use std::io;
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
+use testkit::{eventually, is_root};
 
 /// What a server is to be like.
 #[derive(Clone, Debug)]
@@ -220,8 +221,7 @@ fn text(setup: &Setup, directory: &Path, ports: [u16; 3]) -> io::Result<String> 
     } else {
         (String::new(), "use epoll;", "")
     };
-    // SAFETY: geteuid takes nothing and cannot fail.
-    let user = if unsafe { libc::geteuid() } == 0 { "user root;" } else { "" };
+    let user = if is_root() { "user root;" } else { "" };
     let Setup { workers, main, events, http, server, .. } = setup;
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {name}_temp;\n"))

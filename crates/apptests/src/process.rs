@@ -2,8 +2,8 @@
 
 use std::io;
 use std::process::{Child, Command, ExitStatus};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use testkit::eventually;
 
 /// How long a process gets to end by itself before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,17 +38,15 @@ impl Running {
 
     /// Waits until it ends; `TimedOut` if it does not in time.
     pub fn wait(&mut self, patience: Duration) -> io::Result<ExitStatus> {
-        let deadline = Instant::now() + patience;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            if Instant::now() >= deadline {
-                let what = format!("process {} still runs after {patience:?}", self.child.id());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, what));
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
+        let mut ended = Ok(None);
+        eventually(patience, || {
+            ended = self.child.try_wait();
+            !matches!(ended, Ok(None))
+        });
+        ended?.ok_or_else(|| {
+            let what = format!("process {} still runs after {patience:?}", self.child.id());
+            io::Error::new(io::ErrorKind::TimedOut, what)
+        })
     }
 }
 
@@ -84,42 +82,4 @@ pub fn raise_descriptor_limit() -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
-}
-
-/// The CPUs that this thread may run on; at least one.
-pub fn allowed_cpus() -> io::Result<Vec<usize>> {
-    // SAFETY: a set of CPUs is plain bits, for which zero is a value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is alive and its size is given.
-    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the numbers are below what the set has room for.
-    let is_allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
-    Ok((0..libc::CPU_SETSIZE as usize).filter(is_allowed).collect())
-}
-
-/// Keeps this thread on one of the CPUs that [`allowed_cpus`] gives.
-pub fn stay_on(cpu: usize) -> io::Result<()> {
-    // SAFETY: a set of CPUs is plain bits, for which zero is a value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the number came from a set of the same size.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set is alive and its size is given.
-    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Asks again and again until the answer is yes; whether it was in time.
-pub fn eventually(patience: Duration, mut ready: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + patience;
-    while !ready() {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    true
 }

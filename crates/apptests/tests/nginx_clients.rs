@@ -1,11 +1,12 @@
 //! Clients that are slow, rude, many or in a hurry.
 
+use megapipe_apptests::PATIENCE;
 use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
-use megapipe_apptests::{PATIENCE, eventually};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
+use testkit::eventually;
 
 /// A server with one small file `f`.
 fn server(setup: &Setup) -> Nginx {

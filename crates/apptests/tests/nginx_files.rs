@@ -3,38 +3,25 @@
 use megapipe_apptests::http::{self, Client};
 use megapipe_apptests::nginx::{Nginx, Setup};
 use std::io::Read;
-
-/// Bytes that differ at every offset a mistake could shift them by.
-fn pattern(length: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ length as u64;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
-}
+use testkit::{content, eventually};
 
 const SIZES: [usize; 10] = [1, 30, 704, 4_096, 5_670, 65_200, 65_536, 65_537, 1_000_000, 8_000_000];
 
 fn serves_all_sizes(setup: &Setup) {
     let nginx = Nginx::start(setup).unwrap();
     for size in SIZES {
-        nginx.place(&size.to_string(), &pattern(size)).unwrap();
+        nginx.place(&size.to_string(), &content(size)).unwrap();
     }
     let before = nginx.descriptors();
     let mut client = Client::connect(nginx.port()).unwrap();
     for size in SIZES.iter().chain(SIZES.iter().rev()) {
         let response = client.get(&format!("/{size}")).unwrap();
         assert_eq!(response.status, 200, "{size}");
-        assert!(response.body == pattern(*size), "{size} bytes differ");
+        assert!(response.body == content(*size), "{size} bytes differ");
     }
     drop(client);
     let left = || nginx.descriptors() <= before;
-    assert!(megapipe_apptests::eventually(megapipe_apptests::PATIENCE, left));
+    assert!(eventually(megapipe_apptests::PATIENCE, left));
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 
@@ -70,7 +57,7 @@ fn threads_that_finish_at_the_same_time_all_wake_the_worker() {
         let setup = Setup { events: events.into(), ..Setup::module() };
         let server = "aio threads; sendfile off; output_buffers 1 4k;".to_string();
         let nginx = Nginx::start(&Setup { server, ..setup }).unwrap();
-        nginx.place("f", &pattern(40_000)).unwrap();
+        nginx.place("f", &content(40_000)).unwrap();
         let mut clients: Vec<Client> =
             (0..50).map(|_| Client::connect(nginx.port()).unwrap()).collect();
         for _ in 0..20 {
@@ -78,7 +65,7 @@ fn threads_that_finish_at_the_same_time_all_wake_the_worker() {
                 client.send("GET /f HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
             }
             for client in &mut clients {
-                assert!(client.response().unwrap().body == pattern(40_000));
+                assert!(client.response().unwrap().body == content(40_000));
             }
         }
         assert_eq!(nginx.complaints(), [""; 0]);
@@ -88,7 +75,7 @@ fn threads_that_finish_at_the_same_time_all_wake_the_worker() {
 #[test]
 fn a_hundred_megabytes_arrive_whole() {
     let nginx = Nginx::start(&Setup::module()).unwrap();
-    let content = pattern(100_000_000);
+    let content = content(100_000_000);
     nginx.place("large", &content).unwrap();
     let mut client = Client::connect(nginx.port()).unwrap();
     client.send("GET /large HTTP/1.0\r\n\r\n").unwrap();
@@ -102,7 +89,7 @@ fn a_hundred_megabytes_arrive_whole() {
 fn a_rate_limit_holds_and_loses_nothing() {
     let server = "limit_rate 200k; limit_rate_after 50k;".to_string();
     let nginx = Nginx::start(&Setup { server, ..Setup::module() }).unwrap();
-    let content = pattern(300_000);
+    let content = content(300_000);
     nginx.place("slow", &content).unwrap();
     let began = std::time::Instant::now();
     let response = Client::connect(nginx.port()).unwrap().get("/slow").unwrap();
@@ -227,7 +214,7 @@ fn corpus_server(module: bool) -> Nginx {
         ("included.shtml", included.into()),
         ("index.html", b"<p>hello\n".to_vec()),
         ("small", b"a small file\n".to_vec()),
-        ("large", pattern(200_000)),
+        ("large", content(200_000)),
         ("packed.txt", "over and over ".repeat(2_000).into_bytes()),
         ("dir/inside", b"x".to_vec()),
     ];
@@ -271,7 +258,7 @@ fn lightweight_sockets_serve_and_fall_back_where_nginx_wants_a_descriptor() {
 #[test]
 fn a_reader_of_one_byte_gets_it_all() {
     let nginx = Nginx::start(&Setup::module()).unwrap();
-    let content = pattern(3_000);
+    let content = content(3_000);
     nginx.place("f", &content).unwrap();
     let mut client = Client::connect(nginx.port()).unwrap();
     client.send("GET /f HTTP/1.0\r\n\r\n").unwrap();

@@ -2,7 +2,8 @@
 
 use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
-use megapipe_apptests::{PATIENCE, eventually, raise_descriptor_limit};
+use megapipe_apptests::{PATIENCE, raise_descriptor_limit};
+use testkit::eventually;
 
 /// A server with one small file `f`.
 fn server(setup: &Setup) -> Nginx {

@@ -1,13 +1,14 @@
 //! What operators do with a running server, and what clients do to it.
 
+use megapipe_apptests::PATIENCE;
 use megapipe_apptests::http::{Client, exchange};
 use megapipe_apptests::nginx::{Nginx, Setup};
-use megapipe_apptests::{PATIENCE, eventually};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::thread;
+use testkit::eventually;
 
 /// The ways to serve: with lightweight sockets or descriptors, on both drivers.
 const WAYS: [&str; 3] = ["", "megapipe_lwsockets off;", "megapipe_driver epoll;"];

@@ -2,10 +2,11 @@
 
 use megapipe_apptests::http::{Client, exchange};
 use megapipe_apptests::nginx::{Nginx, Setup};
-use megapipe_apptests::{Daemon, PATIENCE, eventually, xtask};
+use megapipe_apptests::{Daemon, PATIENCE, xtask};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use testkit::eventually;
 
 fn two_workers() -> Setup {
     Setup { workers: 2, ..Setup::module() }

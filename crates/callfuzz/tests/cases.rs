@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use testkit::process::built;
 
 /// Where the generated cases begin. They are the same in each run: other ones are looked for by
 /// `cargo xtask fuzz`.
@@ -41,18 +42,7 @@ fn campaign(way: Way, shrinks: bool) -> Campaign {
 
 /// The library, built into this test's target directory: cargo does not build it for this crate.
 fn library() -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    let profile = own.ancestors().nth(2).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--locked", "--package", "fable-preload", "--target-dir"]);
-    cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    let output = cargo.output().unwrap();
-    let complaints = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{cargo:?}: {complaints}");
-    profile.join("libfable_preload.so")
+    built(&["fable-preload"]).join("libfable_preload.so")
 }
 
 /// Runs scripts and generated cases; none may fail.

@@ -5,9 +5,9 @@
 
 use callfuzz::{Campaign, Rule, Script, Way};
 use fuzzkit::{Limit, RuleSet};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::Duration;
+use testkit::process::built;
 
 /// The first of the generated cases' seeds, and how many cases there are.
 const SEED: u64 = 19;
@@ -134,17 +134,7 @@ const LIMITS: &[(&str, &str)] = &[
 
 /// Builds the library and its program into this test's target directory.
 fn way() -> Way {
-    let own = std::env::current_exe().unwrap();
-    let profile = own.ancestors().nth(2).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--locked", "--package", "mtcp-preload", "--package", "mtcp"]);
-    cargo.arg("--target-dir").arg(profile.parent().unwrap());
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    let output = cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR"))).output().unwrap();
-    let complaints = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{cargo:?}: {complaints}");
+    let profile = built(&["mtcp-preload", "mtcp"]);
     let (launcher, library) = (profile.join("mtcp"), profile.join("libmtcp_preload.so"));
     Way::Mtcp { launcher, library, tested: 0 }
 }

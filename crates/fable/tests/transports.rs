@@ -7,8 +7,6 @@ mod common;
 mod missing;
 #[path = "common/pairs.rs"]
 mod pairs;
-#[path = "../../megapipe/tests/common/skip.rs"]
-mod skip;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,7 +17,7 @@ use fable::transport::{Direction, Manner, ReadSlot, Record, Transport, Wait};
 use fable::{Kind, TransportError};
 use missing::is_missing;
 use pairs::{Pair, below, pair, receive};
-use skip::skip;
+use testkit::skip;
 
 /// A cache line holds one message, and takes no batches.
 fn slots_of(end: &dyn Transport) -> usize {

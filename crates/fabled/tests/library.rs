@@ -100,23 +100,6 @@ impl Scene {
     }
 }
 
-/// Two CPUs that this process may use; else says which test is skipped.
-fn two_cpus(test: &str) -> Option<[usize; 2]> {
-    // SAFETY: all zeroes is the empty set, which outlives the call.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of_val(&set), &raw mut set);
-        set
-    };
-    // SAFETY: the numbers are within the set.
-    let mut cpus = (0..1024).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) });
-    let found = cpus.next().zip(cpus.next()).map(|(one, other)| [one, other]);
-    if found.is_none() {
-        common::skip(test, "two ends need two CPUs to spin");
-    }
-    found
-}
-
 #[test]
 fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
     let mut scene = Scene::start(CALM_POLICY, "");
@@ -158,7 +141,7 @@ fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
 
 #[test]
 fn the_policy_spins_on_two_cpus_and_sleeps_on_one() {
-    let Some([one, other]) = two_cpus("the policy spins on two CPUs") else { return };
+    let Some([one, other]) = testkit::two_cpus("the policy spins on two CPUs") else { return };
     // Already the first decision to spin is for these CPUs, as it is not made again.
     let [server, client] = [other, one].map(|cpu| format!("trusting pin={cpu}"));
     let scene = Scene::with_manners(BUSY_POLICY, [&server, &client]);
@@ -176,7 +159,7 @@ fn the_policy_spins_on_two_cpus_and_sleeps_on_one() {
 
 #[test]
 fn the_policy_does_not_spin_where_an_end_waits_by_a_descriptor() {
-    let Some([one, other]) = two_cpus("the policy and a watched flow") else { return };
+    let Some([one, other]) = testkit::two_cpus("the policy and a watched flow") else { return };
     let scene = Scene::start(BUSY_POLICY, "watched");
     scene.client.ask(&format!("pin {one}"), "obeyed");
     scene.server.ask(&format!("pin {other}"), "obeyed");
@@ -200,7 +183,7 @@ fn the_policy_does_not_spin_where_an_end_waits_by_a_descriptor() {
 #[test]
 fn ends_in_different_network_namespaces_share_memory_with_a_copy() {
     if !rustix::process::geteuid().is_root() {
-        return common::skip("ends in different network namespaces", "they need root");
+        return testkit::skip("ends in different network namespaces", "they need root");
     }
     let scene = Scene::with_client(CALM_POLICY, "trusting", |socket| {
         Program::start_with("client", "fable://echo", socket, "trusting", |command| {

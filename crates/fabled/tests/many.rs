@@ -49,7 +49,7 @@ fn the_last_of_many_flows_open_as_fast_as_the_first() {
     let limit = rustix::process::Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) };
     if rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).is_err() {
         let reason = format!("it needs {DESCRIPTORS} descriptors (`ulimit -Hn`)");
-        return common::skip("the last of many flows", &reason);
+        return testkit::skip("the last of many flows", &reason);
     }
     let options = || Endpoint::options().socket(daemon.socket()).timeout(PATIENCE);
     let server = options().ring_bytes(4096).register("fable://many").unwrap();

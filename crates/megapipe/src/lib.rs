@@ -70,9 +70,6 @@ pub mod probe;
 mod raw;
 pub mod road;
 mod signals;
-#[cfg(test)]
-#[path = "../tests/common/skip.rs"]
-mod skip;
 mod slab;
 mod source;
 mod sys;

@@ -6,6 +6,7 @@ use common::{PATIENCE, Rig, client, listener};
 use megapipe::{Accept, Config, CpuSet, DriverChoice, Error, Event, Handle, ListenerError};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+use testkit::{allowed_cpus, pin};
 
 conformance!(
     connections_come_to_the_channel_of_their_cpu,
@@ -22,24 +23,13 @@ conformance!(
 
 /// The CPUs that this process may use, two at most.
 fn cpus() -> Vec<usize> {
-    // SAFETY: all-zero bytes are an empty set, which the call fills.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is valid for writes of its size.
-    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
-    assert_eq!(result, 0);
-    // SAFETY: every index is below CPU_SETSIZE.
-    (0..1024).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).take(2).collect()
+    allowed_cpus().into_iter().take(2).collect()
 }
 
 /// Connects on a CPU: on the loopback device, the handshake runs on the CPU of the client.
 fn connect_on(cpu: usize, address: SocketAddr, count: usize) -> Vec<TcpStream> {
     let connect = move || {
-        // SAFETY: all-zero bytes are an empty set.
-        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the CPU was found in such a set.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-        // SAFETY: the set is valid for reads of its size.
-        assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }, 0);
+        pin(cpu);
         (0..count).map(|_| client(address)).collect()
     };
     std::thread::spawn(connect).join().unwrap()

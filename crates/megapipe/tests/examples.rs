@@ -2,15 +2,13 @@
 
 mod common;
 
-use common::process::Companion;
-use common::retried::retried;
 use common::{PATIENCE, Pattern, patient};
 use megapipe::DriverChoice;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::path::PathBuf;
 use std::process::{ChildStdout, Command, ExitStatus};
-use std::time::{Duration, Instant};
+use testkit::process::Guard;
+use testkit::retried;
 
 conformance!(
     ping_pong_returns_messages,
@@ -22,32 +20,27 @@ conformance!(
 
 /// An example program, which cargo builds next to the tests.
 fn example(driver: DriverChoice, name: &str) -> Command {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
-    let program: PathBuf = profile.join("examples").join(name);
-    let remedy = "`cargo build -p megapipe --examples`, with the test's options, builds it";
-    assert!(program.exists(), "{} is missing: {remedy}", program.display());
     let driver = match driver {
         DriverChoice::Uring => "uring",
         DriverChoice::Epoll => "epoll",
         DriverChoice::Auto => "auto",
         DriverChoice::Installed(name) => name,
     };
-    let mut command = Command::new(program);
+    let mut command = Command::new(testkit::process::example("megapipe", name));
     command.env("MEGAPIPE_DRIVER", driver);
     command
 }
 
 /// A running example and what it prints; it ends with the test.
 struct Running {
-    process: Companion,
+    process: Guard,
     output: BufReader<ChildStdout>,
 }
 
 impl Running {
-    fn start(command: Command) -> Running {
-        let mut process = Companion::start(command);
-        let output = BufReader::new(process.0.stdout.take().unwrap());
+    fn start(mut command: Command) -> Running {
+        let mut process = Guard::spawn_piped(&mut command);
+        let output = BufReader::new(process.output());
         Running { process, output }
     }
 
@@ -70,23 +63,10 @@ impl Running {
 
     /// Waits until it ends by itself; gives how it ended and what it still printed.
     fn end(mut self) -> (ExitStatus, String) {
-        let until = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.process.0.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < until, "the example does not end");
-            std::thread::sleep(Duration::from_millis(1));
-        };
+        let status = self.process.wait();
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).unwrap();
         (status, rest)
-    }
-
-    fn signal(&self, signal: i32) {
-        let id = self.process.0.id() as libc::pid_t;
-        // SAFETY: the call takes no pointers; the child is not reaped yet, so the id is its own.
-        assert_eq!(unsafe { libc::kill(id, signal) }, 0);
     }
 }
 
@@ -172,7 +152,7 @@ fn ticks_end_on_signals(driver: DriverChoice) {
         let mut ticks = Running::start(example(driver, "ticks"));
         // Once it ticks it has taken the signals over.
         assert!(ticks.line().starts_with("tick "));
-        ticks.signal(signal);
+        ticks.process.signal(signal);
         let (status, output) = ticks.end();
         assert!(status.success(), "{status}");
         let last = output.lines().last();

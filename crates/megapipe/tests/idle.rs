@@ -2,16 +2,14 @@
 //! for a disk.
 
 mod common;
-#[path = "common/skip.rs"]
-mod skip;
 
 use common::process::isolated;
 use common::{PATIENCE, Rig, silent};
 use megapipe::{BufferClass, Config, DriverChoice, Repeat, wake_pair};
-use skip::skip;
 use std::fs;
 use std::sync::mpsc;
 use std::time::Instant;
+use testkit::skip;
 
 conformance!(threads_that_dispatch_wait_for_no_disk);
 

@@ -3,8 +3,7 @@
 mod common;
 
 use common::process::{
-    descriptors, expect_child, expect_descriptors, fork, isolated, raise_descriptor_limit,
-    set_descriptor_limit,
+    descriptors, expect_child, expect_descriptors, fork, isolated, set_descriptor_limit,
 };
 use common::{Rig, accepted, client, expect_end, listener, outcome, received, silent, unix_pair};
 use megapipe::{
@@ -15,6 +14,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use testkit::raise_descriptor_limit;
 
 conformance!(
     connections_leave_no_descriptors,

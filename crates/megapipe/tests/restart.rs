@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::process::{Companion, again, is_child, test_name};
+use common::process::{again, is_child, test_name};
 use common::{PATIENCE, Rig, accepted, client};
 use megapipe::{Accept, DriverChoice, Event, Repeat};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use testkit::process::Guard;
 
 conformance!(a_killed_server_starts_again_at_once);
 
@@ -24,9 +25,7 @@ fn a_killed_server_starts_again_at_once(driver: DriverChoice) {
     let mut address = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut failures = Vec::new();
     for start in 0..=RESTARTS {
-        let mut command = again(&name);
-        command.env(ADDRESS, address.to_string());
-        let mut server = Companion::start(command);
+        let mut server = Guard::spawn_piped(again(&name).env(ADDRESS, address.to_string()));
         match address_of(&mut server) {
             Ok(own) => address = own,
             Err(words) => {
@@ -35,17 +34,16 @@ fn a_killed_server_starts_again_at_once(driver: DriverChoice) {
             }
         }
         let clients = connect_and_burden(address);
-        server.0.kill().unwrap();
-        server.0.wait().unwrap();
+        server.end(libc::SIGKILL);
         drop(clients);
     }
     assert!(failures.is_empty(), "{} of {RESTARTS} failed: {failures:#?}", failures.len());
 }
 
 /// Where the server says that it listens, or else what it says.
-fn address_of(server: &mut Companion) -> Result<SocketAddr, String> {
+fn address_of(server: &mut Guard) -> Result<SocketAddr, String> {
     let mut words = String::new();
-    for line in BufReader::new(server.0.stdout.take().unwrap()).lines() {
+    for line in BufReader::new(server.output()).lines() {
         let line = line.unwrap();
         // The test program begins the line with the name of the test.
         if let Some((_, address)) = line.split_once("listening on ") {

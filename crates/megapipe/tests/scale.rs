@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::process::{isolated, raise_descriptor_limit};
+use common::process::isolated;
 use common::{Rig, accepted, client, listener};
 use megapipe::{Accept, DriverChoice, Handle, Repeat};
 use std::net::TcpStream;
 use std::time::Duration;
+use testkit::raise_descriptor_limit;
 
 conformance!(ending_a_connection_costs_the_same_among_many);
 

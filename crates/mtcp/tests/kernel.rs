@@ -1,9 +1,5 @@
 //! Stacks made from a configuration, with the kernel as their peer.
 
-#[expect(dead_code, reason = "other tests use the rest")]
-mod common;
-
-use common::namespace::Namespace;
 use mtcp::{Config, EpollControl, EpollEvent, Events, Family, Mtcp};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testkit::Namespace;
 
 const BYTES: usize = 3 << 20;
 

@@ -3,9 +3,11 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use testkit::process::Guard;
+use testkit::{allowed_cpus, content};
 
 /// Nothing that the tests wait for takes longer, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -18,7 +20,7 @@ fn command(arguments: &[&str]) -> Command {
 
 /// A running server, killed at the latest when dropped.
 struct Serving {
-    child: Child,
+    process: Guard,
     address: SocketAddr,
     line: String,
 }
@@ -26,12 +28,12 @@ struct Serving {
 impl Serving {
     fn start(runtime: &str, more: &[&str]) -> Serving {
         let arguments = [&[runtime, "--bind", "127.0.0.1:0"], more].concat();
-        let mut child = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = Guard::spawn(command(&arguments).stdout(Stdio::piped()));
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(process.output()).read_line(&mut line).unwrap();
         let word = line.split_whitespace().nth(3).unwrap_or_else(|| panic!("no address: {line}"));
         let address = word.parse().unwrap();
-        Serving { child, address, line }
+        Serving { process, address, line }
     }
 
     fn connect(&self) -> TcpStream {
@@ -44,29 +46,8 @@ impl Serving {
 
     /// Sends a signal and returns the exit status.
     fn end(mut self, signal: i32) -> Option<i32> {
-        // SAFETY: kill takes plain numbers; the child has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(begun.elapsed() < PATIENCE, "it did not end");
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.process.end(signal).code()
     }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Bytes that do not repeat within any buffer's size.
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
 /// Sends in pieces of `cuts` bytes, in turn, while another thread reads everything back.
@@ -95,7 +76,7 @@ fn echo(stream: &TcpStream, sent: &[u8], cuts: &[usize]) -> Vec<u8> {
 fn echoes_odd_sizes(runtime: &str) {
     let serving = Serving::start(runtime, &[]);
     for length in [1, 7, 64, 4_095, 16_384, 16_385, 1_000_003] {
-        let sent = pattern(length);
+        let sent = content(length);
         let received = echo(&serving.connect(), &sent, &[1, 3, 1_000, 65_537]);
         assert!(received == sent, "{length} bytes came back as {}", received.len());
     }
@@ -141,7 +122,7 @@ fn survives_resets(runtime: &str) {
     let serving = Serving::start(runtime, &[]);
     for round in 0..20 {
         let mut stream = serving.connect();
-        stream.write_all(&pattern(1_000 * (round % 3 + 1))).unwrap();
+        stream.write_all(&content(1_000 * (round % 3 + 1))).unwrap();
         let reset = libc::linger { l_onoff: 1, l_linger: 0 };
         // SAFETY: the descriptor is open and the value is valid for reads of its size.
         let set = unsafe {
@@ -155,32 +136,19 @@ fn survives_resets(runtime: &str) {
         };
         assert_eq!(set, 0);
     }
-    let sent = pattern(300);
+    let sent = content(300);
     assert!(echo(&serving.connect(), &sent, &[300]) == sent);
     assert_eq!(serving.end(libc::SIGTERM), Some(0));
 }
 
-/// The CPUs that this process may use, as the kernel writes them, spelt out.
-fn allowed_cpus() -> Vec<String> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
-    let mut cpus = Vec::new();
-    for part in list.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
-        cpus.extend((first..=last).map(|cpu| cpu.to_string()));
-    }
-    cpus
-}
-
 fn serves_on_every_cpu(runtime: &str) {
-    let cpus = allowed_cpus();
+    let cpus: Vec<String> = allowed_cpus().iter().map(usize::to_string).collect();
     let serving = Serving::start(runtime, &["--cpus", &cpus.join(",")]);
     assert!(serving.line.ends_with(&format!("CPU [{}]\n", cpus.join(", "))), "{}", serving.line);
     // The kernel spreads connections by a hash, so that with these none is left out in practice.
     let streams: Vec<TcpStream> = (0..64).map(|_| serving.connect()).collect();
     for (number, stream) in streams.iter().enumerate() {
-        let sent = pattern(number + 1);
+        let sent = content(number + 1);
         assert!(echo(stream, &sent, &[2]) == sent);
     }
     assert_eq!(serving.end(libc::SIGTERM), Some(0));

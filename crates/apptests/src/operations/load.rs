@@ -1,13 +1,14 @@
 //! Clients that count how their requests end, instead of failing with the first that does.
 
 use super::counts::{Counts, End};
+use crate::PATIENCE;
 use crate::http::{Client, Response};
-use crate::{PATIENCE, eventually};
 use std::io;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testkit::eventually;
 
 /// For one request; only what hangs takes so long.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);

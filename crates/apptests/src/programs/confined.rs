@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::journal::{Cases, Journal, Outcome};
+use testkit::is_root;
 
 /// Loopback is up, shared memory is the namespace's own, and nothing outlives the first process.
 const SETUP: &str = "mount -t tmpfs tmpfs /dev/shm && ip link set lo up && eval \"$NETWORK\" || \
@@ -145,11 +146,6 @@ impl Subject<'_> {
     }
 }
 
-pub(crate) fn is_root() -> bool {
-    // SAFETY: geteuid takes nothing and cannot fail.
-    unsafe { libc::geteuid() == 0 }
-}
-
 /// Processes that end with this.
 struct Namespace(Child);
 
@@ -191,7 +187,7 @@ mod tests {
     fn what_hangs_or_dies_is_left_out_of_a_fresh_start() {
         if !super::super::namespaces_permitted() {
             let test = "what_hangs_or_dies_is_left_out_of_a_fresh_start";
-            return crate::skip(test, "namespaces are not permitted").unwrap();
+            return testkit::skip(test, "namespaces are not permitted");
         }
         let directory = tempfile::tempdir().unwrap();
         let words = ["sh", "-c", SCRIPT].map(String::from);

@@ -197,7 +197,7 @@ fn obstacle(job: Job) -> Option<String> {
 
 fn namespaces_permitted() -> bool {
     let unshare = ["unshare", "--net", "--pid", "--fork", "--mount-proc"];
-    let user = if confined::is_root() { &[][..] } else { &["--user", "--map-root-user"] };
+    let user = if testkit::is_root() { &[][..] } else { &["--user", "--map-root-user"] };
     succeeds(&[&unshare, user, &["true"]].concat())
 }
 

@@ -1,37 +1,16 @@
 //! Connections come, stay, break off and are refused.
 
 use crate::server::{Client, DRIVERS, PATIENCE, Server, pattern};
-use megapipe_apptests::eventually;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
+use testkit::{allowed_cpus, eventually, pin};
 
 fn accepted(watcher: &mut Client<TcpStream>, worker: usize) -> u64 {
     watcher.number("megapipe", &format!("{worker}:accepted"))
-}
-
-/// Keeps the calling thread on one CPU; the handshake of its connections runs there.
-fn stay_on(cpu: usize) {
-    // SAFETY: all-zero bytes are an empty set, and the set outlives the call that reads it.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
-    }
-}
-
-fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: all-zero bytes are an empty set, which the call fills.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
-        set
-    };
-    // SAFETY: the numbers are below what the set has room for.
-    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
 }
 
 /// Connections that a round makes from each CPU.
@@ -42,7 +21,7 @@ fn connect_in_turn(server: &Server, cpus: &[usize]) -> Vec<Client<TcpStream>> {
     let connect = || {
         let turns = (0..PER_CPU).flat_map(|_| cpus);
         let clients = turns.map(|cpu| {
-            stay_on(*cpu);
+            pin(*cpu);
             let mut client = server.client();
             assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
             client

@@ -1,13 +1,13 @@
 //! How a server ends.
 
 use crate::server::{DRIVERS, PATIENCE, Server, pattern};
-use megapipe_apptests::eventually;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
+use testkit::eventually;
 
 #[test]
 fn sigterm_leaves_nothing() {

@@ -1,6 +1,6 @@
 //! A memcached on the channel and a client of it.
 
-use megapipe_apptests::{Running, eventually, target_dir, xtask};
+use megapipe_apptests::{Running, target_dir, xtask};
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
+use testkit::{eventually, is_root};
 
 /// Longer than anything here takes, so that only what hangs meets it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -109,8 +110,7 @@ impl Server {
             let options = env::var("ASAN_OPTIONS").unwrap_or_default();
             command.env("ASAN_OPTIONS", format!("{options}:verify_asan_link_order=0"));
         }
-        // SAFETY: the call takes no arguments.
-        if unsafe { libc::geteuid() } == 0 {
+        if is_root() {
             command.args(["-u", "root"]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,11 +1,11 @@
 //! What goes in comes out: large, many at once, slowly.
 
 use crate::server::{DRIVERS, PATIENCE, Server, pattern};
-use megapipe_apptests::eventually;
 use std::io::Write;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use testkit::eventually;
 
 #[test]
 fn large_values_come_back_whole() {

@@ -5,44 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use tempfile::TempDir;
+use testkit::process::built;
 
 pub(crate) fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo has put this test, two levels up: the directory of the profile.
-fn profile_directory() -> PathBuf {
-    let own = env::current_exe().unwrap();
-    own.ancestors().nth(2).unwrap().to_owned()
-}
-
-/// Builds a package into the directory of the profile. Cargo does not build for a test what that
-/// cannot link to as Rust.
-fn built(package: &str) -> PathBuf {
-    let profile = profile_directory();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--locked", "--package", package, "--target-dir"]);
-    cargo.arg(profile.parent().unwrap()).current_dir(directory());
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    // What cargo says to this crate's build is nothing to the library's.
-    let output = cargo.output().unwrap();
-    let complaints = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{cargo:?}: {complaints}");
-    profile
-}
-
 /// The library's directory, in which it has been built.
 pub(crate) fn library_directory() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| built("megapipe-capi"))
+    BUILT.get_or_init(|| built(&["megapipe-capi"]))
 }
 
 /// The name daemon.
 pub(crate) fn daemon() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| built("fabled").join("fabled"))
+    BUILT.get_or_init(|| built(&["fabled"]).join("fabled"))
 }
 
 pub(crate) fn shared_library() -> PathBuf {

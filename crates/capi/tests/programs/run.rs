@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use testkit::process::Guard;
 
 pub(crate) const DRIVERS: [&str; 2] = ["uring", "epoll"];
 
@@ -12,21 +13,14 @@ pub(crate) const DRIVERS: [&str; 2] = ["uring", "epoll"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whether it becomes true in time.
-pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match holds() {
-            true => return true,
-            false if Instant::now() > until => return false,
-            false => thread::sleep(Duration::from_millis(5)),
-        }
-    }
+pub(crate) fn eventually(holds: impl FnMut() -> bool) -> bool {
+    testkit::eventually(PATIENCE, holds)
 }
 
 /// Runs a program to its end, which must be success, and gives what it printed.
 pub(crate) fn run(command: &mut Command, name: &str) -> String {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let output = finish(child.unwrap_or_else(|error| panic!("{command:?}: {error}")), name);
+    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = finish(&mut Guard::spawn(piped).0, name);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}: {}\n{said}{complaints}", output.status);
@@ -34,7 +28,7 @@ pub(crate) fn run(command: &mut Command, name: &str) -> String {
 }
 
 /// Waits for a program; one that does not end is killed and has failed.
-fn finish(mut child: Child, name: &str) -> Output {
+fn finish(child: &mut Child, name: &str) -> Output {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let drain = |stream: Option<Box<dyn Read + Send>>| {
         thread::spawn(move || {
@@ -65,32 +59,23 @@ fn finish(mut child: Child, name: &str) -> Output {
 
 /// A program that says `listening on WHERE` and runs until this is dropped.
 pub(crate) struct Service {
-    child: Option<Child>,
+    program: Guard,
     /// Where.
     pub(crate) said: String,
 }
 
 impl Service {
     pub(crate) fn start(command: &mut Command) -> Service {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = child.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut program = Guard::spawn(piped);
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(program.output()).read_line(&mut line).unwrap();
         let Some(said) = line.trim().strip_prefix("listening on ") else {
-            let _ = child.kill();
-            let output = child.wait_with_output().unwrap();
+            let _ = program.0.kill();
+            let output = finish(&mut program.0, "a server that does not listen");
             panic!("{command:?} said {line:?}, {}", String::from_utf8_lossy(&output.stderr));
         };
-        Service { child: Some(child), said: said.to_owned() }
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        Service { said: said.to_owned(), program }
     }
 }
 
@@ -110,17 +95,15 @@ impl Server {
 
     /// Ends the server by SIGTERM, to which it must answer with success.
     pub(crate) fn terminate(mut self) {
-        let child = self.service.child.take().unwrap();
-        // SAFETY: the call takes no pointers, and the child has not been waited for.
-        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
-        let output = finish(child, "a server after SIGTERM");
+        self.service.program.signal(libc::SIGTERM);
+        let output = finish(&mut self.service.program.0, "a server after SIGTERM");
         let complaints = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}\n{complaints}", output.status);
     }
 
     /// Open descriptors of the server, whose main thread may have ended.
     pub(crate) fn descriptors(&self) -> usize {
-        let id = self.service.child.as_ref().unwrap().id();
+        let id = self.service.program.0.id();
         let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();
         let opened = |task: std::fs::DirEntry| std::fs::read_dir(task.path().join("fd"));
         let counts = tasks.map(|task| opened(task.unwrap()).map_or(0, Iterator::count));

@@ -1,20 +1,17 @@
 //! TCP in user space in C: with the kernel as the peer and with itself, in network namespaces of
 //! the tests' own.
 
-#[path = "../../../mtcp/tests/common/namespace.rs"]
-mod namespace;
-
 use super::build::{self, Compiler, Linking, Program};
 use super::clients::play_ping_pong;
 use super::run::{Server, run};
 use super::{STRICT, examples, test_program};
-use namespace::Namespace;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::thread;
 use tempfile::TempDir;
+use testkit::Namespace;
 
 const SANITIZED: &[&str] = &["-fsanitize=address"];
 const MODES: [&str; 2] = ["complete", "paired"];

@@ -1,41 +1,26 @@
 //! The example programs, each a process of its own, and what is left of them when they are killed.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use fable::{Error, Flow};
+use testkit::process::{self, Guard};
 
 use crate::rig::{GUARD, TestDaemon, eventually};
 
-/// A program that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// An example program, which cargo builds next to the tests.
 fn example(daemon: &TestDaemon, name: &str) -> Command {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
-    let program: PathBuf = profile.join("examples").join(name);
-    let remedy = "`cargo build -p fable --examples`, with the test's options, builds it";
-    assert!(program.exists(), "{} is missing: {remedy}", program.display());
-    let mut command = Command::new(program);
+    let mut command = Command::new(process::example("fable", name));
     command.env("FABLE_SOCKET", daemon.path());
     command
 }
 
 /// Starts a server and waits until it listens.
-fn serve(daemon: &TestDaemon, example_name: &str, name: &str) -> Running {
+fn serve(daemon: &TestDaemon, example_name: &str, name: &str) -> Guard {
     let mut command = example(daemon, example_name);
-    let mut server = Running(command.arg(name).stdout(Stdio::piped()).spawn().unwrap());
+    let mut server = Guard::spawn(command.arg(name).stdout(Stdio::piped()));
     let mut line = String::new();
-    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(server.output()).read_line(&mut line).unwrap();
     assert_eq!(line, format!("listening on {name}\n"));
     server
 }

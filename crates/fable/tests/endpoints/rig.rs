@@ -279,9 +279,5 @@ pub(crate) fn somebody() -> Peer {
 
 /// Waits until something is so.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + GUARD;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    testkit::within(GUARD, what, || is_so().then_some(()));
 }

@@ -141,15 +141,8 @@ pub(crate) fn ticket(name: &str, from: &str) -> Ticket {
     }
 }
 
-pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    let started = Instant::now();
-    while !holds() {
-        if started.elapsed() > GUARD {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    true
+pub(crate) fn eventually(holds: impl FnMut() -> bool) -> bool {
+    testkit::eventually(GUARD, holds)
 }
 
 /// The addresses in the network of a host.

@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use super::common::program::Program;
-use super::common::{Daemon, skip, within};
+use super::common::{Daemon, within};
 use super::etcd::Etcd;
 use super::hosts::LEASE_S;
 use super::network::{Namespace, Network};
 use super::orders::decisions;
 use super::programs::{TRUSTING, flow, goes_over, name, start_daemon, start_program_with};
+use testkit::skip;
 
 /// Of both hosts in the second network.
 const ADDRESSES: [&str; 2] = ["10.78.0.1", "10.78.0.2"];

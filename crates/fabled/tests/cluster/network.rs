@@ -6,9 +6,14 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use testkit::can_make_networks;
 
 /// Where etcd is, on the bridge.
 pub(crate) const ETCD: &str = "10.77.0.254";
+
+/// What it takes, and the Debian packages that bring it.
+const PROGRAMS: [(&str, &str); 3] =
+    [("ip", "iproute2"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")];
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -92,7 +97,7 @@ pub(crate) struct Network {
 impl Network {
     /// `None`, and a note of it, if this test cannot run here.
     pub(crate) fn start(test: &str, hosts: usize) -> Option<Network> {
-        if !possible(test) {
+        if !can_make_networks(test, &PROGRAMS) {
             return None;
         }
         let bridge = Namespace::new();
@@ -122,24 +127,4 @@ fn join(bridge: &Namespace, index: usize) -> Namespace {
     host.ip(&format!("address add 10.77.0.{}/24 dev eth0", index + 1));
     host.ip("link set eth0 up");
     host
-}
-
-fn possible(test: &str) -> bool {
-    let programs = [("ip", "iproute2"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")];
-    let missing = programs.into_iter().find(|(program, _)| !on_path(program));
-    // SAFETY: geteuid has no arguments and cannot fail.
-    let reason = if unsafe { libc::geteuid() } != 0 {
-        "network namespaces need root".to_owned()
-    } else if let Some((program, package)) = missing {
-        format!("there is no {program}; install {package}")
-    } else {
-        return true;
-    };
-    super::common::skip(test, &reason);
-    false
-}
-
-fn on_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fable::packet;
 use fable::protocol::{
@@ -385,31 +385,14 @@ pub(crate) fn can_change_users(test: &str) -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
     }
-    skip(test, "other users need root");
+    testkit::skip(test, "other users need root");
     false
 }
 
-/// Says that a test cannot run here, and why.
-pub(crate) fn skip(test: &str, reason: &str) {
-    let line = format!("SKIPPED: {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
-        let file = fs::OpenOptions::new().append(true).create(true).open(file);
-        file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()))
-            .expect("the skip is noted");
-    }
-}
-
 /// Asks again and again until there is an answer.
-pub(crate) fn within<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "it never came true that {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+#[track_caller]
+pub(crate) fn within<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    testkit::within(PATIENCE, what, ask)
 }
 
 /// More free descriptors than a flow needs at both ends.

@@ -4,7 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{Guard, Runner, shared_sum};
+use testkit::process::Guard;
+
+use crate::support::{Runner, shared_sum};
 use fabled::run::{Obstacle, obstacle};
 
 fn build(directory: &Path, name: &str, source: &str, flags: &[&str]) -> std::path::PathBuf {

@@ -5,7 +5,9 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::support::{Guard, Runner, compile, shared_sum};
+use testkit::process::Guard;
+
+use crate::support::{Runner, compile, end_of, shared_sum};
 
 fn scenario(file: &str, name: &str) {
     let program = compile(file);
@@ -13,7 +15,7 @@ fn scenario(file: &str, name: &str) {
         let runner = Runner::new();
         let mut command = runner.command(&[]);
         command.arg(program.path()).args([name, seed]);
-        let status = Guard::spawn(&mut command).wait();
+        let status = end_of(&mut command);
         assert!(status.success(), "{name} with seed {seed}: {status}");
         assert_eq!(shared_sum(&runner.statistics(), "accepted"), 1, "{name} with seed {seed}");
     }
@@ -71,7 +73,7 @@ fn one_port_is_served_by_several_processes() {
     let runner = Runner::new();
     let mut command = runner.command(&[]);
     command.arg(program.path()).args(["shared-port", "2"]);
-    assert!(Guard::spawn(&mut command).wait().success());
+    assert!(end_of(&mut command).success());
     assert_eq!(shared_sum(&runner.statistics(), "connected"), 24);
 }
 
@@ -82,7 +84,7 @@ fn one_end_alone_stays_plain() {
         let runner = Runner::new();
         let mut command = runner.command(&[]);
         command.arg(program.path()).args(["one-end", seed]);
-        assert!(Guard::spawn(&mut command).wait().success(), "seed {seed}");
+        assert!(end_of(&mut command).success(), "seed {seed}");
         assert_eq!(shared_sum(&runner.statistics(), "accepted"), 0);
         assert_eq!(shared_sum(&runner.statistics(), "connected"), 0);
     }
@@ -95,7 +97,7 @@ fn who_ends_right_behind_the_last_byte_ends_well() {
         let runner = Runner::new();
         let mut command = runner.command(&["--ring-bytes", ring_bytes]);
         command.arg(program.path()).arg("320");
-        let status = Guard::spawn(&mut command).wait();
+        let status = end_of(&mut command);
         assert!(status.success(), "rings of {ring_bytes} bytes: {status}");
         assert_eq!(shared_sum(&runner.statistics(), "connected"), 320);
     }
@@ -108,7 +110,7 @@ fn a_thread_that_polls_is_woken_beside_one_that_writes() {
         let runner = Runner::new();
         let mut command = runner.command(&["--ring-bytes", ring_bytes]);
         command.arg(program.path()).arg("20");
-        let status = Guard::spawn(&mut command).wait();
+        let status = end_of(&mut command);
         assert!(status.success(), "rings of {ring_bytes} bytes: {status}");
         assert_eq!(shared_sum(&runner.statistics(), "accepted"), 20);
     }
@@ -120,7 +122,7 @@ fn stress(way: &str, leaves: &str, options: &[&str]) {
     let runner = Runner::new();
     let mut command = runner.command(options);
     command.arg(program.path()).args([way, &seed, "12", "600000", leaves]);
-    let status = Guard::spawn(&mut command).wait();
+    let status = end_of(&mut command);
     assert!(status.success(), "{way} with seed {seed}: {status}");
     let statistics = runner.statistics();
     let shared = shared_sum(&statistics, "accepted");
@@ -153,15 +155,15 @@ fn a_lying_peer_harms_only_its_own_connection() {
     command.arg(server.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut server = Guard::spawn(&mut command);
     let mut port = String::new();
-    let output = server.child().stdout.take().unwrap();
+    let output = server.output();
     BufReader::new(output).read_line(&mut port).unwrap();
     for seed in 1..=30 {
         let mut command = std::process::Command::new(client.path());
         command.args([port.trim(), &seed.to_string()]);
-        let status = Guard::spawn(&mut command).wait();
+        let status = end_of(&mut command);
         assert!(status.success(), "hostile client with seed {seed}: {status}");
     }
-    drop(server.child().stdin.take());
+    drop(server.0.stdin.take());
     assert!(server.wait().success());
     assert!(shared_sum(&runner.statistics(), "reset_nonsense") > 0);
 }

@@ -1,29 +1,18 @@
 //! Building the library and C programs, and running them under `fable run`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use tempfile::TempDir;
+use testkit::process::{self, Guard, built};
 
 /// The library, built into this test's target directory: cargo does not build it for this crate's
 /// tests.
 pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let own = std::env::current_exe().unwrap();
-        let profile = own.ancestors().nth(2).unwrap().to_owned();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "--package", "fable-preload", "--target-dir"]);
-        cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        let output = cargo.output().unwrap();
-        let complaints = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{cargo:?}: {complaints}");
-        profile.join("libfable_preload.so")
-    })
+    BUILT.get_or_init(|| built(&["fable-preload"]).join("libfable_preload.so"))
 }
 
 /// A compiled C program; it goes when this goes.
@@ -48,28 +37,13 @@ pub(crate) fn compile(name: &str) -> Program {
     program
 }
 
-/// A process that ends with this, at the latest.
-pub(crate) struct Guard(Child);
+/// Longer than the programs' own limits: they end themselves by alarm(2).
+const PATIENCE: Duration = Duration::from_secs(660);
 
-impl Guard {
-    pub(crate) fn spawn(command: &mut Command) -> Self {
-        Guard(command.spawn().unwrap())
-    }
-
-    pub(crate) fn child(&mut self) -> &mut Child {
-        &mut self.0
-    }
-
-    pub(crate) fn wait(mut self) -> ExitStatus {
-        self.0.wait().unwrap()
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Runs a program to its end.
+#[track_caller]
+pub(crate) fn end_of(command: &mut Command) -> ExitStatus {
+    process::wait(&mut Guard::spawn(command).0, PATIENCE)
 }
 
 /// `fable run` with its statistics in a file.

@@ -2,15 +2,17 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
+use testkit::process::Guard;
+#[allow(unused_imports, reason = "not every test file has a test that is skipped")]
+pub(crate) use testkit::skip;
 
 /// Nothing that the tests wait for takes longer, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -116,7 +118,7 @@ pub(crate) fn run_undisturbed(arguments: &[&str]) -> (Option<i32>, Value, String
 
 /// `iobench serve` on a free port, ended by SIGKILL when dropped.
 pub(crate) struct Serving {
-    child: Child,
+    process: Guard,
     printed: BufReader<ChildStdout>,
     pub(crate) address: String,
 }
@@ -129,11 +131,9 @@ impl Serving {
     /// With further options of `serve`.
     pub(crate) fn start_with(server: &str, more: &[&str]) -> Serving {
         let arguments = ["serve", "--server", server, "--port", "0"];
-        let mut child = iobench(&[&arguments, more].concat())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let mut printed = BufReader::new(child.stdout.take().expect("piped"));
+        let mut process =
+            Guard::spawn(iobench(&[&arguments, more].concat()).stdout(Stdio::piped()));
+        let mut printed = BufReader::new(process.output());
         let line = printed
             .by_ref()
             .lines()
@@ -141,16 +141,16 @@ impl Serving {
             .find(|line| line.starts_with("echoes on ") || line.starts_with("answers on "))
             .expect("serve says where it listens");
         let address = line.split_whitespace().nth(2).expect("the address").to_owned();
-        Serving { child, printed, address }
+        Serving { process, printed, address }
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.process.0.id()
     }
 
     /// Whether every thread of it stands still (state T).
     pub(crate) fn is_stopped(&self) -> bool {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it lives");
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.process.0.id())).expect("it lives");
         tasks.filter_map(Result::ok).all(|task| {
             let text = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             text.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
@@ -164,18 +164,10 @@ impl Serving {
 
     /// The same, with what it printed at its end.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
-        signal(self.child.id(), libc::SIGINT);
-        let status = wait(&mut self.child);
+        let status = self.process.end(libc::SIGINT).code();
         let mut printed = String::new();
         self.printed.read_to_string(&mut printed).expect("it prints text");
         (status, printed)
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -185,29 +177,9 @@ pub(crate) fn signal(process: u32, signal: i32) {
     unsafe { libc::kill(process as i32, signal) };
 }
 
-/// Says that a test cannot run here, and why; whoever runs all tests counts these lines.
-pub(crate) fn skip(test: &str, reason: &str) {
-    let line = format!("SKIPPED: {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
-        let file = fs::OpenOptions::new().append(true).create(true).open(file);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is noted");
-    }
-}
-
 /// Waits with a limit; the exit status, or nothing after a signal.
 pub(crate) fn wait(child: &mut Child) -> Option<i32> {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().expect("our own child") {
-            return status.code();
-        }
-        if begun.elapsed() > PATIENCE {
-            let _ = child.kill();
-            panic!("process {} did not end", child.id());
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
+    testkit::process::wait(child, PATIENCE).code()
 }
 
 /// The children of a process, zombies left out: (process, start time), which together are unique.
@@ -252,13 +224,7 @@ pub(crate) fn wait_for_children(parent: u32, count: usize) -> Vec<(u32, u64)> {
 }
 
 /// Polls until there is an answer.
-pub(crate) fn wait_until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(answer) = poll() {
-            return answer;
-        }
-        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+#[track_caller]
+pub(crate) fn wait_until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
+    testkit::within(PATIENCE, what, poll)
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::common::{is_alive, signal, skip, started, wait};
+use super::common::{is_alive, signal, started, wait};
 
 /// Begins the names of all our namespaces. The process and its start time follow, so that those of
 /// a run that was killed can be told from those of one that goes on.
@@ -26,22 +26,7 @@ const PROGRAMS: [(&str, &str); 5] = [
 
 /// Whether hosts can be made here; else says which test is skipped, and why.
 pub(crate) fn possible(test: &str) -> bool {
-    let missing = PROGRAMS.iter().find(|(program, _)| !on_path(program));
-    // SAFETY: geteuid has no arguments and cannot fail.
-    let reason = if unsafe { libc::geteuid() } != 0 {
-        "network namespaces need root".to_owned()
-    } else if let Some((program, package)) = missing {
-        format!("there is no {program}; install {package}")
-    } else {
-        return true;
-    };
-    skip(test, &reason);
-    false
-}
-
-fn on_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+    testkit::can_make_networks(test, &PROGRAMS)
 }
 
 /// Hosts `node0`, `node1` … at 10.77.0.1, 10.77.0.2 …, gone when dropped.

@@ -1,7 +1,6 @@
 //! Connecting.
 
 use crate::common;
-use crate::common::retried::retried;
 use crate::common::{Rig, inet, outcome, patient, peer_listener, read_of, received, written};
 use megapipe::{Address, DriverChoice, Event, Repeat};
 use std::io::{Read, Write};
@@ -10,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use testkit::retried;
 
 /// A socket that is not connected yet.
 fn socket(family: i32) -> OwnedFd {

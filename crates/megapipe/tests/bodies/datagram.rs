@@ -1,12 +1,12 @@
 //! Datagrams: UDP over both internet protocols, and UNIX.
 
-use crate::common::retried::retried;
 use crate::common::{PATIENCE, Pattern, Rig, datagram, inet, outcome, read_of, udp, written};
 use megapipe::{Address, BufferClass, Config, DriverChoice, Error, Event, Kind, Lease, Repeat};
 use std::net::UdpSocket;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
+use testkit::retried;
 
 const SMALL: usize = 16;
 

@@ -1,6 +1,5 @@
 //! Bounds on what waits to be written, where a peer does not read.
 
-use crate::common::process::raise_descriptor_limit;
 use crate::common::{Pattern, Rig, outcome, received, unix_pair, written};
 use megapipe::{Buffer, BufferClass, Config, DriverChoice, Error, Event, Handle, Repeat};
 use std::io::{ErrorKind, Read, Write};
@@ -8,6 +7,7 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
+use testkit::raise_descriptor_limit;
 
 /// More than the kernel takes for a peer that does not read.
 const STUCK_BYTES: usize = 4 << 20;

@@ -1,11 +1,11 @@
 //! Datagrams with the address and the interface of this host.
 
 use crate::common::descriptors::{exchange, got, pair_of, sent, set};
-use crate::common::retried::retried;
 use crate::common::{Rig, inet, outcome, udp};
 use megapipe::{DriverChoice, Error, Event, Handle, Message, PacketInfo};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
+use testkit::retried;
 
 /// A server on all addresses of a family that is told of the packet info; its port.
 fn server(rig: &mut Rig, all: &str) -> (Handle, u16) {

@@ -6,7 +6,6 @@
 pub mod descriptors;
 pub mod model;
 pub mod process;
-pub mod retried;
 pub mod seccomp;
 
 use megapipe::{
@@ -146,7 +145,7 @@ impl Rig {
         (ours, self.join(socket))
     }
 
-    /// The next completion, which must come. A signal ends a wait as well, see [`retried`].
+    /// The next completion, which must come. A signal ends a wait too, see [`testkit::retried`].
     #[track_caller]
     pub fn next(&mut self) -> Completion {
         let until = Instant::now() + PATIENCE;

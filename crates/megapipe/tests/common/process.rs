@@ -3,7 +3,7 @@
 use super::PATIENCE;
 use megapipe::DriverChoice;
 use std::io;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Tells a child which test it is to run.
@@ -54,23 +54,6 @@ pub fn expect_success(mut command: Command) {
     assert!(passed, "{command:?}: {}\n{out}\n{err}", output.status);
 }
 
-/// A child that runs beside the test and is ended with it.
-pub struct Companion(pub Child);
-
-impl Companion {
-    pub fn start(mut command: Command) -> Companion {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Companion(command.spawn().expect("start the test program"))
-    }
-}
-
-impl Drop for Companion {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The descriptors of this process.
 pub fn descriptors() -> Vec<String> {
     let mut open: Vec<String> = std::fs::read_dir("/proc/self/fd")
@@ -99,23 +82,6 @@ pub fn expect_descriptors(before: &[String]) {
         assert!(Instant::now() < until, "descriptors before: {before:#?}\nnow: {now:#?}");
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Raises the limit on descriptors; panics if the hard limit is too low.
-#[track_caller]
-pub fn raise_descriptor_limit(wanted: u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for writing.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
-    if limit.rlim_cur >= wanted {
-        return;
-    }
-    limit.rlim_cur = wanted;
-    limit.rlim_max = limit.rlim_max.max(wanted);
-    // SAFETY: `limit` is valid for reading.
-    let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
-    let error = io::Error::last_os_error();
-    assert_eq!(result, 0, "this test needs {wanted} descriptors, raise `ulimit -Hn`: {error}");
 }
 
 /// Sets the soft limit on descriptors of this process.

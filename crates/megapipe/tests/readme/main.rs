@@ -173,9 +173,9 @@ fn curl_talks_to_it(driver: DriverChoice) {
     let server = Server::start(driver);
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--no-buffer", &format!("telnet://{}", server.address)]);
-    let mut curl = common::process::Companion::start(curl);
+    let mut curl = testkit::process::Guard::spawn_piped(&mut curl);
     let mut input = curl.0.stdin.take().unwrap();
-    let mut output = curl.0.stdout.take().unwrap();
+    let mut output = curl.output();
     for round in 1..50 {
         let message = vec![b'a' + round % 26; usize::from(round) * 40];
         input.write_all(&message).unwrap();

@@ -1,6 +1,5 @@
 //! The server: compiling what README.md says, and running it.
 
-use crate::common::process::Companion;
 use crate::common::{PATIENCE, deaf_address};
 use megapipe::DriverChoice;
 use std::fs;
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Instant;
+use testkit::process::Guard;
 
 /// The address in README.md, in whose place the test's is put.
 const ADDRESS: &str = "\"127.0.0.1:7000\"";
@@ -64,7 +64,7 @@ fn program() -> &'static Path {
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     driver: DriverChoice,
-    process: Companion,
+    process: Guard,
     /// Keeps the port from others.
     _kept: OwnedFd,
 }
@@ -82,8 +82,7 @@ impl Server {
     }
 
     pub(crate) fn kill_and_restart(&mut self) {
-        self.process.0.kill().unwrap();
-        self.process.0.wait().unwrap();
+        self.process.end(libc::SIGKILL);
         self.process = run(self.driver, self.address, 1024);
     }
 
@@ -98,7 +97,7 @@ impl Server {
 
 /// Starts the program and waits until it answers. The listening socket of one that was killed may
 /// take connections for a moment still, which are reset.
-fn run(driver: DriverChoice, address: SocketAddr, descriptors: u64) -> Companion {
+fn run(driver: DriverChoice, address: SocketAddr, descriptors: u64) -> Guard {
     let mut command = Command::new(program());
     let driver = if driver == DriverChoice::Uring { "uring" } else { "epoll" };
     command.arg(address.to_string()).env("MEGAPIPE_DRIVER", driver);
@@ -110,7 +109,7 @@ fn run(driver: DriverChoice, address: SocketAddr, descriptors: u64) -> Companion
             _ => Err(std::io::Error::last_os_error()),
         });
     }
-    let mut process = Companion::start(command);
+    let mut process = Guard::spawn_piped(&mut command);
     let until = Instant::now() + PATIENCE;
     while let Err(error) = answers(address) {
         assert!(process.0.try_wait().unwrap().is_none(), "the server has ended");

@@ -4,7 +4,6 @@
 use crate::common::{
     PATIENCE, Rig, accepted, client, expect_end, listener, memory_file, outcome, received, written,
 };
-use crate::namespace::Namespace;
 use crate::road::{KERNEL, STACK, channel, provide, start, within};
 use crate::{accept, close, handles, lifecycle, looks, outgoing, stuck};
 use megapipe::{
@@ -20,6 +19,7 @@ use std::os::fd::AsFd;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use testkit::Namespace;
 
 /// A test of the suite, why it is not run, and what is tested in its place.
 type Difference = (fn(DriverChoice), &'static str, fn());

@@ -3,9 +3,6 @@
 
 #[path = "../../../megapipe/tests/common/mod.rs"]
 mod common;
-#[path = "../common/namespace.rs"]
-#[expect(dead_code, reason = "these tests need no cables")]
-mod namespace;
 
 mod different;
 mod road;

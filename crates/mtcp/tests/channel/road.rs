@@ -2,7 +2,6 @@
 //! with the kernel of that namespace as the peer.
 
 use crate::common::{ROAD, Road};
-use crate::namespace::Namespace;
 use megapipe::Channel;
 use megapipe::DriverChoice;
 use mtcp::config::Mode;
@@ -13,6 +12,7 @@ use mtcp::{Config, Mtcp};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::sync::Once;
+use testkit::Namespace;
 
 pub(crate) const STACK: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),

@@ -1,6 +1,5 @@
 //! Interfaces with the kernel as the neighbour: ARP, neighbour discovery, routes, echoes.
 
-use crate::common::namespace::Namespace;
 use crate::pairs::{open_packet, open_tap};
 use mtcp::device::packet::PacketOptions;
 use mtcp::device::tap::TapOptions;
@@ -12,6 +11,7 @@ use mtcp_proto::{Instant, Packet, Sink};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
+use testkit::Namespace;
 
 const HANG: Duration = Duration::from_secs(60);
 

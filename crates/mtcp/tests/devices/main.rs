@@ -1,10 +1,5 @@
 //! What every device promises, checked on each; and what is particular to some.
 
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../../../megapipe/tests/common/skip.rs"]
-mod skip;
-
 mod conformance;
 mod kernel;
 mod offloads;

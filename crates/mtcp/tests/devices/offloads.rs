@@ -1,8 +1,6 @@
 //! What devices leave to the kernel: checksums, and cutting long frames. And several queues.
 
-use crate::common::namespace::Namespace;
 use crate::pairs::{Pair, open_packet, open_tap, xdp_generic, xdp_native};
-use crate::skip::skip;
 use mtcp::device::packet::{PacketDevice, PacketOptions};
 use mtcp::device::tap::{TapDevice, TapOptions};
 use mtcp::device::xdp::XdpPort;
@@ -13,6 +11,8 @@ use mtcp_proto::wire::ip::{Ecn, IpHeader};
 use mtcp_proto::wire::tcp::{Flags, TcpHeader};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
+use testkit::Namespace;
+use testkit::skip;
 
 const HANG: Duration = Duration::from_secs(60);
 const SEGMENT_BYTES: usize = 1000;

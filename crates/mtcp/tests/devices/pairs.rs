@@ -1,6 +1,5 @@
 //! Two devices that reach each other, of each kind.
 
-use crate::common::namespace::Namespace;
 use mtcp::device::capture::{CaptureDevice, CaptureLimits};
 use mtcp::device::impaired::{ImpairedDevice, Impairment, monotonic};
 use mtcp::device::memory::{MemoryDevice, MemoryOptions};
@@ -11,6 +10,7 @@ use mtcp::device::{Device, Link};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
+use testkit::Namespace;
 
 /// Two devices that reach each other.
 pub(crate) struct Pair {

@@ -60,7 +60,7 @@ fn dropped_on_cable(site: &Site) -> u64 {
         let dropped = links[0]["stats64"][direction]["dropped"].as_u64();
         dropped.unwrap_or_else(|| panic!("{end} has no count: {text}"))
     };
-    let of = |namespace: &crate::common::namespace::Namespace, end: &str| {
+    let of = |namespace: &testkit::Namespace, end: &str| {
         let text = namespace.ip(&format!("-s -j link show {end}"));
         count(&text, end, "rx") + count(&text, end, "tx")
     };

@@ -4,29 +4,15 @@ use crate::exchange::Plan;
 use crate::site::{Kind, OURS, PORT, Site};
 use crate::sockets::KernelSockets;
 use std::net::SocketAddr;
+use testkit::raise_descriptor_limit;
 
 const CONNECTIONS: usize = 10_000;
 /// Descriptors of the process besides those.
 const SPARE: u64 = 1000;
 
-/// Lets the process have as many descriptors as the test needs.
-fn raise_limit() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: there is room for one limit.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
-    let wanted = CONNECTIONS as u64 + SPARE;
-    if limit.rlim_cur < wanted {
-        limit.rlim_cur = wanted;
-        limit.rlim_max = limit.rlim_max.max(wanted);
-        // SAFETY: an initialised limit.
-        let outcome = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-        assert_eq!(outcome, 0, "raise `ulimit -n` to {wanted}");
-    }
-}
-
 #[test]
 fn ten_thousand_connections_are_served_at_once() {
-    raise_limit();
+    raise_descriptor_limit(CONNECTIONS as u64 + SPARE);
     let site = Site::new(Kind::Native);
     // The kernel's table of neighbours and its own limits are no subject here.
     let mut config = site.config();

@@ -6,8 +6,6 @@ mod attacks;
 mod basic;
 mod bulk;
 mod changes;
-#[path = "../common/mod.rs"]
-mod common;
 mod cores;
 mod crowd;
 mod exchange;

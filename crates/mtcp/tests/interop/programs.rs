@@ -6,35 +6,21 @@ use mtcp::{Config, Context, Family, Mtcp};
 use ring::digest::{SHA256, digest};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// A process that ends with the test at the latest.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use testkit::process::{Guard, example};
 
 /// The example server in a namespace of the site, with the settings of this file.
-fn serve(site: &Site, settings: &str, directory: &Path) -> Running {
+fn serve(site: &Site, settings: &str, directory: &Path) -> Guard {
     let file = directory.join("mtcp.toml");
     std::fs::write(&file, settings).expect("a file");
-    let test = std::env::current_exe().expect("this program");
-    let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
-    let program: PathBuf = profile.join("examples/http");
-    let remedy = "`cargo build -p mtcp --examples`, with the test's options, builds it";
-    assert!(program.exists(), "{} is missing: {remedy}", program.display());
-    let mut command = Command::new(program);
+    let mut command = Command::new(example("mtcp", "http"));
     command.arg(SocketAddr::new(OURS[0], PORT).to_string()).env("MTCP_CONFIG", &file);
     command.stdout(Stdio::piped());
-    let mut running = Running(site.home().run(|| command.spawn()).expect("a process"));
-    let output = BufReader::new(running.0.stdout.take().expect("it is piped"));
+    let mut running = Guard::spawn_in(site.home(), command);
+    let output = BufReader::new(running.output());
     let serves = output.lines().map_while(Result::ok).any(|line| line.starts_with("serving"));
     assert!(serves, "the example serves");
     site.prepare_tap();
@@ -100,7 +86,7 @@ fn wrk_loads_us() {
 }
 
 /// nginx in the kernel's namespace, with one file; it lives as long as the value.
-fn nginx(site: &Site, directory: &Path, file: &[u8]) -> Running {
+fn nginx(site: &Site, directory: &Path, file: &[u8]) -> Guard {
     std::fs::write(directory.join("file"), file).expect("a file");
     let path = directory.display();
     let text = format!(
@@ -115,8 +101,7 @@ fn nginx(site: &Site, directory: &Path, file: &[u8]) -> Running {
     std::fs::write(&configuration, text).expect("a file");
     let mut command = Command::new("nginx");
     command.arg("-c").arg(configuration).arg("-e").arg(directory.join("errors"));
-    let running = site.theirs.run(|| command.spawn());
-    let running = Running(running.expect("nginx is installed: cargo xtask setup"));
+    let running = Guard::spawn_in(&site.theirs, command);
     let begin = Instant::now();
     let to = SocketAddr::new(THEIRS[0], PORT);
     while site.theirs.run(|| TcpStream::connect(to)).is_err() {

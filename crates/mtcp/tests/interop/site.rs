@@ -1,7 +1,6 @@
 //! A stack of ours beside a kernel: two network namespaces with a cable between them, or one with a
 //! TAP device.
 
-use crate::common::namespace::Namespace;
 use crate::exchange::Plan;
 use crate::program::{self, Outcome};
 use crate::sockets::{KernelSockets, OurSockets};
@@ -15,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
+use testkit::Namespace;
 
 /// How long anything may take before a test is given up; far more than it needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

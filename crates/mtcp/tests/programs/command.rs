@@ -45,7 +45,7 @@ fn stat_shows_connections_counters_and_what_changes() {
 
     let mut watching = mtcp(&["stat", "--json", "--watch", "1"]);
     watching.stdout(Stdio::piped());
-    let mut watching = Guard::spawn(&site.server, watching);
+    let mut watching = Guard::spawn_in(&site.server, watching);
     let mut reports = BufReader::new(watching.output()).lines();
     let mut accepted = || -> u64 {
         let line = reports.next().expect("a report").expect("it is read");

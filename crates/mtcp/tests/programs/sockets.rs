@@ -1,9 +1,9 @@
 //! The calls of a program on its sockets do under `mtcp run` what they do on the kernel: each case
 //! of the C programs prints the same on both.
 
-use crate::namespace::Namespace;
 use crate::support::{KERNEL, Site, compile, succeed};
 use std::process::Command;
+use testkit::Namespace;
 
 /// The address of the program that is compared.
 const OWN: &str = "10.9.0.2";

@@ -1,11 +1,11 @@
 //! iperf3, as Debian has it: as a server on the stack, as a client, and as both.
 
-use crate::namespace::Namespace;
 use crate::support::{Guard, KERNEL, PATIENCE, SERVER, Site};
 use serde_json::Value;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
+use testkit::Namespace;
 
 const PORT: u16 = 5201;
 const BYTES: u64 = 32 << 20;
@@ -53,7 +53,7 @@ fn measure(at: &Namespace, command: impl Fn() -> Command, address: &str, way: &[
 #[test]
 fn iperf3_on_the_stack_serves_iperf3_of_the_kernel_and_on_the_stack() {
     let site = Site::new("xdp");
-    let _running = Guard::spawn(&site.server, server(site.under_stack("server", &[], "iperf3")));
+    let _running = Guard::spawn_in(&site.server, server(site.under_stack("server", &[], "iperf3")));
     for way in WAYS {
         measure(&site.client, || Command::new("iperf3"), SERVER, way);
         measure(&site.client, || site.under_stack("client", &[], "iperf3"), SERVER, way);
@@ -63,7 +63,7 @@ fn iperf3_on_the_stack_serves_iperf3_of_the_kernel_and_on_the_stack() {
 #[test]
 fn iperf3_on_the_stack_reaches_iperf3_of_the_kernel() {
     let site = Site::new("packet");
-    let _running = Guard::spawn(&site.client, server(Command::new("iperf3")));
+    let _running = Guard::spawn_in(&site.client, server(Command::new("iperf3")));
     for way in WAYS {
         measure(&site.server, || site.under_stack("server", &[], "iperf3"), KERNEL, way);
     }

@@ -1,11 +1,11 @@
 //! The cable, the library, and processes that end with the test.
 
-use crate::namespace::Namespace;
-pub(crate) use crate::process::{Guard, PATIENCE, await_port, built, succeed};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
+use testkit::Namespace;
+pub(crate) use testkit::process::{Guard, PATIENCE, await_port, built, succeed};
 
 /// The stack that serves, on the interface `server`.
 pub(crate) const SERVER: &str = "10.9.0.1";

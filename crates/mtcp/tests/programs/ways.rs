@@ -1,13 +1,13 @@
 //! The ways to a stack: a TAP device, both versions of IP, and an address that stays the kernel's.
 
-use crate::content::content;
-use crate::namespace::Namespace;
 use crate::support::{Guard, KERNEL, PATIENCE, SERVER, Site, await_port, succeed};
 use crate::web::furnish;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testkit::Namespace;
+use testkit::content;
 
 const SERVER_V6: &str = "fd09::1";
 const KERNEL_V6: &str = "fd09::3";
@@ -26,7 +26,7 @@ fn serve(site: &Site, stack: &str, settings: &str, addresses: [&str; 2]) -> Guar
     std::fs::write(&path, text).expect("it is written");
     let mut command = site.under_stack(stack, &[], "lighttpd");
     command.args(["-D", "-f"]).arg(path);
-    Guard::spawn(&site.server, command)
+    Guard::spawn_in(&site.server, command)
 }
 
 /// Fetches with the curl of that command, over either version of IP.

@@ -1,8 +1,8 @@
 //! lighttpd and ab (ApacheBench), as Debian has them, and curl.
 
-use crate::content::content;
 use crate::support::{Guard, KERNEL, SERVER, Site, await_port, succeed};
 use std::process::{Command, ExitStatus};
+use testkit::content;
 
 const SIZES: [usize; 6] = [0, 1, 1448, 65_536, 1_000_003, 64 << 20];
 const CHUNKED: &str = "chunked.sh";
@@ -32,7 +32,7 @@ pub(crate) fn lighttpd(site: &Site, options: &[&str]) -> Guard {
     furnish(site, SERVER);
     let mut command = site.under_stack("server", options, "lighttpd");
     command.args(["-D", "-f"]).arg(site.path("lighttpd.conf"));
-    let mut running = Guard::spawn(&site.server, command);
+    let mut running = Guard::spawn_in(&site.server, command);
     await_port(&site.client, SERVER, 80, &mut running);
     running
 }
@@ -122,7 +122,7 @@ fn a_client_on_the_stack_reaches_a_server_of_the_kernel() {
     furnish(&site, KERNEL);
     let mut command = Command::new("lighttpd");
     command.args(["-D", "-f"]).arg(site.path("lighttpd.conf"));
-    let _server = Guard::spawn(&site.client, command);
+    let _server = Guard::spawn_in(&site.client, command);
     let mut command = site.under_stack("server", &[], "curl");
     command.args(["--silent", "--show-error", "--retry-connrefused", "--retry", "20"]);
     command.arg(format!("http://{KERNEL}/1000003"));

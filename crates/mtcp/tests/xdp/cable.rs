@@ -1,12 +1,12 @@
 //! Two network namespaces and a virtual cable between them, with kernels that talk to each other.
 
-use crate::common::namespace::Namespace;
-use crate::retried::retried;
-use crate::skip::skip;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
+use testkit::Namespace;
+use testkit::retried;
+use testkit::skip;
 
 /// How long anything may take before a test is given up; far more than it needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,14 +1,15 @@
 //! Opening, closing, dying, and who may.
 
 use crate::cable::{Cable, INTERFACE, OURS, PATIENCE, connect};
-use crate::skip::skip;
 use crate::{KERNELS_PORT, PORT, open, refuse, small};
 use mtcp::device::Device;
 use mtcp::device::xdp::{AttachMode, Claim, XdpError, XdpOptions, XdpPort};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
+use testkit::process::Guard;
+use testkit::skip;
 
 /// Capabilities by their numbers, as capabilities(7) has them.
 const NEEDED: [(u32, &str); 3] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (39, "CAP_BPF")];
@@ -62,28 +63,18 @@ fn an_interface_that_goes_away_is_an_error() {
     assert!(gone(&device.flush().expect_err("nothing can be sent")));
 }
 
-/// A child of this process; killed and reaped at the latest when it is dropped.
-struct Victim(Child);
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Set for the child, to how it attaches.
 const VICTIM: &str = "MEGAPIPE_TEST_XDP_VICTIM";
 const READY: &str = "the victim has claimed its port";
 
 /// A process that has opened the port, claimed TCP, and does nothing more. It is this program
 /// again, because a mere fork would hold what the other tests have open.
-fn victim(attach: AttachMode) -> Victim {
+fn victim(attach: AttachMode) -> Guard {
     let test = "lifetime::a_crash_leaves_the_interface_as_it_was_found";
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", test, "--nocapture"]).env(VICTIM, format!("{attach:?}"));
-    let mut victim = Victim(command.stdout(Stdio::piped()).spawn().expect("a process"));
-    let output = BufReader::new(victim.0.stdout.take().expect("it is piped"));
+    let mut victim = Guard::spawn(command.stdout(Stdio::piped()));
+    let output = BufReader::new(victim.output());
     let ready = output.lines().map_while(Result::ok).any(|line| line.contains(READY));
     assert!(ready, "the child has opened the port");
     victim

@@ -2,12 +2,12 @@
 
 use crate::cable::{Cable, OURS, OWNED, PATIENCE, THEIRS, kernel};
 use crate::frames::{datagram, make_partial, queue, wait_for};
-use crate::retried::retried;
-use crate::skip::skip;
 use crate::{open, small};
 use mtcp::device::Device;
 use mtcp::device::xdp::{AttachMode, Claim};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use testkit::retried;
+use testkit::skip;
 
 const TRANSMIT_FRAMES: u32 = 64;
 

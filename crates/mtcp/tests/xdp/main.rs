@@ -1,13 +1,6 @@
 //! AF_XDP over a virtual cable, with kernels at both ends: what is ours comes here, all else stays
 //! where it was.
 
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../../../megapipe/tests/common/retried.rs"]
-mod retried;
-#[path = "../../../megapipe/tests/common/skip.rs"]
-mod skip;
-
 mod cable;
 mod frames;
 mod lifetime;
@@ -17,14 +10,14 @@ use cable::{Cable, INTERFACE, OURS, OWNED, PATIENCE, THEIRS, connect, tells_queu
 use frames::{next_segment, refusal, segment, send, wait_for};
 use mtcp::device::Device;
 use mtcp::device::xdp::{AttachMode, Attachment, Claim, CopyMode, XdpError, XdpOptions, XdpPort};
-use retried::retried;
-use skip::skip;
 use socket2::{Domain, Socket, Type};
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Instant;
+use testkit::retried;
+use testkit::skip;
 
 const BOTH_MODES: [AttachMode; 2] = [AttachMode::Native, AttachMode::Generic];
 const PORT: u16 = 80;

@@ -1,10 +1,10 @@
 //! Backends of the tests' own, on sockets that block.
 
-use crate::process::PATIENCE;
-use crate::retried::retried;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
+use testkit::process::PATIENCE;
+use testkit::retried;
 
 /// Accepts a connection.
 pub(crate) fn accept(listener: &TcpListener) -> TcpStream {

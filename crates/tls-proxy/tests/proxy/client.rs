@@ -1,6 +1,5 @@
 //! Clients that speak TLS by rustls over the kernel's TCP.
 
-use crate::retried::retried;
 use crate::site::{PROXY, Site};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -10,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::retried;
 
 /// A stream of TLS, on a socket that blocks.
 pub(crate) type Stream = StreamOwned<ClientConnection, TcpStream>;

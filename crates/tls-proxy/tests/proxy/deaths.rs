@@ -4,13 +4,13 @@
 use crate::backend::accept;
 use crate::client::{client, expect, is_reset, over, read_to_failure, send};
 use crate::limits::limit_descriptors;
-use crate::process::succeed;
-use crate::retried::retried;
 use crate::server::lighttpd;
 use crate::site::{PEER, Road, Site};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
+use testkit::process::succeed;
+use testkit::retried;
 
 /// More than all buffers on the way hold.
 const LARGE: usize = 64 << 20;

@@ -1,16 +1,6 @@
 //! The proxy as its users have it: a process between clients and backends of every kind, over every
 //! road.
 
-#[path = "../../../mtcp/tests/common/content.rs"]
-mod content;
-#[path = "../../../mtcp/tests/common/namespace.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
-mod namespace;
-#[path = "../../../mtcp/tests/common/process.rs"]
-mod process;
-#[path = "../../../megapipe/tests/common/retried.rs"]
-mod retried;
-
 mod backend;
 mod client;
 mod deaths;

@@ -2,9 +2,9 @@
 
 use crate::backend::{self, accept};
 use crate::client::{client, expect, is_reset, over, read_all, read_to_failure, say_goodbye, send};
-use crate::retried::retried;
 use crate::site::{PEER, Road, Site};
 use std::io::{ErrorKind, Read, Write};
+use testkit::retried;
 
 /// A client that is served as usual.
 fn assert_serves(site: &Site, listener: &std::net::TcpListener) {

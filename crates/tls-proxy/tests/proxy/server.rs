@@ -1,16 +1,16 @@
 //! lighttpd as the backend, and ab as the client.
 
-use crate::content::content;
-use crate::process::{Guard, await_port};
 use crate::site::{PEER, Site};
 use std::path::PathBuf;
 use std::process::Command;
+use testkit::content;
+use testkit::process::{Guard, await_port};
 
 /// lighttpd at the peers' address, with a file of each of these sizes.
 pub(crate) fn lighttpd(site: &Site, sizes: &[usize]) -> Guard {
     let mut command = Command::new("lighttpd");
     command.args(["-D", "-f"]).arg(lighttpd_settings(site, PEER, sizes));
-    let mut running = Guard::spawn(site.peers(), command);
+    let mut running = Guard::spawn_in(site.peers(), command);
     await_port(site.peers(), PEER, 80, &mut running);
     running
 }

@@ -2,10 +2,10 @@
 
 use crate::backend;
 use crate::client::{client, expect, over, read_all, say_goodbye, send};
-use crate::process::succeed;
 use crate::site::{PEER, PROXY, PROXY_V6, Road, Site};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::process::{Command, Stdio};
+use testkit::process::succeed;
 
 /// Runs the program with other options than the usual ones; what it complains of.
 fn start(site: &Site, replace: &[(&str, &str)]) -> String {

@@ -4,9 +4,9 @@ use crate::backend::accept;
 use crate::client::{
     client, expect, handshaken, is_reset, over, read_all, read_to_failure, say_goodbye, send,
 };
-use crate::process::PATIENCE;
 use crate::site::{PROXY, Proxy, Road, Site};
 use std::time::{Duration, Instant};
+use testkit::process::PATIENCE;
 
 /// Waits until nobody is let in any more.
 fn await_closed(site: &Site) {

@@ -1,7 +1,5 @@
 //! Where proxy, clients and backends live, on each road.
 
-use crate::namespace::Namespace;
-use crate::process::{Guard, PATIENCE};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,6 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use tempfile::TempDir;
+use testkit::Namespace;
+use testkit::process::{Guard, PATIENCE};
 
 /// The proxy's addresses, and those of clients and backends.
 pub(crate) const PROXY: &str = "10.9.0.1";
@@ -226,7 +226,7 @@ impl Site {
     /// Runs the program, which is to fail, and gives what it says.
     pub(crate) fn complaint(&self, mut command: Command) -> String {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut running = Guard::spawn(&self.home, command);
+        let mut running = Guard::spawn_in(&self.home, command);
         let status = running.wait();
         let mut text = String::new();
         let errors = running.0.stderr.take().expect("a pipe");
@@ -262,7 +262,7 @@ impl Proxy {
     /// Starts it and waits until it listens.
     fn start(home: &Namespace, mut command: Command) -> Proxy {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut running = Guard::spawn(home, command);
+        let mut running = Guard::spawn_in(home, command);
         let lines = lines_of(running.output());
         let complaints = lines_of(running.0.stderr.take().expect("a pipe"));
         let proxy = Proxy { running, lines, complaints };

@@ -1,13 +1,13 @@
 //! The three programs that mTCP's paper ports, all on the user-level stack: ab, this proxy and
 //! lighttpd, each with a cable to the same bridge; and two stacks of one proxy.
 
-use crate::namespace::Namespace;
-use crate::process::{Guard, built, succeed};
 use crate::server::{assert_all_succeeded, lighttpd_settings};
 use crate::site::{PEER, PROXY, Site};
 use crate::streams::exchange_many;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use testkit::Namespace;
+use testkit::process::{Guard, built, succeed};
 
 /// The stack of ab.
 const CLIENT: &str = "10.9.0.2";
@@ -41,7 +41,7 @@ fn ab_proxy_and_lighttpd_talk_by_the_stack_alone() {
     }
     let mut lighttpd = under_stack(&site, &programs, "server.toml", "lighttpd");
     lighttpd.args(["-D", "-f"]).arg(lighttpd_settings(&site, PEER, &[1, 65_536]));
-    let _lighttpd = Guard::spawn(&server, lighttpd);
+    let _lighttpd = Guard::spawn_in(&server, lighttpd);
     let proxy = site.proxy(&[]);
     // The first connections may find that lighttpd does not listen yet.
     let mut curl = under_stack(&site, &programs, "client.toml", "curl");
@@ -49,7 +49,7 @@ fn ab_proxy_and_lighttpd_talk_by_the_stack_alone() {
     curl.args(["--retry-delay", "1", "--cacert"]).arg(site.path("chain.pem"));
     curl.arg(format!("https://{PROXY}/65536"));
     let got = succeed(&client, curl).stdout;
-    assert!(got == crate::content::content(65_536), "curl got something else");
+    assert!(got == testkit::content(65_536), "curl got something else");
     let before = proxy.counts();
     let requests = [
         (&["-n", "300", "-c", "50"][..], "1"),

@@ -5,9 +5,6 @@ use crate::client::{
     client, expect, handshaken, is_reset, over, read_all, read_to_failure, say_goodbye, send,
     settings, will_reset, with,
 };
-use crate::content::content;
-use crate::process::PATIENCE;
-use crate::retried::retried;
 use crate::site::{PEER, PEER_V6, PROXY_V6, Road, Site};
 use rustls::version::{TLS12, TLS13};
 use rustls::{HandshakeKind, ProtocolVersion};
@@ -15,6 +12,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
+use testkit::content;
+use testkit::process::PATIENCE;
+use testkit::retried;
 
 pub(crate) fn both_versions_are_spoken_and_sessions_resumed(road: Road) {
     let site = Site::new(road);

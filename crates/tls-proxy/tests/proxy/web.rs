@@ -1,11 +1,11 @@
 //! Programs that people use: curl, ab, lighttpd.
 
 use crate::backend;
-use crate::content::content;
-use crate::process::succeed;
 use crate::server::{assert_all_succeeded, lighttpd};
 use crate::site::{PROXY, Road, Site};
 use std::process::Command;
+use testkit::content;
+use testkit::process::succeed;
 
 const SIZES: [usize; 6] = [0, 1, 1448, 65_536, 1_000_003, 64 << 20];
 

@@ -8,11 +8,11 @@ use super::super::outcome::{Figure, Figures};
 use super::no_complaints;
 use crate::http::Client;
 use crate::nginx::{Nginx, Setup};
-use crate::{allowed_cpus, stay_on};
 use std::collections::BTreeSet;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
+use testkit::{allowed_cpus, pin};
 
 /// More than 2 workers with 64 connections or descriptors each can have.
 const CROWD: usize = 200;
@@ -32,10 +32,10 @@ fn ask_from(cpu: usize, port: u16, clients: usize) -> io::Result<Vec<io::Result<
         Ok(client)
     };
     let asked = move || {
-        stay_on(cpu)?;
-        Ok((0..clients).map(ask).collect())
+        pin(cpu);
+        (0..clients).map(ask).collect()
     };
-    thread::spawn(asked).join().map_err(|_| fault("the clients panicked"))?
+    thread::spawn(asked).join().map_err(|_| fault("the clients panicked"))
 }
 
 /// How clients from these CPUs are answered that all keep what they have got until the last one is,
@@ -91,12 +91,12 @@ fn fill(mut setup: Setup, extent: Extent, cpus: &[usize]) -> Figures {
 
 /// Clients of all CPUs.
 pub(super) fn connections(setup: Setup, extent: Extent) -> Figures {
-    fill(setup, extent, &allowed_cpus()?)
+    fill(setup, extent, &allowed_cpus())
 }
 
 /// Clients of one CPU, which share a worker if the listening socket is partitioned.
 pub(super) fn connections_of_one_cpu(setup: Setup, extent: Extent) -> Figures {
-    fill(setup, extent, &allowed_cpus()?[..1])
+    fill(setup, extent, &allowed_cpus()[..1])
 }
 
 /// Clients wait in the kernel's queue until descriptors are free again.

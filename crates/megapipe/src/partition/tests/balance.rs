@@ -5,6 +5,7 @@ use super::support::*;
 use crate::cpuset::CpuSet;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use testkit::two_cpus;
 
 /// Two members that accept.
 fn pair(listener: &TcpListener, cpus: [usize; 2]) -> Vec<Seat> {

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use testkit::pin;
 
 /// Connections per client thread, of which there is one per CPU.
 const CONNECTIONS: usize = 3000;

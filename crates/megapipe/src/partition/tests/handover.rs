@@ -6,6 +6,7 @@ use super::support::*;
 use crate::cpuset::CpuSet;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
+use testkit::two_cpus;
 
 /// Numbers from 900 on stand for CPUs that are not there.
 fn set(cpus: &[usize]) -> CpuSet {

@@ -4,12 +4,12 @@ use super::super::ListenerError;
 use super::super::options::option;
 use super::support::*;
 use crate::cpuset::CpuSet;
-use crate::skip::skip;
 use crate::sys::{get_number, set_number, set_option};
 use libc::{IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
+use testkit::{is_root, skip, two_cpus};
 
 /// One seat per usable CPU; checks that each CPU's connections come to its seat only.
 fn check_steering(listener: &TcpListener, addresses: &[SocketAddr]) {
@@ -216,11 +216,11 @@ fn refusal_after(change: fn() -> bool) -> Option<ListenerError> {
 
 #[test]
 fn another_user_or_namespace_cannot_share() {
-    // SAFETY: neither call takes pointers; both change the calling thread only.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return skip("another_user_or_namespace_cannot_share", "it changes its user: run as root");
     }
-    // SAFETY: as above. Setting an invalid id only reads the present one.
+    // SAFETY: the calls take no pointers and change the calling thread only. Setting an invalid id
+    // only reads the present one.
     let user = refusal_after(|| unsafe { libc::setfsuid(65_534) == 0 && libc::setfsuid(!0) != 0 });
     assert!(matches!(user, Some(ListenerError::OtherUser { owner: 0, user: 65_534 })), "{user:?}");
     // SAFETY: as above.

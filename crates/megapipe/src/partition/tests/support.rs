@@ -4,47 +4,22 @@ use super::super::membership::Membership;
 use super::super::office::{Mail, Office, Queue};
 use super::super::socket;
 use crate::cpuset::CpuSet;
-use crate::skip::skip;
 use crate::source::wake_pair;
-use crate::sys::{check, set_option};
+use crate::sys::set_option;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::{allowed_cpus, pin};
 
 /// One or two CPUs on which this process may run.
 pub(in super::super) fn usable_cpus() -> Vec<usize> {
-    // SAFETY: `cpu_set_t` is plain data, which sched_getaffinity fills.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is writable for its size.
-    check(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) }).unwrap();
-    // SAFETY: the set is initialised and the numbers are below its size.
-    let usable = (0..1024).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) });
-    let cpus: Vec<usize> = usable.take(2).collect();
+    let cpus: Vec<usize> = allowed_cpus().into_iter().take(2).collect();
     if cpus.len() < 2 {
         eprintln!("note: only one CPU may be used here, so only its queue is checked");
     }
     cpus
-}
-
-/// Two CPUs for a test that needs as many; without them it is skipped.
-pub(super) fn two_cpus(test: &str) -> Option<[usize; 2]> {
-    let cpus = usable_cpus().try_into().ok();
-    if cpus.is_none() {
-        skip(test, "it needs two CPUs");
-    }
-    cpus
-}
-
-/// Binds the calling thread to a CPU.
-pub(in super::super) fn pin(cpu: usize) {
-    // SAFETY: `cpu_set_t` is plain data, for which zero is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the number is below the set's size.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: `set` is readable for its size.
-    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }).unwrap();
 }
 
 /// Connects on a CPU. The connection is reset when closed, so that no port stays in TIME_WAIT.

@@ -7,18 +7,7 @@ use megapipe::{Accept, Accepted, Channel, CpuSet, Event, Handle};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
-
-/// Moves this thread to a CPU: the handshakes of its clients run there.
-fn move_to(cpu: usize) {
-    // SAFETY: all-zero bytes are an empty set, in which the macro-like call sets one bit; the set
-    // outlives the call.
-    let moved = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set)
-    };
-    assert_eq!(moved, 0, "sched_setaffinity: {}", std::io::Error::last_os_error());
-}
+use testkit::pin;
 
 /// Shares a listener of which the first channel has the original as well, changes CPUs, lets a
 /// second channel join and end, and leaves.
@@ -28,7 +17,7 @@ pub(crate) fn partition(stage: &mut Stage) {
     assert!(cpus >= 2, "this test needs two CPUs");
     // SAFETY: the call takes no pointers.
     let here = usize::try_from(unsafe { libc::sched_getcpu() }).expect("a CPU");
-    move_to(here);
+    pin(here);
     let elsewhere = usize::from(here == 0);
     let first = join(stage, &socket, &CpuSet::one(here));
     let rest = stage.join(|| socket.try_clone().expect("a duplicate"));

@@ -1,6 +1,5 @@
 //! Datagrams, connects, polls, options and addresses.
 
-use crate::common::retried::retried;
 use crate::common::{client, peer_listener, udp, unix_pair};
 use crate::layer::shared;
 use crate::stage::{PATIENCE, Stage, errno_of};
@@ -9,6 +8,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use testkit::retried;
 
 /// Receives datagrams one by one and in a row, and answers them.
 pub(crate) fn datagrams(stage: &mut Stage) {

@@ -116,8 +116,8 @@ fn a_listener_of_two_drivers_survives_the_first() {
 
 #[test]
 fn unix_connections() {
-    let directory = tempdir();
-    let path = directory.0.join("socket");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
     let mut rig = Rig::new();
     let listener = rig.attach(UnixListener::bind(&path).unwrap());
     rig.submit(1, listener, accept(true));
@@ -139,23 +139,4 @@ fn only_listeners_accept_and_only_descriptors_are_taken() {
     let direct = NumberedSocket::new(7, &Discarded::default());
     let refused = rig.driver.attach(Endpoint::Direct(direct), crate::source::Kind::Stream);
     assert_eq!(refused.unwrap_err().error.raw_os_error(), Some(libc::EXDEV));
-}
-
-/// A directory that goes with its value.
-pub(super) struct Directory(pub(super) std::path::PathBuf);
-
-pub(super) fn tempdir() -> Directory {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("megapipe-epoll-{}-{number}", std::process::id());
-    let path = std::env::temp_dir().join(name);
-    std::fs::create_dir(&path).unwrap();
-    Directory(path)
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,6 +1,5 @@
 //! Connecting.
 
-use super::accepts::tempdir;
 use super::*;
 use crate::address::{Address, RawAddress};
 use std::os::fd::FromRawFd;
@@ -111,8 +110,8 @@ fn an_attempt_under_way_can_be_cancelled() {
 
 #[test]
 fn a_full_backlog_of_a_unix_socket_is_waited_out() {
-    let directory = tempdir();
-    let path = directory.0.join("socket");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
     // SAFETY: the call takes no pointers.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 1) }, 0);
@@ -146,8 +145,8 @@ fn a_full_backlog_of_a_unix_socket_is_waited_out() {
 
 #[test]
 fn a_missing_unix_socket_is_an_error() {
-    let directory = tempdir();
-    let address = raw(Address::Path(directory.0.join("nobody")));
+    let directory = tempfile::tempdir().unwrap();
+    let address = raw(Address::Path(directory.path().join("nobody")));
     let mut rig = Rig::new();
     let near = rig.attach(socket(libc::AF_UNIX));
     rig.submit(1, near, connect(&address));

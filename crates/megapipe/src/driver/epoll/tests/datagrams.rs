@@ -1,6 +1,5 @@
 //! Datagrams.
 
-use super::accepts::tempdir;
 use super::*;
 use crate::address::{Address, RawAddress};
 use crate::completion::Datagram;
@@ -151,8 +150,8 @@ fn a_connected_socket_reads_and_writes_one_at_a_time() {
 
 #[test]
 fn the_full_queue_of_a_stranger_is_waited_out() {
-    let directory = tempdir();
-    let path = directory.0.join("socket");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
     let far = UnixDatagram::bind(&path).unwrap();
     // Others have filled it, who will be told when it has room.
     let other = UnixDatagram::unbound().unwrap();
@@ -187,8 +186,8 @@ fn fill(rig: &mut Rig, near: Object) -> usize {
 
 #[test]
 fn the_full_queue_of_a_peer_is_told_by_an_edge() {
-    let directory = tempdir();
-    let path = directory.0.join("socket");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
     let listener = UnixDatagram::bind(&path).unwrap();
     let one_way = UnixDatagram::unbound().unwrap();
     one_way.connect(&path).unwrap();

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::completion::Event;
-use crate::skip::skip;
 use crate::{Channel, DriverChoice, Repeat};
 use std::io::{ErrorKind, Read};
 use std::os::fd::FromRawFd;
+use testkit::skip;
 
 /// The protocol of netlink(7) that leaves messages between programs to them.
 const NETLINK_USERSOCK: libc::c_int = 2;

@@ -1,6 +1,5 @@
 //! Disk files and the helper threads.
 
-use super::accepts::tempdir;
 use super::*;
 use crate::source::{Endpoint, Kind};
 use std::fs::File;
@@ -19,9 +18,9 @@ fn slow_disk(rig: &mut Rig) -> (Object, File) {
 
 #[test]
 fn what_is_written_can_be_read_and_synced() {
-    let directory = tempdir();
+    let directory = tempfile::tempdir().unwrap();
     let mut rig = Rig::new();
-    let file = rig.attach(open(&directory.0.join("file")));
+    let file = rig.attach(open(&directory.path().join("file")));
     let sent = pattern(300_000);
     rig.submit(1, file, write_at(&sent, 1000));
     assert_eq!(rig.last(1), sent.len() as i32);
@@ -42,8 +41,8 @@ fn what_is_written_can_be_read_and_synced() {
 
 #[test]
 fn without_an_offset_the_position_moves() {
-    let directory = tempdir();
-    let path = directory.0.join("file");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
     let mut rig = Rig::new();
     let file = rig.attach(open(&path));
     for tag in 0..5 {
@@ -66,8 +65,8 @@ fn without_an_offset_the_position_moves() {
 
 #[test]
 fn a_cold_cache_is_read_by_helpers() {
-    let directory = tempdir();
-    let path = directory.0.join("file");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
     let sent = pattern(4 << 20);
     std::fs::write(&path, &sent).unwrap();
     let mut rig = Rig::new();
@@ -89,9 +88,9 @@ fn a_cold_cache_is_read_by_helpers() {
 
 #[test]
 fn many_operations_at_once() {
-    let directory = tempdir();
+    let directory = tempfile::tempdir().unwrap();
     let mut rig = Rig::new();
-    let file = rig.attach(open(&directory.0.join("file")));
+    let file = rig.attach(open(&directory.path().join("file")));
     let sent = pattern(500 * 100);
     for (tag, chunk) in sent.chunks(100).enumerate() {
         rig.submit(tag as u64, file, write_at(chunk, tag as u64 * 100));
@@ -111,8 +110,8 @@ fn many_operations_at_once() {
 
 #[test]
 fn errors_of_the_disk_are_told() {
-    let directory = tempdir();
-    let path = directory.0.join("file");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
     std::fs::write(&path, b"text").unwrap();
     let mut rig = Rig::new();
     let file = rig.attach(File::open(&path).unwrap());
@@ -167,8 +166,8 @@ fn wait_until_taken(rig: &mut Rig) {
 
 #[test]
 fn what_was_read_before_a_cancellation_is_told() {
-    let directory = tempdir();
-    let path = directory.0.join("file");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
     let sent = pattern(3 << 20);
     std::fs::write(&path, &sent).unwrap();
     let mut rig = Rig::new();
@@ -304,12 +303,12 @@ fn shutting_down_waits_for_the_disk_but_not_for_ever() {
 fn a_driver_without_work_shuts_down_at_once() {
     let mut rig = Rig::new();
     assert!(rig.driver.shut_down(Duration::ZERO));
-    let directory = tempdir();
-    let file = rig.attach(open(&directory.0.join("file")));
+    let directory = tempfile::tempdir().unwrap();
+    let file = rig.attach(open(&directory.path().join("file")));
     rig.submit(1, file, write(b"x"));
     assert_eq!(rig.last(1), 1);
     assert!(rig.driver.shut_down(Duration::ZERO));
     let mut text = String::new();
-    open(&directory.0.join("file")).read_to_string(&mut text).unwrap();
+    open(&directory.path().join("file")).read_to_string(&mut text).unwrap();
     assert_eq!(text, "x");
 }

@@ -1,6 +1,5 @@
 //! How long work may keep the driver from asking the kernel.
 
-use super::accepts::tempdir;
 use super::*;
 use std::cell::Cell;
 use std::io::Write;
@@ -57,8 +56,8 @@ fn work_that_takes_long_does_not_delay_those_that_wait() {
         assert!(rounds <= most, "{rounds} rounds with {step} us for each four");
     }
     // A clock that is read for each large transfer shows a single one that took long.
-    let file = tempdir();
-    let path = file.0.join("file");
+    let file = tempfile::tempdir().unwrap();
+    let path = file.path().join("file");
     std::fs::write(&path, pattern(64 << 10)).unwrap();
     let mut rig = timed(Duration::from_micros(6000));
     let busy = rig.attach(std::fs::File::open(&path).unwrap());

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 /// (signal(7)). Signals come although none is handled: posix_spawn(3) blocks them in its thread
 /// until that has the CPU again, and if the command has ended by then, the kernel no longer ignores
 /// its SIGCHLD, but wakes another thread for it.
-pub(crate) fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -1,19 +1,28 @@
 //! Network namespaces without a name: they vanish with the last descriptor, and all in them too.
 
-#[path = "shell.rs"]
-mod shell;
-
+use crate::shell;
+use crate::wait::within;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// How long the kernel may take for what it does by itself.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A network namespace in which the loopback device is up.
-pub(crate) struct Namespace(OwnedFd);
+#[derive(Debug)]
+pub struct Namespace(OwnedFd);
+
+impl Default for Namespace {
+    fn default() -> Namespace {
+        Namespace::new()
+    }
+}
 
 impl Namespace {
     /// Makes one.
-    pub(crate) fn new() -> Namespace {
+    pub fn new() -> Namespace {
         let make = || {
             // SAFETY: a plain number; only the calling thread moves.
             let moved = unsafe { libc::unshare(libc::CLONE_NEWNET) };
@@ -29,7 +38,7 @@ impl Namespace {
 
     /// Runs something on a thread in the namespace, and gives what it gives. The sockets and
     /// devices that it opens stay in the namespace wherever they are used.
-    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let enter = || {
             // SAFETY: an open descriptor and a plain number; only the calling thread moves.
             let moved = unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) };
@@ -43,12 +52,12 @@ impl Namespace {
     }
 
     /// Where setns(2) finds the namespace, for other processes.
-    pub(crate) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
     /// Runs ip(8) in the namespace, with these words; gives what it prints.
-    pub(crate) fn ip(&self, words: &str) -> String {
+    pub fn ip(&self, words: &str) -> String {
         let place = self.path();
         let (succeeded, printed) = shell::run(&format!("nsenter --net={place} ip {words}"));
         assert!(succeeded, "ip {words}: {printed}; it is of iproute2: cargo xtask setup");
@@ -57,39 +66,36 @@ impl Namespace {
 
     /// Waits until an interface that is up sends what it is given: the kernel gives it its queue a
     /// moment later, and drops frames before without a word.
-    pub(crate) fn await_queue(&self, name: &str) {
-        let begin = Instant::now();
-        while self.ip(&format!("link show {name}")).contains("qdisc noop ") {
-            assert!(begin.elapsed() < Duration::from_secs(20), "{name} gets no queue");
-            thread::sleep(Duration::from_millis(2));
-        }
+    pub fn await_queue(&self, name: &str) {
+        within(PATIENCE, &format!("a queue of {name}"), || {
+            (!self.ip(&format!("link show {name}")).contains("qdisc noop ")).then_some(())
+        });
     }
 
     /// Gives an interface an address of IPv6, which the kernel answers for a moment later: if the
     /// interface is up, waits until it does.
-    pub(crate) fn add_v6(&self, address: &str, length: u8, interface: &str) {
+    pub fn add_v6(&self, address: &str, length: u8, interface: &str) {
         self.ip(&format!("addr add {address}/{length} dev {interface} nodad"));
         let is_up = self.ip(&format!("link show {interface}")).contains("LOWER_UP");
-        let begin = Instant::now();
-        while is_up && self.ip(&format!("-6 route show table local {address}")).is_empty() {
-            assert!(begin.elapsed() < Duration::from_secs(20), "{interface} gets no {address}");
-            thread::sleep(Duration::from_millis(2));
-        }
+        within(PATIENCE, &format!("{address} on {interface}"), || {
+            let route = || self.ip(&format!("-6 route show table local {address}"));
+            (!is_up || !route().is_empty()).then_some(())
+        });
     }
 
     /// Sets a kernel parameter of the namespace, by its path below /proc/sys/net.
-    pub(crate) fn set(&self, parameter: &str, value: &str) {
+    pub fn set(&self, parameter: &str, value: &str) {
         let path = format!("/proc/sys/net/{parameter}");
         self.run(|| std::fs::write(&path, value)).unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 
     /// Joins this namespace with another one, or itself, by two ends of a cable, which are up.
-    pub(crate) fn join(&self, name: &str, other: &Namespace, other_name: &str) {
+    pub fn join(&self, name: &str, other: &Namespace, other_name: &str) {
         self.join_with(name, other, other_name, "");
     }
 
     /// The same with further words of `ip link add` for each end.
-    pub(crate) fn join_with(&self, name: &str, other: &Namespace, other_name: &str, words: &str) {
+    pub fn join_with(&self, name: &str, other: &Namespace, other_name: &str, words: &str) {
         let path = other.path();
         let peer = format!("type veth peer name {other_name} {words} netns {path}");
         self.ip(&format!("link add {name} {words} {peer}"));

@@ -1,7 +1,7 @@
 //! What servers serve in tests.
 
 /// Bytes without a period that a lost or repeated block could hide in.
-pub(crate) fn content(bytes: usize) -> Vec<u8> {
+pub fn content(bytes: usize) -> Vec<u8> {
     let mut state = bytes as u64 + 1;
     let mut all = Vec::with_capacity(bytes + 8);
     while all.len() < bytes {

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 
 /// Says that a test cannot run here, and why; what runs all tests counts these lines.
-pub(crate) fn skip(test: &str, reason: &str) {
+pub fn skip(test: &str, reason: &str) {
     let line = format!("SKIPPED: {test}: {reason}\n");
     eprint!("{line}");
     if let Some(file) = std::env::var_os("MEGAPIPE_SKIPS") {
