@@ -7,9 +7,10 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 
 use common::program::Program;
-use common::{Daemon, Process, can_change_users, skip, within};
+use common::{Daemon, Process, can_change_users, within};
 use fable::packet;
 use fable::protocol::{Access, Answer, Operation, ToDaemon};
+use testkit::skip;
 
 fn names(process: &mut Process) -> Vec<String> {
     match process.operate(Operation::Names) {

@@ -9,8 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Serving, assert_report_and_diff_read, iobench, is_alive, run, run_with_json, signal, stderr,
-    wait, wait_for_children,
+    Serving, iobench, is_alive, run, run_with_json, signal, stderr, wait, wait_for_children,
 };
 use serde_json::Value;
 
@@ -314,7 +313,6 @@ fn load_brings_a_server_of_its_own() {
     let row = &document["results"][0];
     assert!(row["totals"]["client_bytes_received"].as_u64() > Some(0), "{row}");
     assert_eq!((&row["subject"], &row["workload"]), (&"epoll".into(), &"echo".into()));
-    assert_report_and_diff_read(&document);
 }
 
 fn beside(command: &str, more: &[&str]) -> (Option<i32>, Value, String) {
@@ -323,15 +321,13 @@ fn beside(command: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     run_with_json(&[&arguments[..], &beside, more].concat())
 }
 
-/// Tries again where a busy machine kept a client off its CPU in every pair of runs, which leaves
-/// nothing to divide.
+/// Tries again where a busy machine kept a client off its CPU in a pair of runs: three rounds are
+/// the least that permit a ratio.
 fn beside_undisturbed(command: &str) -> (Option<i32>, Value, String) {
     for _ in 0..20 {
         let (status, document, printed) = beside(command, &[]);
         let ours = &document["results"][1];
-        let nothing = ours["notes"].to_string().contains("nothing was answered");
-        let lacks_ratios = RATIOS.iter().any(|ratio| ours[ratio].is_null());
-        if !(nothing && lacks_ratios) {
+        if RATIOS.iter().all(|ratio| !ours[ratio].is_null()) {
             return (status, document, printed);
         }
     }
@@ -366,7 +362,6 @@ fn another_client_runs_beside_ours() {
     assert_eq!(document["baseline"], "iobench");
     assert!(document["experiment"]["file"].as_str().unwrap().contains(command), "{document}");
     assert!(printed.contains("iobench load against iobench"), "{printed}");
-    assert_report_and_diff_read(&document);
 }
 
 #[test]
@@ -383,7 +378,6 @@ fn a_client_that_fails_beside_ours_is_noticed() {
                 "{notes}"
             );
         }
-        assert_report_and_diff_read(&document);
     }
     let output = run(&["load", "--server", "epoll", "--beside", "no-such-client {address}"]);
     assert_eq!(output.status.code(), Some(1));
