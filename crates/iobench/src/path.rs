@@ -1,10 +1,12 @@
 //! What lies between clients and servers, and how a server is put at its far end.
 
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 
 use crate::client::ClientKind;
 use crate::error::{Error, Result};
 use crate::network::conditions::Conditions;
+use crate::network::namespace;
 use crate::network::veth::{Cable, End, Veth};
 use crate::network::{Entered, Network, Options, PathKind};
 use crate::server::process::Launch;
@@ -43,6 +45,32 @@ impl Path {
                 "choose between the path veth and network conditions",
             )),
         }
+    }
+
+    /// Makes a congestion control that does not pace the default for programs that are not ours, on
+    /// both sides; false if that is not permitted. On the plain loopback the calling thread moves
+    /// into a network namespace for that: call this before any thread or server is started.
+    pub(crate) fn stop_pacing(&self) -> Result<bool> {
+        if !namespace::can_set_default_congestion() {
+            return Ok(false);
+        }
+        match self {
+            Path::Loopback => {
+                if !namespace::isolate()? {
+                    return Ok(false);
+                }
+                namespace::stop_pacing()?;
+            }
+            Path::Relay(network) => {
+                stop_pacing_in(&network.server_namespace())?;
+                stop_pacing_in(network.client_namespace())?;
+            }
+            Path::Veth(veth) => {
+                stop_pacing_in(&veth.server_namespace())?;
+                stop_pacing_in(&veth.client_namespace())?;
+            }
+        }
+        Ok(true)
     }
 
     /// Moves the calling thread to the clients' side, if there are sides.
@@ -128,6 +156,11 @@ impl Path {
         let site = (client == ClientKind::Mtcp).then(|| client_site(&cable));
         Ok((server, site))
     }
+}
+
+fn stop_pacing_in(namespace: &OwnedFd) -> Result<()> {
+    let _entered = Entered::new(namespace)?;
+    namespace::stop_pacing()
 }
 
 /// A server whose device has the clients' kernel at its other end, and so stands beside them.

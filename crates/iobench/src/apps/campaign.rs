@@ -107,7 +107,8 @@ impl<'a> Campaign<'a> {
         let measured = self.measure(&stations, &mut servers, rounds, begun_ns)?;
         drop(servers);
         let summary = Summary::of(self.app, self.shape, self.baseline, &measured)?;
-        output::print(&format!("{}\nnetwork: {}\n", environment.describe(), self.network));
+        let machine = summary.describe(&environment);
+        output::print(&format!("{machine}\nnetwork: {}\n", self.network));
         output::print(&summary.render());
         if let Some(files) = files {
             let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;

@@ -8,11 +8,10 @@ use crate::apps::files::unique;
 use crate::error::{Context, Error, Result};
 use crate::network::namespace;
 use crate::output;
-use crate::sys::socket::{CongestionControl, default_congestion_control};
+use crate::sys::socket::default_congestion_control;
 
 const APPS_VARIABLE: &str = "MEGAPIPE_APPS";
 const LEAST_ROOM: usize = 4_096;
-const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// Whether ports that rest may be used again before their minute is over; without it only on
 /// loopback.
 const REUSE: &str = "/proc/sys/net/ipv4/tcp_tw_reuse";
@@ -39,16 +38,7 @@ pub(crate) fn isolate() -> Result<String> {
 /// Gives the calling thread's network namespace, which must be of our own making, a congestion
 /// control that does not pace, and lets ports rest only shortly.
 pub(crate) fn settle() -> Result<()> {
-    if CongestionControl::pick().must_be_set {
-        // Outside the machine's own network only what every user may choose can be the default.
-        let set = ["cubic", "reno"].iter().find(|name| fs::write(CONGESTION, name).is_ok());
-        set.ok_or_else(|| {
-            Error::setup(
-                format!("neither cubic nor reno can be written to {CONGESTION}"),
-                "mount /proc writable, or load the kernel's module tcp_cubic",
-            )
-        })?;
-    }
+    namespace::stop_pacing()?;
     // Kernels before 6.14 do not have it, and rest ports for a second.
     let _ = fs::write("/proc/sys/net/ipv4/tcp_tw_reuse_delay", PORT_REST_MS);
     let _ = fs::write(REUSE, "1");

@@ -92,6 +92,11 @@ impl<'a> Summary<'a> {
         self.blocks.iter().flat_map(|block| &block.rows)
     }
 
+    /// The environment with what the connections used, for people.
+    pub(crate) fn describe(&self, environment: &Environment) -> String {
+        report::describe(environment, self.rows())
+    }
+
     /// Everything for people.
     pub(crate) fn render(&self) -> String {
         let mut text = format!("{}\n\n", self.app.settings());

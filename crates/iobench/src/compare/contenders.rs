@@ -94,6 +94,11 @@ impl Contenders {
         ))
     }
 
+    /// Whether programs are among them that take the system's congestion control.
+    pub(crate) fn has_external(&self) -> bool {
+        self.subjects.iter().any(|subject| matches!(subject, Subject::External(_)))
+    }
+
     pub(crate) fn baseline_label(&self) -> &str {
         &self.labels[self.baseline]
     }

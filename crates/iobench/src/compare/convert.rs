@@ -41,6 +41,7 @@ pub(crate) fn convert(
         cpu_s_per_gib: row.cpu_s_per_gib,
         server_busy: row.server_busy,
         client_busy: row.client_busy,
+        congestion_control: row.congestion.map(|seen| seen.to_string()),
         bound: Some(row.bound.name().to_owned()),
         throughput_ratio: row.throughput_ratio,
         cpu_ratio: row.cpu_ratio,

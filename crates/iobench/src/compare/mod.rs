@@ -4,6 +4,7 @@
 //! slots. Rounds are the outermost loop, so that each cell's rounds are spread over the whole run
 //! and see the machine in different moods.
 
+pub(crate) mod congestion;
 pub(crate) mod contenders;
 pub(crate) mod convert;
 pub(crate) mod holder;
@@ -47,6 +48,7 @@ use crate::sys::affinity::{allowed_cpus, wake_promptly};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::local_ports;
 use crate::sys::signals::Signals;
+use crate::sys::socket::{CongestionControl, default_congestion_control};
 
 /// Measured time of a server in a cell and round.
 const USUAL_DURATION: Duration = Duration::from_millis(500);
@@ -68,6 +70,9 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
     let contenders = Contenders::choose(arguments)?;
     let mut path = create_path(arguments, seed)?;
+    if contenders.has_external() {
+        stop_pacing(&path)?;
+    }
     // From here on everything is made on the clients' side, but for the servers.
     let _entered = path.enter_client()?;
     let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
@@ -109,7 +114,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let mut rows = rows(contenders.baseline)?;
     rows.iter_mut().for_each(|row| row.path = path.label());
     let network = network.map(PathReport::of).transpose()?;
-    print_surroundings(&environment, &path, network.as_ref());
+    print_surroundings(&environment, &rows, &path, network.as_ref());
     let self_test = arguments.self_test.then(|| SelfTest::of(&rows, contenders.baseline_label()));
     print_results(&rows, &versus, contenders.baseline_label(), self_test.as_ref());
     output::print(&measured.repeats.describe());
@@ -184,10 +189,38 @@ fn create_path(arguments: &CompareArgs, seed: u64) -> Result<Path> {
     Path::create(arguments.path, arguments.network.as_ref(), &options)
 }
 
+/// Gives programs that are not ours the congestion control of our own servers and clients. Where
+/// that is not permitted the rows tell what each used.
+fn stop_pacing(path: &Path) -> Result<()> {
+    let default = default_congestion_control();
+    if !CongestionControl::pick().must_be_set {
+        return Ok(());
+    }
+    output::note(&if path.stop_pacing()? {
+        format!(
+            "servers and clients run in network namespaces of their own, because the system's \
+             congestion control, {default}, paces; programs that are not ours cannot reach the \
+             machine's network from there"
+        )
+    } else {
+        format!(
+            "no permission for a network namespace: programs that are not ours use the system's \
+             congestion control, {default}, unless they set another; run as root for figures to \
+             be compared"
+        )
+    });
+    Ok(())
+}
+
 /// What all rows have in common, and an empty line.
-fn print_surroundings(environment: &Environment, path: &Path, network: Option<&PathReport<'_>>) {
+fn print_surroundings(
+    environment: &Environment,
+    rows: &[Row],
+    path: &Path,
+    network: Option<&PathReport<'_>>,
+) {
     let network = network.map(PathReport::describe);
-    let lines = [Some(environment.describe()), path.describe(), network];
+    let lines = [Some(report::describe(environment, rows)), path.describe(), network];
     lines.into_iter().flatten().for_each(|line| output::print(&format!("{line}\n")));
     output::print("\n");
 }

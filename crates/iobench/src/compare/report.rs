@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::faults::FaultCounts;
 use crate::compare::plan::Cell;
+use crate::engine::congestion::{self, CongestionSeen};
+use crate::engine::environment::Environment;
 use crate::engine::outcome::{Accounts, Figures, SliceCounts, SlotOutcome};
 use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
@@ -97,6 +99,8 @@ pub(crate) struct Row {
     pub(crate) bound: Bound,
     pub(crate) server_busy: Option<f64>,
     pub(crate) client_busy: Option<f64>,
+    /// What the connections were seen to use.
+    pub(crate) congestion: Option<CongestionSeen>,
     pub(crate) valid: bool,
     pub(crate) notes: Vec<String>,
     pub(crate) slices: SliceSummary,
@@ -177,7 +181,27 @@ pub(crate) fn rows(
             row.doubts.baseline = true;
         }
     }
+    note_congestion(&mut rows, baseline);
     Ok(rows)
+}
+
+/// Another congestion control than was asked for, or than the baseline's, is no fault of the
+/// measurement: the row stays valid, and says so.
+fn note_congestion(rows: &mut [Row], baseline: usize) {
+    let of_baseline = rows[baseline].congestion.clone();
+    for (server, row) in rows.iter_mut().enumerate() {
+        let other = of_baseline.as_ref().filter(|_| server != baseline);
+        row.notes.extend(row.congestion.as_ref().and_then(|seen| seen.note(other)));
+    }
+}
+
+/// The environment with what the rows' connections used, for people.
+pub(crate) fn describe<'a>(
+    environment: &Environment,
+    rows: impl IntoIterator<Item = &'a Row>,
+) -> String {
+    let rows = rows.into_iter().map(|row| (row.server.as_str(), row.congestion.as_ref()));
+    environment.describe_with(&congestion::summarise(&environment.congestion_control, rows))
 }
 
 /// Fewer undisturbed pairs with the baseline say too little: half of the planned ones.
@@ -260,6 +284,7 @@ fn row(cell: &Cell, connections: usize, server: &str, rounds: &Rounds) -> Result
         bound,
         server_busy,
         client_busy,
+        congestion: rounds.iter().flatten().find_map(|slot| slot.congestion.clone()),
         valid,
         notes,
         slices: SliceSummary {

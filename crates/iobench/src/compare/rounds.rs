@@ -127,13 +127,17 @@ fn interleave(
     if shape.baseline >= subjects.len() {
         return Err(Error::setup("the baseline is not measured", "report this as a bug"));
     }
-    let mut outcomes = vec![Vec::with_capacity(shape.passes); subjects.len()];
+    let mut outcomes: Vec<Vec<SlotOutcome>> =
+        vec![Vec::with_capacity(shape.passes); subjects.len()];
     for pass in 0..shape.passes {
         for subject in slot_order(subjects.len(), shape.baseline, round, pass) {
             before_slot(subject);
+            // Once for every server and cell; again only if there was nothing to be seen.
+            let looks =
+                round == 0 && outcomes[subject].iter().all(|slot| slot.congestion.is_none());
             outcomes[subject].push(match shape.unable.get(subject).and_then(Option::as_ref) {
                 Some(reason) => SlotOutcome::failed(reason.clone()),
-                None => runners[of_subject[subject]].run(subjects[subject])?,
+                None => runners[of_subject[subject]].run(subjects[subject], looks)?,
             });
         }
     }

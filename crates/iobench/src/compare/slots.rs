@@ -3,6 +3,7 @@
 
 use crate::client::slices::{Latencies, Slicing, Tally, add_open};
 use crate::client::{ClientGroup, Order};
+use crate::compare::congestion;
 use crate::compare::plan::{Cell, WARM_UP_NS};
 use crate::compare::rounds::RoundShape;
 use crate::engine::outcome::{Accounts, Figures, ServerAccounts, SliceCounts, SlotOutcome};
@@ -121,8 +122,9 @@ impl<'a> SlotRunner<'a> {
         SlotRunner { exchange: None, ..self }
     }
 
-    /// Loads the server for one slot.
-    pub(crate) fn run(&mut self, server: &mut Running) -> Result<SlotOutcome> {
+    /// Loads the server for one slot; `looks` if the congestion control of its connections is to be
+    /// read back, which happens before anything is measured.
+    pub(crate) fn run(&mut self, server: &mut Running, looks: bool) -> Result<SlotOutcome> {
         if let Some(status) = server.ended() {
             return Ok(SlotOutcome::failed(format!("the server process ended ({status})")));
         }
@@ -137,6 +139,7 @@ impl<'a> SlotRunner<'a> {
         let server_side = threads.map(Side::of_any_process).transpose()?;
         self.clients.begin_slot(order(server, network));
         warm_up_within(self.clients, self.signals, patience_ns(network))?;
+        let congestion = looks.then(|| congestion::read(server)).flatten();
         let prompt = wake_promptly();
         let start_ns = now_ns() + LEAD_NS;
         self.clients.measure_from(start_ns);
@@ -174,6 +177,7 @@ impl<'a> SlotRunner<'a> {
             problems.extend(outcome.accounts.imbalances(exchange, self.connections));
         }
         problems.extend(tallies.iter().find_map(|tally| tally.failure.clone()));
+        outcome.congestion = congestion;
         outcome.problems = problems;
         Ok(outcome)
     }

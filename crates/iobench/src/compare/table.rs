@@ -304,6 +304,7 @@ pub(crate) mod tests {
             bound: Bound::Shared,
             server_busy: Some(0.5),
             client_busy: Some(0.5),
+            congestion: None,
             valid: true,
             notes: Vec::new(),
             slices: SliceSummary { clean: 50, discarded: 2 },

@@ -54,19 +54,23 @@ impl Environment {
 
     /// Two lines for the top of a report.
     pub(crate) fn describe(&self) -> String {
+        self.describe_with(&self.congestion_control)
+    }
+
+    /// The same with what is known of the congestion control.
+    pub(crate) fn describe_with(&self, congestion_control: &str) -> String {
         let default = if self.system_congestion_control == self.congestion_control {
             String::new()
         } else {
             format!(" (the system's default is {})", self.system_congestion_control)
         };
         format!(
-            "Linux {}, {}, {} CPU{}, load average {}\ncongestion control {}{default}, seed {}",
+            "Linux {}, {}, {} CPU{}, load average {}\ncongestion control {congestion_control}{default}, seed {}",
             self.kernel,
             self.cpu_model,
             self.cpus.len(),
             if self.cpus.len() == 1 { "" } else { "s" },
             self.load_average.as_deref().unwrap_or("unknown"),
-            self.congestion_control,
             self.seed,
         )
     }

@@ -1,5 +1,6 @@
 //! The measuring engine, which all commands share.
 
+pub(crate) mod congestion;
 pub(crate) mod environment;
 pub(crate) mod json_file;
 pub(crate) mod order;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::client::faults::FaultCounts;
+use crate::engine::congestion::CongestionSeen;
 use crate::exchange::Exchange;
 use crate::figures;
 
@@ -136,6 +137,9 @@ pub(crate) struct SlotOutcome {
     /// The busy part of each serving thread's time, 0 to 1, where the threads are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) thread_busy: Vec<f64>,
+    /// Of connections at the end of the warm-up, in the slots in which that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) congestion: Option<CongestionSeen>,
     /// Reasons to distrust the slot as a whole.
     pub(crate) problems: Vec<String>,
 }

@@ -16,6 +16,7 @@ mod link;
 pub(crate) mod namespace;
 mod netlink;
 mod relay;
+pub(crate) mod socket_diag;
 pub(crate) mod verdict;
 pub(crate) mod veth;
 

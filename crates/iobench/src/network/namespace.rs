@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::thread;
 
@@ -14,13 +14,14 @@ use crate::error::{Context, Error, Result};
 use crate::network::netlink::Request;
 use crate::sys::check;
 use crate::sys::limits::read_trimmed;
-use crate::sys::socket::new_tcp;
+use crate::sys::socket::{CongestionControl, new_tcp};
 
 const DEVICE: &str = "path";
 /// Length of the network that all addresses are in.
 const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 0, 0);
 /// Packets that the device holds for the relay; a burst of every connection must fit.
 const DEVICE_QUEUE_PACKETS: u32 = 65_536;
+const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_ADMIN: u32 = 21;
 /// What a person tuned for the machine shall hold in the namespaces as well.
@@ -68,6 +69,28 @@ pub(crate) fn isolate() -> Result<bool> {
     settings.write()?;
     switch_on("lo")?;
     Ok(true)
+}
+
+/// Whether the calling thread may set the default congestion control of a network namespace: /proc
+/// is writable, and for us.
+pub(crate) fn can_set_default_congestion() -> bool {
+    OpenOptions::new().write(true).open(CONGESTION).is_ok()
+}
+
+/// Gives the calling thread's network namespace, which must be of our own making, a default
+/// congestion control that does not pace, for programs that take what they get.
+pub(crate) fn stop_pacing() -> Result<()> {
+    if CongestionControl::pick().must_be_set {
+        // Outside the machine's own network only what every user may choose can be the default.
+        let set = ["cubic", "reno"].iter().find(|name| fs::write(CONGESTION, name).is_ok());
+        set.ok_or_else(|| {
+            Error::setup(
+                format!("neither cubic nor reno can be written to {CONGESTION}"),
+                "mount /proc writable, or load the kernel's module tcp_cubic",
+            )
+        })?;
+    }
+    Ok(())
 }
 
 /// One end of the path.
@@ -184,6 +207,15 @@ pub(crate) fn has_capabilities() -> bool {
 pub(super) fn current() -> Result<OwnedFd> {
     let path = "/proc/thread-self/ns/net";
     Ok(File::open(path).context(format!("open {path}"), "mount /proc")?.into())
+}
+
+/// The network namespace of a process, unless it is the calling thread's own.
+pub(super) fn other_of(process: u32) -> io::Result<Option<OwnedFd>> {
+    let theirs = File::open(format!("/proc/{process}/ns/net"))?;
+    let own = fs::metadata("/proc/thread-self/ns/net")?;
+    let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+    let is_own = identity(&theirs.metadata()?) == identity(&own);
+    Ok((!is_own).then(|| theirs.into()))
 }
 
 /// Moves the calling thread into a network namespace.

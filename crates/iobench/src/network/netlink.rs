@@ -1,4 +1,5 @@
-//! Requests of rtnetlink(7) about network devices: made, sent, and their acknowledgement awaited.
+//! Requests of netlink(7), such as those of rtnetlink(7) about network devices: made, sent, and
+//! their acknowledgement awaited.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -6,8 +7,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use crate::sys::check;
 
-const HEADER_BYTES: usize = 16;
-const ATTRIBUTE_HEADER_BYTES: usize = 4;
+pub(super) const HEADER_BYTES: usize = 16;
+pub(super) const ATTRIBUTE_HEADER_BYTES: usize = 4;
 /// Where the answer's error number is: behind its header.
 const ERROR_AT: usize = HEADER_BYTES;
 /// The index of no device.
@@ -30,6 +31,11 @@ impl Request {
         // Sequence and port: there is but one request, and the kernel fills the port in.
         bytes.extend([0; 8]);
         Request { bytes }
+    }
+
+    /// Appends the fixed part that this kind of request has.
+    pub(super) fn body(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// Appends an `ifinfomsg` of which only the index of the device is given.
@@ -70,15 +76,8 @@ impl Request {
 
     /// Sends the request to the kernel of the calling thread's namespace, and waits until it is
     /// carried out.
-    pub(super) fn send(mut self) -> io::Result<()> {
-        let length = self.bytes.len() as u32;
-        self.bytes[..4].copy_from_slice(&length.to_ne_bytes());
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: socket takes plain numbers and returns a new descriptor.
-        let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
-        // SAFETY: the descriptor was just created and nobody else owns it.
-        let mut socket = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        socket.write_all(&self.bytes)?;
+    pub(super) fn send(self) -> io::Result<()> {
+        let mut socket = self.write(libc::NETLINK_ROUTE, 0)?;
         let mut answer = [0_u8; 4096];
         let length = socket.read(&mut answer)?;
         let code = answer[..length].get(ERROR_AT..ERROR_AT + 4);
@@ -87,6 +86,20 @@ impl Request {
             Some(code) => Err(io::Error::from_raw_os_error(-code)),
             None => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+
+    /// Sends the request over a new socket of this netlink protocol (`NETLINK_…`), made with these
+    /// flags (`SOCK_…`) beyond the usual ones; the answers are to be read from it.
+    pub(super) fn write(mut self, protocol: libc::c_int, flags: libc::c_int) -> io::Result<File> {
+        let length = self.bytes.len() as u32;
+        self.bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags;
+        // SAFETY: socket takes plain numbers and returns a new descriptor.
+        let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
+        // SAFETY: the descriptor was just created and nobody else owns it.
+        let mut socket = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        socket.write_all(&self.bytes)?;
+        Ok(socket)
     }
 }
 

@@ -153,6 +153,10 @@ impl ServerProcess {
         }
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

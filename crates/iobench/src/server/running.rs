@@ -84,6 +84,14 @@ impl Running {
         }
     }
 
+    /// The process that was started, of however many the server consists.
+    pub(crate) fn process_id(&self) -> u32 {
+        match self {
+            Running::Own { process, .. } => process.id(),
+            Running::External(process) => process.id(),
+        }
+    }
+
     /// The threads that serve, as far as they are known and stay the same.
     pub(crate) fn thread_ids(&self) -> Option<&[i32]> {
         match self {
