@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use ipcload::Load;
 
-use crate::cli::measure::{MeasureArgs, and};
+use crate::cli::measure::{MeasureArgs, and, one};
 use crate::cli::values::parse_message_bytes;
 
 /// What `--batch on` stands for.
@@ -59,8 +59,11 @@ Exit status: 0 after a measurement, 1 for an error; with --strict 2 if a row is 
 ))]
 #[command(mut_arg("rounds", and("[default: 5; with --quick as many as fit]")))]
 #[command(mut_arg("quick", and("[within 60 seconds]")))]
-#[command(mut_arg("client_cpus", |arg| and("(the process that pings or reads: one, with --server-cpus in place of --placement)")(arg).conflicts_with("placement").requires("server_cpus")))]
-#[command(mut_arg("server_cpus", |arg| and("(the process that answers or writes: one)")(arg).conflicts_with("placement").requires("client_cpus")))]
+#[command(mut_arg("client_cpus", one("(one: of the process that pings or reads)", "server_cpus")))]
+#[command(mut_arg(
+    "server_cpus",
+    one("(one: of the process that answers or writes)", "client_cpus")
+))]
 pub(crate) struct IpcArgs {
     /// What to measure, separated by commas [default: tcp-blocking, tcp-epoll, tcp, tcp-nodelay,
     /// unix-blocking, unix-epoll, unix, pipe-blocking, pipe-epoll, pipe, vmsplice-coop, shmem-pipe,

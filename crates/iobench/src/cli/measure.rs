@@ -54,3 +54,8 @@ pub(crate) fn and(remark: &'static str) -> impl FnOnce(Arg) -> Arg {
         arg.help(format!("{help} {remark}"))
     }
 }
+
+/// The same of a side that is one process, whose CPU is named together with the `other` side's.
+pub(crate) fn one(remark: &'static str, other: &'static str) -> impl FnOnce(Arg) -> Arg {
+    move |arg| and(remark)(arg).conflicts_with("placement").requires(other)
+}

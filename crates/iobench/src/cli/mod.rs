@@ -341,12 +341,7 @@ fn serve_help() -> String {
 #[command(mut_arg("duration", and("[default: 2s; with --quick 500ms]")))]
 #[command(mut_arg("rounds", |arg| and("[default: 5; with --beside only]")(arg).requires("beside")))]
 #[command(mut_arg("server_cpus", |arg| and("[default: the first]")(arg).requires("server")))]
-#[command(mut_arg(
-    "client_cpus",
-    and(
-        "(one thread each) [default: all CPUs of the process; those without a server thread with --server; one of these with --beside]"
-    )
-))]
+#[command(mut_arg("client_cpus", and("(one thread each) [default: as many as do not serve]")))]
 pub(crate) struct LoadArgs {
     /// Address and port of a server that already runs
     #[arg(

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use crate::cli::ipc::Where;
-use crate::cli::measure::{MeasureArgs, and};
+use crate::cli::measure::{MeasureArgs, and, one};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,8 +63,8 @@ go through the stack.";
 ))]
 #[command(mut_arg("rounds", and("[default: 10; with --quick 5]")))]
 #[command(mut_arg("quick", and("[within 30 seconds for each program]")))]
-#[command(mut_arg("client_cpus", |arg| and("(one, with --server-cpus in place of --placement)")(arg).conflicts_with("placement").requires("server_cpus")))]
-#[command(mut_arg("server_cpus", |arg| and("(one)")(arg).conflicts_with("placement").requires("client_cpus")))]
+#[command(mut_arg("client_cpus", one("(one, instead of --placement)", "server_cpus")))]
+#[command(mut_arg("server_cpus", one("(one, instead of --placement)", "client_cpus")))]
 pub(crate) struct ProgramsArgs {
     /// Programs to measure [default: those that are installed]
     #[arg(value_name = "PROGRAM", value_enum)]

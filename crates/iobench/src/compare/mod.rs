@@ -82,13 +82,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
     let environment = Environment::gather(&limits, seed)?;
-    output::note(&format!(
-        "{} servers in {} cells, {} rounds, about {} s",
-        labels.len(),
-        plan.cells.len(),
-        plan.rounds,
-        plan.estimate_ns().div_ceil(1_000_000_000)
-    ));
+    announce(&plan, labels.len());
     let connections = arguments.connections;
     let mut processes = start(&plan, &contenders, connections, &signals, &mut path)?;
     let network = path.network();
@@ -135,6 +129,16 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
         })?;
     }
     Ok(trustworthy && valid)
+}
+
+/// What is going to be measured, and how long that takes.
+fn announce(plan: &Plan, servers: usize) {
+    output::note(&format!(
+        "{servers} servers in {} cells, {} rounds, about {} s",
+        plan.cells.len(),
+        plan.rounds,
+        plan.estimate_ns().div_ceil(1_000_000_000)
+    ));
 }
 
 fn encode(network: &PathReport<'_>) -> Result<serde_json::Value> {

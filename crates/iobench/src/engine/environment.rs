@@ -65,7 +65,8 @@ impl Environment {
             format!(" (the system's default is {})", self.system_congestion_control)
         };
         format!(
-            "Linux {}, {}, {} CPU{}, load average {}\ncongestion control {congestion_control}{default}, seed {}",
+            "Linux {}, {}, {} CPU{}, load average {}\n\
+             congestion control {congestion_control}{default}, seed {}",
             self.kernel,
             self.cpu_model,
             self.cpus.len(),

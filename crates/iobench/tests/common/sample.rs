@@ -81,7 +81,8 @@ pub(crate) fn document(name: &str, title: &str, baseline: &str, rows: Vec<Value>
 /// A row without figures.
 pub(crate) fn row(server: &str, kind: &str) -> Value {
     json!({
-        "subject": server, "workload": "echo", "kind": kind, "connections": 400, "request_rate": null,
+        "subject": server, "workload": "echo", "kind": kind,
+        "connections": 400, "request_rate": null,
         "request_bytes": 64, "response_bytes": 64, "transactions": 0, "cores": 1,
         "server_cpus": [0], "client_cpus": [1], "work": "none", "network": null,
         "latency_us": null, "send_lag_us": null, "transmit_us": null, "accept_us": null,
