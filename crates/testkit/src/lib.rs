@@ -1,13 +1,13 @@
 //! What the tests of several crates share; a dependency of tests alone.
 //!
-//! - [`skip`], [`is_root`], [`can_make_networks`], [`two_cpus`]: tests that cannot run everywhere,
+//! - [`skip()`], [`is_root`], [`can_make_networks`], [`two_cpus`]: tests that cannot run everywhere,
 //!   and what they need.
 //! - [`Namespace`]: networks without a name, joined by virtual cables.
 //! - [`process`]: programs that are built if need be and end with the test.
 //! - [`eventually`], [`within`]: waiting for something, with a time limit.
-//! - [`retried`]: calls that signals interrupt.
+//! - [`retried()`]: calls that signals interrupt.
 //! - [`allowed_cpus`], [`pin`], [`raise_descriptor_limit`]: what the kernel grants the process.
-//! - [`content`]: bytes in which a lost or repeated block shows.
+//! - [`content()`]: bytes in which a lost or repeated block shows.
 //!
 //! Everything panics where a test has failed, with the place of its caller where that tells more.
 
