@@ -1,7 +1,7 @@
 //! What the tests of several crates share; a dependency of tests alone.
 //!
-//! - [`skip()`], [`is_root`], [`can_make_networks`], [`two_cpus`]: tests that cannot run everywhere,
-//!   and what they need.
+//! - [`skip()`], [`is_root`], [`can_make_networks`], [`two_cpus`]: tests that cannot run
+//!   everywhere, and what they need.
 //! - [`Namespace`]: networks without a name, joined by virtual cables.
 //! - [`process`]: programs that are built if need be and end with the test.
 //! - [`eventually`], [`within`]: waiting for something, with a time limit.
