@@ -13,8 +13,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::cli::saved::DiffArgs;
-use crate::engine::json_file::JsonFile;
 use crate::engine::statistics::{Interval, change_interval, geometric_mean};
+use crate::engine::whole_file::WholeFile;
 use crate::error::{Context, Result};
 use crate::output;
 use crate::report::input::{self, Saved};
@@ -95,7 +95,7 @@ struct Diff {
 /// Compares the files and prints what has changed.
 pub(crate) fn run(arguments: &DiffArgs) -> Result<Outcome> {
     let only_json = arguments.json.as_deref() == Some(Path::new("-"));
-    let json = arguments.json.as_deref().filter(|_| !only_json).map(JsonFile::prepare);
+    let json = arguments.json.as_deref().filter(|_| !only_json).map(WholeFile::prepare);
     let json = json.transpose()?;
     let (old, new) = (input::read(&arguments.old)?, input::read(&arguments.new)?);
     let bounds = Bounds { threshold: arguments.threshold, drift: arguments.drift };

@@ -8,10 +8,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
 use common::{
-    children, iobench, is_alive, run, run_with_json, scratch_file, signal, skip, stderr, stdout,
-    wait,
+    children, iobench, is_alive, run, run_with_json, scratch_file, signal, stderr, stdout, wait,
 };
 use serde_json::Value;
+use testkit::skip;
 
 const SHORT: [&str; 10] = [
     "compare",

@@ -435,7 +435,7 @@ fn peers_are_rows_of_the_same_table() {
         if !listed(library) {
             let output = run(&words);
             assert!(stderr(&output).contains("--features"), "{}", stderr(&output));
-            common::skip("peers_are_rows_of_the_same_table", &format!("built without {library}"));
+            testkit::skip("peers_are_rows_of_the_same_table", &format!("built without {library}"));
             continue;
         }
         let (_, document, printed) = run_short(&[&words[..], &more].concat());

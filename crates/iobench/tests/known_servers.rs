@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use common::{Serving, run_with_json, skip};
+use common::{Serving, run_with_json};
 use serde_json::Value;
+use testkit::skip;
 
 const MESSAGE_BYTES: usize = 64;
 

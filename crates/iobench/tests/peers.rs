@@ -91,7 +91,7 @@ fn serves_with_another_congestion_control() {
 fn a_peer_with_another_congestion_control_is_noted() {
     let test = "a_peer_with_another_congestion_control_is_noted";
     if setting("allowed_congestion_control").split_whitespace().count() < 2 {
-        return common::skip(test, "one congestion control is allowed (modprobe tcp_bbr)");
+        return testkit::skip(test, "one congestion control is allowed (modprobe tcp_bbr)");
     }
     // The test program itself is the peer.
     let program = std::env::current_exe().unwrap();

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use common::{children, is_alive, run_with_json, signal, skip, stderr, stdout, wait, wait_until};
+use common::{children, is_alive, run_with_json, signal, stderr, stdout, wait, wait_until};
 use serde_json::Value;
+use testkit::skip;
 
 const SHORT: [&str; 4] = ["--rounds", "3", "--duration", "100ms"];
 

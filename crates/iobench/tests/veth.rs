@@ -7,8 +7,9 @@ mod common;
 use std::fs;
 use std::process::Stdio;
 
-use common::{children, iobench, is_alive, run, run_with_json, signal, skip, stderr, wait};
+use common::{children, iobench, is_alive, run, run_with_json, signal, stderr, wait};
 use serde_json::Value;
+use testkit::skip;
 
 /// Runs of a short measurement until every server has answered something.
 const ATTEMPTS: u32 = 5;

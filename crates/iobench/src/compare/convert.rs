@@ -4,7 +4,6 @@ use crate::compare::report::{self, Rounds, latencies};
 use crate::engine::outcome::{Figures, SlotOutcome};
 use crate::engine::statistics::median;
 use crate::error::Result;
-use crate::exchange::Exchange;
 use crate::figures::{Percentiles, encode_recorded};
 use crate::results::{Histograms, Kind, RoundFigures, Row};
 
@@ -20,9 +19,8 @@ pub(crate) fn convert(
     let times = latencies(rounds)?;
     let figures: Result<Vec<RoundFigures>> =
         rounds.iter().map(|slots| round_figures(slots)).collect();
+    let exchange = row.exchange();
     let notes: Vec<String> = failures.iter().cloned().chain(row.notes).collect();
-    let exchange =
-        Exchange { request_bytes: row.request_bytes, response_bytes: row.response_bytes };
     Ok(Row {
         connections: row.connections,
         transactions: row.transactions,

@@ -173,10 +173,8 @@ fn experiment(quick: bool, plan: &Plan, rounds: u32) -> ExperimentRecord {
 /// The rows of the result file, with their rounds; `outcomes` are by cell, then by server.
 fn convert_all(rows: Vec<Row>, outcomes: &[Vec<Rounds>]) -> Result<Vec<results::Row>> {
     let convert = |(row, rounds): (Row, &Rounds)| {
-        let path = row.path;
-        let exchange =
-            Exchange { request_bytes: row.request_bytes, response_bytes: row.response_bytes };
-        convert(row, exchange.workload(), path, "none".to_owned(), rounds, &[])
+        let (path, workload) = (row.path, row.exchange().workload());
+        convert(row, workload, path, "none".to_owned(), rounds, &[])
     };
     rows.into_iter().zip(outcomes.iter().flatten()).map(convert).collect()
 }

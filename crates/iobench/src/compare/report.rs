@@ -110,6 +110,12 @@ pub(crate) struct Row {
     pub(crate) doubts: Doubts,
 }
 
+impl Row {
+    pub(crate) fn exchange(&self) -> Exchange {
+        Exchange { request_bytes: self.request_bytes, response_bytes: self.response_bytes }
+    }
+}
+
 /// What speaks against a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Doubts {

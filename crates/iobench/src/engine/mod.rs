@@ -2,10 +2,10 @@
 
 pub(crate) mod congestion;
 pub(crate) mod environment;
-pub(crate) mod json_file;
 pub(crate) mod order;
 pub(crate) mod outcome;
 pub(crate) mod placement;
 pub(crate) mod progress;
 pub(crate) mod statistics;
 pub(crate) mod table;
+pub(crate) mod whole_file;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::engine::json_file::JsonFile;
+use crate::engine::whole_file::WholeFile;
 use crate::error::Result;
 use crate::results::Document;
 use crate::results::csv::csv;
@@ -28,14 +28,14 @@ pub(crate) struct OutputArgs {
 
 /// Files that are known to be writable, before anything is measured.
 pub(crate) struct ResultFiles {
-    json: Option<JsonFile>,
-    csv: Option<JsonFile>,
+    json: Option<WholeFile>,
+    csv: Option<WholeFile>,
 }
 
 impl ResultFiles {
     /// Nothing if no file is asked for.
     pub(crate) fn prepare(output: &OutputArgs) -> Result<Option<ResultFiles>> {
-        let prepare = |file: &Option<_>| file.as_deref().map(JsonFile::prepare).transpose();
+        let prepare = |file: &Option<_>| file.as_deref().map(WholeFile::prepare).transpose();
         let files = ResultFiles { json: prepare(&output.json)?, csv: prepare(&output.csv)? };
         Ok((files.json.is_some() || files.csv.is_some()).then_some(files))
     }
@@ -46,7 +46,7 @@ impl ResultFiles {
             file.write(document)?;
         }
         match self.csv {
-            Some(file) => file.write_text(csv(&document.results)?.as_bytes()),
+            Some(file) => file.write_bytes(csv(&document.results)?.as_bytes()),
             None => Ok(()),
         }
     }

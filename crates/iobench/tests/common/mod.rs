@@ -11,8 +11,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 use testkit::process::Guard;
-#[allow(unused_imports, reason = "not every test file has a test that is skipped")]
-pub(crate) use testkit::skip;
 
 /// Nothing that the tests wait for takes longer, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);

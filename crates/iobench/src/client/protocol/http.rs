@@ -184,6 +184,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::client::protocol::feed_all;
 
     fn http(sizes: &[u64]) -> Http {
         Http::new(sizes.into(), Arc::new(Pattern::new()), Requests::Fixed(1), 1)
@@ -203,24 +204,6 @@ mod tests {
             at += count as u64;
         }
         bytes
-    }
-
-    /// Feeds pieces and returns how many answers, in the order of `files`, were complete.
-    fn feed_all(http: &mut Http, files: &[u32], pieces: &[&[u8]]) -> Result<usize, Complaint> {
-        let (mut answer, mut done) = (Answer::default(), 0);
-        for piece in pieces {
-            let mut rest = *piece;
-            while !rest.is_empty() {
-                let fed = http.feed(&mut answer, files[done], rest)?;
-                assert!(fed.used <= rest.len() && (fed.used > 0 || fed.complete));
-                rest = &rest[fed.used..];
-                if fed.complete {
-                    answer.reset();
-                    done += 1;
-                }
-            }
-        }
-        Ok(done)
     }
 
     #[test]

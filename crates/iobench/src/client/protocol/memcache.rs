@@ -165,6 +165,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::client::protocol::feed_all;
 
     fn cache() -> Cache {
         let usage = Usage { keys: 1_000, gets: 9, sets: 1 };
@@ -183,26 +184,6 @@ mod tests {
         bytes.extend(cache.value(operation.key));
         bytes.extend(AFTER_VALUE);
         bytes
-    }
-
-    fn feed_all(
-        cache: &mut Cache,
-        operations: &[Operation],
-        pieces: &[&[u8]],
-    ) -> Result<usize, Complaint> {
-        let (mut answer, mut done) = (Answer::default(), 0);
-        for piece in pieces {
-            let mut rest = *piece;
-            while !rest.is_empty() {
-                let fed = cache.feed(&mut answer, operations[done], rest)?;
-                rest = &rest[fed.used..];
-                if fed.complete {
-                    answer.reset();
-                    done += 1;
-                }
-            }
-        }
-        Ok(done)
     }
 
     #[test]

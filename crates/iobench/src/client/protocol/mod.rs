@@ -103,6 +103,30 @@ fn http_request(length: usize) -> Option<Vec<u8>> {
     Some(request)
 }
 
+/// Feeds pieces to a protocol in a test, and returns how many answers, in the order of `requests`,
+/// were complete.
+#[cfg(test)]
+fn feed_all<P: Protocol>(
+    protocol: &mut P,
+    requests: &[P::Request],
+    pieces: &[&[u8]],
+) -> Result<usize, Complaint> {
+    let (mut answer, mut done) = (P::Answer::default(), 0);
+    for piece in pieces {
+        let mut rest = *piece;
+        while !rest.is_empty() {
+            let fed = protocol.feed(&mut answer, requests[done], rest)?;
+            assert!(fed.used <= rest.len() && (fed.used > 0 || fed.complete));
+            rest = &rest[fed.used..];
+            if fed.complete {
+                P::begin_answer(&mut answer);
+                done += 1;
+            }
+        }
+    }
+    Ok(done)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Result files.
+//! Files that are written completely or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -9,14 +9,14 @@ use serde::Serialize;
 use crate::error::{Context, Error, Result};
 
 /// A file that is written completely or not at all.
-pub(crate) struct JsonFile {
+pub(crate) struct WholeFile {
     target: PathBuf,
     temporary: PathBuf,
 }
 
-impl JsonFile {
+impl WholeFile {
     /// Proves before the run that the file can be written, by creating its temporary twin.
-    pub(crate) fn prepare(target: &Path) -> Result<JsonFile> {
+    pub(crate) fn prepare(target: &Path) -> Result<WholeFile> {
         const REMEDY: &str = "choose a file in a directory that exists and is writable";
         let mut name = target.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.tmp", std::process::id()));
@@ -29,29 +29,29 @@ impl JsonFile {
             .create_new(true)
             .open(&temporary)
             .context(format!("write {}", target.display()), REMEDY)?;
-        Ok(JsonFile { target: target.to_owned(), temporary })
+        Ok(WholeFile { target: target.to_owned(), temporary })
     }
 
-    /// Writes the file in one step.
+    /// Writes a value as JSON in one step.
     pub(crate) fn write(self, value: &impl Serialize) -> Result<()> {
         let mut text = serde_json::to_vec_pretty(value)
             .map_err(std::io::Error::from)
             .context("encode the results", "report this as a bug")?;
         text.push(b'\n');
-        self.write_text(&text)
+        self.write_bytes(&text)
     }
 
-    /// Writes what is text already.
-    pub(crate) fn write_text(self, text: &[u8]) -> Result<()> {
+    /// Writes these bytes in one step.
+    pub(crate) fn write_bytes(self, bytes: &[u8]) -> Result<()> {
         const REMEDY: &str = "free some space, or choose another file";
         File::create(&self.temporary)
-            .and_then(|mut file| file.write_all(text).and_then(|()| file.sync_all()))
+            .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
             .and_then(|()| fs::rename(&self.temporary, &self.target))
             .context(format!("write {}", self.target.display()), REMEDY)
     }
 }
 
-impl Drop for JsonFile {
+impl Drop for WholeFile {
     fn drop(&mut self) {
         // After a rename there is nothing to remove.
         let _ = fs::remove_file(&self.temporary);
@@ -67,13 +67,13 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("iobench-json-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let target = directory.join("out.json");
-        drop(JsonFile::prepare(&target).unwrap());
+        drop(WholeFile::prepare(&target).unwrap());
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
-        JsonFile::prepare(&target).unwrap().write(&[1, 2]).unwrap();
+        WholeFile::prepare(&target).unwrap().write(&[1, 2]).unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "[\n  1,\n  2\n]\n");
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
-        assert!(JsonFile::prepare(&directory).is_err());
-        assert!(JsonFile::prepare(&directory.join("missing/out.json")).is_err());
+        assert!(WholeFile::prepare(&directory).is_err());
+        assert!(WholeFile::prepare(&directory.join("missing/out.json")).is_err());
         fs::remove_dir_all(&directory).unwrap();
     }
 }
