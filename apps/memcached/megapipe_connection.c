@@ -1,5 +1,5 @@
-/* Connections come into a worker's channel and leave it, and libevent's calls find their meaning
- * there. */
+/* Adds connections to a worker's channel and removes them, and implements libevent's calls for
+ * them. */
 #include "megapipe_inside.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Datagrams and TLS records are read by memcached itself; it wants to know when. */
+/* memcached itself reads datagrams and TLS records, and needs to know when they are there. */
 static bool is_stream(const conn *c) {
 #ifdef TLS
     if (c->ssl != NULL)
@@ -51,9 +51,9 @@ static void unschedule(struct megapipe_connection *connection) {
     connection->worker->ready_count--;
 }
 
-/* libevent reports again and again what is wanted and is there; completions come once. So whatever
- * is left gets another turn: bytes and ends that were not read, and the chance to write where
- * nothing in flight will report it. */
+/* libevent reports a wanted event repeatedly while it is there; a completion comes once. So a
+ * connection gets another turn if bytes or an end were not read, or if it wants to write and no
+ * request in flight will report that it can. */
 static void schedule_what_is_left(struct megapipe_connection *connection) {
     if (connection->kind != MEGAPIPE_STREAM || !connection->added)
         return;
@@ -69,8 +69,8 @@ static void drive(struct megapipe_connection *connection, short which) {
     schedule_what_is_left(connection);
 }
 
-/* Each connection that is ready now gets one turn; those that become ready meanwhile wait until
- * the channel has been looked at, as they would with libevent. */
+/* Gives each connection that is ready now one turn. Those that become ready meanwhile wait
+ * until the worker has polled the channel, as they would with libevent. */
 void megapipe_run_ready(struct megapipe_worker *worker) {
     for (unsigned turns = worker->ready_count; turns > 0; turns--) {
         struct megapipe_connection *connection = TAILQ_FIRST(&worker->ready);
@@ -81,7 +81,7 @@ void megapipe_run_ready(struct megapipe_worker *worker) {
     }
 }
 
-/* One poll at a time: its completion, or that of its cancellation, files the next. */
+/* Files one poll at a time: its completion, or that of its cancellation, files the next. */
 static int poll_again(struct megapipe_connection *connection) {
     const short flags = connection->c->ev_flags;
     const short events = (flags & EV_READ ? POLLIN : 0) | (flags & EV_WRITE ? POLLOUT : 0);
@@ -143,7 +143,7 @@ int megapipe_event_del(struct event *event) {
         return event_del(event);
     conn *c = event_get_callback_arg(event);
     struct megapipe_connection *connection = c->channel;
-    /* The channel of a worker that has stopped is gone with all its requests. */
+    /* The channel of a worker that has stopped no longer exists, and neither do its requests. */
     if (connection == NULL || connection->worker->channel == NULL)
         return 0;
     connection->added = false;
@@ -166,9 +166,9 @@ void megapipe_lend(conn *c) {
     }
 }
 
-/* memcached sets the state here. The worker may not have returned from the command that lent the
- * connection: it would find the state, close the connection, and close it again when it is given
- * back. */
+/* memcached sets the state here. The worker may not have returned from the command that lent
+ * the connection: it would see the state, close the connection, and close it again when it is
+ * returned. */
 void megapipe_close_lent(conn *c) {
     if (c->channel != NULL)
         atomic_store(&c->channel->close_asked, true);
@@ -181,8 +181,8 @@ void megapipe_free(struct megapipe_connection *connection) {
     free(connection);
 }
 
-/* Ends a connection: what is in flight is discarded, and the peer told so. Its memory is free when
- * the channel says that it is closed. */
+/* Ends a connection: discards what is in flight and resets it. Its memory is free when the
+ * channel reports the close. */
 void megapipe_finish(struct megapipe_connection *connection) {
     struct megapipe_worker *worker = connection->worker;
     const bool is_whole = !megapipe_writes(connection);
@@ -214,7 +214,7 @@ void megapipe_close(conn *c) {
     TAILQ_INSERT_TAIL(&connection->worker->closing, connection, closing_link);
 }
 
-/* A completion of mp_recv. */
+/* Handles a completion of mp_recv. */
 void megapipe_received(struct megapipe_connection *connection, const struct mp_event *event) {
     const bool reads = megapipe_take_received(connection, event);
     if (connection->c == NULL)
@@ -229,7 +229,7 @@ void megapipe_received(struct megapipe_connection *connection, const struct mp_e
     megapipe_balance_received(connection);
 }
 
-/* A completion of mp_write or mp_writev. */
+/* Handles a completion of mp_write or mp_writev. */
 void megapipe_wrote(struct megapipe_connection *connection, const struct mp_event *event) {
     megapipe_take_written(connection, event);
     if (connection->c == NULL) {
@@ -242,7 +242,7 @@ void megapipe_wrote(struct megapipe_connection *connection, const struct mp_even
     }
 }
 
-/* Closes connections whose peers do not take their last answers; looks once a second. */
+/* Closes connections whose peers do not take their last answers; checks once a second. */
 void megapipe_reap(struct megapipe_worker *worker) {
     struct megapipe_connection *connection, *next;
     const int64_t now_ms = megapipe_now_ms();

@@ -1,4 +1,4 @@
-/* What the files of the adaptation share, and memcached's own sources do not see. */
+/* Declarations that the files of the adaptation share, and memcached's own sources do not use. */
 #ifndef MEGAPIPE_INSIDE_H
 #define MEGAPIPE_INSIDE_H
 
@@ -8,42 +8,43 @@
 #include <megapipe.h>
 #include <stdatomic.h>
 
-/* Completions taken at a time. */
+/* Maximum number of completions taken at a time. */
 #define MEGAPIPE_BATCH 64
 
-/* Requests between looking for a bucket, looking for its item, and answering: enough to cover an
- * access to memory, and few enough for the CPU to have all of them under way. */
+/* Number of requests between looking up a bucket, looking up its item, and answering: enough to
+ * cover an access to memory, and few enough for the CPU to have all accesses in flight. */
 #define MEGAPIPE_AHEAD 6
 
-/* Addresses that a server can listen on through the channel. */
+/* Maximum number of addresses on which a server can listen through the channel. */
 #define MEGAPIPE_LISTENERS_MAX 64
 
-/* A message up to this size is copied and thereby sent as far as memcached is concerned: running
- * the state machine a second time costs more than the copy. */
+/* Maximum size of messages that are copied and that memcached then treats as sent: running the
+ * state machine a second time costs more than the copy. */
 #ifndef MEGAPIPE_COPY_MAX_BYTES
 #define MEGAPIPE_COPY_MAX_BYTES (16 * 1024)
 #endif
 
-/* Copied bytes in flight for each connection; more wait for a completion. */
+/* Maximum number of copied bytes in flight for each connection; more wait for a completion. */
 #define MEGAPIPE_UNSENT_MAX_BYTES (2 * MEGAPIPE_COPY_MAX_BYTES)
 
-/* Received bytes that memcached has not asked for yet; above it receiving stops, and the peer's
- * window closes. */
+/* Maximum number of received bytes that memcached has not read yet; above it receiving stops,
+ * and the peer's window closes. */
 #define MEGAPIPE_BACKLOG_MAX_BYTES (64 * 1024)
 
-/* How long a connection that memcached has closed may still take its last answers. */
+/* How long a connection that memcached has closed may take to send its last answers. */
 #define MEGAPIPE_LAST_WORDS_MS 10000
 
 /* How long the end of the process waits for the workers to stop accepting. */
 #define MEGAPIPE_STOP_MAX_MS 500
 
-/* How long an address is waited for: the kernel gives that of a killed server free within 0.2 s. */
+/* How long bind waits for an address: the kernel releases that of a killed server within 0.2 s. */
 #define MEGAPIPE_BIND_MAX_MS 1000
 
 struct megapipe_piece;
 
-/* Connections of a worker that wait for the ends of others, and for how many of its turns at most:
- * time would also pass while it has no CPU. */
+/* Maximum number of connections of a worker that wait for the ends of others, and of turns that
+ * they wait. Turns are counted instead of time, which would also pass while the worker has no
+ * CPU. */
 #define MEGAPIPE_POSTPONED_MAX 1024
 #define MEGAPIPE_POSTPONED_TURNS 64
 
@@ -52,7 +53,7 @@ enum megapipe_kind { MEGAPIPE_NOTIFY, MEGAPIPE_LISTENER, MEGAPIPE_STREAM, MEGAPI
 
 struct megapipe_worker;
 
-/* What only a connection has that has something to read or to send; so idle ones take little
+/* State that only a connection with data to read or to send has, so idle ones take little
  * memory. */
 struct megapipe_flow {
     SLIST_ENTRY(megapipe_flow) free_link;
@@ -63,10 +64,10 @@ struct megapipe_flow {
     size_t backlog_start, backlog_end, backlog_size;
     /* Writing. */
     unsigned writes;       /* requests in flight */
-    STAILQ_HEAD(, megapipe_piece) unsent; /* of which these are copies, in their order */
+    STAILQ_HEAD(, megapipe_piece) unsent; /* their copied messages, in order */
     size_t unsent_bytes;
-    size_t borrowed_bytes; /* of the one that sends from memcached's memory; 0: none */
-    bool borrowed_sent;    /* and it has completed */
+    size_t borrowed_bytes; /* of the request that sends from memcached's memory; 0: none */
+    bool borrowed_sent;    /* that request has completed */
     int64_t closed_at_ms;
 };
 
@@ -82,18 +83,18 @@ struct megapipe_connection {
         TAILQ_ENTRY(megapipe_connection) ready_link;
         TAILQ_ENTRY(megapipe_connection) closing_link;
     };
-    short poll_events;     /* readiness, for UDP and TLS */
+    short poll_events;     /* requested readiness, for UDP and TLS */
     bool polling : 1;
     bool added : 1;        /* memcached wants its events */
     bool scheduled : 1;    /* in the worker's ready list */
     bool receiving : 1;    /* a receive is filed */
-    bool stopping : 1;     /* and it has been cancelled */
+    bool stopping : 1;     /* that receive has been cancelled */
     bool ended : 1;        /* no more data will come: end of stream, or receive_error */
     bool nonblocking : 1;
-    atomic_bool close_asked; /* by a side thread that has borrowed it */
+    atomic_bool close_asked; /* a side thread that borrowed it wants it closed */
 };
 
-/* A server may have very many connections that do nothing. */
+/* Limits the size, because a server may have very many idle connections. */
 _Static_assert(sizeof(struct megapipe_connection) <= 72, "a record has become larger");
 
 TAILQ_HEAD(megapipe_connections, megapipe_connection);
@@ -107,7 +108,7 @@ struct megapipe_share {
     bool accepting;
 };
 
-/* An accepted connection for which there seems to be no room. */
+/* An accepted connection for which there seems to be no descriptor. */
 struct megapipe_postponed {
     struct megapipe_share *share;
     int fd;
@@ -116,14 +117,14 @@ struct megapipe_postponed {
 struct megapipe_worker {
     LIBEVENT_THREAD *thread;
     mp_channel *channel;
-    char driver[32]; /* what the channel runs on, for the statistics */
+    char driver[32]; /* the channel's driver, for the statistics */
     int index;
     int notify_fd;
     megapipe_notified notified;
     enum megapipe_kind notify_kind;
     mp_handle notify_handle;
     bool stop;
-    unsigned listeners_seen; /* the generation of the listeners' table that it knows */
+    unsigned listeners_seen; /* the last seen generation of the table of listeners */
     struct megapipe_share shares[MEGAPIPE_LISTENERS_MAX];
     struct megapipe_connections ready;
     unsigned ready_count;
@@ -131,12 +132,12 @@ struct megapipe_worker {
     int64_t closing_checked_at_ms;
     struct megapipe_postponed postponed[MEGAPIPE_POSTPONED_MAX];
     unsigned postponed_count;
-    unsigned postponed_turns; /* since the first of them */
-    SLIST_HEAD(, megapipe_piece) pieces; /* free ones, the warmest first */
+    unsigned postponed_turns; /* turns since the first of them */
+    SLIST_HEAD(, megapipe_piece) pieces; /* free ones, the most recently used first */
     unsigned pieces_free;
     SLIST_HEAD(, megapipe_flow) flows; /* free ones, too */
     unsigned flows_free;
-    /* Written by the worker alone, read by any thread's `stats megapipe`. */
+    /* Written only by the worker, read by any thread's `stats megapipe`. */
     atomic_ulong accepted, sent_copied, sent_in_place;
 };
 
@@ -146,23 +147,23 @@ static inline void megapipe_count(atomic_ulong *count) {
 }
 
 /* megapipe_workers.c */
-/* NULL for a base of libevent's. */
+/* Returns the worker of an event base, or NULL for a base of libevent. */
 struct megapipe_worker *megapipe_worker_of(const struct event_base *base);
 
-/* Makes the calling thread the worker's. */
+/* Makes the calling thread the worker's thread. */
 void megapipe_worker_enter(struct megapipe_worker *worker);
 
-/* The worker that runs in the calling thread, or NULL. */
+/* Returns the worker that runs in the calling thread, or NULL. */
 struct megapipe_worker *megapipe_worker_here(void);
 
-/* How many workers there are, all made before the first one runs. */
+/* Returns the number of workers, all of which are created before the first one runs. */
 int megapipe_workers(void);
 void megapipe_notify_workers(void);
 
-/* Of a clock that never goes back, to a few milliseconds. */
+/* Returns the time of a monotonic clock, to a few milliseconds. */
 int64_t megapipe_now_ms(void);
 
-/* Says what failed, with the library's own words. */
+/* Prints what failed, with the library's error text. */
 void megapipe_complain(const char *what);
 
 /* megapipe_listen.c */

@@ -1,4 +1,4 @@
-/* Listening sockets, of which every worker has a share. */
+/* Manages listening sockets, of which every worker has a share. */
 #include "megapipe_inside.h"
 
 #include <errno.h>
@@ -12,8 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Written by the main thread before the count grows, and never changed afterwards, but for
- * `accepting`. */
+/* Written by the main thread before the count grows; later only `accepting` changes. */
 static struct {
     conn *c;
     atomic_bool accepting;
@@ -21,13 +20,13 @@ static struct {
 static atomic_int listeners_count;
 static atomic_uint generation;
 
-/* Accepts of all workers that are with the kernel. */
+/* Accepts of all workers that the kernel has. */
 static atomic_int accepts_filed;
 
-/* Numbers of descriptors end here; 0 until the first address is listened on. */
+/* The limit of descriptor numbers; 0 until the server listens on its first address. */
 static atomic_int descriptors_limit;
 
-/* Wakes the main thread, which alone may stop accepting everywhere. */
+/* Wakes the main thread, which alone may stop accepting in all workers. */
 static int exhausted_fd = -1;
 static struct event exhausted_event;
 
@@ -47,9 +46,11 @@ static void exhausted(evutil_socket_t fd, short which, void *argument) {
         accept_new_conns(false);
 }
 
-/* What the channels take beyond what libevent would: a few descriptors for each address. */
+/* Returns the number of descriptors that the channels need in addition to libevent's. For each
+ * address: two for each thread's accept queue, and two for the original listener, which one of the
+ * threads accepts from, too. */
 static rlim_t descriptors_for(int addresses) {
-    return 1 + (rlim_t)addresses * (1 + 2 * settings.num_threads);
+    return 1 + (rlim_t)addresses * (2 + 2 * settings.num_threads);
 }
 
 rlim_t megapipe_hard_limit(rlim_t possible) {
@@ -60,17 +61,19 @@ rlim_t megapipe_hard_limit(rlim_t possible) {
     return possible > limit ? possible : limit;
 }
 
-/* memcached's limit of connections is one of descriptors: it grows by those of the channels. */
+/* Raises memcached's limit of connections, which is one of descriptors, by those of the
+ * channels. */
 static void make_room(int addresses) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == -1) {
-        perror("megapipe: cannot ask for the limit of descriptors");
+        perror("megapipe: cannot read the limit of open files (permit getrlimit in the sandbox)");
         exit(EXIT_FAILURE);
     }
     const rlim_t wanted = settings.maxconns + descriptors_for(addresses);
     limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) == -1)
-        perror("megapipe: cannot raise the limit of descriptors; the channels' count in -c");
+        perror("megapipe: cannot raise the limit of open files (raise `ulimit -Hn` or lower -c: "
+               "channels need descriptors, too)");
     else
         atomic_store(&descriptors_limit, (int)limit.rlim_cur);
 }
@@ -83,18 +86,18 @@ bool megapipe_is_full(int fd) {
 static void watch_exhaustion(struct event_base *base) {
     exhausted_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (exhausted_fd == -1) {
-        perror("megapipe: no descriptor for the main thread's wake-up; raise -c");
+        perror("megapipe: no descriptor is left to wake the main thread (raise -c)");
         exit(EXIT_FAILURE);
     }
     event_assign(&exhausted_event, base, exhausted_fd, EV_READ | EV_PERSIST, exhausted, NULL);
     if (event_add(&exhausted_event, NULL) == -1) {
-        fprintf(stderr, "megapipe: libevent cannot watch the main thread's wake-up\n");
+        fprintf(stderr, "megapipe: libevent cannot watch the main thread's eventfd; update it\n");
         exit(EXIT_FAILURE);
     }
 }
 
-/* The main thread goes on watching the socket itself: what had connected before the workers took
- * their shares waits there. */
+/* The main thread continues to watch the socket itself: connections from before the workers
+ * took their shares wait there. */
 void megapipe_listen(conn *c) {
     const int index = atomic_load(&listeners_count);
 #ifdef TLS
@@ -102,8 +105,9 @@ void megapipe_listen(conn *c) {
         return;
 #endif
     if (index == MEGAPIPE_LISTENERS_MAX) {
-        fprintf(stderr, "megapipe: the main thread accepts for all addresses after the first %d\n",
-                MEGAPIPE_LISTENERS_MAX);
+        fprintf(stderr,
+                "megapipe: the workers accept for %d addresses, and the main thread for "
+                "further ones; name fewer with -l\n", MEGAPIPE_LISTENERS_MAX);
         return;
     }
     if (exhausted_fd == -1)
@@ -131,8 +135,8 @@ static void pause_ms(long duration_ms) {
     nanosleep(&duration, NULL);
 }
 
-/* A request holds its socket until the kernel has taken the ring apart, which it does after the
- * process has ended. A worker that hangs is not waited for. */
+/* A request holds its socket until the kernel has destroyed the ring, which it does after the
+ * process has ended. The function does not wait for a worker that hangs. */
 void megapipe_stop_accepting(void) {
     const int count = atomic_load(&listeners_count);
     for (int i = 0; i < count; i++)
@@ -156,7 +160,8 @@ bool megapipe_listeners_changed(const struct megapipe_worker *worker) {
     return atomic_load_explicit(&generation, memory_order_acquire) != worker->listeners_seen;
 }
 
-/* Every CPU belongs to one worker; with more workers than CPUs some have none. */
+/* Returns the CPUs of a worker. Each CPU belongs to one worker; with more workers than CPUs
+ * some have none. */
 static int cpus_of(const struct megapipe_worker *worker, cpu_set_t *cpus) {
     const long present = sysconf(_SC_NPROCESSORS_CONF);
     CPU_ZERO(cpus);
@@ -170,13 +175,15 @@ static void join(struct megapipe_share *share, conn *listener) {
     cpu_set_t cpus;
     if (cpus_of(worker, &cpus) == 0) {
         if (settings.verbose > 0)
-            fprintf(stderr, "megapipe: worker %d accepts nothing: more workers than CPUs\n",
+            fprintf(stderr,
+                    "megapipe: worker %d accepts no connections: more workers than CPUs; "
+                    "lower -t\n",
                     worker->index);
         return;
     }
     share->handle = mp_register(worker->channel, listener->sfd, share, &cpus);
     if (share->handle == -1)
-        megapipe_complain("a worker has no share of a listening socket; the main thread accepts");
+        megapipe_complain("cannot share a listener with a worker (the main thread accepts)");
 }
 
 void megapipe_listeners_sync(struct megapipe_worker *worker) {
@@ -201,7 +208,8 @@ void megapipe_listeners_sync(struct megapipe_worker *worker) {
     }
 }
 
-/* As memcached's main thread does it, without the queue to another thread. */
+/* Sets up a new connection as memcached's main thread does, without the queue to another
+ * thread. */
 static void welcome(struct megapipe_share *share, int fd) {
     LIBEVENT_THREAD *thread = share->worker->thread;
     conn *c = conn_new(fd, conn_new_cmd, EV_READ | EV_PERSIST, READ_BUFFER_CACHED,
@@ -213,7 +221,8 @@ static void welcome(struct megapipe_share *share, int fd) {
     }
     c->thread = thread;
     conn_io_queue_setup(c);
-    /* A new connection's first turn only leads here; it would have to wait for a second one. */
+    /* The first turn of a new connection would only set this state, and the connection would
+     * wait for a second one. */
     c->state = conn_read;
 }
 
@@ -223,12 +232,12 @@ static void refuse(int fd) {
     stats.rejected_conns++;
     STATS_UNLOCK();
     if (send(fd, full, sizeof(full) - 1, MSG_DONTWAIT | MSG_NOSIGNAL) == -1 && settings.verbose)
-        perror("megapipe: cannot refuse a connection politely");
+        perror("megapipe: cannot send the error message to a refused connection");
     close(fd);
 }
 
-/* The kernel accepts while the ends of other connections still lie in the queue of completions.
- * So a connection too many waits until they have been looked at. */
+/* The kernel accepts while the ends of other connections are still in the completion queue. So
+ * a connection above the limit waits until the worker has handled them. */
 static void postpone(struct megapipe_share *share, int fd) {
     struct megapipe_worker *worker = share->worker;
     if (worker->postponed_count == MEGAPIPE_POSTPONED_MAX) {
@@ -240,7 +249,7 @@ static void postpone(struct megapipe_share *share, int fd) {
     worker->postponed[worker->postponed_count++] = (struct megapipe_postponed){share, fd};
 }
 
-/* A lower number is free if others have ended meanwhile. */
+/* If others have ended meanwhile, dup(2) finds a lower number. */
 void megapipe_decide_postponed(struct megapipe_worker *worker) {
     const unsigned count = worker->postponed_count;
     worker->postponed_count = 0;
@@ -258,9 +267,9 @@ void megapipe_decide_postponed(struct megapipe_worker *worker) {
     }
 }
 
-/* Without maxconns_fast nobody is refused, and the main thread stops all accepting until a
- * connection ends. With it there is a descriptor for each refusal, but the kernel may ask for the
- * next one before the last has been closed: the channel goes on by itself. */
+/* Without maxconns_fast no client is refused, and the main thread stops all accepting until a
+ * connection ends. With it there is a descriptor for each refusal, but the kernel may need the
+ * next one before the last has been closed; the channel then continues by itself. */
 static void out_of_descriptors(void) {
     const uint64_t one = 1;
     if (!settings.maxconns_fast && write(exhausted_fd, &one, sizeof(one)) != sizeof(one))
@@ -279,7 +288,7 @@ void megapipe_accepted(struct megapipe_share *share, const struct mp_event *even
     }
     if ((event->flags & MP_MORE) != 0)
         return;
-    /* The accepting has ended: on request, or by an error after which it can go on. */
+    /* Accepting has ended: on request, or by an error after which it can continue. */
     share->accepting = false;
     atomic_fetch_sub(&accepts_filed, 1);
     megapipe_listeners_sync(share->worker);

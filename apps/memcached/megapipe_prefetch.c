@@ -1,14 +1,14 @@
-/* Looking ahead: completions come in batches, so the keys of the requests behind the one at hand
- * are known already, and their items can be on the way from memory while it is answered. In a
- * store that is larger than the CPU's cache, waiting for an item is what a get costs most. */
+/* Prefetches items. Completions come in batches, so the keys of the next requests are known
+ * while the current one is handled, and their items can be loaded from memory meanwhile. In a
+ * store that is larger than the CPU's cache, waiting for an item is the largest cost of a get. */
 #include "megapipe_inside.h"
 
 #include <string.h>
 
-/* The commands worth it ("get", "mg", "incr", ...) have short names. */
+/* The commands worth a prefetch ("get", "mg", "incr", ...) have short names. */
 #define COMMAND_MAX_BYTES 8
 
-/* The item's head and a long key. The CPU itself fetches what is read behind them. */
+/* The item's head and a long key. The CPU's own prefetcher loads the bytes after them. */
 #define ITEM_HEAD_BYTES 192
 #define CACHE_LINE_BYTES 64
 
@@ -16,8 +16,8 @@ static bool ends_key(char byte) {
     return byte == ' ' || byte == '\r' || byte == '\n';
 }
 
-/* The first key of a request in text; 0 bytes if there is none. A guess may be wrong: it is for
- * memcached to parse the request. */
+/* Finds the first key of a text request; 0 bytes if there is none. The guess may be wrong,
+ * because memcached itself parses the request. */
 static size_t find_key(const char *request, size_t bytes, const char **key) {
     const char *space = memchr(request, ' ', bytes < COMMAND_MAX_BYTES ? bytes : COMMAND_MAX_BYTES);
     if (space == NULL)
@@ -43,7 +43,7 @@ const void *megapipe_prefetch_bucket(const struct mp_event *event) {
     return bucket;
 }
 
-/* The item may have gone by now, which a prefetch does not mind. */
+/* The item may have been freed by now; a prefetch of its address does no harm. */
 void megapipe_prefetch_item(const void *bucket) {
     if (bucket == NULL)
         return;

@@ -1,9 +1,9 @@
-/* The seam between memcached and the channel: all that memcached's own sources call.
+/* Declares all functions that memcached's own sources call: the interface between memcached and
+ * the channel.
  *
- * The functions named megapipe_event_* take what libevent's functions of the same name take. An
- * event whose base belongs to a worker thread goes to that worker's channel; the main thread's
- * timers and listeners stay with libevent, which is out of the path of data that way.
- */
+ * The functions named megapipe_event_* take the arguments of libevent's functions of the same
+ * name. An event whose base belongs to a worker thread goes to that worker's channel; the main
+ * thread's timers and listeners stay with libevent, which then handles no data. */
 #ifndef MEGAPIPE_SEAM_H
 #define MEGAPIPE_SEAM_H
 
@@ -16,18 +16,19 @@
 
 struct conn;
 
-/* What the channel knows of a connection; NULL in a connection that is not in one. */
+/* The channel's state of a connection; NULL in a connection that is not in a channel. */
 struct megapipe_connection;
 
 /* Called when other threads have queued something for a worker. */
 typedef void (*megapipe_notified)(evutil_socket_t fd, short which, void *worker_thread);
 
-/* Makes what stands in a worker for its event base. Ends the process if memory is short, as the
- * start of memcached's threads does. */
+/* Creates the object that replaces a worker's event base. Ends the process if memory is short,
+ * as the start of memcached's threads does. */
 struct event_base *megapipe_worker_new(void *worker_thread, int notify_fd, megapipe_notified call);
 
-/* Serves the worker's channel in the calling thread until megapipe_worker_stop. All requests have
- * ended when it returns, so whoever closes connections then frees no memory that is being sent. */
+/* Serves the worker's channel in the calling thread until megapipe_worker_stop. All requests
+ * have ended when it returns, so closing connections afterwards frees no memory that is being
+ * sent. */
 void megapipe_worker_run(struct event_base *base);
 void megapipe_worker_stop(struct event_base *base);
 void megapipe_worker_free(struct event_base *base);
@@ -36,46 +37,49 @@ int megapipe_event_base_set(struct event_base *base, struct event *event);
 int megapipe_event_add(struct event *event, const struct timeval *timeout);
 int megapipe_event_del(struct event *event);
 
-/* As read(2) on a non-blocking socket, from what the channel has received. */
+/* Reads, as read(2) on a non-blocking socket, from the bytes that the channel has received. */
 ssize_t megapipe_read(struct conn *c, void *buffer, size_t size);
 
-/* As sendmsg(2) on a non-blocking socket. Little is copied and filed at once; much is filed where
- * it lies and fails with EAGAIN, and the call that is repeated after its completion succeeds. */
+/* Sends, as sendmsg(2) on a non-blocking socket. A small message is copied and submitted at
+ * once. A large one is submitted in place and fails with EAGAIN; the repeated call after its
+ * completion succeeds. */
 ssize_t megapipe_sendmsg(struct conn *c, struct msghdr *message, int flags);
 
-/* Closes the socket, after what is still being sent. */
+/* Closes the socket, after the pending output is sent. */
 void megapipe_close(struct conn *c);
 
-/* Called before a side thread borrows a connection: what has been filed goes out before what the
+/* Prepares a connection that a side thread borrows: submitted output is sent before what the
  * side thread writes to the descriptor, which never blocks from now on. */
 void megapipe_lend(struct conn *c);
 
-/* Called by the side thread: the connection is closed as soon as its worker has it back. */
+/* Called by the side thread: the connection is closed as soon as it is returned to its worker. */
 void megapipe_close_lent(struct conn *c);
 
-/* As bind(2), but tries again for a second while the address is in use: the kernel ends the rings
- * of a stopped process, and with them its listening sockets, a moment after the process. */
+/* Binds as bind(2), but tries again for a second while the address is in use: the kernel
+ * destroys the rings of a stopped process, and with them its listening sockets, shortly after
+ * the process. */
 int megapipe_bind(int fd, const struct sockaddr *address, socklen_t length);
 
-/* Leaves a listening TCP socket to the workers, each of which accepts on its CPUs. */
+/* Passes a listening TCP socket to the workers, each of which accepts on its CPUs. */
 void megapipe_listen(struct conn *c);
 
-/* Ends all accepting, before the process ends: the kernel would give the address free later. */
+/* Stops all accepting before the process ends; otherwise the kernel would release the address
+ * later. */
 void megapipe_stop_accepting(void);
 
-/* The hard limit of descriptors for memcached's limit of connections, with room for those of the
- * channels as far as it is possible. */
+/* Returns the hard limit of descriptors for memcached's limit of connections, with room for
+ * those of the channels as far as possible. */
 rlim_t megapipe_hard_limit(rlim_t possible);
 
-/* Whether a connection with this descriptor is one too many. */
+/* Returns whether a connection with this descriptor exceeds the limit. */
 bool megapipe_is_full(int fd);
 
-/* Where the items of a hash value begin, in memcached's own table; the only function here that
- * memcached defines. Valid in a worker until it has returned to its loop, as the table is only
- * changed for a larger one while the workers stand still. */
+/* Returns the first item of a hash value's bucket, in memcached's own table; the only function
+ * here that memcached defines. The result is valid in a worker until it returns to its loop,
+ * because the table is replaced by a larger one only while the workers pause. */
 const void *megapipe_bucket(uint32_t hash_value);
 
-/* The figures of `stats megapipe`; the function is memcached's ADD_STAT. */
+/* Reports the counters of `stats megapipe`; the function is memcached's ADD_STAT. */
 void megapipe_stats(void (*add_stats)(const char *key, const uint16_t key_bytes, const char *value,
                                       const uint32_t value_bytes, const void *cookie),
                     void *c);

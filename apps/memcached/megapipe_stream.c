@@ -1,4 +1,5 @@
-/* The bytes of a connection: received ahead of memcached's reads, and sent behind its writes. */
+/* Handles the bytes of a connection: receives before memcached reads, and sends after it has
+ * written. */
 #include "megapipe_inside.h"
 
 #include <errno.h>
@@ -6,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A copied message on its way, or a free one in the worker's list. */
+/* A copied message in flight, or a free one in the worker's list. */
 struct megapipe_piece {
     union {
         STAILQ_ENTRY(megapipe_piece) unsent_link;
@@ -16,7 +17,7 @@ struct megapipe_piece {
     char data[];
 };
 
-/* Free pieces hold this much; longer messages get memory of their own. */
+/* Capacity of pieces in the free list; longer messages get memory of their own. */
 #define PIECE_BYTES (4 * 1024 - sizeof(struct megapipe_piece))
 #define PIECES_KEPT 256
 #define FLOWS_KEPT 256
@@ -44,7 +45,7 @@ static void piece_free(struct megapipe_worker *worker, struct megapipe_piece *pi
     worker->pieces_free++;
 }
 
-/* The flow of a connection, which gets one if it has none; NULL if there is no memory. */
+/* Returns the flow of a connection; creates one if it has none. NULL if there is no memory. */
 static struct megapipe_flow *flow_of(struct megapipe_connection *connection) {
     struct megapipe_worker *worker = connection->worker;
     struct megapipe_flow *flow = connection->flow;
@@ -61,7 +62,7 @@ static struct megapipe_flow *flow_of(struct megapipe_connection *connection) {
     return flow;
 }
 
-/* Gives the flow of a connection back if nothing is in it; the next one begins with it as it is. */
+/* Returns an empty flow to the free list; the next connection gets it unchanged. */
 static void give_empty_flow(struct megapipe_connection *connection) {
     struct megapipe_worker *worker = connection->worker;
     struct megapipe_flow *flow = connection->flow;
@@ -77,7 +78,7 @@ static void give_empty_flow(struct megapipe_connection *connection) {
     worker->flows_free++;
 }
 
-/* Of a connection that ends, maybe before all is read and sent. */
+/* Frees the flow of a connection that ends, maybe before all is read and sent. */
 void megapipe_flow_free(struct megapipe_connection *connection) {
     struct megapipe_flow *flow = connection->flow;
     struct megapipe_piece *piece;
@@ -114,12 +115,12 @@ static size_t leased_bytes(const struct megapipe_connection *connection) {
     return connection->flow != NULL ? connection->flow->leased_bytes : 0;
 }
 
-/* Whether requests to send are in flight. */
+/* Returns whether requests to send are in flight. */
 bool megapipe_writes(const struct megapipe_connection *connection) {
     return connection->flow != NULL && connection->flow->writes != 0;
 }
 
-/* Whether a read would give something, be it the end. */
+/* Returns whether a read would return bytes, or the end. */
 bool megapipe_pending(const struct megapipe_connection *connection) {
     return leased_bytes(connection) != 0 || backlog_bytes(connection) != 0 || connection->ended;
 }
@@ -132,7 +133,7 @@ int megapipe_receive(struct megapipe_connection *connection) {
     return 0;
 }
 
-/* Keeps what memcached has not read from the channel's buffer, which others need. */
+/* Copies the bytes that memcached has not read from the channel's buffer, which others need. */
 static bool keep(struct megapipe_flow *flow) {
     const size_t kept = flow->backlog_end - flow->backlog_start;
     const size_t needed = kept + flow->leased_bytes;
@@ -174,7 +175,8 @@ static void fail_to_receive(struct megapipe_connection *connection) {
     connection->receive_error = ENOMEM;
 }
 
-/* Lends memcached what has come, until the completion has been handled. */
+/* Lets memcached read the received bytes in the channel's buffer while the completion is
+ * handled. */
 static void lend(struct megapipe_connection *connection, const struct mp_event *event) {
     struct megapipe_flow *flow = flow_of(connection);
     if (flow == NULL) {
@@ -185,8 +187,8 @@ static void lend(struct megapipe_connection *connection, const struct mp_event *
     flow->leased_bytes = event->size;
 }
 
-/* Takes what a completion of mp_recv brings. Whether memcached can read it in the channel's buffer,
- * as nothing of what came before is left. */
+/* Takes the bytes of a completion of mp_recv. Returns whether memcached can read them in the
+ * channel's buffer, because no earlier bytes are left. */
 bool megapipe_take_received(struct megapipe_connection *connection, const struct mp_event *event) {
     const bool data = event->error == 0 && event->size != 0;
     if ((event->flags & MP_MORE) == 0 || !data)
@@ -196,7 +198,7 @@ bool megapipe_take_received(struct megapipe_connection *connection, const struct
     return data && backlog_bytes(connection) == 0;
 }
 
-/* Keeps what memcached has not read; the channel has its buffer back after this. */
+/* Copies the bytes that memcached has not read; after this the buffer returns to the channel. */
 void megapipe_keep_received(struct megapipe_connection *connection) {
     if (connection->c != NULL && leased_bytes(connection) != 0 && !keep(connection->flow))
         fail_to_receive(connection);
@@ -205,7 +207,7 @@ void megapipe_keep_received(struct megapipe_connection *connection) {
     give_empty_flow(connection);
 }
 
-/* Goes on receiving unless something waits to be read, and stops while too much does. */
+/* Continues to receive unless bytes wait to be read, and stops while too many do. */
 void megapipe_balance_received(struct megapipe_connection *connection) {
     if (!megapipe_pending(connection) && !connection->receiving
         && megapipe_receive(connection) == -1)
@@ -217,7 +219,8 @@ void megapipe_balance_received(struct megapipe_connection *connection) {
 
 ssize_t megapipe_read(conn *c, void *buffer, size_t size) {
     struct megapipe_connection *connection = c->channel;
-    /* A side thread that has borrowed the connection looks whether the peer is still there. */
+    /* A side thread that has borrowed the connection checks whether the peer is still
+     * connected. */
     if (connection == NULL || connection->worker != megapipe_worker_here())
         return recv(c->sfd, buffer, size, MSG_DONTWAIT);
     struct megapipe_flow *flow = connection->flow;
@@ -255,7 +258,7 @@ static size_t length(const struct msghdr *message) {
     return bytes;
 }
 
-/* Files a copy; memcached is done with the message. */
+/* Submits a copy; memcached does not need the message any more. */
 static ssize_t send_copy(struct megapipe_connection *connection, const struct msghdr *message,
                          size_t bytes) {
     struct megapipe_flow *flow = connection->flow;
@@ -280,7 +283,7 @@ static ssize_t send_copy(struct megapipe_connection *connection, const struct ms
     return bytes;
 }
 
-/* Files the message where it lies: the responses keep their items until it is sent. */
+/* Submits the message in place: the responses keep their items until it is sent. */
 static ssize_t send_borrowed(struct megapipe_connection *connection, const struct msghdr *message,
                              size_t bytes) {
     if (mp_writev(connection->handle, message->msg_iov, message->msg_iovlen) == -1)
@@ -324,12 +327,12 @@ ssize_t megapipe_sendmsg(conn *c, struct msghdr *message, int flags) {
     return send_copy(connection, message, bytes);
 }
 
-/* Takes the memory back that a completed request sent from. */
+/* Releases the memory from which a completed request was sent. */
 void megapipe_take_written(struct megapipe_connection *connection, const struct mp_event *event) {
     struct megapipe_flow *flow = connection->flow;
     flow->writes--;
     if (event->cmd == MP_WRITE) {
-        /* They complete in the order in which they were filed. */
+        /* The requests complete in the order of submission. */
         struct megapipe_piece *piece = STAILQ_FIRST(&flow->unsent);
         STAILQ_REMOVE_HEAD(&flow->unsent, unsent_link);
         flow->unsent_bytes -= piece->bytes;

@@ -1,4 +1,4 @@
-/* A worker thread's loop: completions instead of events. */
+/* Runs a worker thread's loop, with completions instead of events. */
 #include "megapipe_inside.h"
 
 #include <errno.h>
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Once and not at each edge: memcached reads the descriptor for each report, and would block at
- * the second of two edges that came before its first read. */
+/* Files a poll for one event, not for each edge: memcached reads the descriptor for each
+ * report, and would block if two edges came before its first read. */
 static void watch_notifications(struct megapipe_worker *worker) {
     if (mp_poll(worker->notify_handle, POLLIN, 0) == -1) {
         megapipe_complain("cannot watch a worker's wake-up descriptor");
@@ -16,7 +16,8 @@ static void watch_notifications(struct megapipe_worker *worker) {
     }
 }
 
-/* Without its channel a worker could serve nobody, and memcached cannot go on without a worker. */
+/* Without its channel a worker could serve no client, and memcached cannot run without a
+ * worker. */
 static void open_channel(struct megapipe_worker *worker) {
     const struct mp_options options = {0};
     worker->channel = mp_create(&options);
@@ -84,13 +85,13 @@ static void handle(struct megapipe_worker *worker, const struct mp_event *event)
     }
 }
 
-/* Handles a batch while the memory of the requests in it is on its way. */
+/* Handles a batch, and prefetches the items of its next requests meanwhile. */
 static void handle_batch(struct megapipe_worker *worker, const struct mp_event *events,
                          int count) {
     const void *buckets[MEGAPIPE_BATCH];
     for (int i = -2 * MEGAPIPE_AHEAD; i < count; i++) {
         const int bucket = i + 2 * MEGAPIPE_AHEAD, item = i + MEGAPIPE_AHEAD;
-        /* Nothing is gained for a lone request. */
+        /* A prefetch does not help a lone request. */
         if (bucket < count)
             buckets[bucket] = count > 1 ? megapipe_prefetch_bucket(&events[bucket]) : NULL;
         if (item >= 0 && item < count)
@@ -98,7 +99,7 @@ static void handle_batch(struct megapipe_worker *worker, const struct mp_event *
         if (i < 0)
             continue;
         handle(worker, &events[i]);
-        /* The worker may have stood still meanwhile, for the table to be changed for another. */
+        /* The worker may have paused meanwhile, and the table may have been replaced. */
         if (events[i].cookie == &worker->notify_kind)
             memset(buckets, 0, sizeof(buckets));
     }
@@ -110,8 +111,8 @@ static int patience_ms(const struct megapipe_worker *worker) {
     return TAILQ_EMPTY(&worker->closing) ? -1 : 1000;
 }
 
-/* What is done because time has passed or nothing is left to do, not because something has
- * completed. */
+/* Does the work that is due by time or when the worker is idle, and not because of a
+ * completion. */
 static void keep_house(struct megapipe_worker *worker, bool is_idle) {
     if (worker->postponed_count != 0
         && (is_idle || ++worker->postponed_turns >= MEGAPIPE_POSTPONED_TURNS))
@@ -147,7 +148,8 @@ void megapipe_worker_stop(struct event_base *base) {
     megapipe_worker_of(base)->stop = true;
 }
 
-/* Connections are closed by then: memcached closes them between the end of the loop and this. */
+/* Connections are closed by then: memcached closes them between the end of the loop and this
+ * call. */
 void megapipe_worker_free(struct event_base *base) {
     struct megapipe_worker *worker = megapipe_worker_of(base);
     struct megapipe_connection *connection;

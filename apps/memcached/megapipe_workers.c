@@ -1,4 +1,5 @@
-/* The table of the workers, and what all other files need: the time, and words for errors. */
+/* Manages the table of the workers, and provides what all other files need: time and error
+ * texts. */
 #include "megapipe_inside.h"
 
 #include <errno.h>
@@ -13,7 +14,8 @@ void megapipe_complain(const char *what) {
     fprintf(stderr, "megapipe: %s: %s\n", what, why != NULL ? why : strerror(errno));
 }
 
-/* Workers are known by their address: a base of libevent's must not be read as one of ours. */
+/* Workers are identified by their address, because a base of libevent must not be read as a
+ * worker. */
 static struct megapipe_worker **workers;
 static int workers_count;
 static _Thread_local struct megapipe_worker *here;
@@ -22,7 +24,7 @@ struct event_base *megapipe_worker_new(void *worker_thread, int notify_fd, megap
     struct megapipe_worker *worker = calloc(1, sizeof(*worker));
     struct megapipe_worker **longer = realloc(workers, (workers_count + 1) * sizeof(*workers));
     if (worker == NULL || longer == NULL) {
-        fprintf(stderr, "megapipe: no memory for a worker; start with fewer threads (-t)\n");
+        fprintf(stderr, "megapipe: no memory for a worker; use fewer threads (-t)\n");
         exit(EXIT_FAILURE);
     }
     workers = longer;

@@ -1,9 +1,9 @@
 /*
- * An event module for nginx whose I/O goes through a MegaPipe channel.
+ * Declares an event module for nginx whose I/O goes through a MegaPipe channel.
  *
  * A worker has one channel. Plain TCP connections of HTTP servers are *channel connections*: they
  * are accepted, received and sent as completions. Everything else (TLS, HTTP/2, upstreams, mail,
- * stream, UDP) is a *readiness connection*: the channel tells when its descriptor is ready, and
+ * stream, UDP) is a *readiness connection*: the channel reports when its descriptor is ready, and
  * nginx's own functions do the I/O.
  */
 #ifndef NGX_MEGAPIPE_H
@@ -18,21 +18,29 @@
 #include <poll.h>
 
 /*
- * What a connection may have in flight to its client, as the room of a socket buffer. A proxied
- * response above it goes to a temporary file while the client reads.
+ * Maximum number of bytes in flight to a client, as the room of a socket buffer. A proxied response
+ * above it goes to a temporary file while the client reads.
  */
 #define NGX_MP_IN_FLIGHT_BYTES_MAX (1 << 20)
 
-/* What is copied at once; a larger response goes through the descriptor. */
+/*
+ * Maximum number of bytes that are copied at once; a larger response goes through the descriptor.
+ */
 #define NGX_MP_BLOCK_BYTES_MAX 65536
 
-/* From here on copying a file costs more than a descriptor and sendfile. */
+/* Size from which copying a file costs more than a descriptor and sendfile. */
 #define NGX_MP_FILE_COPY_BYTES_MAX 4096
 
 /* Received buffers that may wait unread before the connection stops receiving. */
 #define NGX_MP_WAITING_MAX 4
 
-/* How long what is in flight may take after nginx has closed the connection. */
+/*
+ * Buffers of the channel that unread data may occupy in a worker; further data is copied. The
+ * channel has 64 large and 1,024 small ones, which all its connections need to receive.
+ */
+#define NGX_MP_LEASED_MAX 32
+
+/* How long output in flight may take after nginx has closed the connection. */
 #define NGX_MP_FLUSH_TIMEOUT_MS 60000
 
 typedef enum {
@@ -42,7 +50,7 @@ typedef enum {
     NGX_MP_NOTIFIER
 } ngx_mp_kind_e;
 
-/* Memory for sending, from two free lists. */
+/* Memory for sending, from free lists. */
 typedef struct ngx_mp_block_s {
     struct ngx_mp_block_s *next;
     size_t room_bytes;
@@ -50,12 +58,13 @@ typedef struct ngx_mp_block_s {
     u_char data[];
 } ngx_mp_block_t;
 
-/* A buffer of the channel with data that nginx has not read yet. */
+/* Data that nginx has not read yet, in a buffer of the channel or in a copy. */
 typedef struct ngx_mp_received_s {
     struct ngx_mp_received_s *next;
     u_char *position;
     u_char *last;
-    int64_t buffer;
+    int64_t buffer; /* -1 for a copy */
+    u_char *copy;
 } ngx_mp_received_t;
 
 typedef struct ngx_mp_connection_s ngx_mp_connection_t;
@@ -65,57 +74,59 @@ typedef struct {
     ngx_mp_connection_t *mc;
 } ngx_mp_timer_t;
 
-/* What only a connection has that sends, or has not read all; so idle ones take little memory. */
+/*
+ * State that only a connection with output or unread input has, so idle ones take little memory.
+ */
 typedef struct ngx_mp_flow_s {
     ngx_mp_received_t *received;
     ngx_mp_received_t **received_end;
     ngx_uint_t received_count;
 
-    ngx_mp_block_t *sending; /* in the order of filing, which is that of the completions */
+    ngx_mp_block_t *sending; /* in the order of submission and of completion */
     ngx_mp_block_t **sending_end;
     size_t in_flight_bytes;
 
-    ngx_mp_timer_t timer; /* of the last writes of a connection that nginx has closed */
-    struct ngx_mp_flow_s *next; /* of the free ones */
+    ngx_mp_timer_t timer; /* limits the last writes after nginx has closed the connection */
+    struct ngx_mp_flow_s *next; /* in the free list */
 } ngx_mp_flow_t;
 
-/* What only a listener has. */
+/* State that only a listener has. */
 typedef struct {
     ngx_listening_t *listening;
-    ngx_mp_connection_t *sibling; /* the next */
-    ngx_queue_t queue;            /* of a listener by completions: among all of them */
-    ngx_mp_timer_t timer;         /* of a pause, or of a cancellation */
+    ngx_mp_connection_t *sibling; /* the next one */
+    ngx_queue_t queue;            /* in the list of listeners by completions */
+    ngx_mp_timer_t timer;         /* limits a pause or a cancellation */
 
     unsigned accepting : 1;
     unsigned wanted : 1;
-    unsigned stopping : 1;   /* ends with its last completion */
+    unsigned stopping : 1;   /* its last completion ends the listener */
     unsigned completion : 1; /* its connections become channel connections */
     unsigned is_sibling : 1;
     unsigned shared : 1; /* other workers accept from its queue, too */
 } ngx_mp_listener_t;
 
-/* What the module knows of a connection; it outlives nginx's until the last write has ended. */
+/* The module's record of a connection; it outlives nginx's until the last write has ended. */
 struct ngx_mp_connection_s {
     ngx_connection_t *connection; /* NULL when nginx has closed it */
     mp_handle handle;
     union {
         ngx_mp_flow_t *flow;         /* of NGX_MP_CHANNEL; NULL while it is idle */
         ngx_mp_listener_t *listener; /* of NGX_MP_LISTENER */
-        ngx_mp_connection_t *next;   /* of a free or retired one */
+        ngx_mp_connection_t *next;   /* of a free or retired record */
     };
-    ngx_socket_t fd; /* what is closed with the record: a descriptor from the beginning, else -1 */
+    ngx_socket_t fd; /* closed with the record: the accepted descriptor, else -1 */
     uint16_t receive_error;
     uint16_t send_error;
 
     unsigned kind : 2;   /* ngx_mp_kind_e */
-    unsigned unseen : 3; /* edges that came while nginx did not ask for them: POLLIN, POLLOUT */
+    unsigned unseen : 3; /* edges that nginx did not request: POLLIN, POLLOUT */
     unsigned lightweight : 1;
     unsigned receiving : 1;
     unsigned ended : 1; /* the stream's end has been received */
     unsigned polling : 1;
 };
 
-/* A worker may have very many connections that do nothing. */
+/* Limits the size, because a worker may have very many idle connections. */
 _Static_assert(sizeof(ngx_mp_connection_t) <= 40, "a record has become larger");
 
 /* The directives of the events block. */
@@ -127,7 +138,7 @@ typedef struct {
     ngx_flag_t partition;
 } ngx_mp_conf_t;
 
-/* Why a connection needed a descriptor, for the counters. */
+/* The reasons why a connection needed a descriptor, for the counters. */
 typedef enum {
     NGX_MP_LARGE,
     NGX_MP_LINGER,
@@ -136,7 +147,7 @@ typedef enum {
     NGX_MP_REASONS
 } ngx_mp_reason_e;
 
-/* What a worker has done; written to the log when it ends. */
+/* The counters of a worker; written to the log when it ends. */
 typedef struct {
     uint64_t lightweight;
     uint64_t descriptors;
@@ -149,7 +160,7 @@ extern mp_channel *ngx_mp_channel;
 extern ngx_mp_counts_t ngx_mp_counts;
 /* Whether there are fewer descriptors than connections. */
 extern ngx_uint_t ngx_mp_descriptors_are_few;
-/* Whether the configuration allows lightweight sockets. */
+/* Whether the configuration permits lightweight sockets. */
 extern ngx_uint_t ngx_mp_lightweight;
 ngx_mp_connection_t *ngx_mp_new(ngx_connection_t *c, ngx_mp_kind_e kind);
 void ngx_mp_retire(ngx_mp_connection_t *mc);

@@ -1,6 +1,6 @@
 /*
- * Listening: by completions for HTTP servers, by polling for everything else. A worker listens on
- * its own queues of a partitioned socket; each has a connection of nginx like a socket's own.
+ * Listens: by completions for HTTP servers, by polling for everything else. A worker listens on its
+ * own queues of a partitioned socket; each has a connection of nginx like a socket's own.
  */
 #include "ngx_megapipe.h"
 #include <netinet/tcp.h>
@@ -8,10 +8,10 @@
 /* How long the cancellation of a listener may take. */
 #define NGX_MP_STOP_TIMEOUT_MS 1000
 
-/* How often a worker looks whether a connection waits of which it was not told. */
+/* How often a worker checks for a waiting connection that the kernel did not report to it. */
 #define NGX_MP_LOOK_MS 1000
 
-/* How many connections are taken from a queue at once without the channel. */
+/* Maximum number of connections taken from a queue at once without the channel. */
 #define NGX_MP_TAKEN_MAX 64
 
 static void ngx_mp_take_waiting(ngx_mp_connection_t *mc);
@@ -31,7 +31,7 @@ static void ngx_mp_stop(ngx_mp_connection_t *mc);
 static void ngx_mp_stop_timed_out(ngx_event_t *ev);
 static void ngx_mp_stopped(ngx_mp_connection_t *mc);
 
-/* Begins to listen, on all queues that are this worker's. */
+/* Starts to listen, on all queues of this worker. */
 ngx_int_t
 ngx_mp_listen(ngx_event_t *ev)
 {
@@ -67,8 +67,8 @@ ngx_mp_listen(ngx_event_t *ev)
 }
 
 /*
- * nginx keeps a client of UDP in the worker that had its first datagram, so that one worker has to
- * get all of them. With `reuseport` the kernel sees to that.
+ * nginx keeps a client of UDP in the worker that got its first datagram, so one worker has to get
+ * all of them. With `reuseport` the kernel ensures this.
  */
 static ngx_uint_t
 ngx_mp_is_served_elsewhere(ngx_listening_t *ls)
@@ -99,7 +99,9 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
     mc->listener->completion = ngx_mp_takes_completions(c->listening, &needs_descriptors);
     mc->lightweight = mc->listener->completion && ngx_mp_lightweight && !needs_descriptors;
     if (mc->listener->completion) {
-        /* Connections inherit it; for a lightweight one it would be a call each. */
+        /*
+         * Connections inherit the option; setting it on a lightweight one would cost a call each.
+         */
         if (setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == -1) {
             ngx_log_error(NGX_LOG_WARN, c->log, ngx_socket_errno,
                           "setsockopt(TCP_NODELAY) of %V failed", &c->listening->addr_text);
@@ -107,13 +109,14 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
     }
     if (fd != (ngx_socket_t) -1) {
         /*
-         * nginx closes its descriptor before the channel has given the socket up, and the number
-         * may be that of a new connection by then. Those of siblings are the worker's own.
+         * nginx closes its descriptor before the channel has released the socket, and a new
+         * connection may have the number by then. The descriptors of siblings belong to the worker.
          */
         mc->fd = fd == c->listening->fd ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : (ngx_socket_t) -1;
         if (fd == c->listening->fd && mc->fd == (ngx_socket_t) -1) {
-            ngx_log_error(NGX_LOG_ALERT, c->log, ngx_errno, "no descriptor to listen on %V with",
-                          &c->listening->addr_text);
+            ngx_log_error(NGX_LOG_ALERT, c->log, ngx_errno,
+                          "megapipe: cannot duplicate the listening socket of %V; raise "
+                          "worker_rlimit_nofile", &c->listening->addr_text);
             return NULL;
         }
         if (ngx_mp_register(mc, c->log) != NGX_OK) {
@@ -131,8 +134,9 @@ ngx_mp_new_listener(ngx_connection_t *c, ngx_socket_t fd)
 }
 
 /*
- * The kernel tells one of the rings that accept from a socket. If that one is being cancelled, or
- * its process has been killed, nobody else is told, and the connection would wait for the next.
+ * The kernel notifies one of the rings that accept from a socket. If that ring is cancelling its
+ * accept, or its process has been killed, no other ring is notified, and the connection would wait
+ * for the next one.
  */
 static void
 ngx_mp_look(ngx_event_t *ev)
@@ -148,7 +152,7 @@ ngx_mp_look(ngx_event_t *ev)
         mc = listener->timer.mc;
         if (listener->wanted && mc->connection != NULL) {
             ngx_mp_take_waiting(mc);
-            /* Nothing is lost for good if a queue of the channel was full. */
+            /* If a queue of the channel was full, the next check files the request. */
             (void) ngx_mp_accept(mc);
         }
     }
@@ -163,7 +167,7 @@ ngx_mp_look(ngx_event_t *ev)
     }
 }
 
-/* Takes what waits in the queue without the channel. */
+/* Accepts waiting connections without the channel. */
 static void
 ngx_mp_take_waiting(ngx_mp_connection_t *mc)
 {
@@ -180,7 +184,7 @@ ngx_mp_take_waiting(ngx_mp_connection_t *mc)
     }
 }
 
-/* The queues of a partitioned socket that belong to this worker. */
+/* Finds the queues of a partitioned socket that belong to this worker. */
 static ngx_int_t
 ngx_mp_add_siblings(ngx_mp_connection_t *first)
 {
@@ -218,14 +222,14 @@ ngx_mp_add_siblings(ngx_mp_connection_t *first)
     return NGX_OK;
 }
 
-/* Files the request that a listener lacks. */
+/* Files the missing request of a listener. */
 static ngx_int_t
 ngx_mp_accept(ngx_mp_connection_t *mc)
 {
     ngx_mp_listener_t *listener = mc->listener;
     /*
-     * All, or one at a time: of a queue that workers share, of which one would get a whole burst;
-     * or if the descriptors are needed for the files of the connections before.
+     * All, or one at a time: from a queue that workers share, because one of them would get a whole
+     * burst; or if the descriptors are needed for the files of earlier connections.
      */
     int count = listener->shared || (!mc->lightweight && ngx_mp_descriptors_are_few);
 
@@ -243,8 +247,8 @@ ngx_mp_accept(ngx_mp_connection_t *mc)
 }
 
 /*
- * After a pause. Its timer is the record's own, because nginx frees the connection of a listener
- * that is paused without a word to the event module, timer and all.
+ * Accepts again after a pause. The timer belongs to the record, because nginx frees the connection
+ * of a paused listener, with its timers, without a call to the event module.
  */
 static void
 ngx_mp_accept_again(ngx_event_t *ev)
@@ -256,7 +260,7 @@ ngx_mp_accept_again(ngx_event_t *ev)
     }
 }
 
-/* Ends listening; what the channel has accepted already is still served. */
+/* Stops listening; connections that the channel has accepted already are still served. */
 void
 ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
 {
@@ -270,7 +274,7 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
         if (mc->listener->accepting) {
             (void) mp_cancel(mc->handle, 0);
         }
-        /* Else it is for good: nginx closes the socket, or has another connection for it. */
+        /* Otherwise it is permanent: nginx closes the socket, or has another connection for it. */
         if (!(flags & NGX_DISABLE_EVENT)) {
             mc->listener->sibling = NULL;
             mc->connection = mc->listener->is_sibling ? mc->connection : NULL;
@@ -283,7 +287,7 @@ ngx_mp_unlisten(ngx_event_t *ev, ngx_uint_t flags)
     }
 }
 
-/* A worker without timers would end before the channel has delivered what it had accepted. */
+/* Without timers a worker would end before the channel has delivered what it had accepted. */
 static void
 ngx_mp_stop(ngx_mp_connection_t *mc)
 {
@@ -302,7 +306,7 @@ ngx_mp_stop_timed_out(ngx_event_t *ev)
     ngx_mp_stopped(ngx_mp_of_timer(ev));
 }
 
-/* A listener whose last completion has come, and whose socket nginx has given up. */
+/* Releases a listener whose last completion has arrived, and whose socket nginx has released. */
 static void
 ngx_mp_stopped(ngx_mp_connection_t *mc)
 {
@@ -325,7 +329,7 @@ ngx_mp_stopped(ngx_mp_connection_t *mc)
     }
 }
 
-/* Accepts no more lightweight sockets, on any listener. */
+/* Stops accepting lightweight sockets, on all listeners. */
 void
 ngx_mp_accept_descriptors(void)
 {
@@ -340,14 +344,14 @@ ngx_mp_accept_descriptors(void)
             continue;
         }
         mc->lightweight = 0;
-        /* The last completion of the accept under way has it filed anew. */
+        /* The last completion of the current accept files it again. */
         if (mc->listener->accepting && mp_cancel(mc->handle, 0) == -1) {
             ngx_mp_failed(ngx_cycle->log, NGX_LOG_ALERT, "mp_cancel()");
         }
     }
 }
 
-/* A completion of a listener. */
+/* Handles a completion of a listener. */
 void
 ngx_mp_accepted(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
 {
@@ -391,12 +395,12 @@ ngx_mp_accept_failed(ngx_mp_connection_t *mc, struct mp_event *done)
     }
     if (error == EUSERS) {
         ngx_log_error(level, c->log, 0,
-                      "megapipe: all lightweight sockets are in use, new connections wait: raise "
-                      "worker_rlimit_nofile, which bounds them, or worker_connections");
+                      "megapipe: all lightweight sockets are in use, so new connections wait; "
+                      "raise worker_rlimit_nofile, which limits them, or worker_connections");
     } else {
         ngx_log_error(level, c->log, error, "accept() through the channel failed");
     }
-    /* With MP_MORE the channel pauses, and goes on by itself when something has been closed. */
+    /* With MP_MORE the channel pauses, and continues by itself after a descriptor is closed. */
     if (error == ECONNABORTED || (done->flags & MP_MORE)) {
         return;
     }

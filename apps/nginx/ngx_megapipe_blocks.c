@@ -1,6 +1,6 @@
 /*
- * Memory that comes and goes with every message. Freed pieces are used again last in, first out,
- * while they are still in the processor's cache; only so many are kept.
+ * Manages memory that is used for every message. Freed pieces are reused last in, first out, while
+ * they are still in the CPU's cache; a limited number is kept.
  */
 #include "ngx_megapipe.h"
 
@@ -14,7 +14,7 @@ typedef struct {
     ngx_uint_t count;
 } ngx_mp_free_t;
 
-/* At most 4 MiB of each size are kept; a burst of slow readers gives back what is above. */
+/* At most 4 MiB of each size are kept; after a burst of slow readers the memory above is freed. */
 static ngx_mp_free_t ngx_mp_sizes[] = {
     { 4096, 1024, NULL, 0 },
     { 16384, 256, NULL, 0 },
@@ -27,7 +27,7 @@ static ngx_uint_t ngx_mp_free_received_count;
 static ngx_mp_flow_t *ngx_mp_free_flows;
 static ngx_uint_t ngx_mp_free_flows_count;
 
-/* The blocks of the least size with so much room. */
+/* Returns the free list of the smallest size with that much room. */
 static ngx_mp_free_t *
 ngx_mp_blocks_for(size_t bytes)
 {
@@ -39,7 +39,10 @@ ngx_mp_blocks_for(size_t bytes)
     return size;
 }
 
-/* A block with room for NGX_MP_BLOCK_BYTES_MAX bytes at most; NULL if there is no memory. */
+/*
+ * Returns a block with room for `bytes`, at most NGX_MP_BLOCK_BYTES_MAX; NULL if there is no
+ * memory.
+ */
 ngx_mp_block_t *
 ngx_mp_take_block(size_t bytes, ngx_log_t *log)
 {
@@ -101,7 +104,7 @@ ngx_mp_give_received(ngx_mp_received_t *received)
     ngx_mp_free_received_count++;
 }
 
-/* The flow of a connection, which gets one if it was idle; NULL if there is no memory. */
+/* Returns the flow of a connection; creates one if it was idle. NULL if there is no memory. */
 ngx_mp_flow_t *
 ngx_mp_take_flow(ngx_mp_connection_t *mc, ngx_log_t *log)
 {
@@ -126,7 +129,7 @@ ngx_mp_take_flow(ngx_mp_connection_t *mc, ngx_log_t *log)
     return flow;
 }
 
-/* Gives the flow of a connection back if nothing is in it; the next one begins with it as it is. */
+/* Returns an empty flow to the free list; the next connection gets it unchanged. */
 void
 ngx_mp_give_empty_flow(ngx_mp_connection_t *mc)
 {

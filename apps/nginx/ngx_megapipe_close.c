@@ -1,12 +1,12 @@
 /*
- * The end of channel connections.
+ * Ends channel connections.
  */
 #include "ngx_megapipe.h"
 
 static void ngx_mp_flush_timed_out(ngx_event_t *ev);
 static void ngx_mp_discard(ngx_mp_connection_t *mc);
 
-/* How many connections nginx has closed that still have writes in flight. */
+/* Number of connections that nginx has closed and that still have writes in flight. */
 static ngx_uint_t ngx_mp_flushing_count;
 
 ngx_uint_t
@@ -15,7 +15,10 @@ ngx_mp_flushing(void)
     return ngx_mp_flushing_count;
 }
 
-/* nginx closes the connection: what is in flight is sent first, unless that takes too long. */
+/*
+ * Handles nginx's close of a connection: output in flight is sent first, unless that takes too
+ * long.
+ */
 void
 ngx_mp_close(ngx_connection_t *c)
 {
@@ -24,14 +27,14 @@ ngx_mp_close(ngx_connection_t *c)
     c->read->active = 0;
     c->write->active = 0;
     c->read->index = NGX_INVALID_INDEX;
-    /* There is no descriptor for nginx to close, or none before the last write has ended. */
+    /* nginx has no descriptor to close, or must not close it before the last write has ended. */
     if (mc->lightweight || mc->fd != (ngx_socket_t) -1) {
         c->shared = 1;
     }
     mc->connection = NULL;
 
     if (ngx_mp_channel == NULL) {
-        /* Its buffers and what was in flight went with the channel. */
+        /* Its buffers and its output in flight ended with the channel. */
         ngx_mp_retire(mc);
         return;
     }
@@ -43,7 +46,7 @@ ngx_mp_close(ngx_connection_t *c)
         return;
     }
     ngx_mp_flushing_count++;
-    /* After an error, a time-out or the time that a shutdown may take nobody waits for the rest. */
+    /* After an error, a time-out or the time limit of a shutdown, the rest is discarded. */
     if (mc->send_error || mc->receive_error || c->timedout || (c->close && c->error)) {
         ngx_mp_discard(mc);
         return;
@@ -55,8 +58,8 @@ ngx_mp_close(ngx_connection_t *c)
 }
 
 /*
- * Resets the connection, so that the client does not take what it has for the whole. The blocks are
- * the kernel's until MP_CLOSE, and the channel closes the descriptor.
+ * Resets the connection, so that the client does not mistake a part of the response for the whole.
+ * The kernel uses the blocks until MP_CLOSE, and the channel closes the descriptor.
  */
 static void
 ngx_mp_discard(ngx_mp_connection_t *mc)
@@ -68,7 +71,7 @@ ngx_mp_discard(ngx_mp_connection_t *mc)
     mc->fd = (ngx_socket_t) -1;
 }
 
-/* The last completion of a connection whose rest is discarded. */
+/* Handles the last completion of a connection whose rest is discarded. */
 void
 ngx_mp_closed(ngx_mp_connection_t *mc)
 {
@@ -86,7 +89,7 @@ ngx_mp_closed(ngx_mp_connection_t *mc)
     ngx_mp_retire(mc);
 }
 
-/* A write of a closed connection has ended; its memory was the kernel's until now. */
+/* Handles the end of a closed connection's write; the kernel used its memory until now. */
 void
 ngx_mp_flushed(ngx_mp_connection_t *mc)
 {

@@ -1,6 +1,6 @@
 /*
- * New connections: what nginx wants to know of one, and its first receive, before its server sees
- * it.
+ * Sets up new connections: what nginx needs to know of one, and its first receive, before its
+ * server gets it.
  */
 #include "ngx_megapipe.h"
 
@@ -14,7 +14,7 @@ static void ngx_mp_client_gone(ngx_connection_t *c, ngx_err_t error);
 static void ngx_mp_refuse(ngx_connection_t *c);
 static void ngx_mp_close_socket(int fd);
 
-/* Takes a connection that a listener brought, and asks for its client's address. */
+/* Takes a connection that a listener accepted, and requests its client's address. */
 void
 ngx_mp_new_connection(ngx_listening_t *ls, int fd)
 {
@@ -72,14 +72,17 @@ ngx_mp_new_connection(ngx_listening_t *ls, int fd)
         return;
     }
     ngx_mp_counts.lightweight++;
-    /* The question goes to the kernel together with the first receive. */
+    /* The request goes to the kernel together with the first receive. */
     if (mp_request_peer_address(mc->handle) == -1 || ngx_mp_start_receiving(mc) != NGX_OK) {
         ngx_mp_failed(&ls->log, NGX_LOG_ALERT, "a new connection");
         ngx_mp_refuse(c);
     }
 }
 
-/* A completion of mp_request_peer_address. Declines if no lightweight socket's can be had. */
+/*
+ * Handles a completion of mp_request_peer_address. Declines if no lightweight socket has an
+ * address.
+ */
 ngx_int_t
 ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done)
 {
@@ -97,7 +100,7 @@ ngx_mp_peer_known(ngx_mp_connection_t *mc, struct mp_event *done)
     return NGX_OK;
 }
 
-/* Whether asking for the peer's address failed because of the client, not of this host. */
+/* Returns whether the request failed because of the client, and not of this host. */
 static ngx_uint_t
 ngx_mp_is_gone(ngx_err_t error)
 {
@@ -105,8 +108,8 @@ ngx_mp_is_gone(ngx_err_t error)
 }
 
 /*
- * The kernel does not tell the address of a lightweight socket in any way, although it did when the
- * channel was created: from now on connections come as descriptors, of which it can be asked.
+ * The kernel does not report the address of a lightweight socket in any way, although it did when
+ * the channel was created. From now on connections are accepted as descriptors, which have it.
  */
 static void
 ngx_mp_address_refused(ngx_connection_t *c, ngx_err_t error)
@@ -121,7 +124,7 @@ ngx_mp_address_refused(ngx_connection_t *c, ngx_err_t error)
     ngx_mp_refuse(c);
 }
 
-/* Hands a connection over to its server. */
+/* Passes a connection to its server. */
 static void
 ngx_mp_introduce(ngx_mp_connection_t *mc, struct sockaddr *address, socklen_t length)
 {
@@ -140,7 +143,7 @@ ngx_mp_introduce(ngx_mp_connection_t *mc, struct sockaddr *address, socklen_t le
     ls->handler(c);
 }
 
-/* What nginx wants to know of a new connection. */
+/* Sets the fields of a new connection that nginx needs. */
 static ngx_int_t
 ngx_mp_set_up(ngx_connection_t *c, ngx_listening_t *ls)
 {
@@ -207,7 +210,10 @@ ngx_mp_set_address(ngx_connection_t *c, ngx_listening_t *ls, struct sockaddr *ad
     return NGX_OK;
 }
 
-/* Counts it as handled, as with accept(2), which tells the address of a client that has gone. */
+/*
+ * Counts the connection as handled, as with accept(2), which returns the address of a client that
+ * has ended.
+ */
 static void
 ngx_mp_client_gone(ngx_connection_t *c, ngx_err_t error)
 {
@@ -219,7 +225,7 @@ ngx_mp_client_gone(ngx_connection_t *c, ngx_err_t error)
     ngx_mp_refuse(c);
 }
 
-/* Ends a connection that no server has seen. */
+/* Ends a connection that was not passed to a server. */
 static void
 ngx_mp_refuse(ngx_connection_t *c)
 {
@@ -235,7 +241,7 @@ ngx_mp_refuse(ngx_connection_t *c)
 #endif
 }
 
-/* Closes what was accepted and is registered nowhere. */
+/* Closes an accepted socket that is not registered. */
 static void
 ngx_mp_close_socket(int fd)
 {

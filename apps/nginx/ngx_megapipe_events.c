@@ -1,12 +1,12 @@
 /*
- * nginx's event actions over a channel.
+ * Implements nginx's event actions over a channel.
  */
 #include "ngx_megapipe.h"
 
-/* How many completions one turn of nginx's loop takes; its timers come after them. */
+/* Maximum number of completions in one turn of nginx's loop; its timers come after them. */
 #define NGX_MP_EVENTS 512
 
-/* How long a worker that ends waits for writes that nginx believes sent. */
+/* How long a worker that ends waits for writes that nginx considers sent. */
 #define NGX_MP_FINISH_TIMEOUT_MS 1000
 
 static ngx_int_t ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before);
@@ -27,9 +27,9 @@ ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
     options.driver = (uint32_t) conf->driver;
     options.batch = (uint32_t) conf->batch;
     options.completions = (uint32_t) conf->completions;
-    /* Closed connections whose last bytes are under way count, too. */
+    /* Closed connections whose last bytes are in flight count, too. */
     options.max_handles = (uint32_t) cycle->connection_n * 2 + 64;
-    /* With room for a whole accept queue the channel accepts without asking each time. */
+    /* With room for a whole accept queue the channel can use a multishot accept. */
     options.max_lwsockets = (uint32_t) cycle->connection_n + 1024;
     if (ngx_mp_make_room(cycle, options.max_lwsockets, &before) != NGX_OK) {
         return NGX_ERROR;
@@ -47,9 +47,9 @@ ngx_mp_open(ngx_cycle_t *cycle, const ngx_mp_conf_t *conf)
 }
 
 /*
- * A ring has a table for lightweight sockets that is cut to the soft limit of descriptors when it
- * is made, so that is raised meanwhile. If the hard limit is less, new connections wait for a
- * place.
+ * Raises the soft limit of descriptors while the ring is created, because the kernel reduces the
+ * ring's table of lightweight sockets to it. If the hard limit is lower, new connections wait for
+ * an entry.
  */
 static ngx_int_t
 ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before)
@@ -57,7 +57,8 @@ ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before)
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, before) == -1) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, ngx_errno, "getrlimit(RLIMIT_NOFILE) failed");
+        ngx_log_error(NGX_LOG_EMERG, cycle->log, ngx_errno,
+                      "getrlimit(RLIMIT_NOFILE) failed; permit it in the sandbox");
         return NGX_ERROR;
     }
     ngx_mp_descriptors_are_few = before->rlim_cur < cycle->connection_n;
@@ -69,7 +70,7 @@ ngx_mp_make_room(ngx_cycle_t *cycle, rlim_t wanted, struct rlimit *before)
     return NGX_OK;
 }
 
-/* Sends what nginx believes sent, and gives the channel up. */
+/* Sends the output that nginx considers sent, and destroys the channel. */
 void
 ngx_mp_finish(ngx_cycle_t *cycle)
 {
@@ -202,7 +203,9 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
         ngx_mp_stale(done);
         return;
     }
-    /* Other modules, such as the thread pools, may have ended before; nothing of nginx may run. */
+    /*
+     * Other modules, such as the thread pools, may have ended before; no handler of nginx may run.
+     */
     if (ngx_mp_finishing && (mc->kind != NGX_MP_CHANNEL || mc->connection != NULL)) {
         ngx_mp_stale(done);
         return;
@@ -234,7 +237,7 @@ ngx_mp_completion(struct mp_event *done, ngx_uint_t flags)
     }
 }
 
-/* Nobody is there any more: an earlier completion of the batch may have closed the connection. */
+/* Does nothing: an earlier completion of the batch may have closed the connection. */
 static void
 ngx_mp_stale(struct mp_event *done)
 {

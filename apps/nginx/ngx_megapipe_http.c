@@ -1,6 +1,6 @@
 /*
- * What the module must know of HTTP: which listeners can do without descriptors, and when nginx
- * is going to use one.
+ * Determines which HTTP listeners can work without descriptors, and when nginx is going to use a
+ * descriptor.
  */
 #include "ngx_megapipe.h"
 
@@ -77,7 +77,7 @@ ngx_mp_has_channel(ngx_connection_t *c)
     return c->recv == ngx_mp_recv;
 }
 
-/* The last that is called before nginx sets SO_LINGER on what it resets. */
+/* The last function that is called before nginx sets SO_LINGER on a connection that it resets. */
 static ngx_int_t
 ngx_mp_log_handler(ngx_http_request_t *r)
 {
@@ -109,7 +109,7 @@ ngx_mp_driver_variable(ngx_http_request_t *r, ngx_http_variable_value_t *v, uint
     return ngx_mp_set_variable(v, ngx_mp_channel == NULL ? "none" : mp_driver(ngx_mp_channel));
 }
 
-/* How the client's connection is served. */
+/* Decides how the client's connection is served. */
 static ngx_int_t
 ngx_mp_socket_variable(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t data)
 {
@@ -122,8 +122,8 @@ ngx_mp_socket_variable(ngx_http_request_t *r, ngx_http_variable_value_t *v, uint
 }
 
 /*
- * Whether the channel receives and sends for the connections of a listener: those of TCP that
- * speak plain HTTP/1. Tells, too, whether nginx will ask their descriptors for something.
+ * Returns whether the channel receives and sends for the connections of a listener: those of TCP
+ * with plain HTTP/1. Also returns whether nginx will read from their descriptors.
  */
 ngx_uint_t
 ngx_mp_takes_completions(ngx_listening_t *ls, ngx_uint_t *needs_descriptors)
@@ -147,7 +147,7 @@ ngx_mp_takes_completions(ngx_listening_t *ls, ngx_uint_t *needs_descriptors)
             return 0;
         }
     }
-    /* Which of several addresses was meant is asked of the descriptor. */
+    /* nginx asks the descriptor which of several addresses the client used. */
     *needs_descriptors = port->naddrs > 1 || ngx_mp_variables_need(wildcard);
     if (*needs_descriptors) {
         ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
@@ -185,7 +185,7 @@ ngx_mp_is_wildcard(ngx_listening_t *ls)
            && ((struct sockaddr_in *) ls->sockaddr)->sin_addr.s_addr == INADDR_ANY;
 }
 
-/* Whether the configuration uses a variable that nginx takes from the descriptor. */
+/* Returns whether the configuration uses a variable that nginx takes from the descriptor. */
 static ngx_uint_t
 ngx_mp_variables_need(ngx_uint_t wildcard)
 {
@@ -214,7 +214,7 @@ ngx_mp_variables_need(ngx_uint_t wildcard)
     return 0;
 }
 
-/* Whether nginx may linger after the response if the client sends more until then. */
+/* Returns whether nginx may linger after the response if the client sends more until then. */
 ngx_uint_t
 ngx_mp_ends_connection(ngx_connection_t *c)
 {
@@ -229,8 +229,8 @@ ngx_mp_ends_connection(ngx_connection_t *c)
 }
 
 /*
- * Whether nginx, when this is sent, may shut the connection's descriptor down and go on reading:
- * the conditions of its lingering close.
+ * Returns whether nginx, when this is sent, may shut the connection's descriptor down and continue
+ * to read: the conditions of its lingering close.
  */
 ngx_uint_t
 ngx_mp_may_linger(ngx_connection_t *c)

@@ -1,7 +1,8 @@
 /*
- * A new binary (USR2) and the accept queues of the old one. As nginx names its listening sockets in
- * the environment of the new binary, so this names the queues beside them; connections that wait
- * there are then served by the new workers. The old master learns by an eventfd whether they are.
+ * Passes the accept queues of the old binary to a new one (USR2). nginx names its listening sockets
+ * in the environment of the new binary; this module also names the queues there. The new workers
+ * then serve the connections that wait in them. An eventfd reports to the old master whether they
+ * do.
  */
 #include "ngx_megapipe.h"
 #include <sys/eventfd.h>
@@ -16,10 +17,10 @@ static void ngx_mp_inherit_group(u_char **text, ngx_cycle_t *cycle);
 static ngx_listening_t *ngx_mp_inherited_listener(ngx_socket_t fd, ngx_cycle_t *cycle);
 static ngx_uint_t ngx_mp_is_queue_of(ngx_listening_t *ls, ngx_socket_t fd);
 
-/* The new binary's way to say that it serves the queues. */
+/* The eventfd by which the new binary reports that it serves the queues; -1 for none. */
 static int ngx_mp_taken_over = -1;
 
-/* Takes over the queues that an old binary has named. Called once, before any is made. */
+/* Takes over the queues that an old binary has named. Called once, before any queue is created. */
 void
 ngx_mp_inherit(ngx_cycle_t *cycle)
 {
@@ -59,7 +60,7 @@ ngx_mp_read_number(u_char **text, ngx_socket_t *number)
     return value == NGX_ERROR || value > INT_MAX ? NGX_ERROR : NGX_OK;
 }
 
-/* Reads "LISTENER:QUEUE,QUEUE"; what belongs to no socket of the configuration is closed. */
+/* Reads "LISTENER:QUEUE,QUEUE"; closes queues of sockets that the configuration does not have. */
 static void
 ngx_mp_inherit_group(u_char **text, ngx_cycle_t *cycle)
 {
@@ -102,7 +103,7 @@ ngx_mp_inherited_listener(ngx_socket_t fd, ngx_cycle_t *cycle)
     return NULL;
 }
 
-/* Whether the descriptor is a socket that listens on the same address. */
+/* Returns whether the descriptor is a socket that listens on the same address. */
 static ngx_uint_t
 ngx_mp_is_queue_of(ngx_listening_t *ls, ngx_socket_t fd)
 {
@@ -115,7 +116,7 @@ ngx_mp_is_queue_of(ngx_listening_t *ls, ngx_socket_t fd)
            && ngx_cmp_sockaddr(&address.sockaddr, length, ls->sockaddr, ls->socklen, 1) == NGX_OK;
 }
 
-/* Names all queues in the environment that a new binary will get. */
+/* Names all queues in the environment of a new binary. */
 ngx_int_t
 ngx_mp_bequeath(ngx_cycle_t *cycle)
 {
@@ -144,8 +145,8 @@ ngx_mp_bequeath(ngx_cycle_t *cycle)
 }
 
 /*
- * The master ends. A new binary without this module serves nginx's own sockets alone, so they get
- * all connections from now on.
+ * Handles the end of the master. A new binary without this module serves only nginx's own sockets,
+ * so they get all connections from now on.
  */
 void
 ngx_mp_leave_queues(ngx_cycle_t *cycle)

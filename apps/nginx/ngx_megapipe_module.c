@@ -1,5 +1,5 @@
 /*
- * The directives of the events block, and the module's place in nginx's life.
+ * Defines the directives of the events block, and the hooks that nginx calls.
  */
 #include "ngx_megapipe.h"
 
@@ -13,7 +13,7 @@ static void ngx_mp_unloaded(void *data);
 static void ngx_mp_exit_process(ngx_cycle_t *cycle);
 static void ngx_mp_exit_master(ngx_cycle_t *cycle);
 
-/* The configuration that the master has; NULL when it ends. */
+/* The master's current configuration; NULL when it ends. */
 static ngx_cycle_t *ngx_mp_current;
 
 static ngx_str_t ngx_mp_name = ngx_string("megapipe");
@@ -97,7 +97,7 @@ ngx_mp_init_conf(ngx_cycle_t *cycle, void *data)
 {
     ngx_mp_conf_t *conf = data;
 
-    /* Zero is the channel's own default. */
+    /* Zero stands for the channel's own default. */
     ngx_conf_init_uint_value(conf->driver, MP_DRIVER_AUTO);
     ngx_conf_init_value(conf->batch, 0);
     ngx_conf_init_value(conf->completions, 0);
@@ -106,7 +106,7 @@ ngx_mp_init_conf(ngx_cycle_t *cycle, void *data)
     return NGX_CONF_OK;
 }
 
-/* In a worker, before it listens. */
+/* Called in a worker, before it listens. */
 static ngx_int_t
 ngx_mp_init(ngx_cycle_t *cycle, ngx_msec_t timer)
 {
@@ -141,7 +141,7 @@ ngx_mp_is_used(ngx_cycle_t *cycle)
     return ecf->use == ngx_megapipe_module.ctx_index;
 }
 
-/* In the master, for every configuration, before its workers are forked. */
+/* Called in the master, for every configuration, before its workers are forked. */
 static ngx_int_t
 ngx_mp_init_module(ngx_cycle_t *cycle)
 {
@@ -178,14 +178,14 @@ ngx_mp_apply_partition(ngx_cycle_t *cycle)
     conf = ngx_event_get_conf(cycle->conf_ctx, ngx_megapipe_module);
     ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
     ecf = ngx_event_get_conf(cycle->conf_ctx, ngx_event_core_module);
-    /* The mutex lets one worker listen at a time, who must then see all connections. */
+    /* The mutex lets one worker listen at a time, which must then get all connections. */
     apart = ccf->master && conf->partition && !ecf->accept_mutex && ccf->worker_processes > 1;
     return ngx_mp_partition(cycle, apart ? (ngx_uint_t) ccf->worker_processes : 0);
 }
 
 /*
- * A configuration is given up. If no newer one has loaded this module, nothing will serve the
- * queues any more.
+ * Handles the end of a configuration. If no newer one has loaded this module, nothing will serve
+ * the queues any more.
  */
 static void
 ngx_mp_unloaded(void *data)

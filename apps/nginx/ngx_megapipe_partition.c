@@ -1,17 +1,17 @@
 /*
- * Accept queues for the workers: siblings of the listening sockets, made by the master before it
- * forks. The master keeps them as long as their socket, so that a worker that ends, or a new
+ * Creates accept queues for the workers: siblings of the listening sockets, created by the master
+ * before it forks. The master keeps them as long as their socket. So a worker that ends, or a new
  * configuration with another number of workers, loses no connection that waits in a queue.
  */
 #include "ngx_megapipe.h"
 
-/* Queues of one socket: more workers than that share them. */
+/* Maximum number of queues of one socket: more workers share them. */
 #define NGX_MP_SIBLINGS_MAX 256
 
 typedef struct {
     ngx_socket_t listener;
     ngx_uint_t count;
-    ngx_uint_t claimed; /* for so many of them there are CPUs; for none the listener has all */
+    ngx_uint_t claimed; /* number with CPUs; if 0, the listener has all CPUs */
     int siblings[NGX_MP_SIBLINGS_MAX];
 } ngx_mp_group_t;
 
@@ -26,7 +26,7 @@ static ngx_uint_t ngx_mp_is_bound(ngx_core_conf_t *ccf, ngx_uint_t worker, int c
 static ngx_mp_group_t **ngx_mp_groups;
 static ngx_uint_t ngx_mp_group_count;
 
-/* The siblings of a listening socket; none if it is not partitioned. */
+/* Finds the siblings of a listening socket; none if it is not partitioned. */
 ngx_uint_t
 ngx_mp_siblings(ngx_socket_t fd, const int **siblings)
 {
@@ -39,7 +39,9 @@ ngx_mp_siblings(ngx_socket_t fd, const int **siblings)
     return group->count;
 }
 
-/* What no queue claims comes to the original: the first worker serves it, or all of them. */
+/*
+ * Connections that no queue claims go to the original: the first worker serves it, or all workers.
+ */
 ngx_uint_t
 ngx_mp_serves_original(ngx_socket_t fd)
 {
@@ -77,7 +79,7 @@ ngx_mp_print_groups(u_char *p)
     return p;
 }
 
-/* Adds a queue that another binary has made. */
+/* Adds a queue that another binary has created. */
 ngx_int_t
 ngx_mp_add_queue(ngx_socket_t listener, int queue, ngx_log_t *log)
 {
@@ -94,8 +96,8 @@ ngx_mp_add_queue(ngx_socket_t listener, int queue, ngx_log_t *log)
 }
 
 /*
- * Gives all new connections to the original sockets and closes the queues here; the workers that
- * still have them take what waits in them when they stop listening.
+ * Gives all new connections to the original sockets and closes the queues here. The workers that
+ * still have them accept the waiting connections when they stop listening.
  */
 void
 ngx_mp_dissolve(ngx_log_t *log)
@@ -108,13 +110,13 @@ ngx_mp_dissolve(ngx_log_t *log)
     ngx_memzero(masks, sizeof(masks));
     for (i = 0; i < ngx_mp_group_count; i++) {
         group = ngx_mp_groups[i];
-        /* The original may be closed already; any socket of the group will do. */
+        /* The original may be closed already; any socket of the group can be used. */
         if (group->count > 0
             && mp_partition(group->siblings[0], masks, (int) group->count, group->siblings) == -1)
         {
             ngx_mp_failed(log, NGX_LOG_ALERT, "giving the connections to one queue");
         }
-        /* So that it can be partitioned again. */
+        /* Allows the socket to be partitioned again. */
         (void) setsockopt(group->listener, SOL_SOCKET, SO_REUSEPORT, &off, sizeof(off));
         for (j = 0; j < group->count; j++) {
             (void) ngx_close_socket(group->siblings[j]);
@@ -163,7 +165,7 @@ ngx_mp_new_group(ngx_socket_t fd, ngx_log_t *log)
     return group;
 }
 
-/* Partitions the listening sockets for so many workers; for none it only cleans up. */
+/* Partitions the listening sockets for `wanted` workers; for none it only cleans up. */
 ngx_int_t
 ngx_mp_partition(ngx_cycle_t *cycle, ngx_uint_t wanted)
 {
@@ -228,7 +230,7 @@ ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_cycle_t *cycle)
         }
     }
     wanted = ngx_min(wanted, NGX_MP_SIBLINGS_MAX);
-    /* Queues are never given up: a connection may be in them. */
+    /* Queues are never closed: a connection may be in them. */
     count = ngx_max(group->count, wanted);
     if (count == 0) {
         return NGX_OK;
@@ -245,7 +247,8 @@ ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_cycle_t *cycle)
     if (rc == -1) {
         ngx_mp_failed(log, NGX_LOG_WARN, "mp_partition()");
         ngx_log_error(NGX_LOG_WARN, log, 0,
-                      "megapipe: the workers share the one accept queue of %V", &ls->addr_text);
+                      "megapipe: the workers share the one accept queue of %V; correct the "
+                      "cause in the line above to give each its own", &ls->addr_text);
         return NGX_OK;
     }
     group->count = count;
@@ -254,8 +257,8 @@ ngx_mp_partition_one(ngx_listening_t *ls, ngx_uint_t wanted, ngx_cycle_t *cycle)
 }
 
 /*
- * Each CPU that the master may use goes to one of the workers that are bound to it, or to any. A
- * worker that gets none, because there are more workers than CPUs, shares one.
+ * Gives each CPU that the master may use to one of the workers that are bound to it, or to any
+ * worker. A worker that gets none, because there are more workers than CPUs, shares one.
  */
 static void
 ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers, ngx_cycle_t *cycle)
@@ -294,7 +297,7 @@ ngx_mp_masks(cpu_set_t *masks, ngx_uint_t workers, ngx_cycle_t *cycle)
     }
 }
 
-/* As worker_cpu_affinity says; `auto` gives each worker the next CPU of the last mask. */
+/* Follows worker_cpu_affinity; `auto` gives each worker the next CPU of the last mask. */
 static ngx_uint_t
 ngx_mp_is_bound(ngx_core_conf_t *ccf, ngx_uint_t worker, int cpu)
 {

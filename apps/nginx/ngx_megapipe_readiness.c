@@ -1,5 +1,6 @@
 /*
- * Readiness connections: the channel polls the descriptor, nginx's own functions do the I/O.
+ * Implements readiness connections: the channel polls the descriptor, nginx's own functions do the
+ * I/O.
  */
 #include "ngx_megapipe.h"
 #include <sys/eventfd.h>
@@ -12,7 +13,7 @@ static uint64_t ngx_mp_notify_count;
 static ngx_event_t ngx_mp_notify_event;
 static ngx_event_handler_pt ngx_mp_notify_handler;
 
-/* Begins to deliver the event; both directions are polled by one request. */
+/* Starts to deliver the event; one request polls both directions. */
 ngx_int_t
 ngx_mp_watch(ngx_connection_t *c, ngx_event_t *ev)
 {
@@ -38,7 +39,7 @@ ngx_mp_watch(ngx_connection_t *c, ngx_event_t *ev)
         return NGX_ERROR;
     }
     ev->active = 1;
-    /* The edge may have passed while nobody asked for it. */
+    /* The edge may have come while nginx did not request the event. */
     if ((mc->unseen & bit)
         || (mc->kind == NGX_MP_READINESS && ngx_mp_is_ready(c->fd, (short) bit)))
     {
@@ -71,7 +72,7 @@ ngx_mp_poll(ngx_mp_connection_t *mc, unsigned events)
     return NGX_OK;
 }
 
-/* A completion of mp_poll. */
+/* Handles a completion of mp_poll. */
 void
 ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
 {
@@ -84,7 +85,7 @@ ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
     if (c == NULL || done->error == ECANCELED) {
         return;
     }
-    /* Whoever reads or writes next learns what is wrong. */
+    /* The next read or write gets the error. */
     if (done->error || (revents & (POLLERR | POLLHUP))) {
         revents |= POLLIN | POLLOUT;
     }
@@ -131,7 +132,7 @@ ngx_mp_polled(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
 
 /*
  * Other threads wake the worker by an eventfd. The channel reads it, one value at a time: a
- * registered eventfd may block, so that a read after an edge that came twice would never return.
+ * registered eventfd may block, so a read after an edge that came twice would never return.
  */
 ngx_int_t
 ngx_mp_notify_init(ngx_log_t *log)
@@ -142,7 +143,8 @@ ngx_mp_notify_init(ngx_log_t *log)
     mc->kind = NGX_MP_NOTIFIER;
     mc->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (mc->fd == -1) {
-        ngx_log_error(NGX_LOG_EMERG, log, ngx_errno, "eventfd() failed");
+        ngx_log_error(NGX_LOG_EMERG, log, ngx_errno,
+                      "eventfd() failed; raise worker_rlimit_nofile");
         return NGX_ERROR;
     }
     mc->handle = mp_register(ngx_mp_channel, mc->fd, mc, NULL);
@@ -165,7 +167,7 @@ ngx_mp_await_notify(void)
     return NGX_OK;
 }
 
-/* May be called by any thread. */
+/* Any thread may call it. */
 ngx_int_t
 ngx_mp_notify(ngx_event_handler_pt handler)
 {
@@ -180,7 +182,7 @@ ngx_mp_notify(ngx_event_handler_pt handler)
     return NGX_OK;
 }
 
-/* A completion of the eventfd's read. */
+/* Handles a completion of the eventfd's read. */
 void
 ngx_mp_notified(struct mp_event *done, ngx_uint_t flags)
 {

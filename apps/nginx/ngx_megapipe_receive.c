@@ -1,10 +1,14 @@
 /*
- * Receiving on channel connections: completions queue the channel's buffers, nginx reads from
- * them. The flags of the read event change as with edges of epoll.
+ * Receives on channel connections: completions queue the channel's buffers, nginx reads from them.
+ * The flags of the read event change as with edges of epoll.
  */
 #include "ngx_megapipe.h"
 
+/* Number of the channel's buffers with unread data. */
+static ngx_uint_t ngx_mp_leased;
+
 static ngx_uint_t ngx_mp_is_full(const ngx_mp_connection_t *mc);
+static ngx_int_t ngx_mp_hold(ngx_mp_received_t *received, struct mp_event *done, ngx_log_t *log);
 static void ngx_mp_drop_first(ngx_mp_flow_t *flow);
 static void ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log);
 static ssize_t ngx_mp_at_end(ngx_connection_t *c, ngx_mp_connection_t *mc);
@@ -23,7 +27,7 @@ ngx_mp_start_receiving(ngx_mp_connection_t *mc)
     return NGX_OK;
 }
 
-/* A completion of mp_recv. */
+/* Handles a completion of mp_recv. */
 void
 ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
 {
@@ -45,7 +49,7 @@ ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
     } else if (done->error == 0) {
         mc->ended = 1;
     } else if (done->error == ECANCELED) {
-        /* Stopped because too much waited; by now it may all have been read. */
+        /* Receiving had stopped because too much was unread; by now it may all have been read. */
         if (ngx_mp_is_full(mc) || ngx_mp_start_receiving(mc) == NGX_OK) {
             return;
         }
@@ -72,7 +76,7 @@ ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
     c->read->ready = 1;
     c->read->available = -1;
     ngx_mp_deliver(c->read, flags);
-    /* The handler may have closed it; what it left unread makes nginx linger when it closes. */
+    /* The handler may have closed it; unread bytes make nginx linger when it closes. */
     if (mc->connection == c && mc->lightweight && ngx_mp_has_received(mc) && !c->idle
         && c->requests > 0 && !(flags & NGX_POST_EVENTS))
     {
@@ -80,7 +84,7 @@ ngx_mp_received(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags
     }
 }
 
-/* Whether so much waits unread that nothing more is received. */
+/* Returns whether so much is unread that receiving stops. */
 static ngx_uint_t
 ngx_mp_is_full(const ngx_mp_connection_t *mc)
 {
@@ -93,15 +97,15 @@ ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log)
     ngx_mp_flow_t *flow = ngx_mp_take_flow(mc, log);
     ngx_mp_received_t *received = flow != NULL ? ngx_mp_take_received(log) : NULL;
 
-    if (received == NULL) {
+    if (received == NULL || ngx_mp_hold(received, done, log) != NGX_OK) {
+        if (received != NULL) {
+            ngx_mp_give_received(received);
+        }
         mp_release(ngx_mp_channel, done->buffer);
         mc->receive_error = ENOMEM;
         return;
     }
     received->next = NULL;
-    received->position = done->data;
-    received->last = received->position + done->size;
-    received->buffer = done->buffer;
     *flow->received_end = received;
     flow->received_end = &received->next;
     flow->received_count++;
@@ -111,7 +115,34 @@ ngx_mp_queue(ngx_mp_connection_t *mc, struct mp_event *done, ngx_log_t *log)
     }
 }
 
-/* Gives back what waits unread. */
+/*
+ * Keeps the data of a completion: in the channel's buffer, which costs no copy, or in a copy if
+ * many buffers are held. Clients that send requests and do not read the responses would otherwise
+ * take all buffers, and no connection could receive before the first of these clients timed out.
+ */
+static ngx_int_t
+ngx_mp_hold(ngx_mp_received_t *received, struct mp_event *done, ngx_log_t *log)
+{
+    received->copy = NULL;
+    received->buffer = done->buffer;
+    received->position = done->data;
+    if (ngx_mp_leased < NGX_MP_LEASED_MAX) {
+        ngx_mp_leased++;
+    } else {
+        received->copy = ngx_alloc(done->size, log);
+        if (received->copy == NULL) {
+            return NGX_ERROR;
+        }
+        ngx_memcpy(received->copy, done->data, done->size);
+        mp_release(ngx_mp_channel, done->buffer);
+        received->buffer = -1;
+        received->position = received->copy;
+    }
+    received->last = received->position + done->size;
+    return NGX_OK;
+}
+
+/* Returns the unread buffers to the channel. */
 void
 ngx_mp_drop_received(ngx_mp_connection_t *mc)
 {
@@ -131,7 +162,12 @@ ngx_mp_drop_first(ngx_mp_flow_t *flow)
         flow->received_end = &flow->received;
     }
     flow->received_count--;
-    mp_release(ngx_mp_channel, received->buffer);
+    if (received->copy != NULL) {
+        ngx_free(received->copy);
+    } else {
+        mp_release(ngx_mp_channel, received->buffer);
+        ngx_mp_leased--;
+    }
     ngx_mp_give_received(received);
 }
 
@@ -174,7 +210,7 @@ ngx_mp_recv(ngx_connection_t *c, u_char *buffer, size_t size)
     return copied;
 }
 
-/* Nothing waits: the end, an error, or not yet. */
+/* No bytes wait: the end, an error, or none yet. */
 static ssize_t
 ngx_mp_at_end(ngx_connection_t *c, ngx_mp_connection_t *mc)
 {

@@ -1,6 +1,6 @@
 /*
- * The channel of a worker, and the records of what is registered with it: what the other files
- * stand on. A record has a timer, and a descriptor if nginx needs one.
+ * Manages the channel of a worker, and the records of what is registered with it; the other files
+ * use both. A record has a timer, and a descriptor if nginx needs one.
  */
 #include "ngx_megapipe.h"
 
@@ -19,7 +19,7 @@ static const char *ngx_mp_reasons[NGX_MP_REASONS] = {
     "the connection is reset after a time-out",
 };
 
-/* Timers are logged with the descriptor of the connection behind them; these have none. */
+/* nginx logs a timer with the descriptor of its connection; these timers have none. */
 static ngx_connection_t ngx_mp_no_connection;
 
 void
@@ -30,7 +30,10 @@ ngx_mp_failed(ngx_log_t *log, ngx_uint_t level, const char *what)
     ngx_log_error(level, log, error, "megapipe: %s failed: %s", what, mp_error());
 }
 
-/* A fresh record, found from the connection by the field that events keep for us. */
+/*
+ * Returns a new record, which the connection's events find by the field that nginx leaves to
+ * modules.
+ */
 ngx_mp_connection_t *
 ngx_mp_new(ngx_connection_t *c, ngx_mp_kind_e kind)
 {
@@ -67,8 +70,9 @@ ngx_mp_register(ngx_mp_connection_t *mc, ngx_log_t *log)
 }
 
 /*
- * The record is used again after this batch, whose completions may still name it. What nginx closes
- * after the channel has been given up, such as the sockets of a resolver, is registered no more.
+ * The record is reused only after this batch, whose completions may still name it. Connections that
+ * nginx closes after the channel was destroyed, such as the sockets of a resolver, are not
+ * registered any more.
  */
 void
 ngx_mp_retire(ngx_mp_connection_t *mc)
@@ -140,7 +144,9 @@ ngx_mp_of_timer(ngx_event_t *ev)
     return ((ngx_mp_timer_t *) ((u_char *) ev - offsetof(ngx_mp_timer_t, event)))->mc;
 }
 
-/* Gives the connection a descriptor, which nginx then uses and closes; the I/O can go on. */
+/*
+ * Opens a descriptor for the connection, which nginx then uses and closes; the I/O can continue.
+ */
 ngx_int_t
 ngx_mp_upgrade(ngx_connection_t *c, ngx_mp_reason_e reason)
 {

@@ -1,8 +1,8 @@
 /*
- * Sending on channel connections: what nginx sends is copied, file and memory alike, into one
- * block and written by the channel, so that a header and its small file are one send. What is in
- * flight is bounded as by a socket's buffer. Larger files, and what is larger than that bound, go
- * through the descriptor with nginx's own sendfile, behind a header that waits for it.
+ * Sends on channel connections. Copies the output of nginx, files and memory alike, into one block
+ * that the channel writes, so that a header and its small file are one send. The bytes in flight
+ * are limited as by a socket's buffer. Larger files, and output above that limit, go through the
+ * descriptor with nginx's own sendfile, after a header that waits for it.
  */
 #include "ngx_megapipe.h"
 
@@ -23,7 +23,7 @@ static ngx_int_t ngx_mp_read_file(ngx_mp_block_t *block, ngx_buf_t *buf, size_t 
     ngx_log_t *log);
 static ngx_int_t ngx_mp_file_write(ngx_mp_connection_t *mc, ngx_mp_block_t *block);
 
-/* A completion of mp_write. */
+/* Handles a completion of mp_write. */
 void
 ngx_mp_written(ngx_mp_connection_t *mc, struct mp_event *done, ngx_uint_t flags)
 {
@@ -150,13 +150,13 @@ ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
     }
     if (ngx_mp_response_goes_on(in) && ngx_mp_ends_connection(c)) {
         /*
-         * Its end may come without a byte to send: nginx would shut the descriptor down before
-         * the channel has sent what is in flight.
+         * The end of the response may come without a byte to send: nginx would shut the descriptor
+         * down before the channel has sent the bytes in flight.
          */
         c->buffered |= ngx_mp_in_flight_bytes(mc) > 0 ? NGX_LOWLEVEL_BUFFERED : 0;
     }
     in = ngx_chain_update_sent(in, bytes);
-    /* The completion makes it ready again. */
+    /* The completion makes the connection writable again. */
     if (ngx_mp_in_flight_bytes(mc) == NGX_MP_IN_FLIGHT_BYTES_MAX) {
         c->write->ready = 0;
     }
@@ -164,8 +164,8 @@ ngx_mp_send_chain(ngx_connection_t *c, ngx_chain_t *in, off_t limit)
 }
 
 /*
- * Whether nginx's own functions send this: a large response, a file that threads read, or the
- * last of a request after which nginx may shut the descriptor down.
+ * Returns whether nginx's own functions send this: a large response, a file that threads read, or
+ * the last of a request after which nginx may shut the descriptor down.
  */
 static ngx_uint_t
 ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit, ngx_mp_reason_e *reason)
@@ -193,7 +193,7 @@ ngx_mp_goes_direct(ngx_connection_t *c, ngx_chain_t *in, off_t limit, ngx_mp_rea
     return ngx_mp_may_linger(c);
 }
 
-/* Whether the chain lacks the end of its response. */
+/* Returns whether the chain lacks the end of its response. */
 static ngx_uint_t
 ngx_mp_response_goes_on(ngx_chain_t *in)
 {
@@ -207,7 +207,7 @@ static ngx_chain_t *
 ngx_mp_send_direct(ngx_connection_t *c, ngx_mp_connection_t *mc, ngx_chain_t *in, off_t limit,
     ngx_mp_reason_e reason)
 {
-    /* The order of the bytes: first what the channel has. */
+    /* Keeps the order of the bytes: the channel sends its bytes first. */
     if (ngx_mp_in_flight_bytes(mc) > 0) {
         c->write->ready = 0;
         return in;
@@ -219,7 +219,7 @@ ngx_mp_send_direct(ngx_connection_t *c, ngx_mp_connection_t *mc, ngx_chain_t *in
     if (in != NULL && in != NGX_CHAIN_ERROR && c->write->ready) {
         in = ngx_os_io.send_chain(c, in, limit);
     }
-    /* A poll tells first what is there already, so it can begin when the socket is full. */
+    /* A poll first reports the present state, so it can begin when the socket is full. */
     if (in != NGX_CHAIN_ERROR && !c->write->ready && !mc->polling
         && ngx_mp_poll(mc, POLLOUT) != NGX_OK)
     {
@@ -229,8 +229,8 @@ ngx_mp_send_direct(ngx_connection_t *c, ngx_mp_connection_t *mc, ngx_chain_t *in
 }
 
 /*
- * Sends the memory that stands before a file, and has the kernel wait for more, so that both leave
- * together as if the socket were corked.
+ * Sends the memory that precedes a file with MSG_MORE, so that both leave together as if the socket
+ * were corked.
  */
 static ngx_chain_t *
 ngx_mp_send_header(ngx_connection_t *c, ngx_chain_t *in, off_t *limit)
@@ -278,7 +278,7 @@ ngx_mp_send_header(ngx_connection_t *c, ngx_chain_t *in, off_t *limit)
     return ngx_chain_update_sent(in, n);
 }
 
-/* The bytes of a chain, as far as the limit. */
+/* Returns the number of bytes of a chain, up to the limit. */
 static size_t
 ngx_mp_chain_bytes(ngx_chain_t *in, size_t limit)
 {
@@ -292,7 +292,7 @@ ngx_mp_chain_bytes(ngx_chain_t *in, size_t limit)
     return (size_t) ngx_min(bytes, (off_t) limit);
 }
 
-/* Appends so many bytes of a file to the block. */
+/* Appends `bytes` bytes of a file to the block. */
 static ngx_int_t
 ngx_mp_read_file(ngx_mp_block_t *block, ngx_buf_t *buf, size_t bytes, ngx_log_t *log)
 {
@@ -317,7 +317,7 @@ ngx_mp_read_file(ngx_mp_block_t *block, ngx_buf_t *buf, size_t bytes, ngx_log_t 
     return NGX_OK;
 }
 
-/* Copies so many bytes of the chain into the block; gives the block back if a file fails. */
+/* Copies `bytes` bytes of the chain to the block; frees the block if a file fails. */
 static ngx_int_t
 ngx_mp_fill(ngx_mp_block_t *block, ngx_chain_t *in, size_t bytes, ngx_log_t *log)
 {
@@ -343,7 +343,7 @@ ngx_mp_fill(ngx_mp_block_t *block, ngx_chain_t *in, size_t bytes, ngx_log_t *log
     return NGX_OK;
 }
 
-/* Files one write; the block is given back if that fails. */
+/* Files one write; frees the block if that fails. */
 static ngx_int_t
 ngx_mp_file_write(ngx_mp_connection_t *mc, ngx_mp_block_t *block)
 {

@@ -1,15 +1,15 @@
-//! Gives the symbols of the shared library their version.
+//! Adds symbol versions to the shared library.
 //!
-//! rustc hands the linker a version script of its own, without a version, and the linker takes no
-//! second one beside it. So the linker is reached by way of a small script that leaves rustc's out.
+//! rustc passes the linker a version script of its own, without a version, and the linker accepts
+//! no second one beside it. So a small wrapper script calls the linker without rustc's script.
 
 use std::error::Error;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::{env, fs};
 
-/// Linkers but GNU's take rustc's script and ours together and silently forget the version, so it
-/// is GNU's that is asked for; it comes with every gcc.
+/// The wrapper script for the linker. It calls GNU's linker, which comes with every gcc: other
+/// linkers accept both scripts and silently drop the version.
 const LINKER: &str = r#"#!/bin/sh
 for word; do
     shift
@@ -24,9 +24,9 @@ exec ld.bfd "$@"
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=symbols.map");
-    // The linker's arguments name files by where the sources are.
+    // The linker's arguments contain the path of the sources.
     println!("cargo::rerun-if-env-changed=CARGO_MANIFEST_DIR");
-    // Another machine's linker has another name; its library does without versions.
+    // In a cross build the linker has another name; the library then has no versions.
     if env::var("HOST")? != env::var("TARGET")? {
         return Ok(());
     }

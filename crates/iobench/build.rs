@@ -1,4 +1,4 @@
-//! Tells the program which commit it is built from, so that a result file can say it.
+//! Records the git commit in the build, so that a result file can name it.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ fn main() {
     let version = env!("CARGO_PKG_VERSION");
     let version = match git(&["describe", "--always", "--dirty", "--exclude=*"]) {
         Some(commit) => format!("{version} ({commit})"),
-        // Built from an archive, or without git.
+        // Without git, or built from an archive.
         None => version.to_owned(),
     };
     println!("cargo::rustc-env=IOBENCH_VERSION={version}");
@@ -16,7 +16,7 @@ fn main() {
     }
 }
 
-/// What git says in one line.
+/// Returns the first line that a git command prints; `None` if the command fails.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,10 +1,9 @@
 /*
- * The echo server of iobench in C: what `iobench serve megapipe` is in Rust. A thread on each CPU
- * has a channel and its share of the one listener, and sends back the channel's buffers as they
- * came.
+ * The echo server of iobench in C: what `iobench serve --server megapipe` is in Rust. A thread on
+ * each CPU has a channel and its share of the one listener, and sends back the channel's buffers.
  *
  *   cc -O2 -pthread echo.c $(pkg-config --cflags --libs megapipe) -o echo
- *   iobench compare --peer 'c=./echo {port} {cpus}' megapipe
+ *   iobench compare --peer 'c=./echo {port} {cpus}' --servers epoll,megapipe
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -1,24 +1,24 @@
-//! nginx as a daemon: it replaces its binary only then.
+//! Runs nginx as a daemon, the only mode in which it replaces its binary.
 
 use crate::nginx::Nginx;
-use crate::{PATIENCE, send_signal};
+use crate::{TIME_LIMIT, send_signal};
 use std::fs;
 use std::io;
 use std::process::{Command, Stdio};
 use testkit::eventually;
 
-/// A master that is no child of this process; dropping it ends it.
+/// A master process that is not a child of this process; dropping it ends it.
 pub struct Daemon(u32);
 
 impl Daemon {
     /// Ends the server and starts it again as a daemon.
     ///
     /// # Errors
-    /// If nginx is not installed, or does not start; with its log.
+    /// If nginx is not installed, or does not start; the error has its log.
     pub fn start(nginx: &mut Nginx) -> io::Result<Daemon> {
         nginx.signal(libc::SIGQUIT)?;
         nginx.wait()?;
-        // By its whole path, because it starts itself as it was started, without searching.
+        // By its absolute path: nginx restarts itself with the same path, without a search.
         let paths = std::env::var_os("PATH").unwrap_or_default();
         let mut programs = std::env::split_paths(&paths).map(|path| path.join("nginx"));
         let program = programs.find(|path| path.is_file());
@@ -36,23 +36,24 @@ impl Daemon {
         Daemon::await_master(nginx, None)
     }
 
-    /// Replaces the binary on the fly: the new master beside this one.
+    /// Replaces the running binary; returns the new master, which runs beside the old one.
     ///
     /// # Errors
-    /// If there is none in time; with the log.
+    /// If there is no new master in time; the error has the log.
     pub fn upgrade(&self, nginx: &Nginx) -> io::Result<Daemon> {
         self.signal(libc::SIGUSR2)?;
         Daemon::await_master(nginx, Some(self.0))
     }
 
-    /// The master that the file of process ids names, once it is there and not this.
+    /// Returns the master in the file of process ids, once the file exists and differs from
+    /// `other`.
     fn await_master(nginx: &Nginx, other: Option<u32>) -> io::Result<Daemon> {
         let named = || -> Option<u32> {
             let text = fs::read_to_string(nginx.directory().join("nginx.pid")).ok()?;
             text.trim().parse().ok().filter(|id| Some(*id) != other)
         };
         let mut id = None;
-        eventually(PATIENCE, || {
+        eventually(TIME_LIMIT, || {
             id = named();
             id.is_some()
         });
@@ -60,12 +61,12 @@ impl Daemon {
         id.map(Daemon).ok_or_else(log)
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn process(&self) -> u32 {
         self.0
     }
 
-    /// Sends it a signal.
+    /// Sends the master a signal.
     ///
     /// # Errors
     /// If it has ended.
@@ -73,7 +74,7 @@ impl Daemon {
         send_signal(self.0, signal)
     }
 
-    /// Whether it runs; not if it has ended and only has not been waited for.
+    /// Returns whether it runs; false for a zombie.
     pub fn runs(&self) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0));
         status.is_ok_and(|status| !status.contains("State:\tZ"))
@@ -83,7 +84,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         let asked = self.runs() && self.signal(libc::SIGTERM).is_ok();
-        if asked && !eventually(PATIENCE, || !self.runs()) {
+        if asked && !eventually(TIME_LIMIT, || !self.runs()) {
             // It may have ended by now.
             let _ = self.signal(libc::SIGKILL);
         }

@@ -1,6 +1,6 @@
-//! A client that writes HTTP byte by byte if need be, and reads what comes without leniency.
+//! An HTTP client that can write byte by byte, and that checks strictly what it reads.
 
-use crate::PATIENCE;
+use crate::TIME_LIMIT;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -9,23 +9,23 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
-    /// Bytes that came after the last response.
+    /// Bytes received after the last response.
     ahead: Vec<u8>,
 }
 
-/// What a server answered.
+/// A server's response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Such as 200.
+    /// The status, such as 200.
     pub status: u16,
     /// Status line and headers.
     pub head: String,
-    /// The body, without any transfer encoding taken off.
+    /// The body as received, with its transfer encoding.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// The value of a header.
+    /// Returns the value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
             let (key, value) = line.split_once(':')?;
@@ -43,8 +43,8 @@ impl Client {
     /// Connects to an address such as `[::1]:80`.
     pub fn connect_to(address: &str) -> io::Result<Client> {
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIME_LIMIT))?;
+        stream.set_write_timeout(Some(TIME_LIMIT))?;
         stream.set_nodelay(true)?;
         Ok(Client { stream, ahead: Vec::new() })
     }
@@ -65,7 +65,7 @@ impl Client {
         self.stream.set_write_timeout(Some(timeout))
     }
 
-    /// The socket itself.
+    /// Returns the socket itself.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -75,13 +75,13 @@ impl Client {
         self.stream.write_all(bytes.as_ref())
     }
 
-    /// Asks for a path on a connection that stays open.
+    /// Requests a path on a connection that stays open.
     pub fn get(&mut self, path: &str) -> io::Result<Response> {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))?;
         self.response()
     }
 
-    /// Reads one response whose length its header tells.
+    /// Reads one response whose header has its length.
     pub fn response(&mut self) -> io::Result<Response> {
         let (status, head) = self.head()?;
         let mut response = Response { status, head, body: Vec::new() };
@@ -91,7 +91,7 @@ impl Client {
         Ok(response)
     }
 
-    /// Reads so many bytes.
+    /// Reads exactly `length` bytes.
     pub fn bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
         while self.ahead.len() < length {
             self.more()?;
@@ -143,7 +143,7 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Sends a request and reads all that comes until the server closes.
+/// Sends a request and reads everything until the server closes.
 pub fn exchange(port: u16, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut client = Client::connect(port)?;
     client.send(request)?;

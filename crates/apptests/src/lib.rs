@@ -1,5 +1,17 @@
-//! What the tests of the real programs (`tests/`) share: building a program by the command that a
-//! person would use, running it, and ending it whatever happens.
+//! Tests of real programs: nginx and memcached on the channel, and unmodified programs under the
+//! preload libraries.
+//!
+//! This library is shared by the tests (`tests/`) and the programs behind `cargo xtask operations`
+//! and `cargo xtask programs`. It builds a program by the command that a user would run, starts it,
+//! and ends it in any case.
+//!
+//! # Modules
+//!
+//! - [`nginx`], [`memcached`]: the distribution's programs, unmodified or on the channel.
+//! - `daemon`, `process`, `port`: nginx as a daemon, processes that end with the test, free ports.
+//! - [`http`]: an HTTP client that can write byte by byte and checks strictly what it reads.
+//! - [`operations`]: actions of operators and clients on a stock and on an adapted server.
+//! - [`programs`]: test suites and programs of others, with and without a preload library.
 
 mod daemon;
 pub mod http;
@@ -19,26 +31,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a test waits for what comes unless something hangs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out of tests; only a test that hangs exceeds it.
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The workspace's root.
+/// Returns the workspace's root.
 pub fn root() -> PathBuf {
     let manifest = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     manifest.ancestors().nth(2).map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// Where cargo builds, and `cargo xtask` with it.
+/// Returns the target directory of cargo and `cargo xtask`.
 pub fn target_dir() -> PathBuf {
     let named = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     if named.is_absolute() { named } else { root().join(named) }
 }
 
-/// Runs `cargo xtask` with these words, and gives what it said if it fails.
+/// Runs `cargo xtask` with these words; the error has its output.
 pub fn xtask(words: &[&str]) -> io::Result<()> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    testkit::process::forget_package(&mut command);
     command.args(["run", "--quiet", "--package", "xtask", "--"]).args(words);
     let output = command.current_dir(root()).output()?;
     if output.status.success() {

@@ -1,7 +1,8 @@
-//! The distribution's memcached, as it is or on the channel, and a client of both its protocols.
+//! Runs the distribution's memcached, unmodified or adapted to the channel, and a client of both
+//! its protocols.
 
 use crate::process::Running;
-use crate::{PATIENCE, target_dir, xtask};
+use crate::{TIME_LIMIT, target_dir, xtask};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,12 +13,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 use testkit::{eventually, is_root};
 
-/// Which of the two builds, and over which driver.
+/// The build of memcached, and the channel's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
-    /// As it is.
+    /// Unmodified.
     Stock,
-    /// On the channel, with what MEGAPIPE_DRIVER says.
+    /// Adapted to the channel, with this value of MEGAPIPE_DRIVER.
     Adapted(&'static str),
 }
 
@@ -29,8 +30,11 @@ pub struct Memcached {
     port: u16,
 }
 
-/// Builds both, once, by the command that a person would use.
-fn program(build: Build) -> io::Result<PathBuf> {
+/// Builds both, once, by the command that a user would use; returns the path of one.
+///
+/// # Errors
+/// If the build fails; the error has its output.
+pub fn program(build: Build) -> io::Result<PathBuf> {
     static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| xtask(&["memcached"]).map_err(|error| error.to_string()));
     built.clone().map_err(io::Error::other)?;
@@ -42,7 +46,7 @@ fn program(build: Build) -> io::Result<PathBuf> {
 }
 
 impl Memcached {
-    /// Starts a server on a port, or on one of the kernel's choice, and waits until it listens.
+    /// Starts a server on a port, or on one that the kernel chooses, and waits until it listens.
     pub fn start(build: Build, port: Option<u16>, options: &[&str]) -> io::Result<Memcached> {
         let directory = TempDir::new()?;
         let file = directory.path().join("ports");
@@ -64,7 +68,7 @@ impl Memcached {
             server.port = port_in(&fs::read_to_string(&file).unwrap_or_default(), "TCP");
             server.port != 0 || !matches!(server.running.child().try_wait(), Ok(None))
         };
-        if !eventually(PATIENCE, &mut decided) || server.port == 0 {
+        if !eventually(TIME_LIMIT, &mut decided) || server.port == 0 {
             let log = server.log();
             return Err(io::Error::other(format!("memcached does not start: {}", log.trim())));
         }
@@ -82,12 +86,12 @@ impl Memcached {
         port_in(&text.unwrap_or_default(), "UDP")
     }
 
-    /// What it has said.
+    /// Its output so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// The process.
+    /// Returns the process.
     pub fn process(&mut self) -> &mut Running {
         &mut self.running
     }
@@ -104,13 +108,13 @@ impl Memcached {
 }
 
 impl Drop for Memcached {
-    /// Kills it: its orderly end takes a second.
+    /// Kills the server, because its proper end takes a second.
     fn drop(&mut self) {
         let _ = self.running.child().kill();
     }
 }
 
-/// 0 if there is none.
+/// Returns the port in the text; 0 if there is none.
 fn port_in(text: &str, transport: &str) -> u16 {
     let prefix = format!("{transport} INET: ");
     text.lines().find_map(|line| line.strip_prefix(&prefix)?.parse().ok()).unwrap_or(0)
@@ -132,7 +136,7 @@ impl Client {
         self.reader.get_mut().write_all(bytes)
     }
 
-    /// Reads a line and takes off its end; an error at the end of the stream.
+    /// Reads a line without its end; an error at the end of the stream.
     pub fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
         match self.reader.read_line(&mut line)? {
@@ -157,7 +161,7 @@ impl Client {
         }
     }
 
-    /// Asks for a value.
+    /// Gets a value.
     pub fn get(&mut self, key: &str) -> io::Result<Option<Vec<u8>>> {
         self.send(format!("get {key}\r\n").as_bytes())?;
         self.answer(key)
@@ -191,7 +195,7 @@ impl Client {
         }
     }
 
-    /// Asks for a value by the binary protocol.
+    /// Gets a value by the binary protocol.
     pub fn get_binary(&mut self, key: &str) -> io::Result<Option<Vec<u8>>> {
         self.send(&request(GET, 0, key, 0))?;
         self.send(key.as_bytes())?;
@@ -221,7 +225,7 @@ impl Client {
     }
 }
 
-/// The header of a request.
+/// Returns the header of a request.
 fn request(operation: u8, extras: u8, key: &str, value: usize) -> Vec<u8> {
     let body = usize::from(extras) + key.len() + value;
     let mut header = vec![0x80, operation];

@@ -1,9 +1,9 @@
-//! The distribution's nginx, with the event module or as it is.
+//! Runs the distribution's nginx, with the event module or unmodified.
 
 use crate::http::Client;
 use crate::port::Port;
 use crate::process::Running;
-use crate::{PATIENCE, root, target_dir, xtask};
+use crate::{TIME_LIMIT, root, target_dir, xtask};
 use std::fs;
 use std::io;
 use std::net::TcpStream;
@@ -11,25 +11,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
+use testkit::process::forget_package;
 use testkit::{eventually, is_root};
 
-/// What a server is to be like.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// With the event module, or with nginx's own epoll.
+    /// Whether to use the event module, or else nginx's own epoll.
     pub module: bool,
-    /// How many worker processes.
+    /// The number of worker processes.
     pub workers: u32,
     /// Further directives outside all blocks; they may have a `worker_rlimit_nofile`.
     pub main: String,
-    /// Further directives of `events`; 4,096 `worker_connections` unless they say otherwise.
+    /// Further directives of `events`; the default for `worker_connections` is 4,096.
     pub events: String,
     /// Further directives of `http`, servers too.
     pub http: String,
     /// Further directives of the one server.
     pub server: String,
-    /// Features of io_uring that the server's processes lack, as rules of the library
-    /// `hide-uring`; none if empty.
+    /// Features of io_uring that the server's processes lack, as rules of the library `hide-uring`;
+    /// empty for none.
     pub hidden: String,
 }
 
@@ -49,7 +50,7 @@ pub struct Nginx {
     ports: [Port; 3],
 }
 
-/// The module, built once by the command that a person would use.
+/// Returns the module, built once by the command that a user would use.
 pub fn built_module() -> io::Result<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -59,12 +60,13 @@ pub fn built_module() -> io::Result<&'static Path> {
     built.as_deref().map_err(|error| io::Error::other(error.clone()))
 }
 
-/// The library that hides features of io_uring, built once.
+/// Returns the library that hides features of io_uring, built once.
 fn hide_uring() -> io::Result<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut cargo = Command::new(cargo);
+        forget_package(&mut cargo);
         cargo.args(["build", "--quiet", "--locked", "--package", "hide-uring", "--target-dir"]);
         let output = cargo.arg(target_dir()).current_dir(root()).output();
         let output = output.map_err(|error| error.to_string())?;
@@ -77,8 +79,8 @@ fn hide_uring() -> io::Result<&'static Path> {
 }
 
 impl Nginx {
-    /// Starts a server and waits until it accepts connections. In the directives `{port}` stands
-    /// for its port, `{port2}` and `{port3}` for further ones, and `{dir}` for its directory.
+    /// Starts a server and waits until it accepts connections. In the directives `{port}` is
+    /// replaced by its port, `{port2}` and `{port3}` by further ones, and `{dir}` by its directory.
     pub fn start(setup: &Setup) -> io::Result<Nginx> {
         let directory = tempfile::tempdir()?;
         fs::create_dir(directory.path().join("html"))?;
@@ -101,16 +103,17 @@ impl Nginx {
             up = TcpStream::connect(("127.0.0.1", port)).is_ok();
             up || !matches!(nginx.running.child().try_wait(), Ok(None))
         };
-        if !eventually(PATIENCE, &mut decided) || !up {
+        if !eventually(TIME_LIMIT, &mut decided) || !up {
             return Err(io::Error::other(format!("nginx does not start:\n{}", nginx.log())));
         }
         let workers = setup.workers as usize;
         let alone = setup.main.contains("master_process off");
-        if !alone && !eventually(PATIENCE, || nginx.workers().len() == workers) {
+        if !alone && !eventually(TIME_LIMIT, || nginx.workers().len() == workers) {
             return Err(io::Error::other(format!("workers are missing:\n{}", nginx.log())));
         }
-        // The master listens before a worker serves; what a test counts must not be growing still.
-        // It closes a client whose header it has not seen soon enough, so one may not be enough.
+        // The master listens before a worker serves, and a test's counts must not still grow. The
+        // server closes a client whose header does not arrive in time, so one request may not be
+        // enough.
         let mut last = None;
         let served = || match Client::connect(port).and_then(|mut client| client.get("/who")) {
             Ok(_) => true,
@@ -119,19 +122,19 @@ impl Nginx {
                 false
             }
         };
-        if !eventually(PATIENCE, served) {
+        if !eventually(TIME_LIMIT, served) {
             let what = format!("nobody is served: {last:?}\n{}", nginx.log());
             return Err(io::Error::other(what));
         }
         Ok(nginx)
     }
 
-    /// The first port.
+    /// Returns the first port.
     pub fn port(&self) -> u16 {
         self.ports[0].number()
     }
 
-    /// All ports: the first one, and those that `{port2}` and `{port3}` stand for.
+    /// Returns all ports: the first one, and those of `{port2}` and `{port3}`.
     pub fn ports(&self) -> [u16; 3] {
         self.ports.each_ref().map(Port::number)
     }
@@ -141,7 +144,7 @@ impl Nginx {
         self.directory.path()
     }
 
-    /// Puts a file where it is served.
+    /// Writes a file that the server serves.
     pub fn place(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let path = self.directory.path().join("html").join(name);
         if let Some(parent) = path.parent() {
@@ -150,24 +153,24 @@ impl Nginx {
         fs::write(path, content)
     }
 
-    /// The error log so far.
+    /// Returns the error log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("error.log")).unwrap_or_default()
     }
 
-    /// The lines of the log that no run may write.
+    /// Returns the lines of the log that no run may write.
     pub fn complaints(&self) -> Vec<String> {
         let bad = ["[alert]", "[crit]", "[emerg]"];
         let is_bad = |line: &&str| bad.iter().any(|level| line.contains(level));
         self.log().lines().filter(is_bad).map(String::from).collect()
     }
 
-    /// The process ids of the workers; a cache has further processes.
+    /// Returns the process ids of the workers; a cache has further processes.
     pub fn workers(&self) -> Vec<u32> {
         workers_of(self.running.id())
     }
 
-    /// How many descriptors all workers have open.
+    /// Returns the number of open descriptors of all workers.
     pub fn descriptors(&self) -> usize {
         let count = |id: &u32| fs::read_dir(format!("/proc/{id}/fd")).map_or(0, Iterator::count);
         self.workers().iter().map(count).sum()
@@ -178,7 +181,7 @@ impl Nginx {
         self.running.signal(signal)
     }
 
-    /// Reads the configuration again and waits until only new workers are there.
+    /// Makes the master reload the configuration, and waits until only new workers are there.
     pub fn reload(&self) -> io::Result<()> {
         let before = self.workers();
         self.signal(libc::SIGHUP)?;
@@ -186,7 +189,7 @@ impl Nginx {
             let now = self.workers();
             now.len() == before.len() && now.iter().all(|id| !before.contains(id))
         };
-        if eventually(PATIENCE, renewed) {
+        if eventually(TIME_LIMIT, renewed) {
             return Ok(());
         }
         Err(io::Error::other(format!("old workers stay: {:?}\n{}", self.workers(), self.log())))
@@ -194,11 +197,11 @@ impl Nginx {
 
     /// Waits until the server has ended.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
-        self.running.wait(PATIENCE)
+        self.running.wait(TIME_LIMIT)
     }
 }
 
-/// The process ids of the workers of a master.
+/// Returns the process ids of the workers of a master.
 pub fn workers_of(master: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children"));
     let children = children.unwrap_or_default();
@@ -208,7 +211,7 @@ pub fn workers_of(master: u32) -> Vec<u32> {
     ids.filter(is_worker).collect()
 }
 
-/// A page that says who serves, for tests of processes and of fall-backs.
+/// A location that returns the worker's process id, for tests of processes and of fall-backs.
 const WHO: &str = "location = /who { return 200 \"$pid\"; }";
 
 const CONNECTIONS: &str = "worker_connections 4096;";

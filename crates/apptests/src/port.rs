@@ -1,15 +1,15 @@
-//! Ports that are kept for a program that cannot choose one by itself.
+//! Reserves ports for programs that cannot choose one by themselves.
 
 use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 
-/// A port of this host that belongs to one program as long as this exists.
+/// A port of this host that is reserved for one program as long as this exists.
 ///
-/// Its socket is bound to all addresses and does not listen. With SO_REUSEADDR on both sides that
-/// keeps nobody from binding the port by its number, as the program does, before it runs and
-/// between its runs; the kernel gives the port to nobody who asks for any, and refuses connections
-/// while the program does not listen.
+/// Its socket is bound to all addresses and does not listen. With SO_REUSEADDR on both sides, a
+/// program can still bind the port by its number, before it runs and between its runs. The kernel
+/// does not choose the port for other sockets, and refuses connections while the program does not
+/// listen.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
@@ -17,6 +17,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
+    /// Reserves a port that the kernel chooses.
     pub(crate) fn reserve() -> io::Result<Port> {
         let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
         socket.set_only_v6(false)?;
@@ -27,6 +28,7 @@ impl Port {
         Ok(Port { number, _kept: socket })
     }
 
+    /// Returns the port's number.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }

@@ -5,10 +5,10 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 use testkit::eventually;
 
-/// How long a process gets to end by itself before it is killed.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for a process to end by itself before it is killed.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// A process that is asked to end, and killed if it does not, when this is dropped.
+/// A process. Dropping this asks it to end, and kills it if it does not.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -25,26 +25,26 @@ impl Running {
         self.child.id()
     }
 
-    /// The process itself, for its pipes.
+    /// Returns the process itself, for its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
     /// Sends a signal; an error if the process has ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        // The child is not waited for, so the id is its own.
+        // The child was not waited for, so no other process has its id.
         send_signal(self.child.id(), signal)
     }
 
-    /// Waits until it ends; `TimedOut` if it does not in time.
-    pub fn wait(&mut self, patience: Duration) -> io::Result<ExitStatus> {
+    /// Waits until it ends; `TimedOut` after the time-out.
+    pub fn wait(&mut self, time_limit: Duration) -> io::Result<ExitStatus> {
         let mut ended = Ok(None);
-        eventually(patience, || {
+        eventually(time_limit, || {
             ended = self.child.try_wait();
             !matches!(ended, Ok(None))
         });
         ended?.ok_or_else(|| {
-            let what = format!("process {} still runs after {patience:?}", self.child.id());
+            let what = format!("process {} still runs after {time_limit:?}", self.child.id());
             io::Error::new(io::ErrorKind::TimedOut, what)
         })
     }
@@ -53,7 +53,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let ended = matches!(self.child.try_wait(), Ok(Some(_)));
-        if !ended && (self.signal(libc::SIGTERM).is_err() || self.wait(PATIENCE).is_err()) {
+        if !ended && (self.signal(libc::SIGTERM).is_err() || self.wait(TIME_LIMIT).is_err()) {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -62,14 +62,14 @@ impl Drop for Running {
 
 /// Sends a signal to a process of this test; an error if there is none with this id.
 pub fn send_signal(id: u32, signal: i32) -> io::Result<()> {
-    // SAFETY: kill takes numbers alone.
+    // SAFETY: kill(2) takes numbers only.
     match unsafe { libc::kill(id.cast_signed(), signal) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Lets this process open as many descriptors as it may.
+/// Raises the soft limit of descriptors to the hard limit.
 pub fn raise_descriptor_limit() -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes the two numbers, for which there is room.

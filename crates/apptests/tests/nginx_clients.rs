@@ -1,6 +1,6 @@
-//! Clients that are slow, rude, many or in a hurry.
+//! Tests of nginx with clients that are slow, faulty or many.
 
-use megapipe_apptests::PATIENCE;
+use megapipe_apptests::TIME_LIMIT;
 use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
 use std::io::{ErrorKind, Read, Write};
@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use testkit::eventually;
 
-/// A server with one small file `f`.
+/// Starts a server with one small file `f`.
 fn server(setup: &Setup) -> Nginx {
     let nginx = Nginx::start(setup).unwrap();
     nginx.place("f", b"0123456789").unwrap();
@@ -21,7 +21,7 @@ fn with(server: &str) -> Setup {
 
 fn returns_to(nginx: &Nginx, descriptors: usize) {
     let back = || nginx.descriptors() <= descriptors;
-    assert!(eventually(PATIENCE, back), "{} of {descriptors}", nginx.descriptors());
+    assert!(eventually(TIME_LIMIT, back), "{} of {descriptors}", nginx.descriptors());
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 
@@ -88,7 +88,7 @@ fn uploads_reach_an_upstream_whole_chunked_or_not() {
     let answering = thread::spawn(move || {
         for _ in 0..2 {
             let (mut stream, _) = upstream.accept().unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
             let mut got = Vec::new();
             let mut room = [0; 65536];
             let mut start = None;
@@ -172,14 +172,14 @@ fn clients_that_say_nothing_are_let_go() {
     let before = nginx.descriptors();
     let silent = Client::connect(nginx.port()).unwrap();
     let mut served = None;
-    // One that was not heard within its second is let go like the silent one.
+    // A client whose request was not read within its second is closed like the silent one.
     let heard = || {
         let mut client = Client::connect(nginx.port()).unwrap();
         let answer = client.get("/f");
         served = answer.ok().map(|answer| (client, answer.status));
         served.is_some()
     };
-    assert!(eventually(PATIENCE, heard), "{}", nginx.log());
+    assert!(eventually(TIME_LIMIT, heard), "{}", nginx.log());
     let (idle, status) = served.unwrap();
     assert_eq!(status, 200);
     let mut half = Client::connect(nginx.port()).unwrap();
@@ -190,7 +190,7 @@ fn clients_that_say_nothing_are_let_go() {
     stuck.send("GET /large HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
     assert_eq!(silent.rest().unwrap(), b"");
     assert_eq!(idle.rest().unwrap(), b"");
-    // Both are told, or reset; neither may hang.
+    // Both get an answer or a reset; neither may hang.
     for client in [half, body] {
         let hangs = client.rest().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
         assert!(!hangs, "{}", nginx.log());
@@ -200,8 +200,8 @@ fn clients_that_say_nothing_are_let_go() {
     assert!(rest < 30_000_000, "the stuck reader was let go");
 }
 
-/// What a client did not take in time is discarded, and the client must not take the rest for the
-/// whole: it sees a reset and no end.
+/// Output that a client did not take in time is discarded, and the client must not take the rest
+/// for a complete answer: it gets a reset and no end of the stream.
 #[test]
 fn what_is_discarded_ends_with_a_reset() {
     for events in ["", "megapipe_lwsockets off;", "megapipe_driver epoll;"] {
@@ -210,10 +210,10 @@ fn what_is_discarded_ends_with_a_reset() {
         nginx.place("large", &vec![b'x'; 30_000_000]).unwrap();
         let before = nginx.descriptors();
         let mut client = TcpStream::connect(("127.0.0.1", nginx.port())).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         client.write_all(b"GET /large HTTP/1.0\r\n\r\n").unwrap();
         let timed_out = || nginx.log().contains("client timed out");
-        assert!(eventually(PATIENCE, timed_out), "{events}: {}", nginx.log());
+        assert!(eventually(TIME_LIMIT, timed_out), "{events}: {}", nginx.log());
         let mut got = Vec::new();
         let end = client.read_to_end(&mut got).unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset, "{events}: {} bytes", got.len());
@@ -243,7 +243,7 @@ fn an_upgraded_connection_passes_bytes_both_ways() {
     )));
     let echoing = thread::spawn(move || {
         let (stream, _) = upstream.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         let mut reader = stream.try_clone().unwrap();
         let mut head = Vec::new();
         let mut one = [0];

@@ -1,4 +1,4 @@
-//! nginx with the event module serves what stock nginx serves, byte for byte.
+//! Tests that nginx with the event module serves the same bytes as stock nginx.
 
 use megapipe_apptests::http::{self, Client};
 use megapipe_apptests::nginx::{Nginx, Setup};
@@ -21,7 +21,7 @@ fn serves_all_sizes(setup: &Setup) {
     }
     drop(client);
     let left = || nginx.descriptors() <= before;
-    assert!(eventually(megapipe_apptests::PATIENCE, left));
+    assert!(eventually(megapipe_apptests::TIME_LIMIT, left));
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 
@@ -97,7 +97,7 @@ fn a_rate_limit_holds_and_loses_nothing() {
     assert!(began.elapsed() >= std::time::Duration::from_millis(500), "{:?}", began.elapsed());
 }
 
-/// Requests whose answers must not differ, each on a connection of its own that ends with it.
+/// Requests whose answers must not differ, each on a connection of its own.
 fn corpus() -> Vec<Vec<u8>> {
     let mut corpus: Vec<Vec<u8>> = Vec::new();
     let mut ask = |text: &str| corpus.push(text.as_bytes().to_vec());
@@ -143,7 +143,7 @@ fn corpus() -> Vec<Vec<u8>> {
     corpus
 }
 
-/// What other modules of nginx make: subrequests, filters, the cache, limits.
+/// Directives that use other modules of nginx: subrequests, filters, the cache, limits.
 const FEATURES: [&str; 17] = [
     "/included.shtml",
     "/framed/small",
@@ -193,7 +193,7 @@ const CORPUS_SERVER: &str = "
     location /moved { return 301 /small; }
     absolute_redirect off; error_page 404 /small;";
 
-/// What may differ between two runs of one server, taken out.
+/// Returns an answer without the parts that may differ between two runs of one server.
 fn masked(answer: &[u8], port: u16) -> String {
     let text = String::from_utf8_lossy(answer).replace(&port.to_string(), "PORT");
     let lines = text.split("\r\n").map(|line| {

@@ -1,24 +1,24 @@
-//! What happens at the limits: of descriptors, of connections, of patience, and at the end.
+//! Tests of nginx at its limits of descriptors, connections and time, and at its end.
 
 use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
-use megapipe_apptests::{PATIENCE, raise_descriptor_limit};
+use megapipe_apptests::{TIME_LIMIT, raise_descriptor_limit};
 use testkit::eventually;
 
-/// A server with one small file `f`.
+/// Starts a server with one small file `f`.
 fn server(setup: &Setup) -> Nginx {
     let nginx = Nginx::start(setup).unwrap();
     nginx.place("f", b"0123456789").unwrap();
     nginx
 }
 
-/// Whether a new connection is served.
+/// Returns whether a new connection is served.
 fn serves(nginx: &Nginx) -> bool {
     let answer = Client::connect(nginx.port()).and_then(|mut client| client.get("/f"));
     answer.is_ok_and(|answer| answer.body == b"0123456789")
 }
 
-/// How many lines of the log contain the text.
+/// Returns the number of lines of the log that contain the text.
 fn lines_with(nginx: &Nginx, text: &str) -> usize {
     nginx.log().lines().filter(|line| line.contains(text)).count()
 }
@@ -47,12 +47,12 @@ fn a_worker_without_descriptors_pauses_and_goes_on() {
         let waiting: Vec<Client> =
             (0..60).map(|_| Client::connect(nginx.port()).unwrap()).collect();
         let failures = || lines_with(&nginx, "accept() through the channel failed");
-        assert!(eventually(PATIENCE, || failures() >= 3), "{events}: {}", nginx.log());
+        assert!(eventually(TIME_LIMIT, || failures() >= 3), "{events}: {}", nginx.log());
         assert!(failures() < 30, "it pauses: {}", nginx.log());
         assert!(nginx.log().contains("[crit]"), "{}", nginx.log());
         drop(waiting);
         for _ in 0..20 {
-            assert!(eventually(PATIENCE, || serves(&nginx)), "{events}: {}", nginx.log());
+            assert!(eventually(TIME_LIMIT, || serves(&nginx)), "{events}: {}", nginx.log());
         }
     }
 }
@@ -66,7 +66,7 @@ fn a_worker_that_pauses_can_end() {
         let waiting: Vec<Client> =
             (0..60 * workers).map(|_| Client::connect(nginx.port()).unwrap()).collect();
         let pauses = || lines_with(&nginx, "accept() through the channel failed") > 0;
-        assert!(eventually(PATIENCE, pauses), "{}", nginx.log());
+        assert!(eventually(TIME_LIMIT, pauses), "{}", nginx.log());
         nginx.signal(libc::SIGQUIT).unwrap();
         assert!(nginx.wait().unwrap().success(), "{}", nginx.log());
         assert_eq!(lines_with(&nginx, "exited on signal"), 0, "{}", nginx.log());
@@ -86,7 +86,7 @@ fn connections_above_the_limit_are_closed_and_the_worker_goes_on() {
         let refused = lines_with(&nginx, "worker_connections are not enough");
         assert!((1..=300).contains(&refused), "{events}: {refused} lines");
         drop(clients);
-        assert!(eventually(PATIENCE, || serves(&nginx)), "{events}: {}", nginx.log());
+        assert!(eventually(TIME_LIMIT, || serves(&nginx)), "{events}: {}", nginx.log());
         for _ in 0..30 {
             assert!(serves(&nginx), "{events}: {}", nginx.log());
         }
@@ -124,7 +124,7 @@ fn silent_clients_and_stuck_readers_are_let_go_when_the_shutdown_is_to_end() {
         client.send(format!("GET /{path} HTTP/1.1\r\nHost: t\r\n\r\n")).unwrap();
         client.head().unwrap();
     }
-    // What the channel has in flight for this one will never be taken.
+    // The client never reads the data that the channel has in flight for it.
     let mut pipelining = Client::connect(nginx.port()).unwrap();
     pipelining.send("GET /small HTTP/1.1\r\nHost: t\r\n\r\n".repeat(400)).unwrap();
     pipelining.head().unwrap();
@@ -156,7 +156,8 @@ fn a_worker_that_is_terminated_in_the_middle_of_its_work_ends_at_once() {
 
 #[test]
 fn a_worker_with_thousands_of_connections_ends_before_it_is_killed() {
-    // Each has requests with the channel. After a second the master kills what has not ended.
+    // Each connection has requests with the channel. After a second the master kills a worker that
+    // has not ended.
     raise_descriptor_limit().unwrap();
     for events in ["", "megapipe_driver epoll;"] {
         let main = "worker_rlimit_nofile 10000;".to_string();
@@ -177,8 +178,9 @@ fn a_worker_with_thousands_of_connections_ends_before_it_is_killed() {
     }
 }
 
-/// The kernel tells the first clients' addresses and then no more, in any way: the log says so
-/// once, and connections are accepted as descriptors, of which it tells them.
+/// The kernel reports the first clients' addresses and then fails for the others. The log has one
+/// message about it, and the worker then accepts connections as descriptors, whose addresses the
+/// kernel reports.
 #[test]
 fn a_kernel_that_stops_telling_addresses_is_told_once_and_replaced() {
     let location = "location = /peer { return 200 \"$remote_addr $megapipe_socket\"; }";
@@ -187,7 +189,7 @@ fn a_kernel_that_stops_telling_addresses_is_told_once_and_replaced() {
     let nginx = server(&Setup { server: location.into(), hidden, ..Setup::module() });
     let ask = || Client::connect(nginx.port())?.get("/peer");
     let is_replaced = || ask().is_ok_and(|answer| answer.body == b"127.0.0.1 descriptor");
-    assert!(eventually(PATIENCE, is_replaced), "{}", nginx.log());
+    assert!(eventually(TIME_LIMIT, is_replaced), "{}", nginx.log());
     for _ in 0..40 {
         assert_eq!(ask().unwrap().body, b"127.0.0.1 descriptor");
     }
@@ -197,7 +199,7 @@ fn a_kernel_that_stops_telling_addresses_is_told_once_and_replaced() {
     assert_eq!(lines_with(&nginx, "has gone"), 0);
 }
 
-/// A kernel without such requests from the start is found out when the worker starts.
+/// A kernel without such requests is detected when the worker starts.
 #[test]
 fn what_the_kernel_lacks_is_told_at_the_start_and_replaced() {
     let location = "location = /peer { return 200 \"$remote_addr $megapipe_socket\"; }";

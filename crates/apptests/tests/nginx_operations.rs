@@ -1,6 +1,6 @@
-//! What operators do with a running server, and what clients do to it.
+//! Tests of operators' actions on a running server, and of clients.
 
-use megapipe_apptests::PATIENCE;
+use megapipe_apptests::TIME_LIMIT;
 use megapipe_apptests::http::{Client, exchange};
 use megapipe_apptests::nginx::{Nginx, Setup};
 use std::collections::BTreeSet;
@@ -10,14 +10,14 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use testkit::eventually;
 
-/// The ways to serve: with lightweight sockets or descriptors, on both drivers.
+/// Configurations: with lightweight sockets or descriptors, on both drivers.
 const WAYS: [&str; 3] = ["", "megapipe_lwsockets off;", "megapipe_driver epoll;"];
 
 fn setup(events: &str) -> Setup {
     Setup { events: events.to_string(), ..Setup::module() }
 }
 
-/// Changes the configuration, and has it read again.
+/// Changes the configuration, and reloads it.
 fn reconfigure(nginx: &Nginx, change: impl FnOnce(String) -> String) {
     let path = nginx.directory().join("nginx.conf");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -27,7 +27,7 @@ fn reconfigure(nginx: &Nginx, change: impl FnOnce(String) -> String) {
     nginx.reload().unwrap();
 }
 
-/// Resets a connection instead of closing it.
+/// Closes a connection with a reset.
 fn reset(stream: &TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let (address, bytes) = (&raw const linger, size_of_val(&linger) as libc::socklen_t);
@@ -47,7 +47,9 @@ fn reset(stream: &TcpStream) {
 #[test]
 fn readers_that_stall_do_not_stop_a_worker() {
     let asking = "location = /address { return 200 \"$server_addr\"; }";
-    for (events, server) in WAYS.map(|way| (way, "")).into_iter().chain([("", asking)]) {
+    for (events, server) in
+        WAYS.map(|preload_command| (preload_command, "")).into_iter().chain([("", asking)])
+    {
         let setup = Setup { server: server.to_string(), ..setup(events) };
         let nginx = Nginx::start(&setup).unwrap();
         nginx.place("large", &vec![b'x'; 5_000_000]).unwrap();
@@ -63,7 +65,7 @@ fn readers_that_stall_do_not_stop_a_worker() {
             let mut client = Client::connect(nginx.port()).unwrap();
             assert_eq!(client.get("/who").unwrap().status, 200, "{events} {server}");
         }
-        // They are served still.
+        // The stalled clients are still served.
         let mut late = stalled.into_iter().next().unwrap();
         assert_eq!(late.bytes(5_000_000).unwrap().len(), 5_000_000);
         assert_eq!(nginx.complaints(), [""; 0]);
@@ -158,7 +160,7 @@ fn one_worker_gets_all_datagrams_of_a_client() {
         let nginx = Nginx::start(&Setup { workers: 2, main, ..setup(events) }).unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect(("127.0.0.1", nginx.ports()[1])).unwrap();
-        echo.set_read_timeout(Some(PATIENCE)).unwrap();
+        echo.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         let mut sources = BTreeSet::new();
         let mut room = [0; 64];
         for _ in 0..100 {
@@ -186,7 +188,7 @@ fn connections_that_are_reset_count_as_handled() {
             numbers.map(|word| word.parse::<u64>().unwrap()).collect::<Vec<u64>>()
         };
         let balanced = || matches!(counts()[..], [accepted, handled, _] if accepted == handled);
-        assert!(eventually(PATIENCE, balanced), "{events}: {:?}", counts());
+        assert!(eventually(TIME_LIMIT, balanced), "{events}: {:?}", counts());
         assert_eq!(nginx.complaints(), [""; 0]);
     }
 }
@@ -208,8 +210,8 @@ fn more_workers_than_cpus_all_serve() {
             serving.insert(text.rsplit("\r\n").next().unwrap().to_string());
             serving.len() == workers as usize
         };
-        // Clients of all CPUs.
-        assert!(eventually(PATIENCE, all), "{affinity} {serving:?}");
+        // Clients on all CPUs.
+        assert!(eventually(TIME_LIMIT, all), "{affinity} {serving:?}");
         assert_eq!(nginx.complaints(), [""; 0]);
     }
 }
@@ -230,7 +232,7 @@ fn a_table_of_descriptors_that_is_full_makes_clients_wait() {
             .collect();
         let mut served = 0;
         for mut stream in clients {
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
             let mut text = String::new();
             if std::io::Read::read_to_string(&mut stream, &mut text).is_ok() {
                 served += usize::from(text.starts_with("HTTP/1.1 200"));
@@ -242,7 +244,7 @@ fn a_table_of_descriptors_that_is_full_makes_clients_wait() {
 
 #[test]
 fn nothing_listens_twice() {
-    // The port of a server is free again when it has ended, with all its queues.
+    // A server's port is free again after its end, with all its accept queues.
     for workers in [1, 2] {
         let mut nginx = Nginx::start(&Setup { workers, ..Setup::module() }).unwrap();
         let port = nginx.port();

@@ -1,8 +1,8 @@
-//! Masters and workers: reloading, ending, dying, and sharing the listeners.
+//! Tests of masters and workers: reloading, ending, dying, and sharing the listeners.
 
 use megapipe_apptests::http::{Client, exchange};
 use megapipe_apptests::nginx::{Nginx, Setup};
-use megapipe_apptests::{Daemon, PATIENCE, xtask};
+use megapipe_apptests::{Daemon, TIME_LIMIT, xtask};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -12,7 +12,7 @@ fn two_workers() -> Setup {
     Setup { workers: 2, ..Setup::module() }
 }
 
-/// The worker that answers a new connection.
+/// Returns the worker that answers a new connection.
 fn answering(port: u16) -> String {
     let answer =
         exchange(port, b"GET /who HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
@@ -21,14 +21,9 @@ fn answering(port: u16) -> String {
     text.rsplit("\r\n").next().unwrap().to_string()
 }
 
-/// Lets the thread run on one CPU only; false if the machine does not have it.
+/// Binds the thread to one CPU; false if the machine does not have it.
 fn pin_to(cpu: usize) -> bool {
-    // SAFETY: a set of CPUs is plain bits, for which zero is a value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the number is below the set's size of 1,024.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set is alive and its size is given.
-    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
+    sys::cpus::pin_to(cpu).is_ok()
 }
 
 struct Stop<'a>(&'a AtomicBool);
@@ -39,20 +34,25 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Short connections from several threads while `disturb` runs; how many were served.
+/// Makes short connections from several threads while `disturb` runs; returns how many were served.
 fn under_load(port: u16, disturb: impl FnOnce()) -> u64 {
     let done = AtomicBool::new(false);
     let served = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
+                // Each thread makes at least one, even if `disturb` ends before the thread has
+                // begun.
+                loop {
                     answering(port);
                     served.fetch_add(1, Ordering::Relaxed);
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
                 }
             });
         }
-        // Also when this fails; the others would go on for ever.
+        // Stops the clients even if this function fails; they would never end otherwise.
         let _stop = Stop(&done);
         disturb();
     });
@@ -88,7 +88,7 @@ fn more_or_fewer_workers_after_a_reload_serve_all_queues() {
                 let now = nginx.workers();
                 now.len() == workers && now.iter().all(|id| !old.contains(id))
             };
-            assert!(eventually(PATIENCE, renewed), "{workers} workers: {:?}", nginx.workers());
+            assert!(eventually(TIME_LIMIT, renewed), "{workers} workers: {:?}", nginx.workers());
         });
     }
     assert_eq!(nginx.complaints(), [""; 0]);
@@ -122,7 +122,7 @@ fn a_graceful_end_finishes_what_runs() {
     running.head().unwrap();
     nginx.signal(libc::SIGQUIT).unwrap();
     let refused = || Client::connect(nginx.port()).is_err();
-    assert!(eventually(PATIENCE, refused), "the listener is closed first");
+    assert!(eventually(TIME_LIMIT, refused), "the listener is closed first");
     assert!(running.rest().unwrap() == content, "what ran was cut off");
     assert!(nginx.wait().unwrap().success());
     assert_eq!(nginx.complaints(), [""; 0]);
@@ -142,9 +142,9 @@ fn limit_descriptors(process: u32, descriptors: u64) {
     assert_eq!(result, 0);
 }
 
-/// Accepting pauses without descriptors, so that clients wait in the queue when the worker is told
-/// to end; by then there are descriptors again. Over epoll, because an accept of io_uring keeps the
-/// limit that it was filed under.
+/// Without descriptors the worker pauses accepting, so clients wait in the accept queue when the
+/// worker is asked to end; by then there are descriptors again. Over epoll, because an accept of
+/// io_uring keeps the limit of its submission.
 #[test]
 fn a_graceful_end_serves_those_that_wait_in_the_queue() {
     let events = "megapipe_driver epoll;".to_string();
@@ -154,7 +154,7 @@ fn a_graceful_end_serves_those_that_wait_in_the_queue() {
     limit_descriptors(worker, nginx.descriptors() as u64 + 10);
     let silent: Vec<Client> = (0..20).map(|_| Client::connect(nginx.port()).unwrap()).collect();
     let failures = || nginx.log().matches("accept() through the channel failed").count();
-    assert!(eventually(PATIENCE, || failures() >= 6), "{}", nginx.log());
+    assert!(eventually(TIME_LIMIT, || failures() >= 6), "{}", nginx.log());
     let ask = |_| {
         let mut client = Client::connect(nginx.port()).unwrap();
         client.send("GET /who HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
@@ -171,7 +171,7 @@ fn a_graceful_end_serves_those_that_wait_in_the_queue() {
 }
 
 /// The ring's table has room for `worker_connections` whatever the soft limit of descriptors is.
-/// The hard limit bounds it; then clients wait until others have gone.
+/// The hard limit bounds it; then clients wait until others have closed.
 #[test]
 fn the_table_of_lightweight_sockets_is_as_large_as_the_hard_limit_allows() {
     let socket = |nginx: &Nginx| {
@@ -218,13 +218,14 @@ fn a_worker_that_is_killed_is_replaced_and_its_queue_served() {
     for _ in 0..2 {
         let before = nginx.workers();
         let victim = before[0];
-        // SAFETY: kill takes numbers alone; the worker is a child of the server that we started.
+        // SAFETY: kill(2) takes numbers only; the worker is a child of the server that this test
+        // started.
         assert_eq!(unsafe { libc::kill(victim.cast_signed(), libc::SIGKILL) }, 0);
         let replaced = || {
             let now = nginx.workers();
             now.len() == 2 && !now.contains(&victim)
         };
-        assert!(eventually(PATIENCE, replaced));
+        assert!(eventually(TIME_LIMIT, replaced));
         for _ in 0..40 {
             answering(nginx.port());
         }
@@ -301,13 +302,14 @@ fn a_new_binary_takes_the_queues_of_the_workers_over() {
     }
 }
 
-/// A server with two workers as a daemon: nginx does not replace its binary in the foreground.
+/// Starts a server with two workers as a daemon: nginx does not replace its binary in the
+/// foreground.
 fn daemon(events: &str) -> (Nginx, Daemon) {
     let events = events.to_string();
     let mut nginx = Nginx::start(&Setup { events, ..two_workers() }).unwrap();
     let daemon = Daemon::start(&mut nginx).unwrap();
     let started = || nginx.log().matches("megapipe: driver").count() >= 4;
-    assert!(eventually(PATIENCE, started), "{}", nginx.log());
+    assert!(eventually(TIME_LIMIT, started), "{}", nginx.log());
     (nginx, daemon)
 }
 
@@ -321,7 +323,7 @@ fn a_new_binary_without_the_module_serves_when_the_old_one_has_ended() {
     std::fs::write(&path, text.replace("$megapipe_driver $megapipe_socket", "none")).unwrap();
     let new = old.upgrade(&nginx).unwrap();
     old.signal(libc::SIGQUIT).unwrap();
-    assert!(eventually(PATIENCE, || !old.runs()), "{}", nginx.log());
+    assert!(eventually(TIME_LIMIT, || !old.runs()), "{}", nginx.log());
     for _ in 0..40 {
         answering(nginx.port());
     }
@@ -329,7 +331,7 @@ fn a_new_binary_without_the_module_serves_when_the_old_one_has_ended() {
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 
-/// Replaces the binary, twice, under load; `check` is called when only the new one runs.
+/// Replaces the binary, twice, under load; calls `check` when only the new one runs.
 fn upgrade(events: &str, check: impl Fn(&Nginx)) {
     let (nginx, mut old) = daemon(events);
     let log = || nginx.log();
@@ -338,12 +340,12 @@ fn upgrade(events: &str, check: impl Fn(&Nginx)) {
         let mut new = None;
         under_load(nginx.port(), || {
             new = Some(old.upgrade(&nginx).unwrap());
-            assert!(eventually(PATIENCE, || started(4 + 2 * round)), "{}", log());
+            assert!(eventually(TIME_LIMIT, || started(4 + 2 * round)), "{}", log());
             old.signal(libc::SIGWINCH).unwrap();
             let idle = || log().matches("megapipe: connections: ").count() >= 2 + 2 * round;
-            assert!(eventually(PATIENCE, idle), "the old workers stay: {}", log());
+            assert!(eventually(TIME_LIMIT, idle), "the old workers stay: {}", log());
             old.signal(libc::SIGQUIT).unwrap();
-            assert!(eventually(PATIENCE, || !old.runs()), "{}", log());
+            assert!(eventually(TIME_LIMIT, || !old.runs()), "{}", log());
         });
         for _ in 0..20 {
             answering(nginx.port());

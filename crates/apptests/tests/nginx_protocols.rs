@@ -1,4 +1,4 @@
-//! TLS, HTTP/2 and other users of nginx's events, which the channel polls for nginx.
+//! Tests of TLS, HTTP/2 and other users of nginx's events, which the channel polls for nginx.
 
 use megapipe_apptests::nginx::{Nginx, Setup};
 use std::process::Command;
@@ -9,10 +9,10 @@ const SERVERS: &str = "
              location = /socket { return 200 \"$server_protocol $megapipe_socket\"; } }
     server { listen 127.0.0.1:{port3} http2; root html; }";
 
-/// For each transfer of curl's: only what hangs takes so long.
-const PATIENCE_S: &str = "120";
+/// Time-out of each transfer of curl; only what hangs exceeds it.
+const TIME_LIMIT_S: &str = "120";
 
-/// What a command printed; its error output is the failure's.
+/// Returns the output of a command; a failure has its error output.
 fn output(program: &str, words: &[&str]) -> Vec<u8> {
     let output = Command::new(program).args(words).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -20,7 +20,7 @@ fn output(program: &str, words: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// A server with a certificate, and the ports of TLS and of plain HTTP/2.
+/// Starts a server with a certificate, and the ports of TLS and of plain HTTP/2.
 fn server(events: &str, workers: u32) -> (Nginx, u16, u16) {
     let keys = tempfile::tempdir().unwrap();
     let path = |name: &str| keys.path().join(name).to_string_lossy().into_owned();
@@ -57,15 +57,15 @@ fn tls_and_http2_carry_files_whole() {
         let content: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 249) as u8).collect();
         nginx.place("f", &content).unwrap();
         let url = format!("https://127.0.0.1:{tls}/f");
-        assert!(output("curl", &["-sSk", "-m", PATIENCE_S, "--http1.1", &url]) == content);
-        assert!(output("curl", &["-sSk", "-m", PATIENCE_S, "--http2", &url]) == content);
+        assert!(output("curl", &["-sSk", "-m", TIME_LIMIT_S, "--http1.1", &url]) == content);
+        assert!(output("curl", &["-sSk", "-m", TIME_LIMIT_S, "--http2", &url]) == content);
         let clear = format!("http://127.0.0.1:{plain}/f");
         assert!(
-            output("curl", &["-sS", "-m", PATIENCE_S, "--http2-prior-knowledge", &clear])
+            output("curl", &["-sS", "-m", TIME_LIMIT_S, "--http2-prior-knowledge", &clear])
                 == content
         );
         let socket = format!("https://127.0.0.1:{tls}/socket");
-        assert_eq!(output("curl", &["-sSk", "-m", PATIENCE_S, &socket]), b"HTTP/2.0 polled");
+        assert_eq!(output("curl", &["-sSk", "-m", TIME_LIMIT_S, &socket]), b"HTTP/2.0 polled");
         assert_eq!(nginx.complaints(), [""; 0]);
     }
 }
@@ -93,7 +93,7 @@ fn a_tls_upload_and_an_upstream_over_tls_work() {
         &[
             "-sSk",
             "-m",
-            PATIENCE_S,
+            TIME_LIMIT_S,
             "-o",
             "/dev/null",
             "-w",

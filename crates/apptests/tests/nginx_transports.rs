@@ -1,6 +1,6 @@
-//! Other addresses and prefixes of connections, and bodies on their way to an upstream.
+//! Tests of other addresses and prefixes of connections, and of bodies forwarded to an upstream.
 
-use megapipe_apptests::PATIENCE;
+use megapipe_apptests::TIME_LIMIT;
 use megapipe_apptests::http::Client;
 use megapipe_apptests::nginx::{Nginx, Setup};
 use std::fs;
@@ -54,9 +54,9 @@ fn the_proxy_protocol_tells_the_client_behind_the_proxy() {
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 
-/// The head of a request, and what came with it.
+/// Returns the head of a request, and the bytes received after it.
 fn head_of(stream: &mut TcpStream) -> (String, Vec<u8>) {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let mut got = Vec::new();
     let mut room = [0; 4096];
     loop {
@@ -72,7 +72,7 @@ fn head_of(stream: &mut TcpStream) -> (String, Vec<u8>) {
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
 
-/// The bytes of a chunked body that is whole; nothing before that.
+/// Returns the bytes of a complete chunked body; `None` if it is incomplete.
 fn unchunked(mut bytes: &[u8]) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     loop {
@@ -140,12 +140,12 @@ fn a_chunked_upload_reaches_an_upstream_whole() {
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 
-/// nginx shuts a connection down as soon as it believes the response sent, if the client has sent
-/// something more: what the channel still has in flight must not be cut off by that.
+/// nginx shuts a connection down as soon as it has submitted the whole response, if the client has
+/// sent more. The data that the channel still has in flight must be sent completely.
 #[test]
 fn a_response_that_ends_late_is_whole_although_the_client_has_sent_more() {
     const HEAD: &[u8] = b"HTTP/1.0 200 OK\r\n\r\n";
-    // Whole buffers of nginx's, or the end of the response comes with bytes.
+    // Whole buffers of nginx, because otherwise the end of the response is sent with bytes.
     const BYTES: usize = 14 * 4096 - HEAD.len();
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = upstream.local_addr().unwrap();
@@ -163,9 +163,9 @@ fn a_response_that_ends_late_is_whole_although_the_client_has_sent_more() {
         head_of(&mut stream);
         stream.write_all(HEAD).unwrap();
         stream.write_all(&body).unwrap();
-        wait.recv_timeout(PATIENCE).unwrap();
+        wait.recv_timeout(TIME_LIMIT).unwrap();
     });
-    // So little room that most of the response is in flight in the worker.
+    // A small buffer, so that most of the response is in flight in the worker.
     let domain = socket2::Domain::IPV4;
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -185,7 +185,7 @@ fn a_response_that_ends_late_is_whole_although_the_client_has_sent_more() {
     assert_eq!(nginx.complaints(), [""; 0]);
 }
 
-/// What a process has in memory, in KiB.
+/// Returns the resident memory of a process, in KiB.
 fn resident_kib(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -216,7 +216,7 @@ fn uploads_that_an_upstream_does_not_take_hold_up_nobody_else() {
             client.send(vec![b'u'; BYTES]).unwrap();
             client.response().unwrap().body
         }));
-        // Accepted and not read from.
+        // Accepted, but not read from.
         held.push(upstream.accept().unwrap().0);
     }
     for _ in 0..100 {
@@ -225,7 +225,7 @@ fn uploads_that_an_upstream_does_not_take_hold_up_nobody_else() {
     }
     let grown_kib = || resident_kib(nginx.workers()[0]).saturating_sub(before_kib);
     assert!(grown_kib() < 64 * 1024, "{} KiB more", grown_kib());
-    // All of them are let go but the first two, whose bytes must all arrive.
+    // Closes all but the first two, whose bytes must all arrive.
     for mut stream in held.drain(2..) {
         let (head, _) = head_of(&mut stream);
         assert!(head.starts_with("POST /up "));
@@ -246,7 +246,7 @@ fn uploads_that_an_upstream_does_not_take_hold_up_nobody_else() {
     for _ in 0..2 {
         assert_eq!(answers.next().unwrap().unwrap(), b"ok");
     }
-    // Those whose upstream answered early are cut off or answered, but none is left hanging.
+    // Uploads whose upstream answered early are cut off or answered, but none hangs.
     assert_eq!(answers.count(), UPLOADS - 2);
     assert_eq!(nginx.complaints(), [""; 0]);
 }

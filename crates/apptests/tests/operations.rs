@@ -1,5 +1,5 @@
-//! The short form of `cargo xtask operations`: in no scenario is an adapted server worse than the
-//! stock one, but for the limits that its documentation names.
+//! Test of the quick form of `cargo xtask operations`: in no scenario is an adapted server worse
+//! than the stock one, except by the limits that its documentation names.
 
 use megapipe_apptests::operations::{Extent, Program, run};
 

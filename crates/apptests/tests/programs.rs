@@ -1,17 +1,18 @@
-//! The short form of `cargo xtask programs`: nothing differs under a preload library but what is
-//! pinned, and all that is pinned still does.
+//! Tests of the quick form of `cargo xtask programs`: no difference under a preload library is
+//! missing in the pinned list, and all pinned ones are still there.
 
 use megapipe_apptests::operations::Extent;
-use megapipe_apptests::programs::{Way, run};
+use megapipe_apptests::programs::{PreloadCommand, run};
 use std::sync::{Mutex, PoisonError};
 use testkit::skip;
 
-/// One after the other: other people's tests have time limits of their own.
+/// Locked by each test, because foreign tests have time limits of their own: they run one after the
+/// other.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn nothing_differs(way: Way) {
+fn nothing_differs(preload_command: PreloadCommand) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let table = run(way, Extent::Quick, "", |line| println!("{line}"));
+    let table = run(preload_command, Extent::Quick, "", |line| println!("{line}"));
     let table = table.expect("the library is built and its list is read");
     println!("{}", table.text());
     for (name, reason) in table.skipped() {
@@ -22,10 +23,10 @@ fn nothing_differs(way: Way) {
 
 #[test]
 fn nothing_differs_under_fable_but_what_is_pinned() {
-    nothing_differs(Way::Fable);
+    nothing_differs(PreloadCommand::Fable);
 }
 
 #[test]
 fn nothing_differs_under_mtcp_but_what_is_pinned() {
-    nothing_differs(Way::Mtcp);
+    nothing_differs(PreloadCommand::Mtcp);
 }

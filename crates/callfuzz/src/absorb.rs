@@ -1,4 +1,4 @@
-//! Brings the controller's knowledge up to date with what a call gave, and checks the bytes.
+//! Updates the controller's model with the result of a call, and checks the bytes.
 
 use crate::model::{Checked, Kind, Member, Model, Open, Slot};
 use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
@@ -6,7 +6,7 @@ use crate::protocol::Answer;
 use crate::script::{REFUSED, SLOTS, Verb};
 
 impl Model {
-    /// A call has returned.
+    /// Updates the model after a call has returned.
     pub(crate) fn absorb(&mut self, plan: &Plan, answer: &Answer) -> Checked {
         let op = plan.op;
         self.absorb_error(plan, answer);
@@ -14,7 +14,7 @@ impl Model {
             Verb::Read => return self.absorb_read(plan, answer),
             Verb::Write => self.absorb_write(plan, answer),
             Verb::Execute => return self.absorb_execute(plan, answer),
-            // It may be under way.
+            // The connect may be in progress.
             Verb::Connect if answer.result == 0 || answer.errno == i64::from(libc::EINPROGRESS) => {
                 let target = self.slot((op.a as usize / SLOTS) % 2, op.a as usize % SLOTS);
                 let own = self.slot(op.process, op.slot);
@@ -44,7 +44,7 @@ impl Model {
                     && let Some(slot) = self.slot(op.process, op.slot)
                     && let Kind::Listener { .. } = self.open(slot).kind
                 {
-                    // It listens no more, and what waits in its queue is reset.
+                    // The socket no longer listens, and connections in its queue are reset.
                     self.files[slot.file].kind = Kind::Fresh;
                 }
             }
@@ -77,7 +77,7 @@ impl Model {
         Ok(())
     }
 
-    /// Notes what was told of ends whose sending side was shut.
+    /// Records the reported events of ends whose sending side was shut down.
     fn absorb_events(&mut self, plan: &Plan, answer: &Answer) {
         for pair in answer.more.chunks_exact(2) {
             let file = pair[0] as usize;
@@ -93,7 +93,7 @@ impl Model {
         }
     }
 
-    /// Notes what has a bearing on what comes after it.
+    /// Records what matters for later operations.
     pub(crate) fn note_course(&mut self, plan: &Plan) {
         let op = plan.op;
         if op.verb == Verb::Kill {
@@ -102,7 +102,7 @@ impl Model {
         if matches!(op.verb, Verb::Exit | Verb::Kill) {
             self.note_ended(op.process);
         }
-        // A program gets all descriptors without close-on-exec.
+        // A program inherits all descriptors without close-on-exec.
         if matches!(op.verb, Verb::Again | Verb::Execute) {
             let slots = self.processes[op.process].slots;
             let given = slots.iter().flatten().filter(|slot| !slot.closes_on_exec);
@@ -136,7 +136,8 @@ impl Model {
         }
     }
 
-    /// The kernel tells of a reset once; after that, the stream seems to end well.
+    /// Records an error. The kernel reports a reset once; after that, the stream seems to end
+    /// normally.
     pub(crate) fn absorb_error(&mut self, plan: &Plan, answer: &Answer) {
         let Some(end) = plan.end else { return };
         let is_errno = |errno: i32| answer.result == -1 && answer.errno == i64::from(errno);
@@ -149,8 +150,8 @@ impl Model {
         }
     }
 
-    /// Whether the peer does what the kernel answers bytes with a reset for: it has closed the
-    /// connection, or reads no more.
+    /// Returns whether the kernel answers bytes to the peer with a reset: the peer has closed the
+    /// connection, or has shut reading down.
     fn may_be_reset(&self, (connection, side): (usize, usize)) -> bool {
         let is_closed = self.ends(connection)[1 - side].is_none();
         is_closed || self.connections[connection].directions[side].is_shut
@@ -183,7 +184,7 @@ impl Model {
         let to = op.a as usize % SLOTS;
         let copy = Slot { fd: answer.result, closes_on_exec: op.b == 4, ..slot };
         if answer.result != slot.fd {
-            // One that has this number is replaced.
+            // A descriptor with this number is replaced.
             let slots = &mut self.processes[op.process].slots;
             for at in slots.iter_mut().filter(|at| at.is_some_and(|at| at.fd == copy.fd)) {
                 *at = None;
@@ -198,11 +199,11 @@ impl Model {
         let flags = if takes_flags(op) { read_flags(op) } else { 0 };
         let direction = self.incoming(end);
         if flags & libc::MSG_OOB != 0 {
-            // The urgent byte, which is no part of the stream.
+            // The urgent byte is not part of the stream.
             return Ok(());
         }
         if flags & libc::MSG_TRUNC != 0 {
-            // Bytes are dropped; which ones cannot be told if urgent ones are among them.
+            // Bytes are dropped; which ones is not known if urgent ones are among them.
             if !peeks(op) && answer.result > 0 {
                 direction.skip(answer.result as u64);
             }
@@ -212,7 +213,7 @@ impl Model {
         let waits = direction.read < direction.written || direction.has_writer;
         direction.is_held &= waits;
         direction.may_lag &= waits;
-        // splice(2) gives 0 before an urgent byte, too.
+        // splice(2) returns 0 before an urgent byte, too.
         let may_be_mark = how(op) == 6 && direction.has_urgent();
         if answer.result == 0 && op.a > 0 && !may_be_mark { direction.end() } else { Ok(()) }
     }
@@ -225,8 +226,8 @@ impl Model {
         }
         let is_short = (answer.result as usize) < plan.request.bytes.len();
         if matches!(how(op), 6 | 7) && is_short && self.may_be_reset(end) {
-            // sendfile(2) and splice(2) move the bytes in pieces. An error that ends them after
-            // the first piece is lost: the kernel has told it, and they give the bytes.
+            // sendfile(2) and splice(2) move the bytes in pieces. An error that ends them after the
+            // first piece is lost: the kernel has reported it, and they return the bytes.
             self.incoming(end).was_reset = true;
         }
         let direction = self.outgoing(end);

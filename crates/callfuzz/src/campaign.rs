@@ -1,18 +1,18 @@
-//! Many cases one after the other: makes each, runs it plainly and in another way, compares, and
-//! shrinks what fails.
+//! Runs many cases one after the other: makes each, runs it plainly and in another way, compares,
+//! and shrinks failing ones.
 
 use crate::generate::{Dialect, script_of};
 use crate::pair::Pair;
 use crate::rules::Rule;
 use crate::run::{Outcome, Pace, run};
+use crate::run_mode::RunMode;
 use crate::script::Script;
-use crate::way::Way;
 use fuzzkit::{Failure, Finding, Limit, RuleCounts, RuleSet, Watch, for_seeds, shrink_case};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-/// What a campaign has done.
+/// The results of a campaign.
 pub type Report = fuzzkit::Report<Script, Rule>;
 
 /// Runs scripts.
@@ -26,24 +26,24 @@ pub struct Campaign {
     report: Report,
     /// Whether a failing case is shrunk, which takes a while.
     shrinks: bool,
-    /// The rules whose use is a failure: those whose names begin so.
+    /// The prefix of the names of rules whose use is a failure.
     strict: Option<String>,
-    /// The kinds of findings, each reported once, and of differences that did not come again.
+    /// The kinds of findings, each reported once, and of differences that did not occur again.
     seen: BTreeMap<String, u64>,
     unrepeated: BTreeMap<String, (u64, u64)>,
 }
 
 impl Campaign {
-    /// A campaign that has run nothing yet; `program` is the fuzzer, which is its own agent.
+    /// Creates a campaign; `program` is the fuzzer, which is its own agent.
     ///
     /// # Errors
-    /// What the agents need cannot be made.
-    pub fn new(program: PathBuf, way: Way, shrinks: bool) -> io::Result<Campaign> {
-        let dialect = if way.has_hosts() { Dialect::Stack } else { Dialect::Memory };
-        let pair = |way| Pair::new(way, program.clone());
+    /// A resource of the agents cannot be created.
+    pub fn new(program: PathBuf, mode: RunMode, shrinks: bool) -> io::Result<Campaign> {
+        let dialect = if mode.has_hosts() { Dialect::Stack } else { Dialect::Memory };
+        let pair = |mode| Pair::new(mode, program.clone());
         Ok(Campaign {
-            plain: pair(way.reference())?,
-            others: way.all().into_iter().map(pair).collect::<io::Result<_>>()?,
+            plain: pair(mode.reference())?,
+            others: mode.all().into_iter().map(pair).collect::<io::Result<_>>()?,
             dialect,
             watch: Watch::start("callfuzz"),
             report: Report::default(),
@@ -54,13 +54,13 @@ impl Campaign {
         })
     }
 
-    /// Lets the use of rules count as a failure: those whose names begin with `prefix`.
+    /// Makes the use of rules whose names begin with `prefix` count as a failure.
     pub fn strict(self, prefix: &str) -> Campaign {
         Campaign { strict: Some(prefix.to_string()), ..self }
     }
 
-    /// Runs the cases of the seeds that follow from `seed` until the time is over, there were so
-    /// many, or so many kinds of failures were found.
+    /// Runs the cases of the seeds that follow from `seed` until a limit is reached: the time, the
+    /// number of cases, or of kinds of failures.
     pub fn run_seeds(&mut self, seed: u64, limit: Limit) {
         for_seeds(seed, limit, |seed| {
             self.run_script(&script_of(seed, self.dialect));
@@ -69,7 +69,7 @@ impl Campaign {
         self.finish();
     }
 
-    /// Lets the agents end, so that their library writes its statistics.
+    /// Ends the agents, so that their library writes its statistics.
     pub fn finish(&mut self) {
         self.plain.finish();
         self.others.iter_mut().for_each(Pair::finish);
@@ -91,24 +91,25 @@ impl Campaign {
                 (0..2).any(again)
             });
         }
-        // Once more for the log, in which a difference of timing may not come again.
+        // One more run for the log, in which a difference of timing may not occur again.
         let again = self.finds(&shrunk, Pace::FAST, &failure);
         let failure = again.unwrap_or(failure);
         let log = self.watch.log();
         self.report.findings.push(Finding { failure, script: script.clone(), shrunk, log });
     }
 
-    /// The same kind of failure as an earlier one, if it comes again.
+    /// Returns a failure of the same kind as an earlier one, if it occurs again.
     fn finds(&mut self, script: &Script, pace: Pace, wanted: &Failure) -> Option<Failure> {
         let found = self.attempt(script, pace, false);
         found.into_iter().find(|found| found.class == wanted.class)
     }
 
-    /// Runs a case in both ways; a difference between them has to come again.
+    /// Runs a case in both ways; a difference between them has to occur again.
     fn check(&mut self, script: &Script) -> Result<(), Failure> {
         let found = self.attempt(script, Pace::FAST, true);
         let Some(first) = found.first() else { return Ok(()) };
-        // The kernel has no such faults: there, a thread that began late was taken for blocked.
+        // The kernel has no such faults; there, a thread that began late was mistaken for a blocked
+        // one.
         let is_severe = ["integrity", "hangs", "died", "not exit"]
             .iter()
             .any(|word| first.class.contains(word));
@@ -127,7 +128,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// What one attempt has found.
+    /// Returns the failures of one attempt.
     fn attempt(&mut self, script: &Script, pace: Pace, counts: bool) -> Vec<Failure> {
         let reference = match run(script, &mut self.plain, None, pace, &self.watch) {
             Ok(outcome) => outcome,
@@ -156,17 +157,17 @@ impl Campaign {
         found
     }
 
-    /// What was done so far.
+    /// Returns the results so far.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// How often each kind of failure was found.
+    /// Returns how often each kind of failure was found.
     pub fn kinds(&self) -> &BTreeMap<String, u64> {
         &self.seen
     }
 
-    /// The kinds of differences that did not come again: how often, and a seed.
+    /// Returns the kinds of differences that did not occur again: how often, and a seed.
     pub fn unrepeated(&self) -> &BTreeMap<String, (u64, u64)> {
         &self.unrepeated
     }

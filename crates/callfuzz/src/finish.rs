@@ -1,5 +1,5 @@
-//! The end of a run: reads what is unread, closes one side after the other, and looks how each
-//! stream ends.
+//! Ends a run: reads the unread bytes, closes one side after the other, and checks how each stream
+//! ends.
 
 use crate::host::Request;
 use crate::model::Checked;
@@ -12,9 +12,9 @@ use fuzzkit::Failure;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long the reference waits for bytes that do not come.
+/// How long the reference waits for bytes that do not arrive.
 const REFERENCE_WAIT: Duration = Duration::from_millis(5);
-/// How an end is that was never connected.
+/// The end of a stream that was never connected.
 const NOT_CONNECTED: &str = "errno 107";
 /// Bytes of one read.
 const READ_BYTES: i64 = 256 << 10;
@@ -38,7 +38,7 @@ impl Run<'_> {
         self.final_step()
     }
 
-    /// Interrupts the calls that ask for events: they would hold what is closed next.
+    /// Interrupts the calls that wait for events, because they would hold what is closed next.
     fn end_polls(&mut self) -> Checked {
         let polls = |plan: &Plan| matches!(plan.op.verb, Verb::Poll | Verb::EpollWait);
         let mut ids: Vec<usize> = self.waiting.keys().copied().collect();
@@ -55,7 +55,7 @@ impl Run<'_> {
         self.collect(self.outcome.steps.len() - 1)
     }
 
-    /// Closes what a process has.
+    /// Closes the descriptors of a process.
     fn close_all(&mut self, process: usize) -> Checked {
         let slots = std::mem::take(&mut self.model.processes[process].slots);
         if self.model.processes[process].is_live {
@@ -65,7 +65,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Reads until all that was written has come, or nothing comes any more.
+    /// Reads until all written bytes have arrived, or no more arrive.
     fn drain(&mut self) -> Checked {
         let wait = if self.expected.is_some() { self.pace.limit } else { REFERENCE_WAIT };
         let mut until = Instant::now() + wait;
@@ -85,7 +85,7 @@ impl Run<'_> {
             }
             if moves {
                 until = Instant::now() + wait;
-                // A call that waited for room goes on.
+                // A call that waited for room continues.
                 let last = self.outcome.steps.len() - 1;
                 if !self.waiting.is_empty() {
                     self.release(last)?;
@@ -100,7 +100,7 @@ impl Run<'_> {
     }
 
     /// Waits for the ends that the reference has seen by now: the first process closes its sides
-    /// next, and sees none any more.
+    /// next, and sees no more ends.
     fn await_ends(&mut self) -> Checked {
         self.outcome.first_ends = self.outcome.ends.keys().copied().collect();
         let Some(expected) = self.expected else { return Ok(()) };
@@ -122,7 +122,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes note of calls that have returned meanwhile, without comparing when they did.
+    /// Records calls that have returned meanwhile, without comparing when they did.
     fn release(&mut self, at: usize) -> Checked {
         let expected = self.expected.take();
         let result = self.collect(at);
@@ -130,7 +130,7 @@ impl Run<'_> {
         result
     }
 
-    /// Reads once from a side, without waiting; the number of bytes.
+    /// Reads once from a side, without waiting; returns the number of bytes.
     fn read_more(&mut self, end: (usize, usize)) -> Checked<usize> {
         if self.model.incoming(end).has_reader || self.outcome.ends.contains_key(&end) {
             return Ok(0);
@@ -153,7 +153,8 @@ impl Run<'_> {
         Ok(answer.result.max(0) as usize)
     }
 
-    /// Compares how the streams end at the second process, whose peer has closed all it had.
+    /// Compares how the streams end at the second process, whose peer has closed all its
+    /// descriptors.
     fn look_at_ends(&mut self) -> Checked {
         let Some(expected) = self.expected else { return Ok(()) };
         for (end, wanted) in &expected.ends {
@@ -177,7 +178,7 @@ impl Run<'_> {
                 (is_broken && connection.lacks_shut, Rule::UnreadOfShut),
                 (is_broken && connection.lacks_stack, Rule::StackEnded),
                 (found == NOT_CONNECTED && self.model.is_told_and_given(end.0), Rule::AfterReset),
-                // Bytes that were held back had not come, and so were not unread.
+                // Bytes that were held back had not arrived, so they were not unread.
                 (self.model.holds_at_end(end.0), Rule::HeldBack),
                 (self.model.lags_at_shut(end.0), Rule::HeldBack),
             ];

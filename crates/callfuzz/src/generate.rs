@@ -1,9 +1,9 @@
-//! Makes a random script from a seed.
+//! Generates a random script from a seed.
 
 use crate::script::{LISTENER, LinkKind, Op, PROCESSES, REFUSED, SLOTS, Script, TCP_STATE, Verb};
 use fuzzkit::Random;
 
-/// More than all buffers of a connection hold.
+/// More bytes than all buffers of a connection hold.
 const FULL_BYTES: u32 = 6_000_000;
 
 const VERBS: &[(u64, Verb)] = &[
@@ -39,21 +39,21 @@ const VERBS: &[(u64, Verb)] = &[
     (4, Verb::Accept),
 ];
 
-/// What scripts are made for.
+/// The target for which scripts are generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Connections through memory, which follow processes.
+    /// Connections through shared memory, which follow processes.
     Memory,
-    /// A user-level stack: connections stay with their process, and what is documented as
-    /// different there is left out.
+    /// A user-level stack: connections stay with their process, and operations that are documented
+    /// as different there are left out.
     Stack,
 }
 
-/// What a script for a stack does not do.
+/// Operations that a script for a stack does not use.
 const MEMORY_ONLY: [Verb; 5] =
     [Verb::Execute, Verb::Fork, Verb::Again, Verb::Pass, Verb::Descriptors];
 
-/// What some scripts for a stack do more often.
+/// Operations that some scripts for a stack use more often.
 const CONNECTING: &[(u64, Verb)] = &[
     (8, Verb::Socket),
     (3, Verb::Bind),
@@ -63,7 +63,7 @@ const CONNECTING: &[(u64, Verb)] = &[
     (6, Verb::Close),
 ];
 
-/// The same where both processes have an epoll set from the beginning.
+/// The same for scripts in which both processes have an epoll set from the beginning.
 const WATCHING: &[(u64, Verb)] = &[
     (16, Verb::EpollAdd),
     (6, Verb::EpollModify),
@@ -72,7 +72,7 @@ const WATCHING: &[(u64, Verb)] = &[
     (4, Verb::Shutdown),
 ];
 
-/// What a script for a stack does to a listening socket, too.
+/// Operations that a script for a stack also uses on a listening socket.
 const TO_LISTENERS: [Verb; 10] = [
     Verb::Shutdown,
     Verb::Close,
@@ -86,19 +86,19 @@ const TO_LISTENERS: [Verb; 10] = [
     Verb::Write,
 ];
 
-/// The script of a seed, for connections through memory.
+/// Returns the script of a seed, for connections through memory.
 pub fn script(seed: u64) -> Script {
     script_of(seed, Dialect::Memory)
 }
 
-/// The script of a seed.
+/// Returns the script of a seed.
 pub fn script_of(seed: u64, dialect: Dialect) -> Script {
     let mut random = Random::new(seed);
     let links = (0..random.weighted(&[(6, 1), (2, 2), (1, 0)]))
         .map(|_| random.pick(&[LinkKind::Blocking, LinkKind::Nonblocking]))
         .collect();
     let mut script = Script { seed, is_six: random.chance(10), links, ops: Vec::new() };
-    // A case uses some of the verbs only, so that those meet more often.
+    // A case uses only some of the verbs, so that these occur together more often.
     let mut verbs = VERBS.to_vec();
     verbs.retain(|(weight, _)| *weight > 20 || random.chance(45));
     if dialect == Dialect::Stack {
@@ -185,7 +185,7 @@ fn op(random: &mut Random, verbs: &[(u64, Verb)], script: &Script) -> Op {
     Op { verb, process, slot, a, b }
 }
 
-/// Changes an operation to one that has a meaning for a stack alone, or is not in its limits.
+/// Changes an operation to one that has a meaning for a stack alone, or that is not in its limits.
 fn of_stack(random: &mut Random, op: Op) -> Op {
     let mut op = op;
     match op.verb {
@@ -211,7 +211,7 @@ fn of_stack(random: &mut Random, op: Op) -> Op {
     op
 }
 
-/// An option and its value.
+/// Returns an option and its value.
 fn option(random: &mut Random) -> (u32, u32) {
     let which = random.pick(&[1, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     let value = match which {

@@ -1,4 +1,4 @@
-//! The agents' processes, as the controller has them: starting, asking, ending.
+//! Starts, asks and ends the agents' processes, for the controller.
 
 use crate::agent::LINK;
 use crate::protocol::{Answer, Call, Frame, Reply};
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// An answer that takes longer is taken for a hang.
+/// An answer that takes longer counts as a hang.
 pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// Why an agent did not answer.
+/// The reason why an agent did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
     /// The process has ended.
@@ -22,12 +22,13 @@ pub(crate) enum Lost {
     Hangs,
 }
 
-/// What an agent is asked.
+/// A request to an agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) call: Call,
     pub(crate) id: i64,
-    /// Whether the call gets a thread because it may block, and how long its answer is waited for.
+    /// Whether the call gets a thread because it may block, and how long the controller waits for
+    /// its answer.
     pub(crate) threaded: bool,
     pub(crate) wait: Duration,
     pub(crate) arguments: Vec<i64>,
@@ -49,7 +50,7 @@ pub(crate) struct Agent {
     process: OwnedFd,
     to: File,
     from: File,
-    /// Only of a process that the controller has started.
+    /// Only for a process that the controller has started.
     child: Option<Child>,
 }
 
@@ -59,7 +60,8 @@ impl Agent {
         let link = link.as_raw_fd();
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let place = move || {
-            // SAFETY: plain numbers; the child has no descriptors that it needs above.
+            // SAFETY: the calls take plain numbers, and the child needs none of the descriptors
+            // above.
             unsafe {
                 if libc::dup2(link, LINK) < 0 {
                     return Err(io::Error::last_os_error());
@@ -83,7 +85,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Makes the pipes of a child that will be forked, and opens them.
+    /// Creates the pipes of a child that will be forked, and opens them.
     pub(crate) fn pipes(at: &Path) -> io::Result<[File; 2]> {
         let open = |suffix: &str| {
             let path = at.with_extension(suffix);
@@ -100,7 +102,7 @@ impl Agent {
         Ok([open("in")?, open("out")?])
     }
 
-    /// The child that was forked.
+    /// Returns the agent of a child that was forked.
     pub(crate) fn forked(pid: i32, [to, from]: [File; 2]) -> io::Result<Agent> {
         Ok(Agent { pid, process: watch(pid)?, to, from, child: None })
     }
@@ -139,10 +141,10 @@ impl Agent {
         frame.map(Reply::from_frame).map_err(|_| lost)
     }
 
-    /// Lets the process end by itself or by a signal, and waits for that.
+    /// Ends the process, by a request or by a signal, and waits for it.
     pub(crate) fn end(&mut self, by_signal: bool) -> Result<(), Lost> {
         if by_signal {
-            // SAFETY: the process is not reaped before the controller does it.
+            // SAFETY: only the controller reaps the process, and it has not done so yet.
             unsafe { libc::kill(self.pid, libc::SIGKILL) };
         } else {
             self.send(&Request::new(Call::Exit, &[]))?;
@@ -150,7 +152,7 @@ impl Agent {
         let ended = ends(&self.process, ANSWER_TIME_MAX);
         if let Some(child) = &mut self.child {
             if !ended {
-                // It cannot have ended yet, so that the signal reaches it.
+                // The process cannot have been reaped yet, so the signal reaches it.
                 let _ = child.kill();
             }
             let _ = child.wait();
@@ -158,12 +160,12 @@ impl Agent {
         if ended { Ok(()) } else { Err(Lost::Hangs) }
     }
 
-    /// Whether the thread of a call sleeps, and the processes that it has started.
+    /// Returns whether the thread of a call sleeps, and the processes that it has started.
     pub(crate) fn sleeps(&self, thread: i64) -> bool {
         let place = format!("/proc/{}/task/{thread}", self.pid);
         let is_asleep = |place: &str| {
             let status = std::fs::read_to_string(format!("{place}/stat")).unwrap_or_default();
-            // Behind the name, which is in parentheses.
+            // The state follows the name, which is in parentheses.
             status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
         };
         let children = std::fs::read_to_string(format!("{place}/children")).unwrap_or_default();
@@ -171,7 +173,7 @@ impl Agent {
             && children.split_whitespace().all(|child| is_asleep(&format!("/proc/{child}")))
     }
 
-    /// The answer to a call that does not block, which the fuzzer itself needs.
+    /// Returns the answer to a call that does not block, which the fuzzer itself needs.
     pub(crate) fn must(&mut self, call: Call, arguments: &[i64]) -> Result<Answer, Lost> {
         match self.ask(&Request::new(call, arguments))? {
             Reply::Done(answer) => Ok(answer),
@@ -186,34 +188,34 @@ impl Drop for Agent {
             let _ = child.kill();
             let _ = child.wait();
         } else if !ends(&self.process, Duration::ZERO) {
-            // SAFETY: the process has not ended, so that the number is still its own.
+            // SAFETY: the process has not been reaped, so the number is still its own.
             unsafe { libc::kill(self.pid, libc::SIGKILL) };
         }
     }
 }
 
 fn watch(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes plain numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel gave this descriptor to the controller alone.
+    // SAFETY: the kernel has just opened this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 fn ends(process: &OwnedFd, limit: Duration) -> bool {
     let mut entry = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry is given.
+    // SAFETY: the count is that of the one entry.
     unsafe { libc::poll(&mut entry, 1, limit.as_millis() as i32) == 1 }
 }
 
-/// Waits until the pipe has something.
+/// Waits until the pipe is readable.
 fn is_readable(from: &File, process: &OwnedFd, until: Instant) -> Result<(), Lost> {
     let entry = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut entries = [entry(from.as_raw_fd()), entry(process.as_raw_fd())];
     let left = until.saturating_duration_since(Instant::now());
-    // SAFETY: two entries are given.
+    // SAFETY: the count is that of the two entries.
     let count = unsafe { libc::poll(entries.as_mut_ptr(), 2, left.as_millis() as i32 + 1) };
     match count {
         0 => Err(Lost::Hangs),

@@ -1,4 +1,4 @@
-//! Compares what a call gave with what it gave in plain processes.
+//! Compares the result of a call with its result in plain processes.
 
 use crate::known::explain;
 use crate::model::{Kind, Model};
@@ -8,18 +8,18 @@ use crate::rules::Rule;
 use crate::script::{TCP_STATE, Verb};
 use fuzzkit::Failure;
 
-/// What a comparison says.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Same,
-    /// It differs, which is allowed; the connection is compared on.
+    /// It differs, which is allowed; the connection is still compared.
     Allowed(Rule),
-    /// It differs, which is allowed; the connections are not compared any more.
+    /// It differs, which is allowed; the connections are no longer compared.
     Diverged(Rule),
     Different(Failure),
 }
 
-/// A short text for what a call gave: equal for what is equal in kind.
+/// Returns a short text for the result of a call: equal for results of the same kind.
 pub(crate) fn short(plan: &Plan, reply: &Reply) -> String {
     let answer = match reply {
         Reply::Pending(_) => return "blocked".to_string(),
@@ -53,12 +53,12 @@ fn errno(errno: i64) -> String {
     name.map_or(format!("errno {errno}"), |(_, name)| (*name).to_string())
 }
 
-/// The operation's name in the class of a difference.
+/// Returns the operation's name in the class of a difference.
 pub(crate) fn name(plan: &Plan) -> String {
     const READS: [&str; 7] = ["read", "read", "read", "read", "read", "SYS_read", "splice from"];
     const WRITES: [&str; 8] =
         ["write", "write", "write", "write", "write", "SYS_write", "sendfile", "splice to"];
-    // What is the same function inside is one kind of finding.
+    // Operations that are the same function internally give one kind of finding.
     const CLOSES: [&str; 3] = ["close", "SYS_close", "close_range"];
     const POLLS: [&str; 4] = ["poll", "poll", "select", "select"];
     let op = plan.op;
@@ -86,12 +86,12 @@ pub(crate) fn name(plan: &Plan) -> String {
     text
 }
 
-/// Events that tell of room or data, which depends on buffers when they are full.
+/// Events that report room or data, which depends on buffers when they are full.
 const ROOM: i64 = (libc::POLLIN | libc::POLLOUT) as i64;
-/// Events that tell of an end.
+/// Events that report an end.
 const END: i64 = (libc::POLLRDHUP | libc::POLLHUP) as i64;
 
-/// The events of each file.
+/// Returns the reported events of each file.
 fn told(plan: &Plan, answer: &Answer) -> Vec<(usize, i64)> {
     if plan.op.verb == Verb::EpollWait {
         return answer.more.chunks_exact(2).map(|pair| (pair[0] as usize, pair[1])).collect();
@@ -100,7 +100,8 @@ fn told(plan: &Plan, answer: &Answer) -> Vec<(usize, i64)> {
 }
 
 impl Model {
-    /// Whether the file's connection, if it is one, is compared no more, or the listener's events.
+    /// Returns whether the file's connection, if it is one, or the listener's events are no longer
+    /// compared.
     fn has_diverged(&self, file: usize) -> bool {
         self.raced.contains(&file)
             || self.end(file).is_some_and(|(of, _)| self.connections[of].has_diverged)
@@ -110,14 +111,14 @@ impl Model {
         self.end(file).is_some_and(|(of, _)| self.connections[of].is_crowded)
     }
 
-    /// Whether there are events, all of connections that are compared no more.
+    /// Returns whether there are events, all of connections that are no longer compared.
     fn are_all_diverged(&self, plan: &Plan, answer: &Answer) -> bool {
         let mut told = told(plan, answer);
         told.retain(|(_, events)| *events != 0);
         !told.is_empty() && told.iter().all(|(file, _)| self.has_diverged(*file))
     }
 
-    /// The events of each file, as far as they can be compared.
+    /// Returns the events of each file, as far as they can be compared.
     pub(crate) fn events(&self, plan: &Plan, answer: &Answer) -> Vec<(usize, i64)> {
         let pairs = told(plan, answer);
         let counts = |(file, _): &(usize, i64)| !self.has_diverged(*file);
@@ -131,7 +132,7 @@ impl Model {
         pairs.into_iter().filter(counts).map(masked).filter(is_news).collect()
     }
 
-    /// The connections whose events differ; none if another file's do.
+    /// Returns the connections whose events differ; none if another file's do.
     pub(crate) fn differing(
         &self,
         plan: &Plan,
@@ -146,14 +147,14 @@ impl Model {
         files.iter().flatten().map(|file| self.end(*file).map(|end| end.0)).collect()
     }
 
-    /// Whether both are equal as far as can be compared.
+    /// Returns whether both are equal as far as they can be compared.
     pub(crate) fn is_same(&self, plan: &Plan, expected: &Answer, actual: &Answer) -> bool {
         let same_call = expected.errno == actual.errno && expected.signals == actual.signals;
         match plan.op.verb {
             Verb::Poll | Verb::EpollWait => {
                 same_call && self.events(plan, expected) == self.events(plan, actual)
             }
-            // The port differs.
+            // The ports differ.
             Verb::Name | Verb::Accept => {
                 let known = |answer: &Answer| {
                     let zero = answer.more.get(1).is_some_and(|port| *port == 0);
@@ -179,7 +180,7 @@ impl Model {
         }
     }
 
-    /// Whether the call may find the same a moment later.
+    /// Returns whether the call may find the same result a moment later.
     pub(crate) fn is_early(&self, plan: &Plan, expected: &Answer, actual: &Answer) -> bool {
         if self.is_same(plan, expected, actual) {
             return false;
@@ -189,7 +190,7 @@ impl Model {
         match plan.op.verb {
             Verb::Read => {
                 let is_less = actual.result > 0 && actual.result < expected.result;
-                // After SHUT_RD the kernel says 0 for EAGAIN.
+                // After SHUT_RD the kernel returns 0 instead of EAGAIN.
                 let is_shut = plan
                     .end
                     .is_some_and(|(of, side)| self.connections[of].directions[1 - side].is_shut);
@@ -211,7 +212,7 @@ impl Model {
         }
     }
 
-    /// Compares what a call gave.
+    /// Compares the results of a call.
     pub(crate) fn judge(&self, plan: &Plan, expected: &Reply, actual: &Reply) -> Verdict {
         let end = plan.end.map(|(of, _)| &self.connections[of]);
         let is_same = match (expected, actual) {
@@ -225,7 +226,7 @@ impl Model {
         if end.is_some_and(|end| end.has_diverged) {
             return Verdict::Allowed(Rule::DivergedState);
         }
-        // A call that waits for events may have none but those of such connections.
+        // A call that waits for events may have only events of such connections.
         if let (Reply::Done(answer), Reply::Pending(_)) | (Reply::Pending(_), Reply::Done(answer)) =
             (expected, actual)
             && matches!(plan.op.verb, Verb::Poll | Verb::EpollWait)
@@ -251,7 +252,7 @@ impl Model {
                 return Verdict::Allowed(Rule::SpuriousEdge);
             }
         }
-        // The same edge wakes a call that waits plainly.
+        // The same edge wakes a call that waits in plain processes.
         if let (Reply::Pending(_), Reply::Done(actual), Verb::EpollWait) =
             (expected, actual, plan.op.verb)
             && actual.result > 0
@@ -266,8 +267,9 @@ impl Model {
         }
     }
 
-    /// Whether it depends on the room in buffers if the connection is over: both sides have ended,
-    /// and an end waits behind unread bytes. The state depends on it also if one side has ended.
+    /// Returns whether the result depends on the room in buffers because the connection is over:
+    /// both sides have ended, and an end waits behind unread bytes. The state also depends on it if
+    /// one side has ended.
     fn is_over_with_room(&self, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
         let (Reply::Done(expected), Reply::Done(actual)) = (expected, actual) else { return false };
         let Some((of, side)) = plan.end else { return false };
@@ -285,8 +287,9 @@ impl Model {
         waits && differs && has_ended(side) && has_ended(1 - side)
     }
 
-    /// With full buffers, a call may move more or less, or wait; that it fails, or that the stream
-    /// ends, is compared. How much has come when a writer was ended depends on its buffers, too.
+    /// Compares with full buffers. Then a call may move more or fewer bytes, or wait; whether it
+    /// fails, or the stream ends, is compared. How much has arrived when a writer ended depends on
+    /// its buffers, too.
     fn judge_crowded(&self, plan: &Plan, expected: &Reply, actual: &Reply) -> Verdict {
         if let Some(rule) = explain(self, plan, expected, actual) {
             return Verdict::Diverged(rule);
@@ -307,13 +310,13 @@ impl Model {
         Verdict::Different(self.difference(plan, expected, actual))
     }
 
-    /// Both brought bytes, but not equally many.
+    /// Returns whether both returned bytes, but not equally many.
     fn is_segment(&self, plan: &Plan, expected: &Answer, actual: &Answer) -> bool {
         let is_waiting = takes_flags(plan.op) && read_flags(plan.op) & libc::MSG_WAITALL != 0;
         expected.result > 0 && actual.result > 0 && !is_waiting && !peeks(plan.op)
     }
 
-    /// Only edges came besides what was expected.
+    /// Returns whether the only difference is additional edges.
     fn is_spurious(&self, plan: &Plan, expected: &Answer, actual: &Answer) -> bool {
         let wanted = self.events(plan, expected);
         let found = self.events(plan, actual);
@@ -363,8 +366,8 @@ impl Model {
     }
 }
 
-/// Whether the reference looked at the state of a connection while the acknowledgement of its end
-/// was under way, and the other one after it had come.
+/// Returns whether the reference read the state of a connection while the acknowledgement of its
+/// end was on the way, and the other run after it had arrived.
 fn is_acknowledged_later(expected: &Reply, actual: &Reply) -> bool {
     // include/net/tcp_states.h
     const FIN_WAIT1: u8 = 4;

@@ -1,4 +1,5 @@
-//! Recognizes what TCP's holding back explains, and the documented limits of the library.
+//! Recognizes differences that TCP's holding back explains, and the documented limits of the
+//! library.
 
 use crate::model::{Connection, Model};
 use crate::plan::{Plan, how, peeks, read_flags, takes_flags};
@@ -7,13 +8,13 @@ use crate::rules::Rule;
 use crate::script::Verb;
 use crate::stack;
 
-/// Events that tell of data.
+/// Events that report data.
 const DATA: i64 = (libc::POLLIN | libc::POLLRDNORM) as i64;
-/// Events that tell of a broken connection.
+/// Events that report a broken connection.
 const BROKEN: i64 = (libc::POLLERR | libc::POLLHUP) as i64;
 
-/// The rule that explains a difference, if there is one. Plain processes have no limits of a
-/// library.
+/// Returns the rule that explains a difference, if there is one. Plain processes have no limits of
+/// a library.
 pub(crate) fn explain(
     model: &Model,
     plan: &Plan,
@@ -58,8 +59,8 @@ pub(crate) fn explain(
     }
 }
 
-/// Whether a call that waited for events differs only in an error that a reader which waited on the
-/// same end was told, or is being told.
+/// Returns whether a call that waited for events differs only in an error that a reader which
+/// waited on the same end has returned, or is returning.
 fn is_error_taken(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return false };
     let waits = matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) && plan.request.threaded;
@@ -75,8 +76,8 @@ fn is_error_taken(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) 
     waits && wanted.len() == found.len() && wanted.iter().zip(&found).all(is_taken)
 }
 
-/// Whether a call that waited for events differs only in data, or a connection, that a read or an
-/// accept which waited on the same file has taken, or is taking.
+/// Returns whether a call that waited for events differs only in data, or a connection, that a read
+/// or an accept which waited on the same file has taken, or is taking.
 fn is_data_taken(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let waits = matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) && plan.request.threaded;
     let events = |reply: &Reply| match reply {
@@ -98,7 +99,8 @@ fn is_data_taken(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -
     waits && wanted != found && wanted.iter().chain(&found).all(is_taken)
 }
 
-/// Whether the kernel refuses a write that a ring cannot carry, for a peer that was killed.
+/// Returns whether the kernel refuses a write that a ring cannot carry, because the peer was
+/// killed.
 fn is_refused_early(model: &Model, plan: &Plan, found: &Answer) -> bool {
     let op = plan.op;
     let is_urgent = takes_flags(op) && op.b & 128 != 0;
@@ -107,7 +109,8 @@ fn is_refused_early(model: &Model, plan: &Plan, found: &Answer) -> bool {
     by_kernel && is_killed && is_broken(plan, found)
 }
 
-/// The rule for a connection that was reset because nothing could put its unread bytes into TCP.
+/// Returns the rule for a connection that was reset because no process could put its unread bytes
+/// into TCP.
 fn lost(model: &Model, plan: &Plan, expected: &Reply, found: &Answer) -> Option<Rule> {
     let mut connections: Vec<usize> = plan.end.iter().map(|end| end.0).collect();
     if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait) {
@@ -131,13 +134,13 @@ fn lost(model: &Model, plan: &Plan, expected: &Reply, found: &Answer) -> Option<
     (is_told && !connections.is_empty() && has_no_peer).then_some(Rule::AfterReset)
 }
 
-/// Whether a file's events tell of a socket that is not connected.
+/// Returns whether a file's events report a socket that is not connected.
 fn has_hung_up(event: &(usize, i64)) -> bool {
     event.1 & BROKEN == i64::from(libc::POLLHUP) && event.1 & DATA == 0
 }
 
-/// Whether a program found less than plainly, after the library had waited for a peer that makes
-/// no call.
+/// Returns whether a program found less than in plain processes, after the library had waited for a
+/// peer that makes no call.
 fn waits_for_peer(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
     let is_less = found.bytes.len() < wanted.bytes.len();
     let waits = plan.end.is_some_and(|end| model.connections[end.0].has_waited);
@@ -145,7 +148,7 @@ fn waits_for_peer(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -
     plan.op.verb == Verb::Execute && plan.op.a == 0 && is_less && has_waited
 }
 
-/// Whether the answer tells of a broken connection; of a program, that it ended so.
+/// Returns whether the answer reports a broken connection; of a program, that it ended so.
 fn is_broken(plan: &Plan, answer: &Answer) -> bool {
     if plan.op.verb == Verb::Execute {
         return answer.result != 0;
@@ -153,7 +156,7 @@ fn is_broken(plan: &Plan, answer: &Answer) -> bool {
     [libc::ECONNRESET, libc::EPIPE, libc::ENOTCONN].into_iter().any(|errno| answer.fails(errno))
 }
 
-/// As [`is_broken`], also by events or as the socket's error.
+/// Returns the same as [`is_broken`], also by events or as the socket's error.
 fn tells_broken(plan: &Plan, answer: &Answer) -> bool {
     match plan.op.verb {
         Verb::Poll => answer.more.iter().any(|events| events & BROKEN != 0),
@@ -163,12 +166,12 @@ fn tells_broken(plan: &Plan, answer: &Answer) -> bool {
     }
 }
 
-/// Whether only data differ that wait for an acknowledgement (Nagle's algorithm), or that MSG_MORE
-/// or TCP_CORK holds back. That they are the right ones is checked by position.
+/// Returns whether only data differ that wait for an acknowledgement (Nagle's algorithm), or that
+/// MSG_MORE or TCP_CORK holds back. The position check ensures that they are the right ones.
 fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let op = plan.op;
-    // Whether an end is closed with bytes unread, or bytes come to one that is shut, depends on
-    // when they have come.
+    // Whether an end is closed with unread bytes, or bytes arrive at one that is shut, depends on
+    // when they arrive.
     let tells = |reply: &Reply| matches!(reply, Reply::Done(answer) if tells_broken(plan, answer));
     if let Some(end) = plan.end {
         let is_late = tells(expected) && model.lags_at_shut(end.0);
@@ -182,7 +185,8 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
             let Some(end) = plan.end else { return false };
             let is_less = |one: &Reply, other: &Reply| is_less(model, plan, one, other);
             let incoming = &model.connections[end.0].directions[1 - end.1];
-            // What waits is lost with a writer that resets, and not waited for after SHUT_RD.
+            // Waiting bytes are lost with a writer that resets, and a reader does not wait for them
+            // after SHUT_RD.
             let has_come = matches!(actual, Reply::Done(found) if found.result > 0);
             let is_gone = matches!(expected, Reply::Done(wanted)
                 if is_broken(plan, wanted) || (incoming.is_shut && wanted.result == 0));
@@ -193,7 +197,7 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
         Verb::Execute if op.a == 0 => {
             let is_ahead = match (expected, actual) {
                 (Reply::Done(wanted), Reply::Done(found)) => {
-                    // A reset of a peer that writes discards what was not read by then.
+                    // A reset by a peer that writes discards the bytes that were not read by then.
                     let is_cut = wanted.result != 0
                         && plan.end.is_some_and(|end| {
                             let incoming = &model.connections[end.0].directions[1 - end.1];
@@ -213,7 +217,7 @@ fn is_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) ->
     }
 }
 
-/// Whether less had come for one than for the other, which got nothing but data.
+/// Returns whether less had arrived for `one` than for `other`, which got only data.
 fn is_less(model: &Model, plan: &Plan, one: &Reply, other: &Reply) -> bool {
     let Reply::Done(more) = other else { return false };
     if plan.op.verb == Verb::Unread {
@@ -225,7 +229,7 @@ fn is_less(model: &Model, plan: &Plan, one: &Reply, other: &Reply) -> bool {
         Reply::Done(less) => 0 < less.result && less.result < more.result,
     };
     let is_whole = !waits_for_all(model, plan) || more.result == i64::from(plan.op.a);
-    // Into no room comes nothing, but it waits for data all the same.
+    // A read without room gets no bytes, but waits for data nevertheless.
     let has_come = more.result > 0 || (plan.op.a == 0 && more.result == 0);
     has_come && lacks && is_whole
 }
@@ -238,7 +242,7 @@ fn waits_for_all(model: &Model, plan: &Plan) -> bool {
     takes && waits && read_flags(op) & libc::MSG_WAITALL != 0
 }
 
-/// Whether the events differ only in data of connections whose data may be held back.
+/// Returns whether the events differ only in data of connections whose data may be held back.
 fn are_data_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return false };
     let (wanted, found) = (model.events(plan, wanted), model.events(plan, found));
@@ -250,7 +254,7 @@ fn are_data_held_back(model: &Model, plan: &Plan, expected: &Reply, actual: &Rep
         let Some(end) = model.end(file) else { return wanted == found };
         let connection = &model.connections[end.0];
         let incoming = &connection.directions[1 - end.1];
-        // Nagle's algorithm holds back without a flag.
+        // Nagle's algorithm holds bytes back without a flag.
         let is_ahead = found & DATA != 0 && wanted & DATA == 0 && incoming.read < incoming.written;
         let may_differ = incoming.is_held || is_ahead;
         let is_late = wanted & BROKEN != 0 && model.lags_at_shut(end.0);
@@ -268,12 +272,12 @@ mod tests {
     use crate::host::Request;
     use crate::model::{Kind, Open};
     use crate::protocol::Call;
+    use crate::run_mode::RunMode;
     use crate::script::Op;
-    use crate::way::Way;
 
-    /// A connection whose side 0 is the file 1.
+    /// Returns a connection whose side 0 is the file 1.
     fn connected() -> Model {
-        let mut model = Model::new(1, &Way::Plain);
+        let mut model = Model::new(1, &RunMode::Plain);
         let open = |kind| Open { kind, is_nonblocking: false };
         let listener = Kind::Listener { port: 1, queue: Default::default() };
         model.place(1, 7, 3, open(listener));

@@ -1,17 +1,17 @@
-//! What the controller knows of descriptors, connections and their bytes.
+//! Models descriptors, connections and their bytes for the controller.
 
+use crate::run_mode::RunMode;
 use crate::script::{PROCESSES, SLOTS};
-use crate::way::Way;
 use fuzzkit::{Failure, mix, pattern};
 use std::collections::{BTreeMap, VecDeque};
 
-/// With more unread bytes than this in a direction, it depends on the room in buffers how much a
-/// call moves.
+/// With more unread bytes than this in a direction, the number of bytes that a call moves depends
+/// on the room in buffers.
 const ROOM_BYTES: u64 = 48 << 10;
 
 pub(crate) type Checked<T = ()> = Result<T, Failure>;
 
-/// What an open file is.
+/// The kind of an open file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A socket that is not connected.
@@ -30,7 +30,7 @@ pub(crate) struct Member {
     pub(crate) events: u32,
     /// The number by which it was added.
     pub(crate) fd: i64,
-    /// What was told of it after its sending side was shut.
+    /// Events that were reported of it after its sending side was shut down.
     pub(crate) told: i64,
 }
 
@@ -53,7 +53,8 @@ pub(crate) struct Slot {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Process {
     pub(crate) is_live: bool,
-    /// It starts a program, at a moment that differs: that inherits what is opened meanwhile.
+    /// It starts a program, at a moment that varies: the program inherits descriptors opened
+    /// meanwhile.
     pub(crate) is_executing: bool,
     pub(crate) slots: [Option<Slot>; SLOTS],
 }
@@ -64,24 +65,24 @@ pub(crate) struct Direction {
     stream: u64,
     pub(crate) written: u64,
     pub(crate) read: u64,
-    /// More may have been written than is known.
+    /// More bytes may have been written than the model has.
     pub(crate) is_uncertain: bool,
-    /// Bytes may have been read that are not known.
+    /// Bytes may have been read that the model does not have.
     pub(crate) is_unchecked: bool,
-    /// The reader has shut down reading, so that an end says nothing.
+    /// The reader has shut down reading, so an end has no meaning.
     pub(crate) is_shut: bool,
-    /// The reader was told of a reset: the kernel does that once, and then the stream ends.
+    /// The reader got a reset: the kernel reports it once, and then the stream ends.
     pub(crate) was_reset: bool,
     /// The writer has shut down writing.
     pub(crate) is_ended: bool,
     pub(crate) has_writer: bool,
     pub(crate) has_reader: bool,
-    /// It had one before the calls were looked at that have returned.
+    /// It had a reader when the check for returned calls began.
     pub(crate) had_reader: bool,
-    /// Some of it may be held back (MSG_MORE, TCP_CORK), until all is read.
+    /// Some bytes may be held back (MSG_MORE, TCP_CORK), until all are read.
     pub(crate) is_held: bool,
-    /// It was written behind unread bytes, and may wait for their acknowledgement (Nagle's
-    /// algorithm), until all is read.
+    /// Bytes were written behind unread bytes, and may wait for their acknowledgement (Nagle's
+    /// algorithm), until all are read.
     pub(crate) may_lag: bool,
     /// Positions before which an urgent byte was sent.
     urgent: Vec<u64>,
@@ -92,27 +93,27 @@ impl Direction {
         pattern::bytes(self.stream, at, 1)[0]
     }
 
-    /// The next bytes to write.
+    /// Returns the next bytes to write.
     pub(crate) fn next(&self, count: usize) -> Vec<u8> {
         pattern::bytes(self.stream, self.written, count)
     }
 
-    /// An urgent byte differs from the one that would be at its place.
+    /// Returns an urgent byte, which differs from the stream's byte at this position.
     pub(crate) fn urgent_byte(&self) -> u8 {
         !self.byte(self.written)
     }
 
-    /// Whether an urgent byte may still come.
+    /// Returns whether an urgent byte may still arrive.
     pub(crate) fn has_urgent(&self) -> bool {
         !self.urgent.is_empty()
     }
 
-    /// An urgent byte may come.
+    /// Records that an urgent byte may arrive.
     pub(crate) fn send_urgent(&mut self) {
         self.urgent.push(self.written);
     }
 
-    /// Checks bytes that were read; they are gone unless they were only looked at.
+    /// Checks bytes that were read; removes them unless the call peeked.
     pub(crate) fn take(&mut self, bytes: &[u8], peeks: bool) -> Checked {
         if self.is_unchecked {
             return Ok(());
@@ -146,17 +147,17 @@ impl Direction {
         Ok(())
     }
 
-    /// Bytes were dropped.
+    /// Records dropped bytes.
     pub(crate) fn skip(&mut self, count: u64) {
         self.read += count;
-        // Whether urgent ones were among them is not known.
+        // Whether urgent bytes were among them is not known.
         self.is_unchecked |= !self.urgent.is_empty();
     }
 
     fn wrong(&self, at: u64, found: Option<&[u8]>) -> Failure {
         let found = found.unwrap_or_default();
         let found = &found[..found.len().min(8)];
-        // Where these bytes are, if they were repeated or others are missing.
+        // The position of these bytes, if they were repeated or others are missing.
         let place = (0..self.written + 8)
             .find(|place| found.len() == 8 && pattern::bytes(self.stream, *place, 8) == found);
         let text = match place {
@@ -166,7 +167,7 @@ impl Direction {
         Failure::new("integrity: wrong bytes", text)
     }
 
-    /// A good end was seen.
+    /// Checks that all bytes were read before a normal end.
     pub(crate) fn end(&self) -> Checked {
         let Direction { written, read, .. } = self;
         let is_missing = if self.is_uncertain { read < written } else { read != written };
@@ -181,9 +182,9 @@ impl Direction {
 /// A connection; side 0 has connected, side 1 accepts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Connection {
-    /// What each side writes.
+    /// The bytes that each side writes.
     pub(crate) directions: [Direction; 2],
-    /// After a difference that is allowed, it is not compared any more.
+    /// After an allowed difference it is no longer compared.
     pub(crate) has_diverged: bool,
     /// Buffers were full.
     pub(crate) is_crowded: bool,
@@ -191,14 +192,14 @@ pub(crate) struct Connection {
     pub(crate) is_corked: [bool; 2],
     /// A call waited for a peer that did not react.
     pub(crate) has_waited: bool,
-    /// An end was given to another program or process.
+    /// An end was passed to another program or process.
     pub(crate) was_given: bool,
-    /// Whether the side was given to another program or process with bytes unread, and the peer has
-    /// made no call since.
+    /// Whether the side was passed to another program or process with unread bytes, and the peer
+    /// has made no call since.
     pub(crate) is_owed: [bool; 2],
     /// The peer of such a side was killed.
     pub(crate) lacks_killed: bool,
-    /// A side was given away after it was shut in both directions with bytes unread.
+    /// A side was passed on after it was shut down in both directions with unread bytes.
     pub(crate) lacks_shut: bool,
     /// Whether a process that had the side was killed.
     pub(crate) killed: [bool; 2],
@@ -206,7 +207,7 @@ pub(crate) struct Connection {
     pub(crate) lacks_stack: bool,
 }
 
-/// Everything.
+/// The state of all processes, files and connections.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     pub(crate) processes: [Process; PROCESSES],
@@ -219,24 +220,25 @@ pub(crate) struct Model {
     pub(crate) has_hosts: bool,
     /// The process that has a user-level stack.
     pub(crate) tested: Option<usize>,
-    /// Sets and what else pending calls ask for events, as often as they do.
+    /// Sets and other files that pending calls wait on for events, once per call.
     pub(crate) awaited: Vec<usize>,
     /// Listeners on which a call waits for a connection.
     pub(crate) accepting: Vec<usize>,
-    /// Those on which one did when it was begun to look which calls have returned.
+    /// Listeners on which a call waited when the check for returned calls began.
     pub(crate) had_accepting: Vec<usize>,
-    /// Listeners whose connections were taken in another order: their events are compared no more.
+    /// Listeners whose connections were accepted in another order: their events are no longer
+    /// compared.
     pub(crate) raced: Vec<usize>,
 }
 
 impl Model {
-    pub(crate) fn new(seed: u64, way: &Way) -> Model {
-        let (has_hosts, tested) = (way.has_hosts(), way.tested());
-        let is_plain = way.is_plain() || has_hosts;
+    pub(crate) fn new(seed: u64, mode: &RunMode) -> Model {
+        let (has_hosts, tested) = (mode.has_hosts(), mode.tested());
+        let is_plain = mode.is_plain() || has_hosts;
         Model { seed, is_plain, has_hosts, tested, ..Model::default() }
     }
 
-    /// The number of a process's host, which is zero for the loopback device.
+    /// Returns the number of a process's host, which is zero for the loopback device.
     pub(crate) fn host(&self, process: usize) -> i64 {
         if self.has_hosts { process as i64 % 2 + 1 } else { 0 }
     }
@@ -249,7 +251,7 @@ impl Model {
         &self.files[slot.file]
     }
 
-    /// Connection and side of a file.
+    /// Returns connection and side of a file.
     pub(crate) fn end(&self, file: usize) -> Option<(usize, usize)> {
         match self.files.get(file)?.kind {
             Kind::End { connection, side } => Some((connection, side)),
@@ -257,7 +259,7 @@ impl Model {
         }
     }
 
-    /// Puts a new descriptor into a slot.
+    /// Stores a new descriptor in a slot.
     pub(crate) fn place(&mut self, process: usize, slot: usize, fd: i64, open: Open) -> usize {
         self.files.push(open);
         let file = self.files.len() - 1;
@@ -265,7 +267,7 @@ impl Model {
         file
     }
 
-    /// A new connection, which waits in the queue of a listener.
+    /// Adds a new connection, which waits in the queue of a listener.
     pub(crate) fn connect(&mut self, file: usize, listener: usize) {
         let number = self.connections.len();
         let mut connection = Connection::default();
@@ -279,17 +281,17 @@ impl Model {
         }
     }
 
-    /// The direction that a side writes.
+    /// Returns the direction that a side writes.
     pub(crate) fn outgoing(&mut self, end: (usize, usize)) -> &mut Direction {
         &mut self.connections[end.0].directions[end.1]
     }
 
-    /// The direction that a side reads.
+    /// Returns the direction that a side reads.
     pub(crate) fn incoming(&mut self, end: (usize, usize)) -> &mut Direction {
         &mut self.connections[end.0].directions[1 - end.1]
     }
 
-    /// Bytes are on their way: notes whether the buffers may be full.
+    /// Records bytes in transit: the buffers may be full.
     pub(crate) fn note_room(&mut self, connection: usize, more: u64) {
         let connection = &mut self.connections[connection];
         let unread = |direction: &Direction| direction.written.saturating_sub(direction.read);
@@ -297,15 +299,15 @@ impl Model {
         connection.is_crowded |= most + more > ROOM_BYTES;
     }
 
-    /// Whether an end is closed to which data may be held back.
+    /// Returns whether an end is closed to which data may be held back.
     pub(crate) fn holds_at_end(&self, connection: usize) -> bool {
         let directions = &self.connections[connection].directions;
         let ends = self.ends(connection);
         (0..2).any(|side| ends[side].is_none() && directions[1 - side].is_held)
     }
 
-    /// Whether an end is closed or shut in both directions, and bytes for it may have been on their
-    /// way then, which the kernel answers with a reset.
+    /// Returns whether an end is closed or shut down in both directions, and bytes for it may have
+    /// been in transit then, which the kernel answers with a reset.
     pub(crate) fn lags_at_shut(&self, connection: usize) -> bool {
         let directions = &self.connections[connection].directions;
         let ends = self.ends(connection);
@@ -316,8 +318,9 @@ impl Model {
         })
     }
 
-    /// Whether what a side writes waits for the acknowledgement of what it wrote before (Nagle's
-    /// algorithm). The stack acknowledges what was read up to 40 ms later, unless it sends data.
+    /// Returns whether the bytes of a side wait for the acknowledgement of earlier bytes (Nagle's
+    /// algorithm). The stack acknowledges bytes that were read up to 40 ms later, unless it sends
+    /// data.
     pub(crate) fn may_lag(&self, (connection, side): (usize, usize)) -> bool {
         let direction = &self.connections[connection].directions[side];
         let reader = self.ends(connection)[1 - side].map(|(process, _)| process);
@@ -325,13 +328,13 @@ impl Model {
         direction.read < direction.written || (is_stack && direction.written > 0)
     }
 
-    /// Whether a call waits, or waited just now, on the listener for a connection.
+    /// Returns whether a call waits, or waited just now, on the listener for a connection.
     pub(crate) fn has_accept(&self, file: usize) -> bool {
         self.accepting.contains(&file) || self.had_accepting.contains(&file)
     }
 
-    /// Of the listeners among those that a call asked for events, another call took the
-    /// connections.
+    /// Records the listeners among those of a call for events whose connections another call has
+    /// accepted.
     pub(crate) fn note_raced(&mut self, asked: &[usize]) {
         let members = asked.iter().flat_map(|file| match &self.files[*file].kind {
             Kind::Set(members) => members.keys().copied().collect(),
@@ -341,18 +344,18 @@ impl Model {
         self.raced.extend(raced);
     }
 
-    /// Whether a reset was told to an end of a connection of which one was given away.
+    /// Returns whether an end of a connection got a reset and one of its ends was passed on.
     pub(crate) fn is_told_and_given(&self, connection: usize) -> bool {
         let connection = &self.connections[connection];
         connection.was_given && connection.directions.iter().any(|of| of.was_reset)
     }
 
-    /// Whether a process that had the side of the connection was killed.
+    /// Returns whether a process that had the side of the connection was killed.
     pub(crate) fn was_killed(&self, connection: usize, side: usize) -> bool {
         self.connections[connection].killed[side]
     }
 
-    /// A process is killed.
+    /// Records that a process is killed.
     pub(crate) fn note_killed(&mut self, process: usize) {
         for slot in self.processes[process].slots.iter().flatten() {
             if let Kind::End { connection, side } = self.files[slot.file].kind {
@@ -363,7 +366,7 @@ impl Model {
         }
     }
 
-    /// An end is given to another program or process.
+    /// Records that an end is passed to another program or process.
     pub(crate) fn note_given(&mut self, (connection, side): (usize, usize)) {
         let connection = &mut self.connections[connection];
         connection.was_given = true;
@@ -377,23 +380,23 @@ impl Model {
         connection.is_owed[side] = true;
     }
 
-    /// A process ends, and all connections of its stack with it.
+    /// Records that a process ends, and all connections of its stack with it.
     pub(crate) fn note_ended(&mut self, process: usize) {
         if self.tested == Some(process) {
             self.connections.iter_mut().for_each(|connection| connection.lacks_stack = true);
         }
     }
 
-    /// Notes which directions have readers, and which listeners an accept, while it is looked which
-    /// calls have returned.
+    /// Records which directions have readers, and which listeners an accept, while the run checks
+    /// which calls have returned.
     pub(crate) fn note_readers(&mut self, is_looking: bool) {
         let directions = self.connections.iter_mut().flat_map(|of| &mut of.directions);
         directions.for_each(|of| of.had_reader = is_looking && of.has_reader);
         self.had_accepting = if is_looking { self.accepting.clone() } else { Vec::new() };
     }
 
-    /// Whether the connection has full buffers, and an end that waits behind unread bytes: whether
-    /// it has come depends on the room.
+    /// Returns whether the connection has full buffers, and an end that waits behind unread bytes:
+    /// whether the end has arrived depends on the room.
     pub(crate) fn crowds_out_end(&self, connection: usize, side: usize) -> bool {
         let of = &self.connections[connection];
         let direction = &of.directions[side];
@@ -401,7 +404,7 @@ impl Model {
         of.is_crowded && is_ended && direction.read < direction.written
     }
 
-    /// Every place where a file is: process and slot.
+    /// Returns every place of a file: process and slot.
     pub(crate) fn places(&self, file: usize) -> Vec<(usize, usize)> {
         let mut places = Vec::new();
         for (process, of) in self.processes.iter().enumerate() {
@@ -414,7 +417,7 @@ impl Model {
         places
     }
 
-    /// A descriptor of each end of a connection, side by side.
+    /// Returns a descriptor of each end of a connection, side by side.
     pub(crate) fn ends(&self, connection: usize) -> [Option<(usize, usize)>; 2] {
         [0, 1].map(|side| {
             let kind = Kind::End { connection, side };

@@ -1,10 +1,10 @@
-//! The agents of one way: two processes and their forked children.
+//! Manages the agents of one way: two processes and their forked children.
 
 use crate::host::{Agent, Lost, Request};
 use crate::hosts::Hosts;
 use crate::protocol::{Call, Reply};
+use crate::run_mode::RunMode;
 use crate::script::PROCESSES;
-use crate::way::Way;
 use fuzzkit::Failure;
 use std::fs::{self, File};
 use std::io;
@@ -16,10 +16,10 @@ use tempfile::TempDir;
 /// The file with the settings of a stack.
 const SETTINGS: &str = "mtcp.toml";
 
-/// The agents, which serve one case after the other until one goes wrong.
+/// The agents, which serve one case after the other until a case fails.
 #[derive(Debug)]
 pub(crate) struct Pair {
-    way: Way,
+    mode: RunMode,
     program: PathBuf,
     directory: TempDir,
     links: [OwnedFd; 2],
@@ -34,34 +34,34 @@ fn link() -> io::Result<[OwnedFd; 2]> {
 }
 
 impl Pair {
-    pub(crate) fn new(way: Way, program: PathBuf) -> io::Result<Pair> {
+    pub(crate) fn new(mode: RunMode, program: PathBuf) -> io::Result<Pair> {
         let (directory, links) = (tempfile::tempdir()?, link()?);
-        if let Some(settings) = way.settings() {
+        if let Some(settings) = mode.settings() {
             fs::write(directory.path().join(SETTINGS), settings)?;
         }
         let agents = [const { None }; PROCESSES];
-        Ok(Pair { way, program, directory, links, hosts: None, agents })
+        Ok(Pair { mode, program, directory, links, hosts: None, agents })
     }
 
-    pub(crate) fn way(&self) -> &Way {
-        &self.way
+    pub(crate) fn mode(&self) -> &RunMode {
+        &self.mode
     }
 
     /// Starts the agents that do not run.
     pub(crate) fn prepare(&mut self) -> io::Result<()> {
-        // What a stack leaves behind that has ended is not there for the next one.
-        if self.way.tested().is_some_and(|tested| self.agents[tested].is_none()) {
+        // What an ended stack leaves behind must not exist for the next one.
+        if self.mode.tested().is_some_and(|tested| self.agents[tested].is_none()) {
             self.agents = [const { None }; PROCESSES];
             self.hosts = None;
         }
         if self.hosts.is_none() {
-            self.hosts = self.way.hosts()?;
+            self.hosts = self.mode.hosts()?;
         }
         let was_complete = self.agents[..2].iter().all(Option::is_some);
         let settings = self.directory.path().join(SETTINGS);
         for index in 0..2 {
             if self.agents[index].is_none() {
-                let mut command = self.way.command(&self.program, index, &settings);
+                let mut command = self.mode.command(&self.program, index, &settings);
                 if let Some(hosts) = &self.hosts {
                     hosts.of(index).enter(&mut command);
                 }
@@ -71,9 +71,9 @@ impl Pair {
         if was_complete { Ok(()) } else { self.start_stack() }
     }
 
-    /// Lets the process on the stack use it, which starts it and brings the link up.
+    /// Makes the process on the stack use it, which starts the stack and brings the link up.
     fn start_stack(&mut self) -> io::Result<()> {
-        let Some(tested) = self.way.tested() else { return Ok(()) };
+        let Some(tested) = self.mode.tested() else { return Ok(()) };
         let failed = |text: String| io::Error::other(format!("the stack does not start: {text}"));
         let agent = self.agents[tested].as_mut().ok_or(io::ErrorKind::NotFound)?;
         let mut must = |call, arguments: &[i64]| {
@@ -88,7 +88,7 @@ impl Pair {
         self.hosts.iter().try_for_each(Hosts::await_ready)
     }
 
-    /// Ends all agents; those that do not end by themselves are killed.
+    /// Ends all agents; kills those that do not end by themselves.
     pub(crate) fn discard(&mut self) -> io::Result<()> {
         self.agents = [const { None }; PROCESSES];
         self.links = link()?;
@@ -99,12 +99,12 @@ impl Pair {
     pub(crate) fn finish(&mut self) {
         for agent in self.agents.iter_mut().rev().filter_map(Option::take) {
             let mut agent = agent;
-            // One that does not end is killed when it is dropped.
+            // An agent that does not end is killed when it is dropped.
             let _ = agent.end(false);
         }
     }
 
-    /// The pipes for the child of a process.
+    /// Creates the pipes for the child of a process.
     pub(crate) fn pipes(&self, process: usize) -> io::Result<(PathBuf, [File; 2])> {
         let place = self.directory.path().join(format!("child{process}"));
         let pipes = Agent::pipes(&place)?;
@@ -113,7 +113,7 @@ impl Pair {
 
     /// Asks an agent.
     pub(crate) fn ask(&mut self, process: usize, request: &Request) -> Result<Reply, Failure> {
-        let name = self.way.name();
+        let name = self.mode.name();
         let lost = |lost: Lost| {
             let class = match lost {
                 Lost::Ended => format!("{name}: process {process} died"),

@@ -1,30 +1,30 @@
-//! Makes the request of an operation, from what the controller knows.
+//! Makes the request of an operation, from the controller's model.
 
 use crate::host::Request;
 use crate::model::{Kind, Model, Open, Slot};
 use crate::protocol::Call;
 use crate::script::{Op, REFUSED, SLOTS, Verb};
 
-/// An operation that can be carried out.
+/// An operation that can be executed.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) op: Op,
     pub(crate) request: Request,
     /// The connection and the side of the descriptor.
     pub(crate) end: Option<(usize, usize)>,
-    /// The files that the events in the answer belong to.
+    /// The files of the events in the answer.
     pub(crate) files: Vec<usize>,
 }
 
-/// A pipe has room for so much without special rights.
+/// Bytes that a pipe holds without special rights.
 const PIPE_BYTES: usize = 60_000;
 
-/// How a read or write is made: the lowest bits of an operation's `b`.
+/// Returns how a read or write is made: the lowest bits of an operation's `b`.
 pub(crate) fn how(op: Op) -> u32 {
     op.b & 15
 }
 
-/// The flags of recv(2) that a reading operation asks for.
+/// Returns the flags of recv(2) of a reading operation.
 pub(crate) fn read_flags(op: Op) -> i32 {
     let known = [
         (16, libc::MSG_DONTWAIT),
@@ -36,7 +36,7 @@ pub(crate) fn read_flags(op: Op) -> i32 {
     known.iter().filter(|(bit, _)| op.b & bit != 0).map(|(_, flag)| flag).sum()
 }
 
-/// The flags of send(2) that a writing operation asks for.
+/// Returns the flags of send(2) of a writing operation.
 pub(crate) fn write_flags(op: Op) -> i32 {
     let known = [
         (16, libc::MSG_DONTWAIT),
@@ -47,23 +47,23 @@ pub(crate) fn write_flags(op: Op) -> i32 {
     known.iter().filter(|(bit, _)| op.b & bit != 0).map(|(_, flag)| flag).sum()
 }
 
-/// Whether the function takes flags.
+/// Returns whether the function takes flags.
 pub(crate) fn takes_flags(op: Op) -> bool {
     [1, 2, 4].contains(&how(op))
 }
 
-/// Whether the operation takes nothing out of the stream.
+/// Returns whether the operation leaves the bytes in the stream.
 pub(crate) fn peeks(op: Op) -> bool {
     takes_flags(op) && op.b & 32 != 0
 }
 
-/// Whether the call opens a descriptor, which a program that is started has as well.
+/// Returns whether the call opens a descriptor, which a started program inherits as well.
 fn opens(verb: Verb) -> bool {
     matches!(verb, Verb::Socket | Verb::EpollCreate | Verb::Accept | Verb::Duplicate | Verb::Fork)
 }
 
 impl Model {
-    /// The request of an operation; none if there is nothing that it could be done to.
+    /// Returns the request of an operation; `None` if it has no object.
     pub(crate) fn plan(&self, op: Op, family: i32) -> Option<Plan> {
         let process = &self.processes[op.process];
         if !process.is_live || process.is_executing && opens(op.verb) {
@@ -118,7 +118,7 @@ impl Model {
         let busy = |reader: bool| {
             direction.is_some_and(|of| if reader { of.has_reader } else { of.has_writer })
         };
-        // Where the next byte belongs is not known any more.
+        // The position of the next byte is no longer known.
         if !reads && direction.is_some_and(|of| of.is_uncertain) {
             return None;
         }
@@ -172,7 +172,7 @@ impl Model {
             Verb::EpollAdd => libc::EPOLL_CTL_ADD,
             Verb::EpollModify => libc::EPOLL_CTL_MOD,
             Verb::EpollDelete => libc::EPOLL_CTL_DEL,
-            // Which of two threads gets an event is open.
+            // Which of two threads gets an event is undefined.
             _ if self.awaited.contains(&slot.file) => return None,
             _ => {
                 let time = if op.a == 1 { -1 } else { 0 };
@@ -189,12 +189,12 @@ impl Model {
         Some((Request::new(Call::EpollControl, &arguments), vec![member.file]))
     }
 
-    /// The port and the host that a connect goes to: a listener's, or a port without one.
+    /// Returns the port and the host of a connect: a listener's, or a port without a listener.
     fn connect_target(&self, op: Op, open: &Open) -> Option<(i64, i64)> {
         let number = op.a as usize;
         if number >= REFUSED {
             let target = number - REFUSED;
-            // The host of a process that has ended is gone with its stack.
+            // The host of a process that has ended no longer exists, because its stack has ended.
             return self.processes.get(target)?.is_live.then(|| (1, self.host(target)));
         }
         let target = self.slot((number / SLOTS) % 2, number % SLOTS)?;
@@ -228,7 +228,7 @@ impl Model {
                 request.threaded = !open.is_nonblocking;
                 request
             }
-            // Which of two threads gets a connection is open.
+            // Which of two threads gets a connection is undefined.
             Verb::Accept if !open.is_nonblocking && self.accepting.contains(&slot.file) => {
                 return None;
             }
@@ -242,7 +242,7 @@ impl Model {
                 request
             }
             Verb::Shutdown => Request::new(Call::Shutdown, &[fd, a]),
-            // What becomes of a call that asks for events of what is closed is open.
+            // The behaviour of a call that waits for events of a file that is closed is undefined.
             Verb::Close if self.awaited.contains(&slot.file) => return None,
             Verb::Close => Request::new(Call::Close, &[fd, b]),
             Verb::Duplicate => {

@@ -1,4 +1,4 @@
-//! The operations that start, end or change processes, or that take two of them.
+//! Executes the operations that start, end or change processes, or that need two of them.
 
 use crate::host::{Agent, Request};
 use crate::model::Checked;
@@ -9,14 +9,14 @@ use crate::script::{SLOTS, Verb};
 use fuzzkit::Failure;
 
 impl Run<'_> {
-    /// Carries out such an operation; none if nothing was done.
+    /// Executes such an operation; returns `None` if nothing was done.
     pub(crate) fn process(&mut self, plan: &Plan) -> Checked<Option<Reply>> {
         let process = plan.op.process;
         match plan.op.verb {
             Verb::Fork => self.fork(process).map(Some),
             Verb::Pass => self.pass(plan).map(Some),
             Verb::Interrupt => self.interrupt(plan),
-            // What a program that cat runs in has read and written would not be known.
+            // The bytes that a program with a running cat has read and written would not be known.
             _ if self.executes(process) => Ok(None),
             Verb::Again => self.again(plan).map(Some),
             verb => self.end(process, verb == Verb::Kill).map(Some),
@@ -74,7 +74,7 @@ impl Run<'_> {
         self.pair.ask(process, &request).map(Some)
     }
 
-    /// The pending calls of a process are gone with it.
+    /// Forgets the pending calls of a process, which end with it.
     fn forget(&mut self, process: usize) {
         let gone: Vec<usize> = self
             .waiting
@@ -109,14 +109,14 @@ impl Run<'_> {
     }
 
     pub(crate) fn end(&mut self, process: usize, by_signal: bool) -> Checked<Reply> {
-        let name = self.pair.way().name();
+        let name = self.pair.mode().name();
         if let Some(mut agent) = self.pair.agents[process].take() {
             let hangs = |_| Failure::new(format!("{name}: a process does not exit"), "");
             agent.end(by_signal).map_err(hangs)?;
             if let Some(Some(parent)) =
                 process.checked_sub(2).and_then(|parent| self.pair.agents.get_mut(parent))
             {
-                // The parent may have executed another program, whose child it is still.
+                // The parent may have executed another program, but is still the child's parent.
                 let _ = parent.must(Call::Reap, &[i64::from(agent.pid)]);
             }
         }

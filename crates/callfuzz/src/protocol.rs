@@ -1,8 +1,8 @@
-//! What controller and agent say to each other, over pipes: frames of numbers and bytes.
+//! Defines the messages between controller and agent over pipes: frames of numbers and bytes.
 
 use std::io;
 
-/// No frame has more numbers or bytes.
+/// Maximum number of numbers or bytes in a frame.
 const LENGTH_MAX: u32 = 64 << 20;
 
 /// Defines an enum whose values have numbers.
@@ -13,7 +13,7 @@ macro_rules! numbered {
         pub(crate) enum $name { $($(#[$doc])* $value,)+ }
 
         impl $name {
-            /// The value with this number.
+            /// Returns the value with this number.
             pub(crate) fn of(number: i64) -> Option<$name> {
                 [$($name::$value,)+].get(usize::try_from(number).ok()?).copied()
             }
@@ -22,7 +22,8 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What the agent is to do; the arguments are the numbers behind it.
+    /// The calls of the agent; each comment lists the arguments, which follow the number of the
+    /// call.
     Call {
         /// Family, type.
         Socket,
@@ -40,9 +41,9 @@ numbered! {
         Write,
         /// How, timeout in ms, then pairs of descriptor and events.
         Poll,
-        /// Nothing.
+        /// No arguments.
         EpollCreate,
-        /// Set, operation, descriptor, events, what comes back with them.
+        /// Set, operation, descriptor, events, the data that is returned with them.
         EpollControl,
         /// Set, timeout in ms.
         EpollWait,
@@ -52,15 +53,15 @@ numbered! {
         Close,
         /// Descriptor, how, target.
         Duplicate,
-        /// Descriptor, whether, how.
+        /// Descriptor, 1 for nonblocking, how.
         Nonblocking,
         /// Descriptor.
         Unread,
-        /// Descriptor, which, value.
+        /// Descriptor, option, value.
         SetOption,
-        /// Descriptor, which.
+        /// Descriptor, option.
         GetOption,
-        /// Descriptor, whether the peer's.
+        /// Descriptor, whether the peer's name is requested.
         Name,
         /// Descriptor.
         Flags,
@@ -68,28 +69,28 @@ numbered! {
         Execute,
         /// Name of the child's pipes (bytes).
         Fork,
-        /// Nothing.
+        /// No arguments.
         Exit,
-        /// Executes the agent anew.
+        /// Executes the agent again.
         Again,
-        /// Call that is pending.
+        /// The id of the pending call.
         Interrupt,
-        /// Call that is pending, microseconds to wait for it.
+        /// The id of the pending call, microseconds to wait for it.
         Collect,
-        /// Counts what /proc/self/fd has.
+        /// Counts the entries of /proc/self/fd.
         Descriptors,
-        /// Descriptor, which goes to the other process.
+        /// The descriptor, which is passed to the other process.
         Pass,
-        /// A descriptor from the other process.
+        /// Receives a descriptor from the other process.
         Take,
-        /// Process that has ended.
+        /// The process that has ended.
         Reap,
-        /// Descriptors that are to be closed.
+        /// The descriptors to close so that their connections are reset.
         Reset,
     }
 }
 
-/// Numbers and bytes.
+/// A message: numbers and bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) numbers: Vec<i64>,
@@ -128,42 +129,42 @@ impl Frame {
         Ok(frame)
     }
 
-    /// A number, or zero where there is none.
+    /// Returns a number of the frame, or zero if it is missing.
     pub(crate) fn number(&self, at: usize) -> i64 {
         self.numbers.get(at).copied().unwrap_or(0)
     }
 }
 
-/// What a call gave.
+/// The result of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) result: i64,
     /// Only if the result is -1.
     pub(crate) errno: i64,
-    /// How many SIGPIPE the call brought.
+    /// Number of SIGPIPE signals that the call caused.
     pub(crate) signals: i64,
-    /// How long it took, in microseconds.
+    /// Its duration in microseconds.
     pub(crate) took_us: i64,
-    /// What else it told.
+    /// Its further results.
     pub(crate) more: Vec<i64>,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A call that took longer than this, and was quick in plain processes, has waited for the peer.
+/// A call that took longer than this, and less in plain processes, has waited for the peer.
 pub(crate) const SLOW_US: i64 = 300_000;
 
 impl Answer {
-    /// Whether the call failed with this error.
+    /// Returns whether the call failed with this error.
     pub(crate) fn fails(&self, errno: i32) -> bool {
         self.result == -1 && self.errno == i64::from(errno)
     }
 }
 
-/// What a request came to.
+/// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Done(Answer),
-    /// The call goes on in this thread.
+    /// The call continues in this thread.
     Pending(i64),
 }
 

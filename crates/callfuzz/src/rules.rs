@@ -1,4 +1,4 @@
-//! The differences that are allowed, each with its reason.
+//! Defines the differences that are allowed, each with its reason.
 
 fuzzkit::rules! {
     /// Why a difference between plain processes and those with a library is allowed.
@@ -55,7 +55,7 @@ fuzzkit::rules! {
 }
 
 impl Rule {
-    /// Whether the state of connections is the same after it.
+    /// Returns whether the state of connections is the same after it.
     pub(crate) fn is_harmless(self) -> bool {
         matches!(self, Rule::LibraryDescriptors | Rule::StackDescriptors)
     }

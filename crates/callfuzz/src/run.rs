@@ -1,7 +1,7 @@
 //! Runs one script over the agents of one way, in lockstep.
 //!
 //! The first run, of plain processes, is the reference: a call counts as blocked when its thread
-//! sleeps. The second run is guided by it: what the reference found is waited for.
+//! sleeps. The second run waits for the results that the reference found.
 
 use crate::host::Request;
 use crate::judge::{Verdict, name, short};
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long things may take.
+/// The time limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// How long a thread has to sleep to count as blocked.
     pub(crate) quiet: Duration,
-    /// How long the second run waits for what the reference found.
+    /// How long the second run waits for a result of the reference.
     pub(crate) limit: Duration,
-    /// How long packets between hosts are given to arrive after each operation.
+    /// How long the run waits after each operation for packets between hosts.
     pub(crate) arrival: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Pace {
         limit: Duration::from_millis(400),
         arrival: Duration::from_millis(1),
     };
-    /// To see whether a difference is one of timing.
+    /// Slow limits, to see whether a difference is one of timing.
     pub(crate) const SLOW: Pace = Pace {
         quiet: Duration::from_millis(15),
         limit: Duration::from_millis(2500),
@@ -41,31 +41,31 @@ impl Pace {
     };
 }
 
-/// When the peer is made to call something, if what is waited for does not come.
+/// Time after which the peer is made to call something, if an awaited result does not arrive.
 const POKE_AFTER: Duration = Duration::from_millis(30);
-/// How long a call is given to return at once.
+/// How long a call may take that should return at once.
 const AT_ONCE: Duration = Duration::from_micros(300);
 
-/// What one operation came to.
+/// The results of one operation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Step {
-    /// None if there was nothing to do.
+    /// `None` if no call was made.
     pub(crate) reply: Option<Reply>,
     /// The calls of earlier steps that ended.
     pub(crate) ended: BTreeMap<usize, Answer>,
 }
 
-/// What a run has found.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) steps: Vec<Step>,
-    /// How what comes to each side of each connection has ended.
+    /// How the input of each side of each connection has ended.
     pub(crate) ends: BTreeMap<(usize, usize), String>,
-    /// Those that had ended before the first process closed what it has.
+    /// Those that had ended before the first process closed its descriptors.
     pub(crate) first_ends: Vec<(usize, usize)>,
     pub(crate) rules: RuleCounts<Rule>,
     pub(crate) calls: u64,
-    /// The differences that no rule allows, the first one first.
+    /// The differences that no rule allows, in their order.
     pub(crate) differences: Vec<Failure>,
 }
 
@@ -84,14 +84,14 @@ pub(crate) struct Run<'a> {
     pub(crate) pace: Pace,
     pub(crate) watch: &'a Watch,
     pub(crate) model: Model,
-    /// By the step that has made the call.
+    /// The pending calls, by the step that made them.
     pub(crate) waiting: BTreeMap<usize, Waiting>,
     pub(crate) outcome: Outcome,
-    /// The runs do different things; only bytes are checked.
+    /// Whether the runs have made different calls; then only bytes are checked.
     pub(crate) has_diverged: bool,
 }
 
-/// Runs a script; the pair is discarded if anything went wrong.
+/// Runs a script; discards the pair if the run failed.
 pub(crate) fn run(
     script: &Script,
     pair: &mut Pair,
@@ -101,8 +101,8 @@ pub(crate) fn run(
 ) -> Result<Outcome, Failure> {
     let broken = |error| Failure::new("the agents do not start", format!("{error}"));
     pair.prepare().map_err(broken)?;
-    let model = Model::new(script.seed, pair.way());
-    watch.begin(format_args!("{}: {script}", pair.way().name()));
+    let model = Model::new(script.seed, pair.mode());
+    watch.begin(format_args!("{}: {script}", pair.mode().name()));
     let mut run = Run {
         script,
         pair,
@@ -136,7 +136,7 @@ pub(crate) fn run(
     result.map(|()| outcome)
 }
 
-/// The operations that make the links.
+/// Returns the operations that make the links.
 fn beginning(script: &Script) -> Vec<Op> {
     let op = |verb, process, slot, a: usize| Op { verb, process, slot, a: a as u32, b: 0 };
     let mut ops = vec![
@@ -185,7 +185,7 @@ impl Run<'_> {
         self.collect(at)
     }
 
-    /// What the reference found in a step, as long as that is compared.
+    /// Returns the result of the reference in a step, as long as it is compared.
     fn reference(&self, at: usize) -> Option<Reply> {
         if self.has_diverged {
             return None;
@@ -207,8 +207,8 @@ impl Run<'_> {
         };
         let Some(mut reply) = reply else { return Ok(None) };
         if let (Some(Reply::Done(wanted)), Reply::Done(found)) = (&expected, &reply) {
-            let settled = self.settle(plan, wanted, found.clone())?;
-            reply = Reply::Done(settled);
+            let awaited = self.await_same(plan, wanted, found.clone())?;
+            reply = Reply::Done(awaited);
         }
         if let Some(expected) = &expected {
             self.note_slow(plan, expected, &reply);
@@ -224,7 +224,7 @@ impl Run<'_> {
         Ok(Some(reply))
     }
 
-    /// A call that was quick in the reference and took long has waited for the peer.
+    /// Records a call that was fast in the reference and slow here: it has waited for the peer.
     fn note_slow(&mut self, plan: &Plan, expected: &Reply, actual: &Reply) {
         let (Reply::Done(wanted), Reply::Done(found)) = (expected, actual) else { return };
         let is_slow = wanted.took_us < SLOW_US / 2 && found.took_us > SLOW_US;
@@ -237,12 +237,13 @@ impl Run<'_> {
         }
     }
 
-    /// What made a call find what it waited for: only a library needs the peer's call.
+    /// Returns the rule for a call that found its result late: only a library needs the peer's
+    /// call.
     fn why_late(&self, has_poked: bool) -> Rule {
         if has_poked && !self.model.is_plain { Rule::IdlePeer } else { Rule::Late }
     }
 
-    /// A call has returned: checks its bytes, and brings the model up to date.
+    /// Handles a call that has returned: checks its bytes, and updates the model.
     fn done(&mut self, plan: &Plan, answer: &Answer) -> Checked {
         let result = self.model.absorb(plan, answer);
         self.place(result, &plan.op.to_string())?;
@@ -257,9 +258,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Says in which way and where the bytes went wrong.
+    /// Adds to a failure in which way and where the bytes were wrong.
     pub(crate) fn place(&self, result: Checked, place: &str) -> Checked {
-        let name = self.pair.way().name();
+        let name = self.pair.mode().name();
         result.map_err(|failure| {
             let text = format!("{place}: {}", failure.text);
             Failure::new(format!("{name}: {}", failure.class), text)
@@ -276,7 +277,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Notes that a call is pending in its direction, or no more.
+    /// Records that a call is pending in its direction, or no longer is.
     pub(crate) fn occupy(&mut self, plan: &Plan, is_pending: bool) {
         if matches!(plan.op.verb, Verb::Poll | Verb::EpollWait | Verb::Accept) {
             let awaited = match plan.op.verb {
@@ -312,7 +313,7 @@ impl Run<'_> {
         request.wait = match expected {
             None => AT_ONCE,
             Some(Reply::Pending(_)) => self.pace.quiet * 10,
-            // A call that takes connections back to TCP may wait for a second for each.
+            // A call that moves connections back to TCP may wait for a second for each.
             Some(Reply::Done(_)) => {
                 let count = self.model.connections.len().max(1) as u32;
                 self.pace.limit + count * Duration::from_millis(1200)
@@ -323,7 +324,7 @@ impl Run<'_> {
             Reply::Pending(_) if matches!(expected, Some(Reply::Done(_))) => {
                 self.collect_wanted(plan, request.id as usize)
             }
-            // A call that has not begun would find its descriptor closed by what follows.
+            // If the call had not begun, the following operations could close its descriptor.
             Reply::Pending(thread) => self.until_asleep(process, request.id, thread),
             reply => Ok(reply),
         }
@@ -353,7 +354,7 @@ impl Run<'_> {
     }
 
     /// Repeats a call that found less than the reference, until it finds the same.
-    fn settle(&mut self, plan: &Plan, wanted: &Answer, mut found: Answer) -> Checked<Answer> {
+    fn await_same(&mut self, plan: &Plan, wanted: &Answer, mut found: Answer) -> Checked<Answer> {
         let begin = Instant::now();
         let is_compared = !plan.end.is_some_and(|(of, _)| self.model.connections[of].has_diverged);
         let (mut is_early, mut has_poked) = (false, false);
@@ -376,9 +377,9 @@ impl Run<'_> {
         Ok(found)
     }
 
-    /// Lets whoever has the other end of the connection ask for its events.
+    /// Makes the owner of the other end of the connection ask for its events.
     fn poke(&mut self, plan: &Plan) -> Checked {
-        // Only a library that takes connections through memory may need it.
+        // Only a library that moves connections to memory may need it.
         if self.model.is_plain {
             return Ok(());
         }
@@ -408,7 +409,7 @@ impl Run<'_> {
         }
         let continues = plan.op.verb == Verb::Read && found.result > 0 && !peeks(plan.op);
         if continues {
-            // Only a function with flags can be kept from blocking.
+            // Only a function with flags can be made non-blocking.
             let flags = if takes_flags(plan.op) { request.arguments[3] } else { 0 };
             request.arguments[1] = wanted.result - found.result;
             request.arguments[2] = 1;
@@ -436,7 +437,7 @@ impl Run<'_> {
         Ok(again)
     }
 
-    /// Compares, and notes what is allowed or found.
+    /// Compares, and records allowed differences and failures.
     pub(crate) fn compare(&mut self, plan: &Plan, expected: &Reply, actual: &Reply, when: &str) {
         if self.has_diverged {
             self.outcome.rules.used(Rule::DivergedState);
@@ -477,7 +478,7 @@ impl Run<'_> {
         }
     }
 
-    /// Looks which pending calls have returned.
+    /// Checks which pending calls have returned.
     pub(crate) fn collect(&mut self, at: usize) -> Checked {
         self.model.note_readers(true);
         let result = self.collect_all(at);
@@ -503,7 +504,7 @@ impl Run<'_> {
             match (expected.flatten(), &reply) {
                 (None, Reply::Pending(_)) => {}
                 (None, Reply::Done(_)) if self.expected.is_none() => {}
-                // That it went on was compared when it had returned in the reference.
+                // Its continuation was compared when it had returned in the reference.
                 (None, Reply::Done(_)) if self.had_returned(id, at) => {}
                 (None, Reply::Done(_)) => {
                     self.compare(plan, &Reply::Pending(0), &reply, &when);
@@ -523,7 +524,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether a call of the step `id` had returned in the reference before the step `at`.
+    /// Returns whether a call of the step `id` had returned in the reference before the step `at`.
     fn had_returned(&self, id: usize, at: usize) -> bool {
         let Some(expected) = self.expected else { return false };
         let is_done = |step: &Step| matches!(step.reply, Some(Reply::Done(_)));
@@ -537,7 +538,7 @@ impl Run<'_> {
         op.map_or("the end", |op| op.verb.text()).to_string()
     }
 
-    /// The oldest call of a process that waits; the one that was the oldest in the reference.
+    /// Returns the oldest waiting call of a process: the one that was the oldest in the reference.
     pub(crate) fn oldest(&self, process: usize) -> Option<usize> {
         let expected = self.expected.filter(|_| !self.has_diverged);
         let Some(expected) = expected else {
@@ -571,7 +572,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether an operation makes a host send something that another operation may meet.
+/// Returns whether an operation makes a host send something that can affect another operation.
 fn sends(verb: Verb) -> bool {
     use Verb::{Accept, Close, Connect, Duplicate, Exit, Kill, Read, SetOption, Shutdown, Write};
     matches!(
@@ -580,7 +581,7 @@ fn sends(verb: Verb) -> bool {
     )
 }
 
-/// Both lists of data and events, with the events of equal data together.
+/// Merges two lists of data and events, with the events of equal data together.
 fn merged(one: &[i64], other: &[i64]) -> Vec<i64> {
     let mut all: BTreeMap<i64, i64> = BTreeMap::new();
     for pair in one.chunks_exact(2).chain(other.chunks_exact(2)) {

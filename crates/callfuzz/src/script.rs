@@ -1,35 +1,35 @@
-//! Scripts: what a case does, as data that can be printed, read again, and shrunk.
+//! Defines scripts: the operations of a case, as data that can be printed, read again, and shrunk.
 
 use fuzzkit::{Case, words};
 use std::fmt;
 use std::str::FromStr;
 
-/// Descriptors that a process may have in a script.
+/// Number of descriptors that a process may have in a script.
 pub(crate) const SLOTS: usize = 8;
-/// Processes: two, and a forked child of each.
+/// Number of processes: two, and a forked child of each.
 pub(crate) const PROCESSES: usize = 4;
-/// Where the second process has a listening socket from the beginning.
+/// The slot of the second process's listening socket.
 pub(crate) const LISTENER: usize = SLOTS - 1;
-/// The option that tells the state of a connection.
+/// The number of the option with the state of a connection.
 pub(crate) const TCP_STATE: u32 = 12;
-/// What stands for a port of the first process on which it does not listen; one more is the second
-/// process's.
+/// Stands for a port of the first process on which it does not listen; the next number stands for
+/// one of the second process.
 pub(crate) const REFUSED: usize = 2 * SLOTS;
 
 words! {
-    /// How a connection is made that a case begins with.
+    /// How the initial connections of a case are made.
     LinkKind {
-        /// Both sockets block.
+        /// Both sockets are blocking.
         Blocking = "blocking",
-        /// Neither does.
+        /// Both sockets are nonblocking.
         Nonblocking = "nonblocking",
     }
 }
 
 words! {
-    /// What an operation does. `a` and `b` are the operation's arguments.
+    /// The kinds of operations. `a` and `b` are the operation's arguments.
     Verb {
-        /// Makes a socket; bit 0 of `a`: nonblocking, bit 1: close-on-exec.
+        /// Creates a socket; bit 0 of `a`: nonblocking, bit 1: close-on-exec.
         Socket = "socket",
         /// Binds it to any port.
         Bind = "bind",
@@ -47,18 +47,18 @@ words! {
         /// Writes `a` bytes. The lowest 4 bits of `b` say how: write, send, sendto, writev,
         /// sendmsg, syscall, sendfile, splice. Flags: 16 DONTWAIT, 32 MORE, 64 NOSIGNAL, 128 OOB.
         Write = "write",
-        /// Asks for the events `a`. The lowest 4 bits of `b` say how: poll, ppoll, select, pselect;
-        /// 16 asks for all slots of the process, 32 waits.
+        /// Requests the events `a`. The lowest 4 bits of `b` say how: poll, ppoll, select, pselect;
+        /// 16 requests those of all slots of the process, 32 waits.
         Poll = "poll",
-        /// Makes an epoll set.
+        /// Creates an epoll set.
         EpollCreate = "epoll-create",
         /// Adds slot `a` with the events `b`.
         EpollAdd = "epoll-add",
         /// Changes the events of slot `a` to `b`.
         EpollModify = "epoll-modify",
-        /// Takes slot `a` out.
+        /// Removes slot `a`.
         EpollDelete = "epoll-delete",
-        /// Asks the set; waits if `a` is 1.
+        /// Requests the events of the set; waits if `a` is 1.
         EpollWait = "epoll-wait",
         /// Shuts down reading (`a` is 0), writing (1) or both (2).
         Shutdown = "shutdown",
@@ -68,25 +68,26 @@ words! {
         Duplicate = "duplicate",
         /// Makes it nonblocking (`a` is 1) or blocking (0) by fcntl (`b` is 0) or ioctl.
         Nonblock = "nonblock",
-        /// Asks for the number of unread bytes.
+        /// Reads the number of unread bytes.
         Unread = "unread",
         /// Sets option `a` to `b`.
         SetOption = "set-option",
-        /// Asks for option `a`.
+        /// Reads option `a`.
         GetOption = "get-option",
-        /// Asks for the own (`a` is 0) or the peer's address.
+        /// Reads the own (`a` is 0) or the peer's address.
         Name = "name",
-        /// Asks for the flags of the descriptor.
+        /// Reads the flags of the descriptor.
         Flags = "flags",
-        /// Lets cat write `a` bytes, or read all if `a` is 0; `b`: posix_spawn (0) or fork (1).
+        /// Runs cat to write `a` bytes, or to read all if `a` is 0; `b`: posix_spawn (0) or fork
+        /// (1).
         Execute = "execute",
-        /// Forks; the child is a process of its own.
+        /// Forks; the child is another process of the script.
         Fork = "fork",
         /// Ends the process.
         Exit = "exit",
         /// Kills the process.
         Kill = "kill",
-        /// Lets the process execute itself.
+        /// Makes the process execute itself.
         Again = "again",
         /// Interrupts the oldest call that is pending in the process by a signal.
         Interrupt = "interrupt",
@@ -100,11 +101,11 @@ words! {
 /// One operation of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// What it does.
+    /// The kind of the operation.
     pub verb: Verb,
-    /// Which process does it.
+    /// The process that executes it.
     pub process: usize,
-    /// On which of its descriptors.
+    /// The slot of its descriptor.
     pub slot: usize,
     /// An argument.
     pub a: u32,
@@ -121,14 +122,14 @@ impl fmt::Display for Op {
 /// A case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// What the contents are made from.
+    /// The seed of the contents.
     pub seed: u64,
-    /// Whether the addresses are those of IPv6.
+    /// Whether the addresses are IPv6 addresses.
     pub is_six: bool,
-    /// The connections that there are at the beginning, each in the slot of its number: the first
-    /// process has connected, the second has accepted.
+    /// The initial connections, each in the slot of its number: the first process has connected,
+    /// the second has accepted.
     pub links: Vec<LinkKind>,
-    /// What is done, in order.
+    /// The operations in their order.
     pub ops: Vec<Op>,
 }
 
@@ -147,7 +148,7 @@ impl Case for Script {
         Script { ops, ..self.clone() }
     }
 
-    /// Without IPv6, and without links at the end.
+    /// Removes IPv6, and links at the end.
     fn simpler(&self) -> Vec<Script> {
         let four = Script { is_six: false, ..self.clone() };
         let fewer = |count: usize| Script { links: self.links[..count].to_vec(), ..four.clone() };
@@ -157,7 +158,7 @@ impl Case for Script {
     }
 }
 
-/// One part per `;`: the seed, the family, the links, then the operations.
+/// Writes one part per `;`: the seed, the family, the links, then the operations.
 impl fmt::Display for Script {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "seed {}; family {}; links", self.seed, if self.is_six { 6 } else { 4 })?;

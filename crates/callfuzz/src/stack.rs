@@ -6,10 +6,11 @@ use crate::protocol::{Answer, Reply};
 use crate::rules::Rule;
 use crate::script::{SLOTS, TCP_STATE, Verb};
 
-/// Events that tell of a connection that is over.
+/// Events that report that a connection is over.
 const OVER: i64 = (libc::POLLERR | libc::POLLHUP) as i64;
 
-/// The rule that explains a difference, if there is one; the process `tested` is on the stack.
+/// Returns the rule that explains a difference, if there is one; the process `tested` is on the
+/// stack.
 pub(crate) fn explain(
     model: &Model,
     tested: usize,
@@ -27,7 +28,7 @@ pub(crate) fn explain(
     let none = Answer::default();
     let (wanted, found) = match (expected, actual) {
         (Reply::Done(wanted), Reply::Done(found)) => (wanted, found),
-        // A call that waits for events has none.
+        // A pending call for events has none.
         (Reply::Pending(_), Reply::Done(found)) if waits && found.result > 0 => (&none, found),
         _ => return None,
     };
@@ -40,8 +41,8 @@ pub(crate) fn explain(
     is_without_stack(model, plan, wanted, found).then_some(Rule::StackEnded)
 }
 
-/// Whether only edges are missing that an end whose sending side was shut has told before with the
-/// same events, and nothing has come since that could be read.
+/// Returns whether only edges are missing that an end whose sending side was shut down has reported
+/// before with the same events, and no readable data has arrived since.
 fn is_merged(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bool {
     let (Verb::EpollWait, Reply::Done(wanted)) = (plan.op.verb, expected) else { return false };
     let found = match actual {
@@ -67,7 +68,8 @@ fn is_merged(model: &Model, plan: &Plan, expected: &Reply, actual: &Reply) -> bo
         && wanted.iter().all(|one| found.contains(one) || was_told(one))
 }
 
-/// Whether a peer of a killed process has accepted a connection that the script has not made.
+/// Returns whether a peer of a killed process has accepted a connection that the script has not
+/// made.
 fn is_survivors(model: &Model, plan: &Plan, actual: &Reply) -> bool {
     let Some(slot) = model.slot(plan.op.process, plan.op.slot) else { return false };
     let is_unknown =
@@ -77,8 +79,8 @@ fn is_survivors(model: &Model, plan: &Plan, actual: &Reply) -> bool {
     plan.op.verb == Verb::Accept && is_unknown && has_come && was_killed
 }
 
-/// Whether an epoll set has the socket by another number, which may be closed since, and is asked
-/// by one that it does not have.
+/// Returns whether an epoll set has the socket by another number, which may be closed since, and is
+/// asked by one that it does not have.
 fn is_twin(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
     let slot = |slot: usize| model.slot(plan.op.process, slot);
     let (Some(set), Some(own)) = (slot(plan.op.slot), slot(plan.op.a as usize % SLOTS)) else {
@@ -95,7 +97,7 @@ fn is_twin(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool 
     }
 }
 
-/// Whether both got a descriptor, the one on the stack a higher one.
+/// Returns whether both got a descriptor, the one on the stack a higher one.
 fn is_other_number(plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
     let makes = [Verb::Socket, Verb::Accept, Verb::Duplicate, Verb::EpollCreate];
     let name = |answer: &Answer| (answer.more.first().copied(), answer.more.get(2).copied());
@@ -104,7 +106,7 @@ fn is_other_number(plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
         && (0..found.result).contains(&wanted.result)
 }
 
-/// Whether the peer was told of a reset after the end of the stack, or a write did not meet one.
+/// Returns whether the peer got a reset after the end of the stack, or a write did not get one.
 fn is_without_stack(model: &Model, plan: &Plan, wanted: &Answer, found: &Answer) -> bool {
     let lacks = |file: usize| {
         model.end(file).is_some_and(|(connection, _)| model.connections[connection].lacks_stack)

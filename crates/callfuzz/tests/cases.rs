@@ -1,8 +1,8 @@
-//! Scripts that once failed, cases of a random seed, and faults that have to be found.
+//! Runs scripts that once failed, cases of fixed seeds, and faults that the fuzzer has to find.
 
 mod scripts;
 
-use callfuzz::{Campaign, Rule, Script, Way};
+use callfuzz::{Campaign, Rule, RunMode, Script};
 use fuzzkit::{Limit, RuleSet, seed_of_clock};
 use scripts::{LIMITS, MENDED};
 use std::path::{Path, PathBuf};
@@ -11,41 +11,41 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use testkit::process::built;
 
-/// Where the generated cases begin. They are the same in each run: other ones are looked for by
-/// `cargo xtask fuzz`.
+/// The first seeds of the generated cases. They are the same in each run; `cargo xtask fuzz` uses
+/// other ones.
 const SEEDS: [u64; 3] = [11, 4711, 107_592_766_724_993];
-/// Generated cases from each.
+/// Number of generated cases from each.
 const CASES: u64 = 2;
-/// Cases within which a fault has to be found.
+/// Number of cases within which a fault has to be found.
 const WRONG_CASES: u64 = 400;
-/// Kinds of findings after which the fault ought to be among them.
+/// Number of kinds of findings among which the fault has to be.
 const WRONG_FINDINGS: usize = 4;
-/// Cases within which none may be found where there is none.
+/// Number of cases in which a library without faults must have no finding.
 const RIGHT_CASES: u64 = 6;
-/// They take a few seconds; this is for a machine that is busy.
+/// Time limit of the cases on a busy machine; they usually take a few seconds.
 const TIME_MAX: Duration = Duration::from_secs(240);
 
-/// Two connections, which go through memory.
+/// Two connections through memory.
 const UPGRADED: &str = "seed 1; family 4; links blocking nonblocking; write 0 0 100 0; \
                         read 1 0 100 0; write 1 1 1000 16; read 0 1 1000 16";
 
-/// The processes of two tests at once would disturb the reference: a thread that waits for the
-/// processor seems to be blocked.
+/// Serialises the tests. The processes of two tests at once would disturb the reference: a thread
+/// that waits for the CPU seems to be blocked.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn campaign(way: Way, shrinks: bool) -> Campaign {
-    Campaign::new(PathBuf::from(env!("CARGO_BIN_EXE_callfuzz")), way, shrinks).unwrap()
+fn campaign(mode: RunMode, shrinks: bool) -> Campaign {
+    Campaign::new(PathBuf::from(env!("CARGO_BIN_EXE_callfuzz")), mode, shrinks).unwrap()
 }
 
-/// The library, built into this test's target directory: cargo does not build it for this crate.
+/// Builds the library in this test's target directory: cargo does not build it for this crate.
 fn library() -> PathBuf {
     built(&["fable-preload"]).join("libfable_preload.so")
 }
 
-/// Runs scripts and generated cases; none may fail.
+/// Runs scripts and generated cases, none of which may fail.
 fn find_nothing(mut campaign: Campaign, scripts: &[&str]) {
     for text in scripts {
         campaign.run_script(&text.parse::<Script>().unwrap());
@@ -62,7 +62,7 @@ fn find_nothing(mut campaign: Campaign, scripts: &[&str]) {
 #[test]
 fn plain_processes_do_the_same_twice() {
     let _alone = alone();
-    find_nothing(campaign(Way::Plain, true), &[]);
+    find_nothing(campaign(RunMode::Plain, true), &[]);
 }
 
 #[test]
@@ -70,9 +70,9 @@ fn processes_with_the_library_do_the_same() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let statistics = directory.path().join("statistics");
-    let way = Way::Fable { library: library(), statistics: statistics.clone() };
-    // Processes that are killed write no statistics: a case without a pending call shows it.
-    let mut upgraded = campaign(way.clone(), true);
+    let mode = RunMode::Fable { library: library(), statistics: statistics.clone() };
+    // Killed processes write no statistics; a case without a pending call shows it.
+    let mut upgraded = campaign(mode.clone(), true);
     upgraded.run_script(&UPGRADED.parse::<Script>().unwrap());
     upgraded.finish();
     assert!(upgraded.report().findings.is_empty(), "{:?}", upgraded.kinds());
@@ -80,18 +80,18 @@ fn processes_with_the_library_do_the_same() {
     for wanted in ["connected 2", "accepted 2"] {
         assert!(statistics.contains(wanted), "no `{wanted}`: {statistics}");
     }
-    find_nothing(campaign(way, true), MENDED);
+    find_nothing(campaign(mode, true), MENDED);
 }
 
-/// Each documented limit is met by its script, and has its rule.
+/// Each documented limit has a script that meets it, and a rule.
 #[test]
 fn limits_have_their_rules() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let statistics = directory.path().join("statistics");
-    let way = Way::Fable { library: library(), statistics };
+    let mode = RunMode::Fable { library: library(), statistics };
     for (rules, text) in LIMITS {
-        let mut campaign = campaign(way.clone(), false);
+        let mut campaign = campaign(mode.clone(), false);
         campaign.run_script(&text.parse::<Script>().unwrap());
         let report = campaign.report();
         assert!(report.findings.is_empty(), "{text}: {:?}", campaign.kinds());
@@ -102,10 +102,10 @@ fn limits_have_their_rules() {
     }
 }
 
-/// Runs cases until one shows the fault of the library in one of its ways; says what was found.
+/// Runs cases until one shows the library's fault in one of its ways; returns the findings.
 fn found(library: &Path, fault: &str, classes: &[&str], seed: u64) -> Result<(), Vec<String>> {
-    let way = Way::Fable { library: library.to_owned(), statistics: PathBuf::from(fault) };
-    let mut campaign = campaign(way, false);
+    let mode = RunMode::Fable { library: library.to_owned(), statistics: PathBuf::from(fault) };
+    let mut campaign = campaign(mode, false);
     let cases = if classes.is_empty() { RIGHT_CASES } else { WRONG_CASES };
     let kinds = |campaign: &Campaign| campaign.kinds().keys().cloned().collect::<Vec<_>>();
     for findings in 1..=WRONG_FINDINGS {
@@ -133,7 +133,7 @@ fn faults_are_found() {
     let seed = seed_of_clock();
     println!("seed {seed}");
     assert_eq!(found(&library, "none", &[], seed), Err(Vec::new()));
-    // What a fault does to a read may show at once, in the bytes after it, or at the end.
+    // A fault in a read may show at once, in the bytes after it, or at the end.
     let expected: [(&str, &[&str]); 5] = [
         ("lose", &["integrity", "read", "end of stream"]),
         ("repeat", &["wrong bytes"]),

@@ -1,18 +1,18 @@
-//! Processes on the user-level stack: scripts that once failed, cases of fixed seeds, and the
-//! documented limits. Needs network namespaces and TAP devices, as root has them.
+//! Runs processes on the user-level stack: scripts that once failed, cases of fixed seeds, and the
+//! documented limits. Needs network namespaces and TAP devices, which root can create.
 //!
-//! One test, because the processes of two at once would disturb the reference.
+//! This is one test, because the processes of two tests at once would disturb the reference.
 
-use callfuzz::{Campaign, Rule, Script, Way};
+use callfuzz::{Campaign, Rule, RunMode, Script};
 use fuzzkit::{Limit, RuleSet};
 use std::path::PathBuf;
 use std::time::Duration;
 use testkit::process::built;
 
-/// The first of the generated cases' seeds, and how many cases there are.
+/// The first seed of the generated cases, and their number.
 const SEED: u64 = 19;
 const CASES: u64 = 20;
-/// They take a few seconds; this is for a machine that is busy.
+/// Time limit of the cases on a busy machine; they usually take a few seconds.
 const TIME_MAX: Duration = Duration::from_secs(240);
 
 /// Scripts that once failed with a fault of the stack or of its library.
@@ -22,47 +22,48 @@ const MENDED: &[&str] = &[
      read 1 0 900 132; read 1 0 10 145; shutdown 0 0 1 0; read 1 0 10 129",
     "seed 1; family 4; links blocking; read 0 0 300 196; write 1 0 100 0; write 1 0 250 0; \
      read 0 0 90 1",
-    // At the exit of a process, what had come and was unread did not make a reset.
+    // At the exit of a process, received unread bytes did not cause a reset.
     "seed 1; family 4; links blocking; write 1 0 635 84; exit 0 0 0 0",
     "seed 1; family 4; links blocking; write 0 0 35 0; read 0 0 100 0; exit 1 0 0 0",
     // recvmsg of an urgent byte without room for it.
     "seed 1; family 4; links nonblocking; write 1 0 1 145; read 0 0 0 260",
-    // A shutdown of what is over was no edge.
+    // A shutdown of a connection that is over was not an edge.
     "seed 1; family 4; links nonblocking; epoll-create 1 5 0 0; shutdown 1 0 1 0; \
      shutdown 0 0 1 0; epoll-add 1 5 0 2147483652; epoll-wait 1 5 0 0; shutdown 1 0 1 0; \
      epoll-wait 1 5 0 0",
-    // A signal did not end a wait in an epoll that had just become the stack's, too.
+    // A signal did not end a wait in an epoll instance that had just become the stack's, too.
     "seed 1; family 4; links nonblocking; epoll-create 1 5 0 0; epoll-wait 1 5 1 0; \
      epoll-modify 1 5 0 2147483653",
-    // A duplicated socket stayed the kernel's.
+    // A duplicated socket stayed with the kernel.
     "seed 1; family 4; links nonblocking; socket 0 3 0 0; duplicate 0 3 1 0; bind 0 3 0 0",
     // A read of no bytes that waited took the error.
     "seed 1; family 4; links blocking; write 0 0 8 17; read 0 0 0 1; close 1 0 0 0; \
      write 0 0 345 36",
-    // After an attempt to connect that had failed, bind was refused.
+    // After a failed connect, bind was refused.
     "seed 1; family 4; links; socket 0 2 1 0; connect 0 2 17 0; bind 0 2 0 0",
-    // A read of no bytes did not find an urgent byte that came alone, and was not woken by it.
+    // A read of 0 bytes did not find an urgent byte that arrived alone, and did not wake up for it.
     "seed 1; family 4; links nonblocking; write 0 0 1 130; read 1 0 0 1; read 1 0 0 33",
     "seed 1; family 4; links nonblocking; write 1 0 1 145; read 0 0 0 65; read 0 0 0 129",
     "seed 1; family 4; links blocking; read 1 0 0 34; write 0 0 1 148",
     "seed 1; family 4; links blocking; read 0 0 0 65; write 1 0 1 148; read 0 0 0 4",
-    // An own shutdown did not end a read of no bytes: of one direction, and a second time.
+    // The side's own shutdown did not end a read of 0 bytes: of one direction, and a second time.
     "seed 1; family 4; links blocking; read 1 0 0 1; shutdown 1 0 1 0",
     "seed 1; family 4; links blocking; read 0 0 0 65; shutdown 0 0 1 0; read 0 0 0 2; \
      shutdown 0 0 1 0",
-    // That the peer has acknowledged an own end was no edge. It may be one with the shutdown's.
+    // The peer's acknowledgement of the side's own end was not an edge. It may be one with the
+    // shutdown's.
     "seed 1; family 4; links blocking; epoll-create 1 5 0 0; epoll-add 1 5 0 2147483653; \
      epoll-wait 1 5 0 0; epoll-wait 1 5 1 0; shutdown 1 0 1 0; epoll-wait 1 5 1 0; \
      read 0 0 19 20",
     // TCP_INFO of a listener that was shut down, and of a socket that is bound only.
     "seed 1; family 4; links blocking; shutdown 1 7 0 0; get-option 1 7 12 0; socket 0 3 0 0; \
      bind 0 3 0 0; get-option 0 3 12 0",
-    // A change in an epoll that the kernel had refused was made when the socket was connected.
+    // A change in an epoll instance that the kernel had refused was made when the socket connected.
     "seed 1; family 4; links nonblocking; epoll-create 1 5 0 0; socket 1 3 1 0; \
      epoll-modify 1 5 3 5; connect 1 3 15 0; epoll-wait 1 5 0 0",
     "seed 1; family 4; links nonblocking; epoll-create 0 5 0 0; socket 0 3 1 0; \
      epoll-add 0 5 3 4; epoll-add 0 5 3 1; connect 0 3 15 0; epoll-wait 0 5 0 0",
-    // What was shut down before the socket was connected was open afterwards.
+    // A direction that was shut down before the connect was open afterwards.
     "seed 1; family 4; links blocking; socket 0 3 1 0; shutdown 0 3 1 0; connect 0 3 15 0; \
      poll 0 3 5 0; accept 1 7 3 0; poll 0 3 5 0; write 0 3 4 1; write 0 3 0 1; shutdown 0 3 1 0; \
      read 1 3 4 16",
@@ -72,30 +73,31 @@ const MENDED: &[&str] = &[
     "seed 1; family 4; links nonblocking; socket 0 3 1 0; bind 0 3 0 0; shutdown 0 3 2 0; \
      epoll-create 0 5 0 0; epoll-add 0 5 3 8197; epoll-wait 0 5 0 0; connect 0 3 15 0; \
      epoll-wait 0 5 0 0; write 0 3 4 0; read 0 3 4 0",
-    // An attempt that failed ends that, and so does a new socket with the number.
+    // A failed attempt ends that, and so does a new socket with the number.
     "seed 1; family 4; links nonblocking; socket 0 3 1 0; shutdown 0 3 2 0; connect 0 3 17 0; \
      connect 0 3 15 0; accept 1 7 3 0; write 0 3 4 0; read 1 3 4 0",
     "seed 1; family 4; links nonblocking; socket 1 3 1 0; shutdown 1 3 2 0; socket 1 4 0 0; \
      duplicate 1 4 3 1; connect 1 3 15 0; write 1 3 4 0; read 1 3 4 16",
-    // After an own shutdown an urgent byte that came alone kept POLLIN back.
+    // After the side's own shutdown an urgent byte that arrived alone suppressed POLLIN.
     "seed 1; family 4; links blocking; write 0 0 1 145; shutdown 1 0 0 0; poll 1 0 8197 0; \
      write 1 0 1 145; shutdown 0 0 0 0; poll 0 0 7 0; poll 0 0 7 2",
-    // MSG_OOB of a socket without a connection gave ENOTCONN.
+    // MSG_OOB on a socket without a connection returned ENOTCONN.
     "seed 1; family 4; links blocking; read 1 7 1 257; shutdown 1 7 0 0; read 1 7 1 257; \
      socket 0 3 0 0; read 0 3 1 257; bind 0 3 0 0; read 0 3 1 257",
     // The fuzzer expected too much: of two calls that wait on a listener, an accept may take the
-    // connection before the epoll has looked.
+    // connection before epoll has checked.
     "seed 1; family 4; links blocking; epoll-create 1 5 0 0; accept 1 7 4 18; \
      epoll-add 1 5 7 1073741829; epoll-wait 1 5 1 0; socket 1 3 1 0; connect 1 3 15 0; \
      epoll-wait 1 5 0 0",
-    // The same: a call that waits for an error alone is told of the end of a stack, at some time;
-    // what is interrupted then is what was interrupted in the reference.
+    // The fuzzer expected too much: a call that waits only for an error gets the end of a stack at
+    // some time; the call that the script interrupts then is the one that the reference
+    // interrupted.
     "seed 1; family 4; links blocking; shutdown 0 0 1 0; kill 0 0 0 0; write 0 0 2812 65; \
      poll 1 0 0 48",
     "seed 1; family 4; links blocking; shutdown 0 0 1 0; kill 0 0 0 0; poll 1 0 0 48; \
      accept 1 7 3 2; interrupt 1 0 0 0",
-    // The same: an end that waits for room is not seen; a call that had returned plainly was
-    // interrupted at the end.
+    // The fuzzer expected too much: an end that waits for room is not seen; a call that had
+    // returned in plain processes was interrupted at the end.
     "seed 1; family 4; links nonblocking; epoll-create 0 5 0 0; epoll-wait 0 5 1 0; \
      shutdown 0 0 1 0; write 1 0 6000000 18; shutdown 1 0 1 0; epoll-add 0 5 0 1; \
      epoll-wait 0 5 0 0",
@@ -133,29 +135,29 @@ const LIMITS: &[(&str, &str)] = &[
 ];
 
 /// Builds the library and its program into this test's target directory.
-fn way() -> Way {
+fn mode() -> RunMode {
     let profile = built(&["mtcp-preload", "mtcp"]);
     let (launcher, library) = (profile.join("mtcp"), profile.join("libmtcp_preload.so"));
-    Way::Mtcp { launcher, library, tested: 0 }
+    RunMode::Mtcp { launcher, library, tested: 0 }
 }
 
-fn campaign(way: &Way, shrinks: bool) -> Campaign {
+fn campaign(mode: &RunMode, shrinks: bool) -> Campaign {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_callfuzz"));
-    Campaign::new(program, way.clone(), shrinks).unwrap()
+    Campaign::new(program, mode.clone(), shrinks).unwrap()
 }
 
 #[test]
 fn a_process_on_the_stack_does_the_same_as_on_the_kernel() {
-    let way = way();
+    let mode = mode();
     for (rule, text) in LIMITS {
-        let mut campaign = campaign(&way, false);
+        let mut campaign = campaign(&mode, false);
         campaign.run_script(&text.parse::<Script>().unwrap());
         let report = campaign.report();
         assert!(report.findings.is_empty(), "{text}: {:?}", campaign.kinds());
         let known = Rule::ALL.iter().find(|known| known.text().0 == *rule).unwrap();
         assert!(report.rules.count(*known) > 0, "{rule} was not used: {text}");
     }
-    let mut campaign = campaign(&way, true);
+    let mut campaign = campaign(&mode, true);
     for text in MENDED {
         campaign.run_script(&text.parse::<Script>().unwrap());
     }

@@ -3,10 +3,10 @@
  *
  * Made by `cargo xtask header`; change the comments in crates/capi/src/mtcp instead.
  *
- * The calls of mTCP's paper and of its public headers, with the meaning of the man pages whose
- * names they have: a program of sockets and epoll becomes one of mTCP by the prefix and a context
- * as the first argument. Packets go through AF_XDP, AF_PACKET or a TAP device instead of the
- * kernel's TCP. A server, which as a whole is examples/c/mtcp_echo.c:
+ * Declares the calls of mTCP's paper and of its public headers. Each has the meaning of the man
+ * page of the same name: to convert a program with sockets and epoll, add the prefix, and a
+ * context as the first argument. Packets go through AF_XDP, AF_PACKET or a TAP device instead of
+ * the kernel's TCP. A server (the full program is examples/c/mtcp_echo.c):
  *
  *     mtcp_init("mtcp.toml");
  *     mctx_t mctx = mtcp_create_context(0);
@@ -25,31 +25,31 @@
  * Systems, NSDI 2014.
  *
  * Settings. The file that mtcp_init() reads is TOML, see docs/mtcp.toml: device, addresses, cores,
- * TCP. It also says whether a stack has a thread of its own (engine.mode = "paired") or moves only
- * while its context's thread calls ("complete", the default): then a program must not stay away
- * from mtcp_epoll_wait(), or another call that waits, for long.
+ * TCP. It also says whether a stack has a thread of its own (engine.mode = "paired") or runs only
+ * during calls of its context's thread ("complete", the default). In the second case a program must
+ * call mtcp_epoll_wait(), or another call that waits, often enough.
  *
- * Errors. A call that fails gives -1 (or NULL, or SIG_ERR) and sets errno; mp_error() of megapipe.h
- * says in words what went wrong and what would help. Besides what each call names:
- *   EINVAL           the context is unknown: NULL, none at all, or destroyed
+ * Errors. A call that fails returns -1 (or NULL, or SIG_ERR) and sets errno; mp_error() of
+ * megapipe.h describes the failure and the remedy. Besides the errors that each call names:
+ *   EINVAL           the context is unknown: NULL, not a context, or destroyed
  *   EPERM            the context is another thread's, or was created before a fork
- *   EBADF            the number of a socket, an epoll or an end of a pipe is not open
- *   ENOTSOCK         it is of an epoll or a pipe, and the call is for sockets
+ *   EBADF            the number of a socket, an epoll instance or an end of a pipe is not open
+ *   ENOTSOCK         it is an epoll instance or a pipe, and the call is for sockets
  *   EFAULT           a pointer is NULL that must not be
  *   EDEADLK          called by a signal handler that interrupted a call of the same thread
  *   ENOTRECOVERABLE  a defect of the library; the thread's contexts cannot be used any more
  *
- * Numbers of sockets are the context's own, from 0, and no file descriptors. Sockets block until
- * mtcp_setsock_nonblock(). Where the public header has int for a length or char * for memory, here
- * are size_t, ssize_t and void *: programs compile as they are.
+ * Numbers of sockets start at 0 in each context, and are not file descriptors. Sockets block until
+ * mtcp_setsock_nonblock(). Where mTCP's public header has int for a length or char * for memory,
+ * this one has size_t, ssize_t and void *: programs compile without changes.
  *
  * Threads. A context belongs to the thread that created it, and is destroyed with it; a thread may
- * have several. Only mtcp_write() to a pipe may come from other threads. mtcp_init(),
- * mtcp_destroy(), mtcp_getconf(), mtcp_setconf() and mtcp_register_signal() concern the process.
- * Nothing may be called in signal handlers. After a fork contexts stay the parent's: call
- * mtcp_destroy() and mtcp_init() in the child.
+ * have several. Other threads may only call mtcp_write() to a pipe. mtcp_init(), mtcp_destroy(),
+ * mtcp_getconf(), mtcp_setconf() and mtcp_register_signal() apply to the process. Signal handlers
+ * must not call this library. After a fork contexts belong to the parent: call mtcp_destroy() and
+ * mtcp_init() in the child.
  *
- * Linux 5.10 or later; over AF_XDP, long frames need 6.6.
+ * Needs Linux 5.10 or later; over AF_XDP, long frames need 6.6.
  */
 
 #ifndef MTCP_H
@@ -64,64 +64,64 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-/* For mtcp_socket(): the same as SOCK_STREAM. */
+/* For mtcp_socket(): the same value as SOCK_STREAM. */
 #define MTCP_SOCK_STREAM 1
 
-/* Nothing. */
+/* No event. */
 #define MTCP_EPOLLNONE 0
 
-/* Data, the end of the stream, or a connection can be taken. */
+/* Data, the end of the stream, or a connection is available. */
 #define MTCP_EPOLLIN 1
 
-/* Urgent data: never told, as there is none. */
+/* Urgent data: never reported, because there is none. */
 #define MTCP_EPOLLPRI 2
 
 /* Data can be sent. */
 #define MTCP_EPOLLOUT 4
 
-/* The connection has failed. Told whether asked for or not. */
+/* The connection has failed. Reported even if not requested. */
 #define MTCP_EPOLLERR 8
 
-/* Both directions have ended. Told whether asked for or not. */
+/* Both directions have ended. Reported even if not requested. */
 #define MTCP_EPOLLHUP 16
 
-/* Never told: use MTCP_EPOLLIN. */
+/* Never reported: use MTCP_EPOLLIN. */
 #define MTCP_EPOLLRDNORM 64
 
-/* Never told. */
+/* Never reported. */
 #define MTCP_EPOLLRDBAND 128
 
-/* Never told: use MTCP_EPOLLOUT. */
+/* Never reported: use MTCP_EPOLLOUT. */
 #define MTCP_EPOLLWRNORM 256
 
-/* Never told. */
+/* Never reported. */
 #define MTCP_EPOLLWRBAND 512
 
-/* Never told. */
+/* Never reported. */
 #define MTCP_EPOLLMSG 1024
 
 /* The peer has ended its direction. */
 #define MTCP_EPOLLRDHUP 8192
 
-/* Told once, then silent until the next mtcp_epoll_ctl(). */
+/* Reported once, then not until the next mtcp_epoll_ctl(). */
 #define MTCP_EPOLLONESHOT 1073741824
 
-/* Told when it comes, not as long as it holds. */
+/* Reported when it occurs, not as long as it holds. */
 #define MTCP_EPOLLET 2147483648
 
-/* What mtcp_epoll_ctl() does. */
+/* The operations of mtcp_epoll_ctl(). */
 typedef enum mtcp_epoll_op {
-    MTCP_EPOLL_CTL_ADD = 1, /* Begins to watch. */
+    MTCP_EPOLL_CTL_ADD = 1, /* Starts to watch. */
     MTCP_EPOLL_CTL_DEL = 2, /* Ends watching. */
-    MTCP_EPOLL_CTL_MOD = 3 /* Changes what is waited for; an event that is there is told anew. */
+    MTCP_EPOLL_CTL_MOD = 3 /* Changes the events; an event that still holds is reported again. */
 } mtcp_epoll_op;
 
-/* A context, behind mctx_t. */
+/* The context to which an mctx_t points. */
 typedef struct mtcp_context mtcp_context;
 
-/* Some of the settings, for mtcp_getconf() and mtcp_setconf(); the others are in the file only. */
+/* Some of the settings, for mtcp_getconf() and mtcp_setconf(); only the file has the others. */
 typedef struct mtcp_conf {
-    /* Stacks, and contexts that there can be: 1 to 256 (engine.cores). */
+    /* The number of stacks, and so of possible contexts: 1 to 256 (engine.cores). */
     int num_cores;
     /*
      * Connections and listeners of each core that may exist at once, without TIME_WAIT: 1 to 2^24
@@ -130,7 +130,7 @@ typedef struct mtcp_conf {
     int max_concurrency;
     /*
      * How many connections of each core can have full buffers of rcvbuf_size and sndbuf_size at
-     * once; beyond, windows shrink (tcp.max_buffer_bytes).
+     * once; with more connections, windows shrink (tcp.max_buffer_bytes).
      */
     int max_num_buffers;
     /* Bytes of a connection's receive buffer: 4096 to 2^26 (tcp.receive_buffer_bytes). */
@@ -149,10 +149,10 @@ typedef struct mtcp_conf {
 /* The sockets of one core, from mtcp_create_context(). It belongs to the thread that created it. */
 typedef struct mtcp_context *mctx_t;
 
-/* What mtcp_register_signal() takes: a function, SIG_DFL or SIG_IGN. */
+/* The handler that mtcp_register_signal() takes: a function, SIG_DFL or SIG_IGN. */
 typedef void (*mtcp_sighandler_t)(int);
 
-/* The program's own, in an event; the library only carries it. */
+/* The program's own value in an event; the library only stores it. */
 typedef union mtcp_epoll_data {
     void *ptr;
     int sockid;
@@ -160,14 +160,14 @@ typedef union mtcp_epoll_data {
     uint64_t u64;
 } mtcp_epoll_data;
 
-/* The name that the public header gives it. */
+/* The name of the union in mTCP's public header. */
 typedef union mtcp_epoll_data mtcp_epoll_data_t;
 
-/* What is waited for, or what has come. */
+/* The events to wait for, or the events that occurred. */
 typedef struct mtcp_epoll_event {
     /* MTCP_EPOLL..., with the values of epoll(7). */
     uint32_t events;
-    /* The program's own. */
+    /* The program's own value. */
     mtcp_epoll_data_t data;
 } mtcp_epoll_event;
 
@@ -176,42 +176,44 @@ extern "C" {
 #endif /* __cplusplus */
 
 /*
- * Reads the settings (paper, Table 1): a file as docs/mtcp.toml shows it. NULL stands for the file
- * that the environment variable MTCP_CONFIG names. What mtcp_setconf() has set before wins.
+ * Reads the settings (paper, Table 1) from a file such as docs/mtcp.toml. NULL stands for the file
+ * that the environment variable MTCP_CONFIG names. Earlier settings of mtcp_setconf() take
+ * precedence.
  *
- * Nothing is opened yet: that the first mtcp_create_context() does, so that mtcp_setconf() still
- * can change things, and a parent can read settings for its children.
+ * It opens no device: the first mtcp_create_context() does. So mtcp_setconf() can still change
+ * settings, and a parent can read settings for its children.
  *
  * Errors:
- *   ENOENT  there is no such file, or NULL was given and there is no MTCP_CONFIG
+ *   ENOENT  there is no such file, or config_file is NULL and MTCP_CONFIG is not set
  *   EINVAL  the file is wrong: mp_error() names line, setting and range
- *   EBUSY   it was called before: mtcp_destroy() comes first
+ *   EBUSY   it was called before: call mtcp_destroy() first
  */
 int mtcp_init(const char *config_file);
 
 /*
- * Forgets settings and stacks; then mtcp_init() may be called again. Contexts that still exist
+ * Discards settings and stacks; then mtcp_init() may be called again. Contexts that still exist
  * keep what they need until their end. It cannot fail, and may be called without mtcp_init().
  */
 void mtcp_destroy(void);
 
 /*
- * Tells settings: the file's after mtcp_init(), else the defaults, with mtcp_setconf()'s changes.
+ * Reads the settings: those of the file after mtcp_init(), else the defaults, with the changes of
+ * mtcp_setconf().
  */
 int mtcp_getconf(struct mtcp_conf *conf);
 
 /*
  * Changes settings, before or after mtcp_init(), until the first context is created. Fields of 0
- * and below change nothing, so that { 0 } is a good start.
+ * and below change nothing, so start with { 0 }.
  *
  * Errors:
  *   EINVAL  a field is out of range
- *   EBUSY   there has been a context already
+ *   EBUSY   a context was created already
  */
 int mtcp_setconf(const struct mtcp_conf *conf);
 
 /*
- * Keeps the calling thread on one CPU.
+ * Binds the calling thread to one CPU.
  *
  * Errors:
  *   EINVAL  there is no such CPU, or the process may not use it
@@ -219,44 +221,45 @@ int mtcp_setconf(const struct mtcp_conf *conf);
 int mtcp_core_affinitize(int cpu);
 
 /*
- * Creates the context of a core for the calling thread (paper, Table 1). The first one of a
- * process opens the device and makes the stacks of all cores.
+ * Creates the context of a core for the calling thread (paper, Table 1). The first context of a
+ * process opens the device and creates the stacks of all cores.
  *
- * cpu: the core, from 0 to mtcp_conf.num_cores - 1. It is no CPU's number: a thread stays on a CPU
- * by mtcp_core_affinitize(), and a paired stack's thread by engine.cpus. Each core can be had once
- * until mtcp_destroy(). Connections that steer to a core without a context are not answered, so
- * create all of them.
+ * cpu: the core, from 0 to mtcp_conf.num_cores - 1. It is not the number of a CPU: bind a thread
+ * to a CPU by mtcp_core_affinitize(), and the thread of a paired stack by engine.cpus. Each core
+ * can have one context until mtcp_destroy(). Connections that steer to a core without a context
+ * get no answer, so create all contexts.
  *
- * A thread that ends without mtcp_destroy_context() has its contexts destroyed.
+ * When a thread ends without mtcp_destroy_context(), its contexts are destroyed.
  *
  * Returns the context, or NULL and errno.
  *
  * Errors:
- *   EINVAL  no mtcp_init(), no such core, or settings that do not fit: mp_error() says which
- *   EBUSY   the core's context has been created before
+ *   EINVAL  mtcp_init() is missing, there is no such core, or settings do not fit: mp_error() says
+ *           which
+ *   EBUSY   the core's context was created before
  *   EMFILE  1024 contexts exist in the process, or there is no descriptor left
  *   EPERM   a capability is missing: CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF for AF_XDP,
- *           CAP_NET_RAW for AF_PACKET, CAP_NET_ADMIN for TAP; or the stacks were made before a
- *           fork, by the parent
+ *           CAP_NET_RAW for AF_PACKET, CAP_NET_ADMIN for TAP; or the parent created the stacks
+ *           before a fork
  *   ENODEV, ...  the device cannot be opened: mp_error() names the remedy
  */
 mctx_t mtcp_create_context(int cpu);
 
 /*
- * Destroys a context of the calling thread: all of its sockets are closed. What was written is
+ * Destroys a context of the calling thread and closes all its sockets. Data that was written is
  * still sent, for at most socket.grace_ms; connections that need longer are reset.
  */
 int mtcp_destroy_context(mctx_t mctx);
 
 /*
- * Sets the handler of a signal for the whole process, as signal(2) does, so that it also ends
- * waiting: all contexts' mtcp_epoll_wait() that wait, or else the next ones that would, fail with
- * EINTR. Other calls go on.
+ * Sets the handler of a signal for the whole process, as signal(2) does, and lets the signal end
+ * waits. All running mtcp_epoll_wait() of all contexts, or else the next ones, fail with EINTR.
+ * Other calls continue.
  *
  * handler: a function, SIG_DFL or SIG_IGN. It runs on the thread that the signal interrupts, and
- * may call nothing of this library.
+ * must not call this library.
  *
- * Returns the handler before; or SIG_ERR and errno.
+ * Returns the previous handler; or SIG_ERR and errno.
  *
  * Errors:
  *   EINVAL  there is no such signal, or it can have no handler
@@ -267,49 +270,49 @@ mtcp_sighandler_t mtcp_register_signal(int signum, mtcp_sighandler_t handler);
  * Creates a socket, as socket(2) does (paper, Table 1).
  *
  * domain: AF_INET, or AF_INET6, which then is IPv6 only. type: SOCK_STREAM, or MTCP_SOCK_STREAM,
- * which is the same; with SOCK_NONBLOCK its calls do not block; SOCK_CLOEXEC says what holds
- * anyway. protocol: 0 or IPPROTO_TCP.
+ * which is the same. With SOCK_NONBLOCK the socket's calls do not block; SOCK_CLOEXEC has no
+ * effect, because its meaning always holds. protocol: 0 or IPPROTO_TCP.
  *
- * Returns its number, the lowest that is free in the context, from 0; or -1 and errno. It is no
+ * Returns its number, the lowest that is free in the context, from 0; or -1 and errno. It is not a
  * file descriptor.
  *
  * Errors:
- *   EAFNOSUPPORT     the domain is another
- *   ESOCKTNOSUPPORT  the type is another
- *   EPROTONOSUPPORT  the protocol is another
+ *   EAFNOSUPPORT     the domain is another one
+ *   ESOCKTNOSUPPORT  the type is another one
+ *   EPROTONOSUPPORT  the protocol is another one
  *   EMFILE           socket.max_descriptors are open
  */
 int mtcp_socket(mctx_t mctx, int domain, int type, int protocol);
 
 /*
- * Gives a socket its local address, as bind(2) does (paper, Table 1). Port 0 takes a free one.
+ * Binds a socket to a local address, as bind(2) does (paper, Table 1). Port 0 selects a free one.
  *
  * Errors:
- *   EINVAL         it is bound or connected already, or addrlen does not suit the family
+ *   EINVAL         it is bound or connected already, or addrlen does not fit the family
  *   EAFNOSUPPORT   the family of the address is not that of the socket
- *   EADDRNOTAVAIL  the address is none of the stack's
+ *   EADDRNOTAVAIL  the stack does not have the address
  *   EADDRINUSE     another socket has it
  */
 int mtcp_bind(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t addrlen);
 
 /*
- * Begins to listen, as listen(2) does (paper, Table 1); a socket that is not bound gets a free
- * port. Each core listens for itself: connections that steer to a core on which none listens are
+ * Starts to listen, as listen(2) does (paper, Table 1); a socket that is not bound gets a free
+ * port. Each core listens for itself: connections that steer to a core without a listener are
  * refused.
  *
- * backlog: how many connections may wait for mtcp_accept(); below 0 as many as can be.
+ * backlog: how many connections may wait for mtcp_accept(); below 0 the maximum.
  *
  * Errors:
  *   EINVAL           it is connected
  *   EADDRINUSE       another socket listens there
- *   EADDRNOTAVAIL    the address is the stack's no more
+ *   EADDRNOTAVAIL    the stack no longer has the address
  *   ENFILE           tcp.max_sockets exist
  */
 int mtcp_listen(mctx_t mctx, int sockid, int backlog);
 
 /*
- * Takes a connection that has come in, as accept(2) does (paper, Table 1). Its calls block,
- * whether or not those of the listener do; it has the listener's options.
+ * Accepts a connection, as accept(2) does (paper, Table 1). Calls on the new socket block, whether
+ * or not those of the listener do; it has the listener's options.
  *
  * addr may be NULL. Else the peer's address is written there, with *addrlen as in
  * mtcp_getpeername().
@@ -318,22 +321,22 @@ int mtcp_listen(mctx_t mctx, int sockid, int backlog);
  *
  * Errors:
  *   EINVAL           it does not listen
- *   EAGAIN           there is none, and the listener does not block, or SO_RCVTIMEO is over
- *   EMFILE           socket.max_descriptors are open; the connection waits on
+ *   EAGAIN           no connection waits, and the listener does not block, or SO_RCVTIMEO is over
+ *   EMFILE           socket.max_descriptors are open; the connection stays in the queue
  */
 int mtcp_accept(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
 
 /*
- * Connects a socket, as connect(2) does (paper, Table 1). A blocking one waits for the outcome, at
- * most its SO_SNDTIMEO. The outcome of another is told by MTCP_EPOLLOUT, or by MTCP_EPOLLERR and
- * SO_ERROR.
+ * Connects a socket, as connect(2) does (paper, Table 1). A blocking socket waits for the result,
+ * for its SO_SNDTIMEO at most. For a non-blocking one MTCP_EPOLLOUT reports success, and
+ * MTCP_EPOLLERR with SO_ERROR a failure.
  *
  * Errors:
  *   EINPROGRESS      it does not block and has begun, or SO_SNDTIMEO is over
  *   EALREADY         it does not block and has not ended
  *   EISCONN          it is connected
- *   EINVAL           it listens, or addrlen does not suit the family
- *   ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH  the attempt has failed; another one may be made
+ *   EINVAL           it listens, or addrlen does not fit the family
+ *   ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH  the attempt has failed; you may try again
  *   EADDRNOTAVAIL, EADDRINUSE  no port is free for this destination
  *   EAFNOSUPPORT     the family of the address is not that of the socket
  *   ENFILE           tcp.max_sockets exist
@@ -341,16 +344,16 @@ int mtcp_accept(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrl
 int mtcp_connect(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t addrlen);
 
 /*
- * Chooses from which addresses sockets connect that are bound to none: num_addr from saddr_base
- * on, in turn (paper, Table 1). INADDR_ANY for saddr_base leaves the choice to the stack.
+ * Chooses the local addresses of connecting sockets that are not bound (paper, Table 1): num_addr
+ * addresses from saddr_base on, in turn. INADDR_ANY for saddr_base leaves the choice to the stack.
  *
- * daddr and dport: for connections to that address only; INADDR_ANY for all. All are in network
- * byte order. Every port is chosen so that the answers come to this core, with this call or
- * without: what it adds is that more addresses give more ports to one destination.
+ * daddr and dport: only for connections to that address; INADDR_ANY for all. All are in network
+ * byte order. The stack always chooses a port such that the answers arrive on this core, with or
+ * without this call. The call adds addresses, and with them more ports to one destination.
  *
  * Errors:
- *   EINVAL         num_addr is not 1 to 65536, or dport is no port
- *   EADDRNOTAVAIL  one of the addresses is none of the stack's
+ *   EINVAL         num_addr is not 1 to 65536, or dport is not a port
+ *   EADDRNOTAVAIL  the stack does not have one of the addresses
  */
 int mtcp_init_rss(mctx_t mctx,
                   in_addr_t saddr_base,
@@ -359,16 +362,16 @@ int mtcp_init_rss(mctx_t mctx,
                   in_addr_t dport);
 
 /*
- * Gives a socket, an epoll or an end of a pipe up, as close(2) does (paper, Table 1). What was
- * written is still sent, unless something that came was not read: then the peer sees a reset. With
- * SO_LINGER it waits as long as that says.
+ * Closes a socket, an epoll instance or an end of a pipe, as close(2) does (paper, Table 1). Data
+ * that was written is still sent, unless received data was not read: then the peer sees a reset.
+ * With SO_LINGER the call waits as long as that says.
  *
  * Errors:
  *   EAGAIN  SO_LINGER was not long enough; sockid is closed nevertheless
  */
 int mtcp_close(mctx_t mctx, int sockid);
 
-/* Gives a socket up with a reset; what was written and not sent is lost. */
+/* Closes a socket with a reset; data that was written and not sent is lost. */
 int mtcp_abort(mctx_t mctx, int sockid);
 
 /*
@@ -376,19 +379,19 @@ int mtcp_abort(mctx_t mctx, int sockid);
  *
  * Errors:
  *   ENOTCONN         it is not connected
- *   EINVAL           how is none of the three
+ *   EINVAL           how is not one of the three
  */
 int mtcp_shutdown(mctx_t mctx, int sockid, int how);
 
 /*
- * The local address of a socket, as getsockname(2) gives it; unspecified if there is none yet.
+ * The local address of a socket, as getsockname(2) returns it; unspecified if it has none yet.
  * *addrlen: before the call the room at addr, after it the size of the address, of which no more
  * than the room was filled.
  */
 int mtcp_getsockname(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
 
 /*
- * The address of the other side of a connection, as getpeername(2) gives it. *addrlen as in
+ * The address of the other side of a connection, as getpeername(2) returns it. *addrlen as in
  * mtcp_getsockname().
  *
  * Errors:
@@ -397,30 +400,29 @@ int mtcp_getsockname(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *
 int mtcp_getpeername(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
 
 /*
- * Reads what has come, at most len bytes, as read(2) does (paper, Table 1); also from a pipe. A
- * blocking socket waits for the first byte, at most its SO_RCVTIMEO.
+ * Reads the available bytes, at most len, as read(2) does (paper, Table 1); also from a pipe. A
+ * blocking socket waits for the first byte, for its SO_RCVTIMEO at most.
  *
- * Returns how many bytes there are, 0 at the end of the stream (and for a len of 0), or -1 and
- * errno.
+ * Returns the number of bytes, 0 at the end of the stream (and for a len of 0), or -1 and errno.
  *
  * Errors:
  *   EBADF       it is the writing end of a pipe
- *   EAGAIN      nothing is there, and the socket does not block, or SO_RCVTIMEO is over
+ *   EAGAIN      no byte is available, and the socket does not block, or SO_RCVTIMEO is over
  *   ENOTCONN    it is not connected
- *   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; told once
- *   EINVAL      it is an epoll, or len is above SSIZE_MAX
+ *   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; reported once
+ *   EINVAL      it is an epoll instance, or len is above SSIZE_MAX
  */
 ssize_t mtcp_read(mctx_t mctx, int sockid, void *buf, size_t len);
 
 /*
- * Like mtcp_read(), with flags as in recv(2): MSG_PEEK leaves the data where it is, MSG_DONTWAIT
- * does not block, MSG_WAITALL waits until all of len is there or the stream ends, MSG_OOB takes
- * the urgent byte (tcp(7)).
+ * Reads like mtcp_read(), with flags as in recv(2). MSG_PEEK leaves the data in the socket,
+ * MSG_DONTWAIT does not block, MSG_WAITALL waits until all of len has arrived or the stream ends,
+ * MSG_OOB takes the urgent byte (tcp(7)).
  *
  * Returns as mtcp_read().
  *
  * Errors:
- *   EOPNOTSUPP  another flag
+ *   EOPNOTSUPP  the flag is another one
  *   EINVAL      MSG_OOB: there is no urgent byte, or it was taken
  *   EAGAIN, ENOTCONN, ...  as mtcp_read()
  */
@@ -439,21 +441,22 @@ ssize_t mtcp_recv(mctx_t mctx, int sockid, void *buf, size_t len, int flags);
 ssize_t mtcp_readv(mctx_t mctx, int sockid, const struct iovec *iov, int num_iov);
 
 /*
- * Writes, as write(2) does (paper, Table 1); also to a pipe. A blocking socket takes all of it, at
- * most for its SO_SNDTIMEO; another what it has room for. No SIGPIPE is raised.
+ * Writes, as write(2) does (paper, Table 1); also to a pipe. A blocking socket takes all bytes,
+ * within its SO_SNDTIMEO; a non-blocking one takes as many as it has room for. No SIGPIPE is
+ * raised.
  *
- * The writing end of a pipe may be written to by every thread of the process, which wakes the
- * context whose pipe it is: up to 4096 bytes are written whole or not at all.
+ * Every thread of the process may write to the writing end of a pipe; this wakes the context that
+ * owns the pipe. Up to 4096 bytes are written completely or not at all.
  *
- * Returns how many bytes were taken, or -1 and errno.
+ * Returns the number of bytes taken, or -1 and errno.
  *
  * Errors:
  *   EBADF     it is the reading end of a pipe
  *   EAGAIN    there is no room, and the socket does not block, or SO_SNDTIMEO is over
  *   EPIPE     it is not connected, this side has ended its direction, or the connection has failed
- *             and that was told; of a pipe, the reading end is closed
- *   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; told once
- *   EINVAL    it is an epoll, or len is above SSIZE_MAX
+ *             and that was reported; of a pipe, the reading end is closed
+ *   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; reported once
+ *   EINVAL    it is an epoll instance, or len is above SSIZE_MAX
  */
 ssize_t mtcp_write(mctx_t mctx, int sockid, const void *buf, size_t len);
 
@@ -469,9 +472,9 @@ ssize_t mtcp_write(mctx_t mctx, int sockid, const void *buf, size_t len);
 ssize_t mtcp_writev(mctx_t mctx, int sockid, const struct iovec *iov, int num_iov);
 
 /*
- * Makes a pipe within the process, as pipe(2) does: pipeid[0] is the end to read from, pipeid[1]
- * the one to write to. Both belong to the context, never block, and may be watched by an epoll.
- * See mtcp_write() for how other threads use it.
+ * Creates a pipe within the process, as pipe(2) does: pipeid[0] is the end to read from, pipeid[1]
+ * the end to write to. Both belong to the context, never block, and may be watched by an epoll
+ * instance. See mtcp_write() for its use by other threads.
  *
  * Errors:
  *   EMFILE  socket.max_descriptors are open
@@ -479,14 +482,14 @@ ssize_t mtcp_writev(mctx_t mctx, int sockid, const struct iovec *iov, int num_io
 int mtcp_pipe(mctx_t mctx, int *pipeid);
 
 /*
- * Tells an option, as getsockopt(2) does, with the levels, names and forms of socket(7) and
+ * Reads an option, as getsockopt(2) does, with the levels, names and forms of socket(7) and
  * tcp(7). *optlen: before the call the room at optval, after it the length of the value.
  *
  * At SOL_SOCKET: SO_ERROR, SO_TYPE, SO_ACCEPTCONN, SO_REUSEADDR, SO_KEEPALIVE, SO_LINGER,
  * SO_SNDBUF, SO_RCVBUF, SO_RCVLOWAT, SO_RCVTIMEO and SO_SNDTIMEO. At IPPROTO_TCP: TCP_NODELAY,
  * TCP_QUICKACK, TCP_USER_TIMEOUT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_MAXSEG,
  * TCP_CONGESTION, TCP_DEFER_ACCEPT and TCP_INFO. At IPPROTO_IPV6: IPV6_V6ONLY; without it a socket
- * on :: takes IPv4 connections as well.
+ * on :: also accepts IPv4 connections.
  *
  * Errors:
  *   ENOPROTOOPT      there is no such option
@@ -501,11 +504,11 @@ int mtcp_getsockopt(mctx_t mctx,
                     socklen_t *optlen);
 
 /*
- * Sets an option, as setsockopt(2) does; see mtcp_getsockopt() for which there are. SO_SNDBUF and
+ * Sets an option, as setsockopt(2) does; mtcp_getsockopt() lists the options. SO_SNDBUF and
  * SO_RCVBUF are not doubled, and TCP_QUICKACK stays set.
  *
  * Errors:
- *   ENOPROTOOPT      there is no such option, or it can only be told
+ *   ENOPROTOOPT      there is no such option, or it is read-only
  *   EINVAL           optlen is too short, or the value is out of range
  */
 int mtcp_setsockopt(mctx_t mctx,
@@ -517,28 +520,28 @@ int mtcp_setsockopt(mctx_t mctx,
 
 /*
  * Makes the calls of a socket return instead of blocking (paper, Table 1). mtcp_socket_ioctl()
- * with FIONBIO can undo it. Ends of pipes never block.
+ * with FIONBIO can undo this. Ends of pipes never block.
  *
  * Errors:
- *   EINVAL  it is an epoll
+ *   EINVAL  sockid is an epoll instance
  */
 int mtcp_setsock_nonblock(mctx_t mctx, int sockid);
 
 /*
- * Asks about a socket, as ioctl(2) does. argp points to an int: FIONREAD writes how many bytes can
- * be read, TIOCOUTQ how many were written and are not acknowledged; FIONBIO reads whether calls
- * shall return instead of blocking.
+ * Executes a request of ioctl(2) on a socket. argp points to an int. FIONREAD writes how many
+ * bytes can be read, and TIOCOUTQ how many were written and are not acknowledged; FIONBIO reads
+ * whether calls return instead of blocking.
  *
  * Errors:
- *   ENOTTY           another request
+ *   ENOTTY           the request is another one
  *   EINVAL           the socket listens
  */
 int mtcp_socket_ioctl(mctx_t mctx, int sockid, int request, void *argp);
 
 /*
- * Creates an epoll, as epoll_create(2) does; size must be above 0 and says nothing.
+ * Creates an epoll instance, as epoll_create(2) does; size must be above 0 and is not used.
  *
- * Returns its number, for mtcp_close() as well; or -1 and errno.
+ * Returns its number, which mtcp_close() takes as well; or -1 and errno.
  *
  * Errors:
  *   EINVAL  size is not above 0
@@ -547,8 +550,8 @@ int mtcp_socket_ioctl(mctx_t mctx, int sockid, int request, void *argp);
 int mtcp_epoll_create(mctx_t mctx, int size);
 
 /*
- * Creates an epoll, as epoll_create1(2) does. flags: 0 or EPOLL_CLOEXEC, which says what holds
- * anyway.
+ * Creates an epoll instance, as epoll_create1(2) does. flags: 0 or EPOLL_CLOEXEC, which has no
+ * effect because its meaning always holds.
  *
  * Returns its number, or -1 and errno.
  *
@@ -559,34 +562,36 @@ int mtcp_epoll_create(mctx_t mctx, int size);
 int mtcp_epoll_create1(mctx_t mctx, int flags);
 
 /*
- * Changes what an epoll watches, as epoll_ctl(2) does: sockets, ends of pipes, other epolls.
+ * Changes what an epoll instance watches, as epoll_ctl(2) does: sockets, ends of pipes, other
+ * epoll instances.
  *
- * op: one of enum mtcp_epoll_op. event is not looked at by MTCP_EPOLL_CTL_DEL. What is closed is
- * watched no longer.
+ * op: one of enum mtcp_epoll_op. MTCP_EPOLL_CTL_DEL does not read event. Closing a number ends its
+ * watch.
  *
  * Errors:
- *   EINVAL  epid is no epoll, or sockid the same; op is unknown
+ *   EINVAL  epid is not an epoll instance, or equals sockid; op is unknown
  *   EEXIST  it is watched already
  *   ENOENT  it is not watched
- *   ELOOP   epolls would watch each other, or too deeply
+ *   ELOOP   epoll instances would watch each other, or too deeply
  */
 int mtcp_epoll_ctl(mctx_t mctx, int epid, int op, int sockid, struct mtcp_epoll_event *event);
 
 /*
- * Waits until something is ready, as epoll_wait(2) does, and moves the stack meanwhile if that has
- * no thread of its own (paper, section 3.2).
+ * Waits until something is ready, as epoll_wait(2) does (paper, section 3.2). Runs the stack
+ * meanwhile if it has no thread of its own.
  *
- * maxevents: above 0; a call gives at most 4096 events. timeout: in milliseconds, 0 to look only,
- * below 0 to wait for ever. What is not dealt with is told again, unless it is watched with
- * MTCP_EPOLLET or MTCP_EPOLLONESHOT; those that came late have their turn first.
+ * maxevents: above 0; a call returns at most 4096 events. timeout: in milliseconds, 0 to return at
+ * once, below 0 to wait without a limit. An event that still holds is reported again, unless it is
+ * watched with MTCP_EPOLLET or MTCP_EPOLLONESHOT; events that were not returned come first in the
+ * next call.
  *
- * Returns how many events there are, 0 if the time is up, or -1 and errno.
+ * Returns the number of events, 0 if the time is up, or -1 and errno.
  *
  * Errors:
- *   EINVAL  epid is no epoll, or maxevents is not above 0
- *   EINTR   a signal handler ran while it waited, or one that mtcp_register_signal() has set since
+ *   EINVAL  epid is not an epoll instance, or maxevents is not above 0
+ *   EINTR   a signal handler ran during the wait, or one that mtcp_register_signal() has set since
  *           the last wait
- *   ENXIO, ENETDOWN, ...  the device is gone
+ *   ENXIO, ENETDOWN, ...  the device has disappeared
  */
 int mtcp_epoll_wait(mctx_t mctx,
                     int epid,

@@ -1,4 +1,4 @@
-//! Socket addresses between C and Rust.
+//! Converts socket addresses between C and Rust.
 
 use crate::failure::Failure;
 use channel::Address;
@@ -10,9 +10,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 const PATH_OFFSET: usize = offset_of!(sockaddr_un, sun_path);
-const SIZE: Failure = Failure::invalid("the size does not suit the family of the address");
+const SIZE: Failure = Failure::invalid(
+    "the size does not suit the family of the address: pass sizeof of its struct sockaddr",
+);
 
-/// Addresses that events point to, until the next dispatch.
+/// Storage for addresses that events point to, until the next dispatch.
 #[derive(Default)]
 pub(crate) struct Addresses {
     #[expect(clippy::vec_box, reason = "each stays in place while more are kept")]
@@ -21,7 +23,7 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Keeps an address; gives where, and its size.
+    /// Stores an address. Returns the pointer to it, and its size.
     pub(crate) fn keep(&mut self, address: &Address) -> (*mut c_void, usize) {
         let (raw, size) = form(address);
         if self.used == self.rooms.len() {
@@ -35,13 +37,13 @@ impl Addresses {
         (room, size)
     }
 
-    /// The rooms may be used again.
+    /// Makes the storage available again.
     pub(crate) fn forget(&mut self) {
         self.used = 0;
     }
 }
 
-/// The address that C points to.
+/// Parses the address that C points to.
 ///
 /// # Safety
 ///
@@ -51,11 +53,11 @@ pub(crate) unsafe fn read(address: *const sockaddr, size: socklen_t) -> Result<A
         return Err(Failure::NULL);
     }
     let bytes = (size as usize).min(size_of::<sockaddr_storage>());
-    // SAFETY: the caller vouches for the bytes.
+    // SAFETY: the caller guarantees that the bytes are readable.
     parse(unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes) })
 }
 
-/// The address that C describes.
+/// Parses an address from its bytes.
 pub(crate) fn parse(raw: &[u8]) -> Result<Address, Failure> {
     let Some((family, _)) = raw.split_first_chunk::<2>() else { return Err(SIZE) };
     match i32::from(u16::from_ne_bytes(*family)) {
@@ -87,8 +89,8 @@ pub(crate) fn parse(raw: &[u8]) -> Result<Address, Failure> {
     }
 }
 
-/// Gives C an address: `*size` is the room there, and afterwards the size of the address, of which
-/// no more than the room was filled.
+/// Writes an address for C. Before the call `*size` is the available length, afterwards the size of
+/// the address, of which no more than the available length was written.
 ///
 /// # Safety
 ///
@@ -102,7 +104,7 @@ pub(crate) unsafe fn put(
         return Err(Failure::NULL);
     }
     let (raw, bytes) = form(address);
-    // SAFETY: the caller vouches for `*size` writable bytes, and no more of them are filled.
+    // SAFETY: the caller guarantees `*size` writable bytes, and no more of them are filled.
     unsafe {
         let room = (*size as usize).min(bytes);
         raw.as_ptr().copy_to_nonoverlapping(to.cast(), room);
@@ -111,7 +113,7 @@ pub(crate) unsafe fn put(
     Ok(())
 }
 
-/// The address in C's form, and its size.
+/// Returns the address in C's form, and its size.
 pub(crate) fn form(address: &Address) -> ([u8; size_of::<sockaddr_storage>()], usize) {
     let mut raw = [0; size_of::<sockaddr_storage>()];
     let mut put = |at: usize, bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Which driver a channel is to have.
+//! Selects the driver of a channel.
 
 use crate::failure::Failure;
 use crate::types::mp_driver_choice;
@@ -7,8 +7,8 @@ use stack::driver::{NAME, install_from_environment};
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// The driver of `enum mp_driver_choice`. What can only be the stack, which C cannot install, is
-/// installed here: at the first channel that asks for it.
+/// Returns the driver of `enum mp_driver_choice`. If only the stack can be meant, which C cannot
+/// install, installs the stack for the first channel that asks for it.
 pub(crate) fn driver_of(choice: u32) -> Result<DriverChoice, Failure> {
     const AUTO: u32 = mp_driver_choice::MP_DRIVER_AUTO as u32;
     const URING: u32 = mp_driver_choice::MP_DRIVER_URING as u32;
@@ -31,8 +31,8 @@ pub(crate) fn driver_of(choice: u32) -> Result<DriverChoice, Failure> {
     })
 }
 
-/// Installs the stack, if that was not done before. A failure is told to each channel that asks,
-/// and the next one tries again.
+/// Installs the stack if that was not done before. Each channel that asks for it gets the error of
+/// a failed attempt, and the next channel tries again.
 fn install_stack() -> Result<(), Failure> {
     static INSTALLED: Mutex<bool> = Mutex::new(false);
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
-//! Completions on their way to C.
+//! Converts completions to events for C.
 
+use crate::channel_table::on_channel;
 use crate::failure::{Failure, errno_in, status, value};
-use crate::place::on_channel;
 use crate::state::State;
 use crate::text::duration_of;
 use crate::types::{MP_MORE, MP_NONE, mp_channel, mp_command, mp_event};
@@ -11,13 +11,13 @@ use std::io;
 use std::os::fd::IntoRawFd;
 use std::ptr;
 
-/// Completions that one call converts at most; more stay in the channel for the next.
+/// Maximum number of completions that one call converts; the others stay in the channel.
 const BATCH_MAX: usize = 4096;
 
-/// Waits for the next completion (report, Table 3.1), and hands what was filed to the kernel first
-/// if none is there.
+/// Waits for the next completion (report, Table 3.1). If none is there, first hands the collected
+/// requests to the kernel.
 ///
-/// timeout_ms: 0 to look without waiting, below 0 to wait for ever. Completions are fetched from
+/// timeout_ms: 0 to return at once, below 0 to wait without a limit. Completions are fetched from
 /// the kernel in batches, whether they are taken one by one or by mp_dispatch_batch().
 ///
 /// Returns 1, or 0 if the time is up or a signal handler ran, or -1 and errno.
@@ -37,20 +37,20 @@ pub unsafe extern "C" fn mp_dispatch(
         }
         state.addresses.forget();
         let Some(done) = state.channel.dispatch(duration_of(timeout_ms))? else { return Ok(0) };
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         unsafe { event.write(event_of(state, done)) };
         Ok(1)
     });
     value(dispatched, -1)
 }
 
-/// Waits as mp_dispatch() does, then takes all completions that are there, at most limit of them
+/// Waits as mp_dispatch() does, then takes all available completions, at most limit of them
 /// (report, section 3.5).
 ///
-/// Events in the array are not withdrawn when their handle is unregistered meanwhile: calls with
-/// it fail with EBADF, and buffers and connections in them are the caller's still.
+/// Events in the array are not withdrawn when their handle is unregistered: calls with the handle
+/// then fail with EBADF, and buffers and connections in the events still belong to the caller.
 ///
-/// Returns how many, 0 as for mp_dispatch(), or -1 and errno.
+/// Returns the number of events, 0 as for mp_dispatch(), or -1 and errno.
 ///
 /// Errors:
 ///   EINVAL  limit is below 1
@@ -77,7 +77,8 @@ pub unsafe extern "C" fn mp_dispatch_batch(
         let mut batch = std::mem::take(&mut state.batch);
         let count = state.channel.dispatch_batch(&mut batch, limit, duration_of(timeout_ms));
         for (at, done) in batch.drain(..).enumerate() {
-            // SAFETY: the caller has room for `limit` events, and there are no more than that.
+            // SAFETY: the caller guarantees room for `limit` events, and there are no more than
+            // that.
             unsafe { events.add(at).write(event_of(state, done)) };
         }
         state.batch = batch;
@@ -86,23 +87,23 @@ pub unsafe extern "C" fn mp_dispatch_batch(
     value(dispatched, -1)
 }
 
-/// Hands what was filed to the kernel now. Never needed before mp_dispatch(); of use before other
-/// work that takes long.
+/// Hands the collected requests to the kernel now. mp_dispatch() does so by itself; use it before
+/// other work that takes long.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_flush(channel: *mut mp_channel) -> c_int {
     status(on_channel(channel, |state| Ok(state.channel.flush()?)))
 }
 
-/// Returns a buffer of mp_recv() to the channel, whose bytes are then gone.
+/// Gives a buffer of mp_recv() back to the channel; its bytes are then no longer valid.
 ///
 /// Errors:
-///   EINVAL  the buffer is not in the caller's hands (any more)
+///   EINVAL  the caller does not hold the buffer (any more)
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_release(channel: *mut mp_channel, buffer: i64) -> c_int {
     status(on_channel(channel, |state| state.take_lease(buffer).map(drop)))
 }
 
-/// An event with what all of them have.
+/// Creates an event with the fields that all events have.
 fn blank_event(state: &State, done: &Completion) -> mp_event {
     mp_event {
         cmd: 0,
@@ -180,14 +181,14 @@ fn event_of(state: &mut State, done: Completion) -> mp_event {
                 event.cookie = cookie;
             }
         }
-        // Requests that C has no call for are never filed.
+        // The C library never submits other requests.
         _ => event.error = libc::EPROTO,
     }
     event
 }
 
 impl mp_event {
-    /// The result, or its errno for the event.
+    /// Returns the result, or stores its errno in the event.
     fn keep<T>(&mut self, result: io::Result<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -226,14 +227,14 @@ impl mp_event {
         if let Some(peer) = &accepted.peer {
             (self.data, self.size) = state.addresses.keep(peer);
         }
-        // On epoll there is a descriptor below a lightweight socket, which is not the caller's.
+        // On epoll a lightweight socket has a descriptor, which does not belong to the caller.
         if let Some(number) = accepted.socket.lightweight_number() {
             self.fd = number as i32;
             return state.keep_lwsocket(self.fd, accepted.socket);
         }
         match accepted.socket.into_descriptor() {
             Ok(descriptor) => self.fd = descriptor.into_raw_fd(),
-            // A socket that is no descriptor is a lightweight one.
+            // A socket that is not a descriptor is a lightweight one.
             Err(_) => self.error = libc::EPROTO,
         }
     }

@@ -1,4 +1,4 @@
-//! Errors for C: `errno`, and words on demand.
+//! Converts errors to `errno`, and to text on request.
 
 use channel::{Error, ListenerError, TooManyLightweight};
 use libc::c_int;
@@ -7,14 +7,14 @@ use std::ffi::{CString, c_char};
 use std::io;
 use std::panic::catch_unwind;
 
-/// Why a call failed.
+/// The reason why a call failed.
 pub(crate) enum Failure {
     Channel(Error),
     Flow(fable::Error),
     Transport(fable::UnknownKind),
     Settings(stack::ConfigError),
     Start(stack::StartError),
-    /// A call of a context's, by the errno of the man page.
+    /// A failed call on a context, by the errno of the man page.
     Socket(io::Error),
     Own {
         errno: c_int,
@@ -23,33 +23,39 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// A required pointer is NULL.
     pub(crate) const NULL: Failure =
-        Failure::own(libc::EFAULT, "a pointer is NULL that must not be");
+        Failure::own(libc::EFAULT, "a pointer argument is NULL: pass a valid address");
     pub(crate) const NO_CHANNEL: Failure = Failure::own(
         libc::EBADF,
-        "there is no such channel (any more): use the pointer that mp_create gave, and not after \
-         mp_destroy",
+        "the pointer is not of an open channel: pass the one that mp_create returned, and do not \
+         use it after mp_destroy",
     );
     pub(crate) const NO_HANDLE: Failure = Failure::own(
         libc::EBADF,
-        "the handle is not registered with a channel of this thread (any more)",
+        "the handle is not registered with a channel of this thread: use it in the thread that \
+         registered it, and not after its MP_CLOSE event",
     );
+    /// The call interrupted another call on the same state.
     pub(crate) const WITHIN: Failure = Failure::own(
         libc::EDEADLK,
-        "a call on the same channel, or on a flow, is under way already: call nothing in signal \
-         handlers",
+        "another call on the same channel or flow is in progress: do not call the library in \
+         signal handlers",
     );
+    /// A call has panicked.
     pub(crate) const PANIC: Failure = Failure::own(
         libc::ENOTRECOVERABLE,
-        "the call failed in the middle, which is a defect of megapipe: destroy the channel (with \
-         flows: end the thread), and report what was printed on the standard error output",
+        "the call panicked, which is a defect of megapipe: destroy the channel (with flows: end \
+         the thread), and report the lines on standard error",
     );
+    /// An earlier call has panicked.
     pub(crate) const BROKEN: Failure = Failure::own(
         libc::ENOTRECOVERABLE,
-        "an earlier call failed in the middle, which is a defect of megapipe: destroy the channel \
-         (with flows: end the thread), and report what was printed then",
+        "an earlier call panicked, which is a defect of megapipe: destroy the channel (with flows: \
+         end the thread), and report the lines on standard error",
     );
 
+    /// Creates a failure of this library itself.
     pub(crate) const fn own(errno: c_int, text: &'static str) -> Failure {
         Failure::Own { errno, text }
     }
@@ -58,7 +64,7 @@ impl Failure {
         Failure::own(libc::EINVAL, text)
     }
 
-    /// That of the system call that has just failed.
+    /// Returns the error of the system call that has just failed.
     pub(crate) fn last(call: &'static str) -> Failure {
         Error::System { call, source: io::Error::last_os_error() }.into()
     }
@@ -118,7 +124,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The table in the header says the same.
+/// Returns the errno of an error; the table in `megapipe.h` lists the same.
 fn errno_of(error: &Error) -> c_int {
     match error {
         Error::Setup { source, .. }
@@ -149,7 +155,7 @@ fn errno_of(error: &Error) -> c_int {
     }
 }
 
-/// The table in the header of the flows says the same.
+/// Returns the errno of an error of a flow; the table in `xio.h` lists the same.
 fn errno_of_flow(error: &fable::Error) -> c_int {
     match error {
         fable::Error::WouldBlock => libc::EAGAIN,
@@ -160,6 +166,7 @@ fn errno_of_flow(error: &fable::Error) -> c_int {
         fable::Error::PeerDied => libc::ECONNRESET,
         fable::Error::Corrupt { .. } => libc::EPROTO,
         fable::Error::Refused { .. } => libc::ECONNREFUSED,
+        fable::Error::OtherOwner { .. } => libc::EACCES,
         fable::Error::NoDaemon { .. } => libc::ENOENT,
         fable::Error::Forked => libc::EPERM,
         fable::Error::System { source, .. } => errno_in(source),
@@ -183,15 +190,15 @@ fn errno_of_start(error: &stack::StartError) -> c_int {
     }
 }
 
-/// The number of the system call to which an error goes back, if it does.
+/// Returns the errno of the system call that caused an error, if there is one.
 fn cause_in(error: &(dyn std::error::Error + 'static)) -> Option<c_int> {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes.find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
 }
 
-/// The number of the kernel; what has none is the channel's own lack of lightweight sockets, which
-/// is not the system's `ENFILE`, or comes from the standard library, which refuses only what the
-/// system cannot do.
+/// Returns the kernel's errno. An error without one has two possible sources: the channel's own
+/// lack of lightweight sockets, which differs from the system's `ENFILE`; or the standard library,
+/// which refuses only what the system cannot do.
 pub(crate) fn errno_in(error: &io::Error) -> c_int {
     let full =
         |error: &io::Error| error.get_ref().is_some_and(|cause| cause.is::<TooManyLightweight>());
@@ -202,23 +209,23 @@ pub(crate) fn errno_in(error: &io::Error) -> c_int {
     }
 }
 
-/// The last failure of a thread, in words only once it is asked for.
+/// The last failure of a thread; it is converted to text only on request.
 struct Last {
     failure: Option<Failure>,
-    words: CString,
+    str_from_c: CString,
 }
 
 thread_local! {
     static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
-/// Ends a call that gives 0 or -1.
+/// Ends a call that returns 0 or -1: stores a failure.
 #[inline]
 pub(crate) fn status(result: Result<(), Failure>) -> c_int {
     value(result.map(|()| 0), -1)
 }
 
-/// Ends a call that gives a value, or a certain one if it fails.
+/// Ends a call that returns a value: returns `failed` and stores the failure if it failed.
 #[inline]
 pub(crate) fn value<T>(result: Result<T, Failure>, failed: T) -> T {
     match result {
@@ -233,38 +240,38 @@ pub(crate) fn value<T>(result: Result<T, Failure>, failed: T) -> T {
 #[cold]
 fn note(failure: Failure) {
     let errno = failure.errno();
-    // While the thread ends nothing can ask for words any more.
+    // While the thread ends, no call can ask for the text any more.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
-            last.get_or_insert_with(|| Last { failure: None, words: CString::default() }).failure =
-                Some(failure);
+            last.get_or_insert_with(|| Last { failure: None, str_from_c: CString::default() })
+                .failure = Some(failure);
         }
     });
     // SAFETY: the C library gives each thread a place for its errno, always valid.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// This thread's last error in words: what went wrong, and what would help.
+/// Describes this thread's last error in words: what failed, and the remedy.
 ///
-/// The text is valid until the next call of mp_error() in the same thread, and stays the same
-/// while calls succeed. It is empty if no call has failed. errno is left as it is.
+/// The text is valid until the next call of mp_error() in the same thread, and does not change
+/// while calls succeed. It is empty if no call has failed. errno does not change.
 ///
-/// Failures of requests are no errors of calls: they come as events, with their number in
+/// Failures of requests are not errors of calls: they arrive as events, with their number in
 /// mp_event.error.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_error() -> *const c_char {
-    let words = catch_unwind(|| {
+    let str_from_c = catch_unwind(|| {
         LAST.try_with(|last| {
             let mut last = last.try_borrow_mut().ok()?;
             let last = last.as_mut()?;
             if let Some(failure) = last.failure.take() {
                 let text = failure.describe().replace('\0', " ");
-                last.words = CString::new(text).unwrap_or_default();
+                last.str_from_c = CString::new(text).unwrap_or_default();
             }
-            Some(last.words.as_ptr())
+            Some(last.str_from_c.as_ptr())
         })
         .ok()
         .flatten()
     });
-    words.ok().flatten().unwrap_or(c"".as_ptr())
+    str_from_c.ok().flatten().unwrap_or(c"".as_ptr())
 }

@@ -1,27 +1,27 @@
-//! Keeps a call from meeting what it works on in the middle of another call: of one that a signal
-//! handler interrupts, and of one that has panicked.
+//! Protects the state of calls. Refuses a call from a signal handler that has interrupted another
+//! call on the same state, and all calls after one that has panicked.
 
 use crate::failure::Failure;
 use std::cell::{Cell, UnsafeCell};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs what keeps its own state whole, so that a panic stays inside.
+/// Runs code that keeps its own state consistent; converts a panic to an error.
 pub(crate) fn contain<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Failure::PANIC))
 }
 
-/// What a call may find its state in.
+/// The phase of a guarded state.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// A call is under way, below us on the stack.
+    /// A call is running, in a frame below this one on the stack.
     Inside,
     /// A call has panicked.
     Broken,
 }
 
-/// What calls work on, one at a time.
+/// A state that calls use one at a time.
 pub(crate) struct Guarded<T> {
     phase: Cell<Phase>,
     state: UnsafeCell<T>,
@@ -32,7 +32,7 @@ impl<T> Guarded<T> {
         Guarded { phase: Cell::new(Phase::Idle), state: UnsafeCell::new(state) }
     }
 
-    /// Runs a call.
+    /// Runs a call with the state.
     #[inline]
     pub(crate) fn enter<R>(
         &self,
@@ -61,18 +61,18 @@ impl<T> Guarded<T> {
         }
     }
 
-    /// Whether a call is under way.
+    /// Returns whether a call is running.
     pub(crate) fn is_inside(&self) -> bool {
         self.phase.get() == Phase::Inside
     }
 
-    /// What calls work on, even after a panic.
+    /// Returns the state, even after a panic.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.state.get_mut()
     }
 
-    /// What calls worked on. Nothing if one has panicked: what it left half done is unknown, so
-    /// it must not run again, and is leaked.
+    /// Returns the state, or `None` if a call has panicked: such a state may be inconsistent, so
+    /// its destructor must not run, and the state is leaked.
     pub(crate) fn into_whole(self) -> Option<T> {
         if self.phase.get() == Phase::Broken {
             std::mem::forget(self.state);
@@ -82,7 +82,7 @@ impl<T> Guarded<T> {
     }
 }
 
-/// What a thread has, which goes with it.
+/// A guarded state of one thread, which is dropped when the thread ends.
 pub(crate) struct OfThread<T>(ManuallyDrop<Guarded<T>>);
 
 impl<T> OfThread<T> {
@@ -90,7 +90,7 @@ impl<T> OfThread<T> {
         OfThread(ManuallyDrop::new(Guarded::new(state)))
     }
 
-    /// Runs a call.
+    /// Runs a call with the state.
     #[inline]
     pub(crate) fn enter<R>(
         &self,
@@ -102,9 +102,9 @@ impl<T> OfThread<T> {
 
 impl<T> Drop for OfThread<T> {
     fn drop(&mut self) {
-        // SAFETY: taken once, in the drop of what it is taken from.
+        // SAFETY: it is taken once, when the value that contains it is dropped.
         let guarded = unsafe { ManuallyDrop::take(&mut self.0) };
-        // A panic must not leave a thread's end; what it left undone is leaked.
+        // A panic must not propagate out of a thread's end; what is not dropped then is leaked.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(guarded.into_whole())));
     }
 }

@@ -1,17 +1,25 @@
-//! MegaPipe for C and C++: `libmegapipe`, with the channel, the flows and user-level TCP.
+//! The C and C++ library of MegaPipe, `libmegapipe`: channels, flows and user-level TCP.
 //!
-//! The documentation is in the headers, `include/megapipe.h`, `include/xio.h` and `include/mtcp.h`,
-//! which cbindgen makes of this crate's comments, and from which the manual pages are made:
-//! `cargo xtask header` writes all of them.
+//! The documentation is in the headers, `include/megapipe.h`, `include/xio.h` and `include/mtcp.h`.
+//! cbindgen generates them from this crate's comments, and the manual pages are generated from
+//! them: `cargo xtask header` writes all of them.
 //!
-//! What this layer adds to the crates `megapipe`, `fable` and `mtcp`: handles that find their
-//! channel, flow or context by themselves (`place`, `xio`, `mtcp`), errors as `errno` and words
-//! (`failure`), events without types (`dispatch`), numbers for what Rust owns and C cannot
-//! (`slots`), and an answer to calls at the wrong time (`guard`).
+//! # Modules
+//!
+//! - `lifecycle`, `members`, `requests`, `messages`, `socket_requests`, `sockets`, `timers`: the
+//!   calls of `megapipe.h`, by subject.
+//! - `xio`, `mtcp`: the calls of `xio.h` and of `mtcp.h`.
+//! - `numbering`, `channel_table`: the layout of handles, and the table from handles to channels.
+//! - `dispatch`: converts completions to events.
+//! - `state`, `slots`: a channel with C's additional state, and tables of objects with numbers.
+//! - `guard`: refuses calls while another call is running on the same state.
+//! - `failure`: errors as `errno` and as text.
+//! - `address`, `config`, `text`, `types`: conversions between C and Rust.
 
 #![expect(unreachable_pub, reason = "C reaches by their symbols what Rust does not see")]
 
 mod address;
+mod channel_table;
 mod config;
 mod dispatch;
 mod failure;
@@ -21,7 +29,6 @@ mod members;
 mod messages;
 mod mtcp;
 mod numbering;
-mod place;
 mod requests;
 mod slots;
 mod socket_requests;

@@ -1,10 +1,10 @@
-//! Channels from their creation to their end.
+//! Calls that create, destroy and describe channels.
 
+use crate::channel_table::{destroy, occupy, on_channel};
 use crate::config::driver_of;
 use crate::failure::{Failure, status, value};
 use crate::guard::contain;
 use crate::numbering::HANDLES_MAX;
-use crate::place::{destroy, occupy, on_channel};
 use crate::state::State;
 use crate::text::copy_sized;
 use crate::types::{MP_NEVER, mp_channel, mp_counters, mp_options};
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 /// Creates a channel for the calling thread (report, Table 3.1).
 ///
-/// options may be NULL for the defaults; they are read during the call only. Where io_uring is
-/// barred or too old, MP_DRIVER_AUTO falls back to epoll, and mp_driver_reason() says why; it does
-/// not hide a lack of memory or descriptors.
+/// options may be NULL for the defaults; they are read during the call only. If io_uring is
+/// unavailable or too old, MP_DRIVER_AUTO falls back to epoll, and mp_driver_reason() gives the
+/// reason; it does not hide a lack of memory or descriptors.
 ///
-/// A thread that ends without mp_destroy() has its channels destroyed. After a fork the channel
-/// stays the parent's: calls in the child fail with EPERM; create one there.
+/// When a thread ends without mp_destroy(), its channels are destroyed. After a fork the channel
+/// belongs to the parent: calls in the child fail with EPERM; create a channel there.
 ///
 /// Returns the channel, or NULL and errno.
 ///
@@ -37,7 +37,7 @@ use std::time::Duration;
 pub unsafe extern "C" fn mp_create(options: *const mp_options) -> *mut mp_channel {
     let options = match options.is_null() {
         true => None,
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         false => Some(unsafe { &*options }),
     };
     let created = contain(|| {
@@ -108,14 +108,14 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
     })
 }
 
-/// Destroys a channel. What is pending is cancelled and never delivered.
+/// Destroys a channel. Its pending requests are cancelled and never delivered.
 ///
-/// Lightweight sockets are closed, also those that were accepted and not registered, and so is
-/// what mp_close() has not finished with. Other descriptors stay open and are the caller's again.
-/// Buffers of mp_recv() become invalid. Memory of requests
-/// may be used again after the return (unless a device has kept the kernel busy for two seconds,
-/// which is all that is waited). The shares of a listener go to the other channels that
-/// share it.
+/// It closes lightweight sockets, including those that were accepted and not registered, and
+/// descriptors whose mp_close() is not complete. Other descriptors stay open and belong to the
+/// caller again. Buffers of mp_recv() become invalid. The caller may use the memory of requests
+/// again after the return, unless a device keeps the kernel busy for more than two seconds, the
+/// longest time that the call waits. The channel's shares of a listener go to the other channels
+/// that share it.
 ///
 /// Errors:
 ///   EDEADLK  called in a signal handler that interrupted a call on this channel
@@ -124,7 +124,7 @@ pub extern "C" fn mp_destroy(channel: *mut mp_channel) -> c_int {
     status(destroy(channel))
 }
 
-/// The driver of a channel: "uring", "epoll" or "mtcp"; NULL and errno if there is no channel.
+/// The driver of a channel: "uring", "epoll" or "mtcp"; NULL and errno if there is no such channel.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_driver(channel: *mut mp_channel) -> *const c_char {
     let name = on_channel(channel, |state| {
@@ -137,14 +137,14 @@ pub extern "C" fn mp_driver(channel: *mut mp_channel) -> *const c_char {
     value(name, ptr::null())
 }
 
-/// Why the channel has its driver, in words for a person. Valid until mp_destroy().
+/// The reason why the channel has its driver, as text for people. Valid until mp_destroy().
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_driver_reason(channel: *mut mp_channel) -> *const c_char {
     value(on_channel(channel, |state| Ok(state.driver_reason.as_ptr())), ptr::null())
 }
 
-/// Copies what the channel has counted so far into *counters, whose size is bytes: say
-/// sizeof *counters. Fields that this version does not know are set to 0.
+/// Copies the channel's counters into *counters. bytes is its size: pass sizeof *counters. Fields
+/// that this version of the library does not have are set to 0.
 ///
 /// # Safety
 ///
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn mp_statistics(
             orphaned: counted.orphaned,
             rebalanced: counted.rebalanced,
         };
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         unsafe { copy_sized(&current, counters, bytes) }
     }))
 }

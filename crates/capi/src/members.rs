@@ -1,7 +1,7 @@
-//! Members of a channel: registering, leaving, cookies.
+//! Calls that register and unregister members of a channel, and their cookies.
 
+use crate::channel_table::{on_channel, on_handle};
 use crate::failure::{Failure, status, value};
-use crate::place::{on_channel, on_handle};
 use crate::state::{Cookie, State};
 use crate::types::{MP_LWSOCKET_FIRST, MP_NONE, mp_channel, mp_handle};
 use channel::{CpuSet, Error, Handle, Source};
@@ -12,30 +12,33 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 /// Makes a descriptor or an accepted lightweight socket a member of a channel (report, Table 3.1).
 ///
 /// fd is a socket, pipe, FIFO, terminal, disk file, eventfd(2), timerfd_create(2) or signalfd(2);
-/// or what mp_event.fd of an MP_ACCEPT said. The cookie comes back with each of its events.
+/// or mp_event.fd of an MP_ACCEPT. Each event of the member has its cookie.
 ///
-/// A descriptor is lent to the channel until mp_unregister() or mp_destroy(); mp_close() and
-/// mp_abort() close it. Do not close it meanwhile. If registering fails, whatever the reason, it
-/// stays open and the caller's, and a lightweight socket can be registered again. While a pipe,
-/// terminal or (epoll) listening socket is registered, its O_NONBLOCK is set.
+/// The channel uses the descriptor until mp_unregister() or mp_destroy(), which return it to the
+/// caller; mp_close() and mp_abort() close it. Do not close it meanwhile. If registering fails, for
+/// any reason, the descriptor stays open and belongs to the caller, and a lightweight socket can be
+/// registered again. While a pipe, terminal or (epoll) listening socket is registered, its
+/// O_NONBLOCK is set.
 ///
 /// cpu_mask, for a listening TCP socket: this channel gets an accept queue of its own for the
-/// connections whose handshake runs on those CPUs (report, section 3.4.1). Each thread
-/// registers the same listener with its CPUs in its own channel; connections of CPUs that no
-/// channel claims wait in the original, which one of them may register without mask. It stays
-/// the caller's. NULL otherwise.
+/// connections whose handshake runs on those CPUs (report, section 3.4.1). Each thread registers
+/// the same listener with its CPUs in its own channel. Connections of CPUs that no channel claims
+/// wait in the original, which one of the threads may register without a mask. While the masks
+/// cover all CPUs that are online, one of the channels accepts from the original as well, in which
+/// connections from before the call wait. The original belongs to the caller. NULL for all other
+/// descriptors.
 ///
 /// Returns the handle, or -1 and errno.
 ///
 /// Errors:
-///   EBADF       fd is not open, or no lightweight socket that waits to be registered here
+///   EBADF       fd is not open, or not a lightweight socket that waits to be registered here
 ///   EISDIR      fd is a directory
 ///   ENFILE      mp_options.max_handles are registered
 ///   EINVAL      cpu_mask is empty or names impossible CPUs, or the socket does not listen
 ///   EBUSY       other channels have claimed some of these CPUs
 ///   EADDRINUSE  SO_REUSEPORT is set already, by something else
-///   EOPNOTSUPP  cpu_mask was given for something else than a TCP socket
-///   EACCES      the listener was made under another user id
+///   EOPNOTSUPP  cpu_mask was given for something other than a TCP socket
+///   EACCES      the listener was created under another user id
 ///
 /// # Safety
 ///
@@ -49,7 +52,7 @@ pub unsafe extern "C" fn mp_register(
 ) -> mp_handle {
     let cpus = match cpu_mask.is_null() {
         true => None,
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         false => Some(unsafe { &*cpu_mask }),
     };
     let registered = on_channel(channel, |state| {
@@ -70,7 +73,7 @@ fn register_share(
     cpus: &cpu_set_t,
 ) -> Result<mp_handle, Failure> {
     check_open(fd)?;
-    // SAFETY: the descriptor is open, and the caller lends it for the call.
+    // SAFETY: the descriptor is open, and the caller keeps it open during the call.
     let listener = unsafe { BorrowedFd::borrow_raw(fd) };
     let handle = state.channel.register_listener(listener, set_of(cpus), cookie)?;
     Ok(state.enroll(handle, false))
@@ -78,7 +81,7 @@ fn register_share(
 
 pub(crate) fn set_of(cpus: &cpu_set_t) -> CpuSet {
     (0..CpuSet::CAPACITY)
-        // SAFETY: the number is below what the type has room for.
+        // SAFETY: the number is below the capacity of the type.
         .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, cpus) })
         .collect()
 }
@@ -87,8 +90,8 @@ fn register_lwsocket(state: &mut State, fd: c_int, cookie: Cookie) -> Result<mp_
     let Some(socket) = state.take_lwsocket(fd) else {
         return Err(Failure::own(
             libc::EBADF,
-            "no lightweight socket of this number waits to be registered: register what \
-             mp_event.fd said, once, and in the channel that accepted it",
+            "no lightweight socket of this number waits to be registered: register each \
+             mp_event.fd once, in the channel that accepted it",
         ));
     };
     match state.channel.register_or_return(socket, cookie) {
@@ -106,13 +109,13 @@ fn register_descriptor(state: &mut State, fd: c_int, cookie: Cookie) -> Result<m
     match state.channel.register_or_return(source_of(fd)?, cookie) {
         Ok(handle) => Ok(state.enroll(handle, true)),
         Err(rejected) => {
-            // It stays the caller's.
+            // The descriptor still belongs to the caller.
             if let Some(Ok(descriptor)) = rejected.buffer.map(Source::into_descriptor) {
                 let _ = descriptor.into_raw_fd();
             }
             Err(match rejected.error {
                 Error::System { source, .. } if source.raw_os_error() == Some(libc::EISDIR) => {
-                    Failure::own(libc::EISDIR, "a directory cannot be read as bytes")
+                    Failure::own(libc::EISDIR, "the descriptor is a directory: register a file")
                 }
                 error => error.into(),
             })
@@ -128,42 +131,44 @@ fn check_open(fd: c_int) -> Result<(), Failure> {
 /// Linux's SIOCOUTQNSD, see tcp(7): bytes that were not sent.
 const UNSENT_BYTES: libc::Ioctl = 0x894B;
 
-/// Whether it is a TCP connection, which a server registers for each client: one system call in
-/// place of three. Only TCP sockets know the request, and only those that do not listen answer it.
+/// Returns whether a descriptor is a TCP connection, which a server registers for each client. This
+/// takes one system call instead of three: only TCP sockets support the request, and only those
+/// that do not listen answer it.
 fn is_tcp_connection(fd: c_int) -> bool {
     let mut bytes: c_int = 0;
     // SAFETY: the kernel writes one int, for which `bytes` has room.
     unsafe { libc::ioctl(fd, UNSENT_BYTES, &raw mut bytes) == 0 }
 }
 
-/// A descriptor on its way into a channel, which asks the kernel what else it may be.
+/// Converts a descriptor to a source of a channel; asks the kernel which kind it is.
 fn source_of(fd: c_int) -> Result<Source, Failure> {
     if is_tcp_connection(fd) {
-        // SAFETY: the kernel has just found it open. It is lent as below.
+        // SAFETY: the ioctl above has found it open; it returns to the caller as below.
         return Ok(unsafe { TcpStream::from_raw_fd(fd) }.into());
     }
     check_open(fd)?;
-    // SAFETY: it is open. The caller lends it, and it is given back, not closed, when registering
-    // fails, or when the handle or the channel ends.
+    // SAFETY: it is open. The caller keeps it open, and gets it back, not closed, when registering
+    // fails or when the handle or the channel ends.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
-/// Takes a descriptor out of the channel, to go on with it (report, Table 3.1): it stays open and
-/// is the caller's again. What is pending is cancelled and never delivered, also writes, except
-/// what an mp_dispatch_batch() has delivered already. To end a connection use mp_close().
+/// Takes a descriptor out of the channel, to use it without the channel (report, Table 3.1): it
+/// stays open and belongs to the caller again. Pending requests, writes included, are cancelled and
+/// never delivered, except those that an mp_dispatch_batch() has delivered already. To end a
+/// connection use mp_close().
 ///
-/// A lightweight socket cannot be without its channel: it is closed, on every driver, after the
-/// writes that are queued, without an event. Connections that a listener has accepted and not
-/// delivered are closed.
+/// A lightweight socket cannot exist without its channel: it is closed, on every driver, after its
+/// queued writes, without an event. Connections that a listener has accepted and not delivered are
+/// closed.
 ///
-/// No event says when the kernel lets go of the memory of the handle's requests. Where that memory
-/// is to be used again or freed, use mp_close() or mp_abort(), whose MP_CLOSE says so, or cancel
-/// the requests first and await their events; else it is free after mp_destroy() only.
+/// No event reports when the kernel no longer uses the memory of the handle's requests; it is free
+/// after mp_destroy() only. To use or free that memory earlier, use mp_close() or mp_abort(), whose
+/// MP_CLOSE reports it, or first cancel the requests and await their events.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle| {
         let left = state.channel.unregister(handle)?;
-        // What xio_watch() has made has no other owner, and is closed.
+        // The descriptor of xio_watch() has no other owner, and is closed.
         if state.dismiss(handle)
             && let Some(descriptor) = left.descriptor
         {
@@ -173,19 +178,20 @@ pub extern "C" fn mp_unregister(handle: mp_handle) -> c_int {
     }))
 }
 
-/// Closes a handle once all that was filed to be written is written: the right end for a
-/// connection. What is inbound is cancelled and never delivered, nor are the events of the writes;
-/// one MP_CLOSE, with the cookie and handle -1, is the last of all. By then the descriptor or
-/// lightweight socket is closed, and the memory of all requests of the handle is the caller's.
+/// Closes a handle after all submitted writes are written: the normal way to end a connection.
+/// Inbound requests are cancelled and never delivered, nor are the events of the writes. One
+/// MP_CLOSE, with the cookie and handle -1, is the last event. By then the descriptor or
+/// lightweight socket is closed, and the memory of all requests of the handle belongs to the
+/// caller.
 ///
-/// If a queued write fails, that is the event's error. If the peer takes nothing for
+/// If a queued write fails, the event has its error. If the peer takes nothing for
 /// mp_options.close_timeout_ms, the handle is aborted, and the error is ETIMEDOUT. mp_abort() ends
 /// the wait at once. A listener's connections that were accepted and not delivered are closed.
 ///
-/// A stream socket that has waited for its output for 5 ms discards what its peer sends, and if
-/// anything came, goes on when all is written until the peer ends its direction or has sent nothing
-/// for 2 s, for 30 s and 64 MiB at most: unread input would make the close a reset. Not if
-/// mp_to_fd() was called.
+/// A stream socket that has waited for its output for 5 ms discards what its peer sends. If
+/// anything came, it continues after all is written until the peer ends its direction or has sent
+/// nothing for 2 s, for 30 s and 64 MiB at most, because unread input would turn the close into a
+/// reset. This does not happen if mp_to_fd() was called.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_close(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle: Handle| {
@@ -196,9 +202,9 @@ pub extern "C" fn mp_close(handle: mp_handle) -> c_int {
     }))
 }
 
-/// Closes a handle at once, also one that is in mp_close(), and discards what is queued to be
-/// written. A TCP connection is reset, so that the peer does not take what it has for the whole.
-/// Otherwise as mp_close(): one MP_CLOSE, in all, is the last event.
+/// Closes a handle at once, even one that is in mp_close(), and discards its queued output. A TCP
+/// connection is reset, so that the peer does not mistake a part of the data for the whole.
+/// Otherwise as mp_close(): exactly one MP_CLOSE is the last event.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_abort(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle: Handle| {
@@ -210,8 +216,8 @@ pub extern "C" fn mp_abort(handle: mp_handle) -> c_int {
     }))
 }
 
-/// The cookie of a handle; NULL and errno if it is not registered. errno is left as it is
-/// otherwise, as the cookie may be NULL, too.
+/// The cookie of a handle; NULL and errno if it is not registered. On success errno does not
+/// change, because the cookie may be NULL, too.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_cookie(handle: mp_handle) -> *mut c_void {
     let cookie = on_handle(handle, |state, handle| {
@@ -221,7 +227,7 @@ pub extern "C" fn mp_cookie(handle: mp_handle) -> *mut c_void {
     value(cookie, std::ptr::null_mut())
 }
 
-/// Changes the cookie of a handle, also for requests that were filed before.
+/// Changes the cookie of a handle, also for requests that were submitted before.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_set_cookie(handle: mp_handle, cookie: *mut c_void) -> c_int {
     status(on_handle(handle, |state, handle| {

@@ -1,22 +1,22 @@
-//! The layout of C's handles: the place of the channel, and the index and generation of the member
-//! there.
+//! Defines the layout of C's handles: the index of the channel in the table, and the index and
+//! generation of the member within the channel.
 
 use crate::types::mp_handle;
 use channel::Handle;
 
-/// Channels that may exist at once in a process.
-pub(crate) const PLACES: usize = 1 << 11;
-/// Handles that one channel may have.
+/// Number of channels that may exist at once in a process.
+pub(crate) const SLOTS: usize = 1 << 11;
+/// Number of handles that one channel may have.
 pub(crate) const HANDLES_MAX: u32 = 1 << 20;
 
 const INDEX_SHIFT: u32 = 32;
 const PLACE_SHIFT: u32 = 52;
 
-/// The part of a handle that is its channel's own.
+/// The part of its handles that identifies a channel.
 #[derive(Clone, Copy)]
 pub(crate) struct Numbering {
     pub(crate) place: usize,
-    /// What is added to the generations of the channel's handles.
+    /// Added to the generations of the channel's handles.
     pub(crate) base: u32,
 }
 
@@ -27,7 +27,7 @@ impl Numbering {
         (self.place as i64) << PLACE_SHIFT | i64::from(index) << INDEX_SHIFT | i64::from(generation)
     }
 
-    /// The number in this channel of a handle, which checks it; `None` for another channel's.
+    /// Returns index and generation of a handle of this channel; `None` for another channel's.
     #[inline]
     pub(crate) fn decode(self, handle: mp_handle) -> Option<(u32, u32)> {
         let index = (handle >> INDEX_SHIFT) as u32 & (HANDLES_MAX - 1);
@@ -36,7 +36,8 @@ impl Numbering {
     }
 }
 
-/// The place that a handle names, below [`PLACES`]; `None` if it is none that `encode` makes.
+/// Returns the channel's index in the table, below [`SLOTS`]; `None` for a handle that `encode`
+/// cannot make.
 #[inline]
 pub(crate) fn place_of(handle: mp_handle) -> Option<usize> {
     usize::try_from(handle >> PLACE_SHIFT).ok()
@@ -51,11 +52,11 @@ mod tests {
     fn handles_round_trip_and_are_never_negative() {
         let channel: Channel<()> = Channel::new().unwrap();
         let widest = channel.handle(HANDLES_MAX - 1, u32::MAX);
-        let number = Numbering { place: PLACES - 1, base: 7 }.encode(widest);
+        let number = Numbering { place: SLOTS - 1, base: 7 }.encode(widest);
         assert!(number >= 0);
-        assert_eq!(place_of(number), Some(PLACES - 1));
+        assert_eq!(place_of(number), Some(SLOTS - 1));
         let decoded = |place| Numbering { place, base: 7 }.decode(number);
-        assert_eq!(decoded(PLACES - 1), Some((HANDLES_MAX - 1, u32::MAX)));
+        assert_eq!(decoded(SLOTS - 1), Some((HANDLES_MAX - 1, u32::MAX)));
         assert_eq!(decoded(0), None);
         assert_eq!(Numbering { place: 0, base: 7 }.decode(-1), None);
     }

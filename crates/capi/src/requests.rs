@@ -1,8 +1,8 @@
-//! Filing requests. What is common to them is said once, at the top of the header.
+//! Calls that submit requests. The top of the header describes what all of them have in common.
 
 use crate::address;
+use crate::channel_table::on_handle;
 use crate::failure::{Failure, status, value};
-use crate::place::on_handle;
 use crate::state::State;
 use crate::types::{MP_IN, MP_LWSOCKET, MP_OUT, MP_REPEAT, MP_WITH_PEER, mp_handle};
 use channel::{Accept, Direction, Handle, Repeat, Transfer};
@@ -11,25 +11,25 @@ use std::net::Shutdown;
 
 /// Accepts connections on a listener: one MP_ACCEPT for each (report, Table 3.1).
 ///
-/// count: how many; 0 for all until mp_cancel(). Counts of several calls add up. flags: 0, or made
-/// of these:
+/// count: how many connections; 0 for all until mp_cancel(). Counts of several calls add up. flags:
+/// 0, or a combination of these:
 ///   MP_LWSOCKET   lightweight sockets, which belong to the channel (report, section 3.4.2). They
-///                 have numbers from MP_LWSOCKET_FIRST on and mean the same on every driver; with
-///                 io_uring (Linux 6.8) they have no descriptor, else there is one below, which is
-///                 the channel's. Its value is 1, as the report's is_lwsocket.
+///                 have numbers from MP_LWSOCKET_FIRST on and behave the same on every driver. With
+///                 io_uring (Linux 6.8) they have no descriptor; else each has one, which belongs
+///                 to the channel. The value is 1, as the report's is_lwsocket.
 ///   MP_WITH_PEER  the address of each peer: the event's data is a struct sockaddr of size bytes,
-///                 until the next dispatch. NULL where the driver does not tell it. One system
-///                 call for each connection; what needs no address at once gets it cheaper by
-///                 mp_request_peer_address().
+///                 until the next dispatch. NULL if the driver does not report it. It costs one
+///                 system call for each connection; if the address is not needed at once,
+///                 mp_request_peer_address() costs less.
 ///
-/// The event's fd is to be registered or, if it is a descriptor, may be used without the channel
-/// and then is the caller's to close; it does not block, and execve(2) closes it. ECANCELED is the
-/// last completion after mp_cancel().
+/// The event's fd is for mp_register(). A descriptor may also be used without the channel and is
+/// then for the caller to close; it does not block, and execve(2) closes it. ECANCELED is the last
+/// completion after mp_cancel().
 ///
-/// An error that passes comes with MP_MORE: EMFILE, ENFILE, ENOMEM, and EUSERS if all lightweight
-/// sockets of the channel are in use (mp_options.max_lwsockets). The channel accepts again by
-/// itself, when a descriptor has come free or some time has passed; do not file another accept.
-/// Connections stay queued in the kernel meanwhile. Any other error ends the request.
+/// A transient error has MP_MORE: EMFILE, ENFILE, ENOMEM, and EUSERS if all lightweight sockets of
+/// the channel are in use (mp_options.max_lwsockets). The channel accepts again by itself, when a
+/// descriptor is free or some time has passed; do not submit another accept. Connections stay in
+/// the accept queue meanwhile. Any other error ends the request.
 ///
 /// Errors:
 ///   EBUSY   accepts with other flags are outstanding: cancel them first
@@ -40,24 +40,32 @@ pub extern "C" fn mp_accept(handle: mp_handle, count: c_int, flags: c_int) -> c_
         let kind = match flags & !MP_WITH_PEER {
             0 => Accept::descriptors(),
             MP_LWSOCKET => Accept::lightweight(),
-            _ => return Err(Failure::invalid("flags are made of MP_LWSOCKET and MP_WITH_PEER")),
+            _ => {
+                return Err(Failure::invalid(
+                    "flags must be made of MP_LWSOCKET and MP_WITH_PEER, or 0",
+                ));
+            }
         };
         let kind = if flags & MP_WITH_PEER == 0 { kind } else { kind.with_peer_address() };
         let accept = match u32::try_from(count) {
             Ok(0) => kind,
             Ok(count) => kind.count(count),
-            Err(_) => return Err(Failure::invalid("count must not be negative: 0 is for ever")),
+            Err(_) => {
+                return Err(Failure::invalid(
+                    "count must not be negative: 0 accepts until the request is cancelled",
+                ));
+            }
         };
         Ok(state.channel.accept(handle, accept)?)
     }))
 }
 
-/// Connects a socket: one MP_CONNECT. The address is copied. Requests that are filed meanwhile on
-/// the same handle wait for it.
+/// Connects a socket: one MP_CONNECT. The address is copied. Later requests on the same handle wait
+/// for the connection.
 ///
 /// Errors:
-///   EAFNOSUPPORT  the address is none of AF_INET, AF_INET6 and AF_UNIX
-///   EINVAL        size does not suit the family
+///   EAFNOSUPPORT  the address is not of AF_INET, AF_INET6 or AF_UNIX
+///   EINVAL        size does not fit the family
 ///
 /// # Safety
 ///
@@ -69,21 +77,21 @@ pub unsafe extern "C" fn mp_connect(
     size: socklen_t,
 ) -> c_int {
     status(on_handle(handle, |state, handle| {
-        // SAFETY: the caller vouches for the bytes.
+        // SAFETY: the caller guarantees that the bytes are readable.
         let address = unsafe { address::read(address, size) }?;
         Ok(state.channel.connect(handle, address)?)
     }))
 }
 
-/// Files a transfer of the caller's memory.
+/// Submits a transfer of the caller's memory.
 pub(crate) fn transfer(handle: mp_handle, transfer: Transfer<'_>) -> c_int {
     status(on_handle(handle, |state, handle| {
-        // SAFETY: the caller of the C functions below has promised to leave the memory alone.
+        // SAFETY: the caller of the C functions below guarantees not to use the memory meanwhile.
         Ok(unsafe { state.channel.transfer(handle, transfer) }?)
     }))
 }
 
-/// Refuses memory that cannot be what the caller means.
+/// Refuses values of a pointer and length that the caller cannot have intended.
 pub(crate) fn check_memory(address: *const c_void, bytes: usize) -> Result<(), Failure> {
     if address.is_null() && bytes > 0 {
         return Err(Failure::NULL);
@@ -108,11 +116,11 @@ fn write(handle: mp_handle, address: *const c_void, bytes: usize, offset: Option
     }
 }
 
-/// Reads at most size bytes: one MP_READ with what is there, 0 at the end (report, Table 3.1).
-/// From a file: at its position. From a SOCK_SEQPACKET or datagram socket: one message, or
-/// EMSGSIZE if it is longer than size; an empty one has size 0, too, which mp_recv() tells from
-/// the end. buffer is the kernel's until the event. For connections that are
-/// mostly idle mp_recv() needs less memory.
+/// Reads at most size bytes: one MP_READ with the available bytes, 0 at the end (report, Table
+/// 3.1). From a file: at its position. From a SOCK_SEQPACKET or datagram socket: one message, or
+/// EMSGSIZE if it is longer than size. An empty message has size 0, too; mp_recv() distinguishes it
+/// from the end. The kernel uses buffer until the event. For connections that are mostly idle
+/// mp_recv() needs less memory.
 ///
 /// Errors:
 ///   EINVAL  size is 0 or above SSIZE_MAX
@@ -128,12 +136,12 @@ pub unsafe extern "C" fn mp_read(handle: mp_handle, buffer: *mut c_void, size: u
 /// Writes all of size bytes: one MP_WRITE (report, Table 3.1). To a file: at its position. To a
 /// connected datagram socket: one datagram. buffer must not change until the event.
 ///
-/// The event's size is below the request's only if the write was cancelled half-way; one that
-/// fails half-way is an error. A broken socket raises no SIGPIPE; a broken pipe does unless it is
-/// ignored.
+/// The event's size is below the request's only if the write was cancelled half-way; a write that
+/// fails half-way is an error. A broken socket raises no SIGPIPE; a broken pipe does unless the
+/// process ignores it.
 ///
 /// Errors:
-///   EAGAIN  mp_options.output_limit bytes wait behind the write under way: the peer does not read;
+///   EAGAIN  mp_options.output_limit bytes wait behind the current write: the peer does not read;
 ///           await completions, or mp_abort() the handle
 ///
 /// # Safety
@@ -145,7 +153,7 @@ pub unsafe extern "C" fn mp_write(handle: mp_handle, buffer: *const c_void, size
 }
 
 /// Reads from a disk file at an offset: one MP_PREAD, which repeats the offset, because many such
-/// requests of a handle may be under way, in no order. At most 2 GiB at a time.
+/// requests of a handle may be in flight, in no order. Moves at most 2 GiB at a time.
 ///
 /// # Safety
 ///
@@ -175,7 +183,7 @@ pub unsafe extern "C" fn mp_pwrite(
     write(handle, buffer, size, Some(offset))
 }
 
-/// The vector of a call.
+/// Returns the vectors of a call.
 ///
 /// # Safety
 ///
@@ -194,7 +202,7 @@ pub(crate) unsafe fn vectors<'a>(
     if vector.is_null() {
         return Err(Failure::NULL);
     }
-    // SAFETY: the caller vouches for the pointer.
+    // SAFETY: the caller guarantees that the pointer is valid.
     let vectors = unsafe { std::slice::from_raw_parts(vector, count) };
     let mut sum: usize = 0;
     for vector in vectors {
@@ -216,7 +224,7 @@ pub(crate) unsafe fn vectors<'a>(
 /// As for mp_read(), of each piece.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_readv(handle: mp_handle, vector: *const iovec, count: c_int) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees that the array is valid.
     match unsafe { vectors(vector, count) } {
         Ok(vectors) => transfer(handle, Transfer::ReadVectored(vectors)),
         Err(failure) => status(Err(failure)),
@@ -234,7 +242,7 @@ pub unsafe extern "C" fn mp_readv(handle: mp_handle, vector: *const iovec, count
 /// As for mp_write(), of each piece.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_writev(handle: mp_handle, vector: *const iovec, count: c_int) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees that the array is valid.
     match unsafe { vectors(vector, count) } {
         Ok(vectors) => transfer(handle, Transfer::WriteVectored(vectors)),
         Err(failure) => status(Err(failure)),
@@ -249,15 +257,15 @@ fn repeat_of(flags: c_int) -> Result<Repeat, Failure> {
     }
 }
 
-/// Receives from a stream or pipe into a buffer of the channel's: MP_RECV, with the bytes at the
+/// Receives from a stream or pipe into a buffer of the channel: MP_RECV, with the bytes at the
 /// event's data until mp_release() of its buffer. size 0 is the end, which has no buffer.
 ///
 /// From a SOCK_SEQPACKET socket: one message, or EMSGSIZE if it is longer than
 /// mp_options.large_buffer_bytes. An empty message has size 0 and a buffer.
 ///
-/// flags: 0 for one completion; MP_REPEAT for one each time, until the end, an error or
-/// mp_cancel(), which is cheaper than asking again. Idle connections hold no memory this way.
-/// While all buffers are in the caller's hands, receiving waits; nothing is lost.
+/// flags: 0 for one completion; MP_REPEAT for a completion for each result, until the end, an error
+/// or mp_cancel(), which costs less than new requests. Idle connections then use no memory. While
+/// the caller holds all buffers, receiving waits; nothing is lost.
 ///
 /// Errors:
 ///   EINVAL  flags are unknown
@@ -268,13 +276,13 @@ pub extern "C" fn mp_recv(handle: mp_handle, flags: c_int) -> c_int {
     }))
 }
 
-/// Writes bytes of a buffer that mp_recv() brought, and releases the buffer when they are sent:
-/// one MP_WRITE, whose data is NULL. How to send back what came without a copy and without
-/// keeping books. offset and size say which of the event's bytes. If it fails, the buffer is the
-/// caller's still.
+/// Writes bytes of a buffer of mp_recv(), and releases the buffer after they are sent: one
+/// MP_WRITE, whose data is NULL. This sends received bytes back without a copy and without
+/// bookkeeping. offset and size select a part of the event's bytes. If the call fails, the buffer
+/// still belongs to the caller.
 ///
 /// Errors:
-///   EINVAL  the buffer is not in the caller's hands, or has fewer bytes
+///   EINVAL  the caller does not hold the buffer, or it has fewer bytes
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_write_buffer(
     handle: mp_handle,
@@ -314,9 +322,9 @@ fn write_lease(
 /// Waits until a socket or pipe is ready for calls that the caller makes itself: MP_POLL with
 /// revents.
 ///
-/// events: POLLIN, POLLOUT, POLLPRI and POLLRDHUP of poll(2); POLLERR and POLLHUP come in any
-/// case. flags: 0 for one completion; MP_REPEAT for what is there at first and then each change for
-/// the better, as edge-triggered epoll(7) does; an event may be told twice. A handle has one poll
+/// events: POLLIN, POLLOUT, POLLPRI and POLLRDHUP of poll(2); POLLERR and POLLHUP are always
+/// included. flags: 0 for one completion; MP_REPEAT for the pending events at first and then each
+/// new one, as edge-triggered epoll(7) does; an event may be reported twice. A handle has one poll
 /// at a time; a second one begins when the first has ended.
 ///
 /// Errors:
@@ -328,14 +336,14 @@ pub extern "C" fn mp_poll(handle: mp_handle, events: u32, flags: c_int) -> c_int
     }))
 }
 
-/// Shuts a connection down in both directions, after the writes that were filed before: one
+/// Shuts a connection down in both directions, after the writes that were submitted before: one
 /// MP_DISCONNECT (report, Table 3.1). The handle stays registered.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_disconnect(handle: mp_handle) -> c_int {
     mp_shutdown(handle, libc::SHUT_RDWR)
 }
 
-/// Shuts a connection down as shutdown(2) does, after the writes that were filed before: one
+/// Shuts a connection down as shutdown(2) does, after the writes that were submitted before: one
 /// MP_DISCONNECT. how: SHUT_RD, SHUT_WR or SHUT_RDWR.
 ///
 /// Errors:
@@ -353,18 +361,18 @@ pub extern "C" fn mp_shutdown(handle: mp_handle, how: c_int) -> c_int {
     }))
 }
 
-/// Bytes that were filed to be written to a handle and that the kernel has not taken yet. A write
-/// under way counts in full until a part of it completes.
+/// The number of bytes that were submitted to be written to a handle and that the kernel has not
+/// taken yet. The current write counts in full until a part of it completes.
 ///
-/// Returns the bytes, or -1 and errno.
+/// Returns the number of bytes, or -1 and errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_queued(handle: mp_handle) -> i64 {
     value(on_handle(handle, |state, handle| Ok(state.channel.queued_bytes(handle)? as i64)), -1)
 }
 
-/// Asks for the address of the other side of a connection: one MP_PEER_ADDRESS, whose data is a
+/// Requests the address of the other side of a connection: one MP_PEER_ADDRESS, whose data is a
 /// struct sockaddr of the event's size, until the next dispatch. For a server with many lightweight
-/// sockets; it spares the system call of mp_peer_address().
+/// sockets: it saves the system call of mp_peer_address().
 ///
 /// The event's errors are those of mp_peer_address().
 #[unsafe(no_mangle)]
@@ -372,11 +380,11 @@ pub extern "C" fn mp_request_peer_address(handle: mp_handle) -> c_int {
     status(on_handle(handle, |state, handle| Ok(state.channel.request_peer_address(handle)?)))
 }
 
-/// Cancels requests of a handle, which stays registered. Each has its last completion still: with
-/// ECANCELED, or with its result if that was quicker.
+/// Cancels requests of a handle, which stays registered. Each still has its last completion: with
+/// ECANCELED, or with its result if that came first.
 ///
 /// what: MP_IN for reads and receives, MP_OUT for connects, writes and shutdowns, 0 for everything,
-/// accepts, polls and transfers at an offset included.
+/// including accepts, polls and transfers at an offset.
 ///
 /// Errors:
 ///   EINVAL  what is unknown

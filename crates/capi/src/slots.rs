@@ -1,12 +1,12 @@
-//! Numbers for what Rust owns and C cannot.
+//! Implements tables of objects that Rust owns, and that C identifies by numbers.
 
-/// Bits of a number that say when it was given; those above them say where.
+/// Bits of a number with its serial number; the bits above them have the index.
 const SERIAL_BITS: u32 = 43;
-/// Things that one table may hold.
+/// Maximum number of objects in one table.
 const SLOTS_MAX: usize = 1 << 20;
 
-/// Things by their numbers, which are 1 or more. No number is given twice, so that one that has
-/// gone is not taken for another.
+/// A table of objects with numbers of 1 or more. A number is never reused, so a stale number never
+/// names another object.
 pub(crate) struct Slots<T> {
     slots: Vec<(u64, Option<T>)>,
     free: Vec<u32>,
@@ -18,19 +18,19 @@ impl<T> Slots<T> {
         Slots { slots: Vec::new(), free: Vec::new(), serial: 0 }
     }
 
-    /// Whether there is no room for another.
+    /// Returns whether the table is full.
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() >= SLOTS_MAX
     }
 
-    /// Keeps a thing under a number that no other has in this table.
+    /// Stores an object under a number that no other object of this table has.
     pub(crate) fn keep(&mut self, thing: T) -> i64 {
         let serial = self.serial + 1;
         self.keep_as(serial, thing)
     }
 
-    /// Keeps a thing under a number that differs from all with other serial numbers, in whatever
-    /// table they are.
+    /// Stores an object under a number that differs from all numbers with other serial numbers, in
+    /// any table.
     pub(crate) fn keep_as(&mut self, serial: u64, thing: T) -> i64 {
         self.serial = serial & ((1 << SERIAL_BITS) - 1);
         let index = self.free.pop().unwrap_or_else(|| {
@@ -59,7 +59,7 @@ impl<T> Slots<T> {
         Some(thing)
     }
 
-    /// Takes a thing back that `take` gave, under the number that it had.
+    /// Stores an object again that `take` has returned, under the same number.
     pub(crate) fn put_back(&mut self, number: i64, thing: T) {
         if let Some((index, slot)) = self.slot(number) {
             *slot = Some(thing);

@@ -1,29 +1,29 @@
-//! Filing requests that are meant for sockets: looking without taking, writing in parts, files,
-//! connections with sockets of the channel's own.
+//! Implements the calls that submit requests for sockets: peeking, writes that are followed by
+//! others, files, and connections with lightweight sockets.
 
 use crate::address;
+use crate::channel_table::{on_channel, on_handle};
 use crate::failure::{Failure, status, value};
-use crate::place::{on_channel, on_handle};
 use crate::requests::{check_memory, transfer};
 use crate::state::Cookie;
 use crate::types::{MP_NONE, mp_channel, mp_handle};
 use channel::Transfer;
 use libc::{c_int, c_void, sockaddr, socklen_t};
 
-/// Registers a new stream socket of the channel's own and connects it: one MP_CONNECT with this
-/// cookie. TCP or UNIX, according to the address, which is copied. Requests that are filed
-/// meanwhile wait for the connection.
+/// Registers a new stream socket of the channel and connects it: one MP_CONNECT with this cookie.
+/// The socket is TCP or UNIX, according to the address, which is copied. Later requests wait for
+/// the connection.
 ///
-/// It is a lightweight socket, as those of mp_accept(): with io_uring it has no descriptor, with
-/// epoll there is one below, which is the channel's. A connect that fails leaves the handle, for
-/// mp_connect() or mp_close(). For a socket that is bound or has options before it connects, use
+/// It is a lightweight socket, like those of mp_accept(): with io_uring it has no descriptor, with
+/// epoll it has one, which belongs to the channel. If the connect fails, the handle stays, for
+/// mp_connect() or mp_close(). To bind a socket or set options before it connects, use
 /// mp_register() and mp_connect().
 ///
 /// Returns the handle, or -1 and errno.
 ///
 /// Errors:
-///   EAFNOSUPPORT    the address is none of AF_INET, AF_INET6 and AF_UNIX
-///   EINVAL          size does not suit the family
+///   EAFNOSUPPORT    the address is not of AF_INET, AF_INET6 or AF_UNIX
+///   EINVAL          size does not fit the family
 ///   EUSERS          mp_options.max_lwsockets are in use
 ///   ENFILE          mp_options.max_handles are registered
 ///   EMFILE, ENFILE  there is no descriptor left
@@ -39,26 +39,26 @@ pub unsafe extern "C" fn mp_connect_to(
     cookie: *mut c_void,
 ) -> mp_handle {
     let made = on_channel(channel, |state| {
-        // SAFETY: the caller vouches for the bytes.
+        // SAFETY: the caller guarantees that the bytes are readable.
         let address = unsafe { address::read(address, size) }?;
         let handle = state.channel.connect_to(address, Cookie { pointer: cookie })?;
-        // Its socket is not the caller's, and is closed with it.
+        // The socket does not belong to the caller, and is closed with the handle.
         Ok(state.enroll(handle, false))
     });
     value(made, MP_NONE)
 }
 
-/// Reads at most size bytes of what waits in a socket and leaves them there: one MP_PEEK with what
-/// is there, 0 at the end. The next mp_read(), mp_recv() or mp_peek() finds the same. buffer is the
-/// kernel's until the event.
+/// Copies at most size bytes that wait in a socket and leaves them there: one MP_PEEK with the
+/// available bytes, 0 at the end. The next mp_read(), mp_recv() or mp_peek() finds the same bytes.
+/// The kernel uses buffer until the event.
 ///
-/// It has its turn among the reads of the handle, and completes as soon as something is there: to
-/// wait for more than that, read. From a SOCK_SEQPACKET or datagram socket: one message, or
+/// The peek waits for the earlier reads of the handle, and completes as soon as any bytes are
+/// there; to wait for more, read. From a SOCK_SEQPACKET or datagram socket: one message, or
 /// EMSGSIZE, with its beginning in buffer, if it is longer than size.
 ///
 /// Errors:
 ///   EINVAL      size is 0 or above SSIZE_MAX
-///   EOPNOTSUPP  the handle is no socket
+///   EOPNOTSUPP  the handle is not a socket
 ///
 /// # Safety
 ///
@@ -74,10 +74,10 @@ pub unsafe extern "C" fn mp_peek(handle: mp_handle, buffer: *mut c_void, size: u
 /// Writes all of size bytes as mp_write() does, one MP_WRITE, and tells the kernel that a further
 /// write follows at once (MSG_MORE of send(2)). buffer must not change until the event.
 ///
-/// TCP holds a segment that is not full back until then, but for 200 ms at most: so a head and a
-/// body share one also with TCP_NODELAY. End with mp_write(), mp_send_file(), mp_shutdown() or
-/// mp_close(), each of which sends all. Everything but a stream socket takes it for mp_write(), as
-/// does MP_DRIVER_MTCP; datagrams are not joined.
+/// TCP delays a segment that is not full until that write, but for 200 ms at most: so a head and a
+/// body share one even with TCP_NODELAY. End with mp_write(), mp_send_file(), mp_shutdown() or
+/// mp_close(), each of which sends all. For sources other than stream sockets, and with
+/// MP_DRIVER_MTCP, this is the same as mp_write(); datagrams are not joined.
 ///
 /// Errors:
 ///   EAGAIN  as with mp_write()
@@ -97,22 +97,22 @@ pub unsafe extern "C" fn mp_write_more(
     }
 }
 
-/// Sends size bytes of a disk file, from offset on, over a stream socket, in its turn among the
-/// writes of the handle: one MP_SEND_FILE. All of them, or an error; less only if it was cancelled
-/// half-way.
+/// Sends size bytes of a disk file, from offset on, over a stream socket, after the earlier writes
+/// of the handle: one MP_SEND_FILE. It reports that all were sent, or an error; fewer bytes only if
+/// it was cancelled half-way.
 ///
-/// file is the handle of the file in the same channel, whose position does not matter and does not
-/// change; it may be sent to any number of handles at once. It must stay registered: what is not
-/// read of it when its handle ends is not sent. The file is read and sent in turns of 128 KiB;
-/// mp_queued() counts all of size.
+/// file is the handle of the file in the same channel. The file's position does not matter and does
+/// not change; the file may be sent to any number of handles at once. It must stay registered: the
+/// channel does not send what it has not read when the file's handle ends. The channel alternates
+/// reading and sending in pieces of 128 KiB; mp_queued() counts all of size.
 ///
 /// The event's errors:
-///   ENODATA  the file ends before offset + size; what it has was sent
+///   ENODATA  the file ends before offset + size; all its bytes were sent
 ///   EBADF    the file's handle has ended
 ///
 /// Errors:
-///   EBADF       file is no handle of the same channel
-///   EOPNOTSUPP  handle is no stream socket, or file no disk file
+///   EBADF       file is not a handle of the same channel
+///   EOPNOTSUPP  handle is not a stream socket, or file not a disk file
 ///   EINVAL      offset + size is above 2^63 - 1
 ///   EAGAIN      as with mp_write()
 #[unsafe(no_mangle)]

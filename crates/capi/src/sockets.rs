@@ -1,9 +1,9 @@
-//! What is done to sockets besides requests.
+//! Implements the calls on sockets that are not requests.
 
 use crate::address;
+use crate::channel_table::on_handle;
 use crate::failure::{Failure, errno_in, status, value};
 use crate::members::set_of;
-use crate::place::on_handle;
 use crate::types::mp_handle;
 use channel::CpuSet;
 use libc::{c_int, c_void, cpu_set_t, sockaddr, socklen_t};
@@ -14,21 +14,21 @@ use std::slice;
 
 /// Opens a TCP socket with SO_REUSEADDR, binds it and listens; needs no channel. address is of
 /// AF_INET or AF_INET6. backlog is the length of the accept queue, at most the sysctl
-/// net.core.somaxconn, for which 0 stands.
+/// net.core.somaxconn; 0 stands for that maximum.
 ///
 /// If the address is in use, the call tries again for up to one second, and blocks the thread
 /// meanwhile: after a process with an io_uring channel was killed, the kernel closes the sockets
 /// in its ring up to 0.2 s later. With epoll there is no delay.
 ///
-/// Returns a blocking descriptor with close-on-exec, which is the caller's; or -1 and errno, and
-/// mp_error() names the address, the cause and the remedy.
+/// Returns a blocking descriptor with close-on-exec, which belongs to the caller; or -1 and errno,
+/// and mp_error() names the address, the cause and the remedy.
 ///
 /// Errors:
 ///   EADDRINUSE      another process listens there, and still does after one second
 ///   EADDRNOTAVAIL   no interface has the address
 ///   EACCES          the port needs CAP_NET_BIND_SERVICE
 ///   EAFNOSUPPORT    the address is of another family
-///   EINVAL          size does not suit the family, or backlog is below 0
+///   EINVAL          size does not fit the family, or backlog is below 0
 ///   EMFILE, ENFILE  there is no descriptor left
 ///
 /// # Safety
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn mp_listen(
     if address.is_null() {
         return value(Err(Failure::NULL), -1);
     }
-    // SAFETY: the caller vouches for the bytes.
+    // SAFETY: the caller guarantees that the bytes are readable.
     let raw = unsafe { slice::from_raw_parts(address.cast::<u8>(), size as usize) };
     let made = catch_unwind(AssertUnwindSafe(|| listen(raw, backlog)));
     value(made.unwrap_or(Err(Failure::PANIC)), -1)
@@ -53,7 +53,7 @@ fn listen(raw: &[u8], backlog: c_int) -> Result<c_int, Failure> {
     let Some(address) = address::parse(raw)?.inet() else {
         return Err(Failure::own(
             libc::EAFNOSUPPORT,
-            "only AF_INET and AF_INET6 can be listened on here: call bind and listen for others",
+            "mp_listen takes AF_INET and AF_INET6 only: call bind and listen for other families",
         ));
     };
     if backlog < 0 {
@@ -68,8 +68,8 @@ fn listen(raw: &[u8], backlog: c_int) -> Result<c_int, Failure> {
     Ok(listener.into_raw_fd())
 }
 
-/// Another descriptor for the same socket or file: the way from a lightweight socket to a regular
-/// one. It is the caller's to close. The handle stays registered and works on.
+/// Opens another descriptor for the same socket or file; for a lightweight socket it makes a
+/// regular descriptor. The caller closes it. The handle stays registered.
 ///
 /// Returns the descriptor, or -1 and errno.
 ///
@@ -82,11 +82,11 @@ pub extern "C" fn mp_to_fd(handle: mp_handle) -> c_int {
     value(descriptor, -1)
 }
 
-/// The largest value of an option that anything needs.
+/// The largest value that any option needs.
 const OPTION_BYTES_MAX: usize = 1 << 16;
 
-/// Sets an option of a socket as setsockopt(2) does, also of a lightweight socket: those at the
-/// levels SOL_SOCKET and IPPROTO_TCP. At once, not in the order of requests.
+/// Sets an option of a socket as setsockopt(2) does; of a lightweight socket those at the levels
+/// SOL_SOCKET and IPPROTO_TCP. Takes effect at once, not in the order of requests.
 ///
 /// Errors:
 ///   EOPNOTSUPP, ENOPROTOOPT, EINVAL, ...  as setsockopt(2)
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn mp_sockopt(
         if size as usize > OPTION_BYTES_MAX {
             return Err(Failure::invalid("the value of an option has at most 65536 bytes"));
         }
-        // SAFETY: the caller vouches for the bytes.
+        // SAFETY: the caller guarantees that the bytes are readable.
         let option = unsafe { slice::from_raw_parts(option.cast::<u8>(), size as usize) };
         Ok(state.channel.set_socket_option(handle, level, name, option)?)
     }))
@@ -136,27 +136,27 @@ pub unsafe extern "C" fn mp_sockopt_get(
         if option.is_null() || size.is_null() {
             return Err(Failure::NULL);
         }
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         let room = unsafe { *size } as usize;
         if room > OPTION_BYTES_MAX {
             return Err(Failure::invalid("the value of an option has at most 65536 bytes"));
         }
-        // SAFETY: the caller vouches for that many writable bytes.
+        // SAFETY: the caller guarantees writable memory of that size.
         let option = unsafe { slice::from_raw_parts_mut(option.cast::<u8>(), room) };
         let bytes = state.channel.socket_option(handle, level, name, option)?;
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that the pointer is valid.
         unsafe { *size = bytes as socklen_t };
         Ok(())
     }))
 }
 
-/// The address of the other side of a connection, as getpeername(2) gives it, also of a
+/// The address of the other side of a connection, as getpeername(2) returns it, also of a
 /// lightweight socket. *size: before the call the room at address, after it the size of the
 /// address, of which no more than the room was filled.
 ///
 /// Errors:
 ///   ENOTCONN      it is not connected
-///   EAFNOSUPPORT  the address is none of AF_INET, AF_INET6 and AF_UNIX
+///   EAFNOSUPPORT  the address is not of AF_INET, AF_INET6 or AF_UNIX
 ///
 /// # Safety
 ///
@@ -169,29 +169,29 @@ pub unsafe extern "C" fn mp_peer_address(
 ) -> c_int {
     status(on_handle(handle, |state, handle| {
         let peer = state.channel.peer_address(handle)?;
-        // SAFETY: the caller vouches for the pointers.
+        // SAFETY: the caller guarantees that the pointers are valid.
         unsafe { address::put(&peer, address, size) }
     }))
 }
 
-/// Makes accept queues of a listening TCP socket for processes that are about to be forked: one
+/// Creates accept queues of a listening TCP socket for processes that are about to be forked: one
 /// socket for each set of CPUs, which listens on the same address and gets the connections whose
 /// handshake runs on those CPUs (report, section 3.4.1). The listener keeps the other CPUs.
 ///
-/// fds[i] is -1 to have a socket made for masks[i], or one that an earlier call made: those come
-/// first, in the same order, with their new masks. Each process registers its own socket, as any
-/// listener. The parent keeps all of them open: then a worker that ends loses no connection. A
-/// mask may be empty; what waits in its socket must still be accepted by a process. Threads of one
-/// process need none of this: see mp_register(). Connections of a CPU in several masks are spread
-/// among their sockets at random, so that more processes than CPUs share them.
+/// fds[i] is -1 to create a socket for masks[i], or a socket of an earlier call: those come first,
+/// in the same order, with their new masks. Each process registers its own socket, as any listener.
+/// The parent should keep all of them open: then a worker that ends loses no connection. A mask may
+/// be empty; a process must still accept the connections that wait in its socket. Threads of one
+/// process do not need this call: see mp_register(). Connections of a CPU in several masks go to
+/// their sockets at random, so that more processes than CPUs can share them.
 ///
 /// Errors:
 ///   EINVAL      count is not 1 to 1024, a known socket follows a new one, or the socket does not
 ///               listen
 ///   E2BIG       masks overlap in more ways than the kernel's program has room for
 ///   EADDRINUSE  SO_REUSEPORT is set already, by something else
-///   EOPNOTSUPP  it is no TCP socket
-///   EACCES      the listener was made under another user id
+///   EOPNOTSUPP  it is not a TCP socket
+///   EACCES      the listener was created under another user id
 ///
 /// # Safety
 ///
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn mp_partition(
         Ok(count @ 1..=1024) => count,
         _ => return status(Err(Failure::invalid("count must be 1 to 1024"))),
     };
-    // SAFETY: the caller vouches for both arrays.
+    // SAFETY: the caller guarantees that both arrays are valid.
     let (masks, fds) =
         unsafe { (slice::from_raw_parts(masks, count), slice::from_raw_parts_mut(fds, count)) };
     let made = catch_unwind(AssertUnwindSafe(|| partition(listen_fd, masks, fds)));
@@ -220,16 +220,21 @@ pub unsafe extern "C" fn mp_partition(
 fn partition(listen_fd: c_int, masks: &[cpu_set_t], fds: &mut [c_int]) -> Result<(), Failure> {
     let known = fds.iter().take_while(|fd| **fd != -1).count();
     if fds[known..].iter().any(|fd| *fd != -1) {
-        return Err(Failure::invalid("sockets of earlier calls come first, then -1 for new ones"));
+        return Err(Failure::invalid(
+            "sockets of earlier calls must come first, then -1 for new ones",
+        ));
     }
     for fd in fds[..known].iter().chain([&listen_fd]) {
         // SAFETY: the call takes no pointers.
         if unsafe { libc::fcntl(*fd, libc::F_GETFD) } < 0 {
             let errno = errno_in(&io::Error::last_os_error());
-            return Err(Failure::own(errno, "a descriptor is not open"));
+            return Err(Failure::own(
+                errno,
+                "a descriptor of the sockets is not open: pass open listeners, or -1 for new ones",
+            ));
         }
     }
-    // SAFETY: all are open, and the caller lends them for the call.
+    // SAFETY: all are open, and the caller keeps them open during the call.
     let borrow = |fd: &c_int| unsafe { BorrowedFd::borrow_raw(*fd) };
     let listener = borrow(&listen_fd);
     let known_fds: Vec<BorrowedFd<'_>> = fds[..known].iter().map(borrow).collect();

@@ -1,4 +1,4 @@
-//! A channel with what C needs besides: numbers for what Rust owns.
+//! Defines a channel with the additional state that C needs: tables of objects with numbers.
 
 use crate::address::Addresses;
 use crate::failure::Failure;
@@ -11,25 +11,25 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
 use std::os::fd::IntoRawFd;
 
-/// What is kept with each handle.
+/// The value that is stored with each handle.
 pub(crate) struct Cookie {
     pub(crate) pointer: *mut c_void,
 }
 
-/// A channel of C's.
+/// A channel of C.
 pub(crate) struct State {
     pub(crate) channel: Channel<Cookie>,
     pub(crate) numbering: Numbering,
-    /// Buffers in the caller's hands.
+    /// Buffers that the caller holds.
     pub(crate) leases: Slots<Lease>,
-    /// Lightweight sockets between their accept and their registration, by their numbers: mostly
-    /// none, and seldom more than one call of `mp_dispatch_batch` brings.
+    /// Lightweight sockets between their accept and their registration, by their numbers: usually
+    /// none, and seldom more than one call of `mp_dispatch_batch` delivers.
     lwsockets: HashMap<c_int, Source>,
-    /// Descriptors that are the caller's again when the channel ends: the generation of the
+    /// Descriptors that belong to the caller again when the channel ends: the generation of the
     /// handle by its index; 0 where there is none.
     descriptors: Vec<u32>,
     most_generation: u32,
-    /// Cookies of handles that are being closed, mostly in the order in which that ends.
+    /// Cookies of handles that are being closed, usually in the order in which their closes end.
     pub(crate) closing: VecDeque<(Handle, *mut c_void)>,
     pub(crate) addresses: Addresses,
     pub(crate) batch: Vec<channel::Completion>,
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// Notes a new member and gives its number.
+    /// Records a new member and returns its handle.
     pub(crate) fn enroll(&mut self, handle: Handle, is_descriptor: bool) -> mp_handle {
         self.most_generation = self.most_generation.max(handle.generation());
         let index = handle.index() as usize;
@@ -66,24 +66,25 @@ impl State {
         self.numbering.encode(handle)
     }
 
-    /// Forgets a member that was unregistered or closed. Says whether it was a descriptor that is
-    /// the caller's again.
+    /// Removes a member that was unregistered or closed. Returns whether it was a descriptor that
+    /// belongs to the caller again.
     pub(crate) fn dismiss(&mut self, handle: Handle) -> bool {
         let generation = self.descriptors.get_mut(handle.index() as usize);
         generation.is_some_and(|generation| std::mem::take(generation) != 0)
     }
 
-    /// A handle of this channel by its number; `None` for another channel's.
+    /// Returns a handle of this channel by its number; `None` for another channel's.
     pub(crate) fn handle_of(&self, number: mp_handle) -> Option<Handle> {
         let (index, generation) = self.numbering.decode(number)?;
         Some(self.channel.handle(index, generation))
     }
 
+    /// Returns the highest generation among the channel's handles.
     pub(crate) fn most_generation(&self) -> u32 {
         self.most_generation
     }
 
-    /// Keeps a lightweight socket until it is registered.
+    /// Stores a lightweight socket until it is registered.
     pub(crate) fn keep_lwsocket(&mut self, number: c_int, socket: impl Into<Source>) {
         self.lwsockets.insert(number, socket.into());
     }
@@ -92,15 +93,14 @@ impl State {
         self.lwsockets.remove(&number)
     }
 
-    /// Takes a buffer back that `Slots::keep` gave a number.
+    /// Takes a buffer by the number that `Slots::keep` returned.
     pub(crate) fn take_lease(&mut self, number: i64) -> Result<Lease, Failure> {
         self.leases.take(number).ok_or(Failure::invalid(
-            "the buffer is not in the caller's hands (any more): release what mp_event.buffer \
-             said, once",
+            "the caller does not own the buffer: release each mp_event.buffer once",
         ))
     }
 
-    /// Gives descriptors back to the caller: they outlive the channel.
+    /// Returns the registered descriptors to the caller: they stay open after the channel's end.
     pub(crate) fn end(&mut self) {
         for (index, generation) in std::mem::take(&mut self.descriptors).into_iter().enumerate() {
             if generation == 0 {

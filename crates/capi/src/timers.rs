@@ -1,19 +1,19 @@
-//! Time: timers as members of a channel, and time-outs of requests.
+//! Implements the calls for timers as members of a channel, and for time limits of requests.
 
+use crate::channel_table::{on_channel, on_handle};
 use crate::failure::{Failure, status, value};
-use crate::place::{on_channel, on_handle};
 use crate::state::Cookie;
 use crate::types::{MP_IN, MP_NONE, MP_OUT, mp_channel, mp_handle};
 use channel::{Direction, Repeat, Timer};
 use libc::{c_int, c_void};
 use std::time::Duration;
 
-/// Makes a timer on the monotonic clock, a member of the channel: mp_timer_set() says when it
-/// expires, each time an MP_TIMER with this cookie.
+/// Creates a timer on the monotonic clock, a member of the channel. mp_timer_set() sets when it
+/// expires; each expiry is an MP_TIMER with this cookie.
 ///
-/// It takes a descriptor of the process. mp_close() or mp_unregister() ends it; so does
-/// mp_cancel(), with an MP_TIMER of ECANCELED, after which it must be ended. To limit the time of
-/// requests use mp_set_timeout(), which needs no timer.
+/// It uses a descriptor of the process. mp_close() or mp_unregister() ends it. After mp_cancel(),
+/// which completes with an MP_TIMER of ECANCELED, end the timer, too. To limit the time of requests
+/// use mp_set_timeout(), which needs no timer.
 ///
 /// Returns the handle, or -1 and errno.
 ///
@@ -30,20 +30,20 @@ pub extern "C" fn mp_timer(channel: *mut mp_channel, cookie: *mut c_void) -> mp_
             drop(state.channel.unregister(handle)?);
             return Err(error.into());
         }
-        // Its descriptor is not the caller's, and is closed with it.
+        // The descriptor does not belong to the caller, and is closed with the handle.
         Ok(state.enroll(handle, false))
     });
     value(made, MP_NONE)
 }
 
-/// Sets a timer of mp_timer(), also one that is running: it expires first_ns nanoseconds from now,
-/// and from then on every interval_ns if that is above 0. first_ns 0 stops it.
+/// Sets a timer of mp_timer(), even a running one: it expires first_ns nanoseconds from now, and
+/// from then on every interval_ns if that is above 0. first_ns 0 stops it.
 ///
-/// What it had counted before is forgotten. An MP_TIMER that the channel has already may still
-/// come. At once, by one system call.
+/// Earlier expirations that were counted are discarded. An MP_TIMER that the channel already holds
+/// may still be delivered. Takes effect at once, by one system call.
 ///
 /// Errors:
-///   EOPNOTSUPP  the handle is no timer of mp_timer()
+///   EOPNOTSUPP  the handle is not a timer of mp_timer()
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_timer_set(handle: mp_handle, first_ns: u64, interval_ns: u64) -> c_int {
     let first = (first_ns > 0).then(|| Duration::from_nanos(first_ns));
@@ -53,13 +53,13 @@ pub extern "C" fn mp_timer_set(handle: mp_handle, first_ns: u64, interval_ns: u6
     }))
 }
 
-/// Limits the time of each request of a handle: one that is under way and has not got on for
-/// timeout_ms milliseconds ends with ETIMEDOUT. Below 0, as at first: no limit.
+/// Limits the time of each request of a handle: a request in flight that makes no progress for
+/// timeout_ms milliseconds ends with ETIMEDOUT. Below 0, the default: no limit.
 ///
-/// direction: MP_IN for reads and receives, MP_OUT for connects, writes and shutdowns, or both.
-/// MP_REPEAT begins its time anew with each completion, a write with each part that is written.
-/// What waits behind another request has not begun. A write that was ended may have been written
-/// in part: mp_abort() the handle then.
+/// direction: MP_IN for reads and receives, MP_OUT for connects, writes and shutdowns, or both. The
+/// time of an MP_REPEAT starts again with each completion, that of a write with each part that is
+/// written. It does not run for a request that waits behind another one. A write that was ended may
+/// have been written in part: mp_abort() the handle then.
 ///
 /// Errors:
 ///   EINVAL  direction is not made of MP_IN and MP_OUT, or timeout_ms is 0

@@ -1,4 +1,4 @@
-//! What the header declares besides calls.
+//! Defines the types and constants of `megapipe.h`.
 
 #![allow(non_camel_case_types, reason = "the names are C's")]
 
@@ -9,9 +9,9 @@ pub struct mp_channel(());
 
 /// A member of a channel, from mp_register(): 0 or more; -1 is none.
 ///
-/// It names its channel, too. After mp_unregister() or mp_abort() every call with it fails with
-/// EBADF, also when its place is taken by another, and so does every call in another thread; after
-/// mp_close() every call but mp_abort().
+/// It also identifies its channel. After mp_unregister() or mp_abort() every call with it fails
+/// with EBADF, even when its index has been reused, and so does every call in another thread; after
+/// mp_close() every call but mp_abort() does.
 pub type mp_handle = i64;
 
 /// No handle.
@@ -28,7 +28,8 @@ pub const MP_WITH_PEER: i32 = 2;
 /// In mp_event.flags: further completions of the same request follow.
 pub const MP_MORE: u32 = 1;
 
-/// For mp_recv() and mp_poll(): complete each time, until cancelled, the end or an error.
+/// For mp_recv() and mp_poll(): one completion for each result, until cancelled, the end or an
+/// error.
 pub const MP_REPEAT: i32 = 1;
 
 /// For mp_cancel(), mp_set_timeout(): reads and receives.
@@ -39,21 +40,21 @@ pub const MP_OUT: i32 = 2;
 /// For mp_options.linger_us: never linger.
 pub const MP_NEVER: u32 = u32::MAX;
 
-/// What drives a channel.
+/// The choice of a channel's driver.
 #[repr(C)]
 pub enum mp_driver_choice {
-    /// io_uring (Linux 6.1 or later), else epoll; or what the environment variable
-    /// MEGAPIPE_DRIVER says (auto, uring, epoll or mtcp).
+    /// io_uring (Linux 6.1 or later), else epoll; or the driver that the environment variable
+    /// MEGAPIPE_DRIVER names (auto, uring, epoll or mtcp).
     MP_DRIVER_AUTO = 0,
-    /// io_uring, or no channel.
+    /// io_uring; without it mp_create() fails.
     MP_DRIVER_URING = 1,
     /// epoll(7) and non-blocking calls (Linux 4.14 or later).
     MP_DRIVER_EPOLL = 2,
-    /// As MP_DRIVER_AUTO, but where a stack leads, as the file in MTCP_CONFIG says: that.
+    /// As MP_DRIVER_AUTO, and the stack of the file in MTCP_CONFIG for addresses that it routes.
     MP_DRIVER_MTCP = 3,
 }
 
-/// What was asked for, in mp_event.cmd.
+/// The command of a completed request, in mp_event.cmd.
 #[repr(C)]
 pub enum mp_command {
     /// mp_accept()
@@ -94,51 +95,52 @@ pub enum mp_command {
     MP_RECVMSG,
 }
 
-/// The settings of a channel, for mp_create(). 0 in a field stands for its default, so that
-/// { 0 } is a good start, and a program that was compiled with an older header keeps its meaning.
+/// The settings of a channel, for mp_create(). 0 in a field stands for its default, so start with {
+/// 0 }. So a program that was compiled with an older header keeps its meaning.
 #[repr(C)]
 pub struct mp_options {
     /// One of enum mp_driver_choice.
     pub driver: u32,
-    /// Requests that collect before they are handed to the kernel in one call: 1 to 1024,
-    /// default 32 (report, section 3.4.3).
+    /// Number of collected requests that are handed to the kernel in one call: 1 to 1024, default
+    /// 32 (report, section 3.4.3).
     pub batch: u32,
-    /// Completions that one wait may bring: a power of two from 64 to 65536, default 4096.
+    /// Maximum number of completions of one wait: a power of two from 64 to 65536, default 4096.
     pub completions: u32,
-    /// Handles that may be registered at once: at most and by default 1048576.
+    /// Maximum number of handles at once: at most and by default 1048576.
     pub max_handles: u32,
-    /// Requests that may be outstanding at once; default 2097152.
+    /// Maximum number of outstanding requests; default 2097152.
     pub max_requests: u32,
-    /// Lightweight sockets that may exist at once with io_uring; default 131072, cut to
-    /// RLIMIT_NOFILE. With epoll each takes a descriptor.
+    /// Maximum number of lightweight sockets with io_uring; default 131072, reduced to
+    /// RLIMIT_NOFILE. With epoll each uses a descriptor.
     pub max_lwsockets: u32,
-    /// The longest that a busy channel stays in the kernel for further completions, in
-    /// microseconds: at most 1000000, default 200; MP_NEVER for never.
+    /// Longest time that a busy channel waits in the kernel for further completions, in
+    /// microseconds: at most 1000000, default 200; MP_NEVER disables it.
     pub linger_us: u32,
     /// Buffers of mp_recv() for small messages: a power of two from 2 to 32768, default 1024.
     pub small_buffers: u32,
-    /// Bytes in each of them: 256 to 16777216, default 4160.
+    /// Bytes of each of them: 256 to 16777216, default 4160.
     pub small_buffer_bytes: u32,
-    /// Buffers for streams that fill small ones: default 64, else as above.
+    /// Buffers for streams that fill small ones: default 64, with the same range.
     pub large_buffers: u32,
-    /// Bytes in each of them: default 66048.
+    /// Bytes of each of them: default 66048, with the same range.
     pub large_buffer_bytes: u32,
     /// How often an idle channel takes connections from the queues of busy ones that share its
     /// listener, in microseconds; 0 for never.
     pub steal_interval_us: u32,
-    /// 1: connections come to the channel of their CPU in any case. 0: while one channel accepts
-    /// more than eight times as many connections as another that shares its listener, new ones are
-    /// spread over all of them at random. Any channel of a listener can decide for 1.
+    /// 1: connections always go to the channel of their CPU. 0: while one channel accepts more than
+    /// eight times as many connections as another that shares its listener, new ones are
+    /// distributed to all of them at random. A 1 in any channel of a listener applies to all of
+    /// them.
     pub keep_steering: u32,
-    /// Bytes that wait behind the write under way of a handle from which on its MP_REPEAT receives
-    /// pause, until half of them are written: a peer that does not read is not read from. Default
-    /// 262144.
+    /// MP_REPEAT receives of a handle pause while more than this many bytes wait behind its current
+    /// write, until half of them are written: the channel does not read from a peer that does not
+    /// read. Default 262144.
     pub output_pause: u32,
-    /// Bytes that may wait behind the write under way of a handle; a further write fails with
-    /// EAGAIN. One write may have any size. Default 67108864.
+    /// Maximum number of bytes that may wait behind the current write of a handle; a further write
+    /// fails with EAGAIN. One write may have any size. Default 67108864.
     pub output_limit: u32,
-    /// How long a handle in mp_close() may write nothing of what is queued before it is aborted
-    /// with ETIMEDOUT, in milliseconds. Default 60000.
+    /// How long a handle in mp_close() may make no progress with its queued output before it is
+    /// aborted with ETIMEDOUT, in milliseconds. Default 60000.
     pub close_timeout_ms: u32,
     /// Must be zero.
     pub reserved: [u32; 4],
@@ -152,33 +154,34 @@ pub struct mp_event {
     pub cmd: u32,
     /// MP_MORE or 0.
     pub flags: u32,
-    /// Whose request it was; -1 after mp_close().
+    /// The handle of the request; -1 after mp_close().
     pub handle: mp_handle,
-    /// What was given to mp_register().
+    /// The cookie that was given to mp_register().
     pub cookie: *mut c_void,
-    /// 0, or the errno with which the request failed: then nothing below has a meaning.
+    /// 0, or the errno with which the request failed: then the fields below have no meaning.
     pub error: i32,
     /// MP_ACCEPT: the new connection, for mp_register(); a descriptor, which is the caller's, or
     /// the number of a lightweight socket, MP_LWSOCKET_FIRST or more, on every driver. Else -1.
     pub fd: i32,
-    /// Bytes that were read, received, written or sent; 0 of a read or receive is the end, but see
+    /// Number of bytes read, received, written or sent; 0 of a read or receive is the end, but see
     /// buffer.
     pub size: usize,
-    /// MP_RECV: the bytes, in a buffer of the channel's, until mp_release() of it.
-    /// MP_READ, MP_PEEK, MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the
-    /// request. MP_SENDMSG, MP_RECVMSG: the struct msghdr. MP_PEER_ADDRESS, MP_ACCEPT with
-    /// MP_WITH_PEER: a struct sockaddr of size bytes, until the next dispatch.
+    /// MP_RECV: the bytes, in a buffer of the channel, until mp_release() of it. MP_READ, MP_PEEK,
+    /// MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request. MP_SENDMSG,
+    /// MP_RECVMSG: the struct msghdr. MP_PEER_ADDRESS, MP_ACCEPT with MP_WITH_PEER: a struct
+    /// sockaddr of size bytes, until the next dispatch.
     pub data: *mut c_void,
-    /// MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. So an empty
-    /// message of a SOCK_SEQPACKET socket, which has a buffer, is told from the end. Else -1.
+    /// MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. This
+    /// distinguishes an empty message of a SOCK_SEQPACKET socket, which has a buffer, from the end.
+    /// Else -1.
     pub buffer: i64,
-    /// MP_ACCEPT: further connections that were waiting.
+    /// MP_ACCEPT: the number of further connections that were waiting.
     pub pending: u32,
-    /// MP_POLL: the events of poll(2) that are there.
+    /// MP_POLL: the pending events of poll(2).
     pub revents: u32,
     /// MP_PREAD, MP_PWRITE: the offset that was given with the request.
     pub offset: u64,
-    /// MP_TIMER: how often the timer has expired since the last one.
+    /// MP_TIMER: the number of expirations of the timer since the last event.
     pub count: u64,
     /// 0; later versions may use it.
     pub reserved: [u64; 2],
@@ -189,23 +192,23 @@ pub struct mp_event {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct mp_counters {
-    /// Requests that were filed.
+    /// Requests that were submitted.
     pub requests: u64,
     /// Completions that mp_dispatch() delivered.
     pub completions: u64,
-    /// Operations handed to the driver, those that had to go on included.
+    /// Operations handed to the driver, including continued ones.
     pub operations: u64,
     /// System calls made for requests and completions.
     pub system_calls: u64,
-    /// Times the channel slept or looked for completions in the kernel.
+    /// Times the channel slept or polled the kernel for completions.
     pub waits: u64,
-    /// Completions that those waits brought; divided by waits, the mean batch.
+    /// Completions that those waits returned; divided by waits, the mean batch.
     pub batched: u64,
-    /// The most completions that one wait brought.
+    /// The largest number of completions that one wait returned.
     pub largest_batch: u64,
-    /// Receives that had to wait because all buffers were in the caller's hands.
+    /// Receives that had to wait because the caller held all buffers.
     pub buffer_waits: u64,
-    /// Times the kernel had to keep completions aside.
+    /// Times the completion queue overflowed and the kernel kept completions in its own list.
     pub overflows: u64,
     /// Requests refused because a queue was full.
     pub refused: u64,
@@ -215,8 +218,9 @@ pub struct mp_counters {
     pub stolen: u64,
     /// Accept queues taken over from channels that ended.
     pub adopted: u64,
-    /// Connections that were closed because no channel was left to take them.
+    /// Connections that were closed because no channel was left to take them over.
     pub orphaned: u64,
-    /// Times this channel had connections spread because they were divided very unequally.
+    /// Times this channel started to distribute connections at random because they were very
+    /// unequal.
     pub rebalanced: u64,
 }

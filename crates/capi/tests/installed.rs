@@ -1,4 +1,4 @@
-//! What the documented installation leaves behind: `cargo xtask cinstall`, because it needs
+//! Tests of the documented installation. `cargo xtask cinstall` runs them, because they need
 //! cargo-c, which takes long to build.
 
 use std::path::{Path, PathBuf};
@@ -52,8 +52,8 @@ fn the_installed_library_is_found_by_pkg_config() {
     assert_links_statically(prefix.path());
 }
 
-/// The flags for static linking are all that a program needs beside the archive, even where the
-/// compiler adds no library of its own (some add no libgcc_s to C programs).
+/// Checks that the flags for static linking and the archive are all that a program needs, even if
+/// the compiler adds no library of its own (some add no libgcc_s to C programs).
 fn assert_links_statically(prefix: &Path) {
     let flags = pkg_config(prefix, &["--static", "--cflags", "--libs"]);
     assert!(flags.split_whitespace().any(|flag| flag == "-lgcc_s"), "{flags}");
@@ -61,7 +61,7 @@ fn assert_links_statically(prefix: &Path) {
         let program = prefix.join("abi-static");
         let mut command = Command::new("gcc");
         command.arg(directory().join("tests/c/abi.c")).args(only_these);
-        // The linker would take the shared library, which is installed in the same place.
+        // The linker would take the shared library, which is installed in the same directory.
         let archive = |flag| if flag == "-lmegapipe" { "-l:libmegapipe.a" } else { flag };
         command.args(flags.split_whitespace().map(archive)).arg("-o").arg(&program);
         run(&mut command);
@@ -77,7 +77,7 @@ fn compile(prefix: &Path) -> Command {
     command
 }
 
-/// What pkg-config says of the installed library.
+/// Returns what pkg-config prints about the installed library.
 fn pkg_config(prefix: &Path, words: &[&str]) -> String {
     let mut command = Command::new("pkg-config");
     command.args(words).arg("megapipe");

@@ -1,4 +1,4 @@
-//! Checks completions as they arrive: whose they are, whether they may come, what they bring.
+//! Checks completions as they arrive: their request, whether they are allowed, and their content.
 
 use crate::event::{Arrival, Contents, take_apart};
 use crate::link::FILE_BYTES;
@@ -10,15 +10,15 @@ use crate::semantics::{self, What};
 use fuzzkit::{Failure, pattern};
 use megapipe::{Address, Completion, Event, Handle, Socket};
 
-/// The mark of a request whose buffer may come back as another one: a lease that is copied.
+/// The mark of a request whose buffer may come back as another one, because a lease is copied.
 pub(crate) const NO_MARK: u64 = u64::MAX;
-/// The cookies of served connections begin here.
+/// The first cookie of served connections.
 const SERVED_COOKIES: usize = 1000;
-/// What a served connection sends.
+/// The message that a served connection sends.
 pub(crate) const GREETING: &[u8] = b"greeting";
 
 impl Run<'_> {
-    /// Takes note of a completion.
+    /// Checks and records a completion.
     pub(crate) fn arrive(&mut self, done: Completion) -> Checked {
         let Completion { handle, more, event } = done;
         let Some(owner) = self.owners.get(&handle).copied() else {
@@ -68,7 +68,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Some of the writes that were queued at the close have failed.
+    /// Records that some of the writes that were queued at the close have failed.
     pub(crate) fn give_up_writes(&mut self, member: usize) {
         let outbound = &mut self.links[member / 2].outbound;
         let withdrawn = self.requests.iter().filter(|one| one.member == member && one.is_withdrawn);
@@ -77,7 +77,7 @@ impl Run<'_> {
         }
     }
 
-    /// A completion of a connection that a listener brought: its greeting, then its close.
+    /// Handles a completion of a connection that a listener accepted: its greeting, then its close.
     fn serve(&mut self, number: usize, handle: Handle, event: Event) -> Checked {
         match event {
             Event::Write(result, _) if !self.served[number].is_greeted => {
@@ -105,7 +105,7 @@ impl Run<'_> {
     }
 
     fn leave_served(&mut self, number: usize, handle: Handle) {
-        // Without room for a close, the connection is given back and dropped.
+        // If there is no room for a close, the connection is unregistered and dropped.
         if self.channel.close(handle).is_err() {
             self.owners.remove(&handle);
             self.served[number].is_closed = true;
@@ -137,7 +137,7 @@ impl Run<'_> {
         }
     }
 
-    /// The request that a completion is for.
+    /// Returns the request of a completion.
     fn find(&mut self, member: usize, arrival: &Arrival) -> Checked<usize> {
         let pending = &self.members[member].pending;
         let fits = |id: &&usize| {
@@ -146,13 +146,13 @@ impl Run<'_> {
                 && arrival.mark.is_none_or(|mark| [mark, NO_MARK].contains(&request.mark))
                 && (arrival.result != Err(libc::ECANCELED) || request.is_cancelled)
         };
-        // A lease that is copied has no mark: any other request of the mark goes first.
+        // A copied lease has no mark: any other request of the mark comes first.
         let exact = |id: &&usize| fits(id) && Some(self.requests[**id].mark) == arrival.mark;
         if let Some(id) = pending.iter().find(exact) {
             return Ok(*id);
         }
         let same = |id: &&usize| self.requests[**id].what == arrival.what;
-        // Those that wait end before the one that is under way.
+        // Waiting requests end before the one in flight.
         let is_cancelled = arrival.result == Err(libc::ECANCELED);
         let mut fitting = pending.iter().filter(fits);
         let first = fitting.next();
@@ -161,8 +161,8 @@ impl Run<'_> {
         }
         let (name, what) = (self.name(member), arrival.what);
         let first = pending.iter().copied().find(|id| same(&id));
-        // A connection for a later accept may come before the end of an earlier, cancelled one:
-        // their completions look the same.
+        // A connection for a later accept may arrive before the end of an earlier, cancelled one,
+        // because their completions look the same.
         let is_swapped = |request: &Request| {
             let accepts = request.member == member && request.what == What::Accept;
             accepts && request.is_cancelled && matches!(request.last, Some(Ok(_)))
@@ -181,7 +181,7 @@ impl Run<'_> {
         Err(Failure::new(format!("too many completions: {what:?}"), text))
     }
 
-    /// Requests of one lane end in the order of filing, but for those that are cancelled.
+    /// Checks that requests of one lane end in the order of submission, except cancelled ones.
     fn check_order(&self, member: usize, id: usize, arrival: &Arrival) -> Checked {
         let same_lane = |what: What| {
             (0..2).any(|inbound| {
@@ -230,7 +230,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether a file that is sent has ended before, or its handle has.
+    /// Returns whether the file that is sent was too short, or its handle has ended.
     fn lacks_file(&self, request: &Request, errno: i32) -> bool {
         match (request.file, errno) {
             (Some(_), libc::ENODATA) => request.offset as usize + request.room > FILE_BYTES,
@@ -244,7 +244,7 @@ impl Run<'_> {
         request.what.reads() && self.links[request.member / 2].kind.is_messages()
     }
 
-    /// A message was longer than the room for it; a read has its beginning, a receive nothing.
+    /// Checks a message that was longer than its room; a read has its beginning, a receive nothing.
     fn too_long(&mut self, id: usize, contents: &Contents) -> Checked {
         let (member, room) = (self.requests[id].member, self.room_for_message(id));
         let inbound = &mut self.links[member / 2].inbound;
@@ -274,7 +274,7 @@ impl Run<'_> {
         }
     }
 
-    /// The longest message that a request takes whole.
+    /// Returns the length of the longest message that a request receives completely.
     fn room_for_message(&self, id: usize) -> usize {
         match self.requests[id].what {
             What::Receive | What::ReceiveFrom => {
@@ -331,7 +331,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Something that brings a number.
+    /// Checks a completion with a number.
     fn told(&mut self, id: usize, count: u64) -> Checked {
         let request = &self.requests[id];
         let link = &mut self.links[request.member / 2];
@@ -360,7 +360,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What a peek has seen is what the next read brings.
+    /// Checks that the bytes of a peek are those that the next read will return.
     fn seen(&mut self, id: usize, found: &[u8]) -> Checked {
         if found.is_empty() {
             return self.ended(id);
@@ -382,7 +382,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Data, or the end.
+    /// Checks received data, or the end.
     fn data(&mut self, id: usize, found: &[u8], is_cut: Option<bool>) -> Checked {
         let member = self.requests[id].member;
         let kind = self.links[member / 2].kind;
@@ -456,10 +456,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A connection has the address of one of the clients if that was asked for.
+    /// Checks that a connection has the address of one of the clients if that was requested.
     fn check_peer(&mut self, id: usize, peer: Option<&Address>) -> Checked {
         let member = self.requests[id].member;
-        // A connection may come for an accept while a cancelled one has not ended.
+        // A connection may arrive for an accept while a cancelled one has not ended.
         let may_be = |request: &&Request| {
             let is_over = request.last.is_some() && !request.is_cancelled;
             request.member == member && request.what == What::Accept && !is_over
@@ -480,13 +480,13 @@ impl Run<'_> {
         Err(self.failure(id, "address of a peer", text))
     }
 
-    /// Serves a connection: a greeting, then the end.
+    /// Serves a connection: sends a greeting, then closes.
     fn greet(&mut self, member: usize, socket: Socket) -> Checked {
         let link = member / 2;
         self.accepted[link] += 1;
         let number = self.served.len();
         let Ok(handle) = self.channel.register(socket, SERVED_COOKIES + number) else {
-            // No room: the channel has closed it.
+            // There is no room: the channel has closed it.
             return Ok(());
         };
         self.owners.insert(handle, Owner::Served(number));

@@ -1,43 +1,43 @@
-//! Many cases one after the other: makes each, runs it over both drivers, compares, and shrinks
-//! what fails.
+//! Runs many cases one after the other: makes each, runs it over both drivers, compares, and
+//! shrinks failing ones.
 
 use crate::compare::compare;
 use crate::generate;
-use crate::road::Way;
 use crate::rules::Rule;
 use crate::run::{Outcome, Pace, run};
 use crate::script::Script;
 use crate::stacks::Stacks;
+use crate::target::TestTarget;
 use fuzzkit::{Failure, Finding, Limit, RuleCounts, RuleSet, Watch, for_seeds, shrink_case};
 use megapipe::DriverChoice;
 
-/// What a campaign has done.
+/// The results of a campaign.
 pub type Report = fuzzkit::Report<Script, Rule>;
 
-/// How often a difference has to come again at the slow pace.
+/// How often a difference has to occur again at the slow pace.
 const CONFIRMATIONS: usize = 1;
 
 /// The drivers in the order in which outcomes are compared.
 const DRIVERS: [DriverChoice; 2] = [DriverChoice::Uring, DriverChoice::Epoll];
 
-/// Which drivers a campaign runs.
+/// The drivers that a campaign runs.
 #[derive(Debug)]
 pub enum Drivers {
-    /// One, which is checked by itself.
+    /// One driver, which is checked by itself.
     One(DriverChoice),
-    /// Both of the kernel's, which are compared, too.
+    /// Both drivers of the kernel, which are also compared.
     Both,
     /// The user-level stack in each mode of its engine, each of which is compared with the kernel.
     Stacks(Stacks),
 }
 
 impl Drivers {
-    /// The ways of a script; the last one is what the others are compared with.
-    fn ways(&self) -> Vec<Way> {
+    /// Returns the ways of a script; the others are compared with the last one.
+    fn targets(&self) -> Vec<TestTarget> {
         match self {
-            Drivers::One(driver) => vec![Way::of_kernel(*driver)],
-            Drivers::Both => DRIVERS.map(Way::of_kernel).to_vec(),
-            Drivers::Stacks(_) => Stacks::ways(),
+            Drivers::One(driver) => vec![TestTarget::of_kernel(*driver)],
+            Drivers::Both => DRIVERS.map(TestTarget::of_kernel).to_vec(),
+            Drivers::Stacks(_) => Stacks::targets(),
         }
     }
 
@@ -57,25 +57,25 @@ pub struct Campaign {
     report: Report,
     /// Whether a failing case is shrunk, which takes a while.
     shrinks: bool,
-    /// The rules for known faults whose use is a failure: those whose names begin so.
+    /// The prefix of the names of known faults whose rules count as a failure.
     strict: Option<String>,
 }
 
 impl Campaign {
-    /// A campaign that has run nothing yet.
+    /// Creates a campaign.
     pub fn new(drivers: Drivers, shrinks: bool) -> Campaign {
         let (watch, report) = (Watch::start("channelfuzz"), Report::default());
         Campaign { drivers, watch, report, shrinks, strict: None }
     }
 
-    /// Lets the known faults of the channel count as failures: those with rules whose names begin
+    /// Makes the known faults of the channel count as failures if the names of their rules begin
     /// with `prefix`.
     pub fn strict(self, prefix: &str) -> Campaign {
         Campaign { strict: Some(prefix.to_string()), ..self }
     }
 
-    /// Runs the cases of the seeds that follow from `seed` until the time is over, there were so
-    /// many, or `findings_max` have failed.
+    /// Runs the cases of the seeds that follow from `seed` until a limit is reached: the time, the
+    /// number of cases, or of failing ones.
     pub fn run_seeds(&mut self, seed: u64, limit: Limit) {
         for_seeds(seed, limit, |seed| {
             self.run_script(&self.drivers.script(seed));
@@ -97,14 +97,14 @@ impl Campaign {
                 (0..2).any(again)
             });
         }
-        // Once more for the log, in which a difference of timing may not come again.
+        // One more run for the log, in which a difference of timing may not occur again.
         let again = self.attempt(&shrunk, Pace::FAST, false);
         let failure = again.err().unwrap_or(failure);
         let log = self.watch.log();
         self.report.findings.push(Finding { failure, script: script.clone(), shrunk, log });
     }
 
-    /// Runs a case over the drivers; a difference between them has to come again.
+    /// Runs a case over the drivers; a difference between them has to occur again.
     fn check(&mut self, script: &Script, counts: bool) -> Result<(), Failure> {
         let first = self.attempt(script, Pace::FAST, counts);
         let Err(failure) = first else { return Ok(()) };
@@ -124,10 +124,10 @@ impl Campaign {
     fn attempt(&mut self, script: &Script, pace: Pace, counts: bool) -> Result<(), Failure> {
         let mut outcomes: Vec<Outcome> = Vec::new();
         let mut used = RuleCounts::default();
-        let ways = self.drivers.ways();
-        for way in &ways {
-            let outcome = run(script, *way, pace, &self.watch).map_err(|failure| {
-                let text = format!("{}: {}", way.name, failure.text);
+        let targets = self.drivers.targets();
+        for target in &targets {
+            let outcome = run(script, *target, pace, &self.watch).map_err(|failure| {
+                let text = format!("{}: {}", target.name, failure.text);
                 Failure { text, ..failure }
             })?;
             used.add(&outcome.rules);
@@ -137,9 +137,9 @@ impl Campaign {
             outcomes.push(outcome);
         }
         let mut result = Ok(());
-        if let ([others @ .., right], [.., last]) = (&outcomes[..], &ways[..]) {
-            for (left, way) in others.iter().zip(&ways) {
-                let compared = compare(script, [way, last], [left, right], &mut used);
+        if let ([others @ .., right], [.., last]) = (&outcomes[..], &targets[..]) {
+            for (left, target) in others.iter().zip(&targets) {
+                let compared = compare(script, [target, last], [left, right], &mut used);
                 result = result.and(compared);
             }
         }
@@ -156,13 +156,14 @@ impl Campaign {
         }
     }
 
-    /// What was done so far.
+    /// Returns the results so far.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// Whether a failure may be one of timing: a difference between drivers, or something that did
-    /// not come in time. What a driver does wrong by itself is a fault however seldom it comes.
+    /// Returns whether a failure may be one of timing: a difference between drivers, or an event
+    /// that did not arrive in time. What a driver does wrong by itself is a fault however seldom it
+    /// occurs.
     fn is_timing(&self, failure: &Failure) -> bool {
         let class = &failure.class;
         let is_difference = class.contains(", epoll ") || class.starts_with("call ");

@@ -1,19 +1,19 @@
-//! Compares what one script left over both drivers, request by request.
+//! Compares the results of one script over both drivers, request by request.
 
 use crate::link::SOCKET_BUFFER_BYTES;
 use crate::options::is_reset_at_close;
-use crate::road::Way;
 use crate::rules::Rule;
 use crate::run::{Call, Outcome, Request};
 use crate::script::{LinkKind, Op, Script, Verb};
 use crate::semantics::What;
+use crate::target::TestTarget;
 use fuzzkit::{Failure, RuleCounts};
 use std::collections::HashMap;
 
-/// Compares two runs; what is allowed is counted by rule.
+/// Compares two runs; counts allowed differences by rule.
 pub(crate) fn compare(
     script: &Script,
-    ways: [&Way; 2],
+    targets: [&TestTarget; 2],
     outcomes: [&Outcome; 2],
     rules: &mut RuleCounts<Rule>,
 ) -> Result<(), Failure> {
@@ -35,11 +35,11 @@ pub(crate) fn compare(
         written[link] += if request.what.writes() { request.room } else { 0 };
         shared[link] |= request.member % 2 == 1;
     }
-    // The requests of both drivers were added up.
+    // `written` is the sum over both drivers.
     let crowded = written.iter().map(|bytes| *bytes > 2 * SOCKET_BUFFER_BYTES).collect();
     let mut comparison = Comparison {
         script,
-        ways,
+        targets,
         rules,
         diverged,
         broken_write,
@@ -75,26 +75,26 @@ pub(crate) fn compare(
     })
 }
 
-/// The requests of a run by the operation that filed them.
+/// Returns the requests of a run by the operation that submitted them.
 fn by_step(outcome: &Outcome) -> HashMap<usize, &Request> {
     outcome.requests.iter().map(|request| (request.op, request)).collect()
 }
 
 struct Comparison<'a> {
     script: &'a Script,
-    ways: [&'a Way; 2],
+    targets: [&'a TestTarget; 2],
     rules: &'a mut RuleCounts<Rule>,
-    /// The links on which the drivers have gone apart.
+    /// The links on which an allowed difference was found.
     diverged: Vec<bool>,
-    /// The links on which a write was cut or failed.
+    /// The links on which a write was cut off or failed.
     broken_write: Vec<bool>,
     /// The links to which more is written than a socket has room for.
     crowded: Vec<bool>,
     /// The links from which the channel reads.
     reads: Vec<bool>,
-    /// The links from which it accepts.
+    /// The links from which the channel accepts.
     accepts: Vec<bool>,
-    /// The links whose open file two members have.
+    /// The links whose open file belongs to two members.
     shared: Vec<bool>,
     /// The links that were closed with unread input.
     closed_unread: Vec<bool>,
@@ -107,12 +107,12 @@ impl Comparison<'_> {
         self.script.links[member / 2]
     }
 
-    /// Whether the application holds leases at some time.
+    /// Returns whether the application holds leases at some time.
     fn holds(&self) -> bool {
         self.script.ops.iter().any(|op| op.verb == Verb::Hold && op.a == 1)
     }
 
-    /// A rule is used after which the link's later requests meet another state.
+    /// Uses a rule after which the link's later requests find another state.
     fn diverge(&mut self, member: usize, rule: Rule) {
         self.rules.used(rule);
         self.diverged[member / 2] = true;
@@ -132,7 +132,8 @@ impl Comparison<'_> {
             return Ok(());
         }
         if self.diverged[op.member / 2] || *left == Call::Skipped || *right == Call::Skipped {
-            // What there is to call (a held lease, a member that was closed) depends on before.
+            // Which calls are possible (with a held lease, on a closed member) depends on earlier
+            // results.
             self.diverge(op.member, Rule::DivergedState);
             return Ok(());
         }
@@ -176,13 +177,13 @@ impl Comparison<'_> {
             }
             (Err(libc::EPIPE), Err(libc::ECONNRESET))
             | (Err(libc::ECONNRESET), Err(libc::EPIPE))
-                if (what.writes() || what == What::Close) && !self.is_of_stack(member) =>
+                if self.is_reset_either_way(what, member) =>
             {
-                self.diverge(member, Rule::ErrorToldOnce);
+                self.diverge(member, self.rule_of_reset(member));
                 Ok(())
             }
             // With one driver there was room before the peer closed: io_uring tries a write again
-            // when the peer ends its direction, which is no edge for epoll.
+            // when the peer ends its direction, which is not an edge for epoll.
             (Ok(_), Err(libc::EPIPE | libc::ECONNRESET))
             | (Err(libc::EPIPE | libc::ECONNRESET), Ok(_))
                 if (what.writes() || what == What::Close) && self.crowded[member / 2] =>
@@ -190,14 +191,15 @@ impl Comparison<'_> {
                 self.diverge(member, Rule::PartialWrite);
                 Ok(())
             }
-            // What the peer had not read when it was closed depends on what had come by then.
+            // Which bytes the peer had not read when it was closed depends on which had arrived by
+            // then.
             (Ok(0), Err(libc::ECONNRESET)) | (Err(libc::ECONNRESET), Ok(0))
                 if what.reads() && self.closes_amid_output(member) =>
             {
                 self.diverge(member, Rule::UnreadReset);
                 Ok(())
             }
-            // While it waited for a buffer, the peer closed, which comes before the data.
+            // The receive waited for a buffer; the peer's reset comes before the data.
             (Err(libc::ECONNRESET), Ok(_)) if what.reads() && self.holds() => {
                 self.diverge(member, Rule::BuffersHeld);
                 Ok(())
@@ -211,7 +213,7 @@ impl Comparison<'_> {
         compared.or_else(|failure| self.of_stack(member, failure))
     }
 
-    /// What may differ over the user-level stack only.
+    /// Allows differences that occur only over the user-level stack.
     fn of_stack(&mut self, member: usize, failure: Failure) -> Result<(), Failure> {
         let rule = match () {
             () if self.shut_early[member / 2] => Rule::ShutBeforeConnect,
@@ -221,8 +223,8 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Whether a request over the stack, or only that over the kernel, was there until the end of
-    /// the run, which cancelled it.
+    /// Returns whether only one of the two requests, over the stack or over the kernel, was pending
+    /// until the end of the run, which cancelled it.
     fn is_missed(&self, left: &Request, right: &Request) -> bool {
         let waited =
             |request: &Request| request.is_ended_late && request.last == Some(Err(libc::ECANCELED));
@@ -238,33 +240,50 @@ impl Comparison<'_> {
         }
     }
 
-    /// Whether a member is the user-level stack's on one way.
+    /// Returns whether a member belongs to the user-level stack on one way.
     fn is_of_stack(&self, member: usize) -> bool {
-        self.ways[0].road.is_for_stack && self.kind(member).is_inet_stream()
+        self.targets[0].addresses.is_for_stack && self.kind(member).is_inet_stream()
     }
 
-    /// Whether an operation of the member's link is like this.
+    /// Returns whether an operation of the member's link satisfies `is_like`.
     fn has(&self, member: usize, is_like: impl Fn(&Op) -> bool) -> bool {
         self.script.ops.iter().any(|op| op.member / 2 == member / 2 && is_like(op))
     }
 
-    /// Whether more was written than buffers hold, and then the peer was closed.
+    /// Returns whether more was written than buffers hold, and then the peer was closed.
     fn closes_amid_output(&self, member: usize) -> bool {
         self.is_of_stack(member)
             && self.crowded[member / 2]
             && self.has(member, |op| op.verb == Verb::PeerClose)
     }
 
-    /// Whether more was written than buffers hold, and the close behind it resets the connection.
+    /// Returns the rule by which a reset may be reported in either way.
+    fn rule_of_reset(&self, member: usize) -> Rule {
+        if self.is_of_stack(member) { Rule::ResetBehindEnd } else { Rule::ErrorToldOnce }
+    }
+
+    /// Returns whether a reset may be reported as EPIPE or as ECONNRESET. To a stack it may if the
+    /// peer sends data and closes: its end waits behind the data if the channel does not read this.
+    fn is_reset_either_way(&self, what: What, member: usize) -> bool {
+        if !self.is_of_stack(member) {
+            return what.writes() || what == What::Close;
+        }
+        what.writes()
+            && self.has(member, |op| op.verb == Verb::PeerWrite)
+            && self.has(member, |op| op.verb == Verb::PeerClose)
+    }
+
+    /// Returns whether more was written than buffers hold, and the close after it resets the
+    /// connection.
     fn resets_amid_output(&self, member: usize) -> bool {
         self.is_of_stack(member) && self.crowded[member / 2] && self.has(member, is_reset_at_close)
     }
 
     fn names(&self) -> [&'static str; 2] {
-        self.ways.map(|way| way.name)
+        self.targets.map(|target| target.name)
     }
 
-    /// Both succeeded, or failed in the same way, with different amounts.
+    /// Compares two requests that succeeded, or failed in the same way, with different amounts.
     fn amounts(&mut self, at: usize, left: &Request, right: &Request) -> Result<(), Failure> {
         let kind = self.kind(left.member);
         let ends = |request: &Request| request.last == Some(Ok(0));
@@ -275,7 +294,7 @@ impl Comparison<'_> {
                     return Err(self.difference(at, left, right));
                 }
                 if what == What::Peek {
-                    // It has changed nothing.
+                    // The difference has changed no state.
                     self.rules.used(Rule::StreamSegments);
                     return Ok(());
                 }
@@ -305,7 +324,7 @@ impl Comparison<'_> {
             self.rules.used(Rule::AcceptedAhead);
             return Ok(());
         }
-        // One that waited for another to end may begin when the read has taken the data.
+        // A request that waited for another one may begin after the read has taken the data.
         let late = |one: &Request, other: &Request| {
             one.is_behind && other.is_behind && told(one) && cancelled(other)
         };
@@ -317,7 +336,7 @@ impl Comparison<'_> {
         let without_error = |request: &Request| {
             request.last.map(|last| last.map(|events| events & !(libc::POLLERR as u64)))
         };
-        // One that looked after the error had been told waits on.
+        // A poll that began after the error had been reported continues to wait.
         let only_error = |request: &Request| without_error(request) == Some(Ok(0));
         let missed = only_error(left) && cancelled(right) || only_error(right) && cancelled(left);
         if without_error(left) == without_error(right) || missed {
@@ -342,7 +361,7 @@ impl Comparison<'_> {
         self.ends("end at a client of", 2 * link, left, right)
     }
 
-    /// How what comes in on one side has ended.
+    /// Compares how the input of one side ended.
     fn ends(
         &mut self,
         which: &str,

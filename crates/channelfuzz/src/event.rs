@@ -1,11 +1,11 @@
-//! Takes an event apart: what was asked for, the result, and what it brought.
+//! Converts an event to its parts: the command, the result, and the content.
 
 use crate::operate::MARK_BYTES;
 use crate::semantics::What;
 use megapipe::{Accepted, Datagram, Event, Lease};
 use std::io;
 
-/// What a completion brought besides its number.
+/// The content of a completion besides its number.
 #[derive(Debug)]
 pub(crate) enum Contents {
     None,
@@ -15,16 +15,17 @@ pub(crate) enum Contents {
     Connection(Accepted),
 }
 
-/// An event in a form that is the same for all.
+/// The parts of an event, in a form that is the same for all events.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) what: What,
     pub(crate) result: Result<u64, i32>,
-    /// What tells the request, if the event says so.
+    /// The mark of the request, if the event contains one.
     pub(crate) mark: Option<u64>,
     pub(crate) contents: Contents,
 }
 
+/// Converts an event to its parts.
 pub(crate) fn take_apart(event: Event) -> Arrival {
     match event {
         Event::Read(result, bytes) => read(What::Read, result, bytes),
@@ -62,7 +63,7 @@ pub(crate) fn take_apart(event: Event) -> Arrival {
         Event::PeerAddress(result) => plain(What::PeerAddress, result.map(|_| 0)),
         Event::Poll(result) => plain(What::Poll, result.map(u64::from)),
         Event::Timer(result) | Event::Wake(result) => plain(What::Watch, result),
-        // The fuzzer files neither signals nor transfers.
+        // The fuzzer submits neither signals nor transfers.
         _ => plain(What::Watch, Err(io::Error::from_raw_os_error(libc::ENOSYS))),
     }
 }
@@ -81,14 +82,15 @@ fn wrote(what: What, result: io::Result<usize>, buffer: &[u8]) -> Arrival {
     Arrival { mark, ..plain(what, result.map(|count| count as u64)) }
 }
 
-/// The first bytes of a buffer that was read into tell the request; what follows was read.
+/// The first bytes of a buffer that was read into identify the request; the bytes after them were
+/// read.
 fn read(what: What, result: io::Result<usize>, mut bytes: Vec<u8>) -> Arrival {
     let data = bytes.split_off(bytes.len().min(MARK_BYTES));
     let mark = bytes.as_slice().try_into().map_or(u64::MAX, u64::from_le_bytes);
     let arrival = plain(what, result.map(|count| count as u64));
     let expected = arrival.result.unwrap_or(0);
-    // A buffer that was not extended by the number of bytes that were read belongs to no request.
-    // A message that is too long leaves its beginning.
+    // A buffer that was not extended by the number of bytes read belongs to no request. A message
+    // that is too long leaves its beginning.
     let is_cut = arrival.result == Err(libc::EMSGSIZE);
     let mark = if is_cut || expected == data.len() as u64 { mark } else { u64::MAX };
     Arrival { mark: Some(mark), contents: Contents::Bytes(data), ..arrival }

@@ -1,20 +1,20 @@
-//! The end of a run: everything that has to come comes, and everything is given back.
+//! Ends a run: waits for everything that has to arrive, and checks that everything is released.
 
 use crate::arrive::GREETING;
 use crate::link::{Client, Link, make};
 use crate::model::Delivery;
 use crate::peer::{Got, read_once};
-use crate::road::Road;
 use crate::rules::Rule;
 use crate::run::{Call, Checked, Run};
 use crate::script::{LinkKind, Op, Verb};
 use crate::semantics::{self, Ending, What};
+use crate::target::TestAddresses;
 use fuzzkit::Failure;
 use megapipe::{Event, Repeat};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long one look for completions takes.
+/// Time limit of one dispatch.
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Run<'_> {
@@ -39,7 +39,7 @@ impl Run<'_> {
         self.check_channel()
     }
 
-    /// Goes on until something is so.
+    /// Dispatches until a condition holds.
     fn until(
         &mut self,
         what: &str,
@@ -110,7 +110,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether a link has received all that it should.
+    /// Returns whether a link has received all that it should.
     fn has_all(&self, link: usize) -> bool {
         let (kind, state) = (self.links[link].kind, &self.links[link].state);
         let first = &self.members[2 * link];
@@ -140,7 +140,7 @@ impl Run<'_> {
                 self.after(op, What::Receive, false, result);
             }
         }
-        // A table that is full of what does not end makes no room for them.
+        // A table that is full of requests that do not end has no room for further ones.
         if self.channel.outstanding() >= self.script.settings.max_requests as usize {
             self.cancel_pending_polls()?;
         }
@@ -158,7 +158,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Every client that connected is accepted by a listener that is still there.
+    /// Checks that an open listener has accepted every client that connected.
     fn check_listeners(&mut self) -> Checked {
         for link in 0..self.links.len() {
             let member = 2 * link;
@@ -187,14 +187,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// After a cancellation, each request has its last completion.
+    /// Cancels everything, and checks that each request has its last completion.
     fn cancel_everything(&mut self) -> Checked {
         self.cancel_pending_polls()?;
         let idle = |run: &Self| run.members.iter().all(|member| member.pending.is_empty());
         self.until("the last completion", |_| Ok(()), idle)
     }
 
-    /// Every handle goes: half of them by close.
+    /// Ends every handle, half of them by close.
     fn leave_everything(&mut self) -> Checked {
         for member in 0..self.members.len() {
             let Some(handle) = self.members[member].handle else { continue };
@@ -210,7 +210,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The clients of served connections got their greeting and the end.
+    /// Checks that the clients of served connections received their greeting and the end.
     fn check_served(&mut self) -> Checked {
         for link in 0..self.links.len() {
             let served = self.served.iter().filter(|served| served.link == link);
@@ -241,7 +241,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What was not received is still there, in the descriptors that were given back.
+    /// Checks that bytes that were not received are still in the descriptors that were returned.
     fn check_descriptors(&mut self) -> Checked {
         for link in 0..self.links.len() {
             let members = &mut self.members[2 * link..2 * link + 2];
@@ -266,7 +266,7 @@ impl Run<'_> {
         if !is_in || is_out || lost || rustix::io::ioctl_fionbio(descriptor, true).is_err() {
             return Ok(());
         }
-        // An error of the socket's is told before the data behind it.
+        // The socket's error is reported before the data behind it.
         let mut errors = 0;
         loop {
             let bytes = match read_once(descriptor, 1 << 16) {
@@ -296,7 +296,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The peer of a TCP connection that the channel has left is told of its end.
+    /// Checks that the peer of a TCP connection sees the end after the channel has left it.
     fn check_peers(&mut self) -> Checked {
         let is_told = |link: &Link| {
             let waits = link.kind.is_tcp() && link.peer.is_some();
@@ -305,7 +305,7 @@ impl Run<'_> {
         self.until("the end at the peer", Run::pump_writes, |run| run.links.iter().all(is_told))
     }
 
-    /// The peer got what was written.
+    /// Checks that the peer received what was written.
     fn check_outbound(&mut self) -> Checked {
         for link in &mut self.links {
             link.peer_drain();
@@ -328,22 +328,23 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The channel has given everything back: its tables are empty and all buffers can be leased.
+    /// Checks that the channel has released everything: its tables are empty and all buffers can be
+    /// leased.
     fn check_channel(&mut self) -> Checked {
         let idle = |run: &Self| run.channel.outstanding() == 0;
         self.until("the end of withdrawn requests", |_| Ok(()), idle)?;
         let settings = &self.script.settings;
         let (small, large) = (settings.small.0, settings.large.0);
         let mut classes = vec![
-            (LinkKind::Unix, Road::LOOPBACK, small, What::Receive),
-            (LinkKind::UnixDatagram, Road::LOOPBACK, large, What::ReceiveFrom),
+            (LinkKind::Unix, TestAddresses::LOOPBACK, small, What::Receive),
+            (LinkKind::UnixDatagram, TestAddresses::LOOPBACK, large, What::ReceiveFrom),
         ];
-        if self.way.road.is_for_stack {
+        if self.target.addresses.is_for_stack {
             // The stack has buffers of its own.
-            classes.push((LinkKind::Tcp, self.way.road, small, What::Receive));
+            classes.push((LinkKind::Tcp, self.target.addresses, small, What::Receive));
         }
-        for (kind, road, count, what) in classes {
-            let leased = self.lease_all(kind, road, count.into(), what)?;
+        for (kind, addresses, count, what) in classes {
+            let leased = self.lease_all(kind, addresses, count.into(), what)?;
             if leased < usize::from(count) {
                 let text = format!("{leased} of {count} buffers for {what:?} can be leased");
                 return Err(Failure::new(format!("buffers lost: {what:?}"), text));
@@ -352,20 +353,20 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// How many buffers can be leased at once.
+    /// Returns how many buffers can be leased at once.
     fn lease_all(
         &mut self,
         kind: LinkKind,
-        road: Road,
+        addresses: TestAddresses,
         count: usize,
         what: What,
     ) -> Checked<usize> {
         let broken = |text: String| Failure::new("setup", text);
         let number = self.links.len() + usize::from(kind == LinkKind::UnixDatagram);
-        let (mut link, source) = make(kind, road, self.script.seed, number)
+        let (mut link, source) = make(kind, addresses, self.script.seed, number)
             .map_err(|error| broken(error.to_string()))?;
         let mut source = source.ok_or_else(|| broken(format!("{} has no source", kind.text())))?;
-        if road.is_for_stack {
+        if addresses.is_for_stack {
             source = self.accept_one(&mut link, source)?.into();
         }
         let handle = self.channel.register(source, 0).map_err(|error| broken(error.to_string()))?;

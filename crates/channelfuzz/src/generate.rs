@@ -1,4 +1,4 @@
-//! Makes a script of a seed.
+//! Generates a script from a seed.
 
 use crate::script::{LinkKind, Op, Script, Settings, Verb};
 use fuzzkit::{Random, pattern::MESSAGE_BYTES_MIN};
@@ -7,7 +7,7 @@ const LINKS_MAX: u64 = 4;
 const OPS_MIN: u64 = 4;
 const OPS_MAX: u64 = 60;
 
-/// How often each kind of link comes.
+/// The weight of each kind of link.
 const KINDS: &[(u64, LinkKind)] = &[
     (6, LinkKind::Tcp),
     (3, LinkKind::Connecting),
@@ -27,7 +27,7 @@ const KINDS: &[(u64, LinkKind)] = &[
     (2, LinkKind::Wake),
 ];
 
-/// The same for a user-level stack: what it has itself, and some of what the kernel has beside it.
+/// The weights for a user-level stack: its own links, and some of the kernel's driver below it.
 const STACK_KINDS: &[(u64, LinkKind)] = &[
     (9, LinkKind::Tcp),
     (4, LinkKind::Connecting),
@@ -42,15 +42,15 @@ const STACK_KINDS: &[(u64, LinkKind)] = &[
     (1, LinkKind::Wake),
 ];
 
-/// How often an operation is one on an option, where the ways could differ in it.
+/// Percentage of operations on an option, in scripts in which the ways could differ in it.
 const OPTIONS_PERCENT: u64 = 6;
 
-/// The script that belongs to the seed.
+/// Returns the script of a seed.
 pub fn script(seed: u64) -> Script {
     script_of(seed, KINDS, 0)
 }
 
-/// The script that belongs to the seed, for a user-level stack.
+/// Returns the script of a seed, for a user-level stack.
 pub fn tcp_script(seed: u64) -> Script {
     script_of(seed, STACK_KINDS, OPTIONS_PERCENT)
 }
@@ -60,7 +60,7 @@ fn script_of(seed: u64, kinds: &[(u64, LinkKind)], options_percent: u64) -> Scri
     let settings = settings(&mut random);
     let count = random.range(1, LINKS_MAX);
     let mut links: Vec<LinkKind> = (0..count).map(|_| random.weighted(kinds)).collect();
-    // Something to send over the others.
+    // A file to send over the other links.
     if count > 1 && random.chance(30) {
         links[0] = LinkKind::File;
     }
@@ -88,7 +88,7 @@ fn settings(random: &mut Random) -> Settings {
     }
 }
 
-/// Sets or reads an option.
+/// Returns an operation that sets or reads an option.
 fn option(random: &mut Random, links: usize) -> Op {
     let member = 2 * random.below(links as u64) as usize;
     let verb = random.pick(&[Verb::SetOption, Verb::GetOption, Verb::GetOption]);
@@ -114,7 +114,7 @@ fn op(random: &mut Random, links: &[LinkKind]) -> Op {
     Op { verb, member, a, b }
 }
 
-/// What suits every kind, or concerns the channel as a whole.
+/// Returns an operation for every kind of link, or for the channel as a whole.
 fn general(random: &mut Random, kind: LinkKind) -> Verb {
     let unregister = if kind.is_listener() { 1 } else { 3 };
     random.weighted(&[
@@ -129,7 +129,7 @@ fn general(random: &mut Random, kind: LinkKind) -> Verb {
         (6, Verb::Dispatch),
         (4, Verb::Quiesce),
         (4, Verb::Hold),
-        // Of the wrong kind most often, which has to be refused.
+        // Usually of the wrong kind, so it has to be refused.
         (1, Verb::Watch),
         (1, Verb::Sync),
     ])
@@ -148,7 +148,7 @@ fn for_first(kind: LinkKind) -> &'static [(u64, Verb)] {
             (4, Receive),
             (4, Read),
             (2, ReadVectored),
-            // Refused, as it is no socket.
+            // Refused, because the link is not a socket.
             (1, Peek),
             (2, Poll),
             (10, PeerWrite),
@@ -194,7 +194,7 @@ fn for_first(kind: LinkKind) -> &'static [(u64, Verb)] {
     }
 }
 
-/// Where the channel connects: one of them does not suit the kind, and is skipped.
+/// Where the channel connects. One of the two does not fit the kind, and is skipped.
 const CONNECT: &[(u64, Verb)] = &[(1, Verb::Connect), (1, Verb::ConnectTo)];
 
 const STREAM: &[(u64, Verb)] = &[
@@ -239,8 +239,8 @@ const DATAGRAM: &[(u64, Verb)] = &[
     (1, Verb::PeerClose),
 ];
 
-/// Two members that both read one stream of bytes would share it in an order that cannot be told
-/// from the bytes, so duplicates of streams neither read nor write.
+/// Two members that both read one stream of bytes would share it in an order that the bytes do not
+/// show. So duplicates of streams neither read nor write.
 fn for_duplicate(kind: LinkKind) -> &'static [(u64, Verb)] {
     use Verb::*;
     match kind {
@@ -272,7 +272,7 @@ fn arguments(random: &mut Random, kind: LinkKind, verb: Verb) -> (u32, u32) {
         Write | WriteMore | SendTo | SendMessage => (amount(random, kind), flag(random, 30)),
         WriteVectored => (amount(random, kind) / 4 + 4, random.range(2, 5) as u32),
         ReadAt | WriteAt => (random.range(1, 9000) as u32, random.below(40_000) as u32),
-        // Some of them go beyond the end of the file.
+        // Some of them extend beyond the end of the file.
         SendFile => (random.range(0, 50_000) as u32, random.below(30_000) as u32),
         Accept => (random.pick(&[0, 1, 1, 2, 3]), random.below(4) as u32),
         Disconnect => (random.pick(&[0, 1, 1, 1, 2]), 0),
@@ -294,7 +294,7 @@ fn flag(random: &mut Random, percent: u64) -> u32 {
     u32::from(random.chance(percent))
 }
 
-/// A message that is cut must still tell its number.
+/// Returns the room for a message; a message that is cut must still have its number.
 fn room(random: &mut Random, kind: LinkKind) -> u32 {
     let least = if kind.is_messages() { MESSAGE_BYTES_MIN as u64 } else { 1 };
     let most = random.pick(&[16, 300, 3000, 20_000]);

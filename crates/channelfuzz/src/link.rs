@@ -1,9 +1,9 @@
 //! Makes both ends of a link: the channel's and the peer's.
 
 use crate::model::{Inbound, Outbound, Sent};
-use crate::road::Road;
 use crate::script::LinkKind;
 use crate::semantics::State;
+use crate::target::TestAddresses;
 use fuzzkit::{mix, pattern};
 use megapipe::{Address, Source, Timer, Waker, wake_pair};
 use rustix::fs::{MemfdFlags, OFlags};
@@ -19,11 +19,11 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes that a file has at the beginning.
+/// Initial bytes of a file.
 pub(crate) const FILE_BYTES: usize = 64 << 10;
-/// Small enough that writes of a script fill them.
+/// Socket buffers of the channel's end, small enough that writes of a script fill them.
 pub(crate) const SOCKET_BUFFER_BYTES: usize = 32 << 10;
-/// As the kernel begins with.
+/// The kernel's default size.
 const PEER_BUFFER_BYTES: usize = 64 << 10;
 
 /// A client of a listener.
@@ -31,44 +31,44 @@ const PEER_BUFFER_BYTES: usize = 64 << 10;
 pub(crate) struct Client {
     pub(crate) socket: OwnedFd,
     pub(crate) got: Vec<u8>,
-    /// How what it reads has ended: 0 or an error.
+    /// How its reading has ended: 0 or an error.
     pub(crate) end: Option<Result<u64, i32>>,
-    /// Whether its connection has come with its address.
+    /// Whether its connection was accepted with its address.
     pub(crate) is_named: bool,
 }
 
-/// What the peer has of a link, and what is known of it.
+/// The peer's part of a link, and what is known of it.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) kind: LinkKind,
     pub(crate) state: State,
-    /// Where its TCP connections are.
-    pub(crate) road: Road,
-    /// The peer's end; `None` once it is closed, or if it has none.
+    /// The addresses of its TCP connections.
+    pub(crate) addresses: TestAddresses,
+    /// The peer's end; `None` after it is closed, or if it has none.
     pub(crate) peer: Option<OwnedFd>,
-    /// How what the peer reads has ended: 0 or an error.
+    /// How the peer's reading has ended: 0 or an error.
     pub(crate) peer_end: Option<Result<u64, i32>>,
-    /// Where a channel's socket is to connect to, and the socket that listens there.
+    /// The address to which a channel's socket connects, and the socket that listens there.
     pub(crate) target: Option<(Address, Option<TcpListener>)>,
     /// An address that is bound, but at which no socket listens.
     pub(crate) unheard: Option<(Address, Socket)>,
     pub(crate) waker: Option<Waker>,
     pub(crate) wakes: u64,
     pub(crate) clients: Vec<Client>,
-    /// Whether the channel has begun the connection with a socket of its own.
+    /// Whether the channel has made the connection with a socket of its own.
     pub(crate) is_begun: bool,
     /// Whether a duplicate was ever registered.
     pub(crate) shares_file: bool,
     pub(crate) inbound: Inbound,
     pub(crate) outbound: Outbound,
-    /// The position of a file, as long as it is known.
+    /// The position of a file, while it is known.
     pub(crate) position: Option<u64>,
 }
 
-/// A new link and what the channel is to register, if it does not begin by itself.
+/// Creates a link, and returns what the channel has to register, if it does not connect by itself.
 pub(crate) fn make(
     kind: LinkKind,
-    road: Road,
+    addresses: TestAddresses,
     seed: u64,
     number: usize,
 ) -> io::Result<(Link, Option<Source>)> {
@@ -76,7 +76,7 @@ pub(crate) fn make(
     let mut link = Link {
         kind,
         state: State { is_connected: !kind.is_connecting(), ..State::default() },
-        road,
+        addresses,
         peer: None,
         peer_end: None,
         target: None,
@@ -92,7 +92,7 @@ pub(crate) fn make(
     };
     let source = match kind {
         LinkKind::Outgoing => link.await_connection().map(|()| None)?,
-        LinkKind::Tcp if road.is_for_stack => Some(link.listen()?),
+        LinkKind::Tcp if addresses.is_for_stack => Some(link.listen()?),
         _ => Some(link.connect()?),
     };
     if let Some(peer) = &link.peer {
@@ -156,7 +156,7 @@ impl Link {
         Ok(source)
     }
 
-    /// The kinds in which the peer has no end of its own at the beginning.
+    /// Creates the kinds in which the peer has no end of its own at the beginning.
     fn alone(&mut self) -> io::Result<Source> {
         match self.kind {
             LinkKind::Connecting => {
@@ -190,42 +190,42 @@ impl Link {
         }
     }
 
-    /// A listener of the channel's, whose connections are as those of `tcp` links.
+    /// Creates a listener of the channel, whose connections are like those of `tcp` links.
     fn listen(&mut self) -> io::Result<Source> {
-        let listener = TcpListener::bind((self.road.bound, 0))?;
+        let listener = TcpListener::bind((self.addresses.bound, 0))?;
         shrink(&listener)?;
         SockRef::from(&listener).set_tcp_nodelay(self.kind == LinkKind::Tcp)?;
         let mut address = listener.local_addr()?;
-        address.set_ip(IpAddr::V4(self.road.found));
+        address.set_ip(IpAddr::V4(self.addresses.found));
         self.target = Some((address.into(), None));
         Ok(listener.into())
     }
 
-    /// Listens at one address, and holds another one at which nothing does.
+    /// Listens at one address, and reserves another one at which no socket listens.
     fn await_connection(&mut self) -> io::Result<()> {
-        let listener = TcpListener::bind((self.road.peer, 0))?;
+        let listener = TcpListener::bind((self.addresses.peer, 0))?;
         self.limit_peer(&listener)?;
         listener.set_nonblocking(true)?;
         self.target = Some((listener.local_addr()?.into(), Some(listener)));
         let unheard = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        unheard.bind(&SocketAddr::from((self.road.peer, 0)).into())?;
+        unheard.bind(&SocketAddr::from((self.addresses.peer, 0)).into())?;
         let address = unheard.local_addr()?.as_socket();
         let address = address.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         self.unheard = Some((address.into(), unheard));
         Ok(())
     }
 
-    /// What the channel writes has to wait for a peer that does not read, wherever the namespace
-    /// has large buffers.
+    /// Limits the peer's buffers, so that the channel's writes wait for a peer that does not read,
+    /// even in namespaces with large buffers.
     fn limit_peer(&self, socket: &impl AsFd) -> io::Result<()> {
-        match self.road.is_for_stack {
+        match self.addresses.is_for_stack {
             true => SockRef::from(socket).set_recv_buffer_size(PEER_BUFFER_BYTES),
             false => Ok(()),
         }
     }
 
-    /// Finds the client with this address whose connection has not come with it yet; true if there
-    /// is one.
+    /// Finds the client with this address whose connection has not been accepted with it yet;
+    /// returns whether there is one.
     pub(crate) fn name_client(&mut self, address: &Address) -> bool {
         let is_it = |client: &&mut Client| match address {
             Address::Unnamed => self.kind == LinkKind::UnixListener && !client.is_named,
@@ -241,7 +241,7 @@ impl Link {
         })
     }
 
-    /// A new client of a listener.
+    /// Connects a new client to a listener.
     pub(crate) fn add_client(&mut self) -> io::Result<()> {
         let Some((address, _)) = &self.target else { return Ok(()) };
         let (domain, name) = match address {
@@ -253,9 +253,9 @@ impl Link {
         if domain == Domain::IPV4 {
             self.limit_peer(&socket)?;
         }
-        // A UNIX socket would wait for room in the queue, and a stack that the channel drives
-        // answers later.
-        let waits = domain == Domain::IPV4 && !self.road.is_for_stack;
+        // A UNIX socket would wait for room in the queue, and a stack that the channel runs answers
+        // later.
+        let waits = domain == Domain::IPV4 && !self.addresses.is_for_stack;
         socket.set_nonblocking(!waits)?;
         match socket.connect(&name) {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
@@ -267,7 +267,7 @@ impl Link {
         Ok(())
     }
 
-    /// The peer has sent a message of so many bytes.
+    /// Records a message of the peer with that many bytes.
     pub(crate) fn sent_message(&mut self, bytes: usize) {
         let sent = Sent { bytes, is_delivered: false, may_be_lost: false };
         self.inbound.messages.push(sent);
@@ -289,7 +289,8 @@ fn udp() -> io::Result<UdpSocket> {
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
 }
 
-/// A name in the abstract name space, which is used once: the kernel may free a name late.
+/// Returns a name in the abstract name space that is used once, because the kernel may free it
+/// late.
 fn unique_name() -> io::Result<std::os::unix::net::SocketAddr> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -297,7 +298,7 @@ fn unique_name() -> io::Result<std::os::unix::net::SocketAddr> {
     std::os::unix::net::SocketAddr::from_abstract_name(name)
 }
 
-/// A terminal that passes bytes on as they are: the slave and the master.
+/// Returns a terminal that passes bytes on unchanged: the slave and the master.
 fn terminal() -> io::Result<(Source, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = rustix::pty::openpt(flags)?;

@@ -1,22 +1,22 @@
-//! What must have come of the bytes and messages of one link, in each direction.
+//! Models the bytes and messages of one link, in each direction.
 
 use fuzzkit::pattern;
 
-/// From the peer to the channel.
+/// The direction from the peer to the channel.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     /// The number of the contents.
     pub(crate) stream: u64,
-    /// Bytes that the peer has written and that the channel has received: a stream's.
+    /// Bytes of a stream that the peer has written and that the channel has received.
     pub(crate) written: u64,
     pub(crate) received: u64,
-    /// What the peer wrote before this position may have been lost with a withdrawn receive.
+    /// Bytes before this position may have been lost with a withdrawn receive.
     pub(crate) lost_until: u64,
     /// The peer's messages.
     pub(crate) messages: Vec<Sent>,
 }
 
-/// A message of the peer's.
+/// A message of the peer.
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) bytes: usize,
@@ -26,19 +26,19 @@ pub(crate) struct Sent {
 }
 
 impl Inbound {
-    /// Receives that were under way have been withdrawn, with what they may have taken.
+    /// Records that receives in flight were withdrawn, with the data that they may have taken.
     pub(crate) fn withdraw(&mut self) {
         self.lost_until = self.written;
         self.messages.iter_mut().for_each(|sent| sent.may_be_lost = true);
     }
 
-    /// Takes note of received bytes of a stream.
+    /// Checks and records received bytes of a stream.
     pub(crate) fn came(&mut self, found: &[u8]) -> Result<(), String> {
         self.received = self.saw(found)? + found.len() as u64;
         Ok(())
     }
 
-    /// The position of bytes that are the next ones of a stream.
+    /// Returns the position of bytes that must be the next ones of a stream.
     pub(crate) fn saw(&self, found: &[u8]) -> Result<u64, String> {
         let fits = |start: u64| {
             start + found.len() as u64 <= self.written
@@ -61,7 +61,7 @@ impl Inbound {
         Err(format!("{count} bytes after position {at} of {written}: {what}"))
     }
 
-    /// Takes note of a received message for which there was so much room; gives its number.
+    /// Checks and records a received message for which there was `room`; returns its number.
     pub(crate) fn came_message(&mut self, found: &[u8], room: usize) -> Result<u32, String> {
         let number = self.saw_message(found, room)?;
         let is_again = |sent: &mut Sent| std::mem::replace(&mut sent.is_delivered, true);
@@ -71,7 +71,7 @@ impl Inbound {
         Ok(number)
     }
 
-    /// The number of a message that was seen and for which there was so much room.
+    /// Returns the number of a peeked message for which there was `room`.
     pub(crate) fn saw_message(&self, found: &[u8], room: usize) -> Result<u32, String> {
         let Some((number, bytes)) = pattern::message_header(found) else {
             return Err(format!("a message of {} bytes, which has no number", found.len()));
@@ -91,7 +91,7 @@ impl Inbound {
         Ok(number)
     }
 
-    /// What the peer wrote and what neither came nor may have been lost.
+    /// Returns the number of bytes or messages that neither arrived nor may have been lost.
     pub(crate) fn missing(&self) -> u64 {
         let lost = |sent: &&Sent| !sent.is_delivered && !sent.may_be_lost;
         self.written.saturating_sub(self.received.max(self.lost_until))
@@ -99,17 +99,17 @@ impl Inbound {
     }
 }
 
-/// What is known of a write.
+/// What is known of the delivery of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Pending,
-    /// So many of its bytes were written.
+    /// That many of its bytes were written.
     Known(usize),
     /// Any number of its bytes may have been written.
     Unknown,
 }
 
-/// A write of the channel's.
+/// A write of the channel.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) bytes: Vec<u8>,
@@ -117,12 +117,12 @@ pub(crate) struct Segment {
     pub(crate) delivery: Delivery,
 }
 
-/// From the channel to the peer.
+/// The direction from the channel to the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Outbound {
     pub(crate) stream: u64,
     pub(crate) segments: Vec<Segment>,
-    /// What the peer has got: a stream's.
+    /// Bytes of a stream that the peer has received.
     pub(crate) got: Vec<u8>,
     pub(crate) got_messages: Vec<Vec<u8>>,
     /// The position of the next byte in the pattern.
@@ -130,25 +130,25 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    /// The next contents of a stream.
+    /// Returns the next contents of a stream.
     pub(crate) fn next_bytes(&mut self, count: usize) -> Vec<u8> {
         let made = pattern::bytes(self.stream, self.position, count);
         self.position += count as u64;
         made
     }
 
-    /// The next message.
+    /// Returns the next message.
     pub(crate) fn next_message(&self, count: usize) -> Vec<u8> {
         pattern::message(self.stream, self.segments.len() as u32, count)
     }
 
-    /// A write was filed; gives its number.
+    /// Records a submitted write; returns its number.
     pub(crate) fn file(&mut self, member: usize, bytes: Vec<u8>) -> usize {
         self.segments.push(Segment { bytes, member, delivery: Delivery::Pending });
         self.segments.len() - 1
     }
 
-    /// Checks what the peer has got of a stream: all of it if `is_whole`, else the beginning.
+    /// Checks what the peer has received of a stream: all of it if `is_whole`, else the beginning.
     pub(crate) fn check_stream(&self, is_whole: bool) -> Result<(), String> {
         if follows(&self.segments, &self.got, is_whole) {
             return Ok(());
@@ -162,7 +162,7 @@ impl Outbound {
         Err(format!("the peer got {got} bytes, which are not {which} of {}", writes.join(", ")))
     }
 
-    /// Checks the messages that the peer has got: all that were written if `is_whole`.
+    /// Checks the messages that the peer has received: all that were written if `is_whole`.
     pub(crate) fn check_messages(&self, is_whole: bool) -> Result<(), String> {
         let mut last = [None; 2];
         let mut is_got = vec![false; self.segments.len()];
@@ -195,7 +195,7 @@ impl Outbound {
     }
 }
 
-/// Whether `got` is the writes one after the other, each as far as it was written.
+/// Returns whether `got` is the writes one after the other, each as far as it was written.
 fn follows(segments: &[Segment], got: &[u8], is_whole: bool) -> bool {
     let Some((first, rest)) = segments.split_first() else { return got.is_empty() };
     if got.is_empty() && !is_whole {

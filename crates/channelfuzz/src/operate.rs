@@ -1,4 +1,4 @@
-//! Carries the operations of a script out on the channel and on the peer.
+//! Executes the operations of a script on the channel and on the peer.
 
 use crate::rules::Rule;
 use crate::run::{Call, Checked, Owner, Run};
@@ -9,10 +9,11 @@ use megapipe::{Accept, Address, Direction, Error, Handle, Message, Rejected, Rep
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// Bytes in front of what is read, which tell the request.
+/// Bytes in front of the bytes that are read; they identify the request.
 pub(crate) const MARK_BYTES: usize = 8;
 
 impl Run<'_> {
+    /// Executes an operation of the script.
     pub(crate) fn operate(&mut self, op: Op) -> Checked<Call> {
         match op.verb {
             Verb::Flush => return self.plain(|run| run.channel.flush()),
@@ -74,13 +75,14 @@ impl Run<'_> {
         Ok(Some(Call::Done))
     }
 
-    /// The peer reads all there is, and what comes because it has made room.
+    /// Lets the peer read all bytes, and those that arrive because there is room now.
     fn peer_drain(&mut self, link: usize) -> Checked<Call> {
-        let is_for_stack = self.links[link].road.is_for_stack && self.links[link].kind.is_tcp();
+        let is_for_stack =
+            self.links[link].addresses.is_for_stack && self.links[link].kind.is_tcp();
         while self.links[link].peer_drain() > 0 && is_for_stack {
             let flushed = self.channel.flush();
             flushed.map_err(|error| Failure::new("flush", error.to_string()))?;
-            if self.way.has_thread {
+            if self.target.has_thread {
                 std::thread::sleep(self.pace.quiet);
             }
         }
@@ -104,7 +106,7 @@ impl Run<'_> {
         }
         let first = &self.members[member & !1];
         let link = &self.links[member / 2];
-        if link.road.is_for_stack && link.kind.is_inet_stream() {
+        if link.addresses.is_for_stack && link.kind.is_inet_stream() {
             return Ok(Call::Skipped);
         }
         if member.is_multiple_of(2) || self.links[member / 2].kind.is_timer() {
@@ -175,7 +177,7 @@ impl Run<'_> {
         }
     }
 
-    /// What concerns the member as a whole.
+    /// Executes an operation on the member as a whole.
     fn operate_membership(&mut self, op: Op, handle: Handle) -> Checked<Call> {
         match op.verb {
             Verb::Cancel => {
@@ -214,14 +216,14 @@ impl Run<'_> {
         }
         self.accepted[member / 2] += remains.connections.len() as u64;
         let link = &self.links[member / 2];
-        // A connection of the stack's ends with its handle, so that the kernel's has to.
-        let is_kept = !(link.road.is_for_stack && link.kind.is_inet_stream());
+        // A connection of the stack ends with its handle, so the kernel's has to end, too.
+        let is_kept = !(link.addresses.is_for_stack && link.kind.is_inet_stream());
         self.members[member].descriptor = remains.descriptor.filter(|_| is_kept);
         self.note_gone(member / 2);
         Ok(Call::Done)
     }
 
-    /// Closes or aborts, and sees to it that what was pending takes nothing any more.
+    /// Closes or aborts, and ensures that pending requests take no more data.
     fn end(&mut self, member: usize, handle: Handle, ending: Ending) -> Checked<Call> {
         let pending = &self.members[member].pending;
         let receives = pending.iter().any(|id| self.requests[*id].what.takes_data());
@@ -262,7 +264,7 @@ impl Run<'_> {
         Ok(called(result.err()))
     }
 
-    /// Notes a request that carries no buffer.
+    /// Records a request without a buffer.
     pub(crate) fn after(
         &mut self,
         op: Op,
@@ -282,7 +284,7 @@ impl Run<'_> {
         self.after(op, What::Connect, false, result)
     }
 
-    /// Where the channel is to connect to.
+    /// Returns the address to which the channel connects.
     fn target(&self, op: Op) -> Option<Address> {
         let link = &self.links[op.member / 2];
         let heard = link.target.as_ref().map(|(address, _)| address);
@@ -291,7 +293,7 @@ impl Run<'_> {
         target.filter(|_| link.kind.is_connecting()).cloned()
     }
 
-    /// Begins the link's only connection.
+    /// Makes the link's only connection.
     fn connect_to(&mut self, op: Op) -> Call {
         let link = &self.links[op.member / 2];
         let suits =
@@ -344,7 +346,7 @@ impl Run<'_> {
     fn read(&mut self, op: Op, handle: Handle) -> Call {
         let is_file = self.links[op.member / 2].kind == LinkKind::File;
         let mut pending = self.members[op.member].pending.iter();
-        // A read and a write at the position of a file go on side by side.
+        // A read and a write at the position of a file are executed at the same time.
         let is_writing = pending.any(|id| self.requests[*id].what.writes());
         if is_file && op.verb != Verb::ReadAt && is_writing {
             return Call::Skipped;
@@ -387,10 +389,12 @@ impl Run<'_> {
     }
 }
 
+/// Returns the error of a refused request.
 pub(crate) fn refusal<B>(result: Result<(), Rejected<B>>) -> Option<Error> {
     result.err().map(|rejected| rejected.error)
 }
 
+/// Returns the result of a call without an output.
 pub(crate) fn called(error: Option<Error>) -> Call {
     match error {
         None => Call::Done,

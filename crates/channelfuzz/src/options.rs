@@ -16,16 +16,20 @@ const OPTIONS: [(i32, i32); 8] = [
     (libc::SOL_SOCKET, libc::SO_TYPE),
     (libc::SOL_SOCKET, libc::SO_ACCEPTCONN),
 ];
-/// How many of them can be set.
+/// Number of options that can be set.
 const SETTABLE: usize = 4;
-/// Of TCP_INFO the state; the rest depends on the way.
+/// Only the state in TCP_INFO is compared; the rest depends on the way.
 const INFO_BYTES: usize = 1;
 /// States as TCP_INFO numbers them.
+const ESTABLISHED: u8 = 1;
 const FIN_WAIT_1: u8 = 4;
 const FIN_WAIT_2: u8 = 5;
+const TIME_WAIT: u8 = 6;
+const CLOSE_WAIT: u8 = 8;
+const CLOSING: u8 = 11;
 
 impl Run<'_> {
-    /// Sets or reads the option that the operation names.
+    /// Sets or reads the option of the operation.
     pub(crate) fn use_option(&mut self, op: Op, handle: Handle) -> Call {
         if !self.links[op.member / 2].kind.is_inet_stream() {
             return Call::Skipped;
@@ -34,7 +38,7 @@ impl Run<'_> {
             let (level, name) = OPTIONS[op.a as usize % SETTABLE];
             let link = &mut self.links[op.member / 2];
             if name == libc::SO_LINGER && link.kind.is_listener() {
-                // Of connections that end with a reset nothing would be known.
+                // The state of connections that end with a reset would not be known.
                 return Call::Skipped;
             }
             link.state.is_aborted |= is_reset_at_close(&op);
@@ -45,7 +49,7 @@ impl Run<'_> {
         let mut pending = self.members[op.member].pending.iter();
         let is_writing = pending.any(|id| self.requests[*id].what.is_in_direction(false));
         if name == libc::TCP_INFO && is_writing {
-            // A shutdown waits behind a write for as long as the buffers are full.
+            // A shutdown waits behind a write while the buffers are full.
             return Call::Skipped;
         }
         let mut value = [0; 8];
@@ -59,8 +63,16 @@ impl Run<'_> {
                 let is_error = name == libc::SO_ERROR && value != [0; 8];
                 self.links[op.member / 2].state.error_told |= is_error;
                 if name == libc::TCP_INFO && value[0] == FIN_WAIT_1 {
-                    // When the peer acknowledges the end is its own matter.
+                    // The peer's system decides when it acknowledges the end.
                     value[0] = FIN_WAIT_2;
+                }
+                if name == libc::TCP_INFO && self.links[op.member / 2].state.peer_ended {
+                    // When the peer's end arrives behind its data depends on the buffers.
+                    value[0] = match value[0] {
+                        ESTABLISHED => CLOSE_WAIT,
+                        FIN_WAIT_2 | CLOSING => TIME_WAIT,
+                        state => state,
+                    };
                 }
                 Call::Told(name, value[..length.min(room)].to_vec())
             }
@@ -69,17 +81,17 @@ impl Run<'_> {
     }
 }
 
-/// Whether the operation makes a close reset the connection.
+/// Returns whether the operation makes a close reset the connection.
 pub(crate) fn is_reset_at_close(op: &Op) -> bool {
     let is_linger = OPTIONS[op.a as usize % SETTABLE].1 == libc::SO_LINGER;
     op.verb == Verb::SetOption && is_linger && op.b % 3 == 1
 }
 
-/// A value of an option by its number.
+/// Returns a value of an option by its number.
 fn value_of(name: i32, number: u32) -> Vec<u8> {
     let number = number as i32;
     match name {
-        // Off, a reset, and a second to wait at the close.
+        // Off, a reset, or one second to wait at the close.
         libc::SO_LINGER => [i32::from(number % 3 > 0), i32::from(number % 3 == 2)]
             .iter()
             .flat_map(|half| half.to_ne_bytes())

@@ -1,4 +1,4 @@
-//! The other side of a link: plain calls that never block.
+//! Implements the other side of a link, by plain calls that never block.
 
 use crate::link::Link;
 use crate::script::LinkKind;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Bytes that the peer reads in one call.
 const ROOM_BYTES: usize = 64 << 10;
 
-/// What reading has brought.
+/// The result of reading.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Got {
     Bytes(Vec<u8>),
@@ -41,11 +41,11 @@ pub(crate) fn read_once(from: impl AsFd, limit: usize) -> Got {
 }
 
 impl Link {
-    /// Writes up to so many bytes, or one message of so many; gives how many were taken.
+    /// Writes up to `count` bytes, or one message of that length; returns how many were taken.
     pub(crate) fn peer_write(&mut self, count: usize) -> usize {
         self.peer_accept();
         let Some(peer) = &self.peer else { return 0 };
-        // A UNIX datagram socket whose send finds the receiver gone drops what it has received.
+        // A UNIX datagram socket whose send finds the receiver closed drops its received data.
         let drops = self.kind == LinkKind::UnixDatagram && self.state.channel_gone;
         if self.kind == LinkKind::PipeOut || self.state.peer_ended || drops {
             return 0;
@@ -53,7 +53,7 @@ impl Link {
         if self.kind.is_messages() {
             let number = self.inbound.messages.len() as u32;
             let message = pattern::message(self.inbound.stream, number, count);
-            // A connected UDP socket first tells of an earlier datagram that was refused.
+            // A connected UDP socket first reports that an earlier datagram was refused.
             let sent = (0..2).find_map(|_| send(peer, &message));
             let sent = sent.unwrap_or(0);
             if sent > 0 {
@@ -74,7 +74,7 @@ impl Link {
         taken
     }
 
-    /// Reads up to so many bytes, or one message; gives how many came.
+    /// Reads up to `limit` bytes, or one message; returns the number of bytes.
     pub(crate) fn peer_read(&mut self, limit: usize) -> usize {
         self.peer_accept();
         let Some(peer) = &self.peer else { return 0 };
@@ -82,7 +82,7 @@ impl Link {
             return 0;
         }
         if self.kind.is_messages() {
-            // An error of the socket's is told before the messages behind it.
+            // The socket's error is reported before the messages behind it.
             let tried = (0..4).map(|_| read_once(peer, ROOM_BYTES));
             let mut told = tried.skip_while(|got| matches!(got, Got::Broken(_)));
             let Some(Got::Bytes(message)) = told.next() else { return 0 };
@@ -107,7 +107,7 @@ impl Link {
         count
     }
 
-    /// Reads all there is; gives how much that was.
+    /// Reads all bytes; returns their number.
     pub(crate) fn peer_drain(&mut self) -> usize {
         let mut total = 0;
         loop {
@@ -118,15 +118,15 @@ impl Link {
         }
     }
 
-    /// Takes the connection that the channel has made.
+    /// Accepts the connection that the channel has made.
     pub(crate) fn peer_accept(&mut self) {
         if let Some((_, Some(listener))) = &self.target
             && let Ok((stream, _)) = listener.accept()
             && stream.set_nonblocking(true).is_ok()
         {
-            // The peer serves one connection; a later one it closes. But the user-level stack ends
-            // a connect that is cancelled, and the connection of the next one takes its place.
-            let is_left = self.road.is_for_stack && self.peer.is_some();
+            // The peer serves one connection and closes a later one. But the user-level stack ends
+            // a connect that is cancelled, and the connection of the next one replaces it.
+            let is_left = self.addresses.is_for_stack && self.peer.is_some();
             if (self.peer.is_some() && !is_left) || self.state.peer_closed {
                 return;
             }
@@ -176,7 +176,7 @@ impl Link {
         }
     }
 
-    /// Reads what has come for the clients.
+    /// Reads what has arrived for the clients.
     pub(crate) fn read_clients(&mut self) {
         for client in self.clients.iter_mut().filter(|client| client.end.is_none()) {
             loop {
@@ -195,7 +195,7 @@ impl Link {
     }
 }
 
-/// Looks at what there is to read.
+/// Peeks at the next bytes.
 fn peek(socket: &OwnedFd) -> Got {
     let mut room = [std::mem::MaybeUninit::uninit(); 1];
     match SockRef::from(socket).peek(&mut room) {

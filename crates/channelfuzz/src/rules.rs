@@ -1,4 +1,4 @@
-//! The differences that are allowed, each with its reason.
+//! Defines the differences that are allowed, each with its reason.
 
 fuzzkit::rules! {
     /// Why a difference between the drivers, or from what is expected, is allowed.
@@ -53,9 +53,9 @@ fuzzkit::rules! {
         ShutBeforeConnect: "A shutdown of a socket that is not connected fails with ENOTCONN, and \
             the kernel keeps it for the connection that follows, which cannot send (or ends what \
             it receives) without a word to the peer; the user-level stack forgets it.",
-        ResetBehindEnd: "A close with SO_LINGER 0 resets the connection: whether the end that was \
-            sent before has arrived then depends on the room that the peer had for what came \
-            before it.",
+        ResetBehindEnd: "A close with SO_LINGER 0, or a write to a peer that has closed, resets \
+            the connection: whether the end that was sent before has arrived then (EPIPE for a \
+            write) or not (ECONNRESET) depends on the room for what came before it.",
         NotRepeated: "The difference did not come again when the case was run at a slower pace: \
             it was one of timing.",
     }

@@ -1,51 +1,52 @@
-//! One script over one driver: the state of the run and what it leaves for the comparison.
+//! Runs one script over one driver: the state of the run and its results for the comparison.
 
 use crate::link::{self, Link};
 use crate::model::Delivery;
-use crate::road::Way;
 use crate::rules::Rule;
 use crate::script::{LinkKind, Op, Script, Verb};
 use crate::semantics::{self, Ending, What};
+use crate::target::TestTarget;
 use fuzzkit::{Failure, RuleCounts, Watch};
 use megapipe::{BufferClass, Channel, Config, Handle, Lease};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How fast a run goes on.
+/// The time limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// How long nothing has to come for the channel to count as quiet.
+    /// How long no completion may arrive before the channel counts as quiet.
     pub(crate) quiet: Duration,
-    /// How long anything that has to come may take.
+    /// How long a required completion may take.
     pub(crate) time_limit: Duration,
 }
 
 impl Pace {
     pub(crate) const FAST: Pace =
         Pace { quiet: Duration::from_micros(200), time_limit: Duration::from_secs(1) };
-    /// To see whether a difference is one of timing.
+    /// Slow limits, to see whether a difference is one of timing.
     pub(crate) const SLOW: Pace =
         Pace { quiet: Duration::from_millis(15), time_limit: Duration::from_secs(5) };
 
-    /// The same for a driver that answers from another thread, or for one whose hangs are faults
-    /// however seldom they come.
-    fn of(self, way: &Way) -> Pace {
-        let quiet = if way.has_thread { 4 * self.quiet } else { self.quiet };
-        let time_limit = if way.road.is_for_stack { 5 * self.time_limit } else { self.time_limit };
+    /// Returns the limits for a driver that answers from another thread, or for one whose hangs are
+    /// faults however seldom they occur.
+    fn of(self, target: &TestTarget) -> Pace {
+        let quiet = if target.has_thread { 4 * self.quiet } else { self.quiet };
+        let time_limit =
+            if target.addresses.is_for_stack { 5 * self.time_limit } else { self.time_limit };
         Pace { quiet, time_limit }
     }
 }
 
-/// More completions in a row than all data of a script can bring.
+/// More consecutive completions than all data of a script can cause.
 const STORM: u32 = 20_000;
 
 pub(crate) type Checked<T = ()> = Result<T, Failure>;
 
-/// What a call of the channel's gave.
+/// The result of a call on the channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// There was nothing to call: the member is not registered, or the operation does not suit.
+    /// No call was made: the member is not registered, or the operation does not fit.
     Skipped,
     Done,
     /// Refused for lack of room.
@@ -56,36 +57,36 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// Whether it was refused because there is no such thing here.
+    /// Returns whether it was refused because the source does not support it.
     pub(crate) fn is_unsupported(&self) -> bool {
         let errno = format!("(os error {})", libc::EOPNOTSUPP);
         matches!(self, Call::Refused(text) if text.ends_with(&errno))
     }
 }
 
-/// A request and what came of it.
+/// A request and its results.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// The operation of the script that filed it; `usize::MAX` for those of the end of a run.
+    /// The operation of the script that submitted it; `usize::MAX` for those of the end of a run.
     pub(crate) op: usize,
     pub(crate) member: usize,
     pub(crate) what: What,
     pub(crate) repeats: bool,
     pub(crate) is_cancelled: bool,
-    /// Whether the end of the run cancelled it, and no operation of the script.
+    /// Whether the end of the run cancelled it, and not an operation of the script.
     pub(crate) is_ended_late: bool,
-    /// Whether others of its kind were pending when it was filed, which it waits for.
+    /// Whether it waits for others of its kind that were pending when it was submitted.
     pub(crate) is_behind: bool,
-    /// Whether it was filed while the link was not connected.
+    /// Whether it was submitted while the link was not connected.
     pub(crate) is_early: bool,
-    /// Whether its handle went before it was complete.
+    /// Whether its handle ended before it was complete.
     pub(crate) is_withdrawn: bool,
     pub(crate) completions: u32,
-    /// Bytes, events or counts that it brought.
+    /// Bytes, events or counts that it returned.
     pub(crate) brought: u64,
     /// The last completion's result.
     pub(crate) last: Option<Result<u64, i32>>,
-    /// Tells it from others of its kind: an address or a number in its buffer.
+    /// Distinguishes it from others of its kind: an address or a number in its buffer.
     pub(crate) mark: u64,
     /// Room for a read, bytes of a write, events of a poll; for an accept, 1 with peers' addresses.
     pub(crate) room: usize,
@@ -96,23 +97,23 @@ pub(crate) struct Request {
     pub(crate) file: Option<Handle>,
 }
 
-/// A member of the channel's.
+/// A member of the channel.
 #[derive(Debug, Default)]
 pub(crate) struct Member {
     pub(crate) handle: Option<Handle>,
-    /// What an unregistration gave back.
+    /// The descriptor that an unregistration returned.
     pub(crate) descriptor: Option<OwnedFd>,
     /// The handle that is being closed.
     pub(crate) closing: Option<Handle>,
-    /// The requests that are not complete, in the order of filing.
+    /// The requests that are not complete, in the order of submission.
     pub(crate) pending: Vec<usize>,
     /// The last message that came.
     pub(crate) last_message: Option<u32>,
-    /// The first end of what comes in: 0 or an error.
+    /// The first end of the input: 0 or an error.
     pub(crate) end: Option<Result<u64, i32>>,
 }
 
-/// A connection that a listener brought and that the channel serves.
+/// A connection that a listener accepted and that the channel serves.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) link: usize,
@@ -120,7 +121,7 @@ pub(crate) struct Served {
     pub(crate) is_closed: bool,
 }
 
-/// To what a handle belongs.
+/// The owner of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Member(usize),
@@ -128,15 +129,15 @@ pub(crate) enum Owner {
     Closing(usize),
 }
 
-/// What a run leaves.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) calls: Vec<Call>,
     pub(crate) requests: Vec<Request>,
     pub(crate) ends: Vec<Option<Result<u64, i32>>>,
-    /// How what the peer of each link reads has ended.
+    /// How the peer's reading of each link has ended.
     pub(crate) peer_ends: Vec<Option<Result<u64, i32>>>,
-    /// The same of each listener's clients.
+    /// How the reading of each listener's clients has ended.
     pub(crate) client_ends: Vec<Vec<Option<Result<u64, i32>>>>,
     /// Whether each link was closed with unread input.
     pub(crate) closed_unread: Vec<bool>,
@@ -147,7 +148,7 @@ pub(crate) struct Outcome {
 /// One script over one driver.
 pub(crate) struct Run<'a> {
     pub(crate) script: &'a Script,
-    pub(crate) way: Way,
+    pub(crate) target: TestTarget,
     pub(crate) pace: Pace,
     pub(crate) watch: &'a Watch,
     pub(crate) channel: Channel<usize>,
@@ -156,25 +157,30 @@ pub(crate) struct Run<'a> {
     pub(crate) requests: Vec<Request>,
     pub(crate) owners: HashMap<Handle, Owner>,
     pub(crate) served: Vec<Served>,
-    /// Connections that each listener brought.
+    /// Number of connections that each listener accepted.
     pub(crate) accepted: Vec<u64>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) holds: bool,
     pub(crate) rules: RuleCounts<Rule>,
-    /// The operation that is being carried out.
+    /// The operation that is being executed.
     pub(crate) at: usize,
 }
 
 /// Runs a script over a driver.
-pub(crate) fn run(script: &Script, way: Way, pace: Pace, watch: &Watch) -> Checked<Outcome> {
-    watch.begin(format_args!("{}: {script}", way.name));
-    let pace = pace.of(&way);
+pub(crate) fn run(
+    script: &Script,
+    target: TestTarget,
+    pace: Pace,
+    watch: &Watch,
+) -> Checked<Outcome> {
+    watch.begin(format_args!("{}: {script}", target.name));
+    let pace = pace.of(&target);
     let before = open_descriptors()?;
-    let outcome = Run::new(script, way, pace, watch).and_then(Run::complete);
+    let outcome = Run::new(script, target, pace, watch).and_then(Run::complete);
     watch.end();
     let outcome = outcome?;
     let until = Instant::now() + pace.time_limit;
-    // The kernel closes what a ring has held a little later.
+    // The kernel closes what a ring held a little later.
     while open_descriptors()? != before {
         if Instant::now() > until {
             let after = open_descriptors()?;
@@ -187,7 +193,7 @@ pub(crate) fn run(script: &Script, way: Way, pace: Pace, watch: &Watch) -> Check
     Ok(outcome)
 }
 
-/// How many descriptors the process has.
+/// Returns the number of descriptors of the process.
 pub(crate) fn open_descriptors() -> Checked<usize> {
     let entries = std::fs::read_dir("/proc/self/fd")
         .map_err(|error| Failure::new("setup", format!("cannot read /proc/self/fd: {error}")))?;
@@ -195,11 +201,16 @@ pub(crate) fn open_descriptors() -> Checked<usize> {
 }
 
 impl<'a> Run<'a> {
-    fn new(script: &'a Script, way: Way, pace: Pace, watch: &'a Watch) -> Checked<Run<'a>> {
+    fn new(
+        script: &'a Script,
+        target: TestTarget,
+        pace: Pace,
+        watch: &'a Watch,
+    ) -> Checked<Run<'a>> {
         let settings = &script.settings;
         let class = |(count, bytes)| BufferClass { count, bytes };
         let config = Config {
-            driver: way.driver,
+            driver: target.driver,
             batch: settings.batch,
             completions: 64,
             max_handles: settings.max_handles,
@@ -213,7 +224,7 @@ impl<'a> Run<'a> {
             .map_err(|error| Failure::new("setup", format!("no channel: {error}")))?;
         let mut run = Run {
             script,
-            way,
+            target,
             pace,
             watch,
             channel,
@@ -229,12 +240,12 @@ impl<'a> Run<'a> {
             at: usize::MAX,
         };
         for (number, kind) in script.links.iter().enumerate() {
-            let made = link::make(*kind, way.road, script.seed, number);
+            let made = link::make(*kind, target.addresses, script.seed, number);
             let (mut link, source) = made.map_err(|error| {
                 Failure::new("setup", format!("no link {}: {error}", kind.text()))
             })?;
             let source = match source {
-                Some(listener) if *kind == LinkKind::Tcp && way.road.is_for_stack => {
+                Some(listener) if *kind == LinkKind::Tcp && target.addresses.is_for_stack => {
                     Some(run.accept_one(&mut link, listener)?.into())
                 }
                 source => source,
@@ -269,7 +280,7 @@ impl<'a> Run<'a> {
         let client_ends = self.links.iter().map(ends_of).collect();
         let closed_unread = self.links.iter().map(|link| link.state.closed_unread).collect();
         let Run { requests, rules, links, .. } = self;
-        // An end of the stack's that still waits for its peer's would keep the channel waiting.
+        // An end of the stack that still waits for its peer's end would keep the channel waiting.
         drop(links);
         let operations = calls.iter().filter(|call| **call != Call::Skipped).count() as u64;
         Ok(Outcome {
@@ -284,7 +295,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Registers what becomes this member.
+    /// Registers a source as this member.
     pub(crate) fn register(
         &mut self,
         member: usize,
@@ -303,13 +314,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A handle becomes this member.
+    /// Makes a handle this member.
     pub(crate) fn adopt(&mut self, member: usize, handle: Handle) {
         self.owners.insert(handle, Owner::Member(member));
         self.members[member].handle = Some(handle);
     }
 
-    /// A new request of the member's.
+    /// Records a new request of the member.
     pub(crate) fn filed(&mut self, op: Op, what: What, change: impl FnOnce(&mut Request)) {
         let pending = &self.members[op.member].pending;
         let is_behind = pending.iter().any(|id| self.requests[*id].what == what);
@@ -337,7 +348,7 @@ impl<'a> Run<'a> {
         self.requests.push(request);
     }
 
-    /// Withdraws what is pending for a member whose handle goes.
+    /// Withdraws the pending requests of a member whose handle ends.
     pub(crate) fn withdraw(&mut self, member: usize, ending: Ending) {
         let pending = std::mem::take(&mut self.members[member].pending);
         let link = &mut self.links[member / 2];
@@ -359,7 +370,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Notes whether the channel's end of a link is closed now.
+    /// Records whether the channel's end of a link is closed now.
     pub(crate) fn note_gone(&mut self, link: usize) {
         let held = |member: &Member| member.handle.is_some() || member.descriptor.is_some();
         if self.members[2 * link..2 * link + 2].iter().any(held) {
@@ -375,7 +386,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Dispatches until nothing comes any more.
+    /// Dispatches until no completion arrives.
     pub(crate) fn quiesce(&mut self) -> Checked {
         let begin = Instant::now();
         let mut count = 0;
@@ -417,10 +428,10 @@ impl<'a> Run<'a> {
 
     pub(crate) fn name(&self, member: usize) -> String {
         let kind = self.links[member / 2].kind.text();
-        format!("{kind} (member {member}, {})", self.way.name)
+        format!("{kind} (member {member}, {})", self.target.name)
     }
 
-    /// Sets what is known of a request's write.
+    /// Sets the delivery of a request's write.
     pub(crate) fn set_delivery(&mut self, id: usize, delivery: Delivery) {
         let request = &self.requests[id];
         if let Some(segment) = request.segment {
@@ -429,7 +440,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The first word of an event.
+/// Returns the first word of an event.
 fn event_name(event: &megapipe::Event) -> String {
     let text = format!("{event:?}");
     text.split('(').next().unwrap_or_default().to_string()

@@ -1,4 +1,4 @@
-//! Scripts: what a case does, as data that can be printed, read again, and shrunk.
+//! Defines scripts: the operations of a case, as data that can be printed, read again, and shrunk.
 
 use fuzzkit::{Case, words};
 use std::fmt;
@@ -11,7 +11,7 @@ words! {
         Tcp = "tcp",
         /// A TCP socket that the channel connects.
         Connecting = "connecting",
-        /// A TCP connection that the channel makes with a socket of its own.
+        /// A TCP connection that the channel makes with its own socket.
         Outgoing = "outgoing",
         /// A UNIX stream socket.
         Unix = "unix",
@@ -43,7 +43,7 @@ words! {
 }
 
 words! {
-    /// What an operation does. `a` and `b` are the operation's arguments.
+    /// The kinds of operations. `a` and `b` are the operation's arguments.
     Verb {
         /// Receives: once or, if `a` is 1, until cancelled.
         Receive = "receive",
@@ -51,7 +51,7 @@ words! {
         ReceiveFrom = "receive-from",
         /// Reads up to `a` bytes.
         Read = "read",
-        /// Reads up to `a` bytes and leaves them where they are.
+        /// Reads up to `a` bytes and leaves them in the socket.
         Peek = "peek",
         /// Reads into `b` buffers of `a` bytes.
         ReadVectored = "read-vectored",
@@ -59,11 +59,11 @@ words! {
         ReceiveMessage = "receive-message",
         /// Writes `a` bytes, owned or, if `b` is 1, shared.
         Write = "write",
-        /// Writes as `write` does, and tells that more follows.
+        /// Writes as `write` does, and announces that more follows.
         WriteMore = "write-more",
         /// Writes `b` buffers of `a` bytes.
         WriteVectored = "write-vectored",
-        /// Writes the oldest lease that is held.
+        /// Writes the oldest held lease.
         WriteLease = "write-lease",
         /// Sends a datagram of `a` bytes to the peer's address.
         SendTo = "send-to",
@@ -75,14 +75,14 @@ words! {
         ReadAt = "read-at",
         /// Writes `a` bytes at offset `b`.
         WriteAt = "write-at",
-        /// Brings a file to its disk.
+        /// Syncs a file to its disk.
         Sync = "sync",
         /// Connects to the peer or, if `a` is 1, to an address without a listener.
         Connect = "connect",
-        /// Registers a socket of the channel's own and connects it, as `connect` does.
+        /// Registers a socket of the channel and connects it, as `connect` does.
         ConnectTo = "connect-to",
-        /// Accepts `a` connections (0: all); bit 0 of `b` asks for lightweight sockets, bit 1 for
-        /// the peers' addresses.
+        /// Accepts `a` connections (0: all); bit 0 of `b` requests lightweight sockets, bit 1 the
+        /// peers' addresses.
         Accept = "accept",
         /// Shuts down reading (`a` is 0), writing (1) or both (2).
         Disconnect = "disconnect",
@@ -90,17 +90,17 @@ words! {
         Poll = "poll",
         /// Watches: once or, if `a` is 1, until cancelled.
         Watch = "watch",
-        /// Asks for the peer's address.
+        /// Requests the peer's address.
         PeerAddress = "peer-address",
         /// Cancels everything.
         Cancel = "cancel",
-        /// Cancels what comes in (`a` is 0) or goes out (1).
+        /// Cancels inbound (`a` is 0) or outbound (1) requests.
         CancelDirection = "cancel-direction",
         /// Unregisters; the descriptor is kept.
         Unregister = "unregister",
         /// Closes.
         Close = "close",
-        /// Aborts, also what is being closed.
+        /// Aborts, even a handle that is being closed.
         Abort = "abort",
         /// Registers a kept descriptor again or a duplicate of the first member's.
         Join = "join",
@@ -108,21 +108,21 @@ words! {
         SetOption = "set-option",
         /// Reads the option with the number `a`.
         GetOption = "get-option",
-        /// Asks for another descriptor and drops it.
+        /// Requests another descriptor and drops it.
         Descriptor = "descriptor",
         /// Hands requests to the kernel.
         Flush = "flush",
         /// Dispatches `a` completions, each waiting up to `b` ms.
         Dispatch = "dispatch",
-        /// Dispatches until nothing comes any more.
+        /// Dispatches until no completion arrives.
         Quiesce = "quiesce",
         /// Keeps leases (`a` is 1) or drops all of them.
         Hold = "hold",
-        /// The peer writes `a` bytes, or a message of so many.
+        /// The peer writes `a` bytes, or a message of that length.
         PeerWrite = "peer-write",
         /// The peer reads up to `a` bytes, or one message.
         PeerRead = "peer-read",
-        /// The peer reads all there is.
+        /// The peer reads all bytes.
         PeerDrain = "peer-drain",
         /// The peer ends its direction.
         PeerEnd = "peer-end",
@@ -138,28 +138,28 @@ words! {
 }
 
 impl LinkKind {
-    /// Whether what comes is a stream of bytes.
+    /// Returns whether the input is a stream of bytes.
     pub(crate) fn is_stream(self) -> bool {
         use LinkKind::*;
         matches!(self, Tcp | Connecting | Outgoing | Unix | PipeIn | PipeOut | Tty)
     }
 
-    /// Whether what comes is messages.
+    /// Returns whether the input is messages.
     pub(crate) fn is_messages(self) -> bool {
         matches!(self, LinkKind::Seqpacket | LinkKind::Udp | LinkKind::UnixDatagram)
     }
 
-    /// Whether it is TCP.
+    /// Returns whether it is TCP.
     pub(crate) fn is_tcp(self) -> bool {
         self == LinkKind::Tcp || self.is_connecting()
     }
 
-    /// Whether it is of those that a user-level stack may have.
+    /// Returns whether a user-level stack may have it.
     pub(crate) fn is_inet_stream(self) -> bool {
         self.is_tcp() || self == LinkKind::TcpListener
     }
 
-    /// Whether the channel makes the connection.
+    /// Returns whether the channel makes the connection.
     pub(crate) fn is_connecting(self) -> bool {
         matches!(self, LinkKind::Connecting | LinkKind::Outgoing)
     }
@@ -168,7 +168,7 @@ impl LinkKind {
         matches!(self, LinkKind::TcpListener | LinkKind::UnixListener)
     }
 
-    /// Whether it is read with `receive_from` and written with `send_to`.
+    /// Returns whether it is read with `receive_from` and written with `send_to`.
     pub(crate) fn is_datagrams(self) -> bool {
         matches!(self, LinkKind::Udp | LinkKind::UnixDatagram)
     }
@@ -181,9 +181,9 @@ impl LinkKind {
 /// One operation of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// What it does.
+    /// The kind of the operation.
     pub verb: Verb,
-    /// To which member: twice the link's number, plus one for its duplicate.
+    /// The member: twice the link's number, plus one for its duplicate.
     pub member: usize,
     /// An argument.
     pub a: u32,
@@ -197,7 +197,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// How the channel of a case is set up, and how it is driven.
+/// The settings of the channel of a case, and how the fuzzer dispatches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// As in [`megapipe::Config`].
@@ -210,21 +210,21 @@ pub struct Settings {
     pub max_requests: u32,
     /// As in [`megapipe::Config`].
     pub max_handles: u32,
-    /// Whether every operation is followed by dispatching until nothing comes: only then may the
-    /// drivers be compared request by request.
+    /// Whether the run dispatches after every operation until no completion arrives: only then are
+    /// the drivers compared request by request.
     pub lockstep: bool,
 }
 
 /// A case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// What the contents are made from.
+    /// The seed of the contents.
     pub seed: u64,
-    /// The channel's.
+    /// The settings of the channel.
     pub settings: Settings,
-    /// What is registered at the beginning.
+    /// The links that are registered at the beginning.
     pub links: Vec<LinkKind>,
-    /// What is done, in order.
+    /// The operations in their order.
     pub ops: Vec<Op>,
 }
 
@@ -243,7 +243,7 @@ impl Case for Script {
         Script { ops, ..self.clone() }
     }
 
-    /// Without the links at the end that no operation uses.
+    /// Removes the last links if no operation uses them.
     fn simpler(&self) -> Vec<Script> {
         let used = self.ops.iter().map(|op| op.member / 2 + 1).max().unwrap_or(1);
         if used >= self.links.len() {
@@ -253,7 +253,7 @@ impl Case for Script {
     }
 }
 
-/// One part per `;`: the seed, the settings, the links, then the operations.
+/// Writes one part per `;`: the seed, the settings, the links, then the operations.
 impl fmt::Display for Script {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Settings { batch, small, large, max_requests, max_handles, lockstep } = &self.settings;

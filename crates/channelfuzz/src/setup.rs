@@ -1,4 +1,4 @@
-//! Connections that the channel accepts itself, and clients that connect while it goes on.
+//! Makes connections that the channel accepts itself, and clients that connect during a run.
 
 use crate::link::Link;
 use crate::run::{Checked, Run};
@@ -10,13 +10,13 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The cookie of a listener that is there for one connection.
+/// The cookie of a listener for a single connection.
 const LISTENER_COOKIE: usize = 999_999;
-/// How long one look takes.
+/// Time limit of one dispatch.
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Run<'_> {
-    /// Has the channel accept the connection of a `tcp` link.
+    /// Lets the channel accept the connection of a `tcp` link.
     pub(crate) fn accept_one(&mut self, link: &mut Link, listener: Source) -> Checked<Socket> {
         let broken = |text: String| Failure::new("setup", text);
         let listener = self.channel.register(listener, LISTENER_COOKIE);
@@ -48,11 +48,11 @@ impl Run<'_> {
         socket.ok_or_else(|| broken("no socket".to_string()))
     }
 
-    /// A new client of a listener, whose connection is complete when this returns.
+    /// Connects a new client to a listener; its connection is complete when this returns.
     pub(crate) fn connect_client(&mut self, number: usize) -> Checked {
         let broken = |text: String| Failure::new("setup", format!("no client: {text}"));
         self.links[number].add_client().map_err(|error| broken(error.to_string()))?;
-        if !self.links[number].road.is_for_stack {
+        if !self.links[number].addresses.is_for_stack {
             return Ok(());
         }
         let until = Instant::now() + self.pace.time_limit;
@@ -68,7 +68,7 @@ impl Run<'_> {
     }
 }
 
-/// What is written to the peer's end is taken whole, whenever the channel reads it.
+/// Sets large buffers, so that the peer's end takes all bytes, whenever the channel reads them.
 pub(crate) fn prepare_peer(peer: &TcpStream) -> std::io::Result<()> {
     const BUFFER_BYTES: usize = 4 << 20;
     peer.set_nodelay(true)?;
@@ -76,7 +76,7 @@ pub(crate) fn prepare_peer(peer: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether the last client's connection is complete.
+/// Returns whether the last client's connection is complete.
 fn is_connected(link: &Link) -> std::io::Result<bool> {
     let Some(client) = link.clients.last() else { return Ok(true) };
     let mut look = [PollFd::new(&client.socket, PollFlags::OUT)];

@@ -1,4 +1,4 @@
-//! Files the writes of a script.
+//! Submits the writes of a script.
 
 use crate::arrive::NO_MARK;
 use crate::link::{FILE_BYTES, Link};
@@ -125,7 +125,7 @@ impl Run<'_> {
         unix.contains(&self.links[member / 2].kind)
     }
 
-    /// Writes what the file has there already, so that every read finds the same.
+    /// Writes the bytes that the file already has there, so that every read finds the same.
     fn write_file(&mut self, op: Op, handle: Handle) -> Call {
         let is_idle = !self.members[op.member].pending.iter().any(|id| {
             let what = self.requests[*id].what;

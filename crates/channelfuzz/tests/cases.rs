@@ -1,22 +1,22 @@
-//! Scripts that once failed, and cases of a random seed, over both drivers.
+//! Runs scripts that once failed, and cases of a random seed, over both drivers.
 //!
-//! One test, because the descriptors of the process are counted.
+//! This is one test, because it counts the descriptors of the process.
 
 use channelfuzz::{Campaign, Drivers, Script};
 use fuzzkit::{Limit, seed_of_clock};
 use std::time::Duration;
 
-/// Generated cases of one run of the test.
+/// Number of generated cases of one run of the test.
 const CASES: u64 = 150;
-/// They take a few seconds; this is for a machine that is busy.
+/// Time limit of the cases on a busy machine; they usually take a few seconds.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Scripts that once failed: with a fault of the channel, or because the fuzzer expected too much.
 const MENDED: &[&str] = &[
-    // Reads of a file that waited when they were cancelled were carried out all the same.
+    // Reads of a file that waited when they were cancelled were executed nevertheless.
     "seed 138828894441162; settings 1 4 300 2 2048 24 12 0; links file tcp-listener tcp seqpacket; \
      read 0 107 0; read 0 7 0",
-    // A read told an end before the write that a reset had ended was told of.
+    // A read reported an end before the write that a reset had ended reported the reset.
     "seed 94643131085115; settings 2 4 300 4 2048 12 16 0; links tcp; read-vectored 0 11 4; \
      peer-write 0 18 0; read 0 2232 0; write 0 282900 0; peer-reset 0 0 0",
     // A poll of a terminal failed with EINVAL as data arrived.
@@ -32,19 +32,19 @@ const MENDED: &[&str] = &[
     // An abort overtakes a close whose writes wait for the peer.
     "seed 11; settings 32 4 256 4 4096 64 64 1; links tcp unix; write 0 9000000 0; close 0 0 0; \
      write 2 9000000 0; close 2 0 0; abort 0 0 0; abort 2 0 0; quiesce 0 0 0",
-    // A poll told POLLRDHUP unasked.
+    // A poll reported POLLRDHUP without a request.
     "seed 17740941960865; settings 2 2 1024 8 4096 256 64 1; links tcp; peer-end 0 0 0; \
      poll 0 1 0",
     // A close cancelled the requests of a duplicate.
     "seed 187604570733948; settings 2 16 256 8 16384 24 12 1; links unix-datagram; \
      receive-from 0 1 0; join 1 0 0; read 1 277 0; close 0 0 0",
-    // A message that was longer than the room was cut without a word.
+    // A message that was longer than the room was cut without an error.
     "seed 128425350974261; settings 8 2 256 2 16384 256 64 1; links seqpacket; \
      peer-write 0 483 0",
     // A socket whose connect had failed was not unconnected.
     "seed 115680048415461; settings 4 16 1024 4 4096 12 12 1; links tcp connecting; \
      connect 2 1 0; disconnect 2 1 0; connect 2 1 0",
-    // A write that a reset had cut told its part and hid the reset.
+    // A write that a reset had cut reported its part and hid the reset.
     "seed 35815562725423; settings 32 4 256 8 2048 12 16 1; links tcp; write 0 117773 0; \
      peer-reset 0 0 0; read 0 16 0",
     // A receive fetched a datagram from another file with the number of a closed one.
@@ -81,14 +81,14 @@ const MENDED: &[&str] = &[
      tcp; write 0 215 0; write 4 17 0; poll 4 5 0; poll 4 5 1; write 6 18 0; write 4 12906 0; \
      connect 4 0 0; write 6 18 0; dispatch 4 6 0; connect 4 0 0; peer-reset 4 0 0; \
      write-vectored 4 65553 5",
-    // A connection that ended before its connect was told, and connects that were cancelled.
+    // A connection that ended before its connect was reported, and connects that were cancelled.
     "seed 100954484008290; settings 2 4 300 8 16384 24 16 0; links tcp connecting; \
      connect 2 0 0; peer-end 2 0 0; peer-reset 2 0 0; write 2 78537 0",
     "seed 166175753334551; settings 8 16 1024 8 4096 24 12 0; links connecting; connect 0 1 0; \
      cancel 0 0 0; write-vectored 0 65 2; connect 0 0 0",
     "seed 239457832525534; settings 4 4 300 4 2048 12 12 0; links tcp-listener wake connecting; \
      peer-connect 0 0 0; connect 4 0 0; cancel 4 0 0; disconnect 4 0 0; connect 4 0 0",
-    // Leases that are held leave io_uring no buffer for the datagram.
+    // Held leases leave io_uring no buffer for the datagram.
     "seed 137788700624098; settings 4 8 256 4 4096 24 64 1; links tty wake udp; \
      receive-from 4 0 0; peer-write 0 1363 0; receive 0 1 0; hold 2 1 0; peer-write 0 163 0; \
      peer-write 0 1474 0; peer-write 5 372 0; poll 4 1 0",
@@ -120,13 +120,13 @@ const MENDED: &[&str] = &[
      peer-close 2 0 0",
     "seed 221743567630527; settings 2 2 1024 2 2048 256 64 1; links tcp; write 0 13711 0; \
      write-vectored 0 46613 4; close 0 0 0; peer-end 0 0 0; peer-close 0 0 0",
-    // The end of a cancelled write was taken for that of a lease.
+    // The end of a cancelled write was mistaken for that of a lease.
     "seed 276042115119589; settings 32 16 300 4 2048 12 16 1; links tcp; peer-write 0 114928 0; \
      hold 0 1 0; write 0 282072 0; write 0 2768 0; receive 0 0 0; write-lease 0 0 0; cancel 0 0 0",
-    // A poll looks after another request was told of the error.
+    // A poll begins after another request has reported the error.
     "seed 261868835020670; settings 1 8 256 4 2048 64 64 1; links file udp; receive-from 2 0 0; \
      poll 2 8192 0; peer-close 2 0 0; poll 2 8192 0; send-to 2 33 0",
-    // A connect after a shutdown of a connection under way is invalid.
+    // A connect after a shutdown of a connection in progress is invalid.
     "seed 249727742287191; settings 1 4 300 2 4096 24 16 0; links outgoing; connect-to 0 1 0; \
      cancel 0 0 0; write 0 28269 1; disconnect 0 1 0; connect 0 0 0",
     "seed 265420878058017; settings 4 16 512 2 2048 12 12 1; links file tcp-listener; \

@@ -1,33 +1,33 @@
-//! Children of vfork(2): until it executes a program or ends, such a child runs in its parent's
-//! memory, on the stack of the thread that called, which waits meanwhile.
+//! Handles children of vfork(2). Until it executes a program or ends, such a child runs in its
+//! parent's memory, on the stack of the calling thread, which waits meanwhile.
 //!
-//! The child has descriptors of its own, but the table is its parent's: nothing that the child does
-//! changes it. A connection that goes to the program that the child executes goes back to TCP for
-//! its parent, too; the parent takes note of that when it goes on.
+//! The child has its own descriptors, but shares its parent's table: nothing that the child does
+//! changes the table. A connection that is passed to the program that the child executes returns to
+//! TCP for its parent too; the parent records that when it continues.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, pid_t};
 
-use crate::lock;
+use preload::lock;
 
 const WORD_BITS: usize = u64::BITS as usize;
-/// Descriptors whose closing is noted one by one.
+/// The number of descriptors whose closing is recorded individually.
 const NOTED: usize = 1024;
 
-/// How many threads of this process wait for a child that has their memory.
+/// The number of threads of this process that wait for a child in their memory.
 static CHILDREN: AtomicUsize = AtomicUsize::new(0);
 
-/// What a thread lends to its child.
+/// The state of a thread whose vfork child runs in its memory.
 struct Loan {
-    /// The process that lends; 0 if the thread does not.
+    /// The process whose thread waits for a child; 0 if there is none.
     lender: Cell<pid_t>,
-    /// Descriptors that the child has closed or made something else of: a bit each.
+    /// Descriptors that the child has closed or replaced, one bit each.
     closed: [Cell<u64>; NOTED / WORD_BITS],
-    /// Whether it has done so with one that has no bit.
+    /// Whether the child has closed or replaced a descriptor that has no bit.
     closed_above: Cell<bool>,
-    /// Whether a connection went back to TCP.
+    /// Whether a connection returned to TCP.
     left: Cell<bool>,
 }
 
@@ -42,7 +42,7 @@ thread_local! {
     };
 }
 
-/// Whether this runs in a child that has its parent's memory.
+/// Returns whether this code runs in a child that has its parent's memory.
 #[inline]
 pub(crate) fn is_here() -> bool {
     CHILDREN.load(Ordering::Relaxed) > 0 && is_child()
@@ -50,11 +50,12 @@ pub(crate) fn is_here() -> bool {
 
 #[cold]
 fn is_child() -> bool {
-    // SAFETY: no arguments. A handler of a signal may run in the parent just before or after.
+    // SAFETY: getpid(2) has no arguments. (A signal handler may run in the parent just before or
+    // after vfork.)
     LOAN.with(|loan| loan.lender.get() != 0 && loan.lender.get() != unsafe { libc::getpid() })
 }
 
-/// The child's descriptor is not what the table says.
+/// Records that the child's descriptor is no longer what the table says.
 pub(crate) fn note_closed(fd: c_int) {
     let Ok(index) = usize::try_from(fd) else { return };
     LOAN.with(|loan| match loan.closed.get(index / WORD_BITS) {
@@ -63,7 +64,8 @@ pub(crate) fn note_closed(fd: c_int) {
     });
 }
 
-/// Whether this runs in such a child, and it has noted that of the descriptor.
+/// Returns whether this code runs in such a child and the child has closed or replaced the
+/// descriptor.
 #[inline]
 pub(crate) fn has_closed(fd: c_int) -> bool {
     is_here() && is_noted(fd)
@@ -77,32 +79,33 @@ fn is_noted(fd: c_int) -> bool {
     })
 }
 
-/// A connection went back to TCP.
+/// Records that a connection returned to TCP.
 pub(crate) fn note_left() {
     LOAN.with(|loan| loan.left.set(true));
 }
 
-/// Before vfork(2). Whether the thread may lend its memory: one that has it itself may not.
+/// Called before vfork(2). Returns whether the thread may run a child in its memory; a thread that
+/// is itself in such a child may not.
 #[cfg(target_arch = "x86_64")]
 pub(crate) extern "C" fn lend() -> c_int {
     if is_here() {
         return 0;
     }
-    // The child's thread is this one, as far as locks are concerned.
-    lock::thread_number();
+    // For the locks, the child's thread is this thread.
+    lock::Owner::this_thread();
     LOAN.with(|loan| {
         loan.closed.iter().for_each(|word| word.set(0));
         loan.closed_above.set(false);
         loan.left.set(false);
-        // SAFETY: no arguments.
+        // SAFETY: getpid(2) has no arguments.
         loan.lender.set(unsafe { libc::getpid() });
     });
     CHILDREN.fetch_add(1, Ordering::Relaxed);
     1
 }
 
-/// The parent goes on, after the child or because there is none. Whether a connection went back to
-/// TCP meanwhile.
+/// Called when the parent continues, after the child or because there is none. Returns whether a
+/// connection returned to TCP meanwhile.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn take_back() -> bool {
     CHILDREN.fetch_sub(1, Ordering::Relaxed);
@@ -112,7 +115,7 @@ pub(crate) fn take_back() -> bool {
     })
 }
 
-/// After fork(2), in the child: it has memory of its own.
+/// Called in the child after fork(2), which has its own memory.
 pub(crate) fn forget() {
     CHILDREN.store(0, Ordering::Relaxed);
     LOAN.with(|loan| loan.lender.set(0));

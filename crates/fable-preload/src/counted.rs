@@ -1,75 +1,87 @@
-//! Objects that descriptors name, found without a lock and never freed while somebody looks.
+//! Reference-counted objects behind descriptors, found without a lock and never freed while a
+//! thread may read them.
 //!
-//! Their memory is kept for ever and used again, so a thread that read an address from the table
-//! just before another closed the descriptor finds an object there in any case: it only has to
-//! raise a count that is not zero, and to look into the table again.
+//! Their memory is never returned and is reused for objects of the same type. A thread that read an
+//! address from the table just before another thread closed the descriptor therefore still finds an
+//! object there: it only has to raise a count that is not zero, and to check the table again.
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// An object with a count of its users.
 pub(crate) trait Counted: Sized + 'static {
-    /// How many descriptors and threads use it.
+    /// Marks the words of the table that are addresses of this type. Each type has its own tag.
+    const TAG: usize;
+
+    /// Returns the counter of the descriptors and threads that use it.
     fn users(&self) -> &AtomicUsize;
 
-    /// The last user has gone: gives back what it owns and keeps its memory for the next.
+    /// Called when the last user is gone: releases the resources of the object and keeps its memory
+    /// for the next object.
     fn retire(&'static self);
+
+    /// Called when a further descriptor refers to it.
+    fn added(&self) {}
+
+    /// Called when a descriptor no longer refers to it.
+    fn removed(&self) {}
 }
 
-/// One use of an object.
-pub(crate) struct Held<T: Counted>(&'static T);
+/// A counted reference to an object.
+pub(crate) struct CountedRef<T: Counted>(&'static T);
 
-impl<T: Counted> Held<T> {
-    /// The first use of a fresh object, which nobody else knows.
+impl<T: Counted> CountedRef<T> {
+    /// Makes the first reference to a new object, which no other thread knows.
     pub(crate) fn first(object: &'static T) -> Self {
         object.users().store(1, Ordering::Release);
-        Held(object)
+        CountedRef(object)
     }
 
-    /// Another use, if there still is one.
+    /// Makes another reference, if the object still has one.
     pub(crate) fn try_new(object: &'static T) -> Option<Self> {
         let mut users = object.users().load(Ordering::Relaxed);
         while users != 0 {
             let raised = users + 1;
             let order = (Ordering::Acquire, Ordering::Relaxed);
             match object.users().compare_exchange_weak(users, raised, order.0, order.1) {
-                Ok(_) => return Some(Held(object)),
+                Ok(_) => return Some(CountedRef(object)),
                 Err(now) => users = now,
             }
         }
         None
     }
 
-    /// The address, and the use with it.
+    /// Converts the reference to an address; the count stays.
     pub(crate) fn into_address(self) -> usize {
         let address = self.0 as *const T as usize;
         core::mem::forget(self);
         address
     }
 
-    /// Takes the use back that [`Held::into_address`] gave away.
+    /// Takes back a reference that [`CountedRef::into_address`] has converted.
     ///
     /// # Safety
-    /// The address comes from there, and only once.
+    /// The address must come from that function, and be used only once.
     pub(crate) unsafe fn from_address(address: usize) -> Self {
-        // SAFETY: promised by the caller; objects live for ever.
-        Held(unsafe { &*(address as *const T) })
+        // SAFETY: the caller guarantees that the address is that of an object; objects live for
+        // ever.
+        CountedRef(unsafe { &*(address as *const T) })
     }
 
-    /// The object itself, for comparisons.
+    /// Returns the object itself, for comparisons.
     pub(crate) fn object(&self) -> &'static T {
         self.0
     }
 }
 
-impl<T: Counted> Clone for Held<T> {
+impl<T: Counted> Clone for CountedRef<T> {
     fn clone(&self) -> Self {
         self.0.users().fetch_add(1, Ordering::Relaxed);
-        Held(self.0)
+        CountedRef(self.0)
     }
 }
 
-impl<T: Counted> Deref for Held<T> {
+impl<T: Counted> Deref for CountedRef<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -77,7 +89,7 @@ impl<T: Counted> Deref for Held<T> {
     }
 }
 
-impl<T: Counted> Drop for Held<T> {
+impl<T: Counted> Drop for CountedRef<T> {
     fn drop(&mut self) {
         if self.0.users().fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.retire();

@@ -1,8 +1,8 @@
-//! A place in the list of buffers that an application gave.
+//! A position in the application's list of buffers.
 
 use libc::iovec;
 
-/// Where in a list of buffers a transfer stands.
+/// The position of a transfer in a list of buffers.
 pub(crate) struct Cursor {
     list: *const iovec,
     left: usize,
@@ -13,12 +13,12 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     /// # Safety
-    /// The list has `count` entries, whose buffers are the application's for the time of its call.
+    /// The list must have `count` entries, whose buffers belong to the application's call.
     pub(crate) unsafe fn new(list: *const iovec, count: usize) -> Self {
         Cursor { list, left: count, offset: 0, moved: 0 }
     }
 
-    /// The rest of the buffer that the cursor is in; `None` at the end.
+    /// Returns the rest of the current buffer; `None` at the end.
     pub(crate) fn segment(&mut self) -> Option<(*mut u8, usize)> {
         while self.left > 0 {
             // SAFETY: entries are left.
@@ -36,7 +36,7 @@ impl Cursor {
         None
     }
 
-    /// The next buffers, as many as there is room for and `limit` bytes at most.
+    /// Fills `room` with the next buffers, for at most `limit` bytes.
     pub(crate) fn gather<'a>(&self, limit: usize, room: &'a mut [iovec]) -> &'a mut [iovec] {
         let mut ahead = Cursor { ..*self };
         let (mut count, mut left) = (0, limit);
@@ -52,7 +52,7 @@ impl Cursor {
         &mut room[..count]
     }
 
-    /// Steps over bytes of the list.
+    /// Advances by this many bytes.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.moved += bytes;
         let mut left = bytes;
@@ -65,7 +65,7 @@ impl Cursor {
         }
     }
 
-    /// Whether no byte is left.
+    /// Returns whether no byte is left.
     pub(crate) fn is_done(&mut self) -> bool {
         self.segment().is_none()
     }

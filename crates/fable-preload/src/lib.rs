@@ -1,17 +1,32 @@
-//! Under unmodified programs: TCP connections between two of them on one host go through memory.
+//! A preload library that carries TCP connections of unmodified programs on one host through shared
+//! memory.
 //!
-//! The library stands in front of the C library (LD_PRELOAD, as `fable run` arranges). An
-//! application's descriptor stays its own TCP socket for life; so whatever is not followed here can
-//! go back to it in mid-connection. The invariants:
+//! The library interposes functions of the C library (LD_PRELOAD, as `fable run` sets it). An
+//! application's descriptor stays its own TCP socket until it is closed; so a connection whose use
+//! the library does not support can go back to TCP at any time. The invariants:
 //!
-//! - Neither side puts anything but the application's bytes into TCP before it has seen that the
-//!   other uses the shared page (`rendezvous`).
-//! - Each direction goes over to its ring at a position that its sender publishes, and back at most
+//! - An end puts only the application's bytes into TCP until it has seen that the other end uses
+//!   the shared page (`rendezvous`).
+//! - Each direction switches to its ring at a position that its sender publishes, and back at most
 //!   once (`connection`).
-//! - A doorbell is sent only to an end that asked for it, once for each time it asked, and is
-//!   counted before it is sent (`connection`, doorbells).
-//! - What the peer writes into the page is read once and checked; nonsense is a reset connection.
-//! - No lock is held while sleeping; a descriptor that is not ours costs one look (`table`).
+//! - A doorbell is sent only to an end that asked for it, once for each request, and is counted
+//!   before it is sent (`connection`, doorbells).
+//! - What the peer writes into the page is read once and checked; an impossible value resets the
+//!   connection.
+//! - No lock is held while sleeping. A call on a descriptor that is not the library's costs one
+//!   read of the table (`table`).
+//!
+//! # Modules
+//!
+//! - `hooks`: the functions of the C library that the library interposes.
+//! - `table`, `counted`: the state of each descriptor, and the objects behind descriptors.
+//! - `rendezvous`: how two programs detect that both run this library.
+//! - `connection`, `page`: one connection, its rings in shared memory, and its return to TCP.
+//! - `epoll`, `poll`: epoll(7) and poll(2) over connections in shared memory.
+//! - `borrowed`: children of vfork(2), which run in their parent's memory.
+//! - `signals`, `spin`: signals while the library sleeps, and how long it spins.
+//! - `settings`, `statistics`: the environment that `fable run` sets, and `--statistics`.
+//! - `cursor`, `sys`: lists of buffers, system calls.
 //!
 //! After FABLE (Smith et al., section 3), which left unmodified programs open.
 
@@ -23,7 +38,6 @@ mod counted;
 mod cursor;
 mod epoll;
 mod hooks;
-mod lock;
 mod page;
 mod poll;
 mod rendezvous;
@@ -34,23 +48,33 @@ mod statistics;
 mod sys;
 mod table;
 
-/// Runs before the program's own code.
+use connection::Connection;
+use epoll::Set;
+use preload::lock;
+use rendezvous::Listener;
+
+/// Initialises the library; runs before the program's own code.
 extern "C" fn start() {
     settings::start();
     statistics::start();
+    table::admit::<Connection>();
+    table::admit::<Listener>();
+    table::admit::<Set>();
+    connection::notify_with(epoll::notify);
     table::start();
-    // SAFETY: the functions are ours and have the right signatures.
+    // SAFETY: the functions belong to this library and have the right signatures.
     unsafe {
         libc::pthread_atfork(Some(before_fork), Some(after_fork_here), Some(after_fork_in_child));
     }
 }
 
-/// Runs when the program ends by itself: what lies in sockets unread would reset the connections.
+/// Runs when the program exits: ends the connections, because unread doorbells in their sockets
+/// would reset them.
 pub(crate) extern "C" fn finish() {
     if borrowed::is_here() {
         return;
     }
-    for (fd, connection) in table::connections(0, i32::MAX) {
+    for (fd, connection) in table::entries::<Connection>(0, i32::MAX) {
         connection.let_go(fd);
     }
     statistics::finish();
@@ -63,7 +87,7 @@ extern "C" fn before_fork() {
     epoll::hold();
     // The locks are held, so there is one fork at a time.
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
-    for (_, connection) in table::connections(0, i32::MAX) {
+    for (_, connection) in table::entries::<Connection>(0, i32::MAX) {
         connection.share(fork);
     }
 }
@@ -74,7 +98,7 @@ extern "C" fn after_fork_here() {
 }
 
 extern "C" fn after_fork_in_child() {
-    lock::forget_thread_number();
+    lock::forget_thread();
     borrowed::forget();
     epoll::let_go(true);
     connection::let_go_of_pool();

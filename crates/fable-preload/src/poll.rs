@@ -1,4 +1,4 @@
-//! poll(2) over upgraded connections.
+//! Implements poll(2) over upgraded connections.
 
 use core::ffi::{c_int, c_short};
 use preload::deadline::Deadline;
@@ -7,35 +7,38 @@ use preload::real;
 use libc::{pollfd, sigset_t};
 
 use crate::connection::{ASKED, Connection};
-use crate::counted::Held;
+use crate::counted::CountedRef;
+use crate::epoll::{self, Set};
 use crate::statistics::{self, Why};
-use crate::{epoll, sys, table};
+use crate::{sys, table};
 
 const LOOKS_PER_CLOCK: u32 = 32;
 const WRITABLE: c_short = libc::POLLOUT | libc::POLLWRNORM;
-/// Events that poll(2) reports unasked.
+/// Events that poll(2) reports even if they were not asked for.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
-/// After so many wake-ups for nothing the next one waits: the kernel reports what we know already.
+/// After so many wake-ups without an event, the next one waits: the kernel only reports what is
+/// already known.
 const IDLE_TURNS: u32 = 3;
 
-/// A connection among the descriptors.
+/// An upgraded connection in the list of descriptors.
 struct Watched {
     place: usize,
     fd: c_int,
     events: c_short,
-    connection: Held<Connection>,
+    connection: CountedRef<Connection>,
 }
 
-/// A poll under way.
+/// A poll in progress.
 struct Poll {
     watched: Vec<Watched>,
-    /// The list for the kernel.
+    /// The list that is passed to the kernel.
     kernel: Vec<pollfd>,
     mask: *const sigset_t,
 }
 
-/// Whether any of the descriptors is a connection of ours; an epoll set among them loses its
-/// members, because nobody asks us when it is ready.
+/// Returns whether any of the descriptors is an upgraded connection. Returns the upgraded members
+/// of an epoll set in the list to TCP, because the library cannot tell the kernel when the set is
+/// ready.
 pub(crate) fn concerns(list: &[pollfd]) -> bool {
     let mut found = false;
     for entry in list {
@@ -43,9 +46,9 @@ pub(crate) fn concerns(list: &[pollfd]) -> bool {
             found |= table::is_reserved(entry.fd);
             continue;
         }
-        match table::set(entry.fd) {
+        match table::get::<Set>(entry.fd) {
             Some(set) => epoll::bar(&set),
-            None => found |= table::connection(entry.fd).is_some(),
+            None => found |= table::get::<Connection>(entry.fd).is_some(),
         }
     }
     found
@@ -54,7 +57,7 @@ pub(crate) fn concerns(list: &[pollfd]) -> bool {
 /// Does what ppoll(2) does.
 ///
 /// # Safety
-/// `mask` is null or a set of signals.
+/// `mask` must be null or a set of signals.
 pub(crate) unsafe fn poll(list: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int {
     let mut poll = Poll::new(list, mask);
     let mut idle = 0_u32;
@@ -84,8 +87,8 @@ impl Poll {
     fn new(list: &[pollfd], mask: *const sigset_t) -> Self {
         let mut watched = Vec::new();
         for (place, entry) in list.iter().enumerate() {
-            if let Some(connection) = table::connection(entry.fd) {
-                // What is not known from memory may wait for the peer's acceptance.
+            if let Some(connection) = table::get::<Connection>(entry.fd) {
+                // A connection that memory does not show yet may wait for the peer's acceptance.
                 if connection.progress(entry.fd) == Ok(true) {
                     let (fd, events) = (entry.fd, entry.events);
                     watched.push(Watched { place, fd, events, connection });
@@ -94,14 +97,15 @@ impl Poll {
         }
         let mut kernel = list.to_vec();
         for entry in kernel.iter_mut().filter(|entry| table::is_reserved(entry.fd)) {
-            // The application has opened none of that number: the kernel says so of this one.
+            // The application has opened no such descriptor: for this number the kernel reports
+            // POLLNVAL.
             entry.fd = c_int::MAX;
         }
         Poll { watched, kernel, mask }
     }
 
-    /// What memory alone says, and whether that is all that was asked for. If not, the kernel is
-    /// asked as well: it alone knows of the end of a peer that was killed.
+    /// Returns what the memory alone shows, and whether that is everything that was asked for. If
+    /// not, the kernel is asked too: only the kernel knows that a peer was killed.
     fn glance(&self, list: &mut [pollfd]) -> (c_int, bool) {
         let mut ready = 0;
         let mut complete = self.watched.len() == list.len();
@@ -117,7 +121,7 @@ impl Poll {
             list[watched.place].revents = events;
             ready += c_int::from(events != 0);
             complete &= events == watched.events & !ALWAYS;
-            // A ring has room also when its reader has gone, which only the kernel knows.
+            // A ring has room even if its reader is gone, which only the kernel knows.
             complete &= events & WRITABLE == 0 || !watched.connection.is_look_due();
         }
         (ready, complete)
@@ -131,7 +135,7 @@ impl Poll {
         })
     }
 
-    /// Looks at memory for a while; whether that brought anything.
+    /// Spins on the memory for a while. Returns whether anything became ready.
     fn look(&self) -> bool {
         let mut inside = self.watched.iter().filter(|it| it.connection.is_inside());
         let Some(first) = inside.find(|it| !it.connection.shares_processor()) else { return false };
@@ -155,8 +159,8 @@ impl Poll {
         }
     }
 
-    /// Asks the peers for doorbells, which other threads leave to this one, and sleeps until there
-    /// is one. Whether there was news already, and what the kernel said.
+    /// Asks the peers for doorbells, which other threads leave to this one, and sleeps until one
+    /// arrives. Returns whether there was an event already, and the kernel's result.
     fn sleep(&mut self, deadline: Deadline) -> (bool, c_int) {
         let mut news = false;
         for watched in &self.watched {
@@ -184,11 +188,11 @@ impl Poll {
         let timeout = until.left_timespec();
         let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         let count = self.kernel.len() as libc::nfds_t;
-        // SAFETY: the list is ours, and the mask is the application's.
+        // SAFETY: the list belongs to this poll, and the mask is the application's.
         unsafe { real::ppoll(self.kernel.as_mut_ptr(), count, pointer, self.mask) }
     }
 
-    /// What the application is to hear.
+    /// Converts the events for the application.
     fn translate(&mut self, list: &mut [pollfd]) -> c_int {
         for (entry, kernel) in list.iter_mut().zip(&self.kernel) {
             entry.revents = kernel.revents;
@@ -199,8 +203,8 @@ impl Poll {
             let events = expand(said.unwrap_or(kernel)) & (watched.events | ALWAYS);
             list[watched.place].revents = events;
         }
-        // A descriptor that became plain is the kernel's in the next turn, as the application
-        // asked.
+        // In the next iteration the kernel handles a descriptor that became plain, with the
+        // application's events.
         let kernel = &mut self.kernel;
         self.watched.retain(|watched| {
             let left = watched.connection.own().has_left();
@@ -213,7 +217,7 @@ impl Poll {
     }
 }
 
-/// With the normal-priority names of the same events.
+/// Adds the normal-priority names of the same events.
 fn expand(events: c_short) -> c_short {
     let mut all = events;
     if events & libc::POLLIN != 0 {
@@ -225,7 +229,7 @@ fn expand(events: c_short) -> c_short {
     all
 }
 
-/// With the usual names of the same events.
+/// Adds the usual names of the same events.
 fn compress(events: c_short) -> c_short {
     let mut all = events;
     if events & libc::POLLRDNORM != 0 {

@@ -1,4 +1,4 @@
-//! What `fable run` says through the environment.
+//! Reads the settings that `fable run` puts into the environment.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -6,14 +6,14 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use crate::borrowed;
 use crate::page::RING_BYTES;
 
-/// What holds for the whole process.
+/// The settings of the process.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
-    /// The longest time to look at memory before sleeping.
+    /// The longest time to spin on memory before sleeping.
     pub(crate) spin_ns: u32,
-    /// The size of a ring, one direction.
+    /// The size of one direction's ring.
     pub(crate) ring_bytes: u64,
-    /// How many connections may be upgraded at the same time.
+    /// The most connections that are upgraded at the same time.
     pub(crate) connections_max: usize,
 }
 
@@ -22,14 +22,14 @@ static RING: AtomicU64 = AtomicU64::new(256 << 10);
 static CONNECTIONS_MAX: AtomicUsize = AtomicUsize::new(1024);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// A number from the environment.
+/// Reads a number from the environment.
 fn number(name: &CStr) -> Option<u64> {
     // SAFETY: the name ends with zero; the value is copied before anything else runs.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
     }
-    // SAFETY: the C library gives a string that ends with zero.
+    // SAFETY: the C library returns a string that ends with zero.
     unsafe { CStr::from_ptr(value) }.to_str().ok()?.parse().ok()
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn start() {
     }
 }
 
-/// What holds now.
+/// Returns the current settings.
 pub(crate) fn get() -> Settings {
     Settings {
         spin_ns: SPIN_NS.load(Ordering::Relaxed),
@@ -56,12 +56,12 @@ pub(crate) fn get() -> Settings {
     }
 }
 
-/// No connection is upgraded from now on: the process does what we cannot follow.
+/// Stops upgrades: the process uses something that the library cannot support.
 pub(crate) fn stop() {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-/// Whether [`stop`] was called, or this process has its table from its parent.
+/// Returns whether [`stop`] was called, or this process shares its parent's table.
 pub(crate) fn is_stopped() -> bool {
     STOPPED.load(Ordering::Relaxed) || borrowed::is_here()
 }

@@ -1,14 +1,14 @@
-//! Signals that come while this library sleeps in place of the kernel.
+//! Handles signals that arrive while this library sleeps in place of the kernel.
 //!
-//! A call of the kernel that sleeps is interrupted by a handler, and begins again by itself if the
-//! handler was installed with SA_RESTART (signal(7)). A sleep of ours is interrupted in any case,
-//! without a word of the handler. So signals are held back during a sleep, which is short, and
-//! looked at before their handlers run.
+//! A handler interrupts a sleeping system call, which is restarted if the handler was installed
+//! with SA_RESTART (signal(7)). A sleep of this library is always interrupted, and cannot see which
+//! handler ran. Signals are therefore blocked during a sleep, which is short, and checked before
+//! their handlers run.
 
 use libc::sigset_t;
 use preload::signals::{all, contains, exchange_mask, members, pending, restarts};
 
-/// Handlers that ran after a sleep.
+/// The kind of the handlers that ran after a sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handled {
     None,
@@ -17,7 +17,7 @@ pub(crate) enum Handled {
     Interrupting,
 }
 
-/// Sleeps with signals held back, and lets their handlers run afterwards.
+/// Sleeps with signals blocked, and lets their handlers run afterwards.
 pub(crate) fn sleep(sleep: impl FnOnce()) -> Handled {
     let before = exchange_mask(&all());
     sleep();
@@ -26,7 +26,7 @@ pub(crate) fn sleep(sleep: impl FnOnce()) -> Handled {
     handled
 }
 
-/// What the signals will do that wait and were not blocked by the application.
+/// Returns which handlers the pending signals will run that the application has not blocked.
 fn handlers_due(blocked: &sigset_t) -> Handled {
     let pending = pending();
     let due = members(&pending).filter(|signal| !contains(blocked, *signal));

@@ -1,4 +1,4 @@
-//! What happened, for `fable run --statistics`: one line for each process, when it ends.
+//! Counters for `fable run --statistics`: one line for each process, when it ends.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -7,31 +7,31 @@ use std::io::Write;
 
 use crate::sys;
 
-/// What is counted.
+/// The counted events.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Why {
-    /// A connection that this process opened went to shared memory.
+    /// A connection that this process opened was upgraded.
     Connected,
-    /// A connection that this process accepted went to shared memory.
+    /// A connection that this process accepted was upgraded.
     Accepted,
     /// An offer that no server took.
     NotTaken,
-    /// Back to TCP: the peer wanted it.
+    /// Back to TCP: the peer requested it.
     Peer,
-    /// Back to TCP: a program was to be executed with the descriptor.
+    /// Back to TCP: a program was about to be executed with the descriptor.
     Execute,
-    /// Back to TCP: the descriptor was passed to another process, or lies beyond the table.
+    /// Back to TCP: the descriptor was passed to another process, or is beyond the table.
     Descriptor,
-    /// Back to TCP: a call that has no meaning for a ring (splice, urgent data, stdio …).
+    /// Back to TCP: a call that a ring does not support (splice, urgent data, stdio …).
     Call,
     /// Back to TCP: an option of the socket.
     Option,
-    /// Back to TCP: a way of waiting that is not followed.
+    /// Back to TCP: a way of waiting that the library does not support.
     Waiting,
     /// Back to TCP: the process uses io_uring.
     IoUring,
-    /// Reset: the peer's half of the shared page was not possible.
+    /// Reset: a value in the peer's half of the shared page was impossible.
     Nonsense,
     /// Reset: both ends left at once, with bytes between them that neither could send.
     Crossed,
@@ -62,12 +62,12 @@ static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.le
 static FILE: AtomicPtr<libc::c_char> = AtomicPtr::new(core::ptr::null_mut());
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// Counts one.
+/// Counts one event.
 pub(crate) fn count(why: Why) {
     COUNTS[why as usize].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Notes where the line is to go: the application may change its environment.
+/// Reads the name of the output file, before the application can change its environment.
 pub(crate) fn start() {
     // SAFETY: the name ends with zero; the value is copied at once.
     unsafe {
@@ -78,7 +78,7 @@ pub(crate) fn start() {
     }
 }
 
-/// A forked child begins at zero.
+/// Sets the counters of a forked child to zero.
 pub(crate) fn start_child() {
     for count in &COUNTS {
         count.store(0, Ordering::Relaxed);
@@ -86,7 +86,7 @@ pub(crate) fn start_child() {
     WRITTEN.store(false, Ordering::Relaxed);
 }
 
-/// Writes the line, once, if anything happened and anybody asked.
+/// Writes the line, once, if it was requested and any event was counted.
 pub(crate) fn finish() {
     let file = FILE.load(Ordering::Acquire);
     let nothing = COUNTS.iter().all(|count| count.load(Ordering::Relaxed) == 0);
@@ -101,7 +101,7 @@ pub(crate) fn finish() {
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
     // SAFETY: the string ends with zero.
     let fd = if to_errors { 2 } else { unsafe { libc::open(file, flags, 0o644) } };
-    // SAFETY: the buffer holds `length` bytes.
+    // SAFETY: the buffer has `length` bytes.
     unsafe { real::write(fd, buffer.as_ptr().cast(), length) };
     if !to_errors {
         sys::close(fd);
@@ -110,7 +110,7 @@ pub(crate) fn finish() {
 
 fn write_line(buffer: &mut [u8; 1024]) -> usize {
     let mut rest = &mut buffer[..];
-    // SAFETY: no arguments.
+    // SAFETY: getpid(2) has no arguments.
     let process = unsafe { libc::getpid() };
     // Cannot fail: the buffer has room for all names and the largest numbers.
     let _ = write!(rest, "fable: process {process}:");

@@ -1,36 +1,55 @@
-//! What we know of each descriptor: one word each, so that others cost one look.
+//! The state of each descriptor: one word each, so that a descriptor without an object costs one
+//! read.
 
 use core::ffi::c_int;
+use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use preload::real;
+use std::sync::OnceLock;
 
-use crate::borrowed;
-use crate::connection::Connection;
-use crate::counted::{Counted, Held};
-use crate::epoll::Set;
-use crate::rendezvous::Listener;
-use crate::statistics::Why;
-use crate::sys;
+use crate::counted::{Counted, CountedRef};
+use crate::{borrowed, sys};
 
-/// More descriptors than this are not looked after, whatever the limit says.
+/// The most descriptors of the table, whatever the process's limit is.
 const DESCRIPTORS_MAX: usize = 1 << 20;
+/// The bits of a word with the type of the object whose address it contains; zero if there is none.
 const TAG: usize = 7;
-const CONNECTION: usize = 1;
-const LISTENER: usize = 2;
-const SET: usize = 3;
+/// The tag of connections.
+pub(crate) const CONNECTION: usize = 1;
+/// The tag of listeners.
+pub(crate) const LISTENER: usize = 2;
+/// The tag of epoll sets.
+pub(crate) const SET: usize = 3;
 
-/// Nothing is known, or nothing is to be done.
-pub(crate) const PLAIN: usize = 0;
-/// Must never be upgraded: an option was set, or a poller watches it, that we could not follow.
-pub(crate) const NEVER: usize = 8;
-
-/// A descriptor of this library, which the application does not know of.
+/// Nothing is known about the descriptor, or it needs nothing.
+const PLAIN: usize = 0;
+/// The descriptor must never be upgraded: an option was set, or it is watched in a way, that the
+/// library cannot support.
+const NEVER: usize = 8;
+/// The descriptor belongs to this library; the application does not know it.
 const INTERNAL: usize = 16;
 
 static ENTRIES: AtomicPtr<AtomicUsize> = AtomicPtr::new(core::ptr::null_mut());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The highest descriptor that ever had an object or belonged to the library.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// The functions that drop an object which leaves the table, by its tag.
+static DROPS: [OnceLock<unsafe fn(usize)>; TAG + 1] = [const { OnceLock::new() }; TAG + 1];
 
-/// Makes room for as many descriptors as the process may have.
+/// Allows objects of a type in the table. Call it before [`start`].
+pub(crate) fn admit<T: Counted>() {
+    let _ = DROPS[T::TAG].set(drop_object::<T>);
+}
+
+/// # Safety
+/// Those of [`CountedRef::from_address`].
+unsafe fn drop_object<T: Counted>(address: usize) {
+    // SAFETY: the caller guarantees that the address comes from the table.
+    let object = unsafe { CountedRef::<T>::from_address(address) };
+    object.removed();
+}
+
+/// Allocates the table for as many descriptors as the process may have.
 pub(crate) fn start() {
     let limit = sys::descriptors_max().rlim_max;
     let count = usize::try_from(limit).unwrap_or(usize::MAX).min(DESCRIPTORS_MAX);
@@ -49,21 +68,24 @@ fn entry(fd: c_int) -> Option<&'static AtomicUsize> {
     Some(unsafe { &*ENTRIES.load(Ordering::Relaxed).add(index) })
 }
 
-/// Whether the descriptor is one that we look after at all.
+/// Returns whether the table has an entry for the descriptor.
 pub(crate) fn covers(fd: c_int) -> bool {
     entry(fd).is_some()
 }
 
-fn held<T: Counted>(fd: c_int, tag: usize) -> Option<Held<T>> {
+/// Returns the object of a descriptor, if it is of this type.
+#[inline]
+pub(crate) fn get<T: Counted>(fd: c_int) -> Option<CountedRef<T>> {
     let entry = entry(fd)?;
     loop {
         let word = entry.load(Ordering::Acquire);
-        if word & TAG != tag || borrowed::has_closed(fd) {
+        if word & TAG != T::TAG || borrowed::has_closed(fd) {
             return None;
         }
-        // SAFETY: a word with this tag is the address of such an object, and objects live for ever.
+        // SAFETY: a word with this tag is the address of an object of this type, and objects live
+        // for ever.
         let object: &'static T = unsafe { &*((word & !TAG) as *const T) };
-        if let Some(held) = Held::try_new(object)
+        if let Some(held) = CountedRef::try_new(object)
             && entry.load(Ordering::Acquire) == word
         {
             return Some(held);
@@ -71,23 +93,13 @@ fn held<T: Counted>(fd: c_int, tag: usize) -> Option<Held<T>> {
     }
 }
 
-/// The connection behind a descriptor that is, or may become, upgraded.
-#[inline]
-pub(crate) fn connection(fd: c_int) -> Option<Held<Connection>> {
-    held(fd, CONNECTION)
+/// Sets the object of a descriptor.
+pub(crate) fn put<T: Counted>(fd: c_int, object: CountedRef<T>) {
+    object.added();
+    put_word(fd, object.into_address() | T::TAG);
 }
 
-/// The rendezvous behind a listening descriptor.
-pub(crate) fn listener(fd: c_int) -> Option<Held<Listener>> {
-    held(fd, LISTENER)
-}
-
-/// What we know of an epoll descriptor.
-pub(crate) fn set(fd: c_int) -> Option<Held<Set>> {
-    held(fd, SET)
-}
-
-fn put(fd: c_int, word: usize) {
+fn put_word(fd: c_int, word: usize) {
     if borrowed::is_here() {
         borrowed::note_closed(fd);
         return release(word);
@@ -103,46 +115,22 @@ fn put(fd: c_int, word: usize) {
 }
 
 fn release(word: usize) {
-    // SAFETY: the word left the table, with the one use that the table had.
-    unsafe {
-        match word & TAG {
-            CONNECTION => {
-                let connection = Held::<Connection>::from_address(word & !TAG);
-                connection.descriptors.fetch_sub(1, Ordering::Relaxed);
-            }
-            LISTENER => drop(Held::<Listener>::from_address(word & !TAG)),
-            SET => drop(Held::<Set>::from_address(word & !TAG)),
-            _ => (),
-        }
+    if let Some(drop_object) = DROPS[word & TAG].get() {
+        // SAFETY: the word left the table, and with it the one use that the table had.
+        unsafe { drop_object(word & !TAG) };
     }
 }
 
-/// The descriptor now is this connection.
-pub(crate) fn put_connection(fd: c_int, connection: Held<Connection>) {
-    connection.descriptors.fetch_add(1, Ordering::Relaxed);
-    put(fd, connection.into_address() | CONNECTION);
-}
-
-/// The descriptor now is this listening socket.
-pub(crate) fn put_listener(fd: c_int, listener: Held<Listener>) {
-    put(fd, listener.into_address() | LISTENER);
-}
-
-/// The descriptor now is this epoll set.
-pub(crate) fn put_set(fd: c_int, set: Held<Set>) {
-    put(fd, set.into_address() | SET);
-}
-
-/// Nothing is known of the descriptor any more: it is new, closed, or plain.
+/// Clears a descriptor's entry: it is new, closed, or plain.
 pub(crate) fn forget(fd: c_int) {
     if let Some(entry) = entry(fd)
         && entry.load(Ordering::Relaxed) != PLAIN
     {
-        put(fd, PLAIN);
+        put_word(fd, PLAIN);
     }
 }
 
-/// The descriptor must stay as it is, unless it is ours already.
+/// Marks the descriptor as never to be upgraded, unless it already has an object.
 pub(crate) fn refuse(fd: c_int) {
     if let Some(entry) = entry(fd)
         && !borrowed::is_here()
@@ -152,93 +140,64 @@ pub(crate) fn refuse(fd: c_int) {
     }
 }
 
-/// Marks a descriptor of this library.
+/// Marks a descriptor as the library's own.
 pub(crate) fn reserve(fd: c_int) {
-    put(fd, INTERNAL);
+    put_word(fd, INTERNAL);
 }
 
-/// Whether the descriptor still is this library's: the application may close what it does not know.
+/// Returns whether the descriptor still belongs to the library: the application may close
+/// descriptors that it does not know.
 pub(crate) fn is_reserved(fd: c_int) -> bool {
     entry(fd).is_some_and(|entry| entry.load(Ordering::Acquire) == INTERNAL)
         && !borrowed::has_closed(fd)
 }
 
-/// Whether nothing stands against upgrading this descriptor.
+/// Returns whether this descriptor may be upgraded.
 pub(crate) fn is_plain(fd: c_int) -> bool {
     entry(fd).is_some_and(|entry| entry.load(Ordering::Acquire) == PLAIN)
 }
 
-/// Whether the descriptor stands for nothing of ours: the look that every call begins with.
+/// Returns whether the descriptor has no object: the check with which every call begins.
 #[inline]
 pub(crate) fn is_foreign(fd: c_int) -> bool {
     entry(fd).is_none_or(|entry| entry.load(Ordering::Relaxed) & TAG == 0)
 }
 
-/// A duplicate is what its original is.
-pub(crate) fn duplicate(from: c_int, to: c_int) {
-    if from == to || to < 0 {
-        return;
-    }
+/// Copies the entry of a descriptor without an object to its duplicate: the duplicate may be
+/// upgraded if its original may.
+pub(crate) fn duplicate_plain(from: c_int, to: c_int) {
     let word = entry(from).map_or(PLAIN, |entry| entry.load(Ordering::Acquire));
-    if borrowed::is_here() {
-        // The program that is executed will have it.
-        if let Some(connection) = connection(from) {
-            connection.leave(from, Why::Execute);
-        }
-        return;
-    }
-    match word & TAG {
-        CONNECTION => match connection(from) {
-            Some(connection) if covers(to) => put_connection(to, connection),
-            Some(connection) => connection.leave(from, Why::Descriptor),
-            None => forget(to),
-        },
-        LISTENER => listener(from).map_or_else(|| forget(to), |it| put_listener(to, it)),
-        SET => set(from).map_or_else(|| forget(to), |it| put_set(to, it)),
-        _ => put(to, word),
-    }
+    // If it has a tag, another thread has just closed or changed it.
+    put_word(to, if word & TAG == 0 { word } else { PLAIN });
 }
 
-/// Every connection of ours in the range, with its descriptor.
-pub(crate) fn connections(
+/// Returns the descriptors in a range that may have an object.
+fn known(first: c_int, last: c_int) -> Range<c_int> {
+    let end = (last as usize).min(HIGHEST.load(Ordering::Relaxed)).saturating_add(1);
+    first.max(0)..end.min(COUNT.load(Ordering::Acquire)) as c_int
+}
+
+/// Iterates over all objects of a type in the range, each with its descriptor.
+pub(crate) fn entries<T: Counted>(
     first: c_int,
     last: c_int,
-) -> impl Iterator<Item = (c_int, Held<Connection>)> {
-    let end = COUNT.load(Ordering::Acquire).min((last as usize).saturating_add(1));
-    let end = end.min(highest() + 1);
-    let descriptors = (first.max(0) as usize..end).map(|index| index as c_int);
-    descriptors.filter_map(|fd| Some((fd, connection(fd)?)))
+) -> impl Iterator<Item = (c_int, CountedRef<T>)> {
+    known(first, last).filter_map(|fd| Some((fd, get(fd)?)))
 }
 
-/// Every listening socket that has a rendezvous.
-pub(crate) fn listeners() -> impl Iterator<Item = Held<Listener>> {
-    (0..=highest()).filter_map(|index| listener(index as c_int))
-}
-
-/// The descriptors of an epoll set.
-pub(crate) fn descriptors_of(set: &Held<Set>) -> impl Iterator<Item = c_int> {
-    let word = set.object() as *const Set as usize | SET;
-    (0..=highest())
-        .map(|index| index as c_int)
+/// Returns the descriptors of an object.
+pub(crate) fn descriptors_of<T: Counted>(object: &CountedRef<T>) -> impl Iterator<Item = c_int> {
+    let word = object.object() as *const T as usize | T::TAG;
+    known(0, c_int::MAX)
         .filter(move |&fd| entry(fd).is_some_and(|entry| entry.load(Ordering::Relaxed) == word))
 }
 
-/// Forgets a whole range, as close_range(2) does.
+/// Clears a whole range, as close_range(2) does.
 pub(crate) fn forget_range(first: c_int, last: c_int) {
-    let end = COUNT.load(Ordering::Acquire).min((last as usize).saturating_add(1));
-    for fd in first.max(0) as usize..end.min(highest() + 1) {
-        forget(fd as c_int);
-    }
+    known(first, last).for_each(forget);
 }
 
-/// The highest descriptor that ever was one of ours.
-fn highest() -> usize {
-    HIGHEST.load(Ordering::Relaxed)
-}
-
-static HIGHEST: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether the descriptor has close-on-exec.
+/// Returns whether the descriptor has close-on-exec.
 pub(crate) fn closes_on_exec(fd: c_int) -> bool {
     let _keep = sys::KeepErrno::new();
     // SAFETY: F_GETFD has no argument.

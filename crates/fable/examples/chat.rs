@@ -1,6 +1,6 @@
-//! Waits for a flow and for the terminal at once: what is typed goes to the other side, what comes
-//! from there is printed. `chat NAME` takes the name and waits for a guest, `chat NAME guest` is
-//! the guest. `tcp://` and `unix://` names do without the daemon.
+//! Waits for a flow and for the terminal at once. Sends each line that is typed to the other side,
+//! and prints what the other side sends. `chat NAME` registers the name and accepts one flow; `chat
+//! NAME guest` connects to it. `tcp://` and `unix://` names need no daemon.
 
 use std::fs::File;
 use std::io::{Read, stdin};
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("waiting on {}", listener.name());
         listener.accept()?
     };
-    // Without the buffer of `Stdin`, in which xpoll could not see what waits.
+    // A `File` has no buffer. `Stdin` has one, and xpoll could not see what is in it.
     let mut terminal = File::from(stdin().as_fd().try_clone_to_owned()?);
     let mut typing = true;
     loop {
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// False when the other side has ended.
+/// Prints every message that has arrived. Returns false when the other side has ended.
 fn print_all(flow: &Flow) -> Result<bool, Error> {
     loop {
         match flow.try_read() {
@@ -50,7 +50,7 @@ fn print_all(flow: &Flow) -> Result<bool, Error> {
     }
 }
 
-/// Sends a line, or this side's end when there are no more: then false.
+/// Sends one typed line, or ends this side's direction at the end of the input and returns false.
 fn send_typed(flow: &Flow, terminal: &mut File) -> Result<bool, Box<dyn std::error::Error>> {
     let mut line = [0; 1024];
     let bytes = terminal.read(&mut line)?;

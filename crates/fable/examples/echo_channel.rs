@@ -1,5 +1,5 @@
-//! Flows and their listener in one channel, beside everything else that a channel waits for: an
-//! echo server for any number of clients on one thread.
+//! Echo server for any number of clients on one thread: it registers the listener and its flows
+//! with one `megapipe` channel.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -34,7 +34,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// Answers all that is there. Ends with [`Error::WouldBlock`] as long as the client has not.
+/// Echoes every message that has arrived. Fails with [`Error::WouldBlock`] until the client has
+/// ended its direction.
 fn echo(flow: &Flow) -> Result<(), Error> {
     while let Some(request) = flow.try_read()? {
         let mut reply = flow.write(request.len())?;

@@ -1,6 +1,6 @@
-//! Asks the store of `kv_server`: `kv_client get KEY`, `kv_client set KEY VALUE`.
+//! Sends one request to `kv_server`: `kv_client get KEY` or `kv_client set KEY VALUE`.
 //!
-//! `FABLE_NAME` names another store than `fable://kv`.
+//! The environment variable `FABLE_NAME` names another server than `fable://kv`.
 
 use fable::{Endpoint, Error};
 

@@ -1,5 +1,5 @@
-//! A store of keys and values under a name, for one client at a time. `set KEY VALUE` and `get KEY`
-//! are its requests.
+//! Serves a key-value store under a name, to one client at a time. The requests are `set KEY VALUE`
+//! and `get KEY`.
 //!
 //! Start the name daemon (`fabled`), then `kv_server`, then `kv_client set colour green`.
 

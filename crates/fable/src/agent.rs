@@ -1,14 +1,14 @@
-//! The thread that does what no flow's own thread should wait for: control links, the daemon's
-//! connection, opening paths.
+//! The agent thread: serves control links and the daemon connection, and opens paths, so that these
+//! never block a flow's own thread.
 //!
-//! There is one per process, started on first use, with all signals blocked. It waits in an epoll
-//! set for whatever is [`Watched`], and runs closures that others send it. Everything that it runs
-//! must be short and must not block. A child after `fork` has no such thread; [`Agent::get`] starts
-//! one.
+//! There is one agent per process. The first use starts it, with all signals blocked. It waits in
+//! an epoll set for everything that is [`Watched`], and runs closures that other threads send it.
+//! All that it runs must be short and must not block. A child of `fork` has no agent thread;
+//! [`Agent::get`] starts one there.
 //!
-//! What is watched is asked what to wait for when it is added, after each call of its `ready`, and
-//! when another thread says that it has changed ([`Agent::look`]). So an event costs the same
-//! however many others are watched.
+//! The agent asks a watched object for its descriptor, events and deadline when the object is
+//! added, after each call of its `ready`, and when another thread reports a change
+//! ([`Agent::look`]). So the cost of an event does not depend on the number of watched objects.
 
 mod quota;
 mod watching;
@@ -25,48 +25,48 @@ pub(crate) use quota::Share;
 use watching::Watching;
 
 use crate::error::{Error, Result};
-use crate::event::{EpollSet, event_descriptor, ring, silence};
+use crate::event::{event_descriptor, ring, silence};
 
-/// Whether the agent goes on watching.
+/// Whether the agent continues to watch an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
-    /// Go on.
+pub(crate) enum WatchOutcome {
+    /// Continue.
     Watching,
-    /// Drop it.
+    /// Drop the object.
     Not,
 }
 
-/// Something that the agent waits for.
+/// An object that the agent waits for.
 pub(crate) trait Watched: Send {
-    /// What to wait for. Negative: only the deadline counts.
+    /// Returns the descriptor to wait for. If it is negative, only the deadline counts.
     fn descriptor(&self) -> RawFd;
 
     /// `POLLIN`, `POLLOUT` or both.
     fn events(&self) -> i16;
 
-    /// When to call `ready` without any event.
+    /// When to call `ready` even if there is no event.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// Something has happened (`revents` of `poll`), or the deadline has passed (then zero).
-    fn ready(&mut self, events: i16) -> Keep;
+    /// Handles an event (`revents` of poll(2)), or a passed deadline (`events` is zero).
+    fn ready(&mut self, events: i16) -> WatchOutcome;
 }
 
 type Errand = Box<dyn FnOnce() + Send>;
 
-/// Something watched, for those who change it. Never used again for anything else.
+/// Identifies a watched object, for threads that change it. Its number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place(u64);
+pub(crate) struct WatchId(u64);
 
 enum Command {
-    Watch(Place, Box<dyn Watched>),
-    Look(Place),
+    Watch(WatchId, Box<dyn Watched>),
+    Look(WatchId),
     Run(Errand),
 }
 
 thread_local! {
-    /// Whether this thread is the agent, who need not be woken.
+    /// Whether this thread is the agent's, which needs no wake-up.
     static IS_AGENT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -76,14 +76,14 @@ struct Queue {
     started: bool,
 }
 
-/// The agent of this process.
+/// The agent of this process: its command queue, and the quota of closed flows.
 pub(crate) struct Agent {
     process: u32,
     queue: Mutex<Queue>,
     bell: OwnedFd,
-    /// The place that was given last.
+    /// The number of the last [`WatchId`].
     places: AtomicU64,
-    /// What is watched of closed flows.
+    /// Counts the objects kept for closed flows.
     quota: Quota,
 }
 
@@ -93,11 +93,12 @@ impl std::fmt::Debug for Agent {
     }
 }
 
-/// An agent is never freed: in a child of `fork` the parent's stays behind, unused.
+/// The current agent. An agent is never freed: a child of `fork` leaves the parent's in memory,
+/// unused.
 static AGENT: AtomicPtr<Agent> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Agent {
-    /// The agent of this process; starts its thread if there is none.
+    /// Returns the agent of this process; starts its thread if there is none.
     ///
     /// # Errors
     /// [`Error::System`] if there can be no further thread or descriptor.
@@ -115,7 +116,8 @@ impl Agent {
         let process = std::process::id();
         loop {
             let current = AGENT.load(Ordering::Acquire);
-            // SAFETY: what is stored here was leaked and is never freed.
+            // SAFETY: a pointer in `AGENT` is null or comes from a leaked box, which is never
+            // freed.
             if let Some(agent) = unsafe { current.as_ref() }
                 && agent.process == process
             {
@@ -128,31 +130,31 @@ impl Agent {
             let exchange =
                 AGENT.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
             if exchange.is_err() {
-                // SAFETY: it came from a box just now, and nobody else has seen it.
+                // SAFETY: `new` comes from the box above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(new) });
             }
         }
     }
 
-    /// Watches this from now on.
-    pub(crate) fn watch(&self, watched: Box<dyn Watched>) -> Place {
-        let place = Place(self.places.fetch_add(1, Ordering::Relaxed) + 1);
+    /// Makes the agent watch the object.
+    pub(crate) fn watch(&self, watched: Box<dyn Watched>) -> WatchId {
+        let place = WatchId(self.places.fetch_add(1, Ordering::Relaxed) + 1);
         self.send(Command::Watch(place, watched));
         place
     }
 
-    /// Asks again what to wait for, after another thread has changed it. Does nothing if it is not
-    /// watched any more.
-    pub(crate) fn look(&self, place: Place) {
+    /// Makes the agent ask an object again for its descriptor, events and deadline, after another
+    /// thread has changed them. Does nothing if the object is no longer watched.
+    pub(crate) fn look(&self, place: WatchId) {
         self.send(Command::Look(place));
     }
 
-    /// Counts what is kept for each peer of flows that are closed.
+    /// Returns the counters of the objects kept for closed flows, for each peer.
     pub(crate) fn quota(&'static self) -> &'static Quota {
         &self.quota
     }
 
-    /// Runs this on the agent's thread.
+    /// Runs the closure on the agent's thread.
     pub(crate) fn run(&self, errand: impl FnOnce() + Send + 'static) {
         self.send(Command::Run(Box::new(errand)));
     }
@@ -169,7 +171,7 @@ impl Agent {
     }
 
     fn start(&'static self) -> Result<()> {
-        let epoll = EpollSet::new().map_err(Error::system("epoll_create1 for the agent thread"))?;
+        let watching = Watching::new(&self.bell)?;
         // The thread inherits the mask: the application's handlers run on its own threads.
         // SAFETY: both sets are plain data, filled before they are used.
         let before = unsafe {
@@ -181,19 +183,18 @@ impl Agent {
         };
         let started = std::thread::Builder::new()
             .name("fable-agent".to_owned())
-            .spawn(move || self.serve(epoll));
-        // SAFETY: the mask is the one that was set before.
+            .spawn(move || self.serve(watching));
+        // SAFETY: `before` is the mask that the call above returned.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
         }
         started.map(drop).map_err(Error::system("starting the agent thread"))
     }
 
-    fn serve(&self, epoll: EpollSet) {
+    fn serve(&self, mut watching: Watching) {
         IS_AGENT.set(true);
-        let mut watching = Watching::new(epoll, &self.bell);
         loop {
-            // What runs here may queue more without a ring of the bell.
+            // A closure can queue further closures without signalling the eventfd.
             loop {
                 let commands = std::mem::take(&mut self.lock().commands);
                 if commands.is_empty() {
@@ -233,9 +234,9 @@ mod tests {
         fn deadline(&self) -> Option<Instant> {
             Some(self.0)
         }
-        fn ready(&mut self, _events: i16) -> Keep {
+        fn ready(&mut self, _events: i16) -> WatchOutcome {
             self.1.send("deadline").unwrap();
-            Keep::Not
+            WatchOutcome::Not
         }
     }
 
@@ -248,14 +249,14 @@ mod tests {
         fn events(&self) -> i16 {
             libc::POLLIN
         }
-        fn ready(&mut self, events: i16) -> Keep {
+        fn ready(&mut self, events: i16) -> WatchOutcome {
             assert_ne!(events & libc::POLLIN, 0);
             self.1.send("readable").unwrap();
-            Keep::Not
+            WatchOutcome::Not
         }
     }
 
-    /// Waits for a deadline that others set.
+    /// Waits for a deadline that another thread sets.
     struct Alarm(std::sync::Arc<Mutex<Option<Instant>>>, mpsc::Sender<&'static str>);
 
     impl Watched for Alarm {
@@ -268,13 +269,13 @@ mod tests {
         fn deadline(&self) -> Option<Instant> {
             *self.0.lock().unwrap()
         }
-        fn ready(&mut self, _events: i16) -> Keep {
+        fn ready(&mut self, _events: i16) -> WatchOutcome {
             self.1.send("alarm").unwrap();
-            Keep::Not
+            WatchOutcome::Not
         }
     }
 
-    /// Counts how often it is asked what to wait for.
+    /// Counts how often the agent asks it what to wait for.
     struct Idle(std::os::unix::net::UnixStream, std::sync::Arc<AtomicU64>);
 
     impl Watched for Idle {
@@ -285,8 +286,8 @@ mod tests {
         fn events(&self) -> i16 {
             libc::POLLIN
         }
-        fn ready(&mut self, _events: i16) -> Keep {
-            Keep::Not
+        fn ready(&mut self, _events: i16) -> WatchOutcome {
+            WatchOutcome::Not
         }
     }
 
@@ -320,7 +321,7 @@ mod tests {
         *time.lock().unwrap() = Some(Instant::now());
         agent.look(place);
         assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok("alarm"));
-        // What is not watched any more is passed over.
+        // `look` does nothing for an object that is no longer watched.
         agent.look(place);
         let (sender, receiver) = mpsc::channel();
         agent.run(move || sender.send(()).unwrap());
@@ -333,12 +334,12 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         let agent = Agent::get().unwrap();
         let (left, right) = std::os::unix::net::UnixStream::pair().unwrap();
-        // As a forked child has it.
+        // A forked child has such a copy.
         let copy = left.try_clone().unwrap();
         agent.watch(Box::new(Reader(left, sender.clone())));
         drop(right);
         assert_eq!(receiver.recv_timeout(guard), Ok("readable"));
-        // Where its number is used again at once, that is watched and not the old one.
+        // The kernel reuses the number at once: the agent must watch the new socket under it.
         let (again, other) = std::os::unix::net::UnixStream::pair().unwrap();
         agent.watch(Box::new(Reader(again, sender)));
         drop(other);
@@ -347,7 +348,7 @@ mod tests {
         drop(copy);
     }
 
-    /// Waits for whatever descriptor is in here.
+    /// Waits for the descriptor whose number this contains.
     struct Changing(std::sync::Arc<std::sync::atomic::AtomicI32>);
 
     impl Watched for Changing {
@@ -357,8 +358,8 @@ mod tests {
         fn events(&self) -> i16 {
             libc::POLLIN
         }
-        fn ready(&mut self, _events: i16) -> Keep {
-            Keep::Watching
+        fn ready(&mut self, _events: i16) -> WatchOutcome {
+            WatchOutcome::Watching
         }
     }
 
@@ -375,9 +376,9 @@ mod tests {
             receiver.recv_timeout(Duration::from_secs(20)).unwrap();
         };
         done();
-        // The number goes to another socket, which is watched before the agent looks at the first.
+        // Another socket gets the number, and is watched before the agent looks at the first.
         let (new, other) = std::os::unix::net::UnixStream::pair().unwrap();
-        // SAFETY: both descriptors are ours; the old one's number is owned by what is made of it.
+        // SAFETY: both descriptors are open and owned here; the result owns the old one's number.
         let again = unsafe {
             let again = libc::dup2(new.as_raw_fd(), old.into_raw_fd());
             std::os::unix::net::UnixStream::from_raw_fd(again)
@@ -405,7 +406,7 @@ mod tests {
         agent.watch(Box::new(Reader(left, sender)));
         drop(right);
         assert_eq!(receiver.recv_timeout(guard), Ok("readable"));
-        // Everything was dropped with `Keep::Not`, so the channel is closed.
+        // The agent dropped every object after `WatchOutcome::Not`, so the channel is closed.
         assert_eq!(receiver.recv_timeout(guard), Err(mpsc::RecvTimeoutError::Disconnected));
     }
 }

@@ -1,4 +1,4 @@
-//! Flows and listeners in a [`megapipe::Channel`].
+//! Registers flows and listeners with a [`megapipe::Channel`].
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -14,10 +14,10 @@ impl Flow {
     /// [`Event::Poll`](megapipe::Event::Poll) when the flow may go on, between the completions of
     /// sockets, files and timers.
     ///
-    /// An event is told once: deal with all that is there, until `try_read` says
-    /// [`Error::WouldBlock`], and take all events; else the next one may not come. `unregister`
-    /// ends it and gives the cookie back, the flow stays as it is. The flow itself may be the
-    /// cookie, or lie where the cookie says.
+    /// The event is reported once. Handle everything that is there, until `try_read` fails with
+    /// [`Error::WouldBlock`], and take all flow events; otherwise the next event may not come.
+    /// `unregister` ends it and returns the cookie; the flow does not change. The flow itself may
+    /// be the cookie, or the cookie may say where the flow is stored.
     ///
     /// ```
     /// use fable::{Endpoint, Error};
@@ -63,11 +63,12 @@ impl Flow {
 
 impl Listener {
     /// Registers the listener's readiness with a channel: `dispatch` gives
-    /// [`Event::Poll`](megapipe::Event::Poll) when flows have come in. Accept all of them, until
-    /// [`Listener::try_accept`] says [`Error::WouldBlock`]. As [`Flow::watch`] otherwise.
+    /// [`Event::Poll`](megapipe::Event::Poll) when flows have arrived. Accept all of them, until
+    /// [`Listener::try_accept`] fails with [`Error::WouldBlock`]; otherwise the next event may not
+    /// come. `unregister` ends it and returns the cookie.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Flow::watch`].
     pub fn watch<C>(&self, channel: &mut Channel<C>, cookie: C) -> Result<Handle> {
         watch(self.descriptor(), channel, cookie)
     }
@@ -76,15 +77,15 @@ impl Listener {
 fn watch<C>(descriptor: BorrowedFd<'_>, channel: &mut Channel<C>, cookie: C) -> Result<Handle> {
     let handle = channel.register(watcher(descriptor)?, cookie).map_err(Error::Channel)?;
     channel.poll(handle, libc::POLLIN as u32, Repeat::UntilCancelled).map_err(|error| {
-        // The cookie is lost with the error; the handle must not stay behind.
+        // The error drops the cookie; the handle must not remain.
         let _ = channel.unregister(handle);
         Error::Channel(error)
     })?;
     Ok(handle)
 }
 
-/// A descriptor of the channel's own that is readable when this one is. The channel may set flags
-/// of what it owns, which must not be those of our sockets.
+/// Makes a descriptor that the channel owns and that is readable when the given one is. The channel
+/// may set file flags on its own descriptor, which must not change those of the flow's sockets.
 fn watcher(descriptor: BorrowedFd<'_>) -> Result<OwnedFd> {
     let watcher = EpollSet::new().map_err(Error::system("epoll_create1 for a channel"))?;
     let (inner, events) = (descriptor.as_raw_fd(), libc::EPOLLIN as u32);

@@ -1,19 +1,13 @@
-//! Times as the kernel takes and gives them.
+//! Converts durations for system calls and computes deadlines.
 
 use std::time::{Duration, Instant};
 
-/// As good as for ever, where a time-out is longer than the clock can say.
+/// Effectively infinite timeout (one year), for timeouts that the clock cannot represent.
 const FOR_EVER: Duration = Duration::from_secs(365 * 86_400);
 
-/// `CLOCK_MONOTONIC`, in nanoseconds.
-pub(crate) fn monotonic_ns() -> u64 {
-    let mut now = timespec(Duration::ZERO);
-    // SAFETY: the time outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
-}
+pub(crate) use sys::clock::monotonic_ns;
 
-/// A time as the kernel takes it.
+/// Converts a duration to a `timespec`.
 pub(crate) fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -21,7 +15,7 @@ pub(crate) fn timespec(time: Duration) -> libc::timespec {
     }
 }
 
-/// When something that begins now has taken too long.
+/// Returns the deadline of something that begins now and may take `timeout`.
 pub(crate) fn deadline_after(timeout: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or(now + FOR_EVER)

@@ -1,7 +1,7 @@
-//! Descriptors that tell of events: eventfd(2) and epoll(7).
+//! Descriptors for waiting: eventfd(2) and epoll(7).
 //!
-//! Like all that may have to do with sockets, epoll is asked for by the C library's functions,
-//! before which a preload library may stand; eventfds, pipes and memory are rustix's.
+//! Epoll is called through the C library's functions, because a preload library may interpose them;
+//! the same holds for all calls on sockets. Eventfds, pipes and memory use rustix.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -10,21 +10,21 @@ use rustix::event::EventfdFlags;
 
 use crate::error::{Error, Result};
 
-/// A new eventfd: non-blocking, close-on-exec.
+/// Makes an eventfd: non-blocking, close-on-exec.
 pub(crate) fn event_descriptor() -> Result<OwnedFd> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     rustix::event::eventfd(0, flags).map_err(Error::system("eventfd"))
 }
 
-/// Makes an eventfd readable.
+/// Signals an eventfd: makes it readable.
 pub(crate) fn ring(bell: &OwnedFd) {
-    // A bell that is full has rung.
+    // EAGAIN means that the counter is full, so the eventfd is readable.
     let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
-/// Makes an eventfd unreadable.
+/// Clears an eventfd: makes it unreadable.
 pub(crate) fn silence(bell: &OwnedFd) {
-    // One that is silent already says so.
+    // EAGAIN means that the counter is zero.
     let _ = rustix::io::read(bell, &mut [0_u8; 8]);
 }
 
@@ -33,24 +33,24 @@ pub(crate) fn silence(bell: &OwnedFd) {
 pub(crate) struct EpollSet(OwnedFd);
 
 impl EpollSet {
-    /// An empty one.
+    /// Makes an empty set.
     ///
     /// # Errors
-    /// That of `epoll_create1`.
+    /// Those of `epoll_create1`.
     pub(crate) fn new() -> io::Result<EpollSet> {
         // SAFETY: a plain system call.
         let descriptor = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and ours.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(EpollSet(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
 
-    /// Adds, changes or takes out a descriptor; `key` comes back with its events.
+    /// Adds, changes or removes a descriptor; the set returns `key` with its events.
     ///
     /// # Errors
-    /// That of `epoll_ctl`.
+    /// Those of `epoll_ctl`.
     pub(crate) fn control(
         &self,
         operation: i32,

@@ -1,22 +1,23 @@
 //! Descriptors that a child of `fork` does not keep.
 //!
-//! What a child inherits keeps connections alive after its parent's death: the daemon would go on
-//! listing the parent's names, and a peer would wait. So a handler of the child (pthread_atfork(3))
-//! puts a socket whose other end is closed in their place, under the same numbers, which are still
-//! owned by values that the child may drop. Children by other ways (clone(2) without the library's
-//! `fork`) have them, which is why processes are watched by their pidfd, too.
+//! Inherited descriptors would keep connections open after the parent's death: the daemon would
+//! continue to list the parent's names, and a peer would wait. So a handler in the child
+//! (pthread_atfork(3)) replaces each of them with a socket whose other end is closed. The number
+//! stays the same and still belongs to a value that the child may drop. Children that are made by
+//! other means (clone(2) without the C library's `fork`) keep the descriptors; therefore processes
+//! are watched by their pidfd too.
 //!
-//! The numbers lie in a list that only grows and takes no lock: the handler runs between `fork` and
-//! whatever the child does, where only async-signal-safe functions may be called.
+//! The numbers are in a list that only grows and takes no lock, because only async-signal-safe
+//! functions may be called in the handler.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-/// Numbers in one part of the list.
+/// The number of entries in one part of the list.
 const PART: usize = 256;
 
-/// No descriptor.
+/// An entry without a descriptor.
 const FREE: i32 = -1;
 
 struct Part {
@@ -33,11 +34,11 @@ impl Part {
     }
 
     fn next(&self) -> Option<&'static Part> {
-        // SAFETY: what is stored here was leaked and is never freed.
+        // SAFETY: a pointer in `next` is null or comes from a leaked box, which is never freed.
         unsafe { self.next.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The next part, made if there is none.
+    /// Returns the next part of the list; adds one if there is none.
     fn next_or_new(&self) -> &'static Part {
         if let Some(next) = self.next() {
             return next;
@@ -45,10 +46,11 @@ impl Part {
         let new = Box::into_raw(Box::new(Part::new()));
         let null = std::ptr::null_mut();
         match self.next.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: it was leaked just now.
+            // SAFETY: `new` was leaked just now and is never freed.
             Ok(_) => unsafe { &*new },
             Err(other) => {
-                // SAFETY: no other thread has seen it, and the other one is never freed.
+                // SAFETY: no other thread has seen `new`; the part that is used instead is never
+                // freed.
                 unsafe {
                     drop(Box::from_raw(new));
                     &*other
@@ -60,7 +62,7 @@ impl Part {
 
 static FIRST: Part = Part::new();
 
-/// A descriptor that a child of `fork` finds closed by the other side.
+/// A descriptor that is replaced by a closed connection in a child of `fork`.
 #[derive(Debug)]
 pub(crate) struct NotInherited {
     place: &'static AtomicI32,
@@ -68,11 +70,12 @@ pub(crate) struct NotInherited {
 }
 
 impl NotInherited {
+    /// Adds the descriptor to the list.
     pub(crate) fn new(descriptor: OwnedFd) -> NotInherited {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(|| {
-            // SAFETY: the handler calls nothing but async-signal-safe functions. Without memory for
-            // it children keep what they inherit, as they do without it.
+            // SAFETY: the handler calls only async-signal-safe functions. If there is no memory to
+            // register it, children keep the descriptors that they inherit.
             unsafe { libc::pthread_atfork(None, None, Some(disown)) };
         });
         NotInherited { place: note(descriptor.as_raw_fd()), descriptor }
@@ -93,7 +96,7 @@ impl AsRawFd for NotInherited {
 
 impl Drop for NotInherited {
     fn drop(&mut self) {
-        // Before the descriptor closes, whose number others may then get.
+        // Before the descriptor closes: another file can get its number afterwards.
         self.place.store(FREE, Ordering::Release);
     }
 }
@@ -115,25 +118,25 @@ fn note(number: i32) -> &'static AtomicI32 {
 extern "C" fn disown() {
     let mut ends = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: async-signal-safe system calls; room for two descriptors.
+    // SAFETY: an async-signal-safe system call; `ends` has room for two descriptors.
     if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } < 0 {
         return;
     }
-    // SAFETY: the second end is ours.
+    // SAFETY: the second end is open and owned by this function.
     unsafe { libc::close(ends[1]) };
     let mut part = Some(&FIRST);
     while let Some(this) = part {
         for place in &this.numbers {
             let number = place.load(Ordering::Acquire);
             if number >= 0 {
-                // SAFETY: the number is an open descriptor of the library's own, whose owner keeps
-                // it; what it referred to is closed in this process only.
+                // SAFETY: the number is an open descriptor of this library, whose owner keeps it;
+                // the call closes the file that it referred to in this process only.
                 unsafe { libc::dup3(ends[0], number, libc::O_CLOEXEC) };
             }
         }
         part = this.next();
     }
-    // SAFETY: the first end is ours.
+    // SAFETY: the first end is open and owned by this function.
     unsafe { libc::close(ends[0]) };
 }
 
@@ -149,10 +152,10 @@ mod tests {
         let pairs = (0..2 * PART + 3).map(|_| UnixStream::pair().unwrap());
         let (mut peers, own): (Vec<_>, Vec<_>) =
             pairs.map(|(peer, own)| (peer, NotInherited::new(own.into()))).unzip();
-        // One that is no more is not touched, whoever gets its number.
+        // The handler must not touch a dropped entry, whatever file has its number now.
         let (mut end, others) = UnixStream::pair().unwrap();
         drop(NotInherited::new(others.try_clone().unwrap().into()));
-        // SAFETY: the child calls only what is async-signal-safe.
+        // SAFETY: the child calls only async-signal-safe functions.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: plain system calls.
@@ -177,7 +180,7 @@ mod tests {
             peer.set_read_timeout(guard).unwrap();
             assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the child has not");
         }
-        // SAFETY: the child is this process's own.
+        // SAFETY: waits for a child of this process.
         unsafe {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, std::ptr::null_mut(), 0);

@@ -1,24 +1,25 @@
-//! Identifies flows and their ends: numbers, roles, peers, and what they trust and allow.
+//! Identifies flows and their ends: numbers, roles, peers, trust and access.
 //!
-//! The vocabulary of the [protocol](crate::protocol) and of the [orders](crate::orders).
+//! The [protocol](crate::protocol) and the [orders](crate::orders) use these types.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Names a flow on all hosts of a cluster: drawn at random by the daemon of the connecting end.
+/// Identifies a flow on all hosts of a cluster. The daemon of the connecting end draws it at
+/// random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FlowId(pub u64);
 
-/// As people and programs write it: 16 hexadecimal digits.
+/// Formats the identifier as 16 hexadecimal digits.
 impl fmt::Display for FlowId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:016x}", self.0)
     }
 }
 
-/// Which end of a flow.
+/// An end of a flow: the one that listened, or the one that connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -32,7 +33,7 @@ impl Role {
     /// Both ends, in the order of [`Role::index`].
     pub const BOTH: [Role; 2] = [Role::Leader, Role::Follower];
 
-    /// The peer's role.
+    /// Returns the peer's role.
     pub fn other(self) -> Role {
         match self {
             Role::Leader => Role::Follower,
@@ -40,34 +41,34 @@ impl Role {
         }
     }
 
-    /// The place of this end in pairs of what each end has.
+    /// Returns the index of this end in arrays with one element for each end.
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
-/// Whether this end trusts the other not to change a message after committing it
-/// (section 3.1.2): the unsafe forms of the transports need both ends to say so.
+/// Whether this end trusts the other not to change a message after committing it (section 3.1.2).
+/// The unsafe forms of the transports are used only if both ends declare trust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trust {
-    /// Messages are looked at in place.
+    /// Messages may be read in place.
     Trusted,
-    /// Messages are copied before they are looked at.
+    /// Messages are copied before they are read.
     #[default]
     Untrusted,
 }
 
-/// Who is at an end. From the kernel, or for another host from its daemon.
+/// The process at an end, as the kernel reports it, or for another host its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     /// The host's name.
     pub host: String,
-    /// Process.
+    /// The process id.
     pub pid: i32,
-    /// User.
+    /// The user id.
     pub uid: u32,
-    /// Group.
+    /// The group id.
     pub gid: u32,
     /// The program's name.
     pub program: String,

@@ -1,40 +1,39 @@
-//! The names of the transports.
+//! Names and properties of the transports.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Whether a reader of shared memory looks at the writer's memory or at a copy of its own
-/// (section 2.1.2 of the paper).
+/// Whether a reader of shared memory reads the writer's memory or a copy of its own (section 2.1.2
+/// of the paper).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Form {
-    /// The reader looks at the memory that the writer wrote, and still can change. For peers that
-    /// are trusted.
+    /// The reader reads the memory that the writer wrote and can still change. For trusted peers.
     Unsafe,
-    /// The reader copies first: a writer that changes a message after committing it gains nothing.
+    /// The reader copies first: a change after the commit has no effect.
     Safe,
 }
 
-/// A way for bytes to travel between two ends: Table 1 of the paper, and what flows use beyond it.
+/// Identifies a transport: those of the paper's Table 1, and further ones that flows use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Kind {
-    /// TCP with Nagle's algorithm.
+    /// TCP with Nagle's algorithm (RFC 896).
     Tcp,
-    /// TCP that sends at once (`TCP_NODELAY`).
+    /// TCP without Nagle's algorithm (`TCP_NODELAY`).
     TcpNodelay,
     /// A UNIX stream socket.
     Unix,
-    /// A pipe each way.
+    /// A pipe in each direction.
     Pipe,
-    /// The sender's pages spliced into a pipe; a second pipe tells when they were read.
+    /// The sender's pages spliced into a pipe; a second pipe reports what was read.
     VmspliceCoop,
-    /// A heap in shared memory, 8-byte descriptors of it through pipes.
+    /// A heap in shared memory; pipes carry 8-byte descriptors of its messages.
     ShmemPipe(Form),
-    /// A ring in shared memory; who waits sleeps on a futex after a bounded spin.
+    /// A ring in shared memory; a waiting end sleeps on a futex after a bounded spin.
     MempipeFutex(Form),
-    /// A ring in shared memory; who waits spins.
+    /// A ring in shared memory; a waiting end spins.
     MempipeSpin(Form),
-    /// One cache line: the lower bound, for measuring only.
+    /// One cache line: the lower bound of latency, for measurements only.
     Cacheline,
     /// Multipath TCP (RFC 8684).
     Mptcp,
@@ -61,7 +60,7 @@ impl Kind {
         Kind::Tls,
     ];
 
-    /// The name without its form, as in the paper.
+    /// Returns the name without the form, as in the paper.
     pub fn base_name(self) -> &'static str {
         match self {
             Kind::Tcp => "tcp",
@@ -78,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// The form, where there are two.
+    /// Returns the form, if the transport has two.
     pub fn form(self) -> Option<Form> {
         match self {
             Kind::ShmemPipe(form) | Kind::MempipeFutex(form) | Kind::MempipeSpin(form) => {
@@ -88,19 +87,19 @@ impl Kind {
         }
     }
 
-    /// Whether the ends share memory, and so must be on one host.
+    /// Returns whether the ends share memory, and so must be on one host.
     pub fn shares_memory(self) -> bool {
         self.form().is_some() || self == Kind::Cacheline
     }
 
-    /// Whether the ends may be on two hosts.
+    /// Returns whether the ends may be on two hosts.
     pub fn crosses_hosts(self) -> bool {
         matches!(self, Kind::Tcp | Kind::TcpNodelay | Kind::Mptcp | Kind::Tls)
     }
 }
 
 impl Form {
-    /// `unsafe` or `safe`.
+    /// Returns `unsafe` or `safe`.
     pub fn name(self) -> &'static str {
         match self {
             Form::Unsafe => "unsafe",
@@ -109,7 +108,7 @@ impl Form {
     }
 }
 
-/// The full name, `mempipe-spin-safe` for example, which parses back.
+/// Formats the full name, `mempipe-spin-safe` for example. It can be parsed again.
 impl fmt::Display for Kind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.form() {
@@ -119,16 +118,17 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A transport's name that is none.
+/// The error for a text that is not the name of a transport.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no transport `{0}`: the transports are {names}", names = all_names())]
+#[error("unknown transport `{0}`; use one of {names}", names = all_names())]
 pub struct UnknownKind(pub String);
 
 fn all_names() -> String {
     Kind::ALL.map(|kind| kind.to_string()).join(", ")
 }
 
-/// Without a form, the name means the safe one: nobody should have to trust a peer by accident.
+/// Parses a name. Without a form the name means the safe one, so that trust in a peer is always
+/// explicit.
 impl FromStr for Kind {
     type Err = UnknownKind;
 

@@ -1,5 +1,8 @@
-//! Named flows that pick the best transport and change it while they live: FABLE, after the paper
-//! of that name (numbers of sections in these pages are its).
+//! Named message connections ("flows") that choose the best transport and change it while they are
+//! open: shared memory between processes of one host, TCP or TLS between hosts.
+//!
+//! After *The Case for Reconfigurable I/O Channels* (FABLE); section numbers in these pages are the
+//! paper's.
 //!
 //! # A tour
 //!
@@ -34,43 +37,56 @@
 //! # Ok::<(), fable::Error>(())
 //! ```
 //!
-//! The application never brings memory of its own: [`Flow::write`] hands out room for a message,
-//! wherever the transport wants it, and waits there if the peer does not keep up; `commit` sends
-//! it. [`Flow::read`] hands out a message where it lies; `release`, or dropping it, returns the
-//! memory. A buffer is used once: after `commit` or `release` it is gone, and the compiler knows.
+//! # Modules
 //!
-//! **Names** are URIs. `fable://service` and `fable://service/instance` belong to the name daemon,
-//! `fabled`, which knows who may connect, finds the other end on this host or another one, and
-//! chooses the transport: shared memory between processes that share a host, TCP or TLS between
-//! those that do not. `tcp://host:port` and `unix:///path` (as above; `unix://@name` is an abstract
-//! one) are plain sockets for programs that know nothing of us, need no daemon, and carry bytes
-//! without boundaries: a buffer is whatever has arrived.
+//! - `endpoint`, `name`: [`Endpoint`]s, listeners, and the URIs that name them.
+//! - [`flow`]: [`Flow`], its buffers, and its reconfiguration from one transport to the next.
+//! - [`transport`]: the transports without names and flows, to measure or to embed them.
+//! - `kind`: the names of the transports. `identity`: flows, their ends, trust and access.
+//! - `control`: how the two ends of a flow agree on its transport.
+//! - [`orders`]: the orders of daemons, operators and applications about a flow, merged.
+//! - `agent`: the thread of the library, which opens paths and serves control links.
+//! - `daemon`, [`protocol`], [`packet`], [`page`]: the connection to the name daemon, its messages,
+//!   packets with descriptors, and the counters of a flow in shared memory.
+//! - `xpoll`, `channel`: wait for several flows, alone or in a [`megapipe::Channel`].
+//! - `memory`, `event`, `poll`, `socket`, `clock`, `random`, `fork`: system calls that several
+//!   modules make.
+//! - `error`: the errors of flows and transports.
 //!
-//! **Transports change** under a living flow (section 3.1.4): the new path is made first, then each
-//! end goes over to it; nothing is lost, repeated or overtaken. Who cares takes a [`FlowEvent`] or
-//! looks at the epoch of a buffer. The daemon moves flows by its policy, an operator by
-//! `fable move`, an application by [`Flow::move_to`].
+//! # Use
+//!
+//! The library allocates all message memory. [`Flow::write`] returns a buffer where the transport
+//! needs it, and waits for room if the peer does not keep up; `commit` sends it. [`Flow::read`]
+//! returns a message where it lies; `release`, or dropping it, returns the memory. A buffer is used
+//! once: `commit` and `release` consume it, so a later use does not compile.
+//!
+//! **Names** are URIs. `fable://service` and `fable://service/instance` are registered with the
+//! name daemon, `fabled`. It decides who may connect, finds the other end on this host or another
+//! one, and chooses the transport: shared memory between processes of one host, TCP or TLS between
+//! hosts. `tcp://host:port` and `unix:///path` (as above; `unix://@name` is an abstract one) are
+//! plain sockets for foreign programs. They need no daemon, and carry bytes without boundaries: a
+//! buffer is whatever has arrived.
+//!
+//! **Transports change** under an open flow (section 3.1.4): the new path is opened first, then
+//! each end continues on it; nothing is lost, repeated or reordered. [`FlowEvent`] and the epoch of
+//! a buffer inform the application. The daemon moves flows by its policy, an operator by `fable
+//! move`, an application by [`Flow::move_to`].
 //!
 //! **Trust** decides about copies (section 3.1.2): only if both ends trust each other
-//! ([`EndpointOptions::trust`]) is a message read in the memory that its sender could still write.
+//! ([`EndpointOptions::trust`]) is a message read in memory that its sender can still write.
 //!
-//! **Waiting for many** is [`xpoll()`]'s affair, or a [`megapipe::Channel`]'s, in which flows lie
-//! beside sockets, files and timers ([`Flow::watch`]); both go by [`Flow::descriptor`], which any
-//! event loop can take.
+//! **Waiting for many** flows: with [`xpoll()`], or with a [`megapipe::Channel`] together with
+//! sockets, files and timers ([`Flow::watch`]). Both use [`Flow::descriptor`], which works in any
+//! event loop.
 //!
-//! **When something dies:** what a dead peer had committed is still read, then comes
-//! [`Error::PeerDied`]. A flow does not notice that the daemon is gone; the library comes back to
-//! the next daemon with all names and flows. A child of `fork` gets [`Error::Forked`] and makes
+//! **After a death:** messages that a dead peer had committed are still read, then a read fails
+//! with [`Error::PeerDied`]. The death of the daemon does not affect a flow; the library reconnects
+//! to the next daemon with all names and flows. A child of `fork` gets [`Error::Forked`] and makes
 //! endpoints of its own.
 //!
-//! A flow belongs to one thread and costs no system call or lock per message on shared memory. What
-//! may wait or take long (control, opening paths, the daemon) is done by a thread of the library's
-//! own, the agent, which blocks all signals.
-//!
-//! # What else there is
-//!
-//! [`transport`] has the transports without names and flows, to measure or to embed them;
-//! [`packet`], [`protocol`] and [`page`] are what processes and daemon speak.
+//! A flow belongs to one thread and costs no system call or lock per message on shared memory. Work
+//! that may block or take long (control links, opening paths, the daemon) runs on the agent, one
+//! thread of the library, which blocks all signals.
 
 // Unit and integration tests share helpers, which name the crate.
 #[cfg(test)]
@@ -86,6 +102,8 @@ mod error;
 mod event;
 pub mod flow;
 mod fork;
+#[doc(hidden)]
+pub mod fuzzing;
 mod identity;
 mod kind;
 mod memory;
@@ -109,7 +127,9 @@ pub use kind::{Form, Kind, UnknownKind};
 pub use name::{BadName, Name};
 pub use xpoll::{Interest, Ready, xpoll};
 
-/// The examples of the README are compiled with the documentation tests.
+/// The examples of the README and of pages in `docs` are compiled with the documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/channel.md")]
+#[doc = include_str!("../../../docs/flows.md")]
 struct Readme;

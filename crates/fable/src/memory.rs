@@ -1,4 +1,5 @@
-//! Memory shared between processes: sealed memfds, mapped so that a ring has no edge.
+//! Shared memory between processes: sealed memfds, and mappings in which a ring appears twice in a
+//! row.
 
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -9,14 +10,14 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{TransportError, TransportResult};
 
-/// The size of a page on the machines that we run on.
+/// The size of a page, in bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Without these a peer could shrink the file, and reading the mapping would be `SIGBUS`.
+/// Without the seals a peer could shrink the file, and reading the mapping would raise `SIGBUS`.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Makes a memfd of this size that nobody can resize any more.
-pub(crate) fn create_sealed(name: &'static CStr, bytes: usize) -> TransportResult<OwnedFd> {
+/// Makes a sealed memfd of this size: no process can resize it any more.
+pub(crate) fn create_sealed(name: &CStr, bytes: usize) -> TransportResult<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file =
         rustix::fs::memfd_create(name, flags).map_err(TransportError::system("memfd_create"))?;
@@ -27,7 +28,7 @@ pub(crate) fn create_sealed(name: &'static CStr, bytes: usize) -> TransportResul
     Ok(file)
 }
 
-/// The size of a memfd from a peer, if it is sealed.
+/// Returns the size of a memfd from a peer, after checking that it is sealed.
 pub(crate) fn sealed_bytes(file: BorrowedFd<'_>) -> TransportResult<usize> {
     if !rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS)) {
         return Err(TransportError::BadOffer("the memory is not a memfd sealed against resizing"));
@@ -35,7 +36,8 @@ pub(crate) fn sealed_bytes(file: BorrowedFd<'_>) -> TransportResult<usize> {
     let system =
         rustix::fs::fstatfs(file).map_err(TransportError::system("fstatfs of shared memory"))?;
     if system.f_type != libc::TMPFS_MAGIC {
-        // Huge pages can be taken back by making a hole, and may not be there when touched again.
+        // A peer could punch a hole into a file of huge pages, and there may be no page for the
+        // next access.
         return Err(TransportError::BadOffer("the memory is not made of ordinary pages"));
     }
     let status =
@@ -51,16 +53,17 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: a mapping is an address range of the process, not of a thread; who may touch which byte
-// of it is the affair of its users.
+// SAFETY: a mapping is an address range of the process, not of a thread; its users decide which
+// thread may access which byte.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; the methods of the mapping itself only read its address and size.
+// SAFETY: a mapping may be used from any thread, and its own methods only read its address and
+// size.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `file`: first `plain_bytes` of it, then `rings` areas of `ring_bytes` each, each of
-    /// which is mapped twice in a row, so that what runs over its end goes on at its start. The
-    /// file must be sealed and have exactly that size; all sizes are multiples of the page size.
+    /// Maps `file`: first `plain_bytes` of it, then `rings` areas of `ring_bytes` each. Each area
+    /// is mapped twice in a row, so that an access beyond its end continues at its start. The file
+    /// must be sealed and have exactly that size; all sizes are multiples of the page size.
     pub(crate) fn with_rings(
         file: BorrowedFd<'_>,
         plain_bytes: usize,
@@ -82,16 +85,18 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Zeroed memory of this process alone. What of it is in a pipe when it is unmapped stays.
+    /// Maps private zeroed memory. Pages that are in a pipe when the memory is unmapped stay valid
+    /// there.
     pub(crate) fn private(bytes: usize) -> TransportResult<Mapping> {
         Mapping::anonymous(bytes, ProtFlags::READ | ProtFlags::WRITE)
     }
 
+    /// Returns the size of the mapping.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Keeps a range of addresses free of everything else.
+    /// Reserves a range of addresses.
     fn reserve(bytes: usize) -> TransportResult<Mapping> {
         Mapping::anonymous(bytes, ProtFlags::empty())
     }
@@ -118,7 +123,8 @@ impl Mapping {
         assert!(in_memory + bytes <= self.bytes, "a part lies within the reserved addresses");
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: the target lies within the range that `reserve` took, which nobody else uses yet.
+        // SAFETY: the target lies within the range that `reserve` mapped, which nothing else uses
+        // yet.
         unsafe {
             let target = self.base.add(in_memory).as_ptr().cast();
             rustix::mm::mmap(target, bytes, access, flags, file, in_file as u64)
@@ -127,7 +133,7 @@ impl Mapping {
         .map_err(TransportError::system("mapping shared memory"))
     }
 
-    /// The address of this offset, of which at least `bytes` are mapped.
+    /// Returns the address of this offset, and checks that at least `bytes` bytes are mapped there.
     pub(crate) fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         assert!(offset + bytes <= self.bytes, "an offset lies within the mapping");
         // SAFETY: the offset was just checked to lie within one mapped range.
@@ -137,8 +143,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is ours since `reserve`, and nobody holds a reference into it: slots
-        // keep their transport's mapping by leaking it.
+        // SAFETY: this mapping owns the range since `reserve`, and there is no reference into it:
+        // transports with slots in use leak their mapping.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -153,7 +159,7 @@ mod tests {
         let file = create_sealed(c"test", 3 * PAGE_BYTES).unwrap();
         let mapping = Mapping::with_rings(file.as_fd(), PAGE_BYTES, 2, PAGE_BYTES).unwrap();
         let start = mapping.at(PAGE_BYTES, 2 * PAGE_BYTES);
-        // SAFETY: both addresses lie within the mapping, which nobody else uses.
+        // SAFETY: both addresses lie within the mapping, which only this test uses.
         let seen = unsafe {
             start.add(PAGE_BYTES + 5).write(77);
             start.add(5).read()
@@ -164,7 +170,7 @@ mod tests {
     #[test]
     fn memory_that_may_vanish_is_refused() {
         let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        // A kernel without huge pages has no peer with any, either.
+        // A kernel without huge pages has no peer that sends them.
         let Ok(file) = rustix::fs::memfd_create(c"test", flags) else { return };
         rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
         let error = sealed_bytes(file.as_fd()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Names of endpoints (section 3.1.1 of the paper): URIs.
+//! Names of endpoints (section 3.1.1 of the paper): parses and formats their URIs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,33 +8,33 @@ use serde::{Deserialize, Serialize};
 /// The longest service or instance name, in bytes.
 const PART_BYTES_MAX: usize = 64;
 
-/// What an endpoint is called, or how one that knows nothing of us is reached.
+/// The name of an endpoint, or the address of a foreign program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum Name {
-    /// `fable://service[/instance]`: an endpoint that the name service knows.
+    /// `fable://service[/instance]`: an endpoint that is registered with the name daemon.
     Fable {
-        /// What is offered.
+        /// The service.
         service: String,
-        /// Which of several that offer it. A client that names none gets any.
+        /// The instance of the service. A client that names none gets any instance.
         instance: Option<String>,
     },
-    /// `tcp://host:port`: any TCP program.
+    /// `tcp://host:port`: a TCP server.
     Tcp {
         /// A host name or address, without the brackets of IPv6.
         host: String,
         /// The port.
         port: u16,
     },
-    /// `unix:///path`: any program behind a UNIX stream socket; `unix://@name` is an abstract one.
+    /// `unix:///path`: a server on a UNIX stream socket; `unix://@name` is an abstract one.
     Unix {
         /// The path, or `@` and the abstract name.
         path: String,
     },
 }
 
-/// Why a text names no endpoint.
+/// The error for a text that is not the name of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` names no endpoint: {why}")]
 pub struct BadName {

@@ -1,80 +1,81 @@
-//! What was ordered about a flow: the same on both of its ends and with the daemons of both hosts.
+//! Merges the orders about a flow, so that both ends and the daemons of both hosts hold the same
+//! ones.
 //!
-//! Every order has a sequence number, one more than the highest that its origin knew, and says
-//! which end's side it comes from. Of two orders the one with the greater number stands; of two
-//! with the same number, which were given at the same time, the leader's. So both sides come to the
-//! same result in whatever order they learn of them ([`Orders::merge`]).
+//! Every order has a sequence number, one more than the highest that its origin knew, and the side
+//! of the end from which it came. The order with the greater number wins. Of two orders with the
+//! same number, which were given at the same time, the leader's wins. So both sides get the same
+//! result in whatever sequence the orders arrive ([`Orders::merge`]).
 //!
-//! Whether a flow between hosts must be encrypted is not one decision but two, one for each side:
-//! what a side has demanded is only lifted by that side.
+//! The demand that a flow between hosts be encrypted is recorded for each side separately: only the
+//! side that made a demand can withdraw it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::identity::Role;
 use crate::kind::Kind;
 
-/// The longest description of who ordered something, in characters.
+/// The longest description of who gave an order, in characters.
 const WHO_CHARS_MAX: usize = 200;
 
 /// The longest name of a transport.
 const TRANSPORT_CHARS_MAX: usize = 64;
 
-/// How far the orders of others may be ahead of what is known.
+/// The largest accepted difference between a received sequence number and the highest known one.
 const AHEAD_MAX: u64 = 1 << 32;
 
 /// One order about the transport.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// Greater than that of every order that its origin knew.
+    /// Greater than the number of every order that its origin knew.
     pub sequence: u64,
     /// The end on whose side it was given.
     pub side: Role,
-    /// Who gave it, for people: `user 0 on node7`.
+    /// Who gave it, for logs and displays: `user 0 on node7`.
     pub who: String,
     /// The transport's name; `None` leaves the choice to the policy.
     pub transport: Option<String>,
 }
 
-/// How strongly a side wants a flow between hosts to be encrypted.
+/// How strongly a side demands that a flow between hosts be encrypted.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Encryption {
-    /// It does not care.
+    /// It demands nothing.
     #[default]
     Free,
-    /// An operator ordered TLS there. Any later order of that side lifts it.
+    /// An operator ordered TLS on that side. Any later order of that side withdraws it.
     Ordered,
-    /// It must be protected until that side says otherwise.
+    /// It demands encryption until that side withdraws the demand.
     Protected,
 }
 
-/// What one side wants.
+/// The demand of one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
-    /// Greater than that of every order that its origin knew; 0 if nothing was ever demanded.
+    /// Greater than the number of every order that its origin knew; 0 if nothing was ever demanded.
     pub sequence: u64,
-    /// What is demanded.
+    /// The demanded level.
     pub level: Encryption,
-    /// Who demanded it, for people.
+    /// Who demanded it, for logs and displays.
     pub who: String,
 }
 
-/// Everything that was ordered about a flow.
+/// All orders about a flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Orders {
     /// The latest order of an operator.
     pub operator: Option<Order>,
-    /// The latest transport that the application went to by itself.
+    /// The latest transport that the application requested by itself.
     pub application: Option<Order>,
-    /// Leader's and follower's side.
+    /// The demands of the leader's and the follower's side.
     pub encryption: [Demand; 2],
 }
 
 impl Orders {
-    /// Takes over what is newer in `other`; true if that was anything.
+    /// Merges the newer orders of `other`. Returns true if there were any.
     pub fn merge(&mut self, other: &Orders) -> bool {
         let operator = merge_order(&mut self.operator, other.operator.as_ref());
         let application = merge_order(&mut self.application, other.application.as_ref());
@@ -89,7 +90,7 @@ impl Orders {
         changed
     }
 
-    /// The same without what was demanded by sides other than this one, which alone may say so.
+    /// Returns a copy with the demands of this side only: a side may send no others.
     #[must_use]
     pub fn only_demands_of(&self, side: Role) -> Orders {
         let mut orders = self.clone();
@@ -97,45 +98,45 @@ impl Orders {
         orders
     }
 
-    /// The number of the latest order of an operator; 0 if there is none.
+    /// Returns the number of the latest order of an operator; 0 if there is none.
     pub fn operator_sequence(&self) -> u64 {
         self.operator.as_ref().map_or(0, |order| order.sequence)
     }
 
-    /// Notes an operator's order.
+    /// Records an operator's order.
     pub fn order(&mut self, side: Role, who: &str, transport: Option<Kind>) {
         let (sequence, who) = (self.next_sequence(), bounded(who, WHO_CHARS_MAX));
         let transport = transport.map(|kind| kind.to_string());
         self.operator = Some(Order { sequence, side, who, transport });
     }
 
-    /// Notes that the application went to a transport by itself.
+    /// Records that the application moved to a transport by itself.
     pub fn insist(&mut self, side: Role, who: &str, kind: Kind) {
         let (sequence, who) = (self.next_sequence(), bounded(who, WHO_CHARS_MAX));
         self.application = Some(Order { sequence, side, who, transport: Some(kind.to_string()) });
     }
 
-    /// Notes what a side wants.
+    /// Records a side's demand.
     pub fn demand(&mut self, side: Role, who: &str, level: Encryption) {
         let (sequence, who) = (self.next_sequence(), bounded(who, WHO_CHARS_MAX));
         self.encryption[side.index()] = Demand { sequence, level, who };
     }
 
-    /// What this side wants.
+    /// Returns the demand of this side.
     pub fn demand_of(&self, side: Role) -> &Demand {
         &self.encryption[side.index()]
     }
 
-    /// The strongest demand, if any side wants encryption.
+    /// Returns the strongest demand, if any side demands encryption.
     pub fn encryption(&self) -> Option<&Demand> {
         let demands = self.encryption.iter().filter(|demand| demand.level != Encryption::Free);
         demands.max_by_key(|demand| demand.level)
     }
 
-    /// Whether a flow between hosts may use this transport.
+    /// Checks whether a flow between hosts may use this transport.
     ///
     /// # Errors
-    /// Who wants it to be encrypted, and what would lift that.
+    /// The reason: who demands encryption, and what would withdraw the demand.
     pub fn check(&self, kind: Kind) -> Result<(), String> {
         match self.encryption() {
             Some(demand) if kind != Kind::Tls => Err(demand.refusal(kind)),
@@ -143,8 +144,8 @@ impl Orders {
         }
     }
 
-    /// Whether these can come from a side that knew the others, or little more: numbers that leave
-    /// no room for later orders would make the last one stand for good.
+    /// Returns whether these orders can come from a side that knew `known`, or little more. Numbers
+    /// that are too large would leave no room for later orders: the last order would stay for ever.
     pub fn is_plausible_after(&self, known: &Orders) -> bool {
         self.highest_sequence() <= known.highest_sequence().saturating_add(AHEAD_MAX)
     }
@@ -161,7 +162,7 @@ impl Orders {
 }
 
 impl Demand {
-    /// What is demanded, and who demands it.
+    /// Returns a text that names the demands and their origins.
     pub fn wish(&self) -> String {
         match self.level {
             Encryption::Free => "no side demands encryption".to_owned(),
@@ -172,7 +173,8 @@ impl Demand {
         }
     }
 
-    /// Why a transport that does not encrypt is refused, and what would lift that.
+    /// Returns the reason why a transport without encryption is refused, and what would withdraw
+    /// the demand.
     pub fn refusal(&self, kind: Kind) -> String {
         let remedy = match self.level {
             Encryption::Protected => "`fable protect FLOW off`",
@@ -183,8 +185,8 @@ impl Demand {
     }
 }
 
-/// Compares in full, so that both sides agree even on what no honest origin sends: two demands of
-/// one side with the same number.
+/// Compares in full, so that both sides agree even on two demands of one side with the same number,
+/// which no correct origin sends.
 fn key(demand: &Demand) -> (u64, Encryption, &str) {
     (demand.sequence, demand.level, &demand.who)
 }
@@ -207,7 +209,7 @@ fn merge_order(own: &mut Option<Order>, other: Option<&Order>) -> bool {
     is_newer
 }
 
-/// Printable, and not longer than this: it comes from somewhere else and goes into logs.
+/// Makes a text of another process printable and cuts it to `chars_max` characters, for logs.
 fn bounded(text: &str, chars_max: usize) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(chars_max).collect()
 }
@@ -281,7 +283,7 @@ mod tests {
         let refused = orders.check(Kind::Tcp).unwrap_err();
         assert!(refused.contains("user 0 on a ordered tls"), "{refused}");
         assert_eq!(orders.check(Kind::Tls), Ok(()));
-        // The other side says that the leader's side does not care.
+        // The other side claims that the leader's side demands nothing.
         let mut forged = orders.clone();
         forged.demand(Role::Leader, "user 0 on b", Encryption::Free);
         assert!(!orders.merge(&forged.only_demands_of(Role::Follower)));

@@ -1,46 +1,47 @@
-//! Packets with descriptors over a UNIX socket of type `SOCK_SEQPACKET`.
+//! Sends and receives packets with descriptors over a UNIX socket of type `SOCK_SEQPACKET`.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::protocol::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
+use crate::socket::persist;
 
-/// Room for the descriptors of one packet, aligned as the kernel wants it.
+/// Room for the descriptors of one packet, with the alignment that cmsg(3) requires.
 const CONTROL_WORDS: usize = 2 + DESCRIPTORS_MAX.div_ceil(2);
 
-/// A packet that came.
+/// A received packet.
 #[derive(Debug)]
 pub struct Packet {
-    /// Its bytes.
+    /// The packet's bytes.
     pub bytes: Vec<u8>,
-    /// Its descriptors; they close with it.
+    /// The packet's descriptors.
     pub descriptors: Vec<OwnedFd>,
     /// Whether it came with more, which the kernel has closed: the sender's mistake, or this
-    /// process has as many descriptors as it may have (`RLIMIT_NOFILE`). Then `descriptors` is
-    /// empty.
+    /// process has as many descriptors as it may have (`RLIMIT_NOFILE`). Then `descriptors` has
+    /// only the first ones, if any.
     pub has_lost_descriptors: bool,
 }
 
-/// Makes a connected pair: close-on-exec, non-blocking.
+/// Makes a connected pair of sockets: close-on-exec, non-blocking.
 ///
 /// # Errors
-/// The kernel's.
+/// Those of socketpair(2).
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: room for two descriptors.
+    // SAFETY: `ends` has room for two descriptors.
     if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: both are new and ours.
+    // SAFETY: both descriptors are new and have no other owner.
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// Sends one packet, whole or not at all, without blocking and without `SIGPIPE`.
+/// Sends one packet, completely or not at all, without blocking and without `SIGPIPE`.
 ///
 /// # Errors
-/// `WouldBlock` if the peer does not read, `InvalidInput` for more than a packet may have, or the
-/// kernel's.
+/// `WouldBlock` if the peer does not read, `InvalidInput` if the packet exceeds a limit, or the
+/// kernel's error.
 pub fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -74,18 +75,18 @@ pub fn send(
         }
     }
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the message and all that it points to outlive the call.
-    if unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    persist(|| {
+        // SAFETY: the message and all memory that it points to outlive the call.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    })
 }
 
-/// Takes one packet without blocking. `None` is the end: the peer has closed.
+/// Receives one packet without blocking. `None` means that the peer has closed.
 ///
 /// # Errors
-/// `WouldBlock` if there is none, `InvalidData` for one with more bytes than a packet may have
-/// (nothing of it is kept), or the kernel's.
+/// `WouldBlock` if there is none, `InvalidData` for a packet beyond the limit of bytes (which is
+/// discarded), or the kernel's error.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
     let mut bytes = vec![0; PACKET_BYTES_MAX];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -97,12 +98,13 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control);
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the message and all that it points to outlive the call.
-    let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-    if count < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // Before anything can go wrong: what has arrived is ours to close.
+    let count = persist(|| {
+        // SAFETY: the message and all memory that it points to outlive the call. A call that fails
+        // changes nothing of it.
+        let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+        if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count) }
+    })?;
+    // First, so that an error below closes the received descriptors.
     let descriptors = take_descriptors(&message);
     if message.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet is too long"));
@@ -117,8 +119,8 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
 
 fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut descriptors = Vec::new();
-    // SAFETY: the kernel has filled the control buffer, and the macros walk it within its length;
-    // every descriptor in it is new and ours.
+    // SAFETY: the kernel has filled the control buffer, and the macros stay within its length;
+    // every descriptor in it is new and has no other owner.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
@@ -126,7 +128,9 @@ fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
                 let payload = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
                 let data = libc::CMSG_DATA(header).cast::<i32>();
                 for index in 0..payload / size_of::<i32>() {
-                    descriptors.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
+                    let descriptor = OwnedFd::from_raw_fd(data.add(index).read_unaligned());
+                    do_not_linger(descriptor.as_fd());
+                    descriptors.push(descriptor);
                 }
             }
             header = libc::CMSG_NXTHDR(message, header);
@@ -135,10 +139,21 @@ fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
     descriptors
 }
 
+/// Makes closing a descriptor of a peer immediate. If it is a TCP socket with SO_LINGER and unsent
+/// bytes whose other holders have closed it, closing it would wait as long as its sender has chosen
+/// (socket(7)). Other kinds of descriptors are left as they are.
+fn do_not_linger(descriptor: BorrowedFd<'_>) {
+    let off = libc::linger { l_onoff: 0, l_linger: 0 };
+    let (value, size) = ((&raw const off).cast(), size_of_val(&off) as libc::socklen_t);
+    // SAFETY: the value has the size that is announced.
+    unsafe {
+        libc::setsockopt(descriptor.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, size);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn bytes_and_descriptors_arrive_and_the_end_does() {
@@ -151,6 +166,53 @@ mod tests {
         assert_eq!(receive(right.as_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(left);
         assert!(receive(right.as_fd()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_socket_that_lingers_is_closed_at_once() {
+        let (left, right) = pair().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = socket2::Socket::from(stream);
+        socket.set_linger(Some(std::time::Duration::from_secs(10_000))).unwrap();
+        send(left.as_fd(), b"hello", &[socket.as_fd()]).unwrap();
+        let packet = receive(right.as_fd()).unwrap().unwrap();
+        let [received] = <[_; 1]>::try_from(packet.descriptors).unwrap();
+        assert_eq!(socket2::Socket::from(received).linger().unwrap(), None);
+    }
+
+    #[test]
+    fn descriptors_beyond_the_most_are_lost_and_the_others_close() {
+        let (left, right) = pair().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut control = [0_usize; 64];
+        // SAFETY: plain data, valid when zeroed.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut byte = 1_u8;
+        let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let numbers = [listener.as_raw_fd(); 100];
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        let payload = size_of_val(&numbers) as u32;
+        // SAFETY: the room has one header with as many numbers.
+        unsafe {
+            message.msg_controllen = libc::CMSG_SPACE(payload) as usize;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(payload) as usize;
+            libc::CMSG_DATA(header).cast::<[i32; 100]>().write_unaligned(numbers);
+            assert_eq!(libc::sendmsg(left.as_raw_fd(), &raw const message, 0), 1);
+        }
+        let packet = receive(right.as_fd()).unwrap().unwrap();
+        assert!(packet.has_lost_descriptors);
+        assert!(!packet.descriptors.is_empty());
+        let address = listener.local_addr().unwrap();
+        drop(packet);
+        drop(listener);
+        // Only a socket that nobody has any more refuses connections.
+        std::net::TcpStream::connect(address).unwrap_err();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Sleeping on descriptors, with poll(2).
+//! Waits for descriptors with poll(2).
 
 use std::io;
 use std::os::fd::RawFd;
@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use crate::clock::timespec;
 
-/// Waits until one of the descriptors has an event or the deadline has passed; `None` is never.
-/// Returns how many have events. Signals do not end it.
+/// Waits until one of the descriptors has an event or the deadline has passed; `None` waits without
+/// limit. Returns how many have events. A signal does not end the wait.
 pub(crate) fn wait(entries: &mut [libc::pollfd], deadline: Option<Instant>) -> io::Result<usize> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -28,7 +28,7 @@ pub(crate) fn wait(entries: &mut [libc::pollfd], deadline: Option<Instant>) -> i
     }
 }
 
-/// Which of these events, errors or ends the descriptor has now.
+/// Returns which of these events, errors or ends the descriptor has now.
 pub(crate) fn look(descriptor: RawFd, events: i16) -> i16 {
     let mut polled = libc::pollfd { fd: descriptor, events, revents: 0 };
     // SAFETY: the entry outlives the call, which does not wait.
@@ -36,7 +36,8 @@ pub(crate) fn look(descriptor: RawFd, events: i16) -> i16 {
     polled.revents
 }
 
-/// The same as [`wait`] for one descriptor: whether it has one of the events, an error, or an end.
+/// Waits for one descriptor, as [`wait`] does. Returns whether it has one of the events, an error,
+/// or an end.
 pub(crate) fn wait_for(
     descriptor: RawFd,
     events: i16,

@@ -1,29 +1,31 @@
-//! What processes and the name daemon say to each other.
+//! The messages between processes and the name daemon.
 //!
 //! One message is one packet of JSON on a UNIX socket of type `SOCK_SEQPACKET`; descriptors travel
-//! with it by `SCM_RIGHTS`. Both sides distrust each other's packets: too long, not JSON, unknown,
-//! or with other descriptors than described here ends the connection with a reason.
+//! with it by `SCM_RIGHTS`. Both sides check each other's packets. A packet that is too long, is
+//! not JSON, has an unknown type, or has other descriptors than described here ends the connection
+//! with a reason.
 //!
-//! A process opens one connection, says [`ToDaemon::Hello`], and keeps it: names live as long as
-//! it. When the daemon goes away, flows stay; the process connects again, says `Hello`, registers
-//! its names and announces its flows.
+//! A process opens one connection, sends [`ToDaemon::Hello`], and keeps it: its names exist as long
+//! as the connection. When the daemon ends, flows stay; the process connects again, sends `Hello`,
+//! registers its names and announces its flows.
 //!
 //! [`VERSION`] changes when an older side could not understand the newer one at all; it has not
-//! changed yet. [`REVISION`] counts what was added since: each side says its own in the greeting
-//! (none means 1), ignores fields that it does not know, and is sent messages of a later revision
-//! only if it has said that it knows them:
+//! changed yet. [`REVISION`] counts the additions since. Each side sends its own revision in the
+//! greeting (none means 1) and ignores fields that it does not know. It receives messages of a
+//! later revision only if its own revision has them:
 //!
 //! | revision | added |
 //! | --- | --- |
 //! | 1 | |
 //! | 2 | `Orders` both ways; `sequence`, `epoch` in `Move`; a pidfd with `Connected`, `Incoming` |
+//! | 3 | `owner` in `Connect`, answered by `OtherOwner`; `Users` |
 //!
-//! The control link between two ends does the same without a greeting. When the first path stands,
-//! a follower of revision 2 sends a `request` for the transport `revision-2`. A leader of revision
-//! 1 declines that as a transport that does not exist, which ends the matter; one of revision 2
-//! answers with `revision`. From then on both send `orders` whenever theirs have changed, and a
-//! `request` carries the number of the operator's order that it knows, and whether it is the
-//! application that wants to move.
+//! The control link between two ends does the same without a greeting. When the first path is open,
+//! a follower of revision N from 2 on sends a `request` for the transport `revision-N`. A leader of
+//! revision 1 declines it as an unknown transport, and nothing follows; a later one answers with
+//! `revision`. From then on both send `orders` whenever theirs have changed. A `request` then
+//! carries the number of the operator's order that the sender knows, and whether the application
+//! requested the move.
 
 use std::net::SocketAddr;
 
@@ -36,13 +38,13 @@ use crate::name::Name;
 use crate::orders::Orders;
 use crate::transport::TlsKeys;
 
-/// The version that both sides must speak.
+/// The protocol version, which must be the same on both sides.
 pub const VERSION: u32 = 1;
 
-/// What this side understands of what was added to the version, see the [module](self).
-pub const REVISION: u32 = 2;
+/// The revision of the version that this side supports, see the [module](self).
+pub const REVISION: u32 = 3;
 
-/// What a side understands that says nothing of revisions.
+/// Returns the revision of a side that sends none.
 pub(crate) fn first_revision() -> u32 {
     1
 }
@@ -53,7 +55,7 @@ pub const PACKET_BYTES_MAX: usize = 128 * 1024;
 /// The most descriptors in one packet.
 pub const DESCRIPTORS_MAX: usize = 8;
 
-/// From a process to the daemon.
+/// A message from a process to the daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -62,7 +64,7 @@ pub enum ToDaemon {
     Hello {
         /// [`VERSION`].
         version: u32,
-        /// The program's name, for people.
+        /// The program's name, for logs and displays.
         program: String,
         /// [`REVISION`].
         #[serde(default = "first_revision")]
@@ -77,15 +79,15 @@ pub enum ToDaemon {
         name: Name,
         /// Who may connect.
         access: Access,
-        /// Whether this end trusts those who connect.
+        /// Whether this end trusts the processes that connect.
         trust: Trust,
     },
-    /// Gives a name up.
+    /// Unregisters a name.
     Unregister {
         /// The name, as `Registered` gave it.
         name: Name,
     },
-    /// Asks for a flow to a name of the `fable` scheme. Answered by `Connected`, `Elsewhere` or
+    /// Requests a flow to a name of the `fable` scheme. Answered by `Connected`, `Elsewhere` or
     /// `Refused`.
     Connect {
         /// Echoed in the answer.
@@ -94,38 +96,42 @@ pub enum ToDaemon {
         name: Name,
         /// Whether this end trusts the other.
         trust: Trust,
-        /// The transport that the application insists on; the policy chooses otherwise.
+        /// The transport that the application requests; without one the policy chooses.
         transport: Option<String>,
+        /// The user that must run the other end. A daemon of an earlier revision ignores it, so
+        /// the process checks the answer itself, too. Since revision 3.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<u32>,
     },
-    /// An end has the path of a new epoch in use. Also said at once for the first epoch.
+    /// An end uses the path of a new epoch. Sent at once for the first epoch too.
     Moved {
         /// The flow.
         flow: FlowId,
-        /// From 1.
+        /// The epoch, from 1.
         epoch: u32,
         /// The path's transport.
         transport: String,
         /// How long this end could not send because of the move, in nanoseconds.
         pause_ns: u64,
     },
-    /// What this end knows to be ordered has changed other than by the daemon's word, or the flow
-    /// is announced. Since revision 2.
+    /// The orders that this end knows have changed, and not by the daemon's message; or the flow is
+    /// announced. Since revision 2.
     Orders {
         /// The flow.
         flow: FlowId,
-        /// All that is ordered.
+        /// All orders.
         orders: Orders,
     },
-    /// A move was refused or failed; the flow goes on as it was.
+    /// A move was refused or failed; the flow continues on its present transport.
     MoveFailed {
         /// The flow.
         flow: FlowId,
-        /// What was wanted.
+        /// The requested transport.
         transport: String,
         /// Why it failed.
         reason: String,
     },
-    /// Asks for the keys of a TLS path. Answered by `Keys` or `Refused`.
+    /// Requests the keys of a TLS path. Answered by `Keys` or `Refused`.
     GetKeys {
         /// Echoed in the answer.
         request: u64,
@@ -138,22 +144,22 @@ pub enum ToDaemon {
     Ended {
         /// The flow.
         flow: FlowId,
-        /// Why, for people: closed, peer died, ...
+        /// The reason, for logs: closed, peer died, ...
         reason: String,
     },
-    /// A flow that existed before this connection to the daemon. Descriptors: its page.
+    /// Announces a flow that existed before this connection to the daemon. Descriptors: its page.
     Announce(Announcement),
-    /// An operator's question or order; the peer credentials decide whether it is allowed.
-    /// Answered by `Answer` or `Refused`.
+    /// An operator's query or order; the peer credentials decide whether it is allowed. Answered by
+    /// `Answer` or `Refused`.
     Operate {
         /// Echoed in the answer.
         request: u64,
-        /// What is wanted.
+        /// The operation.
         operation: Operation,
     },
 }
 
-/// What an end says of its flow.
+/// The state of a flow that an end announces after a reconnection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Announcement {
     /// The flow.
@@ -164,51 +170,53 @@ pub struct Announcement {
     pub role: Role,
     /// The other end.
     pub peer: Peer,
-    /// The epoch that this end writes on.
+    /// The epoch that this end writes.
     pub epoch: u32,
-    /// Its transport.
+    /// The transport of that epoch.
     pub transport: String,
     /// Whether this end trusts the other.
     pub trust: Trust,
     /// Whether only protected transports may be used beyond this host.
     pub protected: bool,
-    /// Whether the other end is on this host: its daemon knows the flow, too.
+    /// Whether the other end is on this host, so that this daemon knows its process.
     pub local: bool,
 }
 
-/// What an operator wants.
+/// A request of an operator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "operation", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Operation {
-    /// All names, here and in the cluster.
+    /// Lists all names, here and in the cluster.
     Names,
-    /// All flows with their counters.
+    /// Lists all flows with their counters.
     Flows,
-    /// Moves a flow to a transport. The answer comes when it has moved, or failed.
+    /// Moves a flow to a transport. The answer follows when the move is complete or has failed.
     Move {
         /// The flow.
         flow: FlowId,
         /// The transport's name, or `auto` to leave the choice to the policy again.
         transport: String,
     },
-    /// The decisions about a flow, with their reasons.
+    /// Lists the decisions about a flow, with their reasons.
     Why {
         /// The flow.
         flow: FlowId,
     },
-    /// Whether a flow must be protected (TLS) when it leaves the host.
+    /// Sets whether a flow must be protected (TLS) when it leaves the host.
     Protect {
         /// The flow.
         flow: FlowId,
         /// The new state.
         protected: bool,
     },
-    /// Every event from now on; each comes as an `Answer` until the connection ends.
+    /// Reports every event from now on: each is an `Answer`, until the connection ends.
     Events,
+    /// What each user makes the daemon hold. Since revision 3.
+    Users,
 }
 
-/// From the daemon to a process.
+/// A message from the daemon to a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -225,117 +233,128 @@ pub enum ToProcess {
     },
     /// A name is registered.
     Registered {
-        /// Of the question.
+        /// The number of the request.
         request: u64,
-        /// The name, with the instance that was chosen if none was given.
+        /// The name, with the chosen instance if none was given.
         name: Name,
     },
-    /// The flow is made on this host. Descriptors: the control socket (`SOCK_SEQPACKET`, its other
-    /// end goes to the peer), the flow's page, and since revision 2 the peer's pidfd, if the kernel
-    /// gives one.
+    /// The flow is established on this host. Descriptors: the control socket (`SOCK_SEQPACKET`, the
+    /// peer gets its other end), the flow page, and since revision 2 the peer's pidfd, if the
+    /// kernel provides one.
     Connected {
-        /// Of the question.
+        /// The number of the request.
         request: u64,
         /// The flow.
         flow: FlowId,
         /// The endpoint's full name.
         name: Name,
-        /// Who listens.
+        /// The process that listens.
         peer: Peer,
-        /// What the leader is going to offer first.
+        /// The transport that the leader will offer first.
         transport: String,
-        /// Why.
+        /// The reason for that choice.
         reason: String,
     },
-    /// The name lives on another host: connect there over TCP, send the ticket as one line, and use
-    /// that connection as control link. Descriptors: the flow's page (this end's own).
+    /// The endpoint is on another host: connect to that host over TCP, send the ticket as one line,
+    /// and use that connection as control link. Descriptors: the flow page of this end.
     Elsewhere {
-        /// Of the question.
+        /// The number of the request.
         request: u64,
         /// The flow.
         flow: FlowId,
         /// The endpoint's full name.
         name: Name,
-        /// Who listens.
+        /// The process that listens.
         peer: Peer,
-        /// Where its daemon listens; to be tried in this order.
+        /// The addresses of its daemon, to be tried in this order.
         addresses: Vec<SocketAddr>,
-        /// What to send first, without the end of line: JSON, signed by the daemon for the other.
+        /// The ticket, without the end of line: JSON, signed by this daemon for the other.
         ticket: String,
         /// Whether only protected transports may be used.
         protected: bool,
     },
-    /// A new flow for an endpoint of this process. Descriptors: the control socket (a
-    /// `SOCK_SEQPACKET` pair's end if local, else a connected TCP socket behind the ticket), the
-    /// flow's page, and since revision 2 the pidfd of a peer on this host, if the kernel gives one.
+    /// A new flow for an endpoint of this process. Descriptors: the control socket (an end of a
+    /// `SOCK_SEQPACKET` pair if local, else a connected TCP socket after the ticket), the flow
+    /// page, and since revision 2 the pidfd of a peer on this host, if the kernel provides one.
     Incoming {
         /// The flow.
         flow: FlowId,
         /// The endpoint's full name.
         name: Name,
-        /// Who connects.
+        /// The process that connects.
         peer: Peer,
-        /// Whether that one trusts this end.
+        /// Whether the peer trusts this end.
         trust: Trust,
         /// Whether the other end is on this host.
         local: bool,
         /// Whether only protected transports may be used beyond this host.
         protected: bool,
-        /// What to offer first.
+        /// The transport to offer first.
         transport: String,
-        /// Why.
+        /// The reason for that choice.
         reason: String,
     },
-    /// Move a flow to this transport, if it is not there yet. Either end may get this; a follower
-    /// asks its leader. Answered by `Moved` (of a later epoch) or `MoveFailed`.
+    /// Moves a flow to this transport, if it does not use it yet. Either end can get this message;
+    /// a follower asks its leader. Answered by `Moved` (of a later epoch) or `MoveFailed`.
     Move {
         /// The flow.
         flow: FlowId,
         /// The transport.
         transport: String,
-        /// Why, for the flow's event.
+        /// The reason, for the flow's event.
         reason: String,
-        /// The number of the operator's order that the daemon knows: an end that knows a later one
+        /// The number of the operator's order that the daemon knows; an end that knows a later one
         /// does not move. Since revision 2.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sequence: Option<u64>,
-        /// Set if the daemon chose by itself: the epoch that it knew. A flow that has moved since
-        /// stays where it is, and the `Moved` of that move is the answer. Since revision 2.
+        /// The epoch that the daemon knew, if the daemon chose by itself. A flow that has moved
+        /// since then ignores the message, and the `Moved` of that move is the answer. Since
+        /// revision 2.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         epoch: Option<u32>,
     },
-    /// What is ordered about a flow has changed by the daemon's word; comes before the `Move` that
-    /// follows from it. Since revision 2.
+    /// The daemon has changed the orders of a flow; sent before the `Move` that follows from them.
+    /// Since revision 2.
     Orders {
         /// The flow.
         flow: FlowId,
-        /// All that is ordered.
+        /// All orders.
         orders: Orders,
     },
-    /// Whether the flow must be protected has changed; a move follows if it is needed.
+    /// Whether the flow must be protected has changed; a `Move` follows if it is needed.
     Protect {
         /// The flow.
         flow: FlowId,
         /// The new state.
         protected: bool,
     },
-    /// The keys that were asked for.
+    /// The requested keys.
     Keys {
-        /// Of the question.
+        /// The number of the request.
         request: u64,
-        /// For this end of this flow.
+        /// The keys of this end of this flow.
         keys: TlsKeys,
     },
     /// The answer to an operation.
     Answer {
-        /// Of the question.
+        /// The number of the request.
         request: u64,
         /// The answer.
         answer: Answer,
     },
-    /// No.
-    Refused {
+    /// No: the name, or the service, belongs to another user than the `Connect` requires. Since
+    /// revision 3.
+    OtherOwner {
         /// Of the question.
+        request: u64,
+        /// The name that was asked for.
+        name: Name,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// The request is refused.
+    Refused {
+        /// The number of the request.
         request: u64,
         /// Cause and remedy.
         reason: String,
@@ -347,61 +366,102 @@ pub enum ToProcess {
 #[serde(tag = "answer", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Answer {
-    /// To `Names`.
+    /// Answers `Names`.
     Names {
         /// The names.
         names: Vec<NameEntry>,
-        /// Whether another answer to the same question goes on with the list.
+        /// Whether another answer to the same request continues the list.
         #[serde(default)]
         more: bool,
     },
-    /// To `Flows`.
+    /// Answers `Flows`.
     Flows {
         /// The flows.
         flows: Vec<FlowEntry>,
-        /// Whether another answer to the same question goes on with the list.
+        /// Whether another answer to the same request continues the list.
         #[serde(default)]
         more: bool,
     },
-    /// To `Move` and `Protect`: done.
+    /// Answers `Move` and `Protect`: the operation is complete.
     Done {
-        /// What was done.
+        /// A sentence that says what was done.
         what: String,
     },
-    /// To `Why`.
+    /// Answers `Why`.
     Why {
-        /// The flow as it is.
+        /// The present state of the flow.
         flow: Box<FlowEntry>,
         /// The latest decisions, oldest first.
         decisions: Vec<Decision>,
     },
-    /// One event.
+    /// To `Users`.
+    Users {
+        /// All users together, then each that has or had something. To others than operators only
+        /// themselves.
+        users: Vec<UserEntry>,
+        /// Whether another answer to the same question goes on with the list.
+        #[serde(default)]
+        more: bool,
+    },
+    /// Reports one event.
     Event {
         /// Seconds since 1970.
         time_s: f64,
-        /// What happened, in a sentence.
+        /// A sentence that describes the event.
         what: String,
     },
 }
 
-/// A name and who has it.
+/// What a user makes the daemon hold, and how much it may be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserEntry {
+    /// `all`, `user UID`, or `host NAME` for the users of another host.
+    pub user: String,
+    /// Connections.
+    pub connections: Usage,
+    /// Names.
+    pub names: Usage,
+    /// Flows.
+    pub flows: Usage,
+    /// Bytes of memory.
+    pub bytes: Usage,
+    /// How often a limit, an owner or a reservation forbade something, a process was disconnected
+    /// because it does not read, or an announcement was not believed.
+    pub refused: u64,
+    /// How many log lines were suppressed.
+    pub suppressed: u64,
+}
+
+/// How much there is of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// How much is held.
+    pub held: usize,
+    /// How much may be held.
+    pub limit: usize,
+}
+
+/// A name and the process that holds it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NameEntry {
     /// The full name.
     pub name: Name,
-    /// Who has it.
+    /// The process that has it.
     pub owner: Peer,
     /// The registration's epoch in the cluster, if there is one.
     pub epoch: Option<i64>,
-    /// How many flows it has here.
+    /// The number of its flows on this host.
     pub flows: usize,
-    /// Whether its process is gone, as far as this host can know.
+    /// Whether its process is gone, as far as this host knows.
     #[serde(default)]
     pub is_gone: bool,
+    /// To which user the service belongs. Clients get instances of that user, and of root.
+    #[serde(default)]
+    pub service_owner: Option<u32>,
 }
 
-/// A flow and what is known of it. Rates are over the last second or so; `None` where only the
-/// other host can know.
+/// The state of a flow. Rates are over about the last second; `None` where only the other host
+/// knows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FlowEntry {
     /// The flow.
@@ -414,7 +474,7 @@ pub struct FlowEntry {
     pub follower: Peer,
     /// The transport in use.
     pub transport: String,
-    /// Its epoch.
+    /// The present epoch.
     pub epoch: u32,
     /// Age in seconds.
     pub age_s: f64,
@@ -422,38 +482,40 @@ pub struct FlowEntry {
     pub messages_s: [f64; 2],
     /// Bytes per second from leader to follower, and back.
     pub bytes_s: [f64; 2],
-    /// Messages in all, from leader to follower, and back.
+    /// Total of messages from leader to follower, and back.
     pub messages: [u64; 2],
-    /// From commit to acquisition, smoothed, of messages to the leader and to the follower.
+    /// Latency in nanoseconds, from commit to read, smoothed, of messages to the leader and to the
+    /// follower.
     pub latency_ns: [Option<u64>; 2],
-    /// On which CPU leader and follower were last seen.
+    /// The CPUs on which leader and follower last ran.
     pub cpus: [Option<u32>; 2],
     /// Whether it must be protected beyond the host.
     pub protected: bool,
-    /// Whether an operator chose the transport, and the policy keeps its hands off.
+    /// Whether an operator chose the transport, which the policy then does not change.
     pub pinned: bool,
-    /// Whether it goes to and fro between transports.
+    /// Whether it moves back and forth between transports.
     #[serde(default)]
     pub is_flapping: bool,
-    /// Whether the processes of leader and follower are gone, as far as this host can know.
+    /// Whether the processes of leader and follower are gone, as far as this host knows.
     #[serde(default)]
     pub are_gone: [bool; 2],
 }
 
-/// Something that was decided about a flow.
+/// A decision about a flow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Decision {
     /// Seconds since 1970.
     pub time_s: f64,
     /// The transport that was chosen.
     pub transport: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// What became of it: `proposed`, `in use`, or why it failed.
+    /// The result: `proposed`, `in use`, or why it failed.
     pub outcome: String,
 }
 
-/// A kind by its name, for messages that must not fail to parse because of a newer transport.
+/// Parses a kind from its name. Messages contain names, so that a newer transport does not make a
+/// message unparsable.
 pub fn kind_of(name: &str) -> Result<Kind, crate::UnknownKind> {
     name.parse()
 }
@@ -462,7 +524,7 @@ pub fn kind_of(name: &str) -> Result<Kind, crate::UnknownKind> {
 mod tests {
     use super::*;
 
-    /// What a side of the first revision says is understood, and says that it is of that revision.
+    /// Messages of a side of revision 1 can be parsed, and the missing field means revision 1.
     #[test]
     fn the_first_revision_is_understood() {
         let hello = r#"{"say":"hello","version":1,"program":"old"}"#;
@@ -479,8 +541,8 @@ mod tests {
         ));
     }
 
-    /// What is said to a side of the first revision has nothing that it would stumble over: fields
-    /// that it does not know it ignores, and there are no others than those.
+    /// Messages to a side of revision 1 have the fields that it knows. It ignores fields that it
+    /// does not know, and there are no others than those listed here.
     #[test]
     fn the_first_revision_understands_what_is_said_to_it() {
         let (transport, reason) = ("unix".to_owned(), "so".to_owned());
@@ -493,7 +555,7 @@ mod tests {
         let hello = ToDaemon::Hello { version: 1, program: "new".to_owned(), revision: REVISION };
         assert_eq!(
             serde_json::to_string(&hello).unwrap(),
-            r#"{"say":"hello","version":1,"program":"new","revision":2}"#
+            r#"{"say":"hello","version":1,"program":"new","revision":3}"#
         );
     }
 }

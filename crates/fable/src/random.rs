@@ -1,13 +1,13 @@
-//! Random bytes of the kernel's.
+//! Random bytes from the kernel.
 
 use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// So many of them, 256 at most.
+/// Returns `N` random bytes, 256 at most.
 ///
 /// # Errors
-/// That of getrandom(2).
+/// Those of getrandom(2).
 pub(crate) fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     const { assert!(N <= 256, "more may come in parts") };
     let mut bytes = [0; N];

@@ -1,26 +1,83 @@
-//! Calls on sockets that never block and raise no signal.
+//! Sends and receives on sockets without blocking and without signals.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
+use std::time::Duration;
 
 use socket2::SockRef;
 
-/// Sends some of the bytes, and says how many.
+/// How often a call is tried, and the pause if the kernel lacks memory for it: for a second.
+const TRIES_MAX: u32 = 1000;
+const LACK: Duration = Duration::from_millis(1);
+
+/// Repeats a call that a signal interrupted, or for which the kernel lacks memory at the moment:
+/// neither says anything about the peer.
 ///
 /// # Errors
-/// That of send(2), with `WouldBlock` among them.
-pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
-    SockRef::from(&socket).send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+/// Those of the call; `ENOMEM` and `ENOBUFS` after a second.
+#[inline]
+pub(crate) fn persist<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match call() {
+        Ok(done) => Ok(done),
+        Err(error) => persist_after(error, call),
+    }
 }
 
-/// Receives what has arrived, as far as there is room for it; 0 is the end of a stream.
+#[cold]
+fn persist_after<T>(
+    mut error: io::Error,
+    mut call: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    for _ in 0..TRIES_MAX {
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::ENOMEM | libc::ENOBUFS) => thread::sleep(LACK),
+            _ => break,
+        }
+        match call() {
+            Ok(done) => return Ok(done),
+            Err(next) => error = next,
+        }
+    }
+    Err(error)
+}
+
+/// Sends some of the bytes and returns how many.
 ///
 /// # Errors
-/// That of recv(2), with `WouldBlock` among them.
+/// Those of send(2), including `WouldBlock`.
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    let socket = SockRef::from(&socket);
+    persist(|| socket.send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL))
+}
+
+/// Receives what has arrived, up to the length of `room`; 0 is the end of a stream.
+///
+/// # Errors
+/// Those of recv(2), including `WouldBlock`.
 #[inline]
 pub(crate) fn receive(socket: impl AsFd, room: &mut [u8]) -> io::Result<usize> {
     let (socket, start, bytes) = (socket.as_fd().as_raw_fd(), room.as_mut_ptr().cast(), room.len());
-    // SAFETY: the room is valid for as many bytes, and the descriptor is open.
-    let received = unsafe { libc::recv(socket, start, bytes, libc::MSG_DONTWAIT) };
-    usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    persist(|| {
+        // SAFETY: `room` has that many writable bytes, and the descriptor is open.
+        let received = unsafe { libc::recv(socket, start, bytes, libc::MSG_DONTWAIT) };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_repeated_and_nothing_else() {
+        let mut errnos = vec![libc::EPIPE, libc::ENOBUFS, libc::ENOMEM, libc::EINTR];
+        let mut fail = || match errnos.pop() {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => Ok(7),
+        };
+        assert_eq!(persist(&mut fail).unwrap_err().raw_os_error(), Some(libc::EPIPE));
+        assert_eq!(persist(&mut fail).unwrap(), 7);
+    }
 }

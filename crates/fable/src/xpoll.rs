@@ -1,4 +1,4 @@
-//! Waiting for flows, listeners and ordinary descriptors together (Table 2 of the paper).
+//! Waits for flows, listeners and ordinary descriptors together (Table 2 of the paper).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -12,30 +12,31 @@ use crate::poll;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Interest<'a> {
-    /// That a read, a write that has found no room, or `take_event` may go on.
+    /// A flow on which a read, a write that has found no room, or `take_event` may succeed.
     Flow(&'a Flow),
-    /// That a flow can be accepted.
+    /// A listener that can accept a flow.
     Listener(&'a Listener),
     /// Events of poll(2), `libc::POLLIN` for example, of any descriptor.
     Descriptor(BorrowedFd<'a>, i16),
 }
 
-/// One of the interests has come true.
+/// An interest that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// Its place in what `xpoll` was given.
+    /// Its index in the argument of `xpoll`.
     pub index: usize,
-    /// The events of poll(2) that are there: `POLLIN` for flows and listeners; for others what was
-    /// asked for, `POLLERR`, `POLLHUP` or `POLLNVAL`.
+    /// The events of poll(2): `POLLIN` for flows and listeners; for other descriptors the requested
+    /// ones, `POLLERR`, `POLLHUP` or `POLLNVAL`.
     pub events: i16,
 }
 
-/// Waits until one of the interests comes true, and says which have; none after `timeout`, which is
-/// without end if it is `None`. Like poll(2), it goes on telling of what is not dealt with.
+/// Waits until one of the interests is ready, and returns those that are; none after `timeout`, and
+/// `None` waits without limit. Like poll(2), it is level-triggered: it reports an interest until it
+/// is handled.
 ///
-/// A flow may be told ready without need: use the calls that do not wait (`try_read`, `try_write`,
-/// `try_accept`) and expect [`Error::WouldBlock`]. Flows that are waited for in this way cannot be
-/// spun on; the daemon takes that into account when it chooses their transport.
+/// A flow may be reported ready too early: use the calls that do not wait (`try_read`, `try_write`,
+/// `try_accept`) and expect [`Error::WouldBlock`]. A flow that is waited for in this way cannot
+/// spin; the daemon takes that into account when it chooses the transport.
 ///
 /// ```
 /// use fable::{Endpoint, Interest, xpoll};
@@ -54,7 +55,7 @@ pub struct Ready {
 /// ```
 ///
 /// # Errors
-/// What [`Flow::descriptor`] says, or [`Error::System`] by poll(2).
+/// Those of [`Flow::descriptor`], or [`Error::System`] from poll(2).
 pub fn xpoll(
     interests: &[Interest<'_>],
     timeout: impl Into<Option<Duration>>,

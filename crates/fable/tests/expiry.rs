@@ -1,5 +1,5 @@
-//! Certificates that expire while a flow lives: what is encrypted stays so, a new path is refused
-//! with the reason, and keys that are good again are used.
+//! Tests with certificates that expire while a flow is open: an encrypted path stays, a new one is
+//! refused with the reason, and renewed keys are used.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,15 +14,15 @@ mod authority;
 
 use authority::Authority;
 
-/// Ends what hangs; decides nothing.
+/// Ends a test that hangs; no test's result depends on it.
 const GUARD: Duration = Duration::from_secs(60);
 
-/// Keys for both ends that are good for so long.
+/// Issues keys for both ends that are valid for this long.
 fn keys(authority: &Authority, lifetime: Duration) -> [TlsKeys; 2] {
     Role::BOTH.map(|role| authority.issue(7, role, lifetime, authority.anchor()).unwrap())
 }
 
-/// Gives out the keys of the day.
+/// Hands out the keys that are current at the time of the request.
 struct Keyring(Arc<Mutex<[TlsKeys; 2]>>);
 
 impl Reporter for Keyring {
@@ -71,7 +71,7 @@ fn exchange([leader, follower]: &[Flow; 2]) {
     }
 }
 
-/// The next event of the leader, while messages go on.
+/// Returns the next event of the leader; exchanges messages meanwhile.
 fn next_event(ends: &[Flow; 2]) -> FlowEvent {
     let begun = Instant::now();
     loop {
@@ -99,7 +99,7 @@ fn a_flow_outlives_its_certificates_and_new_paths_need_good_ones() {
     let ring = Arc::new(Mutex::new(keys(&authority, lifetime)));
     let expiry = SystemTime::now() + lifetime;
     let ends = open(Kind::Tls, &ring);
-    // Certificates count whole seconds.
+    // Certificates have a resolution of one second.
     while SystemTime::now() < expiry + Duration::from_secs(1) {
         exchange(&ends);
     }
@@ -109,7 +109,7 @@ fn a_flow_outlives_its_certificates_and_new_paths_need_good_ones() {
     assert!(refused.to_lowercase().contains("expired"), "{refused}");
     assert_eq!(ends[0].transport(), Kind::Unix);
     exchange(&ends);
-    // The daemon has given out new ones.
+    // The daemon now hands out new keys.
     *ring.lock().unwrap() = keys(&authority, GUARD);
     assert_eq!(move_to(&ends, Kind::Tls), Ok(()));
     exchange(&ends);

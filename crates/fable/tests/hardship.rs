@@ -1,4 +1,4 @@
-//! Flows whose process has no descriptors or no memory left, or whose peer stands still.
+//! Tests of flows whose process has run out of descriptors or memory, or whose peer is stopped.
 
 #[path = "common/child.rs"]
 mod child;
@@ -11,16 +11,16 @@ use child::fork;
 use fable::flow::{FlowParts, Opening};
 use fable::{Error, Flow, FlowEvent, Form, Kind};
 
-/// Ends what hangs; decides nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Ends a test that hangs; no test's result depends on it.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The same within a child, which then says what it was.
-const CHILD_PATIENCE: Duration = Duration::from_secs(30);
+/// Ends a child that hangs, early enough that it can report what hung.
+const CHILD_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often an experiment begins anew whose peer was not there in time.
+/// How often an experiment is repeated whose peer did not answer in time.
 const ATTEMPTS: usize = 5;
 
-/// The exit status of a child in which it has to.
+/// The exit status of a child that asks for a repetition.
 const TOO_SLOW: i32 = 77;
 
 const RING: Kind = Kind::MempipeFutex(Form::Safe);
@@ -31,17 +31,17 @@ fn open([leader, follower]: [FlowParts; 2]) -> [Flow; 2] {
 }
 
 fn send(flow: &Flow, number: u64) {
-    let mut buffer = flow.write_timeout(8, CHILD_PATIENCE).unwrap();
+    let mut buffer = flow.write_timeout(8, CHILD_TIME_LIMIT).unwrap();
     buffer.copy_from_slice(&number.to_le_bytes());
     buffer.commit().unwrap();
 }
 
 fn receive(flow: &Flow) -> u64 {
-    let buffer = flow.read_timeout(CHILD_PATIENCE).unwrap().expect("a message");
+    let buffer = flow.read_timeout(CHILD_TIME_LIMIT).unwrap().expect("a message");
     u64::from_le_bytes((*buffer).try_into().unwrap())
 }
 
-/// What becomes of a move: why it failed, or nothing.
+/// Waits for the result of a move: the reason of its failure, or `None`.
 fn outcome(flow: &Flow, kind: Kind) -> Option<String> {
     flow.move_to(kind).unwrap();
     let begin = Instant::now();
@@ -51,13 +51,13 @@ fn outcome(flow: &Flow, kind: Kind) -> Option<String> {
                 return Some(reason);
             }
             Some(FlowEvent::Moved { transport, .. }) if transport == kind => return None,
-            _ => assert!(begin.elapsed() < CHILD_PATIENCE, "nobody says what became of {kind}"),
+            _ => assert!(begin.elapsed() < CHILD_TIME_LIMIT, "nobody says what became of {kind}"),
         }
         std::thread::sleep(Duration::from_micros(100));
     }
 }
 
-/// Both ways, to the end of what was sent.
+/// Exchanges messages in both directions, and reads everything that was sent.
 fn exchange(flows: &[Flow; 2], number: &mut u64) {
     for (from, to) in [(&flows[0], &flows[1]), (&flows[1], &flows[0])] {
         send(from, *number);
@@ -68,7 +68,7 @@ fn exchange(flows: &[Flow; 2], number: &mut u64) {
 }
 
 fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
-    // SAFETY: plain data, which outlives the system calls.
+    // SAFETY: the limit is plain data and outlives the system calls.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         libc::getrlimit(resource, &raw mut limit);
@@ -84,7 +84,7 @@ fn run_without_descriptors() {
         for spare in 0..14 {
             let unused = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
             set_limit(libc::RLIMIT_NOFILE, unused as u64 + spare);
-            // The follower hears of it, too, or never does: the leader knows.
+            // The follower may or may not be notified; only the leader's result counts.
             failures += usize::from(outcome(&flows[0], kind).is_some());
             exchange(&flows, &mut number);
             set_limit(libc::RLIMIT_NOFILE, u64::MAX);
@@ -117,7 +117,7 @@ fn run_without_memory() {
     exchange(&flows, &mut number);
 }
 
-/// Closes a flow with unread input while there is no descriptor to keep its connection by.
+/// Closes a flow with unread input while there is no descriptor for keeping its connection.
 fn close_without_descriptors(first: Kind) {
     const MESSAGES: u64 = 200;
     let [leader, follower] = open(flow_rig::parts(first).map(|(parts, _)| parts));
@@ -125,12 +125,12 @@ fn close_without_descriptors(first: Kind) {
     follower.flush().unwrap();
     let begin = Instant::now();
     for number in 0..MESSAGES {
-        let mut buffer = leader.write_timeout(16 << 10, CHILD_PATIENCE).unwrap();
+        let mut buffer = leader.write_timeout(16 << 10, CHILD_TIME_LIMIT).unwrap();
         buffer[..8].copy_from_slice(&number.to_le_bytes());
         buffer.commit().unwrap();
     }
     while !leader.flush().unwrap() {
-        assert!(begin.elapsed() < CHILD_PATIENCE, "the kernel takes what was committed");
+        assert!(begin.elapsed() < CHILD_TIME_LIMIT, "the kernel takes what was committed");
     }
     let unused = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
     set_limit(libc::RLIMIT_NOFILE, unused as u64);
@@ -141,13 +141,13 @@ fn close_without_descriptors(first: Kind) {
     };
     set_limit(libc::RLIMIT_NOFILE, u64::MAX);
     let mut received = 0;
-    while let Ok(Some(_)) = follower.read_timeout(CHILD_PATIENCE) {
+    while let Ok(Some(_)) = follower.read_timeout(CHILD_TIME_LIMIT) {
         received += 1;
     }
     assert!(received + undelivered >= MESSAGES, "{first}: {received}, {undelivered} are told");
 }
 
-/// Sends until nothing fits any more, and says how much did.
+/// Sends until there is no room; returns how many messages that were.
 fn fill(flow: &Flow) -> u64 {
     for number in 0_u64.. {
         match flow.write_timeout(8, Duration::from_millis(50)) {
@@ -162,7 +162,7 @@ fn fill(flow: &Flow) -> u64 {
     unreachable!()
 }
 
-/// Whether a flow did not open because the other process had no time for it.
+/// Returns whether a flow did not open because the other process had no CPU time for it.
 fn is_late(error: &Error) -> bool {
     let late = |reason: &String| reason.contains("in time");
     matches!(error, Error::TimedOut) || matches!(error, Error::Refused { reason } if late(reason))
@@ -176,7 +176,7 @@ fn stop_a_peer(first: Kind) {
         let flow = Flow::open(parts[1].take().unwrap()).unwrap();
         send(&flow, 7);
         let mut next = 0;
-        while let Some(buffer) = flow.read_timeout(CHILD_PATIENCE).unwrap() {
+        while let Some(buffer) = flow.read_timeout(CHILD_TIME_LIMIT).unwrap() {
             assert_eq!(*buffer, u64::to_le_bytes(next));
             next += 1;
         }
@@ -184,13 +184,13 @@ fn stop_a_peer(first: Kind) {
     });
     parts[1] = None;
     let mut leader = parts[0].take().unwrap();
-    // Three offers have to run out, and the same time is what the first path has.
+    // Three offers must time out, and the first path has the same time-out.
     leader.timeouts.offer = Duration::from_secs(3);
     let flow = match Flow::open(leader) {
         Ok(flow) => flow,
         Err(error) if is_late(&error) => {
             drop(child);
-            // SAFETY: ends the process without running what belongs to its parent.
+            // SAFETY: ends the child without running destructors that belong to the parent.
             unsafe { libc::_exit(TOO_SLOW) }
         }
         Err(error) => panic!("{error}"),
@@ -205,43 +205,48 @@ fn stop_a_peer(first: Kind) {
     }
     assert!(matches!(flow.try_write(8), Err(Error::WouldBlock)));
     child.signal(libc::SIGCONT);
-    // All is as before, as soon as the peer comes to answer in time again.
+    // Everything works as before as soon as the peer answers in time again.
     let begin = Instant::now();
     while let Some(reason) = outcome(&flow, Kind::TcpNodelay) {
         assert!(reason.contains("in time"), "{reason}");
-        assert!(begin.elapsed() < CHILD_PATIENCE, "{reason}");
+        assert!(begin.elapsed() < CHILD_TIME_LIMIT, "{reason}");
     }
     send(&flow, sent);
     flow.finish().unwrap();
     assert_eq!(receive(&flow), sent + 1);
-    assert_eq!(child.wait(PATIENCE), Some(0));
+    assert_eq!(child.wait(TIME_LIMIT), Some(0));
 }
 
-// Each in a child: limits are a process's own, and the parent of a fork must have no agent thread.
+// Each test runs in a child: limits apply to a process, and the parent of a fork must have no agent
+// thread.
 
 #[test]
 fn a_flow_goes_on_when_a_move_finds_no_descriptors() {
-    assert_eq!(fork(run_without_descriptors).wait(PATIENCE), Some(0));
+    assert_eq!(fork(run_without_descriptors).wait(TIME_LIMIT), Some(0));
 }
 
 #[test]
 fn a_close_that_finds_no_descriptors_tells_what_is_lost() {
     for kind in [Kind::Tcp, Kind::Tls, Kind::Mptcp] {
         if flow_rig::kinds().contains(&kind) {
-            assert_eq!(fork(|| close_without_descriptors(kind)).wait(PATIENCE), Some(0), "{kind}");
+            assert_eq!(
+                fork(|| close_without_descriptors(kind)).wait(TIME_LIMIT),
+                Some(0),
+                "{kind}"
+            );
         }
     }
 }
 
 #[test]
 fn a_flow_goes_on_when_a_move_finds_no_memory() {
-    assert_eq!(fork(run_without_memory).wait(PATIENCE), Some(0));
+    assert_eq!(fork(run_without_memory).wait(TIME_LIMIT), Some(0));
 }
 
 #[test]
 fn a_flow_goes_on_when_a_peer_stands_still() {
     for kind in [RING, Kind::Unix] {
-        let mut attempts = (0..ATTEMPTS).map(|_| fork(|| stop_a_peer(kind)).wait(PATIENCE));
+        let mut attempts = (0..ATTEMPTS).map(|_| fork(|| stop_a_peer(kind)).wait(TIME_LIMIT));
         let status = attempts.find(|status| *status != Some(TOO_SLOW << 8));
         assert_eq!(status, Some(Some(0)), "{kind}");
     }

@@ -1,18 +1,20 @@
-//! Peers that write what they must not, into memory, pipes and sockets.
+//! Tests with hostile peers, which write invalid values into memory, pipes and sockets.
 
 mod hostile_peer;
+#[path = "common/missing.rs"]
+mod missing;
 #[path = "common/random.rs"]
 mod random;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fable::transport::{self, Offer, PathOptions, Transport};
-use fable::{Kind, TransportError};
+use fable::transport::{self, Offer, PathOptions, Record, Transport};
+use fable::{Form, Kind, TransportError};
 use hostile_peer::{Honest, Script, Weapons, play};
 use random::Random;
 
-/// Every kind that needs no keys.
+/// Returns every kind that needs no keys.
 fn created_kinds() -> impl Iterator<Item = Kind> {
     Kind::ALL.into_iter().filter(|&kind| kind != Kind::Tls)
 }
@@ -21,7 +23,7 @@ fn create(kind: Kind) -> (Box<dyn Transport>, Offer) {
     transport::create(kind, PathOptions { ring_bytes: 16 << 10 }).unwrap()
 }
 
-/// Ends what hangs, by a signal that kills.
+/// Ends a test that hangs, by a signal that kills the process.
 fn guard() {
     // SAFETY: plain system call.
     unsafe { libc::alarm(180) };
@@ -49,7 +51,7 @@ fn a_hostile_peer_harms_nobody_but_itself() {
     assert!(pages < 200_000, "{pages} pages are in use after all games");
 }
 
-/// Another thread attacks all the time, not only between the calls.
+/// Another thread attacks continuously, not only between the calls.
 #[test]
 fn a_hostile_peer_that_races_harms_nobody_but_itself() {
     guard();
@@ -64,7 +66,7 @@ fn a_hostile_peer_that_races_harms_nobody_but_itself() {
     }
 }
 
-/// Stops the attacker also when the honest end panics.
+/// Stops the attacker even if the honest end panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -102,7 +104,7 @@ fn race(kind: Kind, seed: u64) {
     });
 }
 
-/// Offers with descriptors that are missing, too many, in the wrong order, or of the wrong sort.
+/// Offers whose descriptors are missing, too many, in the wrong order, or of the wrong type.
 #[test]
 fn offers_of_the_wrong_descriptors_are_refused() {
     guard();
@@ -132,7 +134,7 @@ fn offers_of_the_wrong_descriptors_are_refused() {
     }
 }
 
-/// A ring in which everything says that it is a place given back unused has no end.
+/// A ring that consists only of slots returned unused would have no end.
 #[test]
 fn a_ring_of_unused_places_is_found_out() {
     guard();
@@ -141,5 +143,85 @@ fn a_ring_of_unused_places_is_found_out() {
         Weapons::new(offer).fill_memory(0xff << 56 | 1 << 32);
         let error = end.acquire_read().unwrap_err();
         assert!(matches!(error, TransportError::Corrupt { .. }), "{kind}: {error}");
+    }
+}
+
+/// Every kind whose messages may be longer than this test's.
+fn kinds_for_long_messages() -> impl Iterator<Item = Kind> {
+    created_kinds().filter(|&kind| kind != Kind::Cacheline && !missing::is_missing(kind))
+}
+
+/// Anonymous memory of this process, in bytes: rings do not count, copies of messages do.
+fn private_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// A writer that sends more than its reader accepts is refused by each transport.
+#[test]
+fn a_message_above_the_limit_of_its_reader_is_refused() {
+    guard();
+    const LIMIT: usize = 10_000;
+    for kind in kinds_for_long_messages() {
+        let (mut writer, offer) = transport::create(kind, PathOptions::default()).unwrap();
+        let mut reader = transport::open(offer).unwrap();
+        reader.limit_reads(LIMIT);
+        let mut send = |bytes| {
+            let slot = writer.acquire_write(bytes).unwrap().unwrap();
+            writer.commit(slot, bytes, Record::Data).unwrap();
+            writer.flush().unwrap();
+        };
+        send(LIMIT);
+        let slot = reader.acquire_read().unwrap().expect("a message at the limit");
+        assert_eq!(slot.len(), LIMIT, "{kind}");
+        reader.release(slot);
+        send(LIMIT + 1);
+        let error = reader.acquire_read().expect_err("a message above the limit");
+        let TransportError::Corrupt { what, .. } = error else { panic!("{kind}: {error}") };
+        assert!(what.contains("longer than this end accepts"), "{kind}: {what}");
+    }
+}
+
+/// The safe form copies messages, so a writer chose how much memory the reader used.
+#[test]
+fn a_writer_of_huge_messages_does_not_make_its_reader_grow() {
+    guard();
+    const BYTES: usize = 60 << 20;
+    let kinds = kinds_for_long_messages().filter(|kind| kind.form() == Some(Form::Safe));
+    for kind in kinds {
+        let options = PathOptions { ring_bytes: 256 << 20 };
+        let (mut writer, offer) = transport::create(kind, options).unwrap();
+        let mut reader = transport::open(offer).unwrap();
+        reader.limit_reads(128 << 10);
+        for _ in 0..3 {
+            let slot = writer.acquire_write(BYTES).unwrap().unwrap();
+            writer.commit(slot, BYTES, Record::Data).unwrap();
+        }
+        writer.flush().unwrap();
+        let before = private_bytes();
+        let mut held = Vec::new();
+        while let Ok(Some(slot)) = reader.acquire_read() {
+            held.push(slot);
+        }
+        let grown = private_bytes().saturating_sub(before);
+        eprintln!("{kind}: {} messages, {} KiB more", held.len(), grown >> 10);
+        assert!(grown < 2 * BYTES / 3, "{kind}: the reader grew by {grown} bytes");
+    }
+}
+
+/// An end says how large its peer's rings may be, before it maps them.
+#[test]
+fn rings_above_the_limit_are_refused() {
+    guard();
+    let limits = PathOptions { ring_bytes: 2 << 20 };
+    let kinds = kinds_for_long_messages().filter(|kind| kind.shares_memory());
+    for kind in kinds {
+        let (_end, offer) = transport::create(kind, limits).unwrap();
+        transport::open_within(offer, limits).unwrap();
+        let larger = PathOptions { ring_bytes: limits.ring_bytes + 1 };
+        let (_end, offer) = transport::create(kind, larger).unwrap();
+        let error = transport::open_within(offer, limits).err().expect("rings of 4 MiB");
+        assert!(error.to_string().contains("larger than this end accepts"), "{kind}: {error}");
     }
 }

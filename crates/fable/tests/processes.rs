@@ -1,4 +1,4 @@
-//! Paths between two processes: they wake each other, and one of them dies.
+//! Tests of paths between two processes: they wake each other, and one of them dies.
 
 #[path = "common/child.rs"]
 mod child;
@@ -7,21 +7,22 @@ mod common;
 use std::os::fd::AsRawFd;
 
 use child::{Child, fork};
-use common::{PATIENCE, await_message, create, is_filled, send};
+use common::{TIME_LIMIT, await_message, create, is_filled, send};
 use fable::transport::{self, Direction, Offer, Transport};
 use fable::{Kind, TransportError};
 
 /// Runs `work` on the offered end in a child.
 fn with_offer(offer: Offer, work: fn(Box<dyn Transport>)) -> Child {
     fork(move || {
-        // SAFETY: ends the child, whatever happens, even if the parent is gone.
+        // SAFETY: ends the child in any case, even if the parent is dead.
         unsafe { libc::alarm(60) };
         close_all_but(&offer);
         work(transport::open(offer).unwrap());
     })
 }
 
-/// The child has inherited the parent's end too: a pipe whose writer it is itself never ends.
+/// Closes the parent's end, which the child has inherited: a pipe has no end of file while the
+/// child itself has its writing end.
 fn close_all_but(offer: &Offer) {
     let kept: Vec<i32> = offer.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     for descriptor in 3..1024 {
@@ -32,7 +33,7 @@ fn close_all_but(offer: &Offer) {
     }
 }
 
-/// One test for all: another thread's fork would inherit what this one has open.
+/// One test for all: a fork of another thread would inherit this one's descriptors.
 #[test]
 fn two_processes_wake_each_other_and_notice_a_death() {
     for kind in Kind::ALL.into_iter().filter(|&kind| kind != Kind::Tls) {
@@ -55,7 +56,7 @@ fn echo(kind: Kind) {
             end.release(slot);
             send(&mut *end, 40, round + 7);
         }
-        // A socket must not be closed before the peer has read.
+        // A socket must not be closed before the peer has read everything.
         let slot = await_message(&mut *end);
         end.release(slot);
     });
@@ -66,10 +67,11 @@ fn echo(kind: Kind) {
         own.release(slot);
     }
     send(&mut *own, 0, 0);
-    assert_eq!(child.wait(PATIENCE), Some(0), "{kind}: the child succeeds");
+    assert_eq!(child.wait(TIME_LIMIT), Some(0), "{kind}: the child succeeds");
 }
 
-/// The child sends until it is killed: what arrives is whole and in order, then the path is closed.
+/// The child sends until it is killed: every message that arrives is whole and in order, then the
+/// path is closed.
 fn death(kind: Kind) {
     let (mut own, offer) = create(kind);
     let child = with_offer(offer, |mut end| {
@@ -85,7 +87,7 @@ fn death(kind: Kind) {
         let slot = loop {
             match own.acquire_read() {
                 Ok(Some(slot)) => break slot,
-                Ok(None) => assert!(own.wait(Direction::Read, Some(PATIENCE)).unwrap()),
+                Ok(None) => assert!(own.wait(Direction::Read, Some(TIME_LIMIT)).unwrap()),
                 Err(TransportError::Closed) if number >= 200 => return,
                 Err(error) => panic!("{kind}: {error}"),
             }

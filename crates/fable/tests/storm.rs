@@ -1,14 +1,14 @@
-//! Flows whose transport changes all the time, between two processes, one of which may be killed at
-//! any moment.
+//! Stress test of flows that change their transport all the time, between two processes, one of
+//! which may be killed at any moment.
 //!
-//! Every message has a number and a content that follows from it. What arrives must be the numbers
-//! from zero on, without a gap or a repeat. After a death it must be a prefix of what was
-//! committed; on rings in shared memory, all of it. What sockets and pipes deliver of a dead
-//! process is what the kernel had taken: the rest of a batch or of a message that waited for room
-//! is lost, and with it everything behind, also what is on a newer path already.
+//! Every message has a number and a content that follows from it. The numbers must arrive from zero
+//! on, without a gap or a repeat. After a death, a prefix of the committed messages must arrive; on
+//! rings in shared memory, all of them. Sockets and pipes deliver of a dead process only what its
+//! kernel had taken. The rest of a batch, or of a message that waited for room, is lost, and so is
+//! everything after it, even on a newer path.
 //!
-//! `FABLE_STORM_SWITCHES` is how many switches of a direction there are to be, `FABLE_STORM_SEED`
-//! brings a run back as far as the scheduler allows.
+//! `FABLE_STORM_SWITCHES` sets how many reconfigurations of a direction there are.
+//! `FABLE_STORM_SEED` repeats a run as far as the scheduler allows.
 
 #[path = "common/board.rs"]
 mod board;
@@ -33,10 +33,10 @@ use fable::{Error, Flow, Form, Kind, ReadBuffer, WriteBuffer};
 use numbered::{check, fill};
 use random::Random;
 
-/// Ends what hangs; decides nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Ends a test that hangs; no test's result depends on it.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// What both processes and the test see.
+/// The state that both processes and the test see.
 #[derive(Default)]
 struct End {
     is_open: AtomicU64,
@@ -61,9 +61,9 @@ struct Worker<'a> {
     end: &'a End,
     random: Random,
     kinds: Vec<Kind>,
-    /// Write buffers of various epochs, committed in the order of their acquisition.
+    /// Write buffers of various epochs, committed in the order of their allocation.
     to_commit: VecDeque<WriteBuffer>,
-    /// Read buffers of various epochs that are looked at again later.
+    /// Read buffers of various epochs that are checked again later.
     to_check: VecDeque<(u64, ReadBuffer)>,
     may_write: bool,
     messages: u64,
@@ -91,7 +91,7 @@ impl Worker<'_> {
         self.to_commit.clear();
     }
 
-    /// True if it has done something.
+    /// Writes if possible. Returns true if it has done something.
     fn write_some(&mut self) -> bool {
         if !self.may_write {
             return false;
@@ -113,7 +113,7 @@ impl Worker<'_> {
             }
             Err(error) => panic!("write: {error}"),
         };
-        // Mostly at once, sometimes long after a move.
+        // Mostly committed at once, sometimes long after a move.
         let keep = if self.random.next().is_multiple_of(8) { 4 } else { 0 };
         while self.to_commit.len() > keep {
             self.commit_oldest();
@@ -128,7 +128,7 @@ impl Worker<'_> {
         wrote
     }
 
-    /// `None`: it is over. Else whether there was something.
+    /// Reads if possible. Returns `None` at the end of the flow, else whether there was a message.
     fn read_some(&mut self) -> Option<bool> {
         let read = if self.random.next().is_multiple_of(16) {
             self.flow.read_timeout(Duration::from_micros(self.random.next() % 2000))
@@ -177,10 +177,10 @@ impl Worker<'_> {
                 last = Instant::now();
                 continue;
             }
-            assert!(last.elapsed() < PATIENCE / 2, "nothing goes on: {:?}", self.flow);
+            assert!(last.elapsed() < TIME_LIMIT / 2, "nothing goes on: {:?}", self.flow);
             let fd = self.flow.descriptor().expect("a descriptor").as_raw_fd();
             let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // A flow that held buffers back has more to do than its descriptor tells.
+            // A flow with held buffers has pending work that its descriptor does not show.
             let timeout_ms = if self.to_commit.is_empty() { 30_000 } else { 1 };
             // SAFETY: the entry outlives the call.
             let ready = unsafe { libc::poll(&raw mut entry, 1, timeout_ms) };
@@ -196,7 +196,7 @@ impl Worker<'_> {
 
 fn work(mut parts: FlowParts, end: &End, kinds: Vec<Kind>, seed: u64, messages: u64) {
     let drain = Duration::from_millis(2);
-    parts.timeouts = Timeouts { drain, linger: PATIENCE, ..parts.timeouts };
+    parts.timeouts = Timeouts { drain, linger: TIME_LIMIT, ..parts.timeouts };
     let flow = Flow::open(parts).expect("the flow opens");
     let over = Arc::new(AtomicBool::new(false));
     let orders = {
@@ -225,10 +225,10 @@ struct Totals {
     pause_total_ns: u64,
 }
 
-/// One flow, from opening to its end or the death of `victim`.
+/// Runs one flow, from its opening to its end or the death of `victim`.
 fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals) {
     let mut random = Random(seed);
-    // SAFETY: the ends are atomics.
+    // SAFETY: `End` consists of atomics, for which zeros are valid.
     let board = unsafe { Board::<End>::new() };
     let messages = if victim.is_some() { u64::MAX } else { 2000 + random.next() % 2000 };
     let [leader, follower] = flow_rig::parts(kinds[random.next() as usize % kinds.len()]);
@@ -239,7 +239,7 @@ fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals
     for side in [0, 1] {
         children.push(fork(|| {
             let own = both[side].take().expect("the parts");
-            // The other end is the other process's, or its death would not show.
+            // The other end belongs to the other process; a copy here would hide its death.
             both[1 - side] = None;
             work(own, &board.ends()[side], kinds.to_vec(), seeds[side], messages);
         }));
@@ -248,14 +248,14 @@ fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals
     if let Some(victim) = victim {
         let begin = Instant::now();
         let is_open = |side: usize| board.ends()[side].is_open.load(Ordering::Acquire) == 1;
-        while !(is_open(0) && is_open(1)) && begin.elapsed() < PATIENCE {
+        while !(is_open(0) && is_open(1)) && begin.elapsed() < TIME_LIMIT {
             std::thread::sleep(Duration::from_micros(200));
         }
         std::thread::sleep(Duration::from_micros(1000 + random.next() % 150_000));
         children[victim].signal(libc::SIGKILL);
     }
     for side in [0, 1] {
-        let status = children[side].wait(PATIENCE);
+        let status = children[side].wait(TIME_LIMIT);
         let expected = if victim == Some(side) { libc::SIGKILL } else { 0 };
         assert_eq!(status, Some(expected), "side {side} of the episode with seed {seed}");
     }
@@ -266,7 +266,7 @@ fn episode(seed: u64, kinds: &[Kind], victim: Option<usize>, totals: &mut Totals
         if victim.is_none() {
             assert_eq!(received, committed, "seed {seed}: all that was committed arrives");
         } else if victim == Some(writer) {
-            // Death may have come between the commit and its note.
+            // The process may have died between the commit and its entry on the board.
             assert!(received <= committed + 1, "seed {seed}: {received} of {committed}");
             totals.lost += committed.saturating_sub(received);
             let rings = |kind: &Kind| matches!(kind, Kind::MempipeFutex(_) | Kind::MempipeSpin(_));

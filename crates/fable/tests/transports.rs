@@ -1,4 +1,5 @@
-//! What every transport promises, on every kind that can be made.
+//! Conformance suite of the transports: every guarantee of the trait, on every kind that can be
+//! made.
 
 #[path = "common/authority.rs"]
 mod authority;
@@ -13,18 +14,19 @@ use std::time::{Duration, Instant};
 
 use common::random::Random;
 use common::{await_message, fill, is_filled, send, try_send};
-use fable::transport::{Direction, Manner, ReadSlot, Record, Transport, Wait};
-use fable::{Kind, TransportError};
+use fable::transport::{Direction, ReadSlot, Record, Transport, Wait, WaitMethod};
+use fable::{Form, Kind, TransportError};
 use missing::is_missing;
 use pairs::{Pair, below, pair, receive};
 use testkit::skip;
 
-/// A cache line holds one message, and takes no batches.
+/// Returns the number of slots of a path. A cache line holds one message, and has no batches.
 fn slots_of(end: &dyn Transport) -> usize {
     if end.kind() == Kind::Cacheline { 1 } else { 8 }
 }
 
-/// On every kind that this kernel has; `every_kind_can_be_made` tells which it lacks.
+/// Runs `check` on every kind that this kernel supports; `every_kind_can_be_made` reports the
+/// others.
 fn on_every_path(check: impl Fn(Pair)) {
     for kind in Kind::ALL.into_iter().filter(|&kind| !is_missing(kind)) {
         eprintln!("{kind}");
@@ -140,8 +142,8 @@ fn a_full_path_has_no_room_until_the_reader_has_read() {
         let bytes = writer.message_bytes_max().min(8000);
         let (mut sent, mut received) = (0_u64, 0);
         for _ in 0..3 {
-            // The kernel moves what was sent to the reader's queue in its own time, which makes
-            // room again: full is what has neither room nor the promise of it.
+            // The kernel moves sent bytes to the reader's queue at its own pace, which makes room
+            // again: a path is full if it has no room and reports none.
             let begin = Instant::now();
             loop {
                 if try_send(&mut *writer, bytes, sent) {
@@ -150,7 +152,7 @@ fn a_full_path_has_no_room_until_the_reader_has_read() {
                 } else if !writer.wait(Direction::Write, Some(Duration::ZERO)).unwrap() {
                     break;
                 }
-                assert!(begin.elapsed() < common::PATIENCE, "{}: never full", writer.kind());
+                assert!(begin.elapsed() < common::TIME_LIMIT, "{}: never full", writer.kind());
             }
             assert!(sent > received);
             while received < sent {
@@ -160,7 +162,7 @@ fn a_full_path_has_no_room_until_the_reader_has_read() {
                 received += 1;
             }
             assert!(reader.acquire_read().unwrap().is_none(), "what was sent has been read");
-            assert!(writer.wait(Direction::Write, Some(common::PATIENCE)).unwrap());
+            assert!(writer.wait(Direction::Write, Some(common::TIME_LIMIT)).unwrap());
         }
     });
 }
@@ -216,7 +218,7 @@ fn too_many_slots_are_refused_and_none_is_lost() {
             let begin = Instant::now();
             let error = loop {
                 match reader.acquire_read() {
-                    Ok(None) => assert!(begin.elapsed() < common::PATIENCE),
+                    Ok(None) => assert!(begin.elapsed() < common::TIME_LIMIT),
                     Ok(Some(_)) => panic!("{}: a slot too many", reader.kind()),
                     Err(error) => break error,
                 }
@@ -281,13 +283,13 @@ fn what_was_committed_is_read_before_the_end() {
             assert!(reader.acquire_read().unwrap().is_none(), "a ring cannot know");
             return;
         }
-        assert!(reader.wait(Direction::Read, Some(common::PATIENCE)).unwrap());
+        assert!(reader.wait(Direction::Read, Some(common::TIME_LIMIT)).unwrap());
         let error = reader.acquire_read().unwrap_err();
         assert!(matches!(error, TransportError::Closed), "{error}");
-        // TCP learns that the peer is gone from what the peer's kernel answers.
+        // TCP learns from an answer of the peer's kernel that the peer is gone.
         let begin = Instant::now();
         let refused = loop {
-            assert!(begin.elapsed() < common::PATIENCE, "{}: sends for nobody", reader.kind());
+            assert!(begin.elapsed() < common::TIME_LIMIT, "{}: sends for nobody", reader.kind());
             match reader.acquire_write(8) {
                 Ok(Some(slot)) => match reader.commit(slot, 8, Record::Data) {
                     Ok(()) => std::thread::sleep(Duration::from_micros(100)),
@@ -305,7 +307,7 @@ fn what_was_committed_is_read_before_the_end() {
 fn a_descriptor_says_when_to_go_on() {
     on_every_path(|(mut writer, mut reader)| {
         for round in 0..50 {
-            let wait = reader.prepare_wait(Direction::Read, Manner::Descriptor).unwrap();
+            let wait = reader.prepare_wait(Direction::Read, WaitMethod::Descriptor).unwrap();
             match wait {
                 Wait::Descriptor { descriptor, events } => {
                     assert!(!is_ready(descriptor, events, 0), "nothing was sent");
@@ -329,7 +331,7 @@ fn is_ready(descriptor: i32, events: i16, timeout_ms: i32) -> bool {
     unsafe { libc::poll(&raw mut entry, 1, timeout_ms) == 1 }
 }
 
-/// Both ends sleep after each message: whoever forgets to wake the other hangs.
+/// Both ends sleep after each message: a missing wake-up hangs the test.
 #[test]
 fn who_waits_is_woken() {
     on_every_path(|(mut one, mut other)| {
@@ -366,7 +368,8 @@ fn both_directions_carry_random_messages_at_once() {
     });
 }
 
-/// Sends the messages of one seed and receives those of the other, in turns as they come.
+/// Sends the messages of one seed and receives those of the other, in the order in which they are
+/// possible.
 fn converse(end: &mut dyn Transport, own_seed: u64, peer_seed: u64) {
     const MESSAGES: u64 = 1500;
     let bytes_max = end.message_bytes_max().min(70_000);
@@ -378,7 +381,7 @@ fn converse(end: &mut dyn Transport, own_seed: u64, peer_seed: u64) {
     let mut held: Vec<(u64, ReadSlot)> = Vec::new();
     let mut last = Instant::now();
     while sent < MESSAGES || received < MESSAGES {
-        assert!(last.elapsed() < common::PATIENCE, "seeds {own_seed}, {peer_seed}: no progress");
+        assert!(last.elapsed() < common::TIME_LIMIT, "seeds {own_seed}, {peer_seed}: no progress");
         let mut did_something = false;
         if sent < MESSAGES && try_send(end, next, sent ^ own_seed) {
             sent += 1;
@@ -410,20 +413,20 @@ fn converse(end: &mut dyn Transport, own_seed: u64, peer_seed: u64) {
     }
     held.drain(..).for_each(|(_, slot)| end.release(slot));
     while !end.flush().unwrap() {
-        end.wait(Direction::Write, Some(common::PATIENCE)).unwrap();
+        end.wait(Direction::Write, Some(common::TIME_LIMIT)).unwrap();
     }
 }
 
-/// The announcement of a sleep against the commit that should end it: both ends sleep as soon as
-/// they find nothing, without a look in between, thousands of times.
+/// Races the announcement of a sleep against the commit that should end it: both ends sleep as soon
+/// as they find nothing, without a second check, thousands of times.
 #[test]
 fn who_sleeps_at_once_is_woken() {
     const ROUNDS: u64 = 3000;
-    for manner in [Manner::Futex, Manner::Descriptor] {
+    for method in [WaitMethod::Futex, WaitMethod::Descriptor] {
         on_every_path(|(mut one, mut other)| {
             let echo = std::thread::spawn(move || {
                 for round in 0..ROUNDS {
-                    let slot = sleep_for_message(&mut *other, manner);
+                    let slot = sleep_for_message(&mut *other, method);
                     assert!(is_filled(&slot, round));
                     other.release(slot);
                     send(&mut *other, 8, round);
@@ -432,7 +435,7 @@ fn who_sleeps_at_once_is_woken() {
             });
             for round in 0..ROUNDS {
                 send(&mut *one, 8, round);
-                let slot = sleep_for_message(&mut *one, manner);
+                let slot = sleep_for_message(&mut *one, method);
                 assert!(is_filled(&slot, round));
                 one.release(slot);
             }
@@ -441,12 +444,12 @@ fn who_sleeps_at_once_is_woken() {
     }
 }
 
-fn sleep_for_message(end: &mut dyn Transport, manner: Manner) -> ReadSlot {
+fn sleep_for_message(end: &mut dyn Transport, method: WaitMethod) -> ReadSlot {
     loop {
         if let Some(slot) = end.acquire_read().unwrap() {
             return slot;
         }
-        match end.prepare_wait(Direction::Read, manner).unwrap() {
+        match end.prepare_wait(Direction::Read, method).unwrap() {
             Wait::Ready => {}
             Wait::Spin => std::thread::yield_now(),
             Wait::Descriptor { descriptor, events } => {
@@ -464,5 +467,29 @@ fn sleep_for_message(end: &mut dyn Transport, manner: Manner) -> ReadSlot {
             }
         }
         end.end_wait(Direction::Read);
+    }
+}
+
+/// The longest message of the largest ring, whose extent a header must be able to say. Nothing is
+/// written to it, so most of the memory is never there.
+#[test]
+fn the_longest_message_of_the_largest_ring_arrives() {
+    use fable::transport::{self, PathOptions};
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.form() == Some(Form::Unsafe)) {
+        let (mut writer, offer) =
+            transport::create(kind, PathOptions { ring_bytes: 1 << 30 }).unwrap();
+        let mut reader = transport::open(offer).unwrap();
+        let max = writer.message_bytes_max();
+        assert!(max > 100 << 20, "{kind}: {max}");
+        let error = writer.acquire_write(max + 1).unwrap_err();
+        assert!(matches!(error, TransportError::TooLong { .. }), "{kind}: {error}");
+        for bytes in [max, 1] {
+            let slot = writer.acquire_write(bytes).unwrap().unwrap();
+            writer.commit(slot, bytes, Record::Data).unwrap();
+            writer.flush().unwrap();
+            let slot = reader.acquire_read().unwrap().expect("a message");
+            assert_eq!((slot.len(), slot.record()), (bytes, Record::Data), "{kind}");
+            reader.release(slot);
+        }
     }
 }

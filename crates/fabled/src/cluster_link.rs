@@ -1,4 +1,4 @@
-//! What the daemon wants of a cluster.
+//! The interface between the daemon and a cluster.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::BorrowedFd;
@@ -8,46 +8,48 @@ use fable::protocol::{Access, FlowId, Peer, Role, Trust};
 use fable::transport::TlsKeys;
 use serde::{Deserialize, Serialize};
 
-/// The other hosts, as the daemon's loop sees them. No method waits for the network: names are
-/// looked up in a local copy, and what is to be told to others is queued.
+/// The other hosts, as the daemon's loop uses them. No method waits for the network: names are
+/// looked up in a local copy, and changes are queued.
 pub trait Cluster: Send {
-    /// This host's name in the cluster.
+    /// Returns this host's name in the cluster.
     fn host(&self) -> &str;
 
-    /// Whether there can be other hosts at all. Then instances that the daemon chooses carry the
-    /// host's name, so that two hosts do not choose the same.
+    /// Returns whether there can be other hosts. If so, instances that the daemon chooses contain
+    /// the host's name, so that two hosts do not choose the same.
     fn has_others(&self) -> bool;
 
-    /// Makes a name of this host known. Whether that succeeded comes as an event.
+    /// Publishes a name of this host. An event reports whether that succeeded.
     fn publish(&mut self, name: &Name, owner: &Peer, access: &Access);
 
-    /// Takes a name back.
+    /// Withdraws a name.
     fn withdraw(&mut self, name: &Name);
 
-    /// The names of other hosts that fit: exactly this one, or every instance if it has none.
+    /// Returns the matching names of other hosts: exactly this one, or every instance if it has
+    /// none.
     fn find(&self, name: &Name) -> Vec<RemoteName>;
 
-    /// All names of other hosts.
+    /// Returns all names of other hosts.
     fn names(&self) -> Vec<RemoteName>;
 
-    /// A signed ticket that lets the bearer connect to a name on `host`, as one line without its
-    /// end.
+    /// Makes a signed ticket with which a process can connect to a name on `host`, as one line
+    /// without its end.
     ///
     /// # Errors
-    /// [`ClusterError`] if nothing can be signed now.
+    /// [`ClusterError`] if the ticket cannot be signed now.
     fn ticket(&mut self, ticket: &Ticket, host: &str) -> Result<String, ClusterError>;
 
-    /// The keys of this end of a flow whose other end is on `peer_host` (which may be this host).
+    /// Makes the keys of this end of a flow whose other end is on `peer_host` (which may be this
+    /// host).
     ///
     /// # Errors
-    /// [`ClusterError`] if there is no authority, or that of the other host is unknown.
+    /// [`ClusterError`] if there is no authority, or if the other host's is unknown.
     fn keys(&mut self, flow: FlowId, role: Role, peer_host: &str) -> Result<TlsKeys, ClusterError>;
 
-    /// Readable when [`Cluster::take_events`] has something; the same for life. `None` if there
-    /// never is anything.
+    /// Returns a descriptor that is readable when [`Cluster::take_events`] has something; it never
+    /// changes. `None` if there are never any events.
     fn poll_descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// What has happened since the last call. Makes the descriptor unreadable.
+    /// Takes the events since the last call. Makes the descriptor unreadable.
     fn take_events(&mut self) -> Vec<ClusterEvent>;
 }
 
@@ -56,38 +58,39 @@ pub trait Cluster: Send {
 pub struct RemoteName {
     /// The full name.
     pub name: Name,
-    /// Who has it; `owner.host` is the host.
+    /// The process that has it; `owner.host` is the host.
     pub owner: Peer,
-    /// Where that host's daemon listens.
+    /// The addresses of that host's daemon.
     pub addresses: Vec<SocketAddr>,
     /// The registration's epoch.
     pub epoch: i64,
 }
 
-/// What a ticket says, apart from its signature, its target host and its expiry.
+/// The content of a ticket, except its signature, its target host and its expiry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     /// The flow.
     pub flow: FlowId,
-    /// The full name that is connected to.
+    /// The full name of the endpoint to connect to.
     pub name: Name,
-    /// Who connects.
+    /// The process that connects.
     pub peer: Peer,
-    /// Whether that one trusts the other end.
+    /// Whether that process trusts the other end.
     pub trust: Trust,
     /// Whether only protected transports may be used.
     pub protected: bool,
 }
 
-/// What happened elsewhere.
+/// An event of the cluster.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ClusterEvent {
-    /// A process of another host connects; the ticket is genuine, and its line is consumed.
+    /// A process of another host has connected; its ticket is genuine, and the ticket's line is
+    /// consumed.
     Connection {
-        /// The connection behind the ticket; blocking or not does not matter.
+        /// The connection after the ticket, blocking or non-blocking.
         stream: TcpStream,
-        /// What was signed.
+        /// The content of the ticket.
         ticket: Ticket,
     },
     /// A name of this host is known to the others.
@@ -97,7 +100,8 @@ pub enum ClusterEvent {
         /// Its registration's epoch.
         epoch: i64,
     },
-    /// A name of this host could not be published, because another host has it. It goes on here.
+    /// A name of this host could not be published, because another host has it. It stays valid
+    /// here.
     NameConflict {
         /// The name.
         name: Name,
@@ -118,14 +122,14 @@ pub enum ClusterEvent {
     },
     /// The cluster can be reached.
     Up,
-    /// The cluster cannot be reached; what was known of it is still used.
+    /// The cluster cannot be reached; the last known records are still used.
     Down {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Why something that needs the cluster cannot be had. The reason says what would help.
+/// Why an operation that needs the cluster failed. The reason includes a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct ClusterError {

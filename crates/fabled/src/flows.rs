@@ -1,4 +1,4 @@
-//! The flows of this host, as the daemon knows them.
+//! The table entry of a flow, as the daemon knows it.
 
 mod history;
 mod sample;
@@ -15,122 +15,123 @@ use fable::{Kind, Name};
 use crate::policy::steady::Steady;
 use crate::policy::{Urgency, Verdict};
 use crate::process::Process;
+use crate::quota::Charge;
 use crate::registry::ClientId;
 
 pub(crate) use history::{Outcome, wall_time_s};
 pub(crate) use sample::{Meter, Sample};
 
-/// How long an end may take to carry out a move.
-pub(crate) const MOVE_PATIENCE: Duration = Duration::from_secs(10);
+/// The most time for an end to execute a move.
+pub(crate) const MOVE_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// One end.
+/// One end of a flow.
 #[derive(Debug)]
 pub(crate) struct End {
-    /// Who it is: from the kernel if `process` is there, else what the other end or the other
-    /// host's daemon says.
+    /// The process: reported by the kernel if `process` is set, else by the other end or the other
+    /// host's daemon.
     pub(crate) peer: Peer,
-    /// Its connection, if it is a process of this host that is connected now.
+    /// Its connection, if it is a process of this host and connected now.
     pub(crate) client: Option<ClientId>,
-    /// Its process, likewise; stays when the connection is lost.
+    /// Its process, if it is one of this host; stays when the connection is lost.
     pub(crate) process: Option<Rc<Process>>,
     /// Whether it trusts the other end.
     pub(crate) trust: Trust,
 }
 
-/// A move that was ordered and not yet reported.
+/// A move that was ordered and whose result is not reported yet.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// What was ordered.
+    /// The ordered transport.
     pub(crate) kind: Kind,
-    /// When, in nanoseconds of the daemon's clock.
+    /// The time of the order, in nanoseconds of the daemon's clock.
     pub(crate) since_ns: u64,
-    /// The epoch at which the daemon chose by itself: ends that have moved since do not carry it
-    /// out.
+    /// The epoch at which the daemon chose by itself: ends that have moved since ignore the order.
     pub(crate) chosen_at: Option<u32>,
-    /// The operator who waits for the outcome, and the question's number.
+    /// The operator who waits for the result, and the request's number.
     pub(crate) operator: Option<(ClientId, u64)>,
-    /// What was ordered before, to go back to if an operator's order fails.
+    /// The earlier orders, to be restored if an operator's order fails.
     pub(crate) before: Option<Box<Orders>>,
 }
 
-/// A flow.
+/// A flow with its ends, orders, counters and decisions.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    /// Its number.
+    /// The flow's identifier.
     pub(crate) id: FlowId,
     /// The endpoint's full name.
     pub(crate) name: Name,
-    /// Leader and follower.
+    /// The leader and the follower.
     pub(crate) ends: [End; 2],
-    /// The connection among whose flows it counts.
+    /// The connection whose limit the flow counts for.
     pub(crate) maker: Option<ClientId>,
+    /// What is charged for it; held for its drop.
+    pub(crate) charge: Option<Charge>,
     /// Whether both ends are on this host.
     pub(crate) local: bool,
-    /// For a flow to another host: whether the network between is trusted.
+    /// Whether the network between the hosts of the flow is trusted.
     pub(crate) trusted_network: bool,
     /// Whether it must be protected beyond the host.
     pub(crate) protected: bool,
-    /// What is ordered, the same with the other host's daemon.
+    /// The orders, which the other host's daemon has too.
     pub(crate) orders: Orders,
-    /// What the application insisted on when it connected, or where an end went that does not say
-    /// who wanted it.
+    /// The transport that the application requested when it connected, or to which an end moved
+    /// that does not report who requested the move.
     pub(crate) insisted: Option<Kind>,
-    /// Where orders would have led that others have overtaken, each transport once: an end may
-    /// carry them out yet.
+    /// The transports of overtaken orders, each once: an end may still execute them.
     pub(crate) overtaken: Vec<Kind>,
-    /// In use; `None` before the first path.
+    /// The transport in use; `None` before the first path.
     pub(crate) current: Option<Kind>,
     /// Its epoch; 0 before the first path.
     pub(crate) epoch: u32,
-    /// When it began or was announced, in nanoseconds of the daemon's clock.
+    /// When the flow began or was announced, in nanoseconds of the daemon's clock.
     pub(crate) since_ns: u64,
-    /// Its counters.
+    /// The flow page.
     pub(crate) page: Page,
-    /// The memory of the page: which file system and file.
+    /// File system and inode of the page's memory.
     pub(crate) page_identity: (u64, u64),
-    /// What was read of them.
+    /// The rates computed from the page.
     pub(crate) meter: Meter,
-    /// What keeps it from changing too often.
+    /// Limits how often the policy changes the transport.
     pub(crate) steady: Steady,
-    /// A move under way.
+    /// The move in progress.
     pub(crate) pending: Option<Pending>,
-    /// What failed, and until when it is not tried again.
+    /// Transports that failed, and until when they are not tried again.
     pub(crate) failed: Vec<(Kind, u64)>,
     /// The latest decisions, oldest first.
     pub(crate) history: VecDeque<Decision>,
 }
 
 impl Flow {
-    /// What an operator ordered, if it is in force.
+    /// Returns the transport that an operator has ordered, if that order is valid.
     pub(crate) fn pinned(&self) -> Option<Kind> {
         self.orders.operator.as_ref()?.transport.as_deref()?.parse().ok()
     }
 
-    /// Where the application wants to be.
+    /// Returns the transport that the application requested.
     pub(crate) fn insisted(&self) -> Option<Kind> {
         let told = self.orders.application.as_ref().and_then(|order| order.transport.as_deref());
         told.and_then(|transport| transport.parse().ok()).or(self.insisted)
     }
 
-    /// On whose side this host's operators are. On a flow within the host there is but one side.
+    /// Returns the side of this host's operators. A flow within the host has only one side.
     pub(crate) fn own_side(&self) -> Role {
         self.only_end().unwrap_or(Role::Leader)
     }
 
-    /// The encryption that a side of a flow between hosts has demanded.
+    /// Returns the demand for encryption of a flow between hosts, if a side has one.
     pub(crate) fn encryption(&self) -> Option<&Demand> {
         if self.local { None } else { self.orders.encryption() }
     }
 
-    /// Whether it must be protected beyond the host.
+    /// Returns whether the flow must be encrypted between hosts.
     pub(crate) fn is_protected(&self) -> bool {
         let demanded = self.encryption().map(|demand| demand.level);
         self.protected || demanded == Some(Encryption::Protected)
     }
 
-    /// Whether this host's daemon carries out a choice of its policy. Between hosts that is for the
-    /// leader's, so that two policies do not contradict each other in turn; the follower's enforces
-    /// what must be and what its own side has ordered.
+    /// Returns whether this host's daemon executes a choice of its policy. Between hosts the
+    /// leader's daemon does, so that two policies do not alternate. The follower's daemon enforces
+    /// only requirements and the orders of its own side.
     pub(crate) fn may_choose(&self, verdict: &Verdict) -> bool {
         let own = |order: &Option<Order>| {
             order.as_ref().is_some_and(|order| order.side == Role::Follower)
@@ -142,8 +143,8 @@ impl Flow {
             || (wanted(self.insisted()) && own(&self.orders.application))
     }
 
-    /// The ends stand at this epoch: what was chosen before it they do not carry out any more,
-    /// unless they do not know of that rule.
+    /// Handles an epoch that the ends have reached: cancels a choice that was made before it. Ends
+    /// that know this rule no longer execute it; for others it is recorded as overtaken.
     pub(crate) fn outdated(&mut self, epoch: u32, know_rule: bool) {
         let is_before = |pending: &mut Pending| pending.chosen_at.is_some_and(|at| at < epoch);
         let Some(Pending { kind, .. }) = self.pending.take_if(is_before) else { return };
@@ -153,12 +154,12 @@ impl Flow {
         }
     }
 
-    /// Whether this client holds an end.
+    /// Returns whether this client has an end of the flow.
     pub(crate) fn has(&self, client: ClientId) -> bool {
         self.ends.iter().any(|end| end.client == Some(client))
     }
 
-    /// The end that alone writes this host's page, as the other is elsewhere.
+    /// Returns the only end that writes this host's page, if the other end is on another host.
     pub(crate) fn only_end(&self) -> Option<Role> {
         if self.local {
             return None;
@@ -167,34 +168,34 @@ impl Flow {
         Some(if here(&self.ends[0]) { Role::Leader } else { Role::Follower })
     }
 
-    /// Who carries out moves: the leader if it is here.
+    /// Returns the client that executes moves: the leader if it is on this host.
     pub(crate) fn mover(&self) -> Option<ClientId> {
         self.ends.iter().find_map(|end| end.client)
     }
 
-    /// Whether both ends are known first-hand, or as much as they can be.
+    /// Returns whether all ends on this host are connected.
     pub(crate) fn is_complete(&self) -> bool {
         let known = |end: &End| end.client.is_some();
         if self.local { self.ends.iter().all(known) } else { self.ends.iter().any(known) }
     }
 
-    /// Whether this user runs one of the ends.
+    /// Returns whether this user runs one of the ends.
     pub(crate) fn belongs_to(&self, uid: u32, host: &str) -> bool {
         self.ends.iter().any(|end| end.peer.uid == uid && end.peer.host == host)
     }
 
-    /// Whether both ends trust each other.
+    /// Returns whether both ends trust each other.
     pub(crate) fn both_trust(&self) -> bool {
         self.ends.iter().all(|end| end.trust == Trust::Trusted)
     }
 
-    /// What failed lately.
+    /// Returns the transports that failed recently.
     pub(crate) fn failed_lately(&self, now_ns: u64) -> Vec<Kind> {
         let lately = self.failed.iter().filter(|(_, until_ns)| *until_ns > now_ns);
         lately.map(|(kind, _)| *kind).collect()
     }
 
-    /// The flow for people.
+    /// Returns the flow as `fable` displays it.
     pub(crate) fn entry(&self, now_ns: u64) -> FlowEntry {
         let (meter, sample) = (&self.meter, self.meter.latest());
         let known = |value: u64| (value != 0).then_some(value);

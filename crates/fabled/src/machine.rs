@@ -1,24 +1,24 @@
-//! This host: its CPUs, their NUMA nodes, and how many threads want to run.
+//! Facts about this host: its CPUs, their NUMA nodes, and how many threads are runnable.
 
 use std::fs;
 use std::path::Path;
 
-/// How much the latest reading counts.
+/// The weight of the latest reading.
 const SMOOTHING: f64 = 0.2;
 
-/// The host.
+/// The CPUs and the load of this host.
 #[derive(Debug)]
 pub(crate) struct Machine {
     /// The NUMA node of each CPU; CPUs that are not online have none.
     nodes: Vec<Option<u32>>,
     /// CPUs that are online.
     pub(crate) cpu_count: u32,
-    /// Threads that want to run, this process not counted, smoothed over the latest readings.
+    /// Runnable threads, without this process, smoothed over the latest readings.
     pub(crate) runnable: f64,
 }
 
 impl Machine {
-    /// Reads what does not change.
+    /// Reads the facts that do not change.
     pub(crate) fn new() -> Machine {
         let online = read_list(Path::new("/sys/devices/system/cpu/online"));
         let mut nodes = vec![None; online.iter().max().map_or(0, |last| *last as usize + 1)];
@@ -39,7 +39,7 @@ impl Machine {
         machine
     }
 
-    /// Takes one more reading.
+    /// Reads the load again.
     pub(crate) fn observe(&mut self) {
         if let Some(now) = runnable_now() {
             self.smooth(now);
@@ -50,7 +50,7 @@ impl Machine {
         self.runnable += (now - self.runnable) * SMOOTHING;
     }
 
-    /// The NUMA node of a CPU, if there is such a CPU.
+    /// Returns the NUMA node of a CPU, if there is such a CPU.
     pub(crate) fn node(&self, cpu: u32) -> Option<u32> {
         self.nodes.get(cpu as usize).copied().flatten()
     }
@@ -66,7 +66,7 @@ fn read_list(path: &Path) -> Vec<u32> {
     parse_list(&fs::read_to_string(path).unwrap_or_default())
 }
 
-/// `0-3,5` and the like, see cpuset(7).
+/// Parses a list such as `0-3,5`, see cpuset(7).
 fn parse_list(text: &str) -> Vec<u32> {
     let parts = text.trim().split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -83,7 +83,7 @@ fn runnable_now() -> Option<f64> {
 fn runnable(stat: &str) -> Option<f64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("procs_running "))?;
     let running: f64 = line.trim().parse().ok()?;
-    // Who reads this runs.
+    // The reading thread itself is runnable.
     Some((running - 1.0).max(0.0))
 }
 

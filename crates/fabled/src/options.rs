@@ -6,63 +6,115 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
 
-use crate::cluster::{self, Member, Standalone, StartError};
+use crate::cluster::{self, EtcdAccess, ForeignUsers, Hosts, Member, Standalone, StartError};
 use crate::cluster_link::Cluster;
 use crate::policy::{FileError, Policy};
+use crate::sandbox::{self, SandboxError};
 
-/// Where the policy is looked for if none is named.
+/// The default policy file.
 const POLICY_FILE: &str = "/etc/fable/policy.toml";
 
-/// Keeps the names of endpoints and the flows between them, and chooses the flows' transports.
+/// Registers the names of endpoints and their flows, and chooses the flows' transports.
 ///
-/// Runs in the foreground until SIGTERM or SIGINT, reads its policy again at SIGHUP, and prints
-/// `listening on PATH` when processes can connect. Flows outlive it: when it is started again, they
-/// are announced to it.
+/// fabled runs in the foreground until SIGTERM or SIGINT. It reads its policy again at SIGHUP, and
+/// prints `listening on PATH` when processes can connect. Flows continue without it: their
+/// processes register them again when it is restarted.
 #[derive(Debug, Parser)]
 #[command(name = "fabled", version)]
 pub struct Cli {
-    /// Where processes connect [default: $FABLE_SOCKET, else /run/fable/fabled.sock for root, else
-    /// $XDG_RUNTIME_DIR/fable/fabled.sock]
+    /// Path of the socket to which processes connect [default: $FABLE_SOCKET, else
+    /// /run/fable/fabled.sock for root, else $XDG_RUNTIME_DIR/fable/fabled.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// The policy [default: /etc/fable/policy.toml if it exists, else a built-in one]
+    /// Policy file, such as policy.toml [default: /etc/fable/policy.toml if it exists, else the
+    /// built-in policy]
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
 
-    /// Print the built-in policy with its explanations, and end
+    /// Print the built-in policy with comments, and exit
     #[arg(long)]
     pub print_policy: bool,
 
-    /// This host's name [default: the system's host name]
+    /// Name of this host in the zone, such as web-1 [default: the system's host name]
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
 
-    /// Share names with other hosts through the etcd at these URLs, separated by commas
+    /// URLs of the etcd through which hosts share names, separated by commas, such as
+    /// https://10.0.0.5:2379 [default: names of this host only]
     #[arg(long, value_name = "URL", value_delimiter = ',', requires = "listen")]
     pub etcd: Vec<String>,
 
-    /// Where processes of other hosts connect; port 0 takes any
+    /// Certificates of the CAs that may have signed etcd's certificate, in PEM; https:// needs it
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    pub etcd_ca: Option<PathBuf>,
+
+    /// Certificate of this host for etcd, and its issuers', in PEM [default: none]
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_key", "etcd_ca"])]
+    pub etcd_certificate: Option<PathBuf>,
+
+    /// Private key of --etcd-certificate, in PEM, with mode 0600
+    #[arg(long, value_name = "FILE", requires = "etcd_certificate")]
+    pub etcd_key: Option<PathBuf>,
+
+    /// File with one line USER:PASSWORD for etcd, with mode 0600 [default: no user]
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    pub etcd_credentials: Option<PathBuf>,
+
+    /// File with the zone's secret, the same on every host, with mode 0600; see --make-secret
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    pub zone_secret: Option<PathBuf>,
+
+    /// Have no zone secret: who reaches etcd can be any user of any host
+    #[arg(long, requires = "etcd", conflicts_with = "zone_secret")]
+    pub insecure_zone: bool,
+
+    /// Write a new zone secret to FILE, which must not exist, and exit
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    pub make_secret: Option<PathBuf>,
+
+    /// Hosts whose users and groups, except root, have the same numbers here, separated by commas,
+    /// or `all` [default: none; users of other hosts are nobody, 65534]
+    #[arg(long, value_name = "HOST", value_delimiter = ',', requires = "etcd")]
+    pub same_users: Vec<String>,
+
+    /// Hosts whose root is root here, separated by commas, or `all` [default: none]
+    #[arg(long, value_name = "HOST", value_delimiter = ',', requires = "etcd")]
+    pub same_root: Vec<String>,
+
+    /// Address to which processes of other hosts connect, such as 10.0.0.1:7400; port 0 chooses a
+    /// free one
     #[arg(long, value_name = "ADDRESS:PORT", requires = "etcd")]
     pub listen: Option<SocketAddr>,
 
-    /// Where other hosts are told to connect [default: what is listened on]
+    /// Addresses that other hosts are given, separated by commas [default: that of --listen, or
+    /// all of this host if it is unspecified]
     #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',', requires = "etcd")]
     pub advertise: Vec<SocketAddr>,
 
-    /// Hosts of different zones do not see each other
+    /// Zone of this host; hosts see only the names of their own zone
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub zone: String,
 
-    /// For how long the others believe in this host when it is silent
+    /// Time after which the other hosts regard a silent host as dead, in seconds, 2 to 3600
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub lease: u32,
 
-    /// Where this host's authority for keys is kept over a restart [default: in memory only]
+    /// Directory of this host's key authority, such as /var/lib/fable; it survives a restart
+    /// [default: in memory only]
     #[arg(long, value_name = "DIRECTORY", requires = "etcd")]
     pub state_directory: Option<PathBuf>,
 
-    /// What is written to standard error
+    /// User as which fabled serves, such as fable, if root starts it. The directory of the socket
+    /// must belong to that user, who must be able to read the policy for SIGHUP
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+
+    /// Serve without the filter of system calls, for valgrind and where a sandbox bars seccomp(2)
+    #[arg(long)]
+    pub no_seccomp: bool,
+
+    /// Least important messages that are written to standard error
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LogLevel,
 }
@@ -70,13 +122,13 @@ pub struct Cli {
 /// How much is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
-    /// What keeps the daemon from its work.
+    /// Failures that stop the daemon's work
     Error,
-    /// And what somebody should look at.
+    /// Also conditions that an operator should correct
     Warn,
-    /// And every name, flow and decision.
+    /// Also every name, flow and decision
     Info,
-    /// And every connection.
+    /// Also every connection
     Debug,
 }
 
@@ -92,34 +144,69 @@ impl From<LogLevel> for tracing::Level {
 }
 
 impl Cli {
-    /// Where processes connect.
+    /// Returns the path of the daemon's socket.
     pub fn socket_path(&self) -> PathBuf {
         self.socket.clone().unwrap_or_else(fable::socket_path)
     }
 
-    /// The policy that counts.
+    /// Returns the policy file: the one of the command line, or the default file if it exists.
+    fn policy_file(&self) -> Option<&Path> {
+        let usual = Path::new(POLICY_FILE);
+        self.policy.as_deref().or_else(|| usual.exists().then_some(usual))
+    }
+
+    /// Becomes the user of `--user`, if there is one, and reports if it cannot read the policy.
+    ///
+    /// # Errors
+    /// [`SandboxError`].
+    pub fn become_user(&self) -> Result<(), SandboxError> {
+        let Some(name) = &self.user else { return Ok(()) };
+        sandbox::become_user(name, &self.socket_path())?;
+        if let Some(file) = self.policy_file()
+            && let Err(error) = fs::File::open(file)
+        {
+            tracing::warn!(
+                "user {name} cannot read {}: {error}; SIGHUP will not reload it: permit the user \
+                 to read it, or restart instead",
+                file.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Reads the policy: the file on the command line, the default file, or the built-in policy.
     ///
     /// # Errors
     /// [`FileError`] if it cannot be used.
     pub fn read_policy(&self) -> Result<Policy, FileError> {
-        match &self.policy {
-            Some(file) => Policy::read(file),
-            None if Path::new(POLICY_FILE).exists() => Policy::read(Path::new(POLICY_FILE)),
-            None => Ok(Policy::built_in()),
-        }
+        self.policy_file().map_or_else(|| Ok(Policy::built_in()), Policy::read)
     }
 
-    /// The cluster that this host is in, if only with itself.
+    /// Starts the cluster that this host belongs to, which may consist of this host only.
     ///
     /// # Errors
     /// [`StartError`] if it cannot be a member.
     pub fn cluster(&self) -> Result<Box<dyn Cluster>, StartError> {
         let host = self.host_name();
         let Some(listen) = self.listen else { return Ok(Box::new(Standalone::new(host))) };
+        if self.zone_secret.is_none() && !self.insecure_zone {
+            return Err(StartError::NoZoneSecret(self.zone.clone()));
+        }
         let member = Member::start(&cluster::Options {
             zone: self.zone.clone(),
             host,
             etcd: self.etcd.clone(),
+            etcd_access: EtcdAccess {
+                ca: self.etcd_ca.clone(),
+                certificate: self.etcd_certificate.clone(),
+                key: self.etcd_key.clone(),
+                credentials: self.etcd_credentials.clone(),
+            },
+            zone_secret: self.zone_secret.clone(),
+            foreign_users: ForeignUsers {
+                users: Hosts::named(&self.same_users),
+                root: Hosts::named(&self.same_root),
+            },
             lease_ttl_s: self.lease,
             listen,
             advertise: self.advertise.clone(),

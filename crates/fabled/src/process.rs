@@ -1,4 +1,4 @@
-//! What the kernel says of the process behind a socket.
+//! Identifies the process behind a socket, as the kernel reports it.
 
 use std::fs;
 use std::io;
@@ -17,34 +17,34 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// More supplementary groups than a process can have (`NGROUPS_MAX`).
 const GROUPS_MAX: usize = 65_536;
 
-/// The namespaces that tell containers apart: what people call them, and the kernel.
+/// The namespaces that distinguish containers: the name in messages, and the kernel's.
 const NAMESPACES: [(&str, &str); 3] = [("network", "net"), ("pid", "pid"), ("mount", "mnt")];
 
 /// A process, as it was when it connected.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// Who it is.
+    /// The process's identity.
     pub(crate) peer: Peer,
     /// Its supplementary groups.
     pub(crate) groups: Vec<u32>,
-    /// Becomes readable when the process ends: its pidfd. A connection does not tell, as a child of
-    /// fork has it, too.
+    /// The process's pidfd, which becomes readable when the process ends. The connection does not
+    /// show that, because a child of `fork` may have it too.
     handle: Option<Rc<OwnedFd>>,
     namespaces: [Option<String>; 3],
 }
 
 impl Process {
-    /// The process that connected this UNIX socket.
+    /// Returns the process that connected this UNIX socket.
     ///
     /// # Errors
     /// The kernel's, if it does not know the peer.
     pub(crate) fn behind(socket: BorrowedFd<'_>, host: &str) -> io::Result<Process> {
-        // The number is 0 if the process is not in this one's PID namespace.
+        // The process id is 0 if the process is not in this process's PID namespace.
         let nobody = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-        // SAFETY: the option is such a structure, of plain numbers.
+        // SAFETY: the option's type is this structure, which consists of plain numbers.
         let libc::ucred { pid, uid, gid } =
             unsafe { socket_option(socket, libc::SO_PEERCRED, nobody) }?;
-        // Before Linux 6.5 another process may have got the number since.
+        // Before Linux 6.5 another process may have the number by now.
         let handle = process_handle(socket).or_else(|| open_process(pid)).map(Rc::new);
         let directory = Path::new("/proc").join(pid.to_string());
         let program = fs::read_to_string(directory.join("comm")).unwrap_or_default();
@@ -61,14 +61,15 @@ impl Process {
         };
         let mut process = Process { peer, groups: peer_groups(socket)?, handle, namespaces };
         if !process.is_alive() {
-            // The number may belong to another process by now, and what was read of it, too.
+            // The number may belong to another process by now, and so may the facts that were read
+            // by it.
             process.namespaces = Default::default();
             process.peer.program = String::new();
         }
         Ok(process)
     }
 
-    /// Whether the process still runs, as far as can be seen.
+    /// Returns whether the process still runs, as far as this process can see.
     pub(crate) fn is_alive(&self) -> bool {
         let Some(handle) = &self.handle else { return true };
         let mut ends = [PollFd::new(&**handle, PollFlags::IN)];
@@ -76,12 +77,12 @@ impl Process {
         !matches!(poll(&mut ends, Some(&now)), Ok(count) if count > 0)
     }
 
-    /// Becomes readable when the process ends, if the kernel gives such a descriptor.
+    /// Returns a descriptor that becomes readable when the process ends, if the kernel supports it.
     pub(crate) fn handle(&self) -> Option<&Rc<OwnedFd>> {
         self.handle.as_ref()
     }
 
-    /// Which namespaces the two do not share, or may not share.
+    /// Returns the namespaces that the two processes do not share, or may not share.
     pub(crate) fn separated_by(&self, other: &Process) -> Vec<&'static str> {
         let pairs = self.namespaces.iter().zip(&other.namespaces);
         let same = pairs.map(|(one, other)| one.is_some() && one == other);
@@ -94,7 +95,7 @@ fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0_u32; 64];
     loop {
         let mut bytes = libc::socklen_t::try_from(size_of_val(&groups[..])).unwrap_or(0);
-        // SAFETY: the kernel writes at most `bytes` into the vector, which has as many.
+        // SAFETY: the kernel writes at most `bytes` bytes into the vector, which has that many.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -110,7 +111,7 @@ fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // Then the kernel has told how many there are.
+        // The kernel has written the needed length to `bytes`.
         let too_small = error.raw_os_error() == Some(libc::ERANGE);
         if !too_small || count <= groups.len() || count > GROUPS_MAX {
             return Err(error);
@@ -119,7 +120,7 @@ fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Linux 5.3.
+/// Opens a pidfd (Linux 5.3).
 fn open_process(pid: i32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
@@ -127,14 +128,14 @@ fn open_process(pid: i32) -> Option<OwnedFd> {
 fn process_handle(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     // SAFETY: the option is a number.
     let number = unsafe { socket_option(socket, SO_PEERPIDFD, -1) }.ok()?;
-    // SAFETY: the descriptor is new and ours.
+    // SAFETY: the descriptor is new and has no other owner.
     (number >= 0).then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// An option of a socket, in place of what it is not.
+/// Reads an option of a socket over the given value, and returns it.
 ///
 /// # Safety
-/// The option has this type, of which all bytes are valid.
+/// The option must have this type, for which all bytes must be valid.
 unsafe fn socket_option<T>(
     socket: BorrowedFd<'_>,
     name: libc::c_int,
@@ -142,7 +143,7 @@ unsafe fn socket_option<T>(
 ) -> io::Result<T> {
     let mut bytes = size_of::<T>() as libc::socklen_t;
     let (socket, room) = (socket.as_raw_fd(), (&raw mut value).cast());
-    // SAFETY: the kernel writes at most the size of the value.
+    // SAFETY: the kernel writes at most the size of the value, which `T` permits.
     match unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, name, room, &raw mut bytes) } {
         0 => Ok(value),
         _ => Err(io::Error::last_os_error()),

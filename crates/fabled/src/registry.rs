@@ -1,12 +1,15 @@
-//! The names of this host.
+//! Table of the names of this host.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::rc::Rc;
 
 use fable::Name;
 use fable::protocol::{Access, Trust};
 
-/// A connection to the daemon. Never given twice.
+use crate::quota::Charge;
+
+/// Identifies a connection to the daemon. Numbers are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ClientId(pub u64);
 
@@ -15,60 +18,59 @@ pub(crate) struct ClientId(pub u64);
 pub(crate) struct Registration {
     /// The full name.
     pub(crate) name: Name,
-    /// Who has it.
+    /// The connection that has it.
     pub(crate) owner: ClientId,
-    /// The owner's user.
+    /// The user id of the owner's process.
     pub(crate) owner_uid: u32,
-    /// Who may connect.
+    /// The processes that may connect.
     pub(crate) access: Access,
-    /// Whether the owner trusts those who connect.
+    /// Whether the owner trusts processes that connect.
     pub(crate) trust: Trust,
     /// The registration's epoch in the cluster.
     pub(crate) epoch: Option<i64>,
+    /// What its user is charged; held for its drop.
+    pub(crate) _charge: Option<Rc<Charge>>,
 }
 
 /// Why a name cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum RegisterError {
-    /// Another endpoint has it.
+    /// Another endpoint has the name.
     #[error("another endpoint has this name")]
     Taken(ClientId),
-    /// There are too many.
-    #[error("there are {INSTANCES_MAX} instances of this service, or {NAMES_MAX} names, already")]
+    /// There are too many names or instances.
+    #[error("there are {INSTANCES_MAX} instances of this service already")]
     Full,
-    /// It is not of the `fable` scheme.
+    /// The name is not of the `fable` scheme.
     #[error("only fable:// names are registered; tcp:// and unix:// names need no daemon")]
     Foreign,
 }
 
-/// The most instances of a service: as many are tried, at worst, for each connection.
+/// The most instances of a service: a connection tries all of them at worst.
 const INSTANCES_MAX: usize = 1024;
 
-/// The most names.
-const NAMES_MAX: usize = 16_384;
-
-/// All names of this host.
+/// All names of this host, by service and instance.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// By service and instance.
+    /// The registrations, by service and instance.
     names: BTreeMap<(String, String), Registration>,
-    /// What is remembered of services that have instances.
+    /// The state of services that have instances.
     services: HashMap<String, Service>,
 }
 
 #[derive(Debug, Default)]
 struct Service {
     instances: usize,
-    /// The instance that was picked last.
+    /// The last picked instance.
     picked: String,
-    /// The number that was given last.
+    /// The last number that was used.
     counted: u64,
 }
 
 impl Registry {
-    /// Registers a name. Without an instance it gets the next number that is free, behind `prefix`;
-    /// numbers are not given again as long as the service has instances.
+    /// Registers a name. A name without an instance gets the next free number, after `prefix`;
+    /// numbers are not reused while the service has instances.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -79,8 +81,7 @@ impl Registry {
         wanted: Registration,
     ) -> Result<Name, RegisterError> {
         let Name::Fable { service, instance } = name else { return Err(RegisterError::Foreign) };
-        let full = self.services.get(service).is_some_and(|of| of.instances >= INSTANCES_MAX);
-        if full || self.names.len() >= NAMES_MAX {
+        if self.services.get(service).is_some_and(|of| of.instances >= INSTANCES_MAX) {
             return Err(RegisterError::Full);
         }
         let instance = match instance {
@@ -108,7 +109,7 @@ impl Registry {
         }
     }
 
-    /// Gives a name up, if this client has it.
+    /// Unregisters a name, if this client holds it.
     pub(crate) fn unregister(&mut self, name: &Name, owner: ClientId) -> bool {
         let Some(key) = full_key(name) else { return false };
         if self.names.get(&key).is_none_or(|registration| registration.owner != owner) {
@@ -124,33 +125,33 @@ impl Registry {
         true
     }
 
-    /// The names of a client.
+    /// Returns the names of a client.
     pub(crate) fn of_owner(&self, owner: ClientId) -> Vec<Name> {
         let own = self.names.values().filter(|registration| registration.owner == owner);
         own.map(|registration| registration.name.clone()).collect()
     }
 
-    /// The registration of a full name.
+    /// Returns the registration of a full name.
     pub(crate) fn get_mut(&mut self, name: &Name) -> Option<&mut Registration> {
         self.names.get_mut(&full_key(name)?)
     }
 
-    /// All names, in order.
+    /// Iterates over all names, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Registration> {
         self.names.values()
     }
 
-    /// Whom a client that asks for this name gets: exactly this instance, or one instance after
-    /// the other of those that would admit it.
+    /// Picks the registration for a connection to this name: exactly this instance, or one of the
+    /// instances that would admit the client, in round-robin order.
     ///
     /// # Errors
-    /// Why the one that was asked for, or the last that was tried, does not admit the client;
-    /// `None` if there is no such name.
-    pub(crate) fn pick(
+    /// The reason why the requested instance, or the last one that was tried, does not admit the
+    /// client; `None` if there is no such name.
+    pub(crate) fn pick<E>(
         &mut self,
         name: &Name,
-        admits: impl Fn(&Registration) -> Result<(), String>,
-    ) -> Result<Registration, Option<String>> {
+        admits: impl Fn(&Registration) -> Result<(), E>,
+    ) -> Result<Registration, Option<E>> {
         let Name::Fable { service, instance } = name else { return Err(None) };
         if let Some(instance) = instance {
             let key = (service.clone(), instance.clone());
@@ -160,7 +161,7 @@ impl Registry {
         let Some(of) = self.services.get_mut(service) else { return Err(None) };
         let last = (service.clone(), of.picked.clone());
         let first = (service.clone(), String::new());
-        // Behind the one that was picked last, then from the start up to it.
+        // The instances after the last picked one, then those from the start up to it.
         let behind = self.names.range((Excluded(last.clone()), Unbounded));
         let behind = behind.take_while(|((name, _), _)| name == service);
         let before = self.names.range((Included(first), Included(last)));
@@ -203,6 +204,7 @@ mod tests {
             access: Access::default(),
             trust: Trust::Untrusted,
             epoch: None,
+            _charge: None,
         };
         names.register(&name(text), "", wanted)
     }

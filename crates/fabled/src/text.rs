@@ -1,6 +1,6 @@
-//! Text from others, for terminals and logs.
+//! Makes text from other processes safe for terminals and logs.
 
-/// At most `chars_max` characters of the text, without any that move the cursor.
+/// Returns at most `chars_max` characters of the text, with a space for each control character.
 pub(crate) fn plain(text: &str, chars_max: usize) -> String {
     let seen = text.chars().take(chars_max);
     seen.map(|character| if character.is_control() { ' ' } else { character }).collect()

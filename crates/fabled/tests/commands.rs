@@ -1,7 +1,8 @@
-//! The command line, against a real daemon.
+//! Tests of the command line, against a real daemon.
 
 mod common;
 
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
@@ -130,10 +131,24 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
+fn the_manual_page_has_no_warning() {
+    let page = Command::new(env!("CARGO_BIN_EXE_fable")).arg("man").output().unwrap();
+    let mut mandoc = Command::new("mandoc")
+        .args(["-Tlint", "-W", "warning"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("mandoc is installed (cargo xtask setup)");
+    mandoc.stdin.take().unwrap().write_all(&page.stdout).unwrap();
+    let lint = mandoc.wait_with_output().unwrap();
+    assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
+}
+
+#[test]
 fn pages_are_made_of_the_definitions() {
     let daemon = Daemon::start();
     let help = daemon.fable_says(&["top", "--help"]);
-    assert!(help.contains("TRANSPORT what is in use"), "{help}");
+    assert!(help.contains("TRANSPORT the one in use"), "{help}");
     assert!(daemon.fable_says(&["man"]).contains("fable\\-move"));
     assert!(daemon.fable_says(&["completions", "bash"]).contains("protect"));
     let policy = Command::new(env!("CARGO_BIN_EXE_fabled")).arg("--print-policy").output().unwrap();

@@ -1,4 +1,4 @@
-//! Processes that die while a child still has what it inherited from them.
+//! Tests of processes that die while a child still has their descriptors.
 
 mod common;
 
@@ -11,7 +11,7 @@ struct Child(i32);
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: a plain system call. It is nobody's child any more, and lives until here.
+        // SAFETY: a plain system call. The process was adopted by init, and lives until this call.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
     }
 }
@@ -50,7 +50,7 @@ fn a_child_keeps_neither_names_nor_flows_of_its_dead_parent() {
         within("the flow is gone", || flows(&daemon).is_empty().then_some(()));
         let refused = Process::connect(&daemon).try_connect("fable://echo/1", None);
         assert!(refused.err().unwrap().contains("nobody has registered"), "{how}");
-        // The other way round: nothing is left of a client, either.
+        // In the other direction, nothing remains of a client either.
         let [server, mut client] = server_and_client(&daemon);
         let _child = child_of(&client, how);
         client.crash();
@@ -79,6 +79,6 @@ fn who_connects_to_a_process_without_descriptors_is_told_what_it_lacks() {
     let server = Program::start("server", "fable://kv", &daemon.socket(), "");
     let pid = server.hear("serving").parse().unwrap();
     common::connect_without_descriptors(&daemon, "fable://kv", pid);
-    // Its connection, and with it its name, has lived all the time.
+    // Its connection, and so its name, has existed all the time.
     assert_eq!(daemon.log().matches("is registered by").count(), 1, "{}", daemon.log());
 }

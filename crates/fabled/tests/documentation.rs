@@ -1,12 +1,12 @@
-//! Where cargo puts the documentation: one directory for each name of a crate in the workspace.
+//! Tests that `cargo doc` writes each documented target of the workspace to a directory of its own.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// The targets that `cargo doc` documents, as `package: target`, by the directory it writes.
-/// Cargo itself leaves out a program with the name of its own package's library.
+/// Returns the targets that `cargo doc` documents, as `package: target`, by the directory of their
+/// pages. Cargo itself leaves out a program with the name of its own package's library.
 fn documented() -> BTreeMap<String, Vec<String>> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version", "1", "--locked", "--offline"])

@@ -1,4 +1,4 @@
-//! Flows from the first path to the end: reports, orders, the policy's own moves.
+//! Tests of flows from the first path to the end: reports, orders, and moves by the policy.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn why(process: &mut Process, flow: FlowId) -> (FlowEntry, Vec<Decision>) {
     }
 }
 
-/// Sends an order without waiting for its outcome.
+/// Sends an order without waiting for its result.
 fn order(operator: &mut Process, flow: FlowId, transport: &str) -> u64 {
     let request = operator.next_request();
     let operation = Operation::Move { flow, transport: transport.to_owned() };
@@ -62,7 +62,7 @@ fn an_order_goes_to_the_leader_and_its_outcome_to_the_operator() {
         [("mempipe-futex-safe", "in use"), ("pipe", "in use"), ("pipe", "the choice now")];
     assert_eq!(outcomes, expected);
     assert!(decisions.iter().all(|decision| !decision.reason.is_empty()));
-    // Left to the policy again, the flow goes back.
+    // The choice is the policy's again, and the flow returns.
     order(&mut operator, end.flow, "auto");
     assert!(matches!(operator.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
     assert_eq!(server.ordered_move(end.flow).0, "mempipe-futex-safe");
@@ -96,7 +96,7 @@ fn an_order_that_fails_does_not_undo_a_later_one_for_the_same() {
     let mut operator = Process::connect(&daemon);
     order(&mut operator, end.flow, "pipe");
     assert_eq!(server.ordered_move(end.flow).0, "pipe");
-    // The other host's operator has ordered the same meanwhile, which the end knows.
+    // The other host's operator has given the same order meanwhile, which the end knows.
     let mut orders = Orders::default();
     orders.order(Role::Leader, "user 0 here", None);
     orders.order(Role::Follower, "user 0 there", Some(Kind::Pipe));
@@ -120,7 +120,7 @@ fn an_order_that_was_overtaken_and_has_failed_explains_no_later_move() {
     assert!(matches!(operator.hear(), ToProcess::Answer { .. }));
     let (transport, reason) = ("pipe".to_owned(), "no memory".to_owned());
     server.say(&ToDaemon::MoveFailed { flow: end.flow, transport, reason });
-    // Now the application goes there by itself, and stays.
+    // Now the application requests that transport itself, and stays.
     server.moved(end.flow, 2, "pipe");
     within("the move is known", || (why(&mut operator, end.flow).0.epoch == 2).then_some(()));
     let (_, decisions) = why(&mut operator, end.flow);
@@ -171,7 +171,7 @@ fn rates_are_read_off_the_page_and_busy_flows_spin_until_they_are_calm() {
         let busy = flow.messages_s.iter().all(|&rate| rate > 50_000.0);
         (busy && flow.bytes_s[0] > flow.messages_s[0]).then_some(())
     });
-    // A host with one CPU keeps its flows asleep.
+    // A host with one CPU uses transports that sleep.
     if !std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
         return;
     }
@@ -179,7 +179,7 @@ fn rates_are_read_off_the_page_and_busy_flows_spin_until_they_are_calm() {
     assert_eq!(transport, "mempipe-spin-safe");
     assert!(reason.contains("CPUs 0 and 1") && reason.contains("messages/s"), "{reason}");
     server.moved(end.flow, 2, &transport);
-    // Nothing is sent any more.
+    // No more messages are sent.
     let (transport, reason) = server.ordered_move(end.flow);
     assert_eq!(transport, "mempipe-futex-safe");
     assert!(reason.contains("too few"), "{reason}");
@@ -202,7 +202,7 @@ fn where_the_application_has_gone_by_itself_the_policy_leaves_it() {
         let last = decisions.last().unwrap();
         (entry.epoch == 2 && last.reason.contains("application")).then_some(())
     });
-    // An operator still can, and the end of that order is the application's choice again.
+    // An operator still can, and when that order ends, the application's choice applies again.
     order(&mut operator, end.flow, "unix");
     assert_eq!(server.ordered_move(end.flow).0, "unix");
     server.moved(end.flow, 3, "unix");
@@ -222,7 +222,7 @@ fn an_order_that_another_has_overtaken_is_not_taken_for_the_applications_wish() 
     assert_eq!(server.ordered_move(end.flow).0, "unix");
     let ToProcess::Refused { reason, .. } = one.hear() else { panic!("overtaken") };
     assert!(reason.contains("overtaken"), "{reason}");
-    // The ends carry out both.
+    // The ends execute both orders.
     server.moved(end.flow, 2, "pipe");
     server.moved(end.flow, 3, "unix");
     assert!(matches!(other.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
@@ -258,13 +258,13 @@ fn flows_vanish_with_either_end() {
     let (server, client, end, _) = flow(&daemon);
     client.say(&ToDaemon::Ended { flow: end.flow, reason: "closed".to_owned() });
     within("the ended flow is gone", || flows(&mut operator).is_empty().then_some(()));
-    // The other end's word comes late, and the next flow is not meant by it.
+    // The other end's report comes late, and must not affect the next flow.
     server.say(&ToDaemon::Ended { flow: end.flow, reason: "peer ended".to_owned() });
     drop((server, client));
     let (server, client, end, _) = flow(&daemon);
     assert_eq!(flows(&mut operator).len(), 1);
     drop(server);
-    // Its process lives on: the other end says what became of the flow.
+    // Its process is alive: the other end reports the end of the flow.
     client.say(&ToDaemon::Ended { flow: end.flow, reason: "peer died".to_owned() });
     within("the flow without server is gone", || flows(&mut operator).is_empty().then_some(()));
     let (server, client, ..) = flow(&daemon);
@@ -297,7 +297,7 @@ fn users_see_and_move_their_own_flows_only() {
         let refused = stranger.operate(operation).unwrap_err();
         assert!(refused.contains("no flow"), "{refused}");
     }
-    // A stranger's reports about the flow change nothing.
+    // Another process's reports about the flow change nothing.
     stranger.moved(end.flow, 9, "unix");
     stranger.say(&ToDaemon::Ended { flow: end.flow, reason: String::new() });
     let keys = stranger.next_request();
@@ -309,7 +309,7 @@ fn users_see_and_move_their_own_flows_only() {
     assert_eq!(server.ordered_move(end.flow).0, "pipe");
     server.moved(end.flow, 2, "pipe");
     assert!(matches!(owner.hear(), ToProcess::Answer { answer: Answer::Done { .. }, .. }));
-    // Either may ask for protection; to lift it takes both, or an operator.
+    // Either user can demand protection; the withdrawal needs both, or an operator.
     assert!(owner.operate(protect(true)).is_ok());
     for end in [&server, &client] {
         let told = end.hear();
@@ -326,7 +326,7 @@ fn events_are_told_with_their_reasons() {
     let mut watcher = Process::connect(&daemon);
     let request = watcher.next_request();
     watcher.say(&ToDaemon::Operate { request, operation: Operation::Events });
-    // Questions are still answered, and show that the subscription stands.
+    // Requests are still answered, which shows that the subscription exists.
     let question = watcher.next_request();
     watcher.say(&ToDaemon::Operate { request: question, operation: Operation::Flows });
     watcher.hear();

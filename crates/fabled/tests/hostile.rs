@@ -1,11 +1,13 @@
-//! Processes that break the rules hurt nobody but themselves.
+//! Tests that a process which breaks the rules harms only itself.
 
 mod common;
 
 use std::fs::File;
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use common::{Daemon, Process, flow, within};
 use fable::packet;
@@ -13,9 +15,11 @@ use fable::protocol::{
     Access, Announcement, Answer, DESCRIPTORS_MAX, FlowId, Operation, PACKET_BYTES_MAX, Peer, Role,
     ToDaemon, ToProcess, Trust, VERSION,
 };
+use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Signal, kill_process};
 
-/// The daemon still serves others.
+/// Asserts that the daemon still serves others.
 fn assert_alive(daemon: &Daemon) {
     let (mut server, mut client) = (Process::connect(daemon), Process::connect(daemon));
     let name = server.register("fable://alive");
@@ -77,7 +81,7 @@ fn too_much_in_one_packet_ends_the_connection_and_leaks_nothing() {
     assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
     sendmsg(&many.socket, &[IoSlice::new(b"{}")], &mut control, SendFlags::empty()).unwrap();
     assert!(many.hear_the_end().contains("8 descriptors"));
-    // Allowed in number, but not with this message.
+    // The number of descriptors is permitted, but not with this message.
     let odd = Process::connect(&daemon);
     let message = ToDaemon::Unregister { name: "fable://a/1".parse().unwrap() };
     odd.send(&serde_json::to_vec(&message).unwrap(), &[file.as_fd()]);
@@ -86,11 +90,38 @@ fn too_much_in_one_packet_ends_the_connection_and_leaks_nothing() {
     assert_alive(&daemon);
 }
 
+fn is_stopped(daemon: &Daemon) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    status.lines().any(|line| line.starts_with("State:\tT"))
+}
+
+/// The kernel lets closing a socket wait for its unsent bytes as long as SO_LINGER says.
+#[test]
+fn a_socket_whose_closing_waits_does_not_stop_the_daemon() {
+    let daemon = Daemon::start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let _deaf = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 65_536]).is_ok() {}
+    set_socket_linger(&stream, Some(Duration::from_secs(10_000))).unwrap();
+    let process = Process::connect(&daemon);
+    // While it is stopped, the only other end of the socket is closed here.
+    let pid = Pid::from_raw(daemon.pid().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    within("the daemon is stopped", || is_stopped(&daemon).then_some(()));
+    process.send(b"x", &[stream.as_fd()]);
+    drop(stream);
+    kill_process(pid, Signal::CONT).unwrap();
+    assert!(process.hear_the_end().contains("is no message"));
+    assert_alive(&daemon);
+}
+
 #[test]
 fn who_does_not_read_is_not_listened_to_and_others_are_served() {
     let daemon = Daemon::start();
     let deaf = Process::connect(&daemon);
-    // More questions than answers fit anywhere; none of the answers is read.
+    // More requests than there is room for answers; the client reads no answer.
     let mut asked = 0;
     for request in 0..100_000 {
         let question = ToDaemon::Operate { request, operation: Operation::Names };
@@ -101,7 +132,7 @@ fn who_does_not_read_is_not_listened_to_and_others_are_served() {
         asked += 1;
     }
     assert_alive(&daemon);
-    // Once it reads, it gets every answer.
+    // When it reads, it gets every answer.
     for expected in 0..asked {
         match deaf.hear() {
             ToProcess::Answer { request, answer: Answer::Names { .. } } => {
@@ -137,7 +168,7 @@ fn a_listener_that_does_not_accept_is_not_drowned() {
     server.register("fable://slow/1");
     let refused = within("the listener is full", || client.try_connect("fable://slow", None).err());
     assert!(refused.contains("does not keep up"), "{refused}");
-    // It is still there, with all that was accepted for it.
+    // The server is still connected, and gets every flow that was accepted for it.
     let (_, end) = server.incoming();
     server.moved(end.flow, 1, &end.transport);
     assert_alive(&daemon);
@@ -155,7 +186,7 @@ fn a_daemon_out_of_descriptors_waits_for_some() {
     drop(many);
     later.say(&ToDaemon::Hello { version: VERSION, program: String::new(), revision: 1 });
     assert!(matches!(later.hear(), ToProcess::Welcome { .. }));
-    // It did not spend the time with trying.
+    // The daemon did not spend the time on attempts.
     let tries = daemon.log().matches("cannot accept connections").count();
     assert!(tries < 1000, "{tries}");
 }
@@ -209,12 +240,19 @@ fn lies_about_flows_are_not_believed() {
     };
     let other_page = fable::page::create().unwrap();
     let file = File::open("/dev/zero").unwrap();
+    // Named like a page, by the user of the daemon.
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let unsealed = rustix::fs::memfd_create("fable-page-0000000000000005", flags).unwrap();
+    rustix::fs::ftruncate(&unsealed, 4096).unwrap();
+    let same_number = fable::page::create_for(leading.flow).unwrap();
     let (flow, kv) = (leading.flow, "fable://kv/1");
     for (refused, word) in [
-        (announce(flow, &other_page, Role::Leader, kv), "page"),
+        (announce(flow, &other_page, Role::Leader, kv), "not made by a daemon"),
+        (announce(flow, &same_number, Role::Leader, kv), "its page is another one"),
         (announce(flow, &leading.page, Role::Leader, kv), "here already"),
         (announce(flow, &leading.page, Role::Leader, "fable://kv/2"), "otherwise"),
-        (announce(FlowId(5), &file, Role::Leader, kv), "sealed"),
+        (announce(FlowId(5), &file, Role::Leader, kv), "not made by a daemon"),
+        (announce(FlowId(5), &unsealed, Role::Leader, kv), "sealed"),
     ] {
         assert!(refused.contains("not believed") && refused.contains(word), "{refused}");
     }

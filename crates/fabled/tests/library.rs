@@ -1,5 +1,5 @@
-//! The library's processes under a real daemon, while messages flow: moved by operators and by the
-//! policy, and over the daemon's death.
+//! Tests of processes that use the library, with a real daemon and while messages are sent: moves
+//! by operators and by the policy, and the daemon's death.
 
 mod common;
 
@@ -9,11 +9,11 @@ use common::program::Program;
 use common::{Daemon, within};
 use fable::protocol::{Decision, FlowEntry, NameEntry};
 
-/// Nothing but orders moves a flow.
+/// A policy under which only orders move a flow.
 const CALM_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nbusy_messages_s = 1e12\n\
     dwell_ms = 0\ndwell_ms_max = 0\nobservations = 2\n";
 
-/// Even a busy machine makes its flows busy under this policy, and what is busy may spin.
+/// A policy under which flows are busy even on a busy machine, and busy flows may spin.
 const BUSY_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nspin_load = 1000.0\n\
     crowded_load = 2000.0\ndwell_ms = 0\ndwell_ms_max = 0\nobservations = 2\n\
     busy_messages_s = 1000.0\ncalm_messages_s = 100.0\n";
@@ -29,12 +29,12 @@ struct Scene {
 }
 
 impl Scene {
-    fn start(policy: &str, manner: &str) -> Scene {
-        Scene::with_manners(policy, [manner, manner])
+    fn start(policy: &str, behaviour: &str) -> Scene {
+        Scene::with_behaviours(policy, [behaviour, behaviour])
     }
 
-    /// The server is of the first manner, the client of the second.
-    fn with_manners(policy: &str, [server, client]: [&str; 2]) -> Scene {
+    /// Starts a server with the first words of behaviour, and a client with the second.
+    fn with_behaviours(policy: &str, [server, client]: [&str; 2]) -> Scene {
         Scene::with_client(policy, server, |socket| {
             Program::start("client", "fable://echo", socket, client)
         })
@@ -42,11 +42,11 @@ impl Scene {
 
     fn with_client(
         policy: &str,
-        manner: &str,
+        behaviour: &str,
         client: impl FnOnce(&std::path::Path) -> Program,
     ) -> Scene {
         let daemon = Daemon::with_policy(policy);
-        let server = Program::start("server", "fable://echo", &daemon.socket(), manner);
+        let server = Program::start("server", "fable://echo", &daemon.socket(), behaviour);
         server.hear("serving");
         let client = client(&daemon.socket());
         let connected = client.hear("connected");
@@ -67,7 +67,7 @@ impl Scene {
         flows.into_iter().next()
     }
 
-    /// Waits until the flow is on this transport and messages go through it both ways.
+    /// Waits until the flow is on this transport and messages use it in both directions.
     fn goes_over(&self, transport: &str) {
         let on_it = || self.entry().filter(|entry| entry.transport == transport);
         let before = within(&format!("the flow goes over {transport}"), on_it);
@@ -77,14 +77,14 @@ impl Scene {
         });
     }
 
-    /// The decisions, oldest first; the last is what the policy would choose now.
+    /// Returns the decisions, oldest first; the last one is the policy's present choice.
     fn decisions(&self) -> Vec<Decision> {
         let text = self.daemon.fable_says(&["why", &self.flow, "--json"]);
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
         serde_json::from_value(answer["decisions"].clone()).unwrap()
     }
 
-    /// The latest decision for this transport that was carried out has such a reason.
+    /// Checks that the latest executed decision for this transport has such a reason.
     fn because(&self, transport: &str, reason: &str) {
         let decisions = self.decisions();
         let mut done = decisions.iter().rev().skip(1);
@@ -92,7 +92,7 @@ impl Scene {
         assert!(latest.is_some_and(|known| known.reason.contains(reason)), "{decisions:#?}");
     }
 
-    /// Ends the flow in good order.
+    /// Ends the flow properly.
     fn finish(&self) {
         self.client.ask("finish", "finished");
         self.server.hear("ended");
@@ -121,11 +121,11 @@ fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
     scene.because("tls", "user 0 ordered it");
     let before = scene.entry().unwrap();
     scene.daemon.crash_and_start_again();
-    // Both processes come back with their name and their flow.
+    // Both processes reconnect with their name and their flow.
     let back = within("the flow is announced", || scene.entry());
     assert_eq!(back.flow.to_string(), scene.flow);
     assert!(back.epoch >= before.epoch, "{back:?}");
-    // The ends have kept the order, until it is taken back.
+    // The ends have kept the order until it is withdrawn.
     scene.goes_over("tcp");
     assert!(within("the flow is announced", || scene.entry()).pinned);
     scene.daemon.fable_says(&["move", &scene.flow, "auto"]);
@@ -142,9 +142,9 @@ fn a_flow_goes_where_operators_send_it_and_outlives_the_daemon() {
 #[test]
 fn the_policy_spins_on_two_cpus_and_sleeps_on_one() {
     let Some([one, other]) = testkit::two_cpus("the policy spins on two CPUs") else { return };
-    // Already the first decision to spin is for these CPUs, as it is not made again.
+    // The first decision to spin already applies to these CPUs, because it is not made again.
     let [server, client] = [other, one].map(|cpu| format!("trusting pin={cpu}"));
-    let scene = Scene::with_manners(BUSY_POLICY, [&server, &client]);
+    let scene = Scene::with_behaviours(BUSY_POLICY, [&server, &client]);
     assert_eq!(scene.transport, "mempipe-futex-unsafe");
     for _ in 0..2 {
         scene.server.ask(&format!("pin {other}"), "obeyed");
@@ -163,7 +163,7 @@ fn the_policy_does_not_spin_where_an_end_waits_by_a_descriptor() {
     let scene = Scene::start(BUSY_POLICY, "watched");
     scene.client.ask(&format!("pin {one}"), "obeyed");
     scene.server.ask(&format!("pin {other}"), "obeyed");
-    // Also when it spins already, by an operator's order.
+    // Also if it spins already, by an operator's order.
     scene.daemon.fable_says(&["move", &scene.flow, "mempipe-spin"]);
     scene.goes_over("mempipe-spin-safe");
     scene.daemon.fable_says(&["move", &scene.flow, "auto"]);
@@ -187,7 +187,7 @@ fn ends_in_different_network_namespaces_share_memory_with_a_copy() {
     }
     let scene = Scene::with_client(CALM_POLICY, "trusting", |socket| {
         Program::start_with("client", "fable://echo", socket, "trusting", |command| {
-            // SAFETY: unshare with a plain number is allowed between fork and exec.
+            // SAFETY: unshare with a plain number is permitted between fork and exec.
             unsafe {
                 command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
                     0 => Ok(()),
@@ -202,7 +202,7 @@ fn ends_in_different_network_namespaces_share_memory_with_a_copy() {
     assert!(first.contains("in the safe form, as they are in different network"), "{first}");
     let refused = scene.daemon.fable_fails(&["move", &scene.flow, "mempipe-spin-unsafe"]);
     assert!(refused.contains("different network namespaces"), "{refused}");
-    // As a move to another host would have it, and in the midst of it the end does move.
+    // As before a move to another host, and during this move the end changes its namespace.
     scene.daemon.fable_says(&["move", &scene.flow, "tcp"]);
     scene.goes_over("tcp");
     scene.client.ask("unshare", "obeyed");
@@ -226,7 +226,7 @@ fn top_counts_what_was_sent() {
         scene.entry().filter(known)
     });
     for end in 0..2 {
-        // Lengths go round from 8 to 519 bytes.
+        // Lengths cycle from 8 to 519 bytes.
         let length = busy.bytes_s[end] / busy.messages_s[end];
         assert!((200.0..330.0).contains(&length), "{busy:?}");
     }
@@ -239,7 +239,7 @@ fn top_counts_what_was_sent() {
     });
     scene.daemon.fable_says(&["protect", &scene.flow, "on"]);
     let entry = scene.entry().unwrap();
-    // On one host nobody can read along.
+    // Within one host no other party can read the messages.
     assert_eq!((entry.protected, entry.transport.as_str()), (true, "mempipe-futex-safe"));
     scene.client.tell("go");
     scene.goes_over("mempipe-futex-safe");

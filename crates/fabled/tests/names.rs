@@ -1,4 +1,4 @@
-//! Names, seen from the processes that have them and want to connect.
+//! Tests of names, for the processes that hold them and those that connect.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn instances_are_chosen_and_a_name_belongs_to_one() {
     let refused = other.try_register("tcp://localhost:1", Access::default()).unwrap_err();
     assert!(refused.contains("fable://"), "{refused}");
     assert_eq!(names(&mut one), ["fable://kv/1", "fable://kv/2", "fable://kv/blue"]);
-    // Only its owner gives a name up.
+    // Only its owner can unregister a name.
     other.say(&ToDaemon::Unregister { name: "fable://kv/1".parse().unwrap() });
     other.say(&ToDaemon::Unregister { name: "fable://kv/2".parse().unwrap() });
     within("a name is given up", || {
@@ -127,7 +127,7 @@ fn names_vanish_with_their_process() {
     within("its name is gone", || names(&mut watcher).is_empty().then_some(()));
 }
 
-/// Ends a command with the test.
+/// A command that is killed at the end of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -137,7 +137,7 @@ impl Drop for Running {
     }
 }
 
-/// The kernel has no number for such a client.
+/// The kernel reports no process id for such a client.
 #[test]
 fn a_client_outside_the_daemons_pid_namespace_is_served() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! The daemon comes and goes.
+//! Tests of stopping, killing and restarting the daemon.
 
 mod common;
 
@@ -51,10 +51,10 @@ fn a_daemon_that_starts_again_learns_the_flows_from_their_ends() {
     announce(&server, &leading, Role::Leader);
     let half = flows(&mut server);
     assert_eq!((half.len(), half[0].follower.program.as_str()), (1, "claimed"));
-    // With one end known, nothing is decided.
+    // With one end known, the daemon decides nothing.
     let client = Process::connect(&daemon);
     announce(&client, &following, Role::Follower);
-    // Both known, the policy would rather have something else; the leader is told.
+    // With both known, the policy prefers another transport; the leader gets the order.
     assert_eq!(server.ordered_move(leading.flow).0, "mempipe-futex-safe");
     server.moved(leading.flow, 4, "mempipe-futex-safe");
     let page = Page::open(following.page.as_fd()).unwrap();
@@ -130,8 +130,9 @@ fn who_connects_before_the_names_are_back_waits_for_them() {
         }
         let mut client = Process::connect(&daemon);
         let (request, name) = (client.next_request(), "fable://kv".parse().unwrap());
-        client.say(&ToDaemon::Connect { request, name, trust: Trust::Untrusted, transport: None });
-        // Answers come in order: this one shows that the daemon has seen the question.
+        let (trust, transport, owner) = (Trust::Untrusted, None, None);
+        client.say(&ToDaemon::Connect { request, name, trust, transport, owner });
+        // Answers come in order: this one shows that the daemon has handled the earlier request.
         assert!(flows(&mut client).is_empty());
         let mut server = Process::connect(&daemon);
         server.register("fable://kv/1");
@@ -158,7 +159,7 @@ fn a_name_that_does_not_come_back_is_refused_in_the_end_and_at_once_without_a_pr
     daemon.crash_and_start_again();
     let late = refused(&daemon);
     assert!(late > at_once && late.as_millis() > 500, "{at_once:?} {late:?}");
-    // A daemon that has stopped without names has nobody who would come back.
+    // After a daemon without names no process will reconnect.
     assert!(daemon.terminate().success());
     daemon.start_again();
     let at_once = refused(&daemon);

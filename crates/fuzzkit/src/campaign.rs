@@ -1,4 +1,4 @@
-//! Many cases one after the other, and what is reported of them.
+//! Runs many cases one after the other, and defines their report.
 
 use crate::rules::{RuleCounts, RuleSet};
 use crate::{Random, shrink_list};
@@ -6,40 +6,40 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// How often a case is tried while it is being shrunk.
+/// How often a case is run at most to shrink it.
 pub const SHRINK_TRIES: usize = 300;
-/// How long that may take.
+/// How long shrinking may take.
 const SHRINK_TIME_MAX: Duration = Duration::from_secs(40);
 
-/// A list of operations with what it takes to repeat it.
+/// A list of operations, with everything that is needed to repeat it.
 pub trait Case: Clone + Display + FromStr<Err = String> {
     /// One operation.
     type Op: Clone;
 
-    /// The number that it was made from.
+    /// Returns the seed from which the case was made.
     fn seed(&self) -> u64;
 
-    /// What is done, in order.
+    /// Returns the operations in their order.
     fn ops(&self) -> &[Self::Op];
 
-    /// The same case with other operations.
+    /// Returns the same case with other operations.
     fn with_ops(&self, ops: Vec<Self::Op>) -> Self;
 
-    /// The same case with settings that may be left out.
+    /// Returns variants of the case with fewer settings.
     fn simpler(&self) -> Vec<Self>;
 }
 
-/// What a run has found.
+/// A failure of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Equal for equal faults: what shrinking keeps.
+    /// The class of the failure, equal for equal faults; shrinking keeps it.
     pub class: String,
-    /// What exactly happened.
+    /// The exact failure as text.
     pub text: String,
 }
 
 impl Failure {
-    /// A failure of a class.
+    /// Creates a failure of a class.
     pub fn new(class: impl Into<String>, text: impl Into<String>) -> Failure {
         Failure { class: class.into(), text: text.into() }
     }
@@ -48,26 +48,26 @@ impl Failure {
 /// A case that failed.
 #[derive(Clone, Debug)]
 pub struct Finding<C> {
-    /// What was found.
+    /// The failure.
     pub failure: Failure,
-    /// The case.
+    /// The failing case.
     pub script: C,
     /// The smallest script that still fails in the same way.
     pub shrunk: C,
-    /// What the smallest script did in the run that failed, or in the last one.
+    /// The log of the smallest script in the run that failed, or in the last run.
     pub log: Vec<String>,
 }
 
-/// What a campaign has done.
+/// The results of a campaign.
 #[derive(Clone, Debug)]
 pub struct Report<C, R> {
-    /// Cases that were run.
+    /// Number of cases that were run.
     pub cases: u64,
-    /// Operations of all of them, in each run.
+    /// Number of operations of all cases, in each run.
     pub operations: u64,
     /// How often each rule was used.
     pub rules: RuleCounts<R>,
-    /// What failed.
+    /// The failing cases.
     pub findings: Vec<Finding<C>>,
 }
 
@@ -77,14 +77,14 @@ impl<C, R: RuleSet> Default for Report<C, R> {
     }
 }
 
-/// When a campaign ends.
+/// The limits at which a campaign ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// After so long.
+    /// The time.
     pub time: Duration,
-    /// After so many cases.
+    /// The number of cases.
     pub cases: u64,
-    /// After so many failing cases.
+    /// The number of failing cases.
     pub findings: usize,
 }
 
@@ -104,7 +104,7 @@ pub fn for_seeds(seed: u64, limit: Limit, mut run: impl FnMut(u64) -> usize) {
     }
 }
 
-/// Drops operations, then settings, as long as `fails` says so and there is time.
+/// Drops operations, then settings, as long as `fails` returns true and there is time.
 pub fn shrink_case<C: Case>(case: &C, mut fails: impl FnMut(&C) -> bool) -> C {
     let until = Instant::now() + SHRINK_TIME_MAX;
     let mut fails = |smaller: &C| Instant::now() < until && fails(smaller);

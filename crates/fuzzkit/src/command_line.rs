@@ -1,4 +1,4 @@
-//! The options that every fuzzer has, and what it prints.
+//! Defines the options that every fuzzer has, and prints the results.
 
 use crate::campaign::{Case, Finding, Limit, Report};
 use crate::rules::RuleSet;
@@ -8,56 +8,57 @@ use std::time::{Duration, SystemTime};
 
 /// Time for generated cases, unless something else limits them.
 const SECONDS: u64 = 30;
-/// As good as no limit.
+/// Maximum time, which is practically no limit.
 const SECONDS_MAX: u64 = 86_400;
 
 /// Which cases are run.
 #[derive(Clone, Debug, Args)]
 pub struct CaseOptions {
-    /// Time for generated cases, in seconds [default: 30, or no limit with --cases].
-    #[arg(long)]
+    /// Time limit of generated cases, in seconds, such as 300 [default: 30, or none with --cases].
+    #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<u64>,
-    /// Seed of the first case [default: from the clock].
-    #[arg(long)]
+    /// Seed of the first case, as printed for a failing case [default: from the clock].
+    #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
-    /// Number of generated cases, for example 1 to repeat the case of a seed.
-    #[arg(long)]
+    /// Number of generated cases, such as 1 to repeat the case of a seed [default: no limit].
+    #[arg(long, value_name = "NUMBER")]
     pub cases: Option<u64>,
-    /// A script to run instead of generated ones, as printed for a failing case.
+    /// Script to run instead of generated cases, as printed for a failing case.
     #[arg(long)]
     pub script: Option<String>,
-    /// Number of failing cases after which to stop.
-    #[arg(long, default_value_t = 1)]
+    /// Number of failing cases after which the fuzzer stops.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub findings: usize,
-    /// Rules whose use counts as a failure: the beginning of their names [default: KnownFault].
+    /// Prefix of the names of rules whose use counts as a failure [default without RULE:
+    /// KnownFault; without --strict: none].
     #[arg(long, value_name = "RULE", num_args = 0..=1, default_missing_value = "KnownFault")]
     pub strict: Option<String>,
-    /// Prints failing cases as they are, without shrinking them.
+    /// Print failing cases as generated, without shrinking them.
     #[arg(long)]
     pub no_shrink: bool,
 }
 
 impl CaseOptions {
-    /// The script that is to be run.
+    /// Returns the script to run.
     ///
     /// # Errors
     /// The exit code, after a message: the script cannot be read.
     pub fn script<C: Case>(&self, program: &str) -> Result<Option<C>, ExitCode> {
         let Some(text) = &self.script else { return Ok(None) };
         text.parse().map(Some).map_err(|error| {
-            eprintln!("{program}: the script cannot be read: {error}; give it as it was printed");
+            eprintln!("{program}: cannot parse the script: {error}; copy it as it was printed");
             ExitCode::from(2)
         })
     }
 
-    /// The seed of the first case, which is printed.
+    /// Returns the seed of the first case, and prints it.
     pub fn first_seed(&self, program: &str) -> u64 {
         let seed = self.seed.unwrap_or_else(seed_of_clock);
         println!("{program}: seed {seed}");
         seed
     }
 
-    /// When to stop.
+    /// Returns the limits of the campaign.
     pub fn limit(&self) -> Limit {
         let default = if self.cases.is_some() { SECONDS_MAX } else { SECONDS };
         Limit {
@@ -68,14 +69,15 @@ impl CaseOptions {
     }
 }
 
-/// A seed that is another one each time.
+/// Returns a seed from the clock, different at each call.
 pub fn seed_of_clock() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     (since.as_nanos() as u64) >> 8
 }
 
 impl<C: Case, R: RuleSet> Report<C, R> {
-    /// Prints what was found and which rules were used; the exit code says whether all is well.
+    /// Prints the failures and the rules that were used; returns an exit code of 0 if nothing
+    /// failed.
     pub fn print(&self, program: &str, took: Duration) -> ExitCode {
         self.findings.iter().for_each(|finding| finding.print(program));
         let rate = self.operations as f64 / took.as_secs_f64().max(0.001);
@@ -99,7 +101,7 @@ impl<C: Case, R: RuleSet> Report<C, R> {
 }
 
 impl<C: Case> Finding<C> {
-    /// Prints what failed and how to repeat it.
+    /// Prints the failure and how to repeat it.
     pub fn print(&self, program: &str) {
         let Finding { failure, script, shrunk, log } = self;
         println!("FAILED: {}\n  {}", failure.class, failure.text);

@@ -1,7 +1,19 @@
-//! What the differential fuzzers share: random numbers and contents that repeat from a seed, rules
-//! for allowed differences, shrinking, the watchdog, and the command line around a campaign.
+//! Shared parts of the differential fuzzers: repeatable random numbers and contents, rules for
+//! allowed differences, shrinking, a watchdog, and the command line around a campaign.
 //!
-//! A fuzzer brings its cases ([`Case`]), its rules ([`rules!`]) and what runs and compares a case.
+//! A fuzzer provides its cases ([`Case`]), its rules ([`rules!`]), and the code that runs and
+//! compares a case.
+//!
+//! # Modules
+//!
+//! - `campaign`: runs many cases and reports on them.
+//! - `command_line`: the options that every fuzzer has.
+//! - [`pattern`]: contents in which every position differs from its neighbours.
+//! - `random`: SplitMix64, so that a seed means the same script on every machine.
+//! - `rules`: allowed differences, each with its reason, and how often each was used.
+//! - `shrink`: makes a failing list of operations smaller.
+//! - `watchdog`: ends the program, with the script and its log, when a run hangs.
+//! - `words`: enums whose values have a text in scripts.
 
 mod campaign;
 mod command_line;

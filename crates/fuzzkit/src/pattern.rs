@@ -1,8 +1,8 @@
-//! Contents whose every position can be told from its neighbours.
+//! Creates contents in which every position differs from its neighbours.
 
 use crate::random::mix;
 
-/// The bytes `start..start + count` of the endless stream with this number.
+/// Returns the bytes `start..start + count` of the endless stream with this number.
 pub fn bytes(stream: u64, start: u64, count: usize) -> Vec<u8> {
     (start..start + count as u64).map(|at| byte(stream, at)).collect()
 }
@@ -12,16 +12,17 @@ fn byte(stream: u64, at: u64) -> u8 {
     word.to_le_bytes()[(at % 8) as usize]
 }
 
-/// The first position that differs from the stream, if `found` is expected at `start`.
+/// Returns the first position that differs from the stream, if `found` is expected at `start`.
 pub fn mismatch(stream: u64, start: u64, found: &[u8]) -> Option<u64> {
     let wrong = |(at, found): (u64, &u8)| (byte(stream, at) != *found).then_some(at);
     (start..).zip(found).find_map(wrong)
 }
 
-/// The fewest bytes of a message: its number and its length.
+/// Minimum number of bytes of a message: its number and its length.
 pub const MESSAGE_BYTES_MIN: usize = 8;
 
-/// The message with this number of a stream: its number, its length, then contents of its own.
+/// Returns the message with this number of a stream: its number, its length, then contents of its
+/// own.
 pub fn message(stream: u64, number: u32, count: usize) -> Vec<u8> {
     let count = count.max(MESSAGE_BYTES_MIN);
     let mut made = number.to_le_bytes().to_vec();
@@ -31,7 +32,7 @@ pub fn message(stream: u64, number: u32, count: usize) -> Vec<u8> {
     made
 }
 
-/// The number and the length that the beginning of a message tells.
+/// Returns the number and the length in the beginning of a message.
 pub fn message_header(found: &[u8]) -> Option<(u32, usize)> {
     let word = |at: usize| Some(u32::from_le_bytes(found.get(at..at + 4)?.try_into().ok()?));
     Some((word(0)?, word(4)? as usize))

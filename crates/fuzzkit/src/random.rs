@@ -1,44 +1,44 @@
-//! A small generator of random numbers (SplitMix64), so that a seed means the same script on every
-//! machine and with every version of every library.
+//! Generates random numbers (SplitMix64). A seed gives the same script on every machine and with
+//! every version of every library.
 
 /// The state of the generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator whose numbers follow from the seed.
+    /// Creates a generator whose numbers follow from the seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     #[expect(clippy::should_implement_trait, reason = "a generator is no iterator: it has no end")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// A number below `limit`, which is above zero.
+    /// Returns a number below `limit`, which is above zero.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// A number of `low..=high`.
+    /// Returns a number of `low..=high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True in `percent` of 100 calls.
+    /// Returns true in `percent` of 100 calls.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of the items.
+    /// Returns one of the items.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len() as u64) as usize]
     }
 
-    /// One of the items, each as often as its weight says.
+    /// Returns one of the items, with probabilities in proportion to the weights.
     pub fn weighted<T: Copy>(&mut self, items: &[(u64, T)]) -> T {
         let total = items.iter().map(|(weight, _)| weight).sum::<u64>().max(1);
         let mut at = self.below(total);
@@ -52,7 +52,7 @@ impl Random {
     }
 }
 
-/// A bijection of 64-bit numbers without a visible pattern.
+/// Maps a number to another one without a visible pattern; a bijection of 64-bit numbers.
 pub fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

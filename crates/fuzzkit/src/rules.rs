@@ -1,21 +1,22 @@
-//! The differences that are allowed, each with its reason, and how often each was used.
+//! Defines the differences that are allowed, each with its reason, and counts how often each was
+//! used.
 
 /// An enum of rules, made by [`rules!`](crate::rules!).
 pub trait RuleSet: Copy + PartialEq + 'static {
-    /// All of them, in the order of their numbers.
+    /// All rules, in the order of their numbers.
     const ALL: &'static [Self];
 
-    /// Its name and its reason.
+    /// Returns the rule's name and its reason.
     fn text(self) -> (&'static str, &'static str);
 
-    /// Its number.
+    /// Returns the rule's number.
     fn index(self) -> usize;
 }
 
 /// Defines the rules: each with a name and a text, which is also its documentation.
 ///
-/// Rules whose names begin with `KnownFault` are for faults of what is tested: each is to be
-/// deleted with the fault.
+/// Rules whose names begin with `KnownFault` are for faults of the tested program: delete each of
+/// them when its fault is corrected.
 #[macro_export]
 macro_rules! rules {
     ($(#[$of:meta])* $public:vis $set:ident { $($name:ident: $text:literal,)+ }) => {
@@ -51,28 +52,28 @@ impl<R: RuleSet> Default for RuleCounts<R> {
 }
 
 impl<R: RuleSet> RuleCounts<R> {
-    /// Counts one use.
+    /// Counts one use of a rule.
     pub fn used(&mut self, rule: R) {
         self.counts[rule.index()] += 1;
     }
 
-    /// Adds the uses that were counted elsewhere.
+    /// Adds the uses of another count.
     pub fn add(&mut self, other: &RuleCounts<R>) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, other)| *count += other);
     }
 
-    /// The uses of a rule.
+    /// Returns the number of uses of a rule.
     pub fn count(&self, rule: R) -> u64 {
         self.counts[rule.index()]
     }
 
-    /// A rule that was used and whose name begins so.
+    /// Returns a rule that was used and whose name begins with `prefix`.
     pub fn first_used(&self, prefix: &str) -> Option<R> {
         let is_such = |rule: &R| rule.text().0.starts_with(prefix) && self.count(*rule) > 0;
         R::ALL.iter().copied().find(is_such)
     }
 
-    /// The rules that were never used: in a long run, they may be stale.
+    /// Returns the rules that were never used: after a long run, they may be obsolete.
     pub fn unused(&self) -> impl Iterator<Item = R> + '_ {
         R::ALL.iter().copied().filter(|rule| self.count(*rule) == 0)
     }

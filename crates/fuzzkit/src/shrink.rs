@@ -1,6 +1,6 @@
 //! Makes a failing list of operations smaller as long as it fails in the same way.
 
-/// Drops items as long as `fails` says so; counts the calls of it down in `tries`.
+/// Drops items as long as `fails` returns true; counts its calls down in `tries`.
 pub fn shrink_list<T: Clone>(
     list: &[T],
     tries: &mut usize,

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No run takes so long: what has to come is given up before.
+/// Time limit of a run. No run reaches it: its own time limits are shorter.
 const RUN_TIME_MAX: Duration = Duration::from_secs(60);
-/// How often the watchdog looks.
+/// How often the watchdog checks.
 const LOOK: Duration = Duration::from_millis(500);
 /// Lines of a log that are kept.
 const LINES_MAX: usize = 1000;
@@ -47,7 +47,7 @@ impl Watch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run begins; the text says which.
+    /// Marks the beginning of the run that the text names.
     pub fn begin(&self, what: impl std::fmt::Display) {
         let mut state = self.lock();
         state.what = what.to_string();
@@ -55,7 +55,7 @@ impl Watch {
         state.log.clear();
     }
 
-    /// The run is over.
+    /// Marks the end of the run.
     pub fn end(&self) {
         self.lock().began = None;
     }
@@ -68,7 +68,7 @@ impl Watch {
         }
     }
 
-    /// What the last run has done.
+    /// Returns the log of the last run.
     pub fn log(&self) -> Vec<String> {
         self.lock().log.clone()
     }

@@ -1,4 +1,4 @@
-//! Enums whose values have a text in scripts.
+//! Defines enums whose values have a text in scripts.
 
 /// Defines an enum of words without data, with the text of each.
 #[macro_export]
@@ -9,10 +9,10 @@ macro_rules! words {
         pub enum $name { $($(#[$doc])* $word,)+ }
 
         impl $name {
-            /// All of them.
+            /// All values.
             pub const ALL: &[$name] = &[$($name::$word,)+];
 
-            /// The text that stands for it in a script.
+            /// Returns the value's text in scripts.
             pub fn text(self) -> &'static str {
                 match self { $($name::$word => $text,)+ }
             }

@@ -1,16 +1,21 @@
-//! A preload library that hides single features of io_uring from a program: the running kernel
-//! then answers as one that lacks them.
+//! Hides single features of io_uring from a program, by a preload library. The program then runs as
+//! on a kernel that lacks these features.
 //!
 //! ```sh
 //! LD_PRELOAD=libhide_uring.so HIDE_URING='op=27 ioprio&2' iobench doctor    # no multishot recv
 //! ```
 //!
-//! `HIDE_URING` holds rules, separated by semicolons; see `Rules`. The library stands in front of
-//! syscall(2) and mmap(2) of the C library. It learns where a ring's requests lie when the program
-//! maps them, and gives each request that a rule hides an opcode or a command that no kernel knows
-//! before the program hands it over, so that the kernel itself answers `EINVAL` or `EOPNOTSUPP`.
-//! Register calls and set-up flags fail with `EINVAL` at once, and feature bits are cleared in what
-//! io_uring_setup(2) returns.
+//! # Modules
+//!
+//! - `rules`: parses `HIDE_URING`, and decides which requests, calls and flags are hidden.
+//! - `rings`: tracks the rings of the program and where their requests are in memory.
+//!
+//! `HIDE_URING` holds rules, separated by semicolons; see `Rules`. The library interposes
+//! syscall(2) and mmap(2) of the C library. It learns where a ring's requests are when the program
+//! maps them. In each request that a rule hides it writes an opcode or a command that no kernel
+//! supports, before the program hands the request over, so that the kernel itself answers `EINVAL`
+//! or `EOPNOTSUPP`. Register calls and set-up flags fail with `EINVAL` at once, and feature bits
+//! are cleared in the result of io_uring_setup(2).
 //!
 //! It sees only rings that are entered through the C library's `syscall`, as the crate `io-uring`
 //! does, and whose requests are taken in their order in memory.
@@ -37,7 +42,7 @@ fn rings() -> MutexGuard<'static, Rings> {
     RINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The rules of the environment; a mistake in them ends the program.
+/// Returns the rules of the environment; a mistake in them ends the program.
 fn rules() -> &'static Rules {
     static RULES: OnceLock<Rules> = OnceLock::new();
     RULES.get_or_init(|| {
@@ -49,7 +54,8 @@ fn rules() -> &'static Rules {
     })
 }
 
-/// Reads the rules when the library is loaded: nginx, for one, empties the environment later.
+/// Reads the rules when the library is loaded, because some programs, such as nginx, empty the
+/// environment later.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static AT_START: extern "C" fn() = {
@@ -60,16 +66,16 @@ static AT_START: extern "C" fn() = {
 };
 
 fn refuse() -> c_long {
-    // SAFETY: the location is the calling thread's own.
+    // SAFETY: the location is the calling thread's own `errno`.
     unsafe { *libc::__errno_location() = libc::EINVAL };
     -1
 }
 
-/// The C library's syscall(2). A caller may pass fewer arguments; what is passed on in place of the
-/// others is not used.
+/// Replaces the C library's syscall(2). A caller may pass fewer arguments; the kernel does not use
+/// the values in their place.
 ///
 /// # Safety
-/// As syscall(2).
+/// The conditions of syscall(2).
 // SAFETY: on Linux's ABIs a variadic call passes integers where this function expects them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
@@ -81,7 +87,7 @@ pub unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees the conditions of syscall(2).
     let call = || unsafe {
         real::syscall(
             number, a as usize, b as usize, c as usize, d as usize, e as usize, f as usize,
@@ -107,7 +113,8 @@ pub unsafe extern "C" fn syscall(
             }
             let result = call();
             if b == REGISTER_RING_FDS && result == 1 {
-                // SAFETY: the kernel has just filled this structure in, of which there is one.
+                // SAFETY: the argument points to one structure, which the kernel has just filled
+                // in.
                 let update = unsafe { *(c as *const rings::ResourceUpdate) };
                 rings().registered(update.data as c_int, update.offset);
             }
@@ -122,10 +129,10 @@ pub unsafe extern "C" fn syscall(
     }
 }
 
-/// The C library's mmap(2).
+/// Replaces the C library's mmap(2).
 ///
 /// # Safety
-/// As mmap(2).
+/// The conditions of mmap(2).
 // SAFETY: the signature is the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(
@@ -141,7 +148,7 @@ pub unsafe extern "C" fn mmap(
     static NEXT: real::Symbol = real::Symbol::new(c"mmap");
     // SAFETY: the C library defines this name with this signature.
     let next = unsafe { core::mem::transmute::<usize, Mmap>(NEXT.address()) };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees the conditions of mmap(2).
     let mapped = unsafe { next(address, bytes, protection, flags, fd, offset) };
     if mapped != libc::MAP_FAILED && flags & libc::MAP_ANONYMOUS == 0 {
         rings().mapped(fd, offset, mapped.cast());

@@ -1,4 +1,4 @@
-//! Where the rings of the program have their requests.
+//! Tracks the program's rings and the memory of their requests.
 
 use crate::rules::Request;
 use core::ffi::c_int;
@@ -19,7 +19,7 @@ pub(crate) struct Parameters {
     pub(crate) features: u32,
     wq_fd: u32,
     reserved: [u32; 3],
-    /// Where the queue has its head, tail, mask, and what follows.
+    /// Offsets of the queue's head, tail and mask, and of the fields that follow.
     queue: [u32; 10],
     completion_queue: [u32; 10],
 }
@@ -46,11 +46,11 @@ struct Ring {
     requests: *mut Request,
 }
 
-// SAFETY: the pointers are only followed while the thread that owns the ring enters it.
+// SAFETY: the pointers are dereferenced only while the thread that owns the ring enters it.
 unsafe impl Send for Ring {}
 
-/// The rings by descriptor, and by thread and index where they are registered. What is closed stays
-/// until its descriptor or index is used again.
+/// The rings by descriptor and, for registered ones, by thread and index. A closed ring stays until
+/// its descriptor or index is used again.
 pub(crate) struct Rings {
     all: Vec<Ring>,
     registered: Vec<((libc::pid_t, u32), Ring)>,
@@ -61,6 +61,7 @@ impl Rings {
         Rings { all: Vec::new(), registered: Vec::new() }
     }
 
+    /// Records a new ring.
     pub(crate) fn created(&mut self, fd: c_int, parameters: &Parameters) {
         self.all.retain(|ring| ring.fd != fd);
         self.all.push(Ring {
@@ -73,6 +74,7 @@ impl Rings {
         });
     }
 
+    /// Records the mapping of a part of a ring.
     pub(crate) fn mapped(&mut self, fd: c_int, offset: i64, address: *mut u8) {
         let Some(ring) = self.all.iter_mut().find(|ring| ring.fd == fd) else { return };
         match offset {
@@ -82,6 +84,7 @@ impl Rings {
         }
     }
 
+    /// Records a ring that the calling thread has registered.
     pub(crate) fn registered(&mut self, fd: c_int, index: u32) {
         let Some(ring) = self.all.iter().find(|ring| ring.fd == fd).copied() else { return };
         let key = (thread(), index);
@@ -101,14 +104,15 @@ impl Rings {
         if ring.queue.is_null() || ring.requests.is_null() {
             return;
         }
-        // SAFETY: both words lie in the mapping, aligned, and the kernel shares them atomically.
+        // SAFETY: both words are aligned and lie in the mapping, and the kernel accesses them
+        // atomically.
         let word = |at| unsafe { AtomicU32::from_ptr(ring.queue.wrapping_add(at).cast()) };
         let (head, tail) = (word(ring.head_at), word(ring.tail_at));
         let (mut at, tail) = (head.load(Ordering::Acquire), tail.load(Ordering::Acquire));
         while at != tail {
             let slot = (at & (ring.entries - 1)) as usize;
-            // SAFETY: the slot is in the mapping; the thread that fills it is the one that calls,
-            // and the kernel does not look at it before the call.
+            // SAFETY: the slot is in the mapping; the calling thread fills it, and the kernel does
+            // not read it before the call.
             edit(unsafe { &mut *ring.requests.wrapping_add(slot) });
             at = at.wrapping_add(1);
         }
@@ -116,6 +120,6 @@ impl Rings {
 }
 
 fn thread() -> libc::pid_t {
-    // SAFETY: the call takes no pointers. It is a function of the C library, and not `syscall`.
+    // SAFETY: the call takes no pointers, and does not use the interposed `syscall`.
     unsafe { libc::gettid() }
 }

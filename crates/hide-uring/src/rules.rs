@@ -1,16 +1,16 @@
-//! What is hidden.
+//! Parses the rules, and decides which requests, calls and flags are hidden.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Rules, separated by semicolons:
 ///
-/// - `op=N`, with conditions behind it: requests with this opcode for which all conditions hold.
+/// - `op=N`, followed by conditions: requests with this opcode for which all conditions hold.
 ///   `FIELD&BITS` holds if any of the bits is set, `FIELD!BITS` if none is, `FIELD=N` if the field
-///   has this value. With `after=N` the process has that many of them first.
+///   has this value. With `after=N` the first N such requests of the process are not hidden.
 /// - `register=N`: this register call; `register&BITS`: those with any of these bits.
 /// - `setup&BITS`: rings with any of these flags.
-/// - `feature&BITS`: these bits among the features that io_uring_setup(2) tells.
+/// - `feature&BITS`: these bits among the features that io_uring_setup(2) returns.
 ///
 /// The fields of a request are `flags`, `ioprio`, `cmd`, `len`, `op_flags` and `file_index` of
 /// `struct io_uring_sqe`. Numbers are decimal, or hexadecimal with `0x`.
@@ -26,7 +26,7 @@ pub(crate) struct Rules {
 struct RequestRule {
     opcode: u8,
     conditions: Vec<(Field, Condition)>,
-    /// How many more are let through.
+    /// How many more requests are not hidden.
     left: AtomicU32,
 }
 
@@ -47,7 +47,7 @@ impl Condition {
     }
 }
 
-/// A field of a request: where it lies, and how many bytes it has.
+/// A field of a request: its offset, and its number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Field {
     at: usize,
@@ -87,12 +87,13 @@ impl RequestRule {
 /// The command of an `IORING_OP_URING_CMD`.
 const COMMAND: Field = Field { at: 8, bytes: 4 };
 
-/// An opcode that no kernel knows, and the bytes of a command that no socket knows.
+/// An opcode that no kernel supports, and the bytes of a command that no socket supports.
 const UNKNOWN: u8 = 255;
 
 impl Rules {
-    /// Makes a request unknown to the kernel if a rule hides it: its command if the rule names one,
-    /// which the kernel answers by `EOPNOTSUPP`, else the whole request (`EINVAL`).
+    /// Changes a request that a rule hides into one that the kernel does not support: its command
+    /// if the rule names one, which the kernel answers by `EOPNOTSUPP`, else the whole request
+    /// (`EINVAL`).
     pub(crate) fn apply(&self, request: &mut Request) {
         let hides = |rule: &RequestRule| {
             let mut conditions = rule.conditions.iter();
@@ -112,14 +113,17 @@ impl Rules {
         }
     }
 
+    /// Returns whether a rule hides the register call.
     pub(crate) fn hide_register(&self, call: u32) -> bool {
         self.registers.iter().any(|condition| condition.holds(call))
     }
 
+    /// Returns whether a rule hides one of the set-up flags.
     pub(crate) fn hide_set_up(&self, flags: u32) -> bool {
         flags & self.set_up != 0
     }
 
+    /// Returns the feature bits that rules hide.
     pub(crate) fn hidden_features(&self) -> u32 {
         self.features
     }

@@ -1,10 +1,10 @@
-//! `iobench diff`: what has changed between two saved runs, row by row, and whether for the worse.
+//! `iobench diff`: compares two result files row by row and decides whether a row is worse.
 //!
-//! Two runs never saw the same machine: from one hour to the next it may be 5 % slower. So a row is
-//! judged by its ratio to the baseline, which was measured in the same rounds and drifted alike:
-//! the ratios of the rounds of both runs give the change and its interval. Where there is no
-//! baseline (the baseline itself, a run of one server) the figures themselves are judged, and a
-//! change counts only beyond the drift that `--drift` allows for.
+//! Two runs never find the same conditions: from one hour to the next a machine may be 5 % slower.
+//! A row is therefore judged by its ratio to the baseline, which was measured in the same rounds
+//! and is affected alike: the ratios of the rounds of both runs give the change and its interval.
+//! Rows without a baseline (the baseline itself, a run of one server) are judged by the figures
+//! themselves, and a change counts only if it exceeds the drift that `--drift` allows for.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
@@ -22,7 +22,7 @@ use crate::report::number;
 use crate::report::point::Dimension;
 use crate::results::{Document, RoundFigures, Row};
 
-/// What it comes to.
+/// The result of the whole comparison; it determines the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
@@ -30,15 +30,15 @@ pub(crate) enum Outcome {
     Fine,
     /// No row that could be compared is worse, but some could not.
     Incomplete,
-    /// Something is worse for certain, by more than the threshold.
+    /// A row is worse by more than the threshold, with statistical certainty.
     Regression,
 }
 
-/// What has become of a figure.
+/// The result for one figure of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Finding {
-    /// The interval holds "no change".
+    /// The interval contains "no change".
     Unchanged,
     Better,
     Worse,
@@ -54,13 +54,13 @@ struct Change {
     figure: &'static str,
     /// The baseline whose ratio is judged; the figure itself is judged without one.
     against: Option<String>,
-    /// What is judged: the mean over rounds of the ratio, or of the figure.
+    /// The value that is judged: the mean over rounds of the ratio, or of the figure.
     judged_old: f64,
     judged_new: f64,
-    /// The figures as the rows tell them.
+    /// The figures that the rows show.
     old: f64,
     new: f64,
-    /// What is judged, new against old.
+    /// The judged value, new divided by old.
     ratio: f64,
     interval: Option<Interval>,
     finding: Finding,
@@ -68,26 +68,26 @@ struct Change {
     format: fn(f64) -> String,
 }
 
-/// A row of OLD.
+/// The comparison of one row of OLD with its counterpart in NEW.
 #[derive(Debug, Serialize)]
 struct Comparison {
     subject: String,
     point: String,
     changes: Vec<Change>,
-    /// Why it could not be compared.
+    /// Why the row could not be compared.
     problem: Option<String>,
 }
 
-/// Everything, as `--json` writes it.
+/// The whole result, as `--json` writes it.
 #[derive(Debug, Serialize)]
-struct Diff {
+pub(crate) struct Diff {
     format: &'static str,
     version: u32,
     old: String,
     new: String,
     threshold: f64,
     drift: f64,
-    outcome: Outcome,
+    pub(crate) outcome: Outcome,
     remarks: Vec<String>,
     results: Vec<Comparison>,
 }
@@ -114,16 +114,17 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<Outcome> {
     Ok(diff.outcome)
 }
 
-/// What a change has to exceed, as parts.
+/// The limits that a change has to exceed, as fractions.
 #[derive(Debug, Clone, Copy)]
-struct Bounds {
+pub(crate) struct Bounds {
     /// To be a regression.
-    threshold: f64,
-    /// To be a change at all, where nothing was measured beside it.
-    drift: f64,
+    pub(crate) threshold: f64,
+    /// To be a change at all, for rows without a baseline.
+    pub(crate) drift: f64,
 }
 
-fn compare(old: &Saved, new: &Saved, bounds: Bounds) -> Diff {
+/// Compares two files.
+pub(crate) fn compare(old: &Saved, new: &Saved, bounds: Bounds) -> Diff {
     let mut others: HashMap<Vec<String>, VecDeque<&Row>> = HashMap::new();
     for row in &new.document.results {
         others.entry(identity(row)).or_default().push_back(row);
@@ -169,13 +170,13 @@ fn compare(old: &Saved, new: &Saved, bounds: Bounds) -> Diff {
     }
 }
 
-/// What a row has to agree in with its counterpart.
+/// Returns the fields of a row that its counterpart must have the same values in.
 fn identity(row: &Row) -> Vec<String> {
     let dimensions = Dimension::ALL.into_iter().map(|dimension| dimension.value(row));
     std::iter::once(row.subject.clone()).chain(dimensions).collect()
 }
 
-/// What makes the files hard to compare.
+/// Differences between the files that make them hard to compare.
 fn differences(old: &Document, new: &Document) -> Vec<String> {
     let (before, after) = (&old.environment, &new.environment);
     let count = |cpus: &[usize]| cpus.len().to_string();
@@ -196,7 +197,7 @@ fn differences(old: &Document, new: &Document) -> Vec<String> {
     remarks
 }
 
-/// A row with its baseline's at the same point, unless it is that itself.
+/// A row with the baseline's row at the same point, unless it is the baseline itself.
 #[derive(Clone, Copy)]
 struct Side<'a> {
     row: &'a Row,
@@ -215,7 +216,8 @@ impl<'a> Side<'a> {
         Side { row, baseline }
     }
 
-    /// The figure of every valid round, divided by the baseline's of the same round if asked for.
+    /// Returns the figure of every valid round, divided by the baseline's of the same round if
+    /// asked for.
     fn rounds(&self, figure: &Figure, against_baseline: bool) -> Vec<f64> {
         let value = |round: &RoundFigures| {
             (figure.of_round)(round).filter(|value| round.valid && *value > 0.0)
@@ -230,7 +232,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// What is the same in all rows of transports.
+/// Dimensions that are the same in all rows of transports and are not shown there.
 const OF_SERVERS: [Dimension; 3] =
     [Dimension::Connections, Dimension::Transactions, Dimension::Cores];
 
@@ -272,7 +274,7 @@ fn comparison(old: Side<'_>, new: Option<Side<'_>>, bounds: Bounds) -> Compariso
     Comparison { subject: row.subject.clone(), point: point.join(", "), changes, problem }
 }
 
-/// A figure, where to find it, and which way is up.
+/// A figure: its name, how to read it from a row, and whether more is better.
 struct Figure {
     name: &'static str,
     of_row: fn(&Row) -> Option<f64>,
@@ -371,7 +373,7 @@ fn change(figure: &Figure, sides: &[Side<'_>; 2], rows: [f64; 2], bounds: Bounds
     }
 }
 
-/// Changes within the drift are none.
+/// Classifies an interval; a change within the drift counts as unchanged.
 fn judge(interval: Option<Interval>, more_is_better: bool, threshold: f64, drift: f64) -> Finding {
     let Some(interval) = interval else { return Finding::Unknown };
     if interval.low <= 1.0 + drift && interval.high >= 1.0 / (1.0 + drift) {
@@ -384,8 +386,8 @@ fn judge(interval: Option<Interval>, more_is_better: bool, threshold: f64, drift
     if (interval.estimate - 1.0).abs() > threshold { Finding::Regression } else { Finding::Worse }
 }
 
-/// The table for people.
-fn table(diff: &Diff) -> String {
+/// Returns the result as a table.
+pub(crate) fn table(diff: &Diff) -> String {
     let mut out = format!("{} → {}\n", diff.old, diff.new);
     for remark in &diff.remarks {
         let _ = writeln!(out, "  note: {remark}");
@@ -422,7 +424,7 @@ fn table(diff: &Diff) -> String {
             let _ = writeln!(out, "  NOT COMPARED: {problem}");
         }
     }
-    out + "\n" + &summary(diff) + "\n"
+    output::printable(&(out + "\n" + &summary(diff) + "\n"))
 }
 
 fn word(finding: Finding) -> &'static str {

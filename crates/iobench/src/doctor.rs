@@ -1,4 +1,4 @@
-//! What this machine offers, as a table for a person and as JSON for a program.
+//! `iobench doctor`: reports what this machine offers, as a table and as JSON.
 
 use megapipe::probe::{CONNECTIONS, Finding, Limit, Probe, Status, probe};
 use megapipe::{Channel, DriverKind, DriverReport, Replaced};
@@ -21,7 +21,7 @@ struct Choice {
 }
 
 impl Choice {
-    /// Creates a channel to see.
+    /// Creates a channel and records its driver, or the error.
     fn of_this_machine() -> Choice {
         match Channel::<()>::new() {
             Ok(channel) => {
@@ -63,7 +63,7 @@ fn print(out: &mut impl Write, probe: &Probe, choice: &Choice, colours: bool) ->
     let mut last = None;
     for finding in &probe.findings {
         print_finding(out, finding, width, colours)?;
-        // One reason often stands in the way of many attempts.
+        // Many attempts often fail for the same reason.
         let detail = detail(&finding.status);
         if let Some(detail) = detail.filter(|_| detail != last) {
             print_wrapped(out, &" ".repeat(width + 4), detail)?;
@@ -93,7 +93,7 @@ const GREEN: &str = "32";
 const YELLOW: &str = "33";
 const RED: &str = "31";
 
-/// A word of seven columns.
+/// Pads a word to seven columns and colours it.
 fn word(text: &str, colour: &str, colours: bool) -> String {
     if colours { format!("\x1b[{colour}m{text:<7}\x1b[0m") } else { format!("{text:<7}") }
 }
@@ -114,7 +114,7 @@ fn print_finding(
     writeln!(out, "{mark} {:<width$}  {status}  {}", finding.name, finding.used_for)
 }
 
-/// What was tried, or why nothing was.
+/// Returns what the probe tried, or why it tried nothing.
 fn detail(status: &Status) -> Option<&str> {
     match status {
         Status::Works => None,
@@ -132,14 +132,14 @@ fn print_limit(out: &mut impl Write, limit: &Limit, width: usize, colours: bool)
     writeln!(out, "  {:<width$}           for {}", "", limit.used_for)
 }
 
-/// What is missing or too low, with its remedy.
+/// Features that are missing and limits that are too low, each with its remedy.
 fn remedies(probe: &Probe) -> Vec<(&str, &str)> {
     let features = probe.findings.iter().map(|finding| (finding.name, &finding.remedy));
     let limits = probe.limits.iter().map(|limit| (limit.name, &limit.remedy));
     features.chain(limits).filter_map(|(name, remedy)| Some((name, remedy.as_deref()?))).collect()
 }
 
-/// Prints words in lines of at most [`COLUMNS`], all indented as far as the first one.
+/// Prints words in lines of at most [`COLUMNS`], indented as far as the first line.
 fn print_wrapped(out: &mut impl Write, start: &str, text: &str) -> io::Result<()> {
     let indent = " ".repeat(start.len());
     let mut line = start.to_owned();

@@ -1,23 +1,23 @@
-//! What can go wrong, said so that a person knows what to do next.
+//! Errors of the commands: each has its cause and a remedy.
 
 use std::io;
 
 use thiserror::Error;
 
-/// A failure that ends the command. Each message names the cause and then the remedy.
+/// An error that ends the command. Each message names the cause and then the remedy.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum Error {
     /// A call into the kernel failed.
     #[error("cannot {action}: {source}; {remedy}")]
     System { action: String, source: io::Error, remedy: &'static str },
-    /// The request cannot be carried out on this machine or makes no sense.
+    /// The request cannot be executed on this machine or makes no sense.
     #[error("{cause}; {remedy}")]
     Setup { cause: String, remedy: String },
     /// A measurement of `ipc` ended early, for the reason that the error gives.
     #[error(transparent)]
     Ipc(#[from] ipcload::Error),
-    /// The user (or a supervisor) asked for the end.
+    /// The user or a supervisor ended the run by a signal.
     #[error("interrupted; nothing was written")]
     Interrupted,
 }
@@ -35,8 +35,12 @@ pub(crate) trait Context<T> {
     fn context(self, action: impl Into<String>, remedy: &'static str) -> Result<T>;
 }
 
-impl<T> Context<T> for io::Result<T> {
+impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
     fn context(self, action: impl Into<String>, remedy: &'static str) -> Result<T> {
-        self.map_err(|source| Error::System { action: action.into(), source, remedy })
+        self.map_err(|source| Error::System {
+            action: action.into(),
+            source: source.into(),
+            remedy,
+        })
     }
 }

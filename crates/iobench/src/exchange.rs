@@ -1,5 +1,5 @@
-//! What travels over a connection, and what a server does in between: the parameters of section
-//! 3.3 of Kawai and Yamaguchi, and the processing time of their section 7.
+//! Sizes of requests and responses, and the server's processing between them: the parameters of
+//! section 3.3 of Kawai and Yamaguchi, and the processing time of their section 7.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::parse_duration;
 
-/// Sizes of a request and of its response. Where they are equal the response is an echo; else it is
-/// `response_bytes` of filler. The client compares either.
+/// Sizes of a request and of its response. If they are equal, the response is an echo; otherwise it
+/// is `response_bytes` of filler. The client compares either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Exchange {
     /// 1 to 1 MiB.
@@ -28,26 +28,26 @@ impl Exchange {
         self.request_bytes == self.response_bytes
     }
 
-    /// What rows call it.
+    /// Returns the workload's name in rows.
     pub(crate) fn workload(&self) -> &'static str {
         if self.is_echo() { "echo" } else { "request-response" }
     }
 
-    /// What our servers answer with where it is no echo.
+    /// Returns the response of iobench's own servers if it is not an echo.
     pub(crate) fn filler(&self) -> Vec<u8> {
         filler(self.response_bytes)
     }
 }
 
-/// What a server does for each request before it answers.
+/// The processing of a server before each response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Work {
     /// Nothing.
     #[default]
     None,
-    /// It computes for so long, as a CGI program would.
+    /// Computes for this long, as a CGI program would.
     Burn(Duration),
-    /// It sleeps for so long, as one that waits for a disk.
+    /// Sleeps for this long, as a server that waits for a disk does.
     Sleep(Duration),
 }
 
@@ -81,16 +81,24 @@ impl fmt::Display for Work {
     }
 }
 
-/// What a server is to do with what it receives.
+/// How a server responds to requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Service {
-    /// Without sizes the server sends back every byte as it comes.
+    /// Without sizes the server sends back every byte as it arrives.
     pub(crate) exchange: Option<Exchange>,
     pub(crate) work: Work,
 }
 
-/// A response of exactly so many bytes: one of HTTP/1.1 where its head fits in, so that HTTP
-/// clients can load the same server; else the beginning of one.
+impl Service {
+    /// Returns the service that an exchange needs. Echoes have any size, so one service is enough
+    /// for all of them.
+    pub(crate) fn for_exchange(exchange: Exchange) -> Service {
+        Service { exchange: (!exchange.is_echo()).then_some(exchange), ..Service::default() }
+    }
+}
+
+/// Returns a response of exactly `response_bytes`: an HTTP/1.1 response if its head fits, so that
+/// HTTP clients can load the same server; otherwise the first bytes of one.
 fn filler(response_bytes: usize) -> Vec<u8> {
     let head = |body_bytes: usize, padding: usize| {
         format!("HTTP/1.1 200 OK\r\nContent-Length: {:padding$}{body_bytes}\r\n\r\n", "")
@@ -99,7 +107,7 @@ fn filler(response_bytes: usize) -> Vec<u8> {
     let Some(room) = response_bytes.checked_sub(shortest.len()) else {
         return shortest.into_bytes()[..response_bytes].to_vec();
     };
-    // A longer body may need one more digit than there is room for; a blank takes its place.
+    // A longer body may need one more digit than there is room for; a space replaces it.
     let mut body_bytes = room;
     while head(body_bytes, 0).len() + body_bytes > response_bytes {
         body_bytes -= 1;

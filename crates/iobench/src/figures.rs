@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Result};
 
-/// Longest time that is told apart, ten minutes; longer ones are recorded as this.
+/// Longest time that is recorded exactly, ten minutes; longer ones count as ten minutes.
 const HIGHEST_NS: u64 = 600_000_000_000;
-/// Three digits: a recorded time is at most 0.1 % off. A histogram takes some 270 KiB.
+/// Three digits: the error of a recorded time is at most 0.1 %. A histogram takes about 270 KiB.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// Times in nanoseconds, from 1 ns.
 pub(crate) type Times = Histogram<u64>;
 
-/// An empty histogram. All have the same bounds, so any two can be merged without loss.
+/// Returns an empty histogram. All have the same bounds, so any two can be merged without loss.
 pub(crate) fn new_times() -> Times {
     Times::new_with_bounds(1, HIGHEST_NS, SIGNIFICANT_DIGITS)
         .expect("the bounds are constants that the histogram accepts")
 }
 
-/// The histogram as text: V2 of the HdrHistogram format, deflated, in base 64.
+/// Returns the histogram as text: V2 of the HdrHistogram format, deflated, in base 64.
 pub(crate) fn encode(times: &Times) -> Result<String> {
     let mut bytes = Vec::new();
     V2DeflateSerializer::new()
@@ -33,12 +33,12 @@ pub(crate) fn encode(times: &Times) -> Result<String> {
     Ok(BASE64.encode(bytes))
 }
 
-/// The histogram as text, unless it is empty.
+/// Returns the histogram as text, unless it is empty.
 pub(crate) fn encode_recorded(times: &Times) -> Result<Option<String>> {
     (!times.is_empty()).then(|| encode(times)).transpose()
 }
 
-/// The inverse of [`encode`]. Values beyond our bounds are clamped to them.
+/// Returns the inverse of [`encode`]. Values beyond the bounds of `Times` are clamped to them.
 pub(crate) fn decode(text: &str) -> Result<Times> {
     let remedy = "the file is damaged or from another program; measure again";
     let broken = |cause: String| Error::setup(format!("cannot read a histogram: {cause}"), remedy);
@@ -84,7 +84,7 @@ pub(crate) struct Percentiles {
 }
 
 impl Percentiles {
-    /// Nothing of an empty histogram.
+    /// Returns the percentiles; `None` for an empty histogram.
     pub(crate) fn of(times: &Times) -> Option<Percentiles> {
         let at = |quantile| times.value_at_quantile(quantile) as f64 / 1e3;
         (!times.is_empty()).then(|| Percentiles {

@@ -1,4 +1,4 @@
-//! Shell completions and manual pages, made of the definitions of the command line itself.
+//! Generates shell completions and manual pages from the definitions of the command line.
 
 use std::fs;
 use std::io;
@@ -14,6 +14,8 @@ use crate::error::{Context, Result};
 use crate::output;
 
 const NAME: &str = "iobench";
+/// The date in the pages; a release changes it.
+const DATE: &str = "2026-11-26";
 
 const EXIT_STATUS: [(&str, &str); 4] = [
     ("0", "Everything was measured; what is not valid is marked INVALID, and nothing got worse."),
@@ -51,10 +53,10 @@ pub(crate) fn completions(arguments: &CompletionsArgs) {
     output::print(&String::from_utf8_lossy(&script));
 }
 
-/// Prints the manual page, or writes all of them.
+/// Prints the main manual page, or writes the pages of all commands.
 pub(crate) fn run(arguments: &ManArgs) -> Result<()> {
     let mut command = Cli::command().disable_help_subcommand(true);
-    // Sub-commands inherit global options and get their full names.
+    // Makes subcommands inherit global options and get their full names.
     command.build();
     match &arguments.out {
         None => output::print(&String::from_utf8_lossy(&rendered(&command)?)),
@@ -78,17 +80,18 @@ fn write_all(command: &Command, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One page.
+/// Returns the manual page of one command.
 fn rendered(command: &Command) -> Result<Vec<u8>> {
     let mut page = Vec::new();
     render(command, &mut page).context("make the manual page", "report this as a bug")?;
-    Ok(page)
+    // Line breaks beside an empty line have no effect; mandoc(1) warns of them.
+    Ok(String::from_utf8_lossy(&page).replace("\n.br\n\n.br\n", "\n.sp\n").into_bytes())
 }
 
 fn render(command: &Command, page: &mut Vec<u8>) -> io::Result<()> {
     let examples = command.get_after_help().map(ToString::to_string);
-    // The help's epilogue is for a terminal; the page has sections for the same things.
-    let man = Man::new(command.clone().after_help("")).manual("iobench");
+    // The help's last part is for a terminal; the page has sections for the same content.
+    let man = Man::new(command.clone().after_help("")).manual("iobench").date(DATE);
     man.render_title(page)?;
     man.render_name_section(page)?;
     man.render_synopsis_section(page)?;
@@ -107,7 +110,7 @@ fn render(command: &Command, page: &mut Vec<u8>) -> io::Result<()> {
     rest.to_writer(page)
 }
 
-/// The examples as they are typed, and what follows them as text.
+/// Adds a section with the examples verbatim, and the text that follows them as paragraphs.
 fn examples_section(page: &mut Roff, help: &str) {
     let mut paragraphs = help.split("\n\n");
     let examples = paragraphs.next().unwrap_or_default();
@@ -126,5 +129,20 @@ fn section(page: &mut Roff, head: &str, entries: &[(&str, &str)]) {
     page.control("SH", [head]);
     for (name, text) in entries {
         page.control("TP", []).text([bold(*name)]).text([roman(*text)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_exit_status_is_in_the_reference() {
+        let codes: BTreeSet<String> = EXIT_STATUS.map(|(code, _)| code.to_owned()).into();
+        let documented = testkit::documented("exit-codes.md", "iobench");
+        // A second table there begins with the names of commands.
+        let is_code = |name: &String| name.parse::<u8>().is_ok();
+        assert_eq!(documented.into_iter().filter(is_code).collect::<BTreeSet<_>>(), codes);
     }
 }

@@ -1,4 +1,4 @@
-//! What lies between clients and servers, and how a server is put at its far end.
+//! Creates the network path between clients and servers, and starts a server at its far end.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -7,7 +7,7 @@ use crate::client::ClientKind;
 use crate::error::{Error, Result};
 use crate::network::conditions::Conditions;
 use crate::network::namespace;
-use crate::network::veth::{Cable, End, Veth};
+use crate::network::veth::{End, Veth, VethPair};
 use crate::network::{Entered, Network, Options, PathKind};
 use crate::server::process::Launch;
 use crate::server::running::{Running, Subject};
@@ -15,7 +15,7 @@ use crate::stack::{Kind, Site};
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::signals::Signals;
 
-/// The way of all packets. Dropping it ends it, with whatever it consists of.
+/// The network path of all packets. Dropping it removes its namespaces and devices.
 pub(crate) enum Path {
     /// The loopback device.
     Loopback,
@@ -26,7 +26,7 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    /// Makes what was asked for. Before any thread is started.
+    /// Creates the path that was requested. Must be called before any thread is started.
     pub(crate) fn create(
         kind: PathKind,
         conditions: Option<&Conditions>,
@@ -41,15 +41,15 @@ impl Path {
                 Veth::create(allowed_cpus()?.len(), options.client_addresses).map(Path::Veth)
             }
             (PathKind::Veth, Some(_)) => Err(Error::setup(
-                "veth pairs have no conditions",
-                "choose between the path veth and network conditions",
+                "veth pairs have no delay, loss or rate",
+                "use either --path veth or --network",
             )),
         }
     }
 
-    /// Makes a congestion control that does not pace the default for programs that are not ours, on
-    /// both sides; false if that is not permitted. On the plain loopback the calling thread moves
-    /// into a network namespace for that: call this before any thread or server is started.
+    /// Makes a congestion control without pacing the default for external programs, on both sides;
+    /// false if that is not permitted. On the plain loopback the calling thread moves into a
+    /// network namespace for that: call this before any thread or server is started.
     pub(crate) fn stop_pacing(&self) -> Result<bool> {
         if !namespace::can_set_default_congestion() {
             return Ok(false);
@@ -73,7 +73,7 @@ impl Path {
         Ok(true)
     }
 
-    /// Moves the calling thread to the clients' side, if there are sides.
+    /// Moves the calling thread into the clients' namespace, if the path has one.
     pub(crate) fn enter_client(&self) -> Result<Option<Entered>> {
         match self {
             Path::Loopback => Ok(None),
@@ -82,7 +82,7 @@ impl Path {
         }
     }
 
-    /// The path with a relay, if it is one.
+    /// Returns the emulated network, if the path is a relay.
     pub(crate) fn network(&self) -> Option<&Network> {
         match self {
             Path::Relay(network) => Some(network),
@@ -90,8 +90,8 @@ impl Path {
         }
     }
 
-    /// Addresses that clients of the kernel can bind to, where they are not those of the loopback
-    /// device, for a server at `server`.
+    /// Addresses to which clients over the kernel's sockets can bind for a server at `server`, if
+    /// they are not those of the loopback device.
     pub(crate) fn sources(&self, server: IpAddr) -> Option<Vec<IpAddr>> {
         match self {
             Path::Loopback => None,
@@ -100,18 +100,18 @@ impl Path {
         }
     }
 
-    /// A word for the rows of a result file, unless the path is the plain loopback or described by
-    /// its conditions.
+    /// Returns the path's name in the rows of a result file, unless it is the plain loopback or a
+    /// network that its conditions describe.
     pub(crate) fn label(&self) -> Option<&'static str> {
         matches!(self, Path::Veth(_)).then_some("veth")
     }
 
-    /// A line for people, where there is something to know.
+    /// Returns a line of text about the path, if it is a veth path.
     pub(crate) fn describe(&self) -> Option<String> {
         matches!(self, Path::Veth(_)).then(|| format!("path: {}", Veth::describe()))
     }
 
-    /// Takes away what servers had for themselves that have ended; all must have.
+    /// Removes the veth pairs of servers that have ended. All servers must have ended.
     pub(crate) fn clear(&mut self) -> Result<()> {
         match self {
             Path::Loopback | Path::Relay(_) => Ok(()),
@@ -119,8 +119,8 @@ impl Path {
         }
     }
 
-    /// Starts a server at the far end, for clients of that kind; with the place of the clients'
-    /// stack, if they bring one.
+    /// Starts a server at the far end for clients of the given kind. Also returns where the
+    /// clients' stack runs, if they use user-level TCP.
     pub(crate) fn start(
         &mut self,
         subject: &Subject,
@@ -142,18 +142,18 @@ impl Path {
             return start_with_its_device(veth, subject, launch, signals)
                 .map(|server| (server, None));
         }
-        let cable = if stack.is_none() && client == ClientKind::Kernel {
+        let veth_pair = if stack.is_none() && client == ClientKind::Kernel {
             veth.shared().clone()
         } else {
             let end = |has_stack| if has_stack { End::Stack } else { End::Kernel };
             let ends = (end(stack.is_some()), end(client == ClientKind::Mtcp));
             veth.add_cable(launch.cpus.len(), ends.0, ends.1)?
         };
-        launch.address = cable.server_address.into();
+        launch.address = veth_pair.server_address.into();
         launch.namespace = Some(veth.server_namespace());
-        launch.interface = stack.map(|_| cable.server_device());
+        launch.interface = stack.map(|_| veth_pair.server_device());
         let server = Running::start(subject, &launch, signals)?;
-        let site = (client == ClientKind::Mtcp).then(|| client_site(&cable));
+        let site = (client == ClientKind::Mtcp).then(|| client_site(&veth_pair));
         Ok((server, site))
     }
 }
@@ -163,23 +163,24 @@ fn stop_pacing_in(namespace: &OwnedFd) -> Result<()> {
     namespace::stop_pacing()
 }
 
-/// A server whose device has the clients' kernel at its other end, and so stands beside them.
+/// Starts a server that creates its own device. The device's other end is the clients' kernel, so
+/// the server runs in the clients' namespace.
 fn start_with_its_device(
     veth: &mut Veth,
     subject: &Subject,
     mut launch: Launch,
     signals: &Signals,
 ) -> Result<Running> {
-    let cable = veth.reserve()?;
-    let device = cable.server_device();
-    launch.address = cable.server_address.into();
+    let veth_pair = veth.reserve()?;
+    let device = veth_pair.server_device();
+    launch.address = veth_pair.server_address.into();
     launch.namespace = Some(veth.client_namespace());
     launch.interface = Some(device.clone());
     let server = Running::start(subject, &launch, signals)?;
-    veth.furnish_client(&cable, &device)?;
+    veth.furnish_client(&veth_pair, &device)?;
     Ok(server)
 }
 
-fn client_site(cable: &Cable) -> Site {
-    Site { interface: cable.client_device(), address: cable.client_addresses[0].into() }
+fn client_site(veth_pair: &VethPair) -> Site {
+    Site { interface: veth_pair.client_device(), address: veth_pair.client_addresses[0].into() }
 }

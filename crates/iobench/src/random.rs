@@ -1,4 +1,4 @@
-//! Numbers that look random and repeat with their seed.
+//! Pseudo-random numbers that repeat with their seed.
 
 /// A small generator with a known seed (SplitMix64), so that a report can be recomputed.
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! `iobench serve`: one server in a process of its own, for people or for `compare`.
+//! `iobench serve`: runs one server in a process of its own, for a user or for `compare`.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -6,20 +6,21 @@ use crate::cli::ServeArgs;
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Service};
 use crate::output;
-use crate::server::{self, Place, shared::Page};
+use crate::server::{self, ServerLocation, shared::Page};
 use crate::sys::affinity::allowed_cpus;
+use crate::sys::borrow;
 use crate::sys::cpuclock;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
 
-/// Serves until the end.
+/// Serves until a signal or the parent ends it.
 pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     let Some(name) = &arguments.server else {
         output::print(&server::catalogue());
         return Ok(());
     };
-    // Under `compare` the signals stay blocked for good: Ctrl-C reaches the whole process group,
-    // and the measuring process is the one to end us, by closing the lifeline.
+    // Under `compare` the signals stay blocked: Ctrl-C reaches the whole process group, and the
+    // measuring process ends this one by closing the lifeline.
     let signals = Signals::block();
     let server = server::find(name)?;
     let cpus = cpus(arguments)?;
@@ -32,7 +33,7 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     if let Some(port) = arguments.port {
         address.set_port(port);
     }
-    let place = Place { address, interface: arguments.interface.clone() };
+    let place = ServerLocation { address, interface: arguments.interface.clone() };
     if let (Some(page), Some(lifeline)) = (arguments.page_fd, arguments.lifeline_fd) {
         let page = Page::open(inherited(page)?, cpus.len())?;
         return server::run(server, &cpus, service, &place, &page, &[inherited(lifeline)?], |_| {});
@@ -63,7 +64,7 @@ pub(crate) fn run(arguments: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// The CPUs that the arguments name, one thread for each.
+/// Returns the CPUs that the arguments name, one thread for each.
 fn cpus(arguments: &ServeArgs) -> Result<Vec<usize>> {
     if let Some(cpus) = &arguments.server_cpus {
         return Ok(cpus.clone());
@@ -79,15 +80,14 @@ fn cpus(arguments: &ServeArgs) -> Result<Vec<usize>> {
     Ok(allowed[..cores].to_vec())
 }
 
-/// Takes over a descriptor that the parent left open for us.
+/// Takes ownership of a descriptor that the parent process left open.
 pub(crate) fn inherited(fd: i32) -> Result<OwnedFd> {
-    // SAFETY: fcntl with F_GETFD only looks at the number.
-    if fd < 3 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+    if fd < 3 || rustix::io::fcntl_getfd(borrow(fd)).is_err() {
         return Err(Error::setup(
             format!("there is no inherited descriptor {fd}"),
-            "leave this option to iobench, which starts such processes itself",
+            "omit --page-fd and --lifeline-fd, which only iobench's own processes use",
         ));
     }
-    // SAFETY: the descriptor is open, and by contract with the parent nobody else uses it.
+    // SAFETY: the descriptor is open, and by contract with the parent it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

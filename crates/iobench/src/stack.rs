@@ -1,4 +1,4 @@
-//! Stacks of `mtcp`, as both sides of the benchmark start them.
+//! Starts user-level TCP stacks (`mtcp`), for servers and clients of the benchmark.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,12 +10,12 @@ use crate::error::{Error, Result};
 use crate::network::veth::PREFIX_BITS;
 use crate::sys::socket::CongestionControl;
 
-/// Where a server listens whose stack has an address to itself, so that every port is free.
+/// Port of servers whose stack has an address to itself, so that every port is free.
 pub(crate) const PORT: u16 = 7000;
-/// Ports for connections that name none: all that need no privilege.
+/// First port for connections that do not choose one: all ports that need no privilege.
 const LEAST_EPHEMERAL_PORT: u16 = 1024;
 
-/// What a stack goes through and how it is driven.
+/// The device and the mode of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) device: DeviceKind,
@@ -26,18 +26,19 @@ impl Kind {
     /// AF_XDP, run to completion.
     pub(crate) const USUAL: Kind = Kind { device: DeviceKind::Xdp, mode: Mode::Complete };
 
-    /// Whether the stack makes its own device, whose other end is the kernel of that namespace.
+    /// Returns whether the stack creates its own device (TAP), whose other end is the kernel of
+    /// that namespace.
     pub(crate) fn makes_its_device(self) -> bool {
         self.device == DeviceKind::Tap
     }
 }
 
-/// Where a stack of this process is at home.
+/// The device and address of a stack of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
-    /// Its device, in the network namespace of the thread that starts it.
+    /// The device, in the network namespace of the thread that starts the stack.
     pub(crate) interface: String,
-    /// Its own, unknown to the kernel.
+    /// The stack's own address, which the kernel does not have.
     pub(crate) address: IpAddr,
 }
 
@@ -55,8 +56,8 @@ pub(crate) fn start(kind: Kind, site: &Site, cpus: &[usize]) -> Result<Mtcp> {
     Mtcp::start(config).map_err(|error| refused(&site.interface, &error))
 }
 
-/// Starts a stack for each of `cores` as the file that MTCP_CONFIG names says; nothing if there is
-/// no such variable.
+/// Starts a stack for each of `cores`, configured by the file that MTCP_CONFIG names; `None` if the
+/// variable is not set.
 pub(crate) fn start_from_environment(cores: usize) -> Result<Option<Mtcp>> {
     if std::env::var_os(mtcp::config::ENVIRONMENT).is_none() {
         return Ok(None);
@@ -68,7 +69,7 @@ pub(crate) fn start_from_environment(cores: usize) -> Result<Option<Mtcp>> {
     Mtcp::start(config).map(Some).map_err(|error| refused("the interface", &error))
 }
 
-/// The settings that all stacks of the benchmark share: those of the kernel's sockets.
+/// Returns the settings of all stacks of the benchmark, chosen to match the kernel's sockets.
 pub(crate) fn settings(cores: u16) -> Config {
     let mut config = Config {
         engine: EngineConfig { cores, ..EngineConfig::default() },
@@ -84,14 +85,14 @@ pub(crate) fn settings(cores: u16) -> Config {
     config
 }
 
-/// The sockets of one core, for the calling thread.
+/// Creates the context of one core, for the calling thread.
 pub(crate) fn context(mtcp: &Mtcp, core: usize) -> Result<Context> {
     mtcp.context(core).map_err(|error| {
         Error::setup(format!("cannot take the sockets of core {core}: {error}"), "run again")
     })
 }
 
-/// A call of a stack that cannot be made up for.
+/// Converts a failed call of a stack into an error that ends the command.
 pub(crate) fn failed(action: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |source| Error::System {
         action: action.to_owned(),
@@ -110,7 +111,7 @@ fn prefix_bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { PREFIX_BITS } else { 64 }
 }
 
-/// Where a server of a stack listens.
+/// Returns the address with the port on which a server of a stack listens.
 pub(crate) fn with_port(address: SocketAddr) -> SocketAddr {
     let port = if address.port() == 0 { PORT } else { address.port() };
     SocketAddr::new(address.ip(), port)

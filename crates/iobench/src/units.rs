@@ -1,4 +1,4 @@
-//! Quantities as people write them.
+//! Parses quantities with units.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `iobench apps` with the distribution's nginx and memcached, each against itself.
+//! Tests of `iobench apps` with the distribution's nginx and memcached, each against itself.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn assert_installed(program: &str) {
     assert!(Path::new(program).exists(), "{program} is missing (cargo xtask setup)");
 }
 
-/// What stays behind only if the program forgets to clean up: by its process number.
+/// Files that the program must remove, found by its process id.
 fn leftovers(process: u32) -> Vec<PathBuf> {
     let mark = format!("-{process}-");
     let directories = [std::env::temp_dir(), PathBuf::from("/dev/shm")];
@@ -30,7 +30,7 @@ fn leftovers(process: u32) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Rows may be invalid on a busy machine, but only because it was busy.
+/// Fails if a row is invalid for another reason than a busy machine.
 #[track_caller]
 fn assert_served(document: &Value, servers: &[&str], cells: usize) {
     let rows = document["results"].as_array().unwrap();
@@ -138,7 +138,7 @@ fn workers_end_when_the_benchmark_is_killed() {
         let all = masters.iter().chain(&workers);
         (!all.copied().any(common::is_alive)).then_some(())
     });
-    // Who is killed cannot clean up; the test does it instead.
+    // A killed process cannot clean up; the test does.
     leftovers(child.id()).into_iter().for_each(|path| std::fs::remove_dir_all(path).unwrap());
 }
 

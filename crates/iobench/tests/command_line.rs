@@ -1,8 +1,10 @@
-//! What a person sees who mistypes, asks too much, or asks for help.
+//! Tests of error messages for wrong and excessive options, and of the help.
 
 mod common;
 
 use common::{Serving, run, stderr, stdout};
+use std::process::Command;
+use testkit::{Refusal, assert_refusals, refusal};
 
 #[track_caller]
 fn assert_refused(arguments: &[&str], parts: &[&str]) {
@@ -118,4 +120,73 @@ fn every_server_is_described_with_its_limits() {
         assert!(help.contains(part), "no `{part}` in: {help}");
     }
     assert_refused(&["serve"], &["--server"]);
+}
+
+const ROWS: &[Refusal<'_>] = &[
+    refusal("compare --servers nginx", 1, ["`nginx`", "unknown server", "choose from: epoll"]),
+    refusal("serve --server nginx", 1, ["`nginx`", "unknown server", "choose from: epoll"]),
+    refusal(
+        "compare --servers epoll --baseline poll",
+        1,
+        ["`poll`", "is not among the servers compared", "add it to --servers"],
+    ),
+    refusal("compare --servers epoll/fast", 1, ["`fast`", "unknown client", "`epoll/kernel`"]),
+    refusal(
+        "compare --servers mtcp --cores 1",
+        1,
+        ["`mtcp`", "uses user-level TCP, which needs a device", "add --path veth"],
+    ),
+    refusal("compare --message-bytes 0", 1, ["'0'", "use 1 to 1048576 bytes", "--help"]),
+    refusal("compare --connections 0", 1, ["'0'", "use 1 to 1000000 connections", "--help"]),
+    refusal("compare --duration 1ms", 1, ["'1ms'", "use a time from 100ms to 1h", "--help"]),
+    refusal(
+        "compare --cores 100000",
+        1,
+        ["100000 server threads", "do not fit on", "choose --cores from 1 to"],
+    ),
+    refusal(
+        "compare --server-cpus 1000 --cores 1",
+        1,
+        ["CPU 1000", "is not among the CPUs", "wider taskset or cpuset"],
+    ),
+    refusal(
+        "compare --quick --duration 1h",
+        1,
+        ["one round of", "too long for --quick", "a shorter --duration"],
+    ),
+    refusal(
+        "compare --json /nosuch/out.json",
+        1,
+        ["/nosuch/", "cannot write", "a directory that exists"],
+    ),
+    refusal(
+        "serve --server epoll --bind 0.0.0.0:0",
+        1,
+        ["'0.0.0.0:0'", "name the address at which clients connect", "127.0.0.1:7000"],
+    ),
+    refusal(
+        "serve --server epoll --bind 192.0.2.1:7000",
+        1,
+        ["192.0.2.1:7000", "cannot listen on", "choose another address with --bind"],
+    ),
+    refusal("load", 1, ["--connect", "required arguments were not provided", "--help"]),
+    refusal("load --connect 127.0.0.1:1", 1, ["127.0.0.1:1", "cannot connect to", "iobench serve"]),
+    refusal(
+        "load --server epoll --rate 1e12",
+        1,
+        ["1000000000000", "requests per second are out of range", "choose a --rate from 1"],
+    ),
+    refusal("report /nosuch.json", 1, ["/nosuch.json", "cannot open", "check the name"]),
+    refusal("ipc --transports pigeon", 1, ["`pigeon`", "unknown transport", "choose from"]),
+    refusal("measure", 1, ["'measure'", "unrecognized subcommand", "--help"]),
+];
+
+#[test]
+fn wrong_command_lines_are_answered_with_cause_and_remedy() {
+    let prepare = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_iobench"));
+        command.env_remove("MTCP_CONFIG");
+        command
+    };
+    assert_refusals("iobench", prepare, ROWS);
 }

@@ -1,13 +1,16 @@
-//! `iobench compare` as users run it. Figures are not judged: on a busy machine rows may come out
-//! invalid. What must hold anywhere is the shape of the report, the balance of the books, and that
-//! no process is left behind.
+//! Tests of `iobench compare` with the built program. Figures are not judged: on a busy machine
+//! rows may be invalid. On any machine the shape of the report and the byte counts have to be
+//! right, and no process may be left behind.
 
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Stdio};
 
-use common::{children, iobench, is_alive, run_with_json, signal, wait, wait_for_children};
+use common::{
+    children, iobench, is_alive, run, run_with_json, signal, stderr, stdout, wait,
+    wait_for_children,
+};
 use serde_json::Value;
 
 const SHORT: [&str; 8] =
@@ -17,7 +20,7 @@ fn u(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// Numbers, or null where the machine was too busy.
+/// Fails unless the figure is a number, or null on a busy machine.
 fn assert_figure(row: &Value, name: &str) {
     let value = &row[name];
     assert!(value.is_null() || value.as_f64().is_some_and(|v| v >= 0.0), "{name}: {value}");
@@ -50,7 +53,8 @@ fn assert_row(row: &Value) {
     }
 }
 
-/// Client and server must have seen the same bytes, but for what was under way at a slot's end.
+/// Fails unless client and server counted the same bytes, except for those in flight at a slot's
+/// end.
 fn assert_books(row: &Value, slots: u64) {
     let books = &row["totals"];
     let message_bytes = u(&row["request_bytes"]);
@@ -115,6 +119,19 @@ fn a_comparison_reports_every_row_and_its_books_balance() {
 }
 
 #[test]
+fn figures_of_the_first_round_come_before_the_second() {
+    let output = run(&[&["compare", "--servers", "epoll,select"], &SHORT[..]].concat());
+    let (notes, table) = (stderr(&output), stdout(&output));
+    let (first, rest) = notes.split_once("iobench: round 2 of 3").expect("a second round");
+    for server in ["epoll ", "select"] {
+        let told = first.matches(&format!("iobench: provisional: {server} ")).count();
+        assert_eq!(told, 2, "for one transaction per connection and for many: {first}");
+    }
+    assert!(first.contains(" k/s  p50 ") && first.contains("persistent, 64 B, 1 core"), "{first}");
+    assert!(!rest.contains("provisional") && !table.contains("provisional"), "{rest}{table}");
+}
+
+#[test]
 fn large_messages_balance_too() {
     let arguments = ["compare", "--servers", "epoll", "--message-bytes", "65536,1"];
     let more = ["--connections", "16", "--cores", "1", "--rounds", "1", "--duration", "200ms"];
@@ -160,13 +177,13 @@ fn sizes_of_requests_and_answers_come_together() {
         &["--message-bytes", "64", "--request-bytes", "64", "--response-bytes", "64"],
         &["--request-bytes", "64", "--response-bytes", "0"],
     ] {
-        let output = common::run(&[&["compare"], wrong].concat());
+        let output = run(&[&["compare"], wrong].concat());
         assert_eq!(output.status.code(), Some(1), "{wrong:?}");
     }
 }
 
-/// Starts a comparison, with its servers once the first round is announced, when they all serve.
-/// The pipe has to stay open, or it could not report any further.
+/// Starts a comparison; returns it with its servers, which all serve once the first round is
+/// announced. The pipe has to stay open, or the comparison could not print.
 fn start(arguments: &[&str]) -> (Child, Vec<(u32, u64)>, BufReader<ChildStderr>) {
     let mut child =
         iobench(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -177,7 +194,7 @@ fn start(arguments: &[&str]) -> (Child, Vec<(u32, u64)>, BufReader<ChildStderr>)
     (child, servers, printed)
 }
 
-/// A comparison that would run for a minute.
+/// Returns a comparison that would run for a minute.
 fn long_comparison() -> (Child, Vec<(u32, u64)>, BufReader<ChildStderr>) {
     let arguments = ["compare", "--servers", "epoll,epoll-partitioned", "--cores", "1"];
     let long = start(&[&arguments[..], &["--duration", "2s", "--rounds", "20"]].concat());
@@ -234,7 +251,7 @@ fn a_server_that_dies_makes_its_rows_invalid() {
     assert_eq!(document["slots"]["repeated_rounds"], 0, "a round that failed is never repeated");
 }
 
-/// Runs a short comparison to its end; the servers that were seen meanwhile.
+/// Runs a short comparison to its end; returns the servers seen meanwhile.
 fn watched_to_its_end(arguments: &[&str]) -> Vec<(u32, u64)> {
     let mut child = iobench(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let (servers, status) = common::wait_until("the comparison is over", || {
@@ -252,7 +269,7 @@ fn no_server_outlives_a_finished_comparison() {
     let arguments = ["compare", "--servers", "epoll", "--cores", "1", "--rounds", "1"];
     let more = ["--duration", "100ms", "--transactions", "1"];
     let arguments = [&arguments[..], &more].concat();
-    // Its server lives for half a second, for all of which a busy machine may keep us from looking.
+    // The server lives for half a second, in which a busy machine may not let the test see it.
     let seen = (0..20).map(|_| watched_to_its_end(&arguments)).find(|seen| !seen.is_empty());
     let servers = seen.expect("no server was ever seen");
     assert!(!servers.iter().any(|server| is_alive(*server)), "{servers:?} live on");
@@ -265,7 +282,7 @@ fn the_cpu_time_of_threads_and_processes_of_connections_is_the_servers() {
     for row in document["results"].as_array().unwrap() {
         assert_row(row);
         assert_eq!(row["totals"]["server_accepted"], row["totals"]["server_closed"], "{row}");
-        // No kernel receives and sends in less; the accepting threads sleep while these do.
+        // Every kernel needs more time to receive and send; the accepting threads sleep meanwhile.
         let cpu_us = &row["server_cpu_us"];
         assert!(cpu_us.is_null() || cpu_us.as_f64().unwrap() > 1.0, "{row}; {printed}");
     }

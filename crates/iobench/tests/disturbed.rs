@@ -1,4 +1,4 @@
-//! `iobench compare` as a first command on a machine that is busy with other programs.
+//! Tests of `iobench compare` as a first command on a machine that is busy with other programs.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::thread;
 use common::{run_with_json, scratch_file};
 use serde_json::Value;
 
-/// A comparison of a second, all of whose slices the busy processes disturb.
+/// A comparison of one second, all of whose slices the busy processes disturb.
 const COMPARE: [&str; 13] = [
     "compare",
     "--servers",
@@ -25,13 +25,13 @@ const COMPARE: [&str; 13] = [
     "250ms",
 ];
 
-/// Processes that use all the CPU they get, three for each CPU, until this is dropped.
+/// Processes that use all available CPU time, three for each CPU; dropping it ends them.
 struct Busy(Vec<Child>);
 
 impl Busy {
     fn start() -> Busy {
         let count = 3 * thread::available_parallelism().map_or(1, usize::from);
-        // Should the test be killed, they end by themselves.
+        // If the test is killed, they end by themselves.
         let arguments = ["120", "sh", "-c", "while :; do :; done"];
         let mut busy = Busy(Vec::new());
         for _ in 0..count {
@@ -53,7 +53,7 @@ impl Drop for Busy {
     }
 }
 
-/// The servers of the rows that are not valid.
+/// Returns the servers of the rows that are not valid.
 fn invalid(document: &Value) -> Vec<&str> {
     let rows = document["results"].as_array().expect("a list of rows");
     let invalid = rows.iter().filter(|row| row["valid"] == false);

@@ -1,6 +1,6 @@
-//! `iobench compare --idle` as users run it. Figures are not judged: on a busy machine rows may
-//! come out invalid. What must hold anywhere is that idle connections stay open and are accounted
-//! for, and that a server that cannot hold them has no figures.
+//! Tests of `iobench compare --idle` with the built program. Figures are not judged: on a busy
+//! machine rows may be invalid. On any machine idle connections have to stay open and be accounted
+//! for, and a server that cannot hold them must have no figures.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{
     children, iobench, is_alive, run, run_with_json, scratch_file, signal, stderr, stdout, wait,
 };
 use serde_json::Value;
-use testkit::skip;
+use testkit::{is_root, skip};
 
 const SHORT: [&str; 10] = [
     "compare",
@@ -30,13 +30,13 @@ fn u(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// The rows by server and idle connections.
+/// Returns the rows by server and idle connections.
 fn keys(document: &Value) -> Vec<(&str, u64)> {
     let rows = document["results"].as_array().unwrap();
     rows.iter().map(|row| (row["subject"].as_str().unwrap(), u(&row["idle"]))).collect()
 }
 
-/// Nothing is wrong with the idle connections, and the slots' books do not count them.
+/// Fails if there is a complaint about idle connections, or if the slots' counts include them.
 fn assert_row(row: &Value) {
     let (notes, books) = (row["notes"].to_string(), &row["totals"]);
     assert!(!notes.contains("idle connections") && !notes.contains("kept"), "{notes}");
@@ -64,7 +64,7 @@ fn servers_are_measured_beside_idle_connections() {
     assert_saved(&document);
 }
 
-/// Saved results are told apart by their idle connections.
+/// Checks that rows of result files differ by their number of idle connections.
 fn assert_saved(document: &Value) {
     let file = scratch_file();
     std::fs::write(&file, document.to_string()).unwrap();
@@ -84,7 +84,7 @@ fn an_interrupted_run_leaves_no_server_beside_its_idle_connections() {
     let long = ["--idle", "5000", "--duration", "2s", "--rounds", "50"];
     let mut command = iobench(&[&arguments[..], &long].concat());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    // Open until the end, or it could not report any further.
+    // Kept open until the end; otherwise the program could not print any more.
     let mut printed = BufReader::new(child.stderr.take().unwrap());
     let mut lines = printed.by_ref().lines().map_while(Result::ok);
     assert!(lines.any(|line| line == "iobench: opening 5000 idle connections to epoll"));
@@ -127,8 +127,7 @@ fn a_server_that_cannot_hold_them_has_the_reason_in_its_row() {
 
 #[test]
 fn they_pass_veth_pairs_to_servers_with_a_tcp_of_their_own() {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip("they_pass_veth_pairs_to_servers_with_a_tcp_of_their_own", "AF_XDP needs root");
         return;
     }

@@ -1,4 +1,4 @@
-//! `iobench ipc`: what it writes, what it refuses, how it ends, and the page made of it.
+//! Tests of `iobench ipc`: its output, refusals, end, and the page of its results.
 
 mod common;
 
@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
 use common::{
-    children, iobench, is_alive, run, run_with_json, scratch_file, signal, stderr, stdout, wait,
-    wait_until,
+    NO_MESSAGE, children, iobench, is_alive, is_valid_or_disturbed, run, run_with_json,
+    scratch_file, signal, stderr, stdout, wait, wait_until,
 };
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ fn notes(row: &Value) -> Vec<&str> {
     row["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap()).collect()
 }
 
-/// The row of this transport, workload and size.
+/// Returns the row with this transport, workload and size.
 fn find<'a>(
     document: &'a Value,
     subject: &str,
@@ -37,12 +37,12 @@ fn find<'a>(
     })
 }
 
-/// The figure that the row is about: the median round trip, or messages per second.
+/// Returns the row's main figure: the median round trip, or messages per second.
 fn figure(row: &Value) -> &Value {
     if row["workload"] == "ping-pong" { &row["latency_us"]["p50"] } else { &row["throughput"] }
 }
 
-/// Its ratio to the baseline, in the row or in an entry of `versus`.
+/// Returns the row's ratio to the baseline, in the row or in an entry of `versus`.
 fn ratio<'a>(row: &Value, ratios: &'a Value) -> &'a Value {
     let is_ping_pong = row["workload"] == "ping-pong";
     &ratios[if is_ping_pong { "p50_ratio" } else { "throughput_ratio" }]["estimate"]
@@ -52,18 +52,8 @@ fn number(row: &Value, field: &str) -> f64 {
     row[field].as_f64().unwrap_or_else(|| panic!("{field} in {row}"))
 }
 
-/// What a row says when the ends had no CPU in all of a round's measured time.
-const NO_MESSAGE: &str =
-    "no message arrived while it was measured: try a longer --duration or a quieter machine";
-
-/// A row may be invalid because the machine is busy, but for no other reason.
-fn is_valid_or_disturbed(row: &Value) -> bool {
-    let is_busy = |reason: &str| reason.contains("undisturbed") || reason == NO_MESSAGE;
-    row["valid"] == true || notes(row).into_iter().all(is_busy)
-}
-
-/// Short rounds. They are repeated where a row lacks figures because no message arrived in any of
-/// them, which a busy machine can bring about, and nothing else is wrong; TLS is refused anyway.
+/// Measures in short rounds. Repeats the run if a row has no figures because no message arrived in
+/// any round, which can happen on a busy machine, and nothing else is wrong; TLS is refused anyway.
 fn run_short(words: &[&str]) -> (Option<i32>, Value, String) {
     let words = [words, &SHORT].concat();
     for _ in 0..20 {
@@ -110,7 +100,7 @@ fn every_row_has_every_figure() {
             assert!(row["kind"] == "closed" && row["histograms"]["service"].is_string(), "{row}");
             assert_eq!(row["request_bytes"], row["response_bytes"]);
             assert!(row["batch"].is_null() && row["gigabytes_per_s"].is_null(), "{row}");
-            // An end that spun through its turns on the shared CPU would use milliseconds of it.
+            // An end that spun through its time slices on the shared CPU would use milliseconds.
             assert!(number(row, "cpu_both_us") < 1_000.0, "{row}");
         } else {
             assert_eq!((&row["kind"], &row["response_bytes"]), (&"one-way".into(), &0.into()));
@@ -134,7 +124,7 @@ fn every_row_has_every_figure() {
     assert!(floor("ping-pong")["batch"].is_null() && floor("one-way")["batch"].is_null());
     assert!(printed.contains("mempipe-spin-unsafe") && printed.contains("x floor"), "{printed}");
     let is_note = |line: &str| line.starts_with('(') || line.starts_with("iobench: ");
-    // The marks of what is not valid come behind the table.
+    // The marks of invalid rows follow the table's columns.
     let width = |line: &str| line.split("  INVALID").next().map_or(0, str::len);
     assert!(printed.lines().all(|line| width(line) <= 140 || is_note(line)), "{printed}");
 }
@@ -179,7 +169,7 @@ fn every_row_is_compared_with_the_blocking_baselines() {
     let more = ["--placement", "same-core", "--batch", "on,off"];
     let (status, document, printed) = run_short(&[&words[..], &more].concat());
     assert_eq!(status, Some(0), "{printed}");
-    // Plain calls do not batch.
+    // Plain calls have no batches.
     assert_eq!(rows(&document).len(), 6 * 2 * 2 + 2 * 3, "{printed}");
     let further = document["versus"].as_array().unwrap();
     let names: Vec<&Value> = further.iter().map(|versus| &versus["baseline"]).collect();
@@ -197,7 +187,7 @@ fn every_row_is_compared_with_the_blocking_baselines() {
             let other = find(&document, name, workload, &row["request_bytes"]).unwrap();
             let both = row["valid"] == true && other["valid"] == true && row["batch"].is_null();
             assert_eq!(ratios["valid"], row["valid"]);
-            // Fewer than three rounds do not scatter.
+            // With fewer than three rounds there is no interval.
             let rounds = |row: &Value| row["rounds"].as_array().unwrap().clone();
             let pairs = rounds(row).into_iter().zip(rounds(other));
             let paired =
@@ -232,7 +222,7 @@ fn what_does_not_fit_a_ring_is_told() {
     let (status, document, _) = run_short(&[&words[..], &more].concat());
     assert_eq!(status, Some(2));
     let reason = notes(&rows(&document)[0])[0];
-    assert!(reason.contains("a message of 65536 bytes is longer"), "{reason}");
+    assert!(reason.contains("a message of 65536 bytes exceeds the limit"), "{reason}");
 }
 
 #[test]
@@ -259,7 +249,11 @@ fn mistakes_on_the_command_line_are_explained() {
     if sockets.len() == 1 {
         let output = run(&["ipc", "--placement", "other-socket"]);
         assert_eq!(output.status.code(), Some(1));
-        assert!(stderr(&output).contains("no placement other-socket here"), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains("no placement other-socket: this process"),
+            "{}",
+            stderr(&output)
+        );
     }
 }
 
@@ -293,7 +287,7 @@ impl Drop for First {
     }
 }
 
-/// An end that blocks without time limit has to be interrupted.
+/// Tests that an end that blocks without a time limit is interrupted.
 #[test]
 fn both_processes_end_when_the_lifeline_is_cut() {
     for transport in [&BASELINES[..], &["mempipe-futex-safe", "pipe"]].concat() {
@@ -314,7 +308,7 @@ fn both_processes_end_when_the_lifeline_is_cut() {
     }
 }
 
-/// With the second process stopped, the first blocks in a call until the lifeline is cut.
+/// With the second process stopped, the first blocks in a call until the lifeline closes.
 #[test]
 fn an_end_that_blocks_is_interrupted() {
     for transport in ["tcp-blocking", "unix-epoll", "pipe-blocking", "pipe-epoll"] {
@@ -332,7 +326,7 @@ fn an_end_that_blocks_is_interrupted() {
     }
 }
 
-/// A run that would take long, and its two measuring processes.
+/// Returns a run that would take long, and its two measuring processes.
 fn long_run(transport: &str, json: &str) -> (Child, [(u32, u64); 2]) {
     let words = ["ipc", "--transports", transport, "--message-bytes", "64"];
     let more = ["--duration", "10s", "--rounds", "1", "--batch", "off", "--json", json];
@@ -345,7 +339,7 @@ fn long_run(transport: &str, json: &str) -> (Child, [(u32, u64); 2]) {
     let pair = wait_until("both ends run", || {
         let first = *children(child.id()).first()?;
         let second = *children(first.0).first()?;
-        // Between fork and exec a process still bears its parent's name and arguments.
+        // Between fork and exec a process still has its parent's name and arguments.
         let line = fs::read_to_string(format!("/proc/{}/cmdline", second.0)).ok()?;
         line.contains("--join").then_some([first, second])
     });
@@ -359,7 +353,7 @@ fn an_end_that_is_killed_makes_the_row_invalid_and_leaves_nothing() {
         let file = scratch_file();
         let (mut child, pair) = long_run(transport, file.to_str().unwrap());
         signal(pair[victim].0, libc::SIGKILL);
-        // The second pattern has to be spoilt as well, or it would take its ten seconds.
+        // The second pattern must be stopped as well; otherwise it would take its ten seconds.
         let next = wait_until("the next measurement runs", || {
             children(child.id()).into_iter().find(|first| *first != pair[0])
         });
@@ -414,7 +408,7 @@ fn the_page_has_heat_maps_and_bars_and_diff_compares() {
     }
     assert!(page.contains("class='plot bars'") && page.contains("MB/s</title>"), "no bars");
     assert!(page.contains("class=\"verdict invalid\"") && page.contains("tls "), "{page}");
-    // The rows of TLS are not valid in either.
+    // The rows of TLS are valid in neither file.
     let text = stdout(&diff);
     assert_eq!(diff.status.code(), Some(2), "{text}{}", stderr(&diff));
     assert!(text.contains("tls, ping-pong") && text.contains("NOT COMPARED: not valid"), "{text}");
@@ -425,7 +419,7 @@ fn the_page_has_heat_maps_and_bars_and_diff_compares() {
 fn peers_are_rows_of_the_same_table() {
     let listed = |library: &str| {
         let program = std::path::Path::new(env!("CARGO_BIN_EXE_iobench"));
-        let program = program.with_file_name("iobench-peers");
+        let program = program.with_file_name("iobench-external");
         let output = std::process::Command::new(program).args(["ipc", "--list"]).output();
         output.is_ok_and(|output| stdout(&output).lines().any(|line| line == library))
     };

@@ -1,6 +1,6 @@
-//! `iobench load` against servers of known behaviour: wrong, short, late and silent ones, ones that
-//! close connections, and good ones beside a program that never rests. Rates are low and bounds are
-//! wide, so that a busy machine decides no test.
+//! Tests of `iobench load` against servers of known behaviour: wrong, short, late and silent ones,
+//! ones that close connections, and correct ones beside a program that uses all CPU time. Rates are
+//! low and bounds are wide, so that no result depends on a busy machine.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{Serving, run_with_json};
 use serde_json::Value;
-use testkit::skip;
+use testkit::{allowed_cpus, pin, skip};
 
 const MESSAGE_BYTES: usize = 64;
 
@@ -31,7 +31,7 @@ fn serving(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> String {
     address
 }
 
-/// Answers each message with what `answer` makes of it, until it makes nothing.
+/// Answers each message as changed by `answer`, until that returns false.
 fn answering(answer: impl Fn(&mut Vec<u8>) -> bool + Send + Sync + 'static) -> String {
     serving(move |mut stream| {
         let mut message = [0; MESSAGE_BYTES];
@@ -44,7 +44,7 @@ fn answering(answer: impl Fn(&mut Vec<u8>) -> bool + Send + Sync + 'static) -> S
     })
 }
 
-/// An open loop at a low rate; `more` may say how long, and has the last word on nothing else.
+/// Runs an open loop at a low rate; `more` has further options, such as the duration.
 fn load(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     let arguments = ["load", "--connect", address, "--rate=200", "--connections=8", "--seed=1"];
     let periods = ["--growth=50ms", "--steady=50ms", "--arrivals=uniform"];
@@ -65,16 +65,17 @@ fn assert_balanced(result: &Value) {
     assert_eq!(count(result, "scheduled"), sum, "{}", result["accounts"]);
 }
 
-/// No answer is late on a busy machine where that is no part of the test.
-const PATIENT: &str = "--timeout=60s";
+/// A long time-out, so that no answer is late on a busy machine.
+const LONG_TIMEOUT: &str = "--timeout=60s";
 
-/// Every answer is wrong: none counts as answered, the row is invalid, and `words` say why.
+/// Checks that all answers count as wrong, that the row is invalid, and that the reason contains
+/// `words`.
 fn assert_wrong(address: &str, more: &[&str], words: &str) {
     let result = assert_invalid(address, more, words);
     assert!(count(&result, "wrong") > 0 && count(&result, "answered") == 0, "{result}");
 }
 
-/// Some answer is wrong, which makes the row invalid, and `words` say why.
+/// Checks that some answer is wrong, that the row is invalid, and that the reason contains `words`.
 fn assert_invalid(address: &str, more: &[&str], words: &str) -> Value {
     let (status, result, printed) = load(address, &[more, &["--strict", "--timeout=10s"]].concat());
     assert_eq!((status, &result["valid"]), (Some(2), &Value::Bool(false)), "{printed}");
@@ -85,7 +86,7 @@ fn assert_invalid(address: &str, more: &[&str], words: &str) -> Value {
     result
 }
 
-/// Whether the exchange is one of those that prove that the eight connections stand.
+/// Returns whether the exchange is one of those that open the eight connections.
 fn proves(served: &AtomicU64) -> bool {
     served.fetch_add(1, Ordering::Relaxed) < 8
 }
@@ -157,7 +158,7 @@ fn a_short_reply_does_not_slip_onto_the_next_request() {
         true
     });
     let result = assert_invalid(&short, &[], "byte 63 of the reply to request");
-    // The reply to the next request ends it, and by chance (1 of 256) with the right byte.
+    // The reply to the next request ends it, and the byte is right by chance (1 of 256).
     assert!(count(&result, "wrong") > 2 * count(&result, "answered"), "{result}");
 }
 
@@ -185,7 +186,7 @@ fn right_replies_of_all_sizes_are_not_called_wrong() {
     ] {
         let serve: Vec<&str> = if sizes.len() == 2 { sizes.to_vec() } else { Vec::new() };
         let server = Serving::start_with("epoll", &serve);
-        let (_, result, printed) = load(&server.address, &[sizes, &[PATIENT]].concat());
+        let (_, result, printed) = load(&server.address, &[sizes, &[LONG_TIMEOUT]].concat());
         assert_balanced(&result);
         assert_eq!(count(&result, "answered"), count(&result, "scheduled"), "{printed}");
         assert_eq!(result["kind"], "open");
@@ -205,7 +206,7 @@ fn http_servers_may_change_their_header_fields_but_not_their_body() {
         })
     }
     let sizes = ["--request-bytes=64", "--response-bytes=65"];
-    let (_, result, printed) = load(&http(|_| b'x'), &[&sizes[..], &[PATIENT]].concat());
+    let (_, result, printed) = load(&http(|_| b'x'), &[&sizes[..], &[LONG_TIMEOUT]].concat());
     assert_eq!(count(&result, "answered"), count(&result, "scheduled"), "{printed}");
     let changing = http(|number| b'a' + (number % 26) as u8);
     let (_, result, printed) = load(&changing, &[&sizes[..], &["--timeout=1s"]].concat());
@@ -220,10 +221,10 @@ fn a_delay_is_part_of_every_service_time() {
         thread::sleep(DELAY);
         true
     });
-    let (_, result, printed) = load(&late, &[PATIENT]);
+    let (_, result, printed) = load(&late, &[LONG_TIMEOUT]);
     assert_balanced(&result);
     assert_eq!(count(&result, "answered"), count(&result, "scheduled"), "{printed}");
-    // A histogram is a tenth of a percent off at most.
+    // The error of a histogram is at most 0.1 %.
     let p1_us = result["latency_us"]["p1"].as_f64().unwrap();
     assert!(p1_us >= DELAY.as_micros() as f64 * 0.999, "{p1_us}");
     let (_, result, printed) = load(&late, &["--timeout=10ms"]);
@@ -263,19 +264,19 @@ fn connections_that_the_server_closes_are_opened_again() {
             }
         }
     });
-    let (_, result, printed) = load(&closing, &["--duration=2s", PATIENT]);
+    let (_, result, printed) = load(&closing, &["--duration=2s", LONG_TIMEOUT]);
     assert_balanced(&result);
     let reopened = result["reopened"].as_u64().unwrap();
-    // One connection looked whether anybody listens.
+    // One connection tested whether the server listens.
     let accepted = accepted.load(Ordering::Relaxed) - 1;
     assert!(reopened > 0 && accepted >= 8 + reopened, "{accepted} {printed}");
-    // The eight first connections were good for 40 answers.
+    // The first eight connections had 40 answers.
     assert!(count(&result, "answered") > 40 && count(&result, "wrong") == 0, "{printed}");
     assert!(count(&result, "refused") + count(&result, "reset") > 0, "{printed}");
     assert!(printed.contains("ended and stood again"), "{printed}");
 }
 
-/// Echoes until it has served so many messages, then closes everything.
+/// Echoes `most` messages, then closes everything.
 fn serve_until(listener: TcpListener, most: u64) {
     let served = Arc::new(AtomicU64::new(0));
     listener.set_nonblocking(true).unwrap();
@@ -320,7 +321,7 @@ fn a_server_that_is_started_again_gets_load_again() {
             });
         }
     });
-    let more = ["--duration=3s", "--strict", PATIENT];
+    let more = ["--duration=3s", "--strict", LONG_TIMEOUT];
     let (status, result, printed) = load(&address.to_string(), &more);
     assert_balanced(&result);
     assert!(again.load(Ordering::Relaxed) > 0, "{printed}");
@@ -329,7 +330,7 @@ fn a_server_that_is_started_again_gets_load_again() {
     assert_eq!((status, &result["valid"]), (Some(2), &Value::Bool(false)), "{printed}");
 }
 
-/// A thread that never rests, on one CPU, until this is dropped.
+/// A thread that uses all time of one CPU until this is dropped.
 struct Spinner {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -356,29 +357,7 @@ impl Drop for Spinner {
     }
 }
 
-fn pin(cpu: usize) {
-    // SAFETY: an all-zero cpu_set_t is the empty set; the index is that of an existing CPU; the
-    // set is valid for reads of the size passed.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-    }
-}
-
-fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: an all-zero cpu_set_t is the empty set, valid for writes of the size passed.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        set
-    };
-    let count = libc::CPU_SETSIZE as usize;
-    // SAFETY: every index is below CPU_SETSIZE.
-    (0..count).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
-}
-
-/// A spinner on one of the two CPUs makes the row of either loop invalid.
+/// Checks that a spinner on one of the two CPUs makes the row of either loop invalid.
 fn assert_disturbed(test: &str, of_the_server: bool) {
     let cpus = allowed_cpus();
     let [server_cpu, client_cpu, ..] = cpus[..] else {
@@ -414,6 +393,34 @@ fn a_spinner_on_the_servers_cpu_is_seen() {
 #[test]
 fn a_spinner_on_the_clients_cpu_is_seen() {
     assert_disturbed("a_spinner_on_the_clients_cpu_is_seen", false);
+}
+
+/// Checks that every command that measures in slots discards those that a spinner disturbed.
+#[test]
+fn spinners_make_the_rows_of_all_commands_invalid() {
+    let test = "spinners_make_the_rows_of_all_commands_invalid";
+    let cpus = allowed_cpus();
+    let [server_cpu, client_cpu, ..] = cpus[..] else {
+        return skip(test, "needs two CPUs");
+    };
+    let _spinners = [server_cpu, client_cpu].map(Spinner::start);
+    let place = [format!("--server-cpus={server_cpu}"), format!("--client-cpus={client_cpu}")];
+    let short = ["--rounds=1", "--duration=400ms", "--strict"];
+    let load = ["load", "--server=epoll", "--request-bytes=64", "--response-bytes=128"];
+    let wrk = ["--beside", "wrk -t1 -c8 -d{seconds}s http://{address}/"];
+    let commands = [
+        &["compare", "--servers=epoll", "--cores=1", "--transactions=0"][..],
+        &["ceiling", "--transactions=0", "--connections=8"],
+        &["ipc", "--transports=tcp-blocking", "--message-bytes=64"],
+        &[&load[..], &wrk].concat(),
+    ];
+    for command in commands {
+        let place = place.each_ref().map(String::as_str);
+        let (status, document, printed) = run_with_json(&[command, &place, &short].concat());
+        let rows = document["results"].as_array().unwrap();
+        assert!(!rows.is_empty() && rows.iter().all(|row| row["valid"] == false), "{printed}");
+        assert_eq!(status, Some(2), "{printed}");
+    }
 }
 
 #[test]

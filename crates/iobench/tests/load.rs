@@ -1,4 +1,4 @@
-//! `iobench serve` and `iobench load` together, and `load` against servers that misbehave.
+//! Tests of `iobench serve` and `iobench load` together, and of `load` against faulty servers.
 
 mod common;
 
@@ -21,13 +21,13 @@ fn load(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     (status, document["results"][0].clone(), printed)
 }
 
-/// Tries again where all that is wrong is that a busy machine kept a thread off its CPU for the
-/// whole measurement.
+/// Repeats the run if the only complaint is that a thread did not get its CPU in the whole
+/// measurement, which happens on a busy machine.
 fn load_undisturbed(address: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     for _ in 0..20 {
         let (status, result, printed) = load(address, more);
         let notes = result["notes"].as_array().unwrap();
-        // The last of these makes nothing invalid.
+        // The last of these does not make a row invalid.
         let busy = ["got no answer", "no transaction was completed", "the clients were busy"];
         let is_busy = |note: &Value| busy.iter().any(|busy| note.to_string().contains(busy));
         if result["valid"] == true || !notes.iter().all(is_busy) {
@@ -163,7 +163,7 @@ fn silence_is_noticed() {
     assert_invalid(listen_only, &[], "got no answer");
 }
 
-/// Echoes until half a second after the connection was made.
+/// Echoes for half a second after the connection was made, then stops answering.
 fn fall_silent(mut stream: TcpStream) {
     let (begun, mut message) = (Instant::now(), [0; 64]);
     while stream.read_exact(&mut message).is_ok() {
@@ -183,7 +183,7 @@ fn a_server_that_falls_silent_is_noticed() {
 fn dead_connections_are_noticed() {
     fn every_second(mut stream: TcpStream) {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        // The first connection only looks whether there is a server.
+        // The first connection only tests whether there is a server.
         if NUMBER.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
             return fall_silent(stream);
         }
@@ -227,7 +227,7 @@ fn delays_and_pauses_show_in_latencies() {
     assert!(p1 >= 4_900.0 && p99 >= 49_000.0, "{p1} {p99}");
 }
 
-/// Answers every complete request of one size with as many bytes as asked for.
+/// Answers every complete request of one size with an answer of another size.
 fn answer<const REQUEST: usize, const RESPONSE: usize>(mut stream: TcpStream) {
     let mut request = vec![0; REQUEST];
     let response = vec![b'.'; RESPONSE];
@@ -250,7 +250,7 @@ fn answers_may_have_another_size_than_requests() {
             let totals = &result["totals"];
             let count = |name: &str| totals[&format!("client_{name}")].as_u64().unwrap();
             let complete = count("transactions") * RESPONSE as u64;
-            // Eight connections, each of which may be in the middle of an answer at the end.
+            // Each of eight connections may be in the middle of an answer at the end.
             let most = complete + 8 * RESPONSE as u64;
             assert!((complete..=most).contains(&count("bytes_received")), "{totals}");
             assert!(count("bytes_sent") >= count("transactions") * REQUEST as u64, "{totals}");
@@ -321,8 +321,8 @@ fn beside(command: &str, more: &[&str]) -> (Option<i32>, Value, String) {
     run_with_json(&[&arguments[..], &beside, more].concat())
 }
 
-/// Tries again where a busy machine kept a client off its CPU in a pair of runs: three rounds are
-/// the least that permit a ratio.
+/// Repeats the run if a client did not get its CPU in a pair of runs, which happens on a busy
+/// machine: a ratio needs at least three rounds.
 fn beside_undisturbed(command: &str) -> (Option<i32>, Value, String) {
     for _ in 0..20 {
         let (status, document, printed) = beside(command, &[]);
@@ -389,14 +389,14 @@ fn a_client_that_fails_beside_ours_is_noticed() {
 #[test]
 fn an_interrupted_contest_leaves_no_process() {
     let arguments = ["load", "--server", "epoll", "--duration", "30s"];
-    // tail waits for ever and is no client at all; only the contest's end can end it.
+    // `tail` waits for ever and is not a client; only the end of the comparison ends it.
     let beside = ["--beside", "tail -f /dev/null --pid=1 {address}"];
     let mut child = iobench(&[&arguments[..], &beside].concat())
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // The server, and the other client, which has the first turn.
+    // The server, and the other client, which runs first.
     let others = wait_for_children(child.id(), 2);
     signal(child.id(), libc::SIGINT);
     assert_eq!(wait(&mut child), Some(130));

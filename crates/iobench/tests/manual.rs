@@ -1,4 +1,4 @@
-//! Completions and manual pages, tried with the programs that read them.
+//! Tests completions and manual pages with the programs that read them.
 
 mod common;
 
@@ -15,7 +15,7 @@ const COMMANDS: [&str; 8] =
 fn bash_completes_commands_and_options() {
     let output = run(&["completions", "bash"]);
     assert_eq!(output.status.code(), Some(0));
-    // What bash does when somebody types these words and then the tabulator key.
+    // Does what bash does when a user types these words and the tabulator key.
     let ask = r#"
         complete_words() {
             COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
@@ -53,7 +53,7 @@ fn every_shell_gets_a_script_and_an_unknown_one_the_list() {
     assert!(common::stderr(&unknown).contains("zsh"));
 }
 
-/// What is printed on paper, more or less: a request begins a line with a dot.
+/// Returns the approximate text of a page: a line that begins with a dot is a request.
 fn text_of(page: &str) -> String {
     let shown = |line: &&str| !line.starts_with('.') || line.starts_with(".SH");
     page.lines().filter(shown).collect::<Vec<_>>().join("\n")
@@ -100,9 +100,16 @@ fn the_pages_format_without_a_warning() {
     let directory = scratch_file().with_extension("man");
     run(&["man", "--out", directory.to_str().unwrap()]);
     for entry in fs::read_dir(&directory).unwrap() {
+        let page = entry.unwrap().path();
+        let lint = Command::new("mandoc")
+            .args(["-Tlint", "-W", "warning"])
+            .arg(&page)
+            .output()
+            .expect("mandoc is installed (cargo xtask setup)");
+        assert!(lint.status.success(), "{}", stdout(&lint));
         let formatted = Command::new("groff")
             .args(["-man", "-Tascii", "-ww", "-P-cbou"])
-            .arg(entry.unwrap().path())
+            .arg(&page)
             .output()
             .expect("groff is installed (cargo xtask setup)");
         assert!(formatted.status.success());

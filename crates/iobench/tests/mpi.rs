@@ -1,5 +1,5 @@
-//! Several hosts under Open MPI: network namespaces on a bridge stand in for them, five clients and
-//! a server, as in Figure 1 of Kawai and Yamaguchi.
+//! Tests of several hosts under Open MPI: network namespaces on a bridge, five clients and a
+//! server, as in Figure 1 of Kawai and Yamaguchi.
 
 mod common;
 #[path = "common/namespaces.rs"]
@@ -44,7 +44,7 @@ fn six_hosts_work_together() {
         return;
     }
     let hosts = Hosts::start(HOSTS);
-    // Rank 0 has another address, which comes first in its list and which nobody else reaches.
+    // Rank 0 has another address, which is first in its list and which no other host reaches.
     hosts.ip(0, &["address", "add", "10.99.0.1/32", "dev", "lo"]);
     let output = hosts.mpirun(&["hosts", "--check"]);
     let (table, notes) = (stdout(&output), stderr(&output));
@@ -65,8 +65,8 @@ fn six_hosts_work_together() {
     assert!(table.contains("1 MiB to and from rank 0 arrived whole at 6 of 6 ranks"), "{table}");
 }
 
-/// The paper's set-up. Six hosts on a few CPUs disturb one another, so rows may come out invalid,
-/// in words; what every client did must arrive whole all the same.
+/// The set-up of the paper. Six hosts on a few CPUs disturb one another, so rows may be invalid
+/// with a reason; the records of every client must be complete all the same.
 #[test]
 fn five_clients_load_one_server() {
     if !possible("five_clients_load_one_server") {
@@ -158,7 +158,7 @@ fn hosts_leave_nothing_behind() {
     if !possible("hosts_leave_nothing_behind") {
         return;
     }
-    // No process has such a number, so its run must have been killed.
+    // No process has this number, so the run appears to have been killed.
     let stale = "iobench-test-4294967295-0-0-node0";
     ip(&["netns", "add", stale]);
     let hosts = Hosts::start(2);

@@ -1,6 +1,6 @@
-//! `iobench compare --network` as users run it. What must hold on any machine: packets went through
-//! the path, round trips took their time, the books balance, and no privilege is needed but those
-//! that user namespaces give.
+//! Tests of `iobench compare --network` with the built program. On any machine packets have to go
+//! through the path, round trips have to take their time, byte counts have to be right, and no
+//! privilege beyond a user namespace's may be needed.
 
 mod common;
 
@@ -8,7 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use common::{iobench, run, run_with_json, stderr, stdout};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::Value;
+use testkit::is_root;
 
 const SHORT: [&str; 10] = [
     "--servers",
@@ -22,13 +24,13 @@ const SHORT: [&str; 10] = [
     "--connections",
     "16",
 ];
-const CAP_SYS_ADMIN: libc::c_ulong = 21;
 
 fn u(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// Both ends have seen the same bytes, but for what was under way at the end of the two slots.
+/// Fails unless both ends counted the same bytes, except for those in flight at the end of the two
+/// slots.
 fn assert_books(row: &Value, message_bytes: u64) {
     let books = &row["totals"];
     let count = |name: &str| u(&books[name]);
@@ -69,14 +71,10 @@ fn without_conditions_there_is_no_path() {
     assert!(document["network"].is_null() && !printed.contains("network:"), "{printed}");
 }
 
-/// Takes a right from root, as a container engine does; the program then has to do with what a user
-/// namespace gives it.
+/// Removes CAP_SYS_ADMIN from root, as a container engine does; the program then needs a user
+/// namespace.
 fn without_system_administration(command: &mut Command) {
-    // SAFETY: prctl takes plain numbers and is async-signal-safe.
-    let drop_right = || match unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    };
+    let drop_right = || Ok(remove_capability_from_bounding_set(CapabilitySet::SYS_ADMIN)?);
     // SAFETY: the closure makes only the call above between fork and exec.
     unsafe { command.pre_exec(drop_right) };
 }
@@ -85,8 +83,7 @@ fn without_system_administration(command: &mut Command) {
 fn a_user_namespace_does_in_place_of_root() {
     let network = ["--network", "delay=1ms", "--transactions", "0"];
     let mut command = iobench(&[&["compare"], &SHORT[..], &network].concat());
-    // SAFETY: geteuid has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } == 0 {
+    if is_root() {
         without_system_administration(&mut command);
     }
     let output = command.output().unwrap();

@@ -1,6 +1,6 @@
-//! The open loop as users run it. Figures are not judged on a busy machine, but arithmetic is: what
-//! a server that stands still must do to the tail, that every request is accounted for, and that a
-//! generator that was kept from its work says so.
+//! Tests of the open loop with the built program. Figures are not judged, because the machine may
+//! be busy, but these properties are: the effect of a paused server on the tail, that every request
+//! is accounted for, and that a delayed generator reports it.
 
 mod common;
 
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use common::{Serving, iobench, run, run_with_json, scratch_file, signal, stderr, stdout, wait};
 use serde_json::Value;
+use sys::clock::monotonic_ns as now_ns;
 
 fn u(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
@@ -21,14 +22,6 @@ fn u(value: &Value) -> u64 {
 
 fn f(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
-}
-
-/// CLOCK_MONOTONIC, as the log has it.
-fn now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// One line of a log.
@@ -66,7 +59,7 @@ fn assert_balanced(accounts: &Value) {
     assert_eq!(u(&accounts["scheduled"]), sum, "{accounts}");
 }
 
-/// No answer is late on a busy machine: the time-out is no part of what is tested.
+/// Options with a time-out that no answer exceeds on a busy machine; the time-out is not tested.
 const SHORT: [&str; 5] =
     ["--growth=100ms", "--steady=100ms", "--duration=1s", "--message-bytes=1", "--timeout=60s"];
 
@@ -84,7 +77,7 @@ fn every_request_is_accounted_for_and_logged() {
     );
     let result = &document["results"][0];
     assert_balanced(&result["accounts"]);
-    // A thousand a second for a second, evenly spaced.
+    // A thousand requests, evenly spaced over a second.
     let scheduled = u(&result["accounts"]["scheduled"]);
     assert!((999..=1_001).contains(&scheduled), "{scheduled}");
     assert_eq!(u(&result["accounts"]["answered"]), scheduled, "{printed}");
@@ -115,7 +108,7 @@ fn every_request_is_accounted_for_and_logged() {
     assert!((reported / longest as f64 - 1.0).abs() < 0.002, "{reported} {longest}");
 }
 
-/// A run in which the server stood still.
+/// A run in which the server was paused.
 struct Paused {
     stopped_ns: u64,
     continued_ns: u64,
@@ -124,8 +117,8 @@ struct Paused {
 }
 
 impl Paused {
-    /// Whether requests were due before and after the pause; a busy machine may stretch or delay it
-    /// beyond the measured time, and then there is nothing to compare.
+    /// Returns whether requests were scheduled before and after the pause. A busy machine may
+    /// stretch or delay the pause beyond the measured time, and then there is nothing to compare.
     fn lies_within(&self) -> bool {
         let due = |entry: &Entry| entry.intended_ns;
         let (first, last) =
@@ -135,7 +128,7 @@ impl Paused {
     }
 }
 
-/// A load of a thousand requests a second for two seconds, with a pause of the server in between.
+/// Loads with a thousand requests per second for two seconds and pauses the server in between.
 fn load_with_a_pause() -> Paused {
     let server = Serving::start("epoll");
     let log = scratch_file();
@@ -149,7 +142,7 @@ fn load_with_a_pause() -> Paused {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // The log's header is there when the connections stand and the run is about to begin.
+    // The log has its header when the connections are open and the run is about to begin.
     common::wait_until("the run begins", || log.exists().then_some(()));
     thread::sleep(Duration::from_millis(900));
     signal(server.id(), libc::SIGSTOP);
@@ -168,10 +161,11 @@ fn load_with_a_pause() -> Paused {
     Paused { stopped_ns, continued_ns, measured, p99_us }
 }
 
-/// A server that stands still from S to C answers nothing then. A request due at t in between is
-/// answered at C at the earliest, so it takes at least C - t; with evenly spaced requests, a pause
-/// of P and a rate R, at least R·(P - x) requests take longer than x. A generator that waited for
-/// the server (coordinated omission) would have sent at most one request per connection.
+/// A server that is paused from S to C answers nothing in that time. A request scheduled at t in
+/// between is answered at C at the earliest, so it takes at least C - t; with evenly spaced
+/// requests, a pause of P and a rate R, at least R·(P - x) requests take longer than x. A generator
+/// that waited for the server (coordinated omission) would have sent at most one request per
+/// connection.
 #[test]
 fn a_pause_of_the_server_shows_in_the_tail() {
     let undisturbed = (0..20).map(|_| load_with_a_pause()).find(Paused::lies_within);
@@ -183,8 +177,8 @@ fn a_pause_of_the_server_shows_in_the_tail() {
     assert!(pause_ms >= 200 && in_pause.len() as u64 >= pause_ms - 1, "{}", in_pause.len());
     for entry in &in_pause {
         let service_ns = entry.received_ns.unwrap() - entry.intended_ns;
-        // The clocks are calibrated to each other; a tenth of a millisecond is a thousand times
-        // what may be between them.
+        // The clocks are calibrated against each other; a tenth of a millisecond is a thousand
+        // times their possible difference.
         assert!(service_ns + 100_000 >= continued_ns - entry.intended_ns, "{entry:?}");
     }
     let longer_than = |limit_ms: u64| {
@@ -197,8 +191,8 @@ fn a_pause_of_the_server_shows_in_the_tail() {
         let expected = pause_ms - limit_ms - 2;
         assert!(longer_than(limit_ms) >= expected, "{limit_ms} ms: {}", longer_than(limit_ms));
     }
-    // A tenth of the requests were due in the pause, so the 99th percentile lies a tenth of the
-    // pause below its longest.
+    // A tenth of the requests were due in the pause, so the 99th percentile is a tenth of the pause
+    // below its longest.
     let least_us = (pause_ms as f64 * 0.9 - 2.0) * 1e3;
     assert!(p99_us >= least_us, "{p99_us} {least_us}");
 }
@@ -208,12 +202,12 @@ fn a_starved_generator_is_invalid() {
     let server = Serving::start("epoll");
     let stop = Arc::new(AtomicBool::new(false));
     let cpu = last_cpu();
-    // Five threads that never rest leave the generator a sixth of its CPU.
+    // Five busy threads leave the generator a sixth of its CPU.
     let burners: Vec<_> = (0..5)
         .map(|_| {
             let stop = Arc::clone(&stop);
             thread::spawn(move || {
-                pin(cpu);
+                let _ = sys::cpus::pin_to(cpu);
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
@@ -250,7 +244,7 @@ fn a_server_that_vanishes_is_accounted_for() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // By then the connections stand, and there are ten seconds of requests to come.
+    // By then the connections are open, and ten seconds of requests follow.
     common::wait_until("the run begins", || log.exists().then_some(()));
     drop(server);
     assert_eq!(wait(&mut load), Some(2));
@@ -268,7 +262,7 @@ fn churned_connections_are_accounted_for() {
     let (_, document, printed) = run_with_json(
         &[
             &["load", "--connect", &server.address, "--rate", "300", "--transactions", "3"][..],
-            // As many as there are in all, so that none is refused while somebody is kept waiting.
+            // As many connections as requests, so that none is refused while another waits.
             &["--arrivals", "uniform", "--connections", "1000"],
             &SHORT,
         ]
@@ -280,8 +274,8 @@ fn churned_connections_are_accounted_for() {
     assert!((299..=301).contains(&answered), "{printed}");
     assert_eq!((&result["kind"], &result["transactions"]), (&"churn".into(), &3.into()));
     assert!(f(&result["accept_us"]["p50"]) > 0.0 && f(&result["latency_us"]["p50"]) > 0.0);
-    // Counted by the server, growth and steady phase included: three requests and three answers of
-    // one byte for each connection. The first look whether anybody listens is a connection, too.
+    // The server counts the growth and the steady phase too: three requests and three answers of
+    // one byte for each connection. The first test whether the server listens is also a connection.
     let totals = server.finish().1;
     let numbers: Vec<u64> =
         totals.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
@@ -330,14 +324,4 @@ fn what_cannot_be_done_is_refused_with_its_remedy() {
 
 fn last_cpu() -> usize {
     thread::available_parallelism().map_or(0, |count| count.get() - 1)
-}
-
-fn pin(cpu: usize) {
-    // SAFETY: an all-zero cpu_set_t is the empty set; the index is that of an existing CPU; the
-    // set is valid for reads of the size passed.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-    }
 }

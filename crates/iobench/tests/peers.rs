@@ -1,29 +1,29 @@
-//! `compare --peer`: other programs as servers, and what is said when they are not; and
-//! `compare --self-test`. Our own `serve` stands in for the other program.
+//! Tests of `compare --peer`: external servers, and the messages about failing ones; and of
+//! `compare --self-test`. `iobench serve` is used as the external program.
 
 mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{children, iobench, is_alive, run, run_with_json, signal, stderr, wait};
+use rustix::net::sockopt;
 use serde_json::Value;
 
 const SHORT: [&str; 8] =
     ["--rounds", "1", "--duration", "500ms", "--cores", "1", "--transactions", "0"];
 
-/// Our own server as somebody else's program.
+/// Returns the option `--peer` for a server of iobench.
 fn peer(name: &str) -> String {
     let program = env!("CARGO_BIN_EXE_iobench");
     format!("{name}='{program}' serve --server epoll --port {{port}} --server-cpus {{cpus}}")
 }
 
-/// What a comparison says that cannot start.
+/// Returns the error message of a comparison that cannot start.
 fn failure(peer: &str) -> String {
     let output = run(&[&["compare", "--servers", "epoll", "--peer", peer], &SHORT[..]].concat());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -53,7 +53,7 @@ fn a_peer_gets_a_row_of_its_own() {
     assert!(printed.lines().any(|line| line.contains("theirs") && line.contains(" - ")));
 }
 
-/// Names the port of the server that the following test is when it runs as a peer.
+/// The environment variable with the port, for the next test, which runs as an external server.
 const PORT: &str = "IOBENCH_TEST_PORT";
 
 fn setting(name: &str) -> String {
@@ -61,19 +61,14 @@ fn setting(name: &str) -> String {
 }
 
 /// An echo server whose listener has another congestion control than the default. It does nothing
-/// but as a peer of a comparison.
+/// unless a comparison started it.
 #[test]
 fn serves_with_another_congestion_control() {
     let Ok(port) = std::env::var(PORT) else { return };
     let (allowed, default) = (setting("allowed_congestion_control"), setting("congestion_control"));
     let other = allowed.split_whitespace().find(|name| *name != default).unwrap();
     let listener = TcpListener::bind(("127.0.0.1", port.parse().unwrap())).unwrap();
-    let length = other.len() as libc::socklen_t;
-    let (fd, value) = (listener.as_raw_fd(), other.as_ptr().cast());
-    // SAFETY: the name is valid for reads of its length.
-    let result =
-        unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, value, length) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    sockopt::set_tcp_congestion(&listener, other).unwrap();
     for connection in listener.incoming() {
         let mut connection = connection.unwrap();
         thread::spawn(move || {
@@ -121,7 +116,7 @@ fn a_peer_with_another_congestion_control_is_noted() {
 
 #[test]
 fn a_peer_can_be_wrapped_and_be_the_baseline() {
-    // The CPU time is that of a process that the shell has started, and the end reaches it, too.
+    // The CPU time is that of a process that the shell started; the end signal reaches it too.
     let inner = peer("x").replace("x=", "").replace('\'', "");
     let wrapped = format!("wrapped=sh -c '{inner} & wait'");
     let words = ["compare", "--servers", "epoll", "--peer", &wrapped, "--baseline", "wrapped"];
@@ -174,10 +169,10 @@ fn mistakes_on_the_command_line_are_explained() {
     assert_eq!(both.status.code(), Some(1));
     let twice = ["--peer", "x=sh {port}", "--peer", "x=sh {port}"];
     let output = run(&[&["compare"], &twice[..]].concat());
-    assert!(stderr(&output).contains("two servers are called `x`"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("two servers have the name `x`"), "{}", stderr(&output));
 }
 
-/// Starts a comparison and waits until its one child, not a server of ours, runs.
+/// Starts a comparison and waits until its one child, an external server, runs.
 fn comparison_of(peer: &str) -> (std::process::Child, Vec<(u32, u64)>) {
     let words = ["compare", "--servers", "epoll", "--peer", peer, "--rounds", "20"];
     let child = iobench(&words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -220,8 +215,8 @@ fn nothing_of_a_peer_is_left_behind() {
     });
     signal(child.id(), libc::SIGTERM);
     assert_eq!(wait(&mut child), Some(130));
-    // What was killed is gone when the program is, but for processes that were not let run to
-    // their end within its patience.
+    // Killed processes are gone when the program has ended, except for those that did not get the
+    // CPU to end within its time limit.
     common::wait_until("all of the peer is gone", || {
         let is_gone = !is_alive(shell) && !inside.iter().any(|process| is_alive(*process));
         is_gone.then_some(())
@@ -239,10 +234,10 @@ fn a_peer_that_dies_makes_its_rows_invalid() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Once the first round is announced both servers have been let in.
+    // When the first round is announced both servers have accepted connections.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("round 1 of 3")));
-    // Our own servers run as /proc/self/exe.
+    // iobench's own servers run as /proc/self/exe.
     let command = |process: u32| std::fs::read(format!("/proc/{process}/cmdline")).unwrap();
     let program = env!("CARGO_BIN_EXE_iobench").as_bytes();
     let mut servers = children(child.id()).into_iter();

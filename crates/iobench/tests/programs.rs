@@ -1,5 +1,4 @@
-//! `iobench programs`: what it writes, that connections are upgraded, what it refuses, and how it
-//! ends.
+//! Tests of `iobench programs`: its output, that connections are upgraded, refusals, and its end.
 
 mod common;
 
@@ -9,12 +8,12 @@ use std::sync::OnceLock;
 
 use common::{children, is_alive, run_with_json, signal, stderr, stdout, wait, wait_until};
 use serde_json::Value;
-use testkit::skip;
+use testkit::{is_root, skip};
 
 const SHORT: [&str; 4] = ["--rounds", "3", "--duration", "100ms"];
 
-/// `fable`, `mtcp` and their libraries beside the tested program: cargo does not build them for
-/// this crate's tests.
+/// Builds `fable`, `mtcp` and their libraries beside the tested program: cargo does not build them
+/// for this crate's tests.
 fn build_tools() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -36,7 +35,7 @@ fn number(row: &Value, field: &str) -> f64 {
     row[field].as_f64().unwrap_or_else(|| panic!("{field} in {row:#}"))
 }
 
-/// A row may be invalid because the machine is busy, but for no other reason.
+/// Fails if a row is invalid for another reason than a busy machine.
 #[track_caller]
 fn assert_measured(row: &Value) {
     let reasons = row["notes"].to_string();
@@ -54,7 +53,7 @@ fn assert_measured(row: &Value) {
     }
 }
 
-/// Whether nothing disturbed any round.
+/// Returns whether nothing disturbed any round.
 fn is_undisturbed(row: &Value) -> bool {
     let rounds = row["rounds"].as_array().expect("rounds");
     rounds.iter().all(|round| round["valid"] == true)
@@ -119,7 +118,7 @@ fn the_other_programs_are_measured_on_one_cpu() {
         assert_eq!(row["subject"], ["tcp", "fable"][index % 2]);
         assert_eq!(row["placement"], "same-core");
         assert_eq!(row["server_cpus"], row["client_cpus"]);
-        // One round does not scatter.
+        // One round has no interval.
         let interval = &row["throughput_ratio"];
         assert_eq!(interval.is_null(), index % 2 == 1, "{row:#}");
     }
@@ -128,18 +127,17 @@ fn the_other_programs_are_measured_on_one_cpu() {
     assert!(number(&rows[4]["reported_latency_us"], "p99") > 0.0);
 }
 
-/// Names of the devices that can be seen from here.
+/// Names of the network devices of this namespace.
 fn devices() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/net/dev").unwrap();
     text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
 }
 
-/// veth pairs and AF_XDP are for root.
+/// Reason for skipping tests: veth pairs and AF_XDP need root.
 const NEEDS_ROOT: &str = "AF_XDP needs root";
 
 fn lacks_rights(test: &str, reason: &str) -> bool {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    let lacks = unsafe { libc::geteuid() } != 0;
+    let lacks = !is_root();
     if lacks {
         skip(test, reason);
     }
@@ -167,7 +165,7 @@ fn lighttpd_is_measured_over_the_kernel_and_over_stacks() {
         assert_eq!(row["transactions"], u32::from(!operation.ends_with("kept")));
         assert_eq!(row["connections"], [1, 8][index / 12]);
         assert_eq!(row["operations"], rows[index / 3 * 3]["operations"], "{row:#}");
-        // Where a connection is for one request, all of them went through the stack.
+        // If a connection is for one request, all of them went through the stack.
         let has_many = !operation.ends_with("kept") && variant != "tcp";
         let upgraded = row["upgraded_connections"].as_f64();
         assert!(!has_many || upgraded >= row["operations"].as_f64(), "{row:#}");
@@ -175,7 +173,7 @@ fn lighttpd_is_measured_over_the_kernel_and_over_stacks() {
         assert!(number(latency, "p50") > 0.0 && number(latency, "mean") > 0.0, "{row:#}");
         assert!(number(latency, "p99") >= number(latency, "p50"), "{row:#}");
         assert!(row["rounds"].as_array().is_some_and(|rounds| rounds.len() == 3), "{row:#}");
-        // One round does not scatter, and on a busy machine no other may be left.
+        // One round has no interval, and on a busy machine there may be no other round.
         let has_pairs = is_undisturbed(row) && is_undisturbed(&rows[index / 3 * 3]);
         let ratio = &row["cpu_both_ratio"];
         assert!(!has_pairs || number(ratio, "low") > 0.0, "{row:#}");
@@ -234,7 +232,7 @@ fn without_path(words: &[&str]) -> Output {
     common::iobench(words).env("PATH", "/no/such/directory").output().unwrap()
 }
 
-/// Other users than root have postgres, which is found without the path.
+/// Needs root: other users find postgres without the PATH.
 #[test]
 fn a_machine_without_programs_is_told_so() {
     if lacks_rights("a_machine_without_programs_is_told_so", "other users have postgres") {
@@ -272,7 +270,7 @@ fn help_tells_what_is_measured_and_how() {
     }
 }
 
-/// All that a process has started, and what those have started.
+/// Returns all descendants of a process.
 fn descendants(process: u32) -> Vec<(u32, u64)> {
     let mut all = children(process);
     let mut next = 0;
@@ -284,7 +282,7 @@ fn descendants(process: u32) -> Vec<(u32, u64)> {
     all
 }
 
-/// Directories that stay only if the program forgets to clean up: by its process number.
+/// Directories that the program must remove, found by its process id.
 fn leftovers(process: u32) -> Vec<PathBuf> {
     let mark = format!("-{process}-");
     let entries = std::fs::read_dir(std::env::temp_dir()).unwrap();
@@ -297,7 +295,7 @@ fn leftovers(process: u32) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Killed at the latest when the test ends, and all that it has started with it.
+/// Kills the process and its descendants at the end of the test.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -307,7 +305,8 @@ impl Drop for Guard {
     }
 }
 
-/// A run that would take long, with all its processes: so many servers, and a client.
+/// Starts a run that would take long; returns it with its processes: `servers` servers, and a
+/// client.
 fn start_long_run(program: &str, servers: usize) -> (Guard, Vec<(u32, u64)>) {
     build_tools();
     let mut command =
@@ -358,6 +357,6 @@ fn servers_of_another_user_end_when_the_benchmark_is_killed() {
     let process = run.0.id();
     drop(run);
     assert_all_end(&started);
-    // Who is killed cannot clean up; the test does it instead.
+    // A killed process cannot clean up; the test does.
     leftovers(process).into_iter().for_each(|path| std::fs::remove_dir_all(path).unwrap());
 }

@@ -1,4 +1,4 @@
-//! `iobench report` and `iobench diff` as users run them, on made-up files.
+//! Tests of `iobench report` and `iobench diff` with the built program, on generated files.
 
 mod common;
 #[path = "common/sample.rs"]
@@ -10,7 +10,7 @@ use std::process::Output;
 use common::{run, scratch_file, stderr, stdout};
 use serde_json::{Value, json};
 
-/// A file that goes with the test.
+/// A file that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -46,7 +46,7 @@ fn diff(old: &Value, new: &Value, more: &[&str]) -> Output {
     run(&[&["diff", old.path(), new.path()], more].concat())
 }
 
-/// A file with one row that has these p99 in its rounds.
+/// Returns a file with one row whose rounds have these p99.
 fn rounds(p99: &[f64]) -> Value {
     let mut row = sample::row("epoll", "open");
     let percentiles = |p99: f64| {
@@ -135,7 +135,7 @@ fn files_of_one_experiment_share_a_section_and_others_do_not() {
     assert_eq!(apart.matches("<section class=\"experiment\"").count(), 2);
 }
 
-/// The text of a cell of the page's table, in the first line of this transport.
+/// Returns the text of a cell of the page's table, in the first line of this transport.
 fn cell(page: &str, transport: &str, figure: &str) -> String {
     let line = page.split("<th scope=\"row\">").find(|line| line.starts_with(transport));
     let cell = line.unwrap().split(&format!("data-figure=\"{figure}\"")).nth(1);
@@ -211,7 +211,7 @@ fn impossible_figures_of_transports_are_refused() {
         assert_eq!(output.status.code(), Some(1), "{reason}");
         assert!(stderr(&output).contains(reason), "{}", stderr(&output));
     }
-    // Strange, but harmless.
+    // Unusual, but harmless.
     let mut document = sample::transports();
     document["results"][0]["client_cpus"] = json!([]);
     document["results"][2]["server_cpus"] = json!([u64::MAX]);
@@ -331,8 +331,8 @@ fn changes_are_told_in_json_too() {
 fn rows_are_judged_by_their_ratio_to_the_baseline() {
     let (old, mut new) = (sample::compare(), sample::compare());
     assert_eq!(diff(&old, &new, &[]).status.code(), Some(0));
-    // The whole machine is slower by 15 %: the baseline's rows cannot tell that from a change of
-    // theirs, but the ratio shows none.
+    // The whole machine is 15 % slower. The baseline's rows cannot distinguish that from a change
+    // of the baseline, but the ratio shows none.
     for row in new["results"].as_array_mut().unwrap() {
         for round in row["rounds"].as_array_mut().unwrap() {
             round["throughput"] = json!(round["throughput"].as_f64().unwrap() * 0.85);
@@ -344,4 +344,135 @@ fn rows_are_judged_by_their_ratio_to_the_baseline() {
     let output = diff(&old, &sample::compared(1.1), &[]);
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     assert!(stdout(&output).contains("1.100"), "{}", stdout(&output));
+}
+
+/// Returns a closed-loop sample; `pick` selects rows by index and returns why they are not valid.
+fn doubtful(pick: impl Fn(usize) -> Option<&'static str>) -> Value {
+    let mut document = sample::closed();
+    for (place, row) in document["results"].as_array_mut().unwrap().iter_mut().enumerate() {
+        if let Some(note) = pick(place) {
+            row["valid"] = json!(false);
+            row["notes"] = json!([note]);
+        }
+    }
+    document
+}
+
+#[test]
+fn what_concerns_the_whole_run_is_said_once_at_its_head() {
+    let page = page_of(&[&doubtful(|_| Some("the host stole 7 slices"))]);
+    assert_eq!(page.matches("the host stole 7 slices").count(), 81 + 1, "in the raw data and once");
+    let verdict = "role=\"alert\">INVALID: all 81 rows: the host stole 7 slices.</p>";
+    assert!(page.contains(verdict) && !page.contains("<li class=\"invalid\">"), "{page}");
+
+    // Reasons that differ only in their numbers are shown once, and the rows refer to them.
+    let reason = |place: usize| match place {
+        0..10 => Some("only 7 clean slices, fewer than 12"),
+        10..20 => Some("only 9 clean slices, fewer than 12"),
+        20 => Some("the server ended"),
+        _ => None,
+    };
+    let page = page_of(&[&doubtful(reason)]);
+    let head = page.split("<h2>Figures</h2>").next().unwrap();
+    assert!(head.contains("role=\"alert\">INVALID: 21 of 81 rows.</p>"), "{head}");
+    let said = "<strong>INVALID</strong> 20 of 81 rows: only 7–9 clean slices, fewer than 12</li>";
+    assert!(head.contains(said) && head.contains("id=\"e1-note-1\""), "{head}");
+    assert_eq!(page.matches("<a href=\"#e1-note-1\">(1)</a>").count(), 20);
+    assert_eq!(page.matches("7–9 clean slices").count(), 1);
+    let below = page.split("<ul class=\"remarks\">").nth(1).unwrap();
+    let below = below.split("</ul>").next().unwrap();
+    assert!(
+        below.contains("of 64 B: the server ended</li>") && !below.contains("clean"),
+        "{below}"
+    );
+}
+
+#[test]
+fn series_stay_apart_where_rows_are_not_valid() {
+    let page = page_of(&[&doubtful(|_| Some("the machine was busy"))]);
+    let chart = page.split("id=\"e1-closed-transactions-per-connection\"").nth(1).unwrap();
+    let view = chart.split("</svg>").next().unwrap();
+    for colour in 0..3 {
+        let series = format!("<g class=\"s{colour}\" data-series=\"{colour}\">");
+        let series = view.split(&series).nth(1).unwrap().split("</g>").next().unwrap();
+        assert!(series.contains("<polyline class=\"line invalid\""), "{series}");
+        assert_eq!(series.matches("class=\"marker invalid\"").count(), 9, "{series}");
+    }
+    // The style of these marks does not replace the colour of the series.
+    let style = page.split("<style>").nth(1).unwrap().split("</style>").next().unwrap();
+    let rules = style.split('}').filter(|rule| {
+        ["marker", "line", "candle", "bar"]
+            .iter()
+            .any(|mark| rule.contains(&format!(".{mark}.inv")))
+    });
+    for rule in rules {
+        assert!(!rule.contains("--bad"), "{rule}");
+    }
+    assert!(page.contains("</svg>not valid</span>"));
+    assert!(!page_of(&[&sample::closed()]).contains("</svg>not valid</span>"));
+
+    // Only the stretches beside the invalid point are dotted.
+    let page = page_of(&[&doubtful(|place| (place == 12).then_some("it was late"))]);
+    let chart = page.split("id=\"e1-closed-transactions-per-connection\"").nth(1).unwrap();
+    let view = chart.split("</svg>").next().unwrap();
+    assert_eq!(view.matches("class=\"line invalid\"").count(), 1, "{view}");
+    assert_eq!(view.matches("class=\"line\"").count(), 4, "{view}");
+    assert_eq!(view.matches("class=\"marker invalid\"").count(), 1, "{view}");
+}
+
+/// Returns the texts of this class in every picture of a page.
+fn texts<'a>(page: &'a str, class: &str) -> Vec<Vec<&'a str>> {
+    let pictures = page.split("<div class=\"view\"").skip(1);
+    let of_class = |picture: &'a str| {
+        let picture = picture.split("<p class=\"empty\"").next().unwrap();
+        let texts = picture.split("<text ").filter(|text| text.contains(&format!("'{class}'")));
+        texts.map(|text| text.split(['>', '<']).nth(1).unwrap()).collect()
+    };
+    pictures.map(of_class).collect()
+}
+
+#[test]
+fn every_picture_names_subjects_workload_and_units() {
+    let documents = [sample::open(), sample::closed(), sample::compare(), sample::transports()];
+    let page = page_of(&documents.each_ref());
+    let (titles, labels) = (texts(&page, "name"), texts(&page, "label"));
+    assert!(titles.len() > 50 && titles.len() == labels.len());
+    let units = [
+        "(1/s)",
+        "per second",
+        "requests/s",
+        "(ratio)",
+        "connection",
+        "(B",
+        "(µs",
+        "(ns",
+        "(ms",
+        "(s)",
+        "(%)",
+        "(MB/s)",
+        "(number)",
+        "transport",
+        "cores",
+    ];
+    for (titles, labels) in titles.iter().zip(&labels) {
+        assert!(!titles.is_empty() && labels.len() == 2 * titles.len(), "{titles:?} {labels:?}");
+        for label in labels {
+            assert!(units.iter().any(|unit| label.contains(unit)), "no unit: {label}");
+        }
+    }
+    for about in [
+        "echo (open load): process, thread, select, poll, epoll, megapipe",
+        "echo (closed load): epoll, epoll-partitioned, megapipe",
+        "ping-pong (closed load): mempipe-spin-safe",
+        "one-way (one-way load): tcp-blocking, mempipe-spin-safe",
+    ] {
+        assert!(page.contains(&format!(">{about}</text>")), "no `{about}`");
+    }
+    for title in [
+        "service time against connections, 2,000 requests/s",
+        "transactions per second by request size, 1 transaction per connection",
+        "median round trip (µs), messages of 64 B",
+    ] {
+        assert!(titles.iter().flatten().any(|shown| *shown == title), "no `{title}`: {titles:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! The page of `iobench report` as a reader's browser shows it, with no network.
+//! Tests of the page of `iobench report` in a browser without network.
 
 #[path = "common/browser.rs"]
 mod browser;
@@ -43,7 +43,7 @@ impl Drop for Page {
     }
 }
 
-/// Figures of the rows as the page's table has them: a list for each row.
+/// Reads the figures of the page's table: a list for each row.
 const TABLE: &str = "[...document.querySelectorAll('tbody tr')].map((row) => ({
     subject: row.querySelector('th').firstChild.textContent.trim(),
     invalid: row.classList.contains('invalid'),
@@ -96,7 +96,7 @@ fn servers_are_switched_and_points_chosen() {
     browser.evaluate(&format!("{box_of_select}.click()"));
     assert_eq!(browser.evaluate(&visible(2)), 0, "select is off, marks and lines of the table");
     assert_eq!(browser.evaluate(&visible(4)), before[1], "epoll stays");
-    // By keyboard, too.
+    // Also by keyboard.
     browser.evaluate(&format!("{box_of_select}.focus()"));
     for kind in ["keyDown", "keyUp"] {
         let key = json!({ "type": kind, "key": " ", "code": "Space", "text": " ",

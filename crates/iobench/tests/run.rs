@@ -1,4 +1,4 @@
-//! `iobench run` as users run it: files, results, interruption, and what is refused.
+//! Tests of `iobench run` with the built program: files, results, interruption, and refusals.
 
 mod common;
 
@@ -124,8 +124,7 @@ fn lines(journal: &Path) -> usize {
     fs::read_to_string(journal).map_or(0, |text| text.lines().count())
 }
 
-/// Interrupts a run after two measurements, and tells the servers that it had; nothing if it was
-/// over before.
+/// Interrupts a run after two measurements; returns its servers, or `None` if it had already ended.
 fn interrupt(place: &Place) -> Option<Vec<(u32, u64)>> {
     let mut child =
         iobench(&place.arguments(&[])).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -140,7 +139,7 @@ fn interrupt(place: &Place) -> Option<Vec<(u32, u64)>> {
     }
     match wait(&mut child) {
         Some(130) => servers,
-        // Complete, valid or not.
+        // The run is complete, valid or not.
         Some(0 | 2) => None,
         status => panic!("an interrupted run ended with {status:?}"),
     }
@@ -148,7 +147,7 @@ fn interrupt(place: &Place) -> Option<Vec<(u32, u64)>> {
 
 #[test]
 fn an_interrupted_run_resumes_and_leaves_no_process() {
-    // A run that was over before it could be interrupted is repeated.
+    // Repeats if the run had ended before it could be interrupted.
     let mut attempts = (0..20).map(|_| Place::with(TINY));
     let interrupted = attempts.find_map(|place| Some((interrupt(&place)?, place)));
     let (servers, place) = interrupted.expect("a run that can be interrupted");
@@ -246,7 +245,7 @@ fn a_point_that_cannot_be_measured_is_a_row_that_says_why() {
 fn what_cannot_be_run_is_refused_with_its_remedy() {
     for (text, expected) in [
         ("name = ", "correct the file"),
-        (&TINY.replace("epoll\"", "nobody\""), "no server is called `nobody`"),
+        (&TINY.replace("epoll\"", "nobody\""), "unknown server `nobody`"),
         (&TINY.replace("rounds = 2", "rounds = 0"), "1 to 1000 rounds"),
         (&TINY.replace("connections = [20, 40]", "connectoins = 20"), "connectoins"),
     ] {
@@ -260,7 +259,7 @@ fn what_cannot_be_run_is_refused_with_its_remedy() {
     assert!(stderr(&output).contains("`paper`"), "{}", stderr(&output));
 }
 
-/// Every experiment that comes with iobench is read at every scale.
+/// Checks that every experiment that comes with iobench can be read at every scale.
 #[test]
 fn the_shipped_experiments_are_sound() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");

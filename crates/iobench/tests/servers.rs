@@ -1,15 +1,16 @@
-//! Every server, seen from its peers: what is answered to requests in any number and any pieces,
-//! what becomes of peers that misbehave, what is counted, and that nothing is left behind.
+//! Tests of every server from its peers' side: answers to requests in any number and any pieces,
+//! faulty peers, counters, and that nothing is left behind.
 
 mod common;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Serving, children, is_alive, signal, wait_until};
+use rustix::net::sockopt;
+use testkit::raise_descriptor_limit;
 
 const SERVERS: [&str; 13] = [
     "epoll",
@@ -27,23 +28,23 @@ const SERVERS: [&str; 13] = [
     "megapipe-pb",
 ];
 
-/// Longer than any answer takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out, longer than any answer takes on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn connect(serving: &Serving) -> TcpStream {
     let stream = TcpStream::connect(&serving.address).expect("the server listens");
     stream.set_nodelay(true).expect("a TCP socket");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a TCP socket");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a TCP socket");
+    stream.set_read_timeout(Some(TIME_LIMIT)).expect("a TCP socket");
+    stream.set_write_timeout(Some(TIME_LIMIT)).expect("a TCP socket");
     stream
 }
 
-/// Bytes in which a lost or doubled one would show.
+/// Bytes in which lost or repeated ones are detected.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// Sends in pieces of sizes that follow no rhythm, while the answer is read to its end.
+/// Sends pieces of irregular sizes while the answer is read to its end.
 fn exchange(stream: TcpStream, bytes: &[u8], longest_piece: usize) -> Vec<u8> {
     let mut writer = stream.try_clone().expect("a descriptor");
     let bytes = bytes.to_vec();
@@ -65,7 +66,7 @@ fn exchange(stream: TcpStream, bytes: &[u8], longest_piece: usize) -> Vec<u8> {
     answer
 }
 
-/// A figure of the line that `serve` prints at its end.
+/// Returns a figure of the line that `serve` prints at its end.
 fn figure(printed: &str, name: &str) -> f64 {
     let parts = printed.trim().split(", ");
     let found = parts.filter_map(|part| part.split_once(' ')).find(|(_, what)| *what == name);
@@ -73,7 +74,7 @@ fn figure(printed: &str, name: &str) -> f64 {
     value.parse().expect("a number")
 }
 
-/// Ends the server and checks its books; gives what it printed.
+/// Ends the server and checks its counters; returns its output.
 #[track_caller]
 fn assert_balanced(server: &str, serving: Serving, connections: usize) -> String {
     let (status, printed) = serving.finish();
@@ -85,7 +86,7 @@ fn assert_balanced(server: &str, serving: Serving, connections: usize) -> String
     printed
 }
 
-/// Waits until the server has closed its side, as it then has counted everything.
+/// Waits until the server has closed its side, because it then has counted everything.
 fn wait_for_end(mut stream: TcpStream) {
     stream.shutdown(Shutdown::Write).expect("the socket is connected");
     let mut surplus = Vec::new();
@@ -167,18 +168,7 @@ fn a_peer_that_reads_late_gets_everything_and_holds_up_nobody() {
 
 /// Ends a connection with RST, as a crashed peer does.
 fn reset(stream: TcpStream) {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: the option's value is valid for reads of its size.
-    let result = unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const linger).cast(),
-            size_of::<libc::linger>() as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0);
+    sockopt::set_socket_linger(stream, Some(Duration::ZERO)).unwrap();
 }
 
 fn descriptors(serving: &Serving) -> usize {
@@ -204,24 +194,13 @@ fn resets_end_connections_and_nothing_else() {
         stream.write_all(&[7; 64]).unwrap();
         stream.read_exact(&mut vec![0; 1 << 20]).unwrap();
         wait_for_end(stream);
-        // A thread or process hears of a reset in its own time.
+        // A thread or process notices a reset with a delay.
         wait_until("all connections are closed", || {
             let closed = descriptors(&serving) <= before && children(serving.id()).is_empty();
             closed.then_some(())
         });
         assert_balanced(server, serving, 5);
     }
-}
-
-/// Raises the limit of open files of this process to what it may have.
-fn raise_open_files(wanted: u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for writes.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
-    assert!(limit.rlim_max >= wanted, "the test needs `ulimit -Hn` of {wanted}");
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: `limit` is valid for reads.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
 }
 
 #[track_caller]
@@ -242,7 +221,7 @@ fn assert_carries(server: &str, connections: usize) -> (Serving, Vec<TcpStream>)
 
 #[test]
 fn select_and_poll_carry_more_connections_than_a_bitmap_of_the_library_has_bits() {
-    raise_open_files(4_000);
+    raise_descriptor_limit(4_000);
     for server in ["select", "poll", "epoll-edge"] {
         let (serving, streams) = assert_carries(server, 1_500);
         streams.into_iter().for_each(wait_for_end);
@@ -268,7 +247,7 @@ fn every_connection_has_a_process_or_thread_of_its_own_which_ends_with_it() {
     assert_balanced("thread", serving, 200);
 }
 
-/// Ten exchanges one after the other.
+/// Makes ten exchanges one after the other.
 fn ten_exchanges(serving: &Serving) -> Duration {
     let mut stream = connect(serving);
     let begun = Instant::now();
@@ -293,7 +272,7 @@ fn work_takes_the_time_or_the_cpu_that_it_says() {
         let serving = Serving::start_with(server, &[&sizes[..], &["burn:5ms"]].concat());
         ten_exchanges(&serving);
         let printed = assert_balanced(server, serving, 1);
-        // A child's time is known to the microsecond.
+        // A child's CPU time is exact to the microsecond.
         assert!(figure(&printed, "ms of CPU") >= 49.9, "{server}: {printed}");
     }
 }
@@ -316,7 +295,7 @@ fn an_interrupted_server_ends_although_connections_are_open() {
 
 #[test]
 fn a_server_at_work_ends_at_once_when_it_is_interrupted() {
-    // A thousand requests that take a second each must not be finished first.
+    // The end must not wait for a thousand requests that take a second each.
     for work in ["sleep:1s", "burn:1s"] {
         for server in SERVERS {
             let more = ["--request-bytes", "1", "--response-bytes", "2", "--work", work];

@@ -1,6 +1,6 @@
-//! `iobench compare --path veth` as users run it, with servers and clients that bring their own
-//! TCP. Figures are not judged; what must hold anywhere is that every byte arrived, that the books
-//! balance, and that nothing is left behind.
+//! Tests of `iobench compare --path veth` with the built program, with servers and clients on
+//! user-level TCP. Figures are not judged. On any machine every byte has to arrive, byte counts
+//! have to be right, and nothing may be left behind.
 
 mod common;
 
@@ -9,9 +9,9 @@ use std::process::Stdio;
 
 use common::{children, iobench, is_alive, run, run_with_json, signal, stderr, wait};
 use serde_json::Value;
-use testkit::skip;
+use testkit::{is_root, skip};
 
-/// Runs of a short measurement until every server has answered something.
+/// Attempts with a short measurement until every server has answered something.
 const ATTEMPTS: u32 = 5;
 
 const SHORT: [&str; 12] = [
@@ -33,23 +33,23 @@ fn u(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// AF_XDP and packet sockets are for root; everything here has to do with them.
+/// Returns whether to skip the test: AF_XDP and packet sockets need root.
 fn lacks_rights(test: &str) -> bool {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    let lacks = unsafe { libc::geteuid() } != 0;
+    let lacks = !is_root();
     if lacks {
         skip(test, "AF_XDP needs root");
     }
     lacks
 }
 
-/// Names of the devices that can be seen from here.
+/// Names of the network devices of this namespace.
 fn devices() -> Vec<String> {
     let text = fs::read_to_string("/proc/self/net/dev").unwrap();
     text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
 }
 
-/// Both ends have seen the same bytes, but for what was under way at the end of the two slots.
+/// Fails unless both ends counted the same bytes, except for those in flight at the end of the two
+/// slots.
 fn assert_books(row: &Value) {
     let books = &row["totals"];
     let count = |name: &str| u(&books[name]);
@@ -58,7 +58,7 @@ fn assert_books(row: &Value) {
     assert_eq!(count("server_errors"), 0, "{row}");
     assert!(count("client_bytes_sent") >= count("server_bytes_received"), "{row}");
     assert!(count("server_bytes_sent") >= count("client_bytes_received"), "{row}");
-    // All other notes say that the machine was too busy.
+    // All other notes report that the machine was too busy.
     let notes = row["notes"].to_string();
     for wrong in ["differed", "nowhere", "never answered", "failed", "kept connections", "reset"] {
         assert!(!notes.contains(wrong), "{notes}");
@@ -105,7 +105,7 @@ fn every_device_and_both_modes_serve() {
     rows.iter().for_each(assert_books);
 }
 
-/// A kernel answers questions about neighbours to one queue, whichever core has asked.
+/// The kernel's answers about neighbours arrive in one queue, whichever core has asked.
 #[test]
 fn two_cores_serve_clients_of_the_kernel() {
     if lacks_rights("two_cores_serve_clients_of_the_kernel") {
@@ -131,7 +131,7 @@ fn bulk_rows_tell_bytes() {
     assert_eq!(rows.len(), 8, "{printed}");
     for row in rows {
         assert_books(row);
-        // On a busy machine a slice may be too short for so much.
+        // On a busy machine a slice may be too short for so many bytes.
         let bulk = u(&row["request_bytes"]) > 64 && row["throughput"].is_f64();
         for name in ["gigabytes_per_s", "cpu_s_per_gib"] {
             assert_eq!(row[name].as_f64().is_some_and(|value| value > 0.0), bulk, "{row}");
@@ -173,7 +173,7 @@ fn a_killed_comparison_leaves_nothing_behind() {
         (!servers.iter().any(|server| is_alive(*server))).then_some(())
     });
     assert!(children(child.id()).is_empty());
-    // The devices of a namespace go with it, a moment after its last process.
+    // The devices of a namespace disappear a moment after its last process.
     common::wait_until("the devices are gone", || (devices() == before).then_some(()));
 }
 

@@ -1,19 +1,11 @@
-//! The clock of all times here.
+//! The clock of all times in this crate.
 
-/// How many readings its cost is measured with.
+pub(crate) use sys::clock::monotonic_ns as now_ns;
+
+/// Number of readings by which its cost is measured.
 const READINGS: u32 = 20_000;
 
-/// CLOCK_MONOTONIC in nanoseconds: one clock for all processes of the machine, which the C library
-/// reads from the processor's counter without entering the kernel.
-#[inline]
-pub fn now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the answer; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// What one reading takes here and now, in nanoseconds. Every round trip includes one.
+/// Duration of one reading of the clock in nanoseconds. Every round trip includes one.
 pub fn cost_ns() -> f64 {
     let begin = now_ns();
     let mut last = begin;

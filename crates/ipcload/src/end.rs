@@ -1,44 +1,45 @@
-//! What is measured, as the load sees it.
+//! The interface of the transport or library that is measured.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::error::Result;
 
-/// How long an end waits at most before it says that nothing has happened: the load looks then
-/// whether it is to stop and whether the other process still lives. An end whose calls have no time
-/// limit calls [`crate::interrupt_calls_when_stopping`] instead.
-pub const PATIENCE: Duration = Duration::from_millis(2);
+/// Longest wait of an end before it reports that nothing has happened: the load then checks whether
+/// it has to stop and whether the other process is alive. An end whose calls have no time limit
+/// calls [`crate::interrupt_calls_when_stopping`] instead.
+pub const TIME_LIMIT: Duration = Duration::from_millis(2);
 
-/// One end of a path that carries messages both ways, in order, with their boundaries.
+/// One end of a path that carries messages in both directions, in order, with their boundaries.
 pub trait End {
     /// Sends a message of `bytes`, which `fill` writes, as early as the path's batching allows.
-    /// False if there was no room within [`PATIENCE`]; then nothing was sent, even if `fill` was
+    /// False if there was no room within [`TIME_LIMIT`]; then nothing was sent, even if `fill` was
     /// called.
     ///
     /// # Errors
-    /// [`crate::Error::Road`] if the path is broken or cannot carry so much.
+    /// [`crate::Error::Transport`] if the path is broken or cannot carry so much.
     fn send(&mut self, bytes: usize, fill: impl Fn(&mut [u8])) -> Result<bool>;
 
-    /// Hands over what batching has held back. False if that was not possible within [`PATIENCE`].
+    /// Sends the messages that batching has held back. False if that was not possible within
+    /// [`TIME_LIMIT`].
     ///
     /// # Errors
-    /// As [`End::send`].
+    /// Those of [`End::send`].
     fn flush(&mut self) -> Result<bool>;
 
-    /// Shows the next message to `look`. False if none came within [`PATIENCE`].
+    /// Passes the next message to `look`. False if none arrived within [`TIME_LIMIT`].
     ///
     /// # Errors
-    /// As [`End::send`].
+    /// Those of [`End::send`].
     fn receive(&mut self, look: impl FnOnce(&[u8])) -> Result<bool>;
 
-    /// Whether threads of its own work for this end, beside the one that calls it.
+    /// Returns whether the end uses threads other than the calling one.
     fn has_helpers(&self) -> bool {
         false
     }
 }
 
-/// What the second process needs to open its end.
+/// Parameters with which the second process opens its end.
 #[derive(Debug, Default)]
 pub struct Invitation {
     /// The value of its option `--join`.

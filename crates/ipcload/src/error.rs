@@ -1,4 +1,4 @@
-//! What can go wrong, said so that a person knows what to do next.
+//! Errors of a measurement: each has its cause and, where there is one, a remedy.
 
 use std::io;
 
@@ -6,41 +6,41 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call into the kernel failed.
+    /// A system call failed.
     #[error("cannot {action}: {source}; {remedy}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// Its errno.
+        /// The error of the system call.
         source: io::Error,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// What carries the messages refused, in its own words.
+    /// The transport or library failed, with its own message.
     #[error("{0}")]
-    Road(String),
+    Transport(String),
     /// The other process ended.
     #[error("the second process ended in the middle ({0})")]
     Partner(String),
-    /// Nothing has moved for too long.
+    /// No message moved for too long.
     #[error(
         "no message moved for {0} s; end other programs that use these CPUs, or report the \
          transport that does so"
     )]
     Stalled(u64),
-    /// The program that started this process wants it to end.
+    /// The program that started this process asked it to end.
     #[error("stopped before the end: its standard input was closed")]
     Stopped,
 }
 
 impl Error {
-    /// The refusal of a transport or a library.
-    pub fn road(cause: impl std::fmt::Display) -> Error {
-        Error::Road(cause.to_string())
+    /// Makes an error of a transport or a library.
+    pub fn transport(cause: impl std::fmt::Display) -> Error {
+        Error::Transport(cause.to_string())
     }
 }
 
-/// The result of everything here.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Adds the action and the remedy to an I/O error.

@@ -1,33 +1,40 @@
-//! The load of `iobench ipc`: the benchmarks of section 2 of the FABLE paper between two pinned
-//! processes, the same for every transport and every library that they are compared with.
+//! The load of `iobench ipc`: ping-pong and one-way benchmarks between two pinned processes, the
+//! same for every transport and library under comparison (section 2 of the FABLE paper).
 //!
-//! Whoever wants to be measured implements [`End`] and calls [`run_first`] in a program that
-//! understands the options of [`Load`]. That process makes the path, starts a second one of the
-//! same program with `--join`, and prints a [`Line`] when messages flow and another at the end.
-//! What happens meanwhile to the CPUs is for the program that started it to see.
+//! A measured transport implements [`End`] and calls [`run_measuring_process`] in a program that
+//! understands the options of [`Load`]. That process makes the path, starts a second process of the
+//! same program with `--join`, and prints a [`Line`] when messages flow and another at the end. The
+//! program that started it samples the CPUs meanwhile.
 //!
-//! The first process sends and receives in turn (ping-pong), or only receives (one way); it reads
-//! the clock, counts, and checks. The second answers, or writes.
+//! The first process sends and receives alternately (ping-pong), or only receives (one-way); it
+//! reads the clock, counts, and checks. The second answers, or writes.
+//!
+//! # Modules
+//!
+//! - `load`: the options of a measurement. `end`: the trait of a measured transport.
+//! - `measuring_process`, `partner_process`: the two processes. `partner`: the partner process as
+//!   the measuring process manages it.
+//! - `message`: contents of messages, and their check.
+//! - `tally`, `report`, `clock`: counts and latencies by slice, lines of JSON, the clock.
+//! - `error`: errors with their remedies.
 
-mod affinity;
 mod clock;
 mod end;
 mod error;
-mod first;
 mod load;
+mod measuring_process;
 mod message;
 mod partner;
+mod partner_process;
 mod report;
-mod second;
 mod tally;
 
-pub use affinity::pin_to;
-pub use clock::{cost_ns, now_ns};
-pub use end::{End, Invitation, PATIENCE};
+pub use clock::cost_ns;
+pub use end::{End, Invitation, TIME_LIMIT};
 pub use error::{Error, Result};
-pub use first::run_first;
 pub use load::{CpuPair, Load, Pattern};
+pub use measuring_process::run_measuring_process;
 pub use message::{Checker, fill};
 pub use partner::{interrupt_calls_when_stopping, is_stopping};
+pub use partner_process::run_partner_process;
 pub use report::{Line, SliceReport};
-pub use second::run_second;

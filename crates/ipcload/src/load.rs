@@ -1,4 +1,4 @@
-//! The options that describe a measurement.
+//! The options of a measurement.
 
 use std::str::FromStr;
 
@@ -6,10 +6,10 @@ use clap::{Args, ValueEnum};
 
 /// Longest message, 16 MiB.
 const MESSAGE_BYTES_MAX: u64 = 1 << 24;
-/// No measurement is cut into more slices: each has a histogram of a hundred kilobytes.
+/// Most slices of a measurement: each has a histogram of 100 kB.
 const SLICES_MAX: u64 = 1_000;
 
-/// What is measured.
+/// The pattern of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Pattern {
     /// The first process sends, the second answers, one message at a time.
@@ -18,7 +18,7 @@ pub enum Pattern {
     OneWay,
 }
 
-/// The CPU of the first process and that of the second; they may be the same.
+/// The CPUs of the first and of the second process; they may be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuPair(pub [usize; 2]);
 
@@ -36,7 +36,7 @@ impl FromStr for CpuPair {
 /// A measurement between two processes.
 #[derive(Debug, Clone, Args)]
 pub struct Load {
-    /// What is measured
+    /// Pattern of messages
     #[arg(long, value_enum)]
     pub pattern: Pattern,
 
@@ -45,11 +45,11 @@ pub struct Load {
           value_parser = clap::value_parser!(u64).range(1..=MESSAGE_BYTES_MAX))]
     pub message_bytes: u64,
 
-    /// The CPUs of the first and the second process
+    /// CPUs of the first and the second process
     #[arg(long, value_name = "FIRST,SECOND")]
     pub cpus: CpuPair,
 
-    /// The writer tells the reader after so many messages; 1 is batching off
+    /// Messages after which the writer notifies the reader; 1: no batching
     #[arg(long, value_name = "N", default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub batch: u32,
@@ -69,7 +69,7 @@ pub struct Load {
           value_parser = clap::value_parser!(u64).range(1..=SLICES_MAX))]
     pub slices: u64,
 
-    /// What the first process tells the second
+    /// Invitation of the first process to the second
     #[arg(long, value_name = "TEXT", hide = true)]
     pub join: Option<String>,
 }

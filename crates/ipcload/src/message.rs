@@ -1,15 +1,16 @@
-//! What a message holds, and whether what arrives is what was sent.
+//! Writes messages, and checks that the received ones are those that were sent.
 //!
-//! From 16 bytes on: the sequence number in the first eight bytes and in the last eight, little
-//! endian, and between them its lowest byte again and again. From 8 bytes on the second number is
-//! missing; shorter messages are the low bytes of the number. The writer writes every byte, the
-//! reader compares the numbers: a message that was overwritten or cut has two that differ.
+//! From 16 bytes on a message has its sequence number in the first eight bytes and in the last
+//! eight, little endian, and between them the number's lowest byte repeatedly. From 8 bytes on the
+//! second number is missing; shorter messages are the low bytes of the number. The writer writes
+//! every byte, and the reader compares the numbers, which differ in a message that was overwritten
+//! or cut.
 
 use std::collections::BTreeSet;
 
 const NUMBER_BYTES: usize = 8;
 
-/// Missing numbers that are remembered, to tell late messages from repeated ones.
+/// Most missing numbers that are stored, to distinguish late messages from repeated ones.
 const MISSING_MAX: usize = 1_024;
 
 /// Writes the message with this number over all of `message`.
@@ -32,14 +33,14 @@ pub fn fill(message: &mut [u8], sequence: u64) {
     }
 }
 
-/// Compares what arrives with the numbers from zero on.
+/// Compares received messages with the expected sequence numbers, from zero on.
 #[derive(Debug)]
 pub struct Checker {
     bytes: usize,
     expected: u64,
-    /// Numbers that have been jumped over and not come yet, the latest ones.
+    /// The latest skipped numbers that have not arrived yet.
     missing: BTreeSet<u64>,
-    /// Those that there was no room to remember.
+    /// The number of missing messages that could not be stored.
     forgotten: u64,
     repeated: u64,
     reordered: u64,
@@ -47,7 +48,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// For messages of this size.
+    /// Returns a checker for messages of this size.
     pub fn new(bytes: usize) -> Checker {
         Checker {
             bytes,
@@ -60,7 +61,7 @@ impl Checker {
         }
     }
 
-    /// Looks at the next message.
+    /// Checks the next message.
     #[inline]
     pub fn check(&mut self, message: &[u8]) {
         let begin = number(message, 0);
@@ -77,7 +78,7 @@ impl Checker {
         }
     }
 
-    /// An intact message with another number than the next.
+    /// Handles an intact message with an unexpected number.
     #[cold]
     fn unexpected(&mut self, found: u64) {
         let mask = mask(self.bytes);
@@ -99,14 +100,14 @@ impl Checker {
         }
     }
 
-    /// Whether every message so far was the next one, unharmed.
+    /// Returns whether every message so far was intact and in order.
     #[inline]
     pub fn is_satisfied(&self) -> bool {
         self.forgotten + self.repeated + self.reordered + self.corrupt == 0
             && self.missing.is_empty()
     }
 
-    /// What was wrong, in words; nothing if everything was right.
+    /// Returns a description of the faults; `None` if there were none.
     pub fn faults(&self) -> Option<String> {
         let lost = self.forgotten + self.missing.len() as u64;
         let counts = [
@@ -124,7 +125,7 @@ impl Checker {
     }
 }
 
-/// The number at `at`, of which a short message has only the low bytes.
+/// Returns the number at `at`, of which a short message has only the low bytes.
 #[inline]
 fn number(message: &[u8], at: usize) -> u64 {
     if let Some(bytes) = message.get(at..).and_then(<[u8]>::first_chunk) {
@@ -135,7 +136,7 @@ fn number(message: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// The bits of a number that a message of this size has.
+/// Returns the bits of a number that a message of this size has.
 #[inline]
 fn mask(bytes: usize) -> u64 {
     if bytes >= NUMBER_BYTES { u64::MAX } else { (1 << (8 * bytes)) - 1 }

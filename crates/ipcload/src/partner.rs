@@ -1,5 +1,5 @@
-//! The second process from the first one's side, and how both learn that they are to end: their
-//! standard input is closed, by whoever started them or because that is no more.
+//! The partner process, as the measuring process manages it. Both processes stop when their
+//! standard input is closed: the program that started them closes it, or has ended.
 
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
@@ -8,42 +8,41 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
-use crate::affinity::pin_to;
 use crate::clock::now_ns;
 use crate::end::Invitation;
 use crate::error::{Context, Error, Result};
 
-/// Nothing that moves takes longer, even on a busy machine.
+/// Time-out without any message, long enough for a busy machine.
 const STALL_NS: u64 = 10_000_000_000;
-/// How long the end of a process may come after that of its paths.
+/// Longest time from the end of a process's paths to the end of the process.
 const EXIT_TIMEOUT_NS: u64 = 100_000_000;
-/// How long the second process may take to end once it is told.
+/// Longest time for the second process to end after it was asked to.
 const END_TIMEOUT_NS: u64 = 2_000_000_000;
-/// As much as is shown of what it says about an error.
+/// Most bytes of the second process's error message that are shown.
 const COMPLAINT_BYTES_MAX: u64 = 4_096;
 
 /// Binds this process to one CPU of the load.
-pub(crate) fn settle_on(cpu: usize) -> Result<()> {
-    pin_to(cpu)
+pub(crate) fn pin_to(cpu: usize) -> Result<()> {
+    sys::cpus::pin_to(cpu)
         .context(format!("pin a process to CPU {cpu}"), "name CPUs that this process may use")
 }
 
-/// Whether this process is to end.
+/// Whether this process has to end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// Whether whoever started this process wants it to end, for ends that wait by themselves. Only
-/// within [`crate::run_first`] and [`crate::run_second`].
+/// Returns whether the program that started this process asks it to end, for ends whose calls
+/// block. Valid only within [`crate::run_measuring_process`] and [`crate::run_partner_process`].
 #[inline]
 pub fn is_stopping() -> bool {
     STOPPING.load(Ordering::Relaxed)
 }
 
-/// Ends the blocking calls of the calling thread with `EINTR` once this process is to end, for ends
-/// whose calls have no time limit. Such an end asks [`is_stopping`] after each `EINTR`, and returns
-/// [`Error::Stopped`] if so. Takes over `SIGUSR1`.
+/// Interrupts the blocking calls of the calling thread with `EINTR` once this process has to end;
+/// for ends whose calls have no time limit. Such an end calls [`is_stopping`] after each `EINTR`,
+/// and returns [`Error::Stopped`] if it is true. Uses `SIGUSR1`.
 ///
 /// # Errors
-/// [`Error::System`] if the signal cannot be handled.
+/// [`Error::System`] if the signal's handler cannot be installed.
 pub fn interrupt_calls_when_stopping() -> Result<()> {
     extern "C" fn interrupt(_signal: libc::c_int) {}
     // SAFETY: an all-zero sigaction has an empty mask and no flags; without SA_RESTART the handler
@@ -54,14 +53,14 @@ pub fn interrupt_calls_when_stopping() -> Result<()> {
     if unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) } < 0 {
         return Err(io::Error::last_os_error()).context("handle SIGUSR1", "report this as a bug");
     }
-    // SAFETY: has no preconditions.
+    // SAFETY: gettid(2) has no preconditions.
     BLOCKED.store(unsafe { libc::gettid() }, Ordering::Relaxed);
     Ok(())
 }
 
 /// The thread whose calls are interrupted, or 0.
 static BLOCKED: AtomicI32 = AtomicI32::new(0);
-/// A signal that comes just before a call does not end it, so there is a next one.
+/// Time between two signals: a signal just before a call does not interrupt it.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(1);
 
 fn interrupt_calls() -> ! {
@@ -69,14 +68,14 @@ fn interrupt_calls() -> ! {
         let thread = BLOCKED.load(Ordering::Relaxed);
         if thread != 0 {
             let process = std::process::id() as libc::pid_t;
-            // SAFETY: plain numbers; a thread that has ended is only an errno.
+            // SAFETY: plain numbers; for a thread that has ended the call fails.
             unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR1) };
         }
         std::thread::sleep(INTERRUPT_INTERVAL);
     }
 }
 
-/// Starts the thread that finds out.
+/// Starts the thread that waits for the end of the standard input.
 pub(crate) fn watch_lifeline() -> Result<()> {
     let watch = || {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
@@ -95,7 +94,7 @@ pub(crate) fn watch_lifeline() -> Result<()> {
 pub(crate) struct Partner(Child);
 
 impl Partner {
-    /// Starts this same command once more, to join.
+    /// Starts this command again, as the second process.
     pub(crate) fn start(invitation: Invitation) -> Result<Partner> {
         let kept: Vec<RawFd> = invitation.descriptors.iter().map(|fd| fd.as_raw_fd()).collect();
         let mut command = Command::new("/proc/self/exe");
@@ -121,11 +120,12 @@ impl Partner {
         Ok(Partner(child))
     }
 
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// Why it ended, if it has.
+    /// Returns the reason of its end, if it has ended.
     fn ended(&mut self) -> Option<String> {
         let status = self.0.try_wait().ok().flatten()?;
         let mut words = Vec::new();
@@ -155,14 +155,14 @@ impl Drop for Partner {
     }
 }
 
-/// Looks, when nothing moves, whether it still can. Only the first process has a partner.
+/// Checks the other process when nothing moves. Only the first process has a partner.
 pub(crate) struct Watch(pub(crate) Option<Partner>);
 
 impl Watch {
-    /// The cause of an error, if that is the end of the second process.
+    /// Returns the cause of an error: the end of the second process, if it has ended.
     #[cold]
     pub(crate) fn explain(&mut self, error: Error) -> Error {
-        let (Error::Road(_), Some(partner)) = (&error, &mut self.0) else { return error };
+        let (Error::Transport(_), Some(partner)) = (&error, &mut self.0) else { return error };
         let deadline_ns = now_ns() + EXIT_TIMEOUT_NS;
         while now_ns() < deadline_ns {
             if let Some(status) = partner.ended() {
@@ -173,7 +173,7 @@ impl Watch {
         error
     }
 
-    /// Tries until it works.
+    /// Repeats an attempt until it succeeds.
     #[inline]
     pub(crate) fn insist(&mut self, mut attempt: impl FnMut() -> Result<bool>) -> Result<()> {
         if attempt()? { Ok(()) } else { self.try_again(attempt) }

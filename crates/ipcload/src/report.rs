@@ -1,4 +1,4 @@
-//! What the first process prints: lines of JSON, for the program that started it.
+//! Lines of JSON that the first process prints for the program that started it.
 
 use std::io::Write;
 
@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "lowercase")]
 pub enum Line {
-    /// Messages flow.
+    /// Printed when messages flow.
     Ready {
-        /// The process numbers of the first and the second end.
+        /// The process ids of the first and the second end.
         processes: [u32; 2],
-        /// Whether threads of their own work for the ends.
+        /// Whether the ends use threads of their own.
         helpers: bool,
-        /// When the first slice begins, of CLOCK_MONOTONIC in nanoseconds.
+        /// Start of the first slice, CLOCK_MONOTONIC in nanoseconds.
         start_ns: u64,
     },
-    /// The end, with everything that was counted.
+    /// Printed at the end, with all results.
     Done {
-        /// In order of time; as many as were asked for.
+        /// In order of time, as many as the options request.
         slices: Vec<SliceReport>,
-        /// Why the slices are worth nothing.
+        /// Why the slices cannot be used.
         complaint: Option<String>,
     },
 }
 
-/// What happened in one slice.
+/// Results of one slice.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SliceReport {
     /// Messages received, or round trips.
@@ -36,7 +36,7 @@ pub struct SliceReport {
 }
 
 impl Line {
-    /// Prints it; that nobody reads any more is no error.
+    /// Prints the line; a closed pipe is no error.
     pub(crate) fn print(&self) {
         let Ok(mut text) = serde_json::to_string(self) else { return };
         text.push('\n');

@@ -1,22 +1,22 @@
-//! Counts and latencies by slice of time.
+//! Counts messages and records latencies by slice.
 
 use hdrhistogram::Histogram;
 
 use crate::report::SliceReport;
 
-/// Longest latency that is told apart, a minute.
+/// Longest latency that is recorded exactly, one minute.
 const HIGHEST_NS: u64 = 60_000_000_000;
-/// A recorded latency is at most 0.1 % off.
+/// The error of a recorded latency is at most 0.1 %.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 #[derive(Debug)]
 struct Slice {
     messages: u64,
-    /// Only where there are round trips.
+    /// Present only for round trips.
     latencies: Option<Histogram<u32>>,
 }
 
-/// The slices of one measurement. Nothing is allocated once it begins.
+/// The slices of one measurement. Nothing is allocated while measuring.
 #[derive(Debug)]
 pub(crate) struct Tally {
     slices: Vec<Slice>,
@@ -27,6 +27,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// Allocates the counters of all slices.
     pub(crate) fn new(slices: u64, slice_ns: u64, with_latencies: bool) -> Tally {
         let histogram = || {
             Histogram::new_with_bounds(1, HIGHEST_NS, SIGNIFICANT_DIGITS)
@@ -37,14 +38,14 @@ impl Tally {
         Tally { slices, slice_ns, start_ns: u64::MAX, current: 0, current_end_ns: 0 }
     }
 
-    /// Starts the first slice; what is recorded earlier does not count.
+    /// Starts the first slice; earlier messages do not count.
     pub(crate) fn begin(&mut self, start_ns: u64) {
         self.start_ns = start_ns;
         self.current_end_ns = start_ns + self.slice_ns;
     }
 
-    /// Records messages that were complete by `now_ns`; times come in ascending order. False once
-    /// the last slice is over.
+    /// Records messages that were complete at `now_ns`; times are ascending. False after the last
+    /// slice.
     #[inline]
     pub(crate) fn count(&mut self, now_ns: u64, messages: u64) -> bool {
         if let Some(slice) = self.slice_at(now_ns) {
@@ -53,7 +54,7 @@ impl Tally {
         self.current < self.slices.len()
     }
 
-    /// The same for one round trip.
+    /// Records one round trip that was complete at `now_ns`. False after the last slice.
     #[inline]
     pub(crate) fn time(&mut self, now_ns: u64, latency_ns: u64) -> bool {
         if let Some(slice) = self.slice_at(now_ns) {
@@ -77,6 +78,7 @@ impl Tally {
         self.slices.get_mut(self.current)
     }
 
+    /// Returns the results of all slices.
     pub(crate) fn report(&self) -> Vec<SliceReport> {
         let recorded = |latencies: &Histogram<u32>| {
             let values = latencies.iter_recorded();

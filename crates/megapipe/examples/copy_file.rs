@@ -1,4 +1,4 @@
-//! Copies a file with several chunks under way at once.
+//! Copies a file with several chunks in flight at once.
 //!
 //! `cargo run -p megapipe --example copy_file FROM TO`
 

@@ -1,4 +1,4 @@
-//! The ping-pong server of the report's Listing 3.1: what a client sends comes back.
+//! The ping-pong server of the report's Listing 3.1: sends back what a client sends.
 //!
 //! `cargo run -p megapipe --example ping_pong [ADDRESS]`, then `nc 127.0.0.1 7000`.
 
@@ -19,13 +19,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let connection = channel.register(accepted.socket, ())?;
                 channel.receive(connection, Repeat::UntilCancelled)?;
             }
-            // Out of descriptors, for example: the channel goes on when some have come free.
+            // For example, no descriptors are left: the channel continues when some are free.
             Event::Accept(Err(error)) => eprintln!("accept: {error}"),
             Event::Receive(Ok(message)) if !message.is_empty() => {
                 channel.write(done.handle, message)?;
             }
             Event::Write(Ok(_), _) | Event::Close(_) => {}
-            // The end of the stream, a reset, a failed write: the connection is over.
+            // The end of the stream, a reset, a failed write: the connection has ended.
             _ => channel.close(done.handle)?,
         }
     }

@@ -1,4 +1,4 @@
-//! A timer and signals among the completions: counts ticks until Ctrl-C or the given number.
+//! Combines a timer and signals: counts ticks until Ctrl-C or the given number.
 //!
 //! `cargo run -p megapipe --example ticks [TICKS]`
 

@@ -1,4 +1,4 @@
-//! Sends every datagram back to where it came from, without copying it.
+//! Sends every datagram back to its sender, without copying it.
 //!
 //! `cargo run -p megapipe --example udp_echo [ADDRESS]`, then `nc -u 127.0.0.1 7000`.
 
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let sender = datagram.address()?;
                 channel.send_to(echo, datagram.into_lease(), sender)?;
             }
-            // A sender may be gone; a datagram to it is lost, as on the network.
+            // A sender may have ended; a datagram to it is lost, as on the network.
             Event::SendTo(Err(error), _) => eprintln!("not sent back: {error}"),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Socket addresses between Rust and the kernel.
+//! Converts socket addresses between Rust's types and the kernel's `sockaddr` structures.
 
 use crate::sys::check;
 use std::ffi::OsStr;
@@ -23,7 +23,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// The internet address, if it is one.
+    /// Returns the internet address, or `None` for a UNIX address.
     pub fn inet(&self) -> Option<SocketAddr> {
         if let Address::Inet(address) = self { Some(*address) } else { None }
     }
@@ -41,7 +41,7 @@ impl From<&Path> for Address {
     }
 }
 
-/// An address in the kernel's form.
+/// An address in the kernel's format.
 #[derive(Clone)]
 pub(crate) struct RawAddress {
     pub(crate) storage: libc::sockaddr_storage,
@@ -51,7 +51,7 @@ pub(crate) struct RawAddress {
 const PATH_OFFSET: usize = mem::offset_of!(libc::sockaddr_un, sun_path);
 
 impl RawAddress {
-    /// Room for the kernel to write an address of any family.
+    /// Returns an empty buffer into which the kernel can write an address of any family.
     pub(crate) fn room() -> RawAddress {
         // SAFETY: all-zero bytes are a valid `sockaddr_storage` (AF_UNSPEC).
         let storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
@@ -62,23 +62,25 @@ impl RawAddress {
         let mut raw = RawAddress::room();
         debug_assert!(mem::size_of::<T>() <= mem::size_of_val(&raw.storage));
         // SAFETY: `T` is one of the sockaddr types, all no larger and no more aligned than the
-        // storage they are meant to be stored in.
+        // storage.
         unsafe { (&raw mut raw.storage).cast::<T>().write(value) };
         raw.bytes = mem::size_of::<T>() as libc::socklen_t;
         raw
     }
 
-    /// An address that is in the kernel's form already; bytes that no address has are left out.
+    /// Copies an address that is already in the kernel's format. Ignores bytes beyond the longest
+    /// possible address.
     pub(crate) fn copy(bytes: &[u8]) -> RawAddress {
         let mut raw = RawAddress::room();
         let count = bytes.len().min(mem::size_of_val(&raw.storage));
-        // SAFETY: the storage has that many bytes, and any of them are valid in it.
+        // SAFETY: the storage has `count` bytes or more, and any bytes are valid in it.
         unsafe { (&raw mut raw.storage).cast::<u8>().copy_from(bytes.as_ptr(), count) };
         raw.bytes = count as libc::socklen_t;
         raw
     }
 
-    /// Fails with `EINVAL` if a UNIX name does not fit into 107 bytes or has a zero byte.
+    /// Encodes an address. Fails with `EINVAL` if a UNIX name does not fit into 107 bytes or
+    /// contains a zero byte.
     pub(crate) fn new(address: &Address) -> io::Result<RawAddress> {
         let unix = |name: &[u8], leading: usize| {
             // SAFETY: all-zero bytes are a valid `sockaddr_un`.
@@ -114,16 +116,16 @@ impl RawAddress {
         })
     }
 
-    /// The address of the other side of a connection, see getpeername(2).
+    /// Returns the address of the other side of a connection, see getpeername(2).
     pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> io::Result<Address> {
         let mut raw = RawAddress::room();
         let storage = (&raw mut raw.storage).cast();
-        // SAFETY: the kernel writes at most `bytes` bytes, which the storage has.
+        // SAFETY: the kernel writes at most `bytes` bytes, which is the size of the storage.
         check(unsafe { libc::getpeername(socket.as_raw_fd(), storage, &mut raw.bytes) })?;
         RawAddress::parse(raw.as_bytes(raw.bytes))
     }
 
-    /// The address in `bytes`, as the kernel wrote it.
+    /// Decodes the address in `bytes`, as the kernel wrote it.
     pub(crate) fn parse(bytes: &[u8]) -> io::Result<Address> {
         let unsupported = || io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
         let Some(family) = bytes.get(..2) else { return Ok(Address::Unnamed) };
@@ -155,10 +157,10 @@ impl RawAddress {
         }
     }
 
-    /// The first bytes, at most so many.
+    /// Returns the first `bytes` bytes of the address at most.
     pub(crate) fn as_bytes(&self, bytes: u32) -> &[u8] {
         let bytes = (bytes as usize).min(mem::size_of_val(&self.storage));
-        // SAFETY: the storage is plain initialised memory of at least that many bytes.
+        // SAFETY: the storage is plain initialised memory of at least `bytes` bytes.
         unsafe { std::slice::from_raw_parts((&raw const self.storage).cast::<u8>(), bytes) }
     }
 }

@@ -1,19 +1,18 @@
-//! Memory that the application hands to the channel for a write.
+//! Defines `Buffer`, the bytes that the application gives to the channel for a write.
 
 use crate::pool::Lease;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Bytes to be written, owned by the channel until the write's completion gives them back.
+/// Bytes to be written, owned by the channel until the write's completion returns them.
 ///
-/// Made by `From` from what an application has: a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, a
-/// shared `Arc<[u8]>` (a cached response, say), or a [`Lease`] of the channel itself. None of them
-/// is copied.
+/// Made by `From` from a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, a shared `Arc<[u8]>` (a
+/// cached response, for example), or a [`Lease`] of the channel itself. None of them is copied.
 #[derive(Debug)]
 pub enum Buffer {
-    /// Bytes of the application's own.
+    /// Bytes that the application owns.
     Owned(Vec<u8>),
-    /// Bytes that live as long as the program.
+    /// Bytes that exist as long as the program.
     Static(&'static [u8]),
     /// Bytes that several writes share.
     Shared(Arc<[u8]>),

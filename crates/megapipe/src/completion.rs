@@ -1,4 +1,4 @@
-//! What a channel tells the application.
+//! Defines completions, the results of requests as the application receives them, and handles.
 
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
@@ -10,11 +10,11 @@ use crate::source::Socket;
 use std::io;
 use std::ops::Deref;
 
-/// A member of a channel, from [`Channel::register`](crate::Channel::register).
+/// A member of a channel, returned by [`Channel::register`](crate::Channel::register).
 ///
-/// It stays valid until `unregister` or `close`; from then on every call with it fails with
-/// [`Error::UnknownHandle`](crate::Error::UnknownHandle), also when its place is taken by a new
-/// one, and so does every call on another channel.
+/// It stays valid until `unregister` or `close`. Then every call with it fails with
+/// [`Error::UnknownHandle`](crate::Error::UnknownHandle), even after its index has been reused, and
+/// so does every call on another channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle {
     pub(crate) index: u32,
@@ -23,14 +23,14 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The place of the handle in its channel: below
-    /// [`Config::max_handles`](crate::Config::max_handles), and taken again once the handle is
-    /// gone.
+    /// Returns the index of the handle in its channel: below
+    /// [`Config::max_handles`](crate::Config::max_handles), and reused after the handle has ended.
     pub fn index(self) -> u32 {
         self.index
     }
 
-    /// Tells the handle from others that have had its place: counts from 1 for each place.
+    /// Returns the generation, which distinguishes the handle from earlier ones with its index. It
+    /// counts from 1 for each index.
     pub fn generation(self) -> u32 {
         self.generation
     }
@@ -39,11 +39,11 @@ impl Handle {
 /// One completed request, or one of the results of a repeating one.
 #[derive(Debug)]
 pub struct Completion {
-    /// The handle whose request it was.
+    /// The handle of the request.
     pub handle: Handle,
     /// Whether more completions of the same request follow.
     pub more: bool,
-    /// What was asked for and what came of it.
+    /// The command and its result.
     pub event: Event,
 }
 
@@ -51,24 +51,25 @@ pub struct Completion {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A new connection. After an error with `more` true, such as `EMFILE`, the channel goes on by
-    /// itself when a descriptor has come free or some time has passed.
+    /// A new connection. After an error with `more` true, such as `EMFILE`, the channel accepts
+    /// again by itself when a descriptor has been closed or some time has passed.
     Accept(io::Result<Accepted>),
     /// The socket is connected.
     Connect(io::Result<()>),
-    /// Bytes were appended to the vector; 0 is the end of the stream or file. A datagram or packet
-    /// that was longer than the spare capacity is `EMSGSIZE`, with its beginning in the vector.
+    /// Bytes were appended to the vector; 0 is the end of the stream or file. If a datagram or
+    /// packet was longer than the spare capacity the result is `EMSGSIZE`, and its beginning is in
+    /// the vector.
     Read(io::Result<usize>, Vec<u8>),
     /// Bytes from this offset of a file were appended to the vector; 0 at the end of the file.
     ReadAt(io::Result<usize>, Vec<u8>, u64),
-    /// Bytes that wait in a socket were appended to the vector, and wait there still; otherwise as
-    /// with `Read`.
+    /// Bytes that a socket has received were appended to the vector; they can be read again.
+    /// Otherwise as with `Read`.
     Peek(io::Result<usize>, Vec<u8>),
     /// Bytes were appended to the vectors, in order.
     ReadVectored(io::Result<usize>, Vec<Vec<u8>>),
-    /// Bytes arrived in a buffer of the channel; an empty lease is the end of the stream. From a
-    /// packet socket: one message, which may be empty ([`Lease::is_end`] tells it from the end), or
-    /// `EMSGSIZE` if it was longer than a buffer of [`Config::large_buffers`].
+    /// Bytes arrived in a buffer of the channel; an empty lease is the end of the stream. A packet
+    /// socket delivers one message, which may be empty ([`Lease::is_end`] distinguishes it from the
+    /// end), or `EMSGSIZE` if it was longer than a buffer of [`Config::large_buffers`].
     ///
     /// [`Config::large_buffers`]: crate::Config::large_buffers
     Receive(io::Result<Lease>),
@@ -83,19 +84,20 @@ pub enum Event {
     WriteVectored(io::Result<usize>, Vec<Buffer>),
     /// A datagram was sent.
     SendTo(io::Result<usize>, Buffer),
-    /// All bytes of a message were sent, and what came with it: its descriptors are given back and
-    /// may be closed. Of a stream fewer bytes only if the request was cancelled half-way; the
-    /// descriptors have gone with the first byte.
+    /// All bytes of a message were sent, with its ancillary data: its descriptors are returned and
+    /// may be closed. On a stream, fewer bytes only if the request was cancelled half-way; the
+    /// descriptors were sent with the first byte.
     SendMessage(io::Result<usize>, Message),
     /// A message arrived: its bytes and descriptors were appended to those of the message; 0 is the
-    /// end of a stream. A datagram or packet that was longer than the room is `EMSGSIZE`, with its
-    /// beginning and all else in the message. The error is a [`DescriptorsLost`] if descriptors
-    /// were lost; bytes and other descriptors are in the message.
+    /// end of a stream. `EMSGSIZE`: a datagram or packet was longer than the spare capacity; its
+    /// beginning and all else are in the message. [`DescriptorsLost`]: descriptors were lost; the
+    /// bytes and the other descriptors are in the message.
     ///
     /// [`DescriptorsLost`]: crate::DescriptorsLost
     ReceiveMessage(io::Result<usize>, Message),
     /// All bytes of a part of a file were sent; fewer only if the request was cancelled half-way.
-    /// `ENODATA`: the file has ended before, what it had was sent. `EBADF`: its handle has.
+    /// `ENODATA`: the file ended early, and its bytes were sent. `EBADF`: the file's handle was
+    /// closed or unregistered.
     SendFile(io::Result<usize>),
     /// The connection is shut down.
     Disconnect(io::Result<()>),
@@ -103,37 +105,37 @@ pub enum Event {
     Sync(io::Result<()>),
     /// A signal arrived.
     Signal(io::Result<SignalInfo>),
-    /// The timer expired that many times since it was last reported.
+    /// The number of expirations of the timer since the last report.
     Timer(io::Result<u64>),
-    /// Another thread woke the channel, that many times since it was last reported.
+    /// The number of wake-ups by other threads since the last report.
     Wake(io::Result<u64>),
-    /// Events of poll(2) (`libc::POLLIN`, …) that are there.
+    /// Events of poll(2) (`libc::POLLIN`, …) that are pending.
     Poll(io::Result<u32>),
     /// The address of the other side.
     PeerAddress(io::Result<Address>),
-    /// A transfer from or to the application's own memory is done.
+    /// A transfer from or to memory of the application is complete.
     Transfer(Transferred),
-    /// The handle is closed, the last event of a [`Channel::close`](crate::Channel::close) or
-    /// [`Channel::abort`](crate::Channel::abort). An error is that of the first queued write that
-    /// failed, `ETIMEDOUT` if the peer took nothing for too long, or close(2)'s.
+    /// The handle is closed: the last event after [`Channel::close`](crate::Channel::close) or
+    /// [`Channel::abort`](crate::Channel::abort). The error is that of the first queued write that
+    /// failed, `ETIMEDOUT` if the peer took nothing for too long, or that of close(2).
     Close(io::Result<()>),
 }
 
 /// A new connection.
 #[derive(Debug)]
 pub struct Accepted {
-    /// To be registered with this channel or, if it is a descriptor, used otherwise.
+    /// The connection. Register it with this channel or, if it is a descriptor, use it otherwise.
     pub socket: Socket,
     /// How many further connections were waiting when this one was delivered.
     pub pending: u32,
-    /// The address of the other side, if [`Accept::with_peer_address`] has asked for it, also of
-    /// one that has reset the connection meanwhile. `None` if the driver does not tell it.
+    /// The address of the peer, if [`Accept::with_peer_address`] was requested, even if the peer
+    /// has already reset the connection. `None` if the driver does not report it.
     ///
     /// [`Accept::with_peer_address`]: crate::Accept::with_peer_address
     pub peer: Option<Address>,
 }
 
-/// A datagram in a buffer of the channel: reads as its payload.
+/// A datagram in a buffer of the channel; dereferences to its payload.
 #[derive(Debug)]
 pub struct Datagram {
     /// The whole buffer: header, sender's name, payload.
@@ -143,7 +145,7 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// Takes the buffer apart; `EBADMSG` if it contradicts itself.
+    /// Parses the buffer. Fails with `EBADMSG` if its lengths contradict each other.
     pub(crate) fn parse(mut lease: Lease) -> io::Result<Datagram> {
         let bad = || io::Error::from_raw_os_error(libc::EBADMSG);
         if lease.len() < DATAGRAM_PAYLOAD {
@@ -158,18 +160,19 @@ impl Datagram {
         Ok(Datagram { lease, name_bytes: name_bytes.min(NAME_BYTES), truncated })
     }
 
-    /// The sender's address; `EAFNOSUPPORT` if it is of a family that the crate does not know.
+    /// Returns the sender's address. Fails with `EAFNOSUPPORT` for a family that the crate does not
+    /// support.
     pub fn address(&self) -> io::Result<Address> {
         let start = DATAGRAM_PAYLOAD - NAME_BYTES;
         RawAddress::parse(&self.lease[start..start + self.name_bytes])
     }
 
-    /// Whether the datagram was longer than the buffer and has lost its end.
+    /// Returns whether the datagram was longer than the buffer and lost its end.
     pub fn is_truncated(&self) -> bool {
         self.truncated
     }
 
-    /// The payload, to keep or to send on without a copy.
+    /// Returns the payload as a lease, to keep or to send without a copy.
     pub fn into_lease(mut self) -> Lease {
         self.lease.cut_front(DATAGRAM_PAYLOAD);
         self.lease

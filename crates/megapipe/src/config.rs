@@ -1,25 +1,26 @@
-//! How a channel is set up.
+//! Defines a channel's settings, and the report on which driver it uses and why.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Which driver a channel uses.
+/// The choice of a channel's driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriverChoice {
-    /// What the environment variable `MEGAPIPE_DRIVER` says (`auto`, `uring`, `epoll` or the name
-    /// of an installed driver); else io_uring if the kernel gives a ring, else epoll.
+    /// The driver that the environment variable `MEGAPIPE_DRIVER` names (`auto`, `uring`, `epoll`
+    /// or the name of an installed driver); without it io_uring if the kernel permits it, else
+    /// epoll.
     #[default]
     Auto,
-    /// io_uring or an error.
+    /// io_uring; the channel fails to start without it.
     Uring,
     /// epoll(7) and non-blocking calls.
     Epoll,
-    /// The driver that was [installed](crate::road::install) with this name, over the one that
-    /// `Auto` gives without the environment.
+    /// The driver that was [installed](crate::driver_api::install) with this name, over the one
+    /// that `Auto` gives without the environment.
     Installed(&'static str),
 }
 
-/// The driver a channel has ended up with.
+/// The driver that a channel uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverKind {
     /// io_uring.
@@ -40,26 +41,27 @@ impl fmt::Display for DriverKind {
     }
 }
 
-/// Which driver a channel uses, and why; from [`Channel::driver`](crate::Channel::driver).
+/// The driver of a channel and the reason for the choice; from
+/// [`Channel::driver`](crate::Channel::driver).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverReport {
     /// The driver in use.
     pub kind: DriverKind,
-    /// Why, in words for a person; names what is replaced.
+    /// The reason as text; names the replaced features.
     pub reason: String,
-    /// The features of io_uring that the kernel lacks and the io_uring driver does without. Empty
-    /// with the epoll driver.
+    /// The features of io_uring that the kernel lacks and the driver replaces. Empty with the epoll
+    /// driver.
     pub replaced: Vec<Replaced>,
 }
 
-/// A feature of io_uring that the kernel lacks, and what stands in its place; see
+/// A feature of io_uring that the kernel lacks, and its replacement; see
 /// [`DriverReport::replaced`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Replaced {
     /// The feature, such as "minimum wait".
     pub feature: &'static str,
-    /// The version of Linux that it came with, such as "6.12".
+    /// The version of Linux that introduced it, such as "6.12".
     pub since: &'static str,
     /// What the driver does instead.
     pub by: &'static str,
@@ -74,9 +76,9 @@ impl fmt::Display for Replaced {
 /// The number and size of one class of the channel's own buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferClass {
-    /// How many buffers: a power of two from 2 to 32,768.
+    /// The number of buffers: a power of two from 2 to 32,768.
     pub count: u16,
-    /// Bytes in each: 256 to 16 MiB.
+    /// The bytes of each buffer: 256 to 16 MiB.
     pub bytes: u32,
 }
 
@@ -92,57 +94,58 @@ pub struct BufferClass {
 pub struct Config {
     /// The driver. Default: [`DriverChoice::Auto`].
     pub driver: DriverChoice,
-    /// Requests that collect before they are handed to the kernel in one call: 1 to 1,024. Default:
-    /// 32, as in the report (section 3.4.3).
+    /// Batching threshold: the number of collected requests that are handed to the kernel in one
+    /// call, 1 to 1,024. Default: 32, as in the report (section 3.4.3).
     pub batch: u32,
-    /// Completions that one wait may bring, and the length of the kernel's completion queue: a
-    /// power of two from 64 to 65,536. Default: 4,096.
+    /// Largest number of completions of one wait, and the length of the kernel's completion queue:
+    /// a power of two from 64 to 65,536. Default: 4,096.
     pub completions: u32,
-    /// Handles that may be registered at once; more are refused. Default: 1,048,576.
+    /// Maximum number of registered handles; further registrations fail. Default: 1,048,576.
     pub max_handles: u32,
-    /// Requests that may be outstanding at once; more are refused. Default: 2,097,152.
+    /// Maximum number of outstanding requests; further requests fail. Default: 2,097,152.
     pub max_requests: u32,
-    /// Lightweight sockets that may exist at once in the io_uring driver, if they are entries of
-    /// the ring's file table (Linux 6.8 or later; else they are descriptors, which this does not
-    /// limit). The kernel counts them against `RLIMIT_NOFILE`, to which the number is cut. A
-    /// connection beyond it waits in the listener's queue, which is told once as
-    /// [`TooManyLightweight`](crate::TooManyLightweight), until one of them is closed. With room
-    /// for fewer than 512, or a quarter of a number from 2,048 to 16,384 (4,096 at most),
-    /// connections are accepted one by one, which costs an operation for each. Default: 131,072.
+    /// Maximum number of lightweight sockets in the io_uring driver, if they are entries of the
+    /// ring's file table (Linux 6.8 or later; otherwise they are descriptors, which this setting
+    /// does not limit). The kernel counts them against `RLIMIT_NOFILE`; the channel reduces the
+    /// number to that limit. Further connections wait in the accept queue until a lightweight
+    /// socket is closed; the channel reports this once as
+    /// [`TooManyLightweight`](crate::TooManyLightweight). With fewer than 512 free entries, or a
+    /// quarter of a number from 2,048 to 16,384 (4,096 at most), connections are accepted one by
+    /// one, which costs an operation for each. Default: 131,072.
     pub max_lightweight: u32,
-    /// The longest that a busy channel may linger for further completions before it takes those
-    /// that are there; zero for never. See [`Channel::dispatch`](crate::Channel::dispatch).
+    /// Longest time that a busy channel waits for further completions before it takes those that
+    /// are there (adaptive completion batching); zero disables it. See
+    /// [`Channel::dispatch`](crate::Channel::dispatch).
     pub linger: Duration,
     /// Buffers for streams with messages of up to a few kilobytes. Default: 1,024 of 4,160 bytes.
     pub small_buffers: BufferClass,
     /// Buffers for streams that fill small ones, and for datagrams and packets. Default: 64 of
     /// 66,048 bytes.
     pub large_buffers: BufferClass,
-    /// How often a channel with nothing to do looks for connections in the queues of busy channels
-    /// of the same listener, and takes some (Affinity-Accept's stealing). `None`, the default, for
-    /// never.
+    /// How often an idle channel takes connections from the accept queues of busy channels of the
+    /// same listener (Affinity-Accept's stealing). `None`, the default, means never.
     pub steal_interval: Option<Duration>,
-    /// Bytes that wait behind the write under way of a handle from which on its repeating receives
-    /// ([`Repeat::UntilCancelled`](crate::Repeat::UntilCancelled)) pause, until half of them are
-    /// written: a peer that does not read is not read from. Receives that are asked for one by one
-    /// are not paused. Each request that waits counts 256 bytes more. Two ends that both queue more
-    /// than this before they read would wait for each other, until one closes. Default: 262,144; at
-    /// least 1.
+    /// Output pause: repeating receives ([`Repeat::UntilCancelled`](crate::Repeat::UntilCancelled))
+    /// of a handle pause while more than this many bytes wait behind its current write, until half
+    /// of them are written. So the channel does not read from a peer that does not read. Single
+    /// receives are not paused. Each waiting request counts 256 bytes more. Two ends that both
+    /// queue more than this before they read would wait for each other, until one closes. Default:
+    /// 262,144; at least 1.
     pub output_pause: usize,
-    /// Bytes that may wait behind the write under way of a handle; a further write is refused with
-    /// [`Error::OutputFull`](crate::Error::OutputFull). One write may have any size. Default:
-    /// 67,108,864; at least 1.
+    /// Maximum number of bytes that may wait behind the current write of a handle; a further write
+    /// fails with [`Error::OutputFull`](crate::Error::OutputFull). One write may have any size.
+    /// Default: 67,108,864; at least 1.
     pub output_limit: usize,
-    /// How long a closing handle may write nothing of what is queued, because the peer does not
-    /// read, before it is aborted with `ETIMEDOUT`; see
+    /// How long a closing handle may make no progress with its queued output, because the peer does
+    /// not read. Then it is aborted with `ETIMEDOUT`; see
     /// [`Channel::close`](crate::Channel::close). Default: 60 s; at least 1 ms.
     pub close_timeout: Duration,
-    /// Whether new connections of a listener that channels share are spread over them at random
-    /// when the CPUs divide them very unequally: when one channel has accepted more than eight
-    /// times as many as another. The connections of a channel's CPUs then come to other channels,
-    /// too, for 1 s, and up to 64 s if that happens again and again. Only if all channels of the
-    /// listener want it. A channel that accepts nothing does nothing for it.
-    /// [`Counters::rebalanced`](crate::Counters::rebalanced) counts.
+    /// Rebalancing: whether new connections of a partitioned listener are distributed to its
+    /// channels at random when the CPUs distribute them very unequally: when one channel has
+    /// accepted more than eight times as many as another. Other channels then also accept the
+    /// connections of a channel's CPUs, for 1 s, and for up to 64 s if that happens repeatedly.
+    /// Takes effect only if all channels of the listener have it enabled. A channel that accepts
+    /// nothing takes no part. [`Counters::rebalanced`](crate::Counters::rebalanced) counts it.
     pub rebalance: bool,
 }
 
@@ -169,7 +172,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Names the first setting that is out of range.
+    /// Fails with the name of the first setting that is out of range.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let class_ok = |class: &BufferClass| {
             (2..=1 << 15).contains(&class.count)
@@ -202,6 +205,12 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_setting_is_in_the_reference() {
+        let documented = testkit::documented("configuration.md", "Channel");
+        assert_eq!(documented, testkit::field_names(&Config::default()));
+    }
 
     #[test]
     fn the_default_is_in_range_and_mistakes_are_named() {

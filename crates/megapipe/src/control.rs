@@ -1,18 +1,18 @@
-//! Encodes and decodes the control data of sendmsg(2) and recvmsg(2): cmsg(3).
+//! Encodes and decodes ancillary data of sendmsg(2) and recvmsg(2): cmsg(3).
 //!
-//! Knows descriptors (`SCM_RIGHTS`) and packet info (`IP_PKTINFO`, `IPV6_PKTINFO`), and skips
-//! credentials, timestamps and whatever else a socket was told to add. Bytes that contradict
-//! themselves end the list; nothing is read beyond them.
+//! Supports descriptors (`SCM_RIGHTS`) and packet information (`IP_PKTINFO`, `IPV6_PKTINFO`), and
+//! skips credentials, timestamps and all other kinds. Inconsistent lengths end the list; nothing is
+//! read beyond them.
 
 use crate::message::PacketInfo;
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// The most descriptors that the kernel takes with one message: `SCM_MAX_FD` of `net/scm.h`.
+/// The most descriptors that the kernel accepts in one message: `SCM_MAX_FD` of `net/scm.h`.
 pub(crate) const DESCRIPTORS_MAX: usize = 253;
 
-/// Bytes of control data besides descriptors that a received message has room for: credentials,
+/// Bytes reserved in a received message for ancillary data other than descriptors: credentials,
 /// packet info and timestamps together take less.
 pub(crate) const SPARE_BYTES: usize = 512;
 
@@ -31,12 +31,12 @@ fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(size_of::<usize>())
 }
 
-/// The room that so many descriptors take: `CMSG_SPACE`.
+/// Returns the number of bytes that `count` descriptors take: `CMSG_SPACE`.
 pub(crate) fn descriptor_room(count: usize) -> usize {
     if count == 0 { 0 } else { aligned(HEADER_BYTES + count * DESCRIPTOR_BYTES) }
 }
 
-/// Appends an entry.
+/// Appends an entry to the ancillary data.
 fn push(control: &mut Vec<u8>, level: libc::c_int, kind: libc::c_int, data: &[u8]) {
     let end = aligned(control.len() + HEADER_BYTES + data.len());
     control.extend_from_slice(&(HEADER_BYTES + data.len()).to_ne_bytes());
@@ -78,14 +78,14 @@ pub(crate) fn push_packet_info(control: &mut Vec<u8>, info: PacketInfo, domain: 
     true
 }
 
-/// One entry.
+/// One entry of the ancillary data.
 struct Entry<'a> {
     level: libc::c_int,
     kind: libc::c_int,
     data: &'a [u8],
 }
 
-/// The entries, as far as their lengths make sense.
+/// Iterates over the entries, up to the first one with an inconsistent length.
 fn entries(mut control: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     std::iter::from_fn(move || {
         let length = usize::from_ne_bytes(*control.first_chunk()?);
@@ -101,7 +101,7 @@ fn number_at(bytes: &[u8], at: usize) -> Option<i32> {
     Some(i32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// How many descriptors control data that is to be sent has.
+/// Counts the descriptors in the ancillary data of a message to send.
 pub(crate) fn descriptors_in(control: &[u8]) -> usize {
     let rights = entries(control).filter(is_rights);
     rights.map(|entry| entry.data.len() / DESCRIPTOR_BYTES).sum()
@@ -111,18 +111,18 @@ fn is_rights(entry: &Entry<'_>) -> bool {
     (entry.level, entry.kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
 }
 
-/// What a message brought.
+/// The ancillary data of a received message, parsed.
 #[derive(Default)]
 pub(crate) struct Brought {
     pub(crate) descriptors: Vec<OwnedFd>,
     pub(crate) packet_info: Option<PacketInfo>,
 }
 
-/// Takes what the kernel has put into `control`. A descriptor of the sender's process is closed.
+/// Parses the ancillary data that the kernel wrote to `control`. Closes a descriptor of the
+/// sender's process (`SCM_PIDFD`).
 ///
 /// # Safety
-///
-/// The kernel has written the control data, and nobody else has taken the descriptors in it.
+/// The kernel has written the data, and the descriptors in it have no other owner.
 pub(crate) unsafe fn take(control: &[u8]) -> Brought {
     let mut brought = Brought::default();
     for entry in entries(control) {
@@ -130,7 +130,8 @@ pub(crate) unsafe fn take(control: &[u8]) -> Brought {
         if is_rights(&entry) || is_process {
             let numbers = entry.data.chunks_exact(DESCRIPTOR_BYTES);
             let numbers = numbers.filter_map(|number| number_at(number, 0)).filter(|fd| *fd >= 0);
-            // SAFETY: the kernel has opened them for this process, and nobody else owns them.
+            // SAFETY: the kernel has opened these descriptors for this process, and they have no
+            // other owner.
             let owned = numbers.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
             let owned: Vec<OwnedFd> = owned.collect();
             if !is_process {
@@ -148,8 +149,8 @@ fn packet_info(entry: &Entry<'_>) -> Option<PacketInfo> {
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
             let [interface @ .., _, _, _, _, _, _, _, _] = entry.data else { return None };
             let interface = u32::from_ne_bytes(interface.try_into().ok()?);
-            // The address that an answer comes from; the one in the header, which may be a
-            // broadcast address, stands behind it.
+            // The address from which to answer. The address in the IP header, which may be a
+            // broadcast address, follows it.
             let local: [u8; 4] = *entry.data.get(4..)?.first_chunk()?;
             let header: [u8; 4] = *entry.data.get(8..)?.first_chunk()?;
             let local = if local == [0; 4] { header } else { local };
@@ -174,7 +175,7 @@ mod tests {
     use std::io::Read;
     use std::os::fd::{AsRawFd, IntoRawFd};
 
-    /// An entry of the kernel's as libc's macros see it.
+    /// Parses the entries with the macros of libc.
     fn as_c_sees_it(control: &[u8]) -> Vec<(i32, i32, Vec<u8>)> {
         let words: Vec<u64> = control
             .chunks(8)
@@ -235,7 +236,7 @@ mod tests {
         ] {
             let mut control = Vec::new();
             assert!(push_packet_info(&mut control, info(local, 3), domain));
-            // SAFETY: there are no descriptors in it.
+            // SAFETY: `control` contains no descriptors.
             let brought = unsafe { take(&control) };
             assert_eq!(brought.packet_info, Some(info(found, 3)));
         }
@@ -249,7 +250,7 @@ mod tests {
             let mut control = Vec::new();
             let data = [1u32.to_ne_bytes(), local, header].concat();
             push(&mut control, libc::IPPROTO_IP, libc::IP_PKTINFO, &data);
-            // SAFETY: there are no descriptors in it.
+            // SAFETY: `control` contains no descriptors.
             unsafe { take(&control) }.packet_info
         };
         let broadcast = [127, 255, 255, 255];
@@ -268,7 +269,7 @@ mod tests {
         push(&mut control, libc::SOL_SOCKET, SCM_PIDFD, &process.to_ne_bytes());
         push_descriptors(&mut control, pipe.into_iter());
         push(&mut control, libc::SOL_SOCKET, libc::SCM_TIMESTAMP, &[9; 16]);
-        // SAFETY: the descriptors were open and are nobody's.
+        // SAFETY: the descriptors were open and have no other owner.
         let brought = unsafe { take(&control) };
         let found: Vec<RawFd> = brought.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         assert_eq!(found, pipe);
@@ -277,8 +278,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes are, the entries lie within them; no descriptor is taken of these,
-        /// whose numbers are negative.
+        /// Whatever the bytes are, the entries lie within them. No descriptor is taken from them,
+        /// because all their numbers are negative.
         #[test]
         fn odd_bytes_are_skipped(
             length in 0usize..80,
@@ -296,7 +297,7 @@ mod tests {
             prop_assert!(sum <= control.len());
             for cut in [control.len(), length] {
                 control.truncate(cut);
-                // SAFETY: no number in it is that of a descriptor.
+                // SAFETY: no number in it is that of an open descriptor.
                 let brought = unsafe { take(&control) };
                 prop_assert!(brought.descriptors.is_empty());
             }

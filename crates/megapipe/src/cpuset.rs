@@ -1,8 +1,8 @@
-//! Sets of CPUs.
+//! Implements sets of CPU numbers from 0 to 1,023.
 
 use std::fmt;
 
-/// A set of CPU numbers in 0..1024, such as those whose connections a channel wants.
+/// A set of CPU numbers in 0..1024, such as a channel's claim of CPUs.
 ///
 /// ```
 /// use megapipe::CpuSet;
@@ -16,7 +16,7 @@ pub struct CpuSet {
 }
 
 impl CpuSet {
-    /// How many CPUs a set can name: 0 to 1,023, as sched_setaffinity(2) counts them.
+    /// The number of CPUs that a set can contain: 0 to 1,023, as in sched_setaffinity(2).
     pub const CAPACITY: usize = 1024;
 
     /// The set without any CPU.

@@ -1,20 +1,20 @@
-//! What can go wrong when a channel is created or a request is filed.
+//! Defines the errors of creating a channel and of submitting a request.
 
-use crate::road::UnknownDriver;
+use crate::driver_api::UnknownDriver;
 use std::io;
 
 /// The result of a call on a channel.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a channel could not be created or refused a request.
+/// The reason why a channel could not be created or refused a request.
 ///
-/// The failure of an operation that was accepted is no `Error`: it comes in the operation's
-/// [`Event`](crate::Event), as an [`io::Error`] with the kernel's `errno`.
+/// The failure of an accepted request is not an `Error`: its [`Event`](crate::Event) has an
+/// [`io::Error`] with the kernel's `errno`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting is out of range.
-    #[error("the channel's configuration is out of range: {0}")]
+    #[error("the channel's configuration is out of range: {0}; correct that field of Config")]
     Config(&'static str),
     /// `MEGAPIPE_DRIVER` names no driver.
     #[error(transparent)]
@@ -22,14 +22,14 @@ pub enum Error {
     /// The channel's resources cannot be set up.
     #[error("cannot set up the channel ({step}): {source}; {remedy}")]
     Setup {
-        /// What was being set up.
+        /// The step of the set-up that failed.
         step: &'static str,
-        /// What would help.
+        /// The remedy.
         remedy: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The io_uring driver was asked for, and the kernel lacks a feature that it needs.
+    /// The io_uring driver was requested, and the kernel lacks a feature that it needs.
     #[error(
         "the kernel lacks a feature that the io_uring driver needs: {feature} (Linux {since}): \
          {source}; use a newer kernel, or the epoll driver"
@@ -37,97 +37,120 @@ pub enum Error {
     MissingFeature {
         /// The feature.
         feature: &'static str,
-        /// The version of Linux that it came with.
+        /// The version of Linux that introduced it.
         since: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// An installed driver cannot be started.
     #[error("cannot start the driver {name}: {source}")]
     Installed {
-        /// Its name.
+        /// The driver's name.
         name: &'static str,
-        /// What it says.
+        /// The driver's error.
         source: io::Error,
     },
     /// The handle is not, or no longer, registered with this channel.
-    #[error("the handle is not registered with this channel (any more)")]
+    #[error(
+        "the handle is not registered with this channel: it was closed, or belongs to another \
+         channel; register the socket, and use the handle until its Event::Close"
+    )]
     UnknownHandle,
     /// The request does not suit the handle's type, such as an accept on a pipe.
-    #[error("{request} is not possible on {kind}")]
+    #[error("{request} is not possible on {kind}; register a handle of another kind for it")]
     WrongKind {
         /// The request.
         request: &'static str,
-        /// What the handle is.
+        /// The kind of the handle.
         kind: &'static str,
     },
-    /// An argument is unusable, such as a read without room.
+    /// An argument is invalid, such as a read without spare capacity.
     #[error("{0}")]
     Invalid(&'static str),
-    /// `Config::max_requests` are outstanding: dispatch some completions, then file the request
+    /// `Config::max_requests` are outstanding: dispatch some completions, then submit the request
     /// again.
-    #[error("{limit} requests are outstanding, the channel's limit: dispatch, then file again")]
+    #[error(
+        "{limit} requests are outstanding, the channel's limit: dispatch completions, then submit \
+         the request again, or raise Config::max_requests"
+    )]
     TooManyRequests {
         /// The limit.
         limit: u32,
     },
-    /// So many bytes wait to be written to the handle: the peer does not read.
+    /// Too many bytes are queued on the handle: the peer does not read.
     #[error(
-        "{queued} bytes wait to be written, of at most {limit}: the peer does not read; await \
-         completions, or abort the handle"
+        "{queued} bytes are queued of at most {limit}: the peer does not read them; wait for Write \
+         completions, abort the handle, or raise Config::output_limit"
     )]
     OutputFull {
-        /// The bytes that wait, without those being written.
+        /// The queued bytes, without those of the current write.
         queued: usize,
         /// [`Config::output_limit`](crate::Config::output_limit).
         limit: usize,
     },
-    /// The driver has no room for another operation: dispatch some completions, then file the
+    /// The driver has no room for another operation: dispatch some completions, then submit the
     /// request again.
     #[error(
-        "the driver's queue is full of what has not been dispatched: dispatch, then file again"
+        "the driver's queue is full of completions that were not dispatched: dispatch them, then \
+         submit the request again"
     )]
     QueueFull,
     /// `Config::max_handles` are registered.
-    #[error("{limit} handles are registered, the channel's limit: raise Config::max_handles")]
+    #[error(
+        "{limit} handles are registered, the channel's limit: close some, or raise \
+         Config::max_handles"
+    )]
     TooManyHandles {
         /// The limit.
         limit: u32,
     },
     /// Accepts of another kind (descriptors or lightweight sockets, with or without the peer's
     /// address) are outstanding.
-    #[error("accepts of another kind are outstanding on this listener: cancel them first")]
+    #[error(
+        "accepts of another kind (descriptors or lightweight sockets) are outstanding on this \
+         listener: cancel them first"
+    )]
     MixedAccept,
-    /// The channel was created before a fork and is the parent's.
+    /// The channel was created before a fork and belongs to the parent process.
     #[error("the channel belongs to the process that created it: create one after the fork")]
     Forked,
     /// A listening socket could not be shared among channels.
     #[error(transparent)]
     Listener(#[from] crate::partition::ListenerError),
     /// A system call failed.
-    #[error("{call}: {source}")]
+    #[error("{call} failed: {source}{}", remedy(source))]
     System {
         /// The call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Why an accept failed: the channel has no room for another lightweight socket. The [`io::Error`]
-/// of an [`Event::Accept`](crate::Event::Accept) contains it, in place of an `errno`.
+/// The reason why an accept failed: all lightweight sockets of the channel are in use. The
+/// [`io::Error`] of an [`Event::Accept`](crate::Event::Accept) contains it, instead of an `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "all {limit} lightweight sockets of the channel are in use: close some, or raise \
      Config::max_lightweight and the limit on open files (ulimit -n), to which the kernel cuts it"
 )]
 pub struct TooManyLightweight {
-    /// How many there can be.
+    /// The largest possible number.
     pub limit: u32,
 }
 
+/// The remedy of a failed system call, where one is known.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => "; raise the process's limit on open files (ulimit -n)",
+        Some(libc::ENFILE) => "; raise the system's limit on open files (sysctl fs.file-max)",
+        Some(libc::ENOMEM) => "; free memory, or raise the limit on locked memory (ulimit -l)",
+        _ => "",
+    }
+}
+
 impl Error {
-    /// For `map_err`: wraps the error of the named system call.
+    /// Returns a function for `map_err` that wraps the error of the named system call.
     pub(crate) fn system(call: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::System { call, source }
     }
@@ -151,5 +174,55 @@ impl From<Error> for io::Error {
             _ => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::partition::ListenerError;
+    use testkit::assert_texts;
+
+    fn errno(number: i32) -> io::Error {
+        io::Error::from_raw_os_error(number)
+    }
+
+    #[test]
+    fn every_error_names_cause_and_remedy() {
+        assert_texts!(Error;
+            Error::Config(_) => Error::Config("batch must be 1 to 1024"),
+                ["batch must be 1 to 1024", "correct that field"];
+            Error::UnknownDriver(_) => UnknownDriver("kqueue".into()).into(),
+                ["\"kqueue\"", "MEGAPIPE_DRIVER", "use auto, uring, epoll"];
+            Error::Setup { .. } => Error::Setup {
+                step: "map the buffers", remedy: "free memory", source: errno(libc::ENOMEM),
+            }, ["cannot set up the channel (map the buffers)", "free memory"];
+            Error::MissingFeature { .. } => Error::MissingFeature {
+                feature: "buffer rings", since: "5.19", source: errno(libc::EINVAL),
+            }, ["buffer rings", "Linux 5.19", "use a newer kernel, or the epoll driver"];
+            Error::Installed { .. } => Error::Installed {
+                name: "mtcp", source: io::Error::other("no configuration; set MTCP_CONFIG"),
+            }, ["cannot start the driver mtcp", "set MTCP_CONFIG"];
+            Error::UnknownHandle => Error::UnknownHandle,
+                ["was closed, or belongs to another channel", "register the socket"];
+            Error::WrongKind { .. } => Error::WrongKind { request: "accept", kind: "a pipe" },
+                ["accept is not possible on a pipe", "register a handle of another kind"];
+            Error::Invalid(_) => Error::Invalid("the buffer has no spare capacity to read into"),
+                ["no spare capacity"];
+            Error::TooManyRequests { .. } => Error::TooManyRequests { limit: 64 },
+                ["64 requests", "dispatch completions", "raise Config::max_requests"];
+            Error::OutputFull { .. } => Error::OutputFull { queued: 9, limit: 8 },
+                ["9 bytes", "at most 8", "the peer does not read", "raise Config::output_limit"];
+            Error::QueueFull => Error::QueueFull, ["not dispatched", "dispatch them"];
+            Error::TooManyHandles { .. } => Error::TooManyHandles { limit: 7 },
+                ["7 handles", "close some, or raise Config::max_handles"];
+            Error::MixedAccept => Error::MixedAccept, ["another kind", "cancel them first"];
+            Error::Forked => Error::Forked, ["the process that created it", "after the fork"];
+            Error::Listener(_) => ListenerError::NoCpu.into(), ["is empty", "name at least one"];
+            Error::System { .. } => Error::System { call: "sendto", source: errno(libc::EPIPE) },
+                ["sendto failed: Broken pipe"];
+            Error::System { .. } => Error::System { call: "fstat", source: errno(libc::EMFILE) },
+                ["fstat failed", "raise the process's limit", "ulimit -n"];
+        );
     }
 }

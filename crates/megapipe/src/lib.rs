@@ -1,9 +1,10 @@
-//! The channel of MegaPipe: one pipe per thread between a server and the system.
+//! Network and file I/O through a channel: one object per thread that takes requests and returns
+//! completions, over io_uring or epoll.
 //!
-//! A [`Channel`] takes requests and gives completions. What can be registered with it ([`Source`])
-//! are sockets, pipes, disk files, [`Signals`], [`Timer`]s and wake-ups ([`wake_pair`]); each gets
-//! a [`Handle`] and keeps a cookie of the application's. Each request is one method, files at once,
-//! and completes as an [`Event`] of the same name out of [`Channel::dispatch`].
+//! Sockets, pipes, disk files, [`Signals`], [`Timer`]s and wake-ups ([`wake_pair`]) can be
+//! registered with a [`Channel`] ([`Source`]); each gets a [`Handle`] and keeps a cookie of the
+//! application. Each request is one method that returns at once. [`Channel::dispatch`] returns its
+//! result as an [`Event`] of the same name.
 //!
 //! ```
 //! use megapipe::{Channel, Event, Repeat};
@@ -26,29 +27,46 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Modules
+//!
+//! - `channel`: [`Channel`], the methods that register, submit requests and dispatch completions.
+//! - `engine`: handles, requests and their order, without the type of the cookies.
+//! - `driver`: the trait between engine and system, and the drivers `uring` and `epoll`.
+//! - `partition`: one listening TCP socket for several channels or processes.
+//! - [`probe`]: tries which features the kernel offers, for reports to people.
+//! - [`fork`]: detects forked children.
+//! - [`driver_api`]: drivers of other crates, such as TCP in user space.
+//! - `source`, `signals`, `listen`: what can be registered, and how listeners are opened.
+//! - `completion`, `message`, `buffer`, `pool`, `raw`: results of requests, and their memory.
+//! - `config`, `counters`, `cpuset`, `error`, `address`: settings, counters and plain types.
+//! - `control`, `slab`, `sys`: ancillary data of messages, tables with generations, system calls.
+//!
 //! # Who owns a buffer
 //!
 //! The application hands a buffer over with the request and gets it back with the completion;
 //! meanwhile the kernel may use it. That is why buffers are owned values ([`Buffer`], `Vec<u8>`)
-//! and not references. A receive needs no buffer of the application's: it brings a [`Lease`] of
-//! one that belongs to the channel. A refused request gives its buffer back, too ([`Rejected`]).
+//! and not references. A receive needs no buffer of the application: its event has a [`Lease`] of a
+//! buffer that belongs to the channel. A refused request returns its buffer, too ([`Rejected`]).
 //!
-//! # What can go wrong where
+//! # Errors
 //!
-//! A call that returns an [`Error`] has not filed anything. A request that was filed has exactly
-//! one last completion (`more` is false), whose event carries the kernel's `errno` if it failed;
-//! unless its handle is unregistered before, which withdraws everything that is pending for it.
+//! A call that returns an [`Error`] has submitted nothing. A request that was submitted has exactly
+//! one last completion (`more` is false), whose event has the kernel's `errno` if it failed. The
+//! exception: unregistering the handle withdraws all its pending requests.
 //!
 //! # Drivers
 //!
-//! The channel works over io_uring or over epoll, with the same meaning; [`Channel::driver`] tells
-//! which and why, and [`probe`] what the kernel offers. Where a driver does something in its own
-//! way, the documentation of the method says so. Drivers of other crates, such as TCP in user
-//! space, can be [installed](road::install) over them; then the configuration or the environment
-//! variable `MEGAPIPE_DRIVER` chooses among them by name, and the application stays as it is.
+//! The channel works over io_uring or over epoll, with the same meaning. [`Channel::driver`]
+//! reports which one and why, and [`probe`] what the kernel offers. Where drivers differ, the
+//! documentation of the method says so. Drivers of other crates, such as TCP in user space, can be
+//! [installed](driver_api::install) over them. Then the configuration or the environment variable
+//! `MEGAPIPE_DRIVER` chooses a driver by name, and the application does not change.
 //!
 //! The ideas and names are those of Sangjin Han's report *A Programming Interface for Scalable
 //! Network Socket I/O* (UCB/EECS-2016-125), chapters 3 and 4.
+
+// A library returns errors; only its user decides to end the process.
+#![warn(clippy::exit)]
 
 mod address;
 mod buffer;
@@ -59,6 +77,7 @@ mod control;
 mod counters;
 mod cpuset;
 mod driver;
+pub mod driver_api;
 mod engine;
 mod error;
 pub mod fork;
@@ -68,7 +87,6 @@ mod partition;
 mod pool;
 pub mod probe;
 mod raw;
-pub mod road;
 mod signals;
 mod slab;
 mod source;
@@ -81,12 +99,12 @@ pub use completion::{Accepted, Completion, Datagram, Event, Handle, SignalInfo};
 pub use config::{BufferClass, Config, DriverChoice, DriverKind, DriverReport, Replaced};
 pub use counters::Counters;
 pub use cpuset::CpuSet;
+pub use driver_api::UnknownDriver;
 pub use error::{Error, Result, TooManyLightweight};
 pub use listen::{listen, listen_with};
 pub use message::{DescriptorsLost, Message, PacketInfo};
 pub use partition::{ListenerError, partition};
 pub use pool::Lease;
 pub use raw::{RawCommand, Transfer, Transferred};
-pub use road::UnknownDriver;
 pub use signals::Signals;
 pub use source::{Kind, Socket, Source, Timer, WakeSource, Waker, wake_pair};

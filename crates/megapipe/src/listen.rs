@@ -2,7 +2,7 @@
 //!
 //! Main items: [`listen`] for any address, [`listen_with`] for callers that set options before
 //! bind(2). Both set SO_REUSEADDR and wait a bounded time for a previous process to release the
-//! address. They do not open UNIX sockets: nothing releases the path of one late.
+//! address. They do not open UNIX sockets, whose paths are never released late.
 
 use crate::address::{Address, RawAddress};
 use crate::sys::{check, set_number};
@@ -13,15 +13,15 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long an address may stay in use before the call fails. The kernel releases the sockets of
-/// a killed io_uring process up to 0.2 s late.
+/// Longest wait for an address in use. The kernel releases the sockets of a killed io_uring process
+/// up to 0.2 s late.
 const RELEASE_TIME: Duration = Duration::from_secs(1);
 
 /// The first pause between two attempts, which doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 
-/// The kernel cuts the length of the queue to the sysctl `net.core.somaxconn`.
+/// The longest backlog; the kernel limits it to the sysctl `net.core.somaxconn`.
 const LONGEST_BACKLOG: i32 = i32::MAX;
 
 /// Listens on the first of the addresses that can be bound, with SO_REUSEADDR and the longest
@@ -65,11 +65,11 @@ pub fn listen(addresses: impl ToSocketAddrs) -> io::Result<TcpListener> {
     })
 }
 
-/// [`listen`] on one address, with an accept queue of at most `backlog` connections, and with a
-/// call to `prepare` for each new socket before it is bound: for options that bind(2) takes into
-/// account, such as SO_REUSEPORT. An error of `prepare` ends the call.
+/// Does the same as [`listen`] on one address, with an accept queue of at most `backlog`
+/// connections. Calls `prepare` for each new socket before it is bound, for options that bind(2)
+/// takes into account, such as SO_REUSEPORT. An error of `prepare` ends the call.
 ///
-/// The error is the one of the system call that failed, for the caller to describe.
+/// Returns the error of the system call that failed, for the caller to describe.
 ///
 /// ```
 /// use std::os::fd::AsRawFd;
@@ -89,7 +89,7 @@ pub fn listen_with(
     listen_until(address, backlog, prepare, Instant::now() + RELEASE_TIME)
 }
 
-/// Tries at least once, and again until then while the address is in use.
+/// Binds and listens at least once, and again until `until` while the address is in use.
 fn listen_until(
     address: SocketAddr,
     backlog: i32,
@@ -118,7 +118,7 @@ fn open(address: SocketAddr) -> io::Result<OwnedFd> {
     let domain = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: the call takes no pointers.
     let fd = check(unsafe { libc::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the kernel has just given this descriptor to us.
+    // SAFETY: socket has just returned this descriptor, which has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     set_number(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
     Ok(socket)
@@ -134,7 +134,7 @@ fn bind_and_listen(socket: &OwnedFd, address: SocketAddr, backlog: i32) -> io::R
     Ok(())
 }
 
-/// Why an address cannot be listened on.
+/// The reason why an address cannot be listened on, with the remedy.
 struct Refusal {
     address: SocketAddr,
     source: io::Error,
@@ -144,22 +144,24 @@ impl Refusal {
     fn remedy(&self) -> &'static str {
         match self.source.raw_os_error() {
             Some(libc::EADDRINUSE) => {
-                "another process listens there, and still does after 1 s: end it (`ss -ltnp` \
-                 names it) or choose another port"
+                "another process still listens there after 1 s: end it (`ss -ltnp` names it) or \
+                 choose another port"
             }
             Some(libc::EADDRNOTAVAIL) => {
-                "no interface of this network namespace has the address: `ip address` lists those \
-                 that there are"
+                "no interface of this network namespace has the address: choose one that `ip \
+                 address` lists"
             }
             Some(libc::EACCES) => {
                 "ports below the sysctl net.ipv4.ip_unprivileged_port_start (1024) need \
-                 CAP_NET_BIND_SERVICE: choose a higher port or grant it"
+                 CAP_NET_BIND_SERVICE: grant it or choose a higher port"
             }
             Some(libc::EMFILE | libc::ENFILE) => {
                 "too many files are open: raise the limit (ulimit -n, or sysctl fs.file-max)"
             }
-            Some(libc::EAFNOSUPPORT) => "this kernel lacks the protocol: use the other IP version",
-            _ => "see bind(2) and listen(2)",
+            Some(libc::EAFNOSUPPORT) => {
+                "this kernel lacks the address family: use the other IP version"
+            }
+            _ => "bind(2) and listen(2) list the causes; choose another address",
         }
     }
 }
@@ -170,7 +172,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The words: a `main` that returns the error prints it in this form.
+/// Writes the same text as `Display`: a `main` that returns the error prints it in this form.
 impl fmt::Debug for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, out)
@@ -198,7 +200,10 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         let words = error.to_string();
         assert!(words.contains(&address.to_string()), "{words}");
-        assert!(words.contains("another process listens") && words.contains("ss -ltnp"), "{words}");
+        assert!(
+            words.contains("another process still listens") && words.contains("ss -ltnp"),
+            "{words}"
+        );
         let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
         assert_eq!(cause.and_then(io::Error::raw_os_error), Some(libc::EADDRINUSE));
     }
@@ -224,7 +229,7 @@ mod tests {
     #[test]
     fn what_does_not_pass_by_itself_fails_at_once() {
         let began = Instant::now();
-        // TEST-NET-1 of RFC 5737 is no host's.
+        // No host has an address of TEST-NET-1 of RFC 5737.
         let error = listen("192.0.2.1:0").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
         assert!(error.to_string().contains("ip address"), "{error}");

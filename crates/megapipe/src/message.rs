@@ -1,16 +1,17 @@
-//! Messages with what travels beside their bytes: descriptors and packet info.
+//! Defines messages with ancillary data: descriptors and packet information.
 
 use crate::address::Address;
 use crate::buffer::Buffer;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-/// Bytes with what travels beside them, for [`Channel::send_message`] and
-/// [`Channel::receive_message`]: open descriptors over UNIX sockets, and the address and the
-/// interface of this host that a datagram comes in at or leaves from.
+/// Bytes with ancillary data, for [`Channel::send_message`] and [`Channel::receive_message`]: open
+/// descriptors over UNIX sockets, and the address and interface of this host at which a datagram
+/// arrives or from which it leaves.
 ///
-/// A received message has the address of its sender and the packet info of its arrival, so that one
-/// that is sent as it is goes back; [`Message::reply`] makes one with other bytes that does.
+/// A received message has the address of its sender and the packet information of its arrival, so a
+/// message that is sent unchanged returns to its sender. [`Message::reply`] makes such a message
+/// with other bytes.
 ///
 /// ```
 /// use megapipe::{Channel, Event, Message};
@@ -46,11 +47,11 @@ use std::os::fd::OwnedFd;
 /// [`Channel::receive_message`]: crate::Channel::receive_message
 #[derive(Debug)]
 pub struct Message {
-    /// On the heap, so that no event grows by what few have.
+    /// On the heap, so that the few events with messages do not make all events larger.
     pub(crate) parts: Box<Parts>,
 }
 
-/// What a message has.
+/// The fields of a message.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) buffer: Buffer,
@@ -60,34 +61,35 @@ pub(crate) struct Parts {
     pub(crate) packet_info: Option<PacketInfo>,
 }
 
-/// The address and the interface of this host that a datagram came in at, or is to leave from
-/// (`IP_PKTINFO` of ip(7), `IPV6_PKTINFO` of ipv6(7)).
+/// The address and the interface of this host on which a datagram arrived, or from which it is to
+/// be sent (`IP_PKTINFO` of ip(7), `IPV6_PKTINFO` of ipv6(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PacketInfo {
-    /// The address that the datagram was sent to. Of a broadcast or multicast datagram the address
-    /// that an answer has to come from: one of the interface's for IPv4, `::` for IPv6, for which
-    /// the kernel chooses. To send: the source, an address of this host; `0.0.0.0` or `::` leaves
-    /// it to the kernel. On IPv6 sockets IPv4 addresses are mapped ones (`::ffff:a.b.c.d`).
+    /// The address to which the datagram was sent. For a broadcast or multicast datagram: the
+    /// address from which to answer, which is an address of the interface for IPv4, and `::` for
+    /// IPv6, where the kernel chooses. To send: the source, an address of this host; with `0.0.0.0`
+    /// or `::` the kernel chooses. On IPv6 sockets IPv4 addresses are mapped ones
+    /// (`::ffff:a.b.c.d`).
     pub local: IpAddr,
-    /// The index of the interface, see if_nametoindex(3). To send: 0 leaves it to the routes.
+    /// The index of the interface, see if_nametoindex(3). To send: with 0 the routes decide.
     pub interface: u32,
 }
 
-/// Why a receive failed although its bytes are there: descriptors that came with them are lost. The
-/// [`io::Error`](std::io::Error) of an [`Event::ReceiveMessage`](crate::Event::ReceiveMessage)
-/// contains it, in place of an `errno`.
+/// The reason why a receive failed although its bytes arrived: descriptors that came with them are
+/// lost. The [`io::Error`](std::io::Error) of an
+/// [`Event::ReceiveMessage`](crate::Event::ReceiveMessage) contains it, in place of an `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "descriptors that came with the message are lost: there was room for {room}, or the process \
      may open no more; raise Message::room_for_descriptors or the limit on open files (ulimit -n)"
 )]
 pub struct DescriptorsLost {
-    /// How many there was room for: [`Message::room_for_descriptors`].
+    /// The number for which there was room: [`Message::room_for_descriptors`].
     pub room: usize,
 }
 
 impl Message {
-    /// A message of these bytes.
+    /// Creates a message with these bytes.
     pub fn new(bytes: impl Into<Buffer>) -> Message {
         let parts = Parts {
             buffer: bytes.into(),
@@ -99,40 +101,40 @@ impl Message {
         Message { parts: Box::new(parts) }
     }
 
-    /// A message to receive into, with room for so many bytes. One that was made of a `Vec<u8>`
-    /// with spare capacity serves as well.
+    /// Creates an empty message to receive into, with a capacity of `bytes`. A message made of a
+    /// `Vec<u8>` with spare capacity works as well.
     pub fn with_capacity(bytes: usize) -> Message {
         Message::new(Vec::with_capacity(bytes))
     }
 
-    /// Makes room for so many descriptors that are received; without it, there is none. A message
-    /// brings 253 at most (`SCM_MAX_FD`).
+    /// Reserves space for `count` received descriptors; without this call, there is none. A message
+    /// contains 253 at most (`SCM_MAX_FD`).
     pub fn room_for_descriptors(mut self, count: usize) -> Message {
         self.parts.descriptor_room = count;
         self
     }
 
-    /// Adds a descriptor that is to be sent. The message owns it; the receiver gets a duplicate.
+    /// Adds a descriptor to send. The message owns it; the receiver gets a duplicate.
     pub fn with_descriptor(mut self, descriptor: impl Into<OwnedFd>) -> Message {
         self.parts.descriptors.push(descriptor.into());
         self
     }
 
-    /// Sets where a datagram is to be sent.
+    /// Sets the destination of a datagram.
     pub fn to(mut self, address: impl Into<Address>) -> Message {
         self.parts.address = Some(address.into());
         self
     }
 
-    /// Sets the address and the interface that a datagram is to leave from.
+    /// Sets the source address and the interface of a datagram.
     pub fn with_packet_info(mut self, info: PacketInfo) -> Message {
         self.parts.packet_info = Some(info);
         self
     }
 
-    /// A message that answers this one: to its sender and, if its packet info is known
-    /// ([`Channel::enable_packet_info`]), from the address that it was sent to. The routes decide
-    /// on the interface.
+    /// Creates an answer to this message: to its sender and, if its packet information is known
+    /// ([`Channel::enable_packet_info`]), from the address to which this message was sent. The
+    /// routes determine the interface.
     ///
     /// [`Channel::enable_packet_info`]: crate::Channel::enable_packet_info
     ///
@@ -164,30 +166,30 @@ impl Message {
         reply
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.parts.buffer
     }
 
-    /// The bytes, to keep or to use their memory again.
+    /// Returns the bytes, to keep or to use their memory again.
     pub fn into_buffer(self) -> Buffer {
         self.parts.buffer
     }
 
-    /// Where the message is to be sent, or the sender of a received datagram; `None` if that has no
-    /// address, and of what came over a connection.
+    /// Returns the destination of the message, or the sender of a received datagram; `None` if the
+    /// sender has no address, and for messages of a connection.
     pub fn address(&self) -> Option<&Address> {
         self.parts.address.as_ref()
     }
 
-    /// The address and the interface of this host, of a datagram on a socket with
-    /// [`Channel::enable_packet_info`](crate::Channel::enable_packet_info).
+    /// Returns the address and the interface of this host on which a datagram arrived, on a socket
+    /// with [`Channel::enable_packet_info`](crate::Channel::enable_packet_info).
     pub fn packet_info(&self) -> Option<PacketInfo> {
         self.parts.packet_info
     }
 
-    /// The descriptors, in the order in which they were sent. Those that are not taken are closed
-    /// with the message.
+    /// Returns the descriptors, in the order in which they were sent. Descriptors that are not
+    /// taken are closed with the message.
     pub fn descriptors(&self) -> &[OwnedFd] {
         &self.parts.descriptors
     }

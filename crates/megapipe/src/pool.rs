@@ -1,4 +1,4 @@
-//! Buffers that belong to the channel and are leased to the application.
+//! Manages the buffers that belong to a channel, and their leases to the application.
 
 use crate::sys::Mapping;
 use std::cell::{Cell, RefCell};
@@ -7,24 +7,24 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-/// A cache line between neighbours: equal offsets in page-sized buffers would all compete for
-/// the same few sets of the first-level cache.
+/// Distance between buffers: a cache line. With equal offsets in page-sized buffers, all would use
+/// the same few sets of the level 1 cache.
 const STAGGER_BYTES: usize = 64;
 
-/// Equal buffers in one mapping. A buffer is free, in the hands of the driver, or leased.
+/// Buffers of one size in one mapping. A buffer is free, in use by the driver, or leased.
 pub(crate) struct Pool {
     memory: Mapping,
     buffer_bytes: usize,
     count: usize,
-    /// Buffers that are not in use, the most recently used (and so the warmest) on top.
+    /// Free buffers; the last one was used most recently and is probably in the cache.
     free: RefCell<Vec<u16>>,
     leased: Cell<usize>,
-    /// Leases that were ever given.
+    /// Total number of leases so far.
     leases: Cell<u64>,
 }
 
 impl Pool {
-    /// `count` buffers of `buffer_bytes` each; memory is taken when a buffer is first used.
+    /// Creates `count` buffers of `buffer_bytes` each; a buffer takes memory when it is first used.
     pub(crate) fn new(count: u16, buffer_bytes: usize) -> io::Result<Pool> {
         let memory = Mapping::anonymous(usize::from(count) * (buffer_bytes + STAGGER_BYTES))?;
         let free = RefCell::new((0..count).rev().collect());
@@ -36,44 +36,44 @@ impl Pool {
         self.buffer_bytes
     }
 
-    /// How many buffers there are.
+    /// Returns the number of buffers.
     fn count(&self) -> usize {
         self.count
     }
 
-    /// Where the buffer starts.
+    /// Returns the address of the buffer.
     pub(crate) fn address(&self, index: u16) -> *mut u8 {
         let offset = usize::from(index) * (self.buffer_bytes + STAGGER_BYTES);
         debug_assert!(offset < self.memory.bytes());
         self.memory.address().wrapping_add(offset)
     }
 
-    /// Buffers that are not in use.
+    /// Returns the number of free buffers.
     pub(crate) fn free_count(&self) -> usize {
         self.free.borrow().len()
     }
 
-    /// Buffers that the application holds.
+    /// Returns the number of leased buffers.
     pub(crate) fn leased_count(&self) -> usize {
         self.leased.get()
     }
 
-    /// Leases that the application has had so far.
+    /// Returns the total number of leases so far.
     pub(crate) fn lease_count(&self) -> u64 {
         self.leases.get()
     }
 
-    /// Hands a free buffer to the driver.
+    /// Takes a free buffer for the driver.
     pub(crate) fn take(&self) -> Option<u16> {
         self.free.borrow_mut().pop()
     }
 
-    /// Takes a buffer back from the driver.
+    /// Returns a buffer from the driver to the free list.
     pub(crate) fn give_back(&self, index: u16) {
         self.free.borrow_mut().push(index);
     }
 
-    /// Leases to the application a buffer that the driver took and has filled with `bytes` bytes.
+    /// Leases to the application a buffer that the driver has filled with `bytes` bytes.
     pub(crate) fn lease(self: &Rc<Pool>, index: u16, bytes: usize) -> Lease {
         debug_assert!(bytes <= self.buffer_bytes);
         self.leased.set(self.leased.get() + 1);
@@ -89,8 +89,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A buffer that belongs to the channel, in the hands of a driver that fills it. Dropping it
-/// returns the buffer.
+/// A buffer of the channel that a driver fills. Dropping it returns the buffer.
 #[derive(Debug)]
 pub struct Room {
     pool: Rc<Pool>,
@@ -106,7 +105,7 @@ impl Room {
     /// Leases its first `bytes` bytes to the application (all of them if there are fewer).
     pub fn lease(self, bytes: usize) -> Lease {
         let room = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the room is not used after this, so that the reference moves out of it.
+        // SAFETY: the room is not used or dropped after this, so the reference moves out of it.
         let pool = unsafe { std::ptr::read(&room.pool) };
         let bytes = bytes.min(pool.buffer_bytes());
         pool.lease(room.index, bytes)
@@ -117,7 +116,7 @@ impl Deref for Room {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the buffer is this room's alone until it is dropped, and fresh memory is zeroed.
+        // SAFETY: only this room uses the buffer until it is dropped, and fresh memory is zeroed.
         unsafe {
             std::slice::from_raw_parts(self.pool.address(self.index), self.pool.buffer_bytes())
         }
@@ -126,7 +125,8 @@ impl Deref for Room {
 
 impl DerefMut for Room {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`; the exclusive borrow of the room makes the slice exclusive.
+        // SAFETY: only this room uses the buffer until it is dropped, and fresh memory is zeroed;
+        // the exclusive borrow of the room makes the slice exclusive.
         unsafe {
             std::slice::from_raw_parts_mut(self.pool.address(self.index), self.pool.buffer_bytes())
         }
@@ -141,19 +141,19 @@ impl Drop for Room {
 
 /// Bytes in a buffer that belongs to the channel, leased to the application.
 ///
-/// Reads as a `[u8]`. Dropping the lease returns the buffer; writing it
+/// Dereferences to `[u8]`. Dropping the lease returns the buffer. Writing it
 /// ([`Channel::write`](crate::Channel::write)) sends the bytes without copying them in user space
-/// and returns it once they are sent; while more than half of the channel's buffers are leased, or
-/// several writes of the handle wait already, `write` copies the bytes and returns the buffer at
-/// once. A channel whose buffers are all leased stops receiving until one comes back, so a lease is
-/// for handling a message, not for keeping it.
+/// and returns the buffer after they are sent. While more than half of the channel's buffers are
+/// leased, or several writes of the handle already wait, `write` copies the bytes and returns the
+/// buffer at once. A channel whose buffers are all leased stops receiving until one is returned, so
+/// keep a lease only while you handle the message.
 ///
 /// An empty lease is the end of the stream; it holds no buffer ([`Lease::is_end`]). Leases outlive
 /// their channel.
 pub struct Lease {
     pool: Option<Rc<Pool>>,
     index: u16,
-    /// Where what arrived begins.
+    /// Offset of the received bytes.
     first: u32,
     start: u32,
     end: u32,
@@ -161,40 +161,40 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The end of a stream.
+    /// Creates the lease that stands for the end of a stream.
     pub(crate) fn empty() -> Lease {
         Lease { pool: None, index: 0, first: 0, start: 0, end: 0, filled: 0 }
     }
 
-    /// Whether it is the end of the stream, as opposed to an empty message of a packet socket.
+    /// Returns whether it is the end of the stream, and not an empty message of a packet socket.
     pub fn is_end(&self) -> bool {
         self.pool.is_none()
     }
 
-    /// Removes the first `bytes` bytes for good.
+    /// Removes the first `bytes` bytes permanently.
     pub(crate) fn cut_front(&mut self, bytes: usize) {
         self.advance(bytes);
         self.first = self.start;
     }
 
-    /// Whether the application holds so many buffers of this class that those who keep one for
-    /// long, such as a write to a peer that does not read, should copy it instead.
-    pub(crate) fn is_crowded(&self) -> bool {
+    /// Returns whether so many buffers of its size are leased, more than half, that a holder that
+    /// keeps one for long should copy the bytes and drop the lease.
+    pub fn is_crowded(&self) -> bool {
         self.pool.as_ref().is_some_and(|pool| 2 * pool.leased_count() > pool.count())
     }
 
-    /// Drops the first `bytes` bytes from view (all of them if there are fewer), as after parsing
-    /// a header.
+    /// Hides the first `bytes` bytes (all of them if there are fewer), for example after parsing a
+    /// header.
     pub fn advance(&mut self, bytes: usize) {
         self.start += bytes.min(self.len()) as u32;
     }
 
-    /// Keeps only the first `bytes` bytes in view.
+    /// Hides all but the first `bytes` bytes.
     pub fn truncate(&mut self, bytes: usize) {
         self.end = self.start + bytes.min(self.len()) as u32;
     }
 
-    /// Has all that arrived in view again, as after a write of a part was refused.
+    /// Makes all received bytes visible again, for example after a partial write was refused.
     pub fn restore(&mut self) {
         (self.start, self.end) = (self.first, self.filled);
     }
@@ -206,8 +206,8 @@ impl Deref for Lease {
     fn deref(&self) -> &[u8] {
         let Some(pool) = &self.pool else { return &[] };
         let address = pool.address(self.index).wrapping_add(self.start as usize);
-        // SAFETY: the buffer is this lease's alone until it is dropped, `start..end` lies within
-        // it, and the driver has written those bytes.
+        // SAFETY: only this lease uses the buffer until it is dropped, `start..end` lies within it,
+        // and the driver has written those bytes.
         unsafe { std::slice::from_raw_parts(address, (self.end - self.start) as usize) }
     }
 }
@@ -216,7 +216,8 @@ impl DerefMut for Lease {
     fn deref_mut(&mut self) -> &mut [u8] {
         let Some(pool) = &self.pool else { return &mut [] };
         let address = pool.address(self.index).wrapping_add(self.start as usize);
-        // SAFETY: as for `deref`; the exclusive borrow of the lease makes the slice exclusive.
+        // SAFETY: only this lease uses the buffer until it is dropped, `start..end` lies within it,
+        // and the driver has written those bytes; the exclusive borrow makes the slice exclusive.
         unsafe { std::slice::from_raw_parts_mut(address, (self.end - self.start) as usize) }
     }
 }

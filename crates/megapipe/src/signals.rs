@@ -1,4 +1,5 @@
-//! Signals as completions, and the mask of the thread that blocks them for that.
+//! Delivers signals as completions (signalfd(2)), and blocks them in the thread's signal mask so
+//! that they arrive there.
 
 use crate::sys::check;
 use std::cell::RefCell;
@@ -7,20 +8,20 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Signals are numbered from 1 to here.
+/// The highest signal number; signals are numbered from 1.
 const LAST_SIGNAL: usize = 64;
 
-/// Signals that arrive as completions, by way of signalfd(2).
+/// Signals that arrive as completions, by signalfd(2).
 ///
 /// When it is dropped, or its handle ends (closed, aborted, unregistered, or its channel dropped),
-/// the calling thread's mask is restored: the signals are unblocked that it has blocked itself, and
-/// none that were blocked before. One that has come and was not taken acts then in the usual way,
-/// so that a `SIGTERM` is not lost. Only the thread that created it can restore its mask: if it
-/// ends in another thread, they stay blocked in the first.
+/// the mask of the calling thread is restored: the signals that this object blocked are unblocked,
+/// and none that were blocked before. A pending signal that was not taken then has its usual
+/// effect, so a `SIGTERM` is not lost. Only the thread that created the object can restore its
+/// mask: if it is dropped in another thread, the signals stay blocked in the first.
 ///
-/// Several in a process may have the same signal, in one channel or in several. Each signal that
-/// arrives goes to one of them, whose channel looks first; the mask of a thread is restored with
-/// the last of its own.
+/// Several objects in a process may have the same signal, in one channel or in several. Each signal
+/// goes to one of them, in the channel that reads first. The mask of a thread is restored with the
+/// thread's last object.
 #[derive(Debug)]
 pub struct Signals {
     descriptor: OwnedFd,
@@ -30,47 +31,47 @@ pub struct Signals {
 impl Signals {
     /// Takes over the given signals (`libc::SIGINT`, …).
     ///
-    /// They are blocked in the calling thread; threads created later inherit that. Call it before
-    /// other threads are created, or block them there too, else those still take them the usual
-    /// way. Fails with `EINVAL` for a number that is no signal.
+    /// Blocks them in the calling thread; threads created later inherit that. Call it before other
+    /// threads are created, or block them there too, otherwise those threads still handle them in
+    /// the usual way. Fails with `EINVAL` for a number that is not a signal.
     pub fn new(signals: &[i32]) -> io::Result<Signals> {
         let set = set_of(signals)?;
         let blocked = Blocked::new(signals, &set)?;
-        // SAFETY: `set` is initialised; the new descriptor is owned here alone.
+        // SAFETY: `set` is initialised, and the new descriptor has no other owner.
         let fd = check(unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC) })?;
-        // SAFETY: the kernel has just given this descriptor to us.
+        // SAFETY: signalfd has just returned this descriptor, which has no other owner.
         let descriptor = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Signals { descriptor, blocked })
     }
 
-    /// The descriptor, and what restores the mask when it is dropped.
+    /// Returns the descriptor, and the guard that restores the mask when it is dropped.
     pub(crate) fn into_parts(self) -> (OwnedFd, Blocked) {
         (self.descriptor, self.blocked)
     }
 }
 
 impl From<Signals> for OwnedFd {
-    /// The descriptor for use without the channel, for which the signals stay blocked.
+    /// Returns the descriptor for use without the channel; the signals stay blocked.
     fn from(signals: Signals) -> OwnedFd {
         signals.blocked.forget();
         signals.descriptor
     }
 }
 
-/// Fails with `EINVAL` for a number that is no signal.
+/// Returns the set of the signals. Fails with `EINVAL` for a number that is not a signal.
 fn set_of(signals: &[i32]) -> io::Result<libc::sigset_t> {
     // SAFETY: `sigset_t` is plain data, which sigemptyset initialises.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: `set` is valid for the call, which only changes it.
     unsafe { libc::sigemptyset(&mut set) };
     for signal in signals {
-        // SAFETY: as above.
+        // SAFETY: `set` is valid for the call, which only changes it.
         check(unsafe { libc::sigaddset(&mut set, *signal) })?;
     }
     Ok(set)
 }
 
-/// Changes the mask of the calling thread; gives what it was.
+/// Changes the mask of the calling thread; returns the previous one.
 fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     // SAFETY: `sigset_t` is plain data, which the call fills.
     let mut old: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -79,8 +80,8 @@ fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<libc::sigse
     if error == 0 { Ok(old) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// How many [`Blocked`] need each signal blocked in a thread, of those that were not blocked
-/// before the first of them.
+/// For each signal, the number of [`Blocked`] values of a thread that need it blocked, if it was
+/// not blocked before the first of them.
 struct Mask {
     thread: u64,
     needs: RefCell<[u32; LAST_SIGNAL + 1]>,
@@ -103,7 +104,7 @@ pub(crate) struct Blocked {
 }
 
 impl Blocked {
-    /// Blocks the signals of `set`; those that are blocked already stay so at the end.
+    /// Blocks the signals of `set`; those that were blocked before stay blocked at the end.
     fn new(signals: &[i32], set: &libc::sigset_t) -> io::Result<Blocked> {
         let old = change_mask(libc::SIG_BLOCK, set)?;
         MASK.with(|mask| {
@@ -122,14 +123,14 @@ impl Blocked {
         })
     }
 
-    /// Leaves the signals blocked.
+    /// Ends the guard and leaves the signals blocked.
     fn forget(self) {
         let mut blocked = ManuallyDrop::new(self);
         blocked.signals = Vec::new();
     }
 
-    /// Gives up the claims on the mask of the calling thread; gives the signals that nothing else
-    /// needs blocked.
+    /// Removes this guard's claims on the mask of the calling thread; returns the signals that no
+    /// other guard needs blocked.
     fn give_up(&self, mask: &Mask) -> Vec<i32> {
         let mut needs = mask.needs.borrow_mut();
         let mut free = Vec::new();

@@ -1,23 +1,24 @@
-//! A table whose slots carry a generation, so that a stale key never reaches a new tenant.
+//! Implements a table whose keys carry a generation, so that a stale key never finds a later
+//! value.
 
 use std::num::NonZeroU32;
 
-/// Names one tenant of one slot: the key of an earlier tenant of the same slot is refused.
+/// Identifies one value of one slot: the key of an earlier value of the same slot is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) index: u32,
-    /// Counts from 1, so that an `Option<Key>` takes no more room than a key.
+    /// Counts from 1, so that an `Option<Key>` has the size of a key.
     pub(crate) generation: NonZeroU32,
 }
 
 const FIRST_GENERATION: NonZeroU32 = NonZeroU32::MIN;
 
 impl Key {
-    /// Names nothing: tables never have that many slots, since such an index would make the tags of
-    /// drivers' own operations.
+    /// The key that no value has: tables never have that many slots, because such an index would
+    /// collide with the tags of drivers' own operations.
     pub(crate) const NONE: Key = Key { index: u32::MAX, generation: FIRST_GENERATION };
 
-    /// The key with these numbers; `None` if no tenant ever has it.
+    /// Returns the key with these numbers; `None` if no value can have it.
     pub(crate) fn new(index: u32, generation: u32) -> Option<Key> {
         Some(Key { index, generation: NonZeroU32::new(generation)? })
     }
@@ -27,12 +28,12 @@ impl Key {
         u64::from(self.generation.get()) << 32 | u64::from(self.index)
     }
 
-    /// The key of a tag; `None` for a tag that `tag` never makes.
+    /// Returns the key of a tag; `None` for a tag that `tag` never makes.
     pub(crate) fn from_tag(tag: u64) -> Option<Key> {
         Key::new(tag as u32, (tag >> 32) as u32)
     }
 
-    /// The index in a tag.
+    /// Returns the index in a tag.
     pub(crate) fn index_in(tag: u64) -> usize {
         tag as u32 as usize
     }
@@ -43,7 +44,7 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// A bounded table with stable indices. Slots are reused last-in first-out: they stay in cache.
+/// A bounded table with stable indices. Slots are reused last-in first-out, so they stay in cache.
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -51,7 +52,7 @@ pub(crate) struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty table that will never hold more than `limit` values.
+    /// Creates an empty table for at most `limit` values.
     pub(crate) fn new(limit: u32) -> Slab<T> {
         Slab { slots: Vec::new(), free: Vec::new(), limit }
     }
@@ -60,12 +61,12 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
-    /// Stores `value`, or gives it back if the table is full.
+    /// Stores `value`, or returns it if the table is full.
     pub(crate) fn insert(&mut self, value: T) -> Result<Key, T> {
         if self.len() >= self.limit as usize { Err(value) } else { Ok(self.insert_beyond(value)) }
     }
 
-    /// Stores `value` also in a full table, for what the caller bounds by other means.
+    /// Stores `value` even in a full table, for values that the caller limits by other means.
     pub(crate) fn insert_beyond(&mut self, value: T) -> Key {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
@@ -99,7 +100,7 @@ impl<T> Slab<T> {
         if slot.generation == key.generation { slot.value.as_mut() } else { None }
     }
 
-    /// The keys of all present values, in index order.
+    /// Iterates over the keys of all present values, in index order.
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         self.slots
             .iter()

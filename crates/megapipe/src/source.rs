@@ -1,4 +1,5 @@
-//! What can be registered with a channel.
+//! Defines what can be registered with a channel: descriptors, sockets, signals, timers and wake-up
+//! sources.
 
 use crate::signals::{Blocked, Signals};
 use crate::sys::{check, get_number};
@@ -12,19 +13,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a handle is, which decides which requests it takes.
+/// The kind of a handle, which determines its permitted requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A connected or connecting stream socket: TCP, UNIX.
     Stream,
     /// A datagram socket: UDP, UNIX, netlink.
     Datagram,
-    /// A connected socket of sequenced packets (`SOCK_SEQPACKET`): a stream that keeps the bounds
-    /// of messages.
+    /// A connected socket of sequenced packets (`SOCK_SEQPACKET`): a connection that preserves
+    /// message boundaries.
     Packet,
     /// A listening socket.
     Listener,
-    /// A pipe, a FIFO, a terminal: bytes without a position.
+    /// A pipe, FIFO or terminal: bytes without a position.
     Pipe,
     /// A disk file: bytes at offsets.
     File,
@@ -51,12 +52,12 @@ impl Kind {
         }
     }
 
-    /// Whether messages keep their bounds.
+    /// Returns whether message boundaries are preserved.
     pub(crate) fn keeps_bounds(self) -> bool {
         matches!(self, Kind::Datagram | Kind::Packet)
     }
 
-    /// Asks the kernel what a descriptor is.
+    /// Determines the kind of a descriptor by system calls.
     fn of(descriptor: BorrowedFd<'_>) -> io::Result<Kind> {
         let fd = descriptor.as_raw_fd();
         // SAFETY: all-zero bytes are a valid `stat`, which fstat only fills.
@@ -81,35 +82,35 @@ impl Kind {
     }
 }
 
-/// A descriptor or lightweight socket on its way into a channel.
+/// A descriptor or lightweight socket to be registered with a channel.
 ///
 /// Made by `From` from the types of the standard library, from any [`OwnedFd`], from a [`Socket`]
-/// that an accept brought, and from [`Signals`], [`Timer`] and [`wake_pair`].
+/// that an accept returned, and from [`Signals`], [`Timer`] and [`wake_pair`].
 #[derive(Debug)]
 pub struct Source {
     pub(crate) endpoint: Endpoint,
     pub(crate) kind: Option<Kind>,
-    /// What unblocks the signals of a [`Signals`] at its end.
+    /// Unblocks the signals of a [`Signals`] when dropped.
     pub(crate) blocked: Option<Blocked>,
 }
 
-/// Where the bytes of a handle come from, as a driver takes it over.
+/// What a driver takes over when a handle is registered.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Endpoint {
     /// A descriptor.
     Descriptor(OwnedFd),
-    /// A connection that was accepted as a lightweight socket where the driver has none: the
-    /// channel's own, though there is a descriptor below it.
+    /// A connection that was accepted as a lightweight socket on a driver without such sockets: a
+    /// descriptor that the channel owns.
     Lightweight(OwnedFd),
-    /// A lightweight socket of io_uring: an entry in the ring's own file table.
+    /// A lightweight socket of io_uring: an index in the ring's file table.
     Direct(NumberedSocket),
     /// A connection of an installed driver.
     Installed(NumberedSocket),
 }
 
-/// A socket that is a number of its driver's and not registered yet. Dropping it leaves the number
-/// where the driver finds what is no longer used.
+/// A socket that its driver identifies by a number and that is not registered yet. Dropping it adds
+/// the number to the driver's list of discarded numbers.
 #[derive(Debug)]
 pub struct NumberedSocket {
     number: u32,
@@ -117,35 +118,35 @@ pub struct NumberedSocket {
     armed: bool,
 }
 
-/// The numbers that are no longer used. Its clones are one list, by which a driver also knows
-/// its own sockets.
+/// The list of discarded numbers. Its clones share one list, by which a driver also recognises its
+/// own sockets.
 #[derive(Clone, Debug, Default)]
 pub struct Discarded(Rc<RefCell<Vec<u32>>>);
 
 impl Discarded {
-    /// Adds one.
+    /// Adds a number.
     pub(crate) fn push(&self, number: u32) {
         self.0.borrow_mut().push(number);
     }
 
-    /// Takes one of them.
+    /// Takes one of the numbers.
     pub fn pop(&self) -> Option<u32> {
         self.0.borrow_mut().pop()
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
 }
 
 impl NumberedSocket {
-    /// A socket with this number, below 2²⁹.
+    /// Creates a socket with this number, below 2²⁹.
     pub fn new(number: u32, discarded: &Discarded) -> NumberedSocket {
         NumberedSocket { number, discarded: discarded.clone(), armed: true }
     }
 
-    /// The number; fails with `EXDEV` if the socket is another driver's.
+    /// Returns the number; fails with `EXDEV` if the socket belongs to another driver.
     pub fn number(&self, discarded: &Discarded) -> io::Result<u32> {
         match Rc::ptr_eq(&self.discarded.0, &discarded.0) {
             true => Ok(self.number),
@@ -153,7 +154,8 @@ impl NumberedSocket {
         }
     }
 
-    /// Takes the number back; fails with `EXDEV` if the socket is another driver's, which drops it.
+    /// Takes the number; fails with `EXDEV` if the socket belongs to another driver, which then
+    /// frees it.
     pub fn take(mut self, discarded: &Discarded) -> io::Result<u32> {
         let number = self.number(discarded)?;
         self.armed = false;
@@ -175,7 +177,7 @@ impl Source {
         Source { endpoint, kind: Some(kind), blocked: None }
     }
 
-    /// What it is; asks the kernel if the type did not say.
+    /// Returns the kind; determines it by system calls if the type does not.
     pub(crate) fn kind(&self) -> io::Result<Kind> {
         match (&self.endpoint, self.kind) {
             (_, Some(kind)) => Ok(kind),
@@ -186,7 +188,7 @@ impl Source {
 }
 
 impl Source {
-    /// The descriptor, to use without a channel; gives a source that has none back unchanged.
+    /// Returns the descriptor, to use without a channel; returns a source without one unchanged.
     pub fn into_descriptor(self) -> Result<OwnedFd, Source> {
         match self.endpoint {
             Endpoint::Descriptor(descriptor) => Ok(descriptor),
@@ -194,8 +196,8 @@ impl Source {
         }
     }
 
-    /// Whether a read takes one frame and cuts it to the room, as from a tun or tap device: true of
-    /// all character devices that are no terminals.
+    /// Returns whether a read returns one frame, truncated to the buffer, as from a tun or tap
+    /// device: true for all character devices except terminals.
     pub(crate) fn reads_frames(&self, kind: Kind) -> bool {
         let Endpoint::Descriptor(descriptor) = &self.endpoint else { return false };
         let fd = descriptor.as_raw_fd();
@@ -203,8 +205,8 @@ impl Source {
         kind == Kind::Pipe && is_device(fd) && unsafe { libc::isatty(fd) } == 0
     }
 
-    /// Whether a listener brings packet sockets.
-    pub(crate) fn brings_packets(&self) -> bool {
+    /// Whether the sockets that a listener accepts are packet sockets.
+    pub(crate) fn receives_packets(&self) -> bool {
         let Endpoint::Descriptor(descriptor) = &self.endpoint else { return false };
         let socket_type = get_number(descriptor.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE);
         socket_type.is_ok_and(|socket_type| socket_type == libc::SOCK_SEQPACKET)
@@ -265,13 +267,13 @@ impl From<Socket> for Source {
     }
 }
 
-/// Lightweight sockets are numbered from here on.
+/// First number of lightweight sockets.
 pub(crate) const FIRST_LIGHTWEIGHT: u32 = 1 << 30;
 
-/// And those of an installed driver from here on.
+/// First number of an installed driver's sockets.
 const FIRST_INSTALLED: u32 = FIRST_LIGHTWEIGHT + (1 << 29);
 
-/// A connection that an accept brought and that is not registered yet. Dropping it closes it.
+/// An accepted connection that is not registered yet. Dropping it closes it.
 #[derive(Debug)]
 pub struct Socket {
     pub(crate) endpoint: Endpoint,
@@ -279,31 +281,32 @@ pub struct Socket {
 }
 
 impl From<Endpoint> for Socket {
-    /// A connected stream socket.
+    /// Creates a connected stream socket.
     fn from(endpoint: Endpoint) -> Socket {
         Socket { endpoint, kind: Kind::Stream }
     }
 }
 
 impl Socket {
-    /// Whether it is a lightweight socket, which only its channel can register and which is closed
-    /// when it leaves the channel. So are all connections of an installed driver.
+    /// Returns whether it is a lightweight socket, which only its channel can register and which is
+    /// closed when it leaves the channel. All connections of an installed driver are lightweight.
     pub fn is_lightweight(&self) -> bool {
         !matches!(self.endpoint, Endpoint::Descriptor(_))
     }
 
-    /// A connection as a driver gives it out.
+    /// Creates a connection from a driver's endpoint.
     pub fn from_endpoint(endpoint: Endpoint) -> Socket {
         endpoint.into()
     }
 
-    /// The connection as a driver takes it.
+    /// Returns the endpoint of the connection, for a driver.
     pub fn into_endpoint(self) -> Endpoint {
         self.endpoint
     }
 
-    /// The number of a lightweight socket within its channel, from 2³⁰ on so that it is never taken
-    /// for a descriptor (report, section 4.1.1). It is free again once the socket is closed.
+    /// Returns the number of a lightweight socket within its channel, from 2³⁰ on so that it is
+    /// never confused with a descriptor (report, section 4.1.1). It is reused after the socket is
+    /// closed.
     pub fn lightweight_number(&self) -> Option<u32> {
         match &self.endpoint {
             Endpoint::Direct(direct) => Some(FIRST_LIGHTWEIGHT + direct.number),
@@ -315,8 +318,8 @@ impl Socket {
         }
     }
 
-    /// The descriptor, to use without the channel; gives a socket that has none back unchanged,
-    /// such as a lightweight socket of io_uring. The descriptor does not block.
+    /// Returns the descriptor, to use without the channel; returns a socket without one unchanged,
+    /// such as a lightweight socket of io_uring. The descriptor is non-blocking.
     pub fn into_descriptor(self) -> Result<OwnedFd, Socket> {
         match self.endpoint {
             Endpoint::Descriptor(descriptor) | Endpoint::Lightweight(descriptor) => Ok(descriptor),
@@ -325,27 +328,28 @@ impl Socket {
     }
 }
 
-/// A timer on the monotonic clock, by way of timerfd_create(2).
+/// A timer on the monotonic clock, by timerfd_create(2).
 #[derive(Debug)]
 pub struct Timer(OwnedFd);
 
 impl Timer {
-    /// Expires once, after `delay`.
+    /// Creates a timer that expires once, after `delay`.
     pub fn after(delay: Duration) -> io::Result<Timer> {
         Timer::new(delay, Duration::ZERO)
     }
 
-    /// Expires every `period`, first after one period.
+    /// Creates a timer that expires every `period`, first after one period.
     pub fn every(period: Duration) -> io::Result<Timer> {
         Timer::new(period, period)
     }
 
-    /// Does not expire until [`Channel::set_timer`](crate::Channel::set_timer) says when.
+    /// Creates a timer that does not expire until [`Channel::set_timer`](crate::Channel::set_timer)
+    /// sets it.
     pub fn stopped() -> io::Result<Timer> {
         let flags = libc::TFD_CLOEXEC;
-        // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
+        // SAFETY: the call takes no pointers, and the new descriptor has no other owner.
         let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
-        // SAFETY: the kernel has just given this descriptor to us.
+        // SAFETY: timerfd_create has just returned this descriptor, which has no other owner.
         Ok(Timer(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -362,10 +366,10 @@ pub(crate) fn set_timer(fd: i32, after: Option<Duration>, every: Duration) -> io
         tv_sec: duration.as_secs().min(i64::MAX as u64) as libc::time_t,
         tv_nsec: duration.subsec_nanos().into(),
     };
-    // A zero time stops the timer; what is due at once is due in a nanosecond.
+    // A zero time stops the timer, so an expiry at once is set to one nanosecond.
     let first = after.map_or(Duration::ZERO, |after| after.max(Duration::from_nanos(1)));
     let spec = libc::itimerspec { it_interval: time(every), it_value: time(first) };
-    // SAFETY: `spec` outlives the call and the old setting is not asked for.
+    // SAFETY: `spec` outlives the call, and a null pointer does not request the old setting.
     check(unsafe { libc::timerfd_settime(fd, 0, &spec, std::ptr::null_mut()) })?;
     Ok(())
 }
@@ -392,17 +396,19 @@ pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
     /// Completes the channel's [`watch`](crate::Channel::watch) with
-    /// [`Event::Wake`](crate::Event::Wake). Wakes that come faster than the channel looks are
-    /// counted together. One system call; never blocks.
+    /// [`Event::Wake`](crate::Event::Wake). Several wake-ups before the channel handles them are
+    /// counted together. Costs one system call; never blocks.
     pub fn wake(&self) {
         let one: u64 = 1;
-        // A full counter means that more wakes than anyone could count are pending already.
+        // A full counter means that 2⁶⁴ - 2 wake-ups are pending already, so the error does not
+        // matter.
         // SAFETY: the eight bytes of `one` are readable and the descriptor is open.
         let _ = unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 }
 
-/// A pair of ends, by way of eventfd(2): register the one with a channel, wake it by the other.
+/// Creates a wake-up pair over eventfd(2): register the source with a channel, and wake it by the
+/// waker.
 ///
 /// ```
 /// use megapipe::{Channel, Event, Repeat, wake_pair};
@@ -416,9 +422,9 @@ impl Waker {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn wake_pair() -> io::Result<(Waker, WakeSource)> {
-    // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
+    // SAFETY: the call takes no pointers, and the new descriptor has no other owner.
     let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
-    // SAFETY: the kernel has just given this descriptor to us.
+    // SAFETY: eventfd has just returned this descriptor, which has no other owner.
     let source = unsafe { OwnedFd::from_raw_fd(fd) };
     let waker = source.try_clone()?;
     Ok((Waker(Arc::new(waker)), WakeSource(source)))

@@ -1,25 +1,25 @@
-//! The few raw calls that several modules need.
+//! Wraps the system calls that several modules need.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
-/// Turns the -1 of a system call into its `errno`.
+/// Converts the return value -1 of a system call into its `errno`.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Turns a negative `errno`, as io_uring reports it, into an error.
+/// Converts a negative `errno`, as io_uring returns it, into an error.
 pub(crate) fn result_of(result: i32) -> io::Result<usize> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) }
 }
 
-/// The `errno` of an error of the kernel's.
+/// Returns the `errno` of an error of the kernel.
 pub(crate) fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// The file status flags of a descriptor, see fcntl(2).
+/// Returns the file status flags of a descriptor, see fcntl(2).
 pub(crate) fn file_flags(fd: RawFd) -> io::Result<libc::c_int> {
     // SAFETY: the call takes no pointers.
     check(unsafe { libc::fcntl(fd, libc::F_GETFL) })
@@ -32,16 +32,16 @@ pub(crate) fn set_file_flags(fd: RawFd, flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// A socket that does not block and that execve(2) closes.
+/// Creates a socket that is non-blocking and close-on-exec.
 pub(crate) fn open_socket(domain: i32, socket_type: i32) -> io::Result<OwnedFd> {
     let socket_type = socket_type | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the call takes no pointers.
     let fd = check(unsafe { libc::socket(domain, socket_type, 0) })?;
-    // SAFETY: the kernel has just given this descriptor to us.
+    // SAFETY: socket has just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// getsockopt(2); gives the number of bytes written into `value`.
+/// Reads a socket option, see getsockopt(2); returns the number of bytes written to `value`.
 pub(crate) fn get_option(
     socket: impl AsRawFd,
     level: i32,
@@ -55,7 +55,7 @@ pub(crate) fn get_option(
     Ok((bytes as usize).min(value.len()))
 }
 
-/// setsockopt(2).
+/// Sets a socket option, see setsockopt(2).
 pub(crate) fn set_option(
     socket: impl AsRawFd,
     level: i32,
@@ -69,7 +69,7 @@ pub(crate) fn set_option(
     Ok(())
 }
 
-/// The value of a socket option that is an `int`.
+/// Returns the value of a socket option that is an `int`.
 pub(crate) fn get_number(socket: impl AsRawFd, level: i32, name: i32) -> io::Result<i32> {
     let mut value = [0; size_of::<libc::c_int>()];
     match get_option(socket, level, name, &mut value)? {
@@ -88,14 +88,14 @@ pub(crate) fn set_number(
     set_option(socket, level, name, &value.to_ne_bytes())
 }
 
-/// Whether there is something to read or accept at once.
+/// Returns whether there is something to read or accept at once.
 pub(crate) fn is_readable(fd: RawFd) -> bool {
     let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: the one structure is valid for reading and writing.
     unsafe { libc::poll(&mut polled, 1, 0) == 1 }
 }
 
-/// Zeroed, page-aligned memory of its own, returned to the system on drop.
+/// Zeroed, page-aligned memory, unmapped on drop.
 pub(crate) struct Mapping {
     address: NonNull<u8>,
     bytes: usize,
@@ -140,7 +140,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is `self`'s alone and nothing refers to it any more.
+        // SAFETY: `self` alone owns the mapping, and nothing refers to it any more.
         unsafe { libc::munmap(self.address.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,4 +1,4 @@
-//! Accepting connections.
+//! Conformance tests of accepting connections.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn accepted_descriptors_never_block(driver: DriverChoice) {
         let mut rig = Rig::new(driver);
         let (listener, address) = listener();
         let listening = rig.join(listener);
-        // These come to an accept of the other kind, which is over after the first.
+        // These clients arrive at an accept of the other kind, which ends after the first.
         let clients: Vec<TcpStream> = (0..4).map(|_| client(address)).collect();
         rig.accept(listening, Accept::lightweight().count(2)).unwrap();
         let light = accepted(rig.another(listening)).socket;
@@ -53,7 +53,7 @@ fn accepted_descriptors_never_block(driver: DriverChoice) {
             let socket = accepted(rig.another(listening)).socket;
             expect_free_descriptor(&socket.into_descriptor().unwrap());
         }
-        // What is left behind was accepted for no request, if it was.
+        // A connection that is left was accepted for no request.
         let _late = client(address);
         rig.flush().unwrap();
         for socket in rig.unregister(listening).unwrap().connections {

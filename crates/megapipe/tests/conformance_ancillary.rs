@@ -1,4 +1,4 @@
-//! Messages with descriptors over UNIX sockets.
+//! Conformance tests of messages with descriptors over UNIX sockets.
 
 mod common;
 

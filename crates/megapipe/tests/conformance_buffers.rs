@@ -1,4 +1,5 @@
-//! Many receives, few buffers: how often a receive that found none is started again.
+//! Conformance tests of many receives with few buffers: how often a receive that found none is
+//! restarted.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Cancelling: every request that is cancelled has exactly one last completion.
+//! Conformance tests of cancelling: every cancelled request has exactly one last completion.
 
 mod common;
 

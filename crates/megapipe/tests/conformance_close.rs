@@ -1,4 +1,5 @@
-//! Closing and aborting: what is queued is written first, or discarded, and the end is told last.
+//! Conformance tests of closing and aborting: queued output is written first, or discarded, and the
+//! close event is last.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Connecting.
+//! Conformance tests of connecting.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Datagrams: UDP over both internet protocols, and UNIX.
+//! Conformance tests of datagrams: UDP over both internet protocols, and UNIX.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Disk files, and the sources that are watched: timers, signals, wake-ups.
+//! Conformance tests of disk files, and of the sources that are watched: timers, signals, wake-ups.
 
 mod common;
 
@@ -30,7 +30,7 @@ conformance!(
     timers_are_set_anew,
 );
 
-/// Makes every further thread of the calling one fail as `ulimit -u` does.
+/// Makes the creation of every further thread by the calling thread fail, as `ulimit -u` does.
 fn refuse_threads() {
     common::seccomp::block(&[libc::SYS_clone3, libc::SYS_clone], libc::EAGAIN);
     let refused = std::thread::Builder::new().spawn(|| ()).map(drop).unwrap_err();
@@ -46,7 +46,7 @@ fn files_without_helper_threads(driver: DriverChoice) {
         let mut rig = Rig::new(driver);
         let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
         file.sync_all().unwrap();
-        // A part of it leaves the cache, if the file system can do that.
+        // Drops a part of it from the page cache, if the file system can do that.
         // SAFETY: the call takes no pointers.
         unsafe {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
@@ -76,6 +76,6 @@ fn files_without_helper_threads(driver: DriverChoice) {
         let calls = after.system_calls - before.system_calls;
         assert!(calls <= 500, "{calls} system calls for 50 operations");
     };
-    // The filter goes with the thread.
+    // The filter ends with the thread.
     std::thread::spawn(serve).join().unwrap();
 }

@@ -1,4 +1,5 @@
-//! Much data, many handles, and too little of everything else: nothing is lost or out of order.
+//! Conformance tests of much data, many handles, and few resources: no data is lost or out of
+//! order.
 
 mod common;
 

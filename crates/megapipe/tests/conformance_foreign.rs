@@ -1,5 +1,5 @@
-//! What programs in other languages need: polls, their own memory, one direction cancelled, and the
-//! peer's address as a request.
+//! Conformance tests of the functions for other languages: polls, the application's own memory,
+//! cancelling one direction, and the peer's address as a request.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Handles: cookies, kinds, limits, and which calls are refused.
+//! Conformance tests of handles: cookies, kinds, limits, and which calls are refused.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Dispatching, and how memberships and channels end.
+//! Conformance tests of dispatching, and of how memberships and channels end.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Limits on the time of requests.
+//! Conformance tests of limits on the time of requests.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Input that arrives while a close waits for its output: it is discarded, within bounds.
+//! Conformance tests of input that arrives while a close waits for its output: it is discarded,
+//! within limits.
 
 mod common;
 

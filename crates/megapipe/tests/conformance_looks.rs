@@ -1,4 +1,4 @@
-//! Looking at what waits in a socket, and writing what is sent with what follows.
+//! Conformance tests of peeking, and of writing with MSG_MORE.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Messages that keep their bounds: packet sockets, tun devices, netlink, datagrams.
+//! Conformance tests of messages that keep their bounds: packet sockets, tun devices, netlink,
+//! datagrams.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Random sequences of requests on connected pairs, against a model of what must come of them.
+//! Conformance test of random sequences of requests on connected pairs, compared with a model.
 
 mod common;
 

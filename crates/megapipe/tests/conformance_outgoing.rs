@@ -1,4 +1,4 @@
-//! Connections that the channel begins with sockets of its own.
+//! Conformance tests of connections that the channel makes with its own sockets.
 
 mod common;
 

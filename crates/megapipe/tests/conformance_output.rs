@@ -1,4 +1,4 @@
-//! Bounds on what waits to be written, where a peer does not read.
+//! Conformance tests of bounds on queued output, when a peer does not read.
 
 mod common;
 

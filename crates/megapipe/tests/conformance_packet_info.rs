@@ -1,4 +1,4 @@
-//! Datagrams with the address and the interface of this host.
+//! Conformance tests of datagrams with the address and the interface of this host.
 
 mod common;
 

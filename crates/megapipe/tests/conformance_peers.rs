@@ -1,4 +1,4 @@
-//! Connections that are accepted with their peers' addresses.
+//! Conformance tests of accepting connections with their peers' addresses.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Files that are sent over connections.
+//! Conformance tests of files that are sent over connections.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Signals, and the mask of the thread that takes them.
+//! Conformance tests of signals, and of the mask of the thread that receives them.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Streams: TCP, UNIX sockets, pipes, FIFOs and terminals.
+//! Conformance tests of streams: TCP, UNIX sockets, pipes, FIFOs and terminals.
 
 mod common;
 

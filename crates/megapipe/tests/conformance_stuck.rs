@@ -1,5 +1,5 @@
-//! What is stuck or shared: writes without a reader, descriptors with duplicates, reads that must
-//! not outlive their handle.
+//! Conformance tests of blocked and shared descriptors: writes without a reader, descriptors with
+//! duplicates, reads that must not outlive their handle.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! What is told, and what is not: resets, polls, signals, cancelled accepts.
+//! Conformance tests of what is reported, and what is not: resets, polls, signals, cancelled
+//! accepts.
 
 mod common;
 

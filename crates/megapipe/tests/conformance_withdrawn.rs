@@ -1,4 +1,4 @@
-//! Requests that are cancelled before their turn has come.
+//! Conformance tests of requests that are cancelled before they begin.
 
 mod common;
 

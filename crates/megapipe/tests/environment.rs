@@ -1,4 +1,5 @@
-//! Which driver a channel gets: by configuration, by environment, and where rings are barred.
+//! Tests which driver a channel gets: by configuration, by environment, and if io_uring is
+//! unavailable.
 
 mod common;
 
@@ -14,7 +15,7 @@ fn channel(driver: DriverChoice) -> megapipe::Result<Channel<u64>> {
     Channel::with_config(Config { driver, ..Config::default() })
 }
 
-/// Runs the calling test again with the variable set, which calls `body` there.
+/// Runs the calling test again with the variable set; `body` runs there.
 fn with_variable(name: &str, values: &[Option<&str>], body: impl FnOnce(Option<String>)) {
     if is_child(name) {
         return body(std::env::var(VARIABLE).ok());
@@ -67,7 +68,7 @@ fn an_unknown_name_is_an_error() {
     });
 }
 
-/// A connection by way of the channel, there and back.
+/// Sends a message through the channel and back.
 fn echo(rig: &mut Rig) {
     let (listener, address) = listener();
     let listening = rig.join(listener);
@@ -105,7 +106,7 @@ fn without_the_system_call_auto_falls_back() {
     isolated(DriverChoice::Auto, name, || falls_back(libc::ENOSYS));
 }
 
-/// Some filters let a thread create rings and bar it from entering them.
+/// Some filters let a thread create rings and refuse to let it enter them.
 #[test]
 fn without_the_call_that_enters_rings_auto_falls_back() {
     isolated(DriverChoice::Auto, "without_the_call_that_enters_rings_auto_falls_back", || {

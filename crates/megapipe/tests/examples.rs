@@ -1,8 +1,8 @@
-//! The example programs, as a user runs them, over both drivers.
+//! Tests the example programs as a user runs them, over both drivers.
 
 mod common;
 
-use common::{PATIENCE, Pattern, patient};
+use common::{Pattern, TIME_LIMIT, set_time_limit};
 use megapipe::DriverChoice;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -18,7 +18,7 @@ conformance!(
     ticks_end_on_signals,
 );
 
-/// An example program, which cargo builds next to the tests.
+/// Returns the command of an example program, which cargo builds next to the tests.
 fn example(driver: DriverChoice, name: &str) -> Command {
     let driver = match driver {
         DriverChoice::Uring => "uring",
@@ -31,7 +31,7 @@ fn example(driver: DriverChoice, name: &str) -> Command {
     command
 }
 
-/// A running example and what it prints; it ends with the test.
+/// A running example with its output; it ends with the test.
 struct Running {
     process: Guard,
     output: BufReader<ChildStdout>,
@@ -44,7 +44,7 @@ impl Running {
         Running { process, output }
     }
 
-    /// Starts a server on a free port and gives its address.
+    /// Starts a server on a free port and returns its address.
     fn serve(driver: DriverChoice, name: &str) -> (Running, SocketAddr) {
         let mut command = example(driver, name);
         command.arg("127.0.0.1:0");
@@ -61,7 +61,7 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// Waits until it ends by itself; gives how it ended and what it still printed.
+    /// Waits until the program ends by itself; returns its exit status and its remaining output.
     fn end(mut self) -> (ExitStatus, String) {
         let status = self.process.wait();
         let mut rest = String::new();
@@ -74,13 +74,13 @@ fn ping_pong_returns_messages(driver: DriverChoice) {
     let (_server, address) = Running::serve(driver, "ping_pong");
     let mut clients: Vec<TcpStream> =
         (0..4).map(|_| TcpStream::connect(address).unwrap()).collect();
-    clients.iter().for_each(patient);
+    clients.iter().for_each(set_time_limit);
     for (round, bytes) in [1, 100, 4096, 65_537, 1 << 20].into_iter().enumerate() {
         for (number, client) in clients.iter_mut().enumerate() {
             let pattern = Pattern::new((round * 10 + number) as u64);
             let message = pattern.bytes(0, bytes);
             let mut found = vec![0; bytes];
-            // Writing and reading at once: else both sides could wait for room.
+            // Writes and reads at the same time: otherwise both sides could wait for room.
             let mut writing = client.try_clone().unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(move || writing.write_all(&message).unwrap());
@@ -104,7 +104,7 @@ fn udp_echo_returns_datagrams(driver: DriverChoice) {
     for (round, bytes) in [1, 0, 1400, 60_000, 9].into_iter().enumerate() {
         let patterns = [0, 1].map(|number| Pattern::new((round * 10 + number) as u64));
         for (client, pattern) in clients.iter().zip(&patterns) {
-            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client.set_read_timeout(Some(TIME_LIMIT)).unwrap();
             assert_eq!(client.send_to(&pattern.bytes(0, bytes), address).unwrap(), bytes);
         }
         for (client, pattern) in clients.iter().zip(&patterns) {
@@ -142,7 +142,7 @@ fn ticks_end_by_themselves(driver: DriverChoice) {
     command.arg("3");
     let (status, output) = Running::start(command).end();
     assert!(status.success(), "{status}");
-    // On a busy machine one completion may bring several ticks.
+    // On a busy machine one completion may report several ticks.
     let last = output.lines().last().and_then(|line| line.strip_prefix("tick ")).unwrap();
     assert!(last.parse::<u64>().unwrap() >= 3, "{output}");
 }
@@ -150,7 +150,7 @@ fn ticks_end_by_themselves(driver: DriverChoice) {
 fn ticks_end_on_signals(driver: DriverChoice) {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let mut ticks = Running::start(example(driver, "ticks"));
-        // Once it ticks it has taken the signals over.
+        // After the first tick the program has blocked the signals.
         assert!(ticks.line().starts_with("tick "));
         ticks.process.signal(signal);
         let (status, output) = ticks.end();

@@ -1,4 +1,4 @@
-//! Forked children: they can do nothing with the channel, and nothing to it.
+//! Tests forked children: they can neither use the channel nor disturb it.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn every_call_is_refused_in_a_child(driver: DriverChoice) {
             rig.receive(handle, Repeat::UntilCancelled).unwrap();
             pairs.push((ours, handle));
         }
-        // Some completions are in the channel already when it is forked.
+        // The channel already holds some completions when the process forks.
         assert_eq!(received(rig.next().event).len(), 1);
         let child = fork(|| {
             call_everything(&mut rig, pairs[0].1, forked);
@@ -110,10 +110,10 @@ fn a_child_with_a_channel_of_its_own(driver: DriverChoice) {
                 ours.write_all(b"child").unwrap();
                 assert_eq!(&*received(own.another(own_handle)), b"child");
             }
-            // The parent's is refused also by a process that has one.
+            // A child with a channel of its own cannot use the parent's either.
             forked(rig.read(handle, Vec::with_capacity(1)).unwrap_err().error);
             forked(rig.dispatch(Duration::ZERO).unwrap_err());
-            // And so is this one in a child of the child.
+            // Nor can a child of the child use the child's.
             expect_child(fork(|| forked(own.dispatch(Duration::ZERO).unwrap_err())));
             own.write(own_handle, b"fine").unwrap();
             assert_eq!(written(own.last(own_handle)).len(), 4);
@@ -138,7 +138,7 @@ fn what_is_in_flight_survives_a_fork(driver: DriverChoice) {
         rig.write(handle, pattern.bytes(0, bytes)).unwrap();
         rig.read(handle, Vec::with_capacity(100)).unwrap();
         rig.flush().unwrap();
-        // The child ends at once; the parent's memory is its own meanwhile, written or not.
+        // The child ends at once; the parent can write to its memory meanwhile.
         let child = fork(|| ());
         let mut found = vec![0; 1000];
         let mut at = 0;
@@ -165,7 +165,7 @@ fn what_is_in_flight_survives_a_fork(driver: DriverChoice) {
     });
 }
 
-/// Makes the children of this process live in a new pid namespace, of which the first is process 1.
+/// Puts the children of this process into a new pid namespace, in which the first one is process 1.
 fn unshare_process_ids() {
     // SAFETY: the call takes no pointers.
     let result = unsafe { libc::unshare(libc::CLONE_NEWPID) };
@@ -186,7 +186,7 @@ fn a_child_that_is_process_1_of_a_namespace(driver: DriverChoice) {
             expect_child(fork(|| {
                 assert_eq!(std::process::id(), 1);
                 forked(rig.dispatch(Duration::ZERO).unwrap_err());
-                // A channel of its own changes nothing for the parent's.
+                // A channel of the child changes nothing for the parent's.
                 let mut own = Rig::new(driver);
                 forked(rig.dispatch(Duration::ZERO).unwrap_err());
                 forked(rig.write(handle, b"x").unwrap_err().error);
@@ -198,8 +198,8 @@ fn a_child_that_is_process_1_of_a_namespace(driver: DriverChoice) {
     });
 }
 
-/// A child that never executes a program inherits all descriptors. io_uring's lightweight sockets
-/// are none, and end with the process that has the ring (Linux 6.3); epoll's are.
+/// A child that never executes a program inherits all descriptors. Lightweight sockets of io_uring
+/// are not descriptors, and end with the process that has the ring (Linux 6.3); those of epoll are.
 #[test]
 fn a_child_that_lives_on_keeps_no_lightweight_socket_open() {
     isolated(DriverChoice::Auto, "a_child_that_lives_on_keeps_no_lightweight_socket_open", || {
@@ -219,7 +219,7 @@ fn a_child_that_lives_on_keeps_no_lightweight_socket_open() {
                 }
             });
             tells.write_all(&child.to_ne_bytes()).unwrap();
-            // SAFETY: the process ends here, as if it was killed: nothing is dropped.
+            // SAFETY: the process ends here, as if it were killed: nothing is dropped.
             unsafe { libc::_exit(0) }
         });
         let mut client = client(address);
@@ -227,7 +227,7 @@ fn a_child_that_lives_on_keeps_no_lightweight_socket_open() {
         told.read_exact(&mut child).unwrap();
         let child = i32::from_ne_bytes(child);
         expect_child(parent);
-        // The parent has ended, the child lives.
+        // The parent has ended, the child still runs.
         expect_gone(&mut client);
         // SAFETY: the call takes no pointers.
         let lives = unsafe { libc::kill(child, libc::SIGKILL) };

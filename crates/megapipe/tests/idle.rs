@@ -1,10 +1,10 @@
-//! A thread that waits for network traffic is idle: the kernel must not count it as one that waits
-//! for a disk.
+//! Tests that a thread that waits for network traffic counts as idle: the kernel must not count it
+//! as a thread that waits for a disk.
 
 mod common;
 
 use common::process::isolated;
-use common::{PATIENCE, Rig, silent};
+use common::{Rig, TIME_LIMIT, silent};
 use megapipe::{BufferClass, Config, DriverChoice, Repeat, wake_pair};
 use std::fs;
 use std::sync::mpsc;
@@ -16,21 +16,21 @@ conformance!(threads_that_dispatch_wait_for_no_disk);
 const THREADS: usize = 12;
 const SAMPLES: usize = 300;
 
-/// The kernel's version: major and minor number.
+/// Returns the kernel's version: major and minor number.
 fn kernel() -> (u32, u32) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// How many threads of the system wait for a disk, as the kernel counts them.
+/// Returns how many threads of the system wait for a disk, as the kernel counts them.
 fn blocked_threads() -> usize {
     let stat = fs::read_to_string("/proc/stat").unwrap();
     let line = stat.lines().find_map(|line| line.strip_prefix("procs_blocked ")).unwrap();
     line.trim().parse().unwrap()
 }
 
-/// Whether a thread of this process sleeps.
+/// Returns whether a thread of this process sleeps.
 fn sleeps(thread: libc::pid_t) -> bool {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
@@ -63,12 +63,12 @@ fn threads_that_dispatch_wait_for_no_disk(driver: DriverChoice) {
         };
         let threads: Vec<_> = (0..THREADS).map(begin).collect();
         let waiting: Vec<_> = (0..THREADS).map(|_| told.recv().unwrap()).collect();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         while !waiting.iter().all(|(thread, _)| sleeps(*thread)) {
             assert!(Instant::now() < until, "the threads do not sleep");
             std::thread::yield_now();
         }
-        // Others may wait for a disk now and then, but not all the time.
+        // Other threads may wait for a disk from time to time, but not always.
         let least = (0..SAMPLES).map(|_| blocked_threads()).min().unwrap();
         assert!(least < THREADS, "at least {least} threads count as waiting for a disk");
         waiting.iter().for_each(|(_, waker)| waker.wake());

@@ -1,4 +1,4 @@
-//! The probe as programs see it.
+//! Tests the probe as programs use it.
 
 #[path = "common/seccomp.rs"]
 mod seccomp;
@@ -6,7 +6,7 @@ mod seccomp;
 use megapipe::probe::{Finding, Probe, RING, Status, ring_error_advice};
 use std::fs;
 
-/// A probe to its end: one that is kept from its CPU for a second tries less, and says so.
+/// Runs a complete probe: one that has no CPU for a second tries less, and reports it.
 fn probe() -> Probe {
     let is_cut_short = |probe: &Probe| {
         probe.findings.iter().any(|finding| match &finding.status {
@@ -58,7 +58,7 @@ fn a_seccomp_filter_is_recognised() {
     let required = probe.findings.iter().filter(|finding| finding.required).count();
     assert!(required > 1);
     assert_eq!(probe.missing_required().count(), required, "something works without a ring");
-    // What needs no ring is tried all the same.
+    // Features that need no ring are tried nevertheless.
     assert_eq!(find(&probe, "epoll_pwait2").status, Status::Works);
 }
 
@@ -87,7 +87,7 @@ fn advice_on_an_old_kernel_names_the_version_that_is_needed() {
 #[test]
 fn nothing_is_left_behind() {
     let descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
-    // In a process of its own: other tests open descriptors at the same time.
+    // In a process of its own, because other tests open descriptors at the same time.
     if std::env::var_os("MEGAPIPE_TEST_ALONE").is_some() {
         probe();
         let before = descriptors();

@@ -1,4 +1,4 @@
-//! Descriptors and memory: what a channel uses, gives back, and does when there is no more.
+//! Tests descriptors and memory: what a channel uses, releases, and does when there is no more.
 
 mod common;
 
@@ -64,14 +64,14 @@ fn connections_leave_no_descriptors(driver: DriverChoice) {
             let (listener, address) = listener();
             let listening = rig.join(listener);
             rig.accept(listening, accept).unwrap();
-            // What the driver opens at first use stays until the end.
+            // What the driver opens at its first use stays until the end.
             serve(&mut rig, listening, address, 0);
-            rig.settle_to(1);
+            rig.drain_to(1);
             let before = descriptors();
             for round in 0..2000 {
                 serve(&mut rig, listening, address, round);
             }
-            rig.settle_to(1);
+            rig.drain_to(1);
             expect_descriptors(&before);
             drop(rig);
             expect_descriptors(&outside);
@@ -79,7 +79,7 @@ fn connections_leave_no_descriptors(driver: DriverChoice) {
     });
 }
 
-/// A channel with requests of every kind under way; the test's ends come back.
+/// Returns a channel with requests of every kind in flight, and the test's ends.
 fn busy_channel(driver: DriverChoice) -> (Rig, Vec<OwnedFd>) {
     let mut rig = Rig::new(driver);
     let mut ends: Vec<OwnedFd> = Vec::new();
@@ -94,7 +94,7 @@ fn busy_channel(driver: DriverChoice) -> (Rig, Vec<OwnedFd>) {
             rig.receive(handle, Repeat::UntilCancelled).unwrap();
         }
     }
-    // These wait to be accepted or delivered.
+    // These connections wait to be accepted or delivered.
     ends.extend((0..3).map(|_| client(address).into()));
     for repeat in [Repeat::Once, Repeat::UntilCancelled] {
         let (ours, theirs) = unix_pair();
@@ -147,7 +147,7 @@ fn dropped_channels_leave_no_descriptors(driver: DriverChoice) {
             if has_given_up {
                 given_up += 1;
                 assert!(given_up < 5, "channels are not done with their files");
-                // The thread that is late still closes what it has.
+                // The late thread still closes its descriptors.
                 std::thread::sleep(Duration::from_secs(3));
                 before = descriptors();
             }
@@ -156,7 +156,7 @@ fn dropped_channels_leave_no_descriptors(driver: DriverChoice) {
     });
 }
 
-/// The address space of this process.
+/// Returns the address space of this process in bytes.
 fn mapped_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmSize:")).expect("VmSize");
@@ -223,7 +223,7 @@ fn undelivered_connections_leave_no_descriptors(driver: DriverChoice) {
                     drop(rig.unregister(listening).unwrap());
                 }
             }
-            assert!(rig.settle().is_empty());
+            assert!(rig.drain().is_empty());
             for mut client in clients {
                 common::expect_gone(&mut client);
             }
@@ -256,7 +256,7 @@ fn accepts_without_descriptors_go_on_later(driver: DriverChoice) {
             };
             assert_eq!(errno, libc::EMFILE);
             assert!(sockets.len() <= room as usize, "{}", sockets.len());
-            // The others are queued still, and come by themselves.
+            // The others are still queued, and are accepted without a further request.
             set_descriptor_limit(20_000);
             while sockets.len() < 20 {
                 match rig.next().event {
@@ -327,7 +327,7 @@ fn lightweight_sockets_beyond_their_limit(driver: DriverChoice) {
     let mut third = client(address);
     let done = rig.next();
     if !rig.has_file_table() {
-        // Descriptors have no limit of their own.
+        // Descriptors have no limit in the channel.
         assert!(matches!(done.event, Event::Accept(Ok(_))) && done.more);
         return;
     }
@@ -335,7 +335,7 @@ fn lightweight_sockets_beyond_their_limit(driver: DriverChoice) {
     let Event::Accept(Err(error)) = done.event else { panic!("unexpected {:?}", done.event) };
     let full = error.get_ref().and_then(|error| error.downcast_ref::<TooManyLightweight>());
     assert_eq!(full, Some(&TooManyLightweight { limit: 2 }));
-    // It waits in the queue for a place that becomes free.
+    // It waits in the queue until an entry is free.
     rig.close(handles.remove(0)).unwrap();
     assert!(matches!(rig.next().event, Event::Close(Ok(()))));
     expect_end(&mut clients[0]);
@@ -384,7 +384,7 @@ fn no_connection_is_lost_to_a_full_table(driver: DriverChoice) {
 const MANY: usize = 10_000;
 const ROUNDS: usize = 2;
 
-/// Many clients in one process: connects all, then exchanges a message with each, twice.
+/// Runs many clients in one process: connects all, then exchanges a message with each, twice.
 fn many_clients(address: SocketAddr) {
     let mut clients: Vec<TcpStream> = (0..MANY).map(|_| client(address)).collect();
     for round in 0..ROUNDS {
@@ -404,7 +404,7 @@ fn ten_thousand_connections(driver: DriverChoice) {
         raise_descriptor_limit(MANY as u64 + 200);
         let before = descriptors();
         let (listener, address) = listener();
-        // The process has no channel yet: the child is one of clients only.
+        // The process has no channel yet, so the child consists only of clients.
         let child = fork(|| many_clients(address));
         let mut channel: Channel<usize> =
             Channel::with_config(Config { driver, ..Config::default() }).unwrap();
@@ -412,7 +412,7 @@ fn ten_thousand_connections(driver: DriverChoice) {
         channel.accept(listening, Accept::lightweight()).unwrap();
         let (mut open, mut ended, mut echoed, mut most) = (0, 0, 0, 0);
         while ended < MANY {
-            let done = channel.dispatch(common::PATIENCE).unwrap().expect("a completion");
+            let done = channel.dispatch(common::TIME_LIMIT).unwrap().expect("a completion");
             match done.event {
                 Event::Accept(accepted) => {
                     let handle = channel.register(accepted.unwrap().socket, 0).unwrap();

@@ -1,9 +1,9 @@
-//! A server that was killed starts again at once, at the same address.
+//! Tests that a server that was killed starts again at once, at the same address.
 
 mod common;
 
 use common::process::{again, is_child, test_name};
-use common::{PATIENCE, Rig, accepted, client};
+use common::{Rig, TIME_LIMIT, accepted, client};
 use megapipe::{Accept, DriverChoice, Event, Repeat};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use testkit::process::Guard;
 
 conformance!(a_killed_server_starts_again_at_once);
 
-/// Tells the server where to listen.
+/// Environment variable with the address at which the server listens.
 const ADDRESS: &str = "MEGAPIPE_TEST_LISTEN_AT";
 const RESTARTS: usize = 20;
 const CONNECTIONS: usize = 16;
@@ -40,7 +40,7 @@ fn a_killed_server_starts_again_at_once(driver: DriverChoice) {
     assert!(failures.is_empty(), "{} of {RESTARTS} failed: {failures:#?}", failures.len());
 }
 
-/// Where the server says that it listens, or else what it says.
+/// Returns the address that the server prints, or else its other output.
 fn address_of(server: &mut Guard) -> Result<SocketAddr, String> {
     let mut words = String::new();
     for line in BufReader::new(server.output()).lines() {
@@ -54,7 +54,7 @@ fn address_of(server: &mut Guard) -> Result<SocketAddr, String> {
     Err(words)
 }
 
-/// Connections that the server waits for requests on, and some to which it is writing.
+/// Opens connections on which the server waits for requests, and some to which it is writing.
 fn connect_and_burden(address: SocketAddr) -> Vec<TcpStream> {
     let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| client(address)).collect();
     for client in &mut clients {
@@ -63,9 +63,9 @@ fn connect_and_burden(address: SocketAddr) -> Vec<TcpStream> {
     }
     for client in clients.iter_mut().take(CONNECTIONS / 2) {
         client.set_nonblocking(true).unwrap();
-        // What it sends back is not read, so its writes do not end.
+        // The client does not read the echo, so the server's writes do not end.
         let block = [0; 1 << 16];
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         let refusal = loop {
             assert!(Instant::now() < until, "the connection takes data without end");
             if let Err(error) = client.write(&block) {
@@ -77,7 +77,7 @@ fn connect_and_burden(address: SocketAddr) -> Vec<TcpStream> {
     clients
 }
 
-/// The server: sends back what it gets, until it is killed or its parent is gone.
+/// The server: sends back what it receives, until it is killed or its parent has ended.
 fn serve(driver: DriverChoice) {
     let address: SocketAddr = std::env::var(ADDRESS).unwrap().parse().unwrap();
     let listener = match megapipe::listen(address) {
@@ -90,7 +90,7 @@ fn serve(driver: DriverChoice) {
     rig.accept(listening, Accept::lightweight()).unwrap();
     rig.flush().unwrap();
     println!("listening on {address}");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     while Instant::now() < until {
         let Some(done) = rig.dispatch(Duration::from_secs(1)).unwrap() else { continue };
         match done.event {

@@ -1,4 +1,4 @@
-//! What one connection costs does not grow with the number of the others.
+//! Tests that the cost of one connection does not grow with the number of the others.
 
 mod common;
 
@@ -13,21 +13,18 @@ conformance!(ending_a_connection_costs_the_same_among_many);
 
 const FEW: usize = 100;
 const MANY: usize = 4000;
-/// Calls of each kind that are measured together.
+/// Number of calls of each kind that are measured together.
 const CALLS: usize = 30;
-/// By how much a call may cost more, in units of the cheapest among few: caches and hash tables
-/// hold less of many connections.
+/// How much more a call may cost, in multiples of the cheapest with few connections: caches and
+/// hash tables hold a smaller share of many connections.
 const GROWTH: u32 = 12;
 
-/// Time that this thread has had a CPU.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writing.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    Duration::from_nanos(sys::clock::thread_cpu_ns())
 }
 
-/// Connections that all wait for data.
+/// Returns connections that all wait for data.
 fn connections(rig: &mut Rig, count: usize) -> (Vec<TcpStream>, Vec<Handle>) {
     let (listener, address) = listener();
     let listening = rig.join(listener);
@@ -44,7 +41,7 @@ fn connections(rig: &mut Rig, count: usize) -> (Vec<TcpStream>, Vec<Handle>) {
     (clients, handles)
 }
 
-/// Ends a connection, or its requests; gives how many completions follow.
+/// A function that ends a connection, or its requests; returns how many completions follow.
 type End = fn(&mut Rig, Handle) -> usize;
 
 const ENDS: [(&str, End); 3] = [
@@ -62,7 +59,7 @@ const ENDS: [(&str, End); 3] = [
     }),
 ];
 
-/// What it costs to end connections with a receive under way, by each call.
+/// Measures what it costs to end connections with a receive in flight, by each call.
 fn costs(rig: &mut Rig, handles: &[Handle]) -> [Duration; 3] {
     let mut handles = handles.iter().copied();
     ENDS.map(|(_, end)| {

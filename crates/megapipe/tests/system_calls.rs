@@ -1,4 +1,4 @@
-//! The channel's count of its system calls against what strace(1) sees.
+//! Compares the channel's count of its system calls with what strace(1) sees.
 
 mod common;
 
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 conformance!(every_system_call_is_counted);
 
-/// What the channel counts. A name that an architecture lacks is ignored for its question mark.
+/// The calls that the channel counts. The question mark makes strace ignore a name that an
+/// architecture lacks.
 const COUNTED: [&str; 25] = [
     "io_uring_enter",
     "?epoll_wait",
@@ -42,7 +43,8 @@ const COUNTED: [&str; 25] = [
 
 const ROUNDS: usize = 500;
 
-/// A call that nothing else makes here: it shows in the trace where counting begins and ends.
+/// Makes a call that is not made otherwise here: it shows in the trace where counting begins and
+/// ends.
 fn mark() {
     // SAFETY: the call takes no pointers and cannot fail.
     unsafe { libc::getppid() };
@@ -74,7 +76,7 @@ fn every_system_call_is_counted(driver: DriverChoice) {
     assert_eq!(counted, seen.len(), "counted {counted}, seen:\n{}", seen.join("\n"));
 }
 
-/// Whether a line of the trace begins a call; its first word is the thread.
+/// Returns whether a line of the trace begins a call; its first word is the thread.
 fn is_call(line: &str) -> bool {
     line.split_once(' ').is_some_and(|(_, call)| {
         let call = call.trim_start();
@@ -82,7 +84,7 @@ fn is_call(line: &str) -> bool {
     })
 }
 
-/// The same command beneath strace.
+/// Returns the same command under strace.
 fn traced(command: &Command, trace: &Path) -> Command {
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-e", "signal=none", "-e"]);
@@ -97,14 +99,14 @@ fn traced(command: &Command, trace: &Path) -> Command {
     strace
 }
 
-/// The traced process: what it does between the marks is the channel's doing alone.
+/// The traced process: between the marks only the channel makes calls.
 fn count(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (ours, theirs) = unix_pair();
     let (ours, theirs) = (rig.join(ours), rig.join(theirs));
     let timer = rig.join(Timer::every(Duration::from_millis(1)).unwrap());
     let file = rig.join(tempfile::tempfile().unwrap());
-    // The threads that serve files exist from now on; their beginning is not the matter here.
+    // The threads that serve files exist from now on; the count leaves out their creation.
     use_file(&mut rig, file);
 
     mark();
@@ -119,13 +121,13 @@ fn count(driver: DriverChoice) {
     for handle in [ours, theirs, timer] {
         rig.cancel(handle).unwrap();
     }
-    rig.settle();
+    rig.drain();
     let counted = rig.counters().system_calls - before;
     mark();
     println!("system calls: {counted}");
 }
 
-/// Sends a message back and forth; and then waits for a few ticks.
+/// Sends a message back and forth, and then waits for a few ticks.
 fn play(rig: &mut Rig, ours: Handle, theirs: Handle, timer: Handle) {
     let (mut rounds, mut ticks) = (0, 0);
     rig.write(ours, b"ping".to_vec()).unwrap();
@@ -158,7 +160,7 @@ fn use_file(rig: &mut Rig, file: Handle) {
     finish(rig, file, 0);
 }
 
-/// Waits for what was asked of the file; the timer may tick meanwhile.
+/// Waits for the file's requests; the timer may expire meanwhile.
 fn finish(rig: &mut Rig, file: Handle, expected: u64) {
     loop {
         let done = rig.next();

@@ -1,11 +1,11 @@
-//! Socket addresses as bytes (ip(7), ipv6(7)), without a pointer's help.
+//! Converts socket addresses from and to bytes (ip(7), ipv6(7)), without pointers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const IPV4_BYTES: usize = size_of::<libc::sockaddr_in>();
 const IPV6_BYTES: usize = size_of::<libc::sockaddr_in6>();
 
-/// Reads an address.
+/// Parses an address.
 ///
 /// # Errors
 /// `EINVAL` if it is too short, `EAFNOSUPPORT` if it is of another family.
@@ -26,7 +26,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<SocketAddr, i32> {
     }
 }
 
-/// An address as bytes.
+/// Returns an address as bytes.
 pub(crate) fn write(address: SocketAddr) -> Vec<u8> {
     let (family, bytes) = match address {
         SocketAddr::V4(_) => (libc::AF_INET, IPV4_BYTES),

@@ -1,9 +1,10 @@
-//! The functions of the interface: pointers in, the world's calls, errno out.
+//! Implements the functions of the interface: they take pointers, call methods of the world, and
+//! set errno.
 //!
-//! All of them rely on the caller for one thing: `userdata` is null or what
-//! `packetdrill_interface_init` has given and `free` has not taken back, and the other pointers are
-//! valid for the lengths that come with them, as for the system call of the same name. Packets,
-//! addresses and lengths themselves are checked.
+//! They have one requirement of the caller. `userdata` is null or the value that
+//! `packetdrill_interface_init` has returned and `free` has not taken back. The other pointers are
+//! valid for the lengths that are passed with them, as for the system call of the same name. The
+//! functions check packets, addresses and lengths themselves.
 
 mod data;
 mod events;
@@ -18,6 +19,7 @@ use libc::{
 use std::slice;
 use std::time::Duration;
 
+/// Returns the functions of the interface for this stack.
 pub(crate) fn interface(userdata: *mut c_void) -> Interface {
     Interface {
         userdata,
@@ -57,14 +59,15 @@ pub(crate) fn interface(userdata: *mut c_void) -> Interface {
 }
 
 /// # Safety
-/// As the module says; the value must not be used after `free`.
+/// `userdata` is as the module requires; the value must not be used after `free`.
 unsafe fn shared<'a>(userdata: *mut c_void) -> Outcome<&'a Shared> {
-    // SAFETY: null, or made by the initialisation of a `Shared`, which is shared between threads.
+    // SAFETY: the pointer is null, or the initialisation has created it from a `Shared`, which
+    // threads may share.
     unsafe { userdata.cast::<Shared>().as_ref() }.ok_or(libc::EFAULT)
 }
 
 fn fail(errno: i32) {
-    // SAFETY: the location is this thread's and always valid.
+    // SAFETY: the C library returns a valid pointer for every thread.
     unsafe { *libc::__errno_location() = errno };
 }
 
@@ -85,40 +88,40 @@ fn length(outcome: Outcome<usize>) -> isize {
     }
 }
 
-/// Memory of the caller's that is read.
+/// Returns memory of the caller for reading.
 ///
 /// # Safety
-/// The pointer is null or valid for so many bytes.
+/// The pointer is null or valid for `count` bytes.
 unsafe fn bytes<'a>(from: *const c_void, count: usize) -> Outcome<&'a [u8]> {
     match (from.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(libc::EFAULT),
-        // SAFETY: valid, says the caller.
+        // SAFETY: the caller guarantees that the pointer is valid.
         (false, _) => Ok(unsafe { slice::from_raw_parts(from.cast(), count) }),
     }
 }
 
-/// Memory of the caller's that is written.
+/// Returns memory of the caller for writing.
 ///
 /// # Safety
-/// The pointer is null or valid for so many bytes.
+/// The pointer is null or valid for `count` bytes.
 unsafe fn room<'a>(to: *mut c_void, count: usize) -> Outcome<&'a mut [u8]> {
     match (to.is_null(), count) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(libc::EFAULT),
-        // SAFETY: valid, says the caller.
+        // SAFETY: the caller guarantees that the pointer is valid.
         (false, _) => Ok(unsafe { slice::from_raw_parts_mut(to.cast(), count) }),
     }
 }
 
-/// Writes something cut to the caller's room, and its whole length in place of the room's.
+/// Writes `all` cut to the caller's room, and replaces the length of the room by its whole length.
 ///
 /// # Safety
-/// The length is null or valid, and `to` is valid for so many bytes.
+/// `length` is null or valid, and `to` is valid for `*length` bytes.
 unsafe fn give(all: &[u8], to: *mut c_void, length: *mut socklen_t) -> Outcome<()> {
-    // SAFETY: null or valid.
+    // SAFETY: the caller guarantees that the pointer is null or valid.
     let Some(length) = (unsafe { length.as_mut() }) else { return Ok(()) };
-    // SAFETY: valid for so many bytes.
+    // SAFETY: the caller guarantees that `to` is valid for `*length` bytes.
     let room = unsafe { room(to, *length as usize) }?;
     let cut = all.len().min(room.len());
     room[..cut].copy_from_slice(&all[..cut]);
@@ -128,7 +131,8 @@ unsafe fn give(all: &[u8], to: *mut c_void, length: *mut socklen_t) -> Outcome<(
 
 unsafe extern "C" fn free(userdata: *mut c_void) {
     if !userdata.is_null() {
-        // SAFETY: made by `Box::into_raw`, and taken back once.
+        // SAFETY: `Box::into_raw` created the pointer, and this is the only call that takes it
+        // back.
         drop(unsafe { Box::from_raw(userdata.cast::<Shared>()) });
     }
 }
@@ -142,7 +146,7 @@ unsafe extern "C" fn socket(userdata: *mut c_void, domain: c_int, kind: c_int, _
             return Err(libc::EPROTONOSUPPORT);
         }
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         let shared = unsafe { shared(userdata) }?;
         shared.with(|world| world.install(Object::Fresh, nonblocking))
     };
@@ -156,7 +160,7 @@ unsafe extern "C" fn bind(
     to_bytes: socklen_t,
 ) -> c_int {
     let bind = || {
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         let (shared, to) = unsafe { (shared(userdata)?, bytes(to.cast(), to_bytes as usize)?) };
         let to = address::read(to)?;
         shared.with(|world| world.bind(descriptor, to)).map(|()| 0)
@@ -165,7 +169,7 @@ unsafe extern "C" fn bind(
 }
 
 unsafe extern "C" fn listen(userdata: *mut c_void, descriptor: c_int, backlog: c_int) -> c_int {
-    // SAFETY: as the module says.
+    // SAFETY: the module's callers pass `userdata` and pointers that are valid.
     let shared = unsafe { shared(userdata) };
     number(
         shared
@@ -180,13 +184,13 @@ unsafe extern "C" fn accept(
     from_bytes: *mut socklen_t,
 ) -> c_int {
     let accept = || {
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         let shared = unsafe { shared(userdata) }?;
         let may_wait =
             shared.with(|world| world.place(descriptor).map(|place| !place.nonblocking))?;
         let (new, remote) = shared.wait(may_wait, |world| world.accept(descriptor))?;
         if !from.is_null() {
-            // SAFETY: as the module says.
+            // SAFETY: the module's callers pass `userdata` and pointers that are valid.
             unsafe { give(&address::write(remote), from.cast(), from_bytes) }?;
         }
         Ok(new)
@@ -201,7 +205,7 @@ unsafe extern "C" fn connect(
     to_bytes: socklen_t,
 ) -> c_int {
     let connect = || {
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         let (shared, to) = unsafe { (shared(userdata)?, bytes(to.cast(), to_bytes as usize)?) };
         let to = address::read(to)?;
         let (may_wait, is_new) = shared.with(|world| {
@@ -218,13 +222,14 @@ unsafe extern "C" fn connect(
     number(connect())
 }
 
+/// fcntl(2) of a script: the commands that read and set the status flags.
 unsafe extern "C" fn fcntl(
     userdata: *mut c_void,
     descriptor: c_int,
     command: c_int,
     argument: c_long,
 ) -> c_int {
-    // SAFETY: as the module says.
+    // SAFETY: the module's callers pass `userdata` and pointers that are valid.
     let shared = unsafe { shared(userdata) };
     number(shared.and_then(|shared| {
         shared.with(|world| {
@@ -250,11 +255,12 @@ unsafe extern "C" fn ioctl(
     argument: *mut c_int,
 ) -> c_int {
     let ask = || {
-        // SAFETY: as the module says; both requests take a pointer to an int.
+        // SAFETY: the module's callers pass valid pointers; the argument of both requests is a
+        // pointer to an int.
         let (shared, argument) = unsafe { (shared(userdata)?, argument.as_mut()) };
         let argument = argument.ok_or(libc::EFAULT)?;
         let (received, sent) = shared.with(|world| world.queued(descriptor))?;
-        // The names of tcp(7), SIOCINQ and SIOCOUTQ, have these numbers.
+        // SIOCINQ and SIOCOUTQ of tcp(7) have these numbers.
         *argument = match request {
             libc::FIONREAD => received as c_int,
             libc::TIOCOUTQ => sent as c_int,
@@ -266,13 +272,13 @@ unsafe extern "C" fn ioctl(
 }
 
 unsafe extern "C" fn close(userdata: *mut c_void, descriptor: c_int) -> c_int {
-    // SAFETY: as the module says.
+    // SAFETY: the module's callers pass `userdata` and pointers that are valid.
     let shared = unsafe { shared(userdata) };
     number(shared.and_then(|shared| shared.with(|world| world.close(descriptor)).map(|()| 0)))
 }
 
 unsafe extern "C" fn shutdown(userdata: *mut c_void, descriptor: c_int, how: c_int) -> c_int {
-    // SAFETY: as the module says.
+    // SAFETY: the module's callers pass `userdata` and pointers that are valid.
     let shared = unsafe { shared(userdata) };
     number(
         shared.and_then(|shared| shared.with(|world| world.shutdown(descriptor, how)).map(|()| 0)),
@@ -288,10 +294,10 @@ unsafe extern "C" fn getsockopt(
     value_bytes: *mut socklen_t,
 ) -> c_int {
     let get = || {
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         let shared = unsafe { shared(userdata) }?;
         let all = shared.with(|world| world.option(descriptor, level, name))?;
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         unsafe { give(&all, value, value_bytes) }?;
         Ok(0)
     };
@@ -307,7 +313,7 @@ unsafe extern "C" fn setsockopt(
     value_bytes: socklen_t,
 ) -> c_int {
     let set = || {
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         let (shared, value) = unsafe { (shared(userdata)?, bytes(value, value_bytes as usize)?) };
         shared.with(|world| world.set_option(descriptor, (level, name), value)).map(|()| 0)
     };
@@ -320,7 +326,7 @@ unsafe extern "C" fn netdev_send(
     count: usize,
 ) -> c_int {
     let send = || {
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         let (shared, packet) = unsafe { (shared(userdata)?, bytes(packet, count)?) };
         shared.with(|world| world.take_packet(packet));
         Ok(0)
@@ -335,9 +341,9 @@ unsafe extern "C" fn netdev_receive(
     time_us: *mut c_longlong,
 ) -> c_int {
     let receive = || {
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         let (shared, count) = unsafe { (shared(userdata)?, count.as_mut().ok_or(libc::EFAULT)?) };
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         let (room, time_us) = unsafe { (room(to, *count)?, time_us.as_mut().ok_or(libc::EFAULT)?) };
         *count = 0;
         if let Some((time, packet)) = shared.with(crate::world::World::next_packet) {
@@ -351,7 +357,7 @@ unsafe extern "C" fn netdev_receive(
 }
 
 unsafe extern "C" fn usleep(userdata: *mut c_void, time_us: useconds_t) -> c_int {
-    // SAFETY: as the module says.
+    // SAFETY: the module's callers pass `userdata` and pointers that are valid.
     let shared = unsafe { shared(userdata) };
     number(shared.map(|shared| {
         shared.with(|world| world.sleep(Duration::from_micros(time_us.into())));
@@ -365,7 +371,7 @@ unsafe extern "C" fn gettimeofday(
     _: *mut c_void,
 ) -> c_int {
     let tell = || {
-        // SAFETY: as the module says.
+        // SAFETY: the module's callers pass `userdata` and pointers that are valid.
         let (shared, time) = unsafe { (shared(userdata)?, time.as_mut().ok_or(libc::EFAULT)?) };
         let now_us = shared.with(|world| world.now()).as_micros();
         time.tv_sec = (now_us / 1_000_000) as libc::time_t;

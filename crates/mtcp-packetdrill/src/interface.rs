@@ -1,15 +1,15 @@
-//! The layout of packetdrill's interface to a stack in a shared object, as its documentation and
-//! the loader define it: one pointer for the stack, then functions that get it back.
+//! Defines packetdrill's interface to a stack in a shared object, as its documentation and the
+//! loader define it: one pointer for the stack, and functions that receive it.
 
 use libc::{
     c_int, c_long, c_longlong, c_uint, c_ulong, c_void, epoll_event, iovec, loff_t, msghdr, nfds_t,
     pollfd, sockaddr, socklen_t, timeval, useconds_t,
 };
 
-/// The functions; each returns -1 and sets errno if it fails, as the system call of its name.
+/// The functions; each returns -1 and sets errno on failure, as the system call of the same name.
 ///
 /// `fcntl` and `ioctl` are variadic for the caller. In the calling conventions of x86-64 and
-/// AArch64 Linux an integer or pointer is then passed like a named one.
+/// AArch64 Linux a variadic integer or pointer is passed like a named one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Interface {
@@ -61,10 +61,10 @@ pub struct Interface {
     pub setsockopt:
         unsafe extern "C" fn(*mut c_void, c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
     pub poll: unsafe extern "C" fn(*mut c_void, *mut pollfd, nfds_t, c_int) -> c_int,
-    /// A packet for the stack; its IP header begins it.
+    /// Passes a packet to the stack, from its IP header on.
     pub netdev_send: unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> c_int,
-    /// The next packet of the stack's, the room for it, and the time at which it was sent, in
-    /// microseconds; the length is zero if there is none.
+    /// Returns the next packet of the stack, its length in place of the room's, and the time at
+    /// which it was sent, in microseconds. The length is zero if there is none.
     pub netdev_receive:
         unsafe extern "C" fn(*mut c_void, *mut c_void, *mut usize, *mut c_longlong) -> c_int,
     pub usleep: unsafe extern "C" fn(*mut c_void, useconds_t) -> c_int,

@@ -1,16 +1,16 @@
-//! Socket options (socket(7), tcp(7)).
+//! Sets and reads socket options (socket(7), tcp(7)).
 
 use mtcp_proto::{Congestion, Keepalive, Options};
 use std::time::Duration;
 
-/// What the kernel begins to probe with.
+/// The kernel's default for keepalive.
 const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 };
 
 /// Changes the options of a connection.
 ///
 /// # Errors
-/// `EINVAL` if the value is too short, `ENOPROTOOPT` if there is no such option here, `ENOENT` if
+/// `EINVAL` if the value is too short, `ENOPROTOOPT` if this stack has no such option, `ENOENT` if
 /// there is no such congestion control.
 pub(crate) fn set(options: &mut Options, level: i32, name: i32, value: &[u8]) -> Result<(), i32> {
     if (level, name) == (libc::SOL_TCP, libc::TCP_CONGESTION) {
@@ -29,7 +29,7 @@ pub(crate) fn set(options: &mut Options, level: i32, name: i32, value: &[u8]) ->
     let keepalive = |options: &mut Options| options.keepalive.unwrap_or(KEEPALIVE);
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR | libc::SO_REUSEPORT) => {}
-        // The kernel doubles what is asked for, and leaves half to its own records.
+        // The kernel doubles the requested size, and uses half of it for its own records.
         (libc::SOL_SOCKET, libc::SO_SNDBUF) => options.send_buffer_bytes = buffer(positive?),
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => options.receive_buffer_bytes = buffer(positive?),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => options.receive_low_water_bytes = positive?.max(1),
@@ -66,10 +66,10 @@ pub(crate) fn set(options: &mut Options, level: i32, name: i32, value: &[u8]) ->
     Ok(())
 }
 
-/// Tells an option.
+/// Reads an option.
 ///
 /// # Errors
-/// `ENOPROTOOPT` if there is no such option here.
+/// `ENOPROTOOPT` if this stack has no such option.
 pub(crate) fn get(options: &Options, level: i32, name: i32) -> Result<Vec<u8>, i32> {
     let number = |value: u32| value.to_ne_bytes().to_vec();
     Ok(match (level, name) {

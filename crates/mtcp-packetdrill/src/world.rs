@@ -1,4 +1,4 @@
-//! A stack with its clock, its device and its descriptors.
+//! Combines a stack with its clock, its device and its descriptors.
 
 use crate::options;
 use mtcp_proto::wire::ip::IpHeader;
@@ -11,20 +11,20 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The first descriptor, beyond those that the caller has from the system.
+/// The first descriptor, larger than those that the caller has from the system.
 const FIRST: i32 = 1000;
 const DESCRIPTORS_MAX: usize = 4096;
-/// How far the clock goes to find a packet that is waited for.
+/// How far the clock advances to find a packet that packetdrill waits for.
 const HORIZON: Duration = Duration::from_secs(24 * 3600);
-/// How long a call that waits may wait, in real time: the script hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Turns without progress at one time, after which the clock goes on.
+/// The longest wait of a call in real time; a longer one means that the script hangs.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// Turns without progress at one time, after which the clock advances.
 const TURNS_MAX: usize = 1000;
 
-/// A call's outcome, or its errno.
+/// The result of a call, or its errno.
 pub(crate) type Outcome<T> = Result<T, i32>;
 
-/// What packetdrill's threads share: one runs the script, one makes calls that wait.
+/// State that packetdrill's threads share: one runs the script, one makes calls that wait.
 pub(crate) struct Shared {
     world: Mutex<World>,
     changed: Condvar,
@@ -39,7 +39,7 @@ impl Shared {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something, and all that the stack does at once because of it.
+    /// Calls `work`, and then sends all packets that result from it.
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut World) -> T) -> T {
         let mut world = self.lock();
         let done = work(&mut world);
@@ -48,7 +48,7 @@ impl Shared {
         done
     }
 
-    /// Repeats something until it no longer gives EAGAIN, if it may wait.
+    /// Repeats `work` until it no longer returns EAGAIN, if the call may wait.
     pub(crate) fn wait<T>(
         &self,
         may_wait: bool,
@@ -62,8 +62,10 @@ impl Shared {
             if !may_wait || !matches!(done, Err(libc::EAGAIN)) {
                 return done;
             }
-            let (again, waited) =
-                self.changed.wait_timeout(world, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+            let (again, waited) = self
+                .changed
+                .wait_timeout(world, TIME_LIMIT)
+                .unwrap_or_else(PoisonError::into_inner);
             if waited.timed_out() {
                 return done;
             }
@@ -72,23 +74,24 @@ impl Shared {
     }
 }
 
-/// What a descriptor is.
+/// The object of a descriptor.
 pub(crate) enum Object {
     Fresh,
     Listener(SocketId),
     Connection(SocketId),
-    /// Descriptors with their events and data.
+    /// Watched descriptors with their events and data.
     Epoll(Vec<(i32, u32, u64)>),
 }
 
-pub(crate) struct Place {
+/// A used descriptor.
+pub(crate) struct DescriptorEntry {
     pub(crate) object: Object,
     pub(crate) options: Options,
     pub(crate) nonblocking: bool,
     local: Option<SocketAddr>,
 }
 
-/// Packets on their way out.
+/// Packets that the stack has sent.
 #[derive(Default)]
 struct Wire {
     room: Vec<u8>,
@@ -112,14 +115,15 @@ impl Sink for Wire {
     }
 }
 
+/// A stack with its clock, its device and its descriptors.
 pub(crate) struct World {
     stack: Stack,
     now: Instant,
     wire: Wire,
     addresses: Vec<IpAddr>,
-    /// Addresses are those that are used.
+    /// Whether the stack takes every address that a script uses.
     learns: bool,
-    places: Vec<Option<Place>>,
+    places: Vec<Option<DescriptorEntry>>,
 }
 
 impl World {
@@ -129,7 +133,7 @@ impl World {
             let address = word.strip_prefix("local=").and_then(|text| text.parse().ok());
             addresses.push(address.ok_or_else(|| format!("`{word}` is not local=ADDRESS"))?);
         }
-        // A script is the same each time, and its clock does not begin with zero.
+        // A script runs in the same way each time, and its clock does not begin at zero.
         let now = Instant::from_nanos(1_000_000_000_000);
         let mut stack = Stack::new(Config::default(), Secret([7; 32]), now)
             .map_err(|error| error.to_string())?;
@@ -142,16 +146,16 @@ impl World {
         self.now
     }
 
-    /// Sends what is due now.
+    /// Sends the waiting packets.
     pub(crate) fn pump(&mut self) {
         self.wire.now = self.now;
-        // The wire is never full.
+        // The wire always has room.
         let _ = self.stack.output(self.now, &mut self.wire);
-        // Nobody is told: who waits looks himself.
+        // Events are discarded, because waiting calls check by themselves.
         while self.stack.next_event().is_some() {}
     }
 
-    /// Moves the clock, past every timer on the way.
+    /// Advances the clock past every timer in between.
     pub(crate) fn sleep(&mut self, time: Duration) {
         let end = self.now + time;
         let mut turns = 0;
@@ -174,6 +178,7 @@ impl World {
         }
     }
 
+    /// Passes a packet to the stack.
     pub(crate) fn take_packet(&mut self, packet: &[u8]) {
         if let Ok((header, _)) = IpHeader::parse(packet) {
             self.learn(header.destination);
@@ -181,7 +186,7 @@ impl World {
         self.stack.input(self.now, packet, Checksum::Unverified);
     }
 
-    /// The next packet that was sent, with its time; the clock moves if that is needed.
+    /// Returns the next packet that was sent, with its time; advances the clock if necessary.
     pub(crate) fn next_packet(&mut self) -> Option<(Instant, Vec<u8>)> {
         let end = self.now + HORIZON;
         self.pump();
@@ -195,9 +200,10 @@ impl World {
         self.wire.packets.pop_front()
     }
 
+    /// Allocates a descriptor for an object.
     pub(crate) fn install(&mut self, object: Object, nonblocking: bool) -> Outcome<i32> {
         let options = Options::default();
-        let place = Some(Place { object, options, nonblocking, local: None });
+        let place = Some(DescriptorEntry { object, options, nonblocking, local: None });
         let index = match self.places.iter().position(Option::is_none) {
             Some(index) => index,
             None if self.places.len() >= DESCRIPTORS_MAX => return Err(libc::EMFILE),
@@ -214,7 +220,8 @@ impl World {
         usize::try_from(i64::from(descriptor) - i64::from(FIRST)).map_err(|_| libc::EBADF)
     }
 
-    pub(crate) fn place(&mut self, descriptor: i32) -> Outcome<&mut Place> {
+    /// Returns the object of a descriptor, or `EBADF`.
+    pub(crate) fn place(&mut self, descriptor: i32) -> Outcome<&mut DescriptorEntry> {
         let place = self.places.get_mut(World::index(descriptor)?);
         place.and_then(Option::as_mut).ok_or(libc::EBADF)
     }
@@ -254,7 +261,7 @@ impl World {
         Ok(())
     }
 
-    /// The new descriptor and the peer.
+    /// Returns the new descriptor and the peer's address.
     pub(crate) fn accept(&mut self, descriptor: i32) -> Outcome<(i32, SocketAddr)> {
         let Object::Listener(listener) = self.place(descriptor)?.object else {
             return Err(libc::EINVAL);
@@ -266,7 +273,7 @@ impl World {
         Ok((new, info.remote.ok_or(libc::ENOTCONN)?))
     }
 
-    /// Begins to connect, or says how far it is.
+    /// Starts to connect, or returns the state of the attempt.
     pub(crate) fn connect(&mut self, descriptor: i32, remote: SocketAddr) -> Outcome<()> {
         let now = self.now;
         let place = self.place(descriptor)?;
@@ -325,7 +332,7 @@ impl World {
         if let Object::Listener(socket) | Object::Connection(socket) = place.object {
             self.stack.close(self.now, socket);
         }
-        // What is closed is no longer watched (epoll(7)).
+        // A closed descriptor is no longer watched (epoll(7)).
         for other in self.places.iter_mut().flatten() {
             if let Object::Epoll(watches) = &mut other.object {
                 watches.retain(|watch| watch.0 != descriptor);
@@ -334,7 +341,7 @@ impl World {
         Ok(())
     }
 
-    /// What a descriptor is ready for, in the bits of poll(2), which are those of epoll(7).
+    /// The readiness of a descriptor in the bits of poll(2), which are those of epoll(7).
     pub(crate) fn ready(&mut self, descriptor: i32) -> Outcome<u32> {
         let socket = match self.place(descriptor)?.object {
             Object::Listener(socket) | Object::Connection(socket) => socket,
@@ -353,7 +360,7 @@ impl World {
         Ok(set.fold(0, |all, (_, bit)| all | bit as u32))
     }
 
-    /// Bytes that can be read, or are still to be acknowledged.
+    /// Bytes that can be read, and bytes that are not acknowledged.
     pub(crate) fn queued(&mut self, descriptor: i32) -> Outcome<(u32, u32)> {
         let socket = self.connection(descriptor)?;
         let info = self.stack.info(socket).map_err(errno)?;

@@ -1,5 +1,5 @@
-//! Scripts as packetdrill runs them: the library is loaded by dlopen(3), calls go through the
-//! interface, packets are made and read here.
+//! Runs scripts as packetdrill does: dlopen(3) loads the library, calls use the interface, and the
+//! test builds and parses the packets.
 
 #[path = "../src/interface.rs"]
 #[allow(unreachable_pub, reason = "it is the library's module, seen from a program")]
@@ -25,7 +25,7 @@ const THEIR_PORT: u16 = 40_000;
 const THEIR_FIRST: u32 = 1000;
 const MAXIMUM_SEGMENT: u16 = 1000;
 
-/// The library, which cargo builds beside the tests.
+/// The path of the library, which cargo builds beside the tests.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("this program");
     let name = "libmtcp_packetdrill.so";
@@ -34,7 +34,7 @@ fn library() -> PathBuf {
     found.expect("`cargo build -p mtcp-packetdrill`, with the test's options, builds the library")
 }
 
-/// A script under way.
+/// A running script.
 struct Script {
     calls: Interface,
     ours: IpAddr,
@@ -46,13 +46,13 @@ struct Script {
 
 impl Drop for Script {
     fn drop(&mut self) {
-        // SAFETY: the last call.
+        // SAFETY: no call follows this one.
         unsafe { (self.calls.free)(self.calls.userdata) };
     }
 }
 
-/// A packet of the stack's, with sequence numbers from the beginning of each direction, and the
-/// time at which it was sent, in microseconds.
+/// A packet of the stack, with sequence numbers relative to the beginning of each direction, and
+/// the time at which it was sent, in microseconds.
 #[derive(Debug)]
 struct Sent {
     header: TcpHeader,
@@ -71,7 +71,7 @@ impl Script {
 
     fn now_us(&self) -> i64 {
         let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-        // SAFETY: a valid structure.
+        // SAFETY: the structure is valid for writing.
         let told = unsafe {
             (self.calls.gettimeofday)(self.calls.userdata, &mut time, std::ptr::null_mut())
         };
@@ -80,7 +80,7 @@ impl Script {
     }
 
     fn sleep_ms(&self, time_ms: u32) {
-        // SAFETY: plain numbers.
+        // SAFETY: the call takes only numbers.
         assert_eq!(unsafe { (self.calls.usleep)(self.calls.userdata, time_ms * 1000) }, 0);
     }
 
@@ -99,7 +99,7 @@ impl Script {
     fn socket(&self, flags: i32) -> i32 {
         let family = if self.ours.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let kind = libc::SOCK_STREAM | flags;
-        // SAFETY: plain numbers.
+        // SAFETY: the call takes only numbers.
         let socket = unsafe { (self.calls.socket)(self.calls.userdata, family, kind, 0) };
         assert!(socket > 2);
         socket
@@ -111,7 +111,7 @@ impl Script {
         // SAFETY: the address is valid for its length.
         let bound = unsafe { (self.calls.bind)(data, socket, at.as_ptr().cast(), at.len() as u32) };
         assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: plain numbers.
+        // SAFETY: the call takes only numbers.
         assert_eq!(unsafe { (self.calls.listen)(data, socket, 10) }, 0);
         socket
     }
@@ -119,7 +119,7 @@ impl Script {
     fn accept(&self, listener: i32) -> i32 {
         let (mut from, mut bytes) = ([0_u8; 28], 28);
         let data = self.calls.userdata;
-        // SAFETY: room for an address.
+        // SAFETY: the pointers are to room for an address and its length.
         let new =
             unsafe { (self.calls.accept)(data, listener, from.as_mut_ptr().cast(), &mut bytes) };
         assert!(new > 2, "{}", std::io::Error::last_os_error());
@@ -130,7 +130,7 @@ impl Script {
 
     fn write(&self, socket: i32, data: &[u8]) {
         let to = self.calls.userdata;
-        // SAFETY: the data are valid.
+        // SAFETY: the data is valid for its length.
         let sent = unsafe { (self.calls.write)(to, socket, data.as_ptr().cast(), data.len()) };
         assert_eq!(sent, data.len() as isize, "{}", std::io::Error::last_os_error());
     }
@@ -138,7 +138,7 @@ impl Script {
     fn read(&self, socket: i32) -> Result<Vec<u8>, i32> {
         let mut room = [0_u8; 4096];
         let from = self.calls.userdata;
-        // SAFETY: the room is valid.
+        // SAFETY: the room is valid for its length.
         let count = unsafe {
             let (to, flags) = (room.as_mut_ptr().cast(), libc::MSG_DONTWAIT);
             (self.calls.recv)(from, socket, to, room.len(), flags)
@@ -150,19 +150,19 @@ impl Script {
     }
 
     fn close(&self, socket: i32) {
-        // SAFETY: plain numbers.
+        // SAFETY: the call takes only numbers.
         assert_eq!(unsafe { (self.calls.close)(self.calls.userdata, socket) }, 0);
     }
 
     fn ready(&self, socket: i32) -> i16 {
         let mut one = libc::pollfd { fd: socket, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
-        // SAFETY: one valid structure.
+        // SAFETY: the pointer is to one valid structure.
         let count = unsafe { (self.calls.poll)(self.calls.userdata, &mut one, 1, 0) };
         assert_eq!(count, i32::from(one.revents != 0));
         one.revents
     }
 
-    /// A segment for the stack, numbered from the beginning of each direction.
+    /// Passes a segment to the stack, with numbers relative to the beginning of each direction.
     fn inject(&self, flags: Flags, sequence: u32, acknowledgement: u32, data: &[u8]) {
         let mut options = Options::default();
         if flags.contains(SYN) {
@@ -192,16 +192,16 @@ impl Script {
         segment[header.bytes()..].copy_from_slice(data);
         checksum::fill_tcp(ip.source, ip.destination, segment);
         let to = self.calls.userdata;
-        // SAFETY: the packet is valid.
+        // SAFETY: the packet is valid for its length.
         let taken = unsafe { (self.calls.netdev_send)(to, packet.as_ptr().cast(), packet.len()) };
         assert_eq!(taken, 0);
     }
 
-    /// The next packet of the stack's.
+    /// Takes the next packet of the stack.
     fn next(&self) -> Option<Sent> {
         let (mut room, mut time_us) = ([0_u8; 65_536], 0);
         let (mut count, from) = (room.len(), self.calls.userdata);
-        // SAFETY: the room is valid.
+        // SAFETY: the room is valid for its length.
         let received = unsafe {
             (self.calls.netdev_receive)(from, room.as_mut_ptr().cast(), &mut count, &mut time_us)
         };
@@ -221,7 +221,7 @@ impl Script {
     #[track_caller]
     fn expect(&self, flags: Flags, sequence: u32, acknowledgement: u32, data: &[u8]) -> Sent {
         let sent = self.next().expect("a packet");
-        // PSH is the sender's choice.
+        // The sender decides about PSH.
         let important = Flags(sent.header.flags.0 & !Flags::PSH.0);
         let told = sent.header.acknowledgement.0.wrapping_sub(THEIR_FIRST);
         assert_eq!(important, flags, "{sent:?}");
@@ -230,7 +230,7 @@ impl Script {
         sent
     }
 
-    /// A connection that was accepted.
+    /// Opens a connection and accepts it.
     fn established(&mut self, listener: i32) -> i32 {
         self.inject(SYN, 0, 0, &[]);
         let answer = self.next().expect("a SYN-ACK");
@@ -247,7 +247,8 @@ fn load(flags: &str) -> Interface {
     let path = CString::new(library().into_os_string().into_encoded_bytes()).expect("a path");
     let flags = CString::new(flags).expect("no zero");
     let mut calls = MaybeUninit::uninit();
-    // SAFETY: the library is ours, and its function is as declared; it writes the interface.
+    // SAFETY: the library is ours, and its function has the declared signature; it writes the
+    // interface.
     unsafe {
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         assert!(!handle.is_null(), "the library can be loaded");
@@ -298,7 +299,7 @@ fn data_is_sent_again_after_virtual_time_only() {
     script.write(socket, &[7; 100]);
     let mut last = script.expect(ACK, 1, 1, &[7; 100]);
     assert_eq!(last.time_us, begin_us);
-    // A tail loss probe may come first (RFC 8985); time-outs double (RFC 6298, section 5.5).
+    // A tail loss probe may be sent first (RFC 8985); time-outs double (RFC 6298, section 5.5).
     let mut waits = Vec::new();
     for _ in 0..6 {
         let again = script.expect(ACK, 1, 1, &[7; 100]);
@@ -319,7 +320,7 @@ fn an_acknowledgement_that_is_delayed_comes_in_time() {
     let mut script = Script::new("192.168.0.1", "192.0.2.1");
     let listener = script.listen();
     let socket = script.established(listener);
-    // Let the beginning pass, in which acknowledgements are not delayed.
+    // The rounds pass the beginning, in which acknowledgements are not delayed.
     for round in 0..64 {
         script.inject(ACK, 1 + round * 100, 1, &[1; 100]);
         script.sleep_ms(500);
@@ -341,14 +342,14 @@ fn a_reset_ends_a_connection_and_errors_are_told() {
     let mut script = Script::new("192.168.0.1", "192.0.2.1");
     let listener = script.listen();
     let socket = script.established(listener);
-    // Not exactly the next number: a challenge (RFC 5961, section 3).
+    // A reset with another number than the next one causes a challenge (RFC 5961, section 3).
     script.inject(RST, 100, 0, &[]);
     script.expect(ACK, 1, 1, &[]);
     script.inject(RST, 1, 0, &[]);
     assert_eq!(script.read(socket), Err(libc::ECONNRESET));
     script.close(socket);
     assert!(script.next().is_none());
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes only numbers.
     let outcome = unsafe { (script.calls.close)(script.calls.userdata, socket) };
     assert_eq!(outcome, -1);
     assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EBADF));
@@ -394,7 +395,8 @@ fn a_call_that_waits_is_woken_by_packets() {
     let (read, data) = (script.calls.read, script.calls.userdata as usize);
     let waits = std::thread::spawn(move || {
         let mut room = [0_u8; 16];
-        // SAFETY: the room is valid, and the world is there until the thread is joined.
+        // SAFETY: the room is valid for its length, and the world exists until the thread is
+        // joined.
         let count =
             unsafe { read(data as *mut c_void, socket, room.as_mut_ptr().cast(), room.len()) };
         room[..count as usize].to_vec()
@@ -408,20 +410,20 @@ fn a_call_that_waits_is_woken_by_packets() {
 fn nonsense_is_refused() {
     let calls = load("colour=blue");
     assert!(calls.userdata.is_null());
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes only numbers.
     let outcome = unsafe { (calls.socket)(calls.userdata, libc::AF_INET, libc::SOCK_STREAM, 0) };
     assert_eq!(outcome, -1);
     assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
     let script = Script::new("192.168.0.1", "192.0.2.1");
     let data = script.calls.userdata;
     for packet in [&[][..], &[0x45], &[0xff; 60]] {
-        // SAFETY: the packet is valid.
+        // SAFETY: the packet is valid for its length.
         let taken =
             unsafe { (script.calls.netdev_send)(data, packet.as_ptr().cast(), packet.len()) };
         assert_eq!(taken, 0);
     }
     assert!(script.next().is_none());
-    // SAFETY: pipes are refused before the pointer is looked at.
+    // SAFETY: the function refuses pipes before it uses the pointer.
     assert_eq!(unsafe { (script.calls.pipe)(data, std::ptr::null_mut()) }, -1);
     script.inject(NONE, 0, 0, &[]);
     script.inject(ACK, 5, 5, &[]);

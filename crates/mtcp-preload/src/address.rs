@@ -1,4 +1,4 @@
-//! Addresses: between C's and ours, and which of them are the stack's.
+//! Converts socket addresses between C and Rust, and decides which addresses are the stack's.
 
 use crate::outcome::{Outcome, failure};
 use crate::settings;
@@ -8,7 +8,7 @@ use preload::real;
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
-/// An address as C has it; `None` if it is of another family or too short.
+/// Parses a C address; `None` if it is of another family or too short.
 ///
 /// # Safety
 /// `size` bytes can be read, or the pointer is null.
@@ -34,7 +34,7 @@ pub(crate) unsafe fn from_c(address: *const sockaddr, size: socklen_t) -> Option
     None
 }
 
-/// Whether an address is none (`AF_UNSPEC`), by which connect(2) ends a connection.
+/// Returns whether an address is `AF_UNSPEC`, with which connect(2) ends a connection.
 ///
 /// # Safety
 /// As for [`from_c`].
@@ -47,7 +47,7 @@ pub(crate) unsafe fn is_none(address: *const sockaddr, size: socklen_t) -> bool 
 
 use core::ffi::c_int;
 
-/// Writes an address, cut to the room, as getsockname(2) does.
+/// Writes an address, cut to the available length, as getsockname(2) does.
 ///
 /// # Safety
 /// `size` is null or holds the room at `to`, which can be written.
@@ -68,7 +68,7 @@ pub(crate) unsafe fn to_c(address: SocketAddr, to: *mut sockaddr, size: *mut soc
         }
     };
     bytes[..2].copy_from_slice(&(family as libc::sa_family_t).to_ne_bytes());
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe {
         let room = (*size as usize).min(length);
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), room);
@@ -76,18 +76,18 @@ pub(crate) unsafe fn to_c(address: SocketAddr, to: *mut sockaddr, size: *mut soc
     }
 }
 
-/// The address that a kernel's socket is bound to.
+/// Returns the address that a kernel socket is bound to.
 pub(crate) fn bound_to(fd: c_int) -> Option<SocketAddr> {
     let mut room = [0u64; 16];
     let mut size = size_of_val(&room) as socklen_t;
     let at = room.as_mut_ptr().cast::<sockaddr>();
-    // SAFETY: the room is as large as `size` says.
+    // SAFETY: `size` is the size of the room.
     let outcome = unsafe { real::getsockname(fd, at, &raw mut size) };
-    // SAFETY: the kernel has written so many bytes.
+    // SAFETY: the kernel has written `size` bytes.
     if outcome == 0 { unsafe { from_c(at, size) } } else { None }
 }
 
-/// An IPv4 address in an IPv6 socket's clothes comes as what it is, and true.
+/// Converts an IPv4-mapped IPv6 address to IPv4; the second value is true if it was one.
 pub(crate) fn unmapped(address: SocketAddr) -> (SocketAddr, bool) {
     if let SocketAddr::V6(v6) = address
         && let Some(ip) = v6.ip().to_ipv4_mapped()
@@ -97,13 +97,14 @@ pub(crate) fn unmapped(address: SocketAddr) -> (SocketAddr, bool) {
     (address, false)
 }
 
-/// Whether the kernel would take an address for this socket: it is of its family, and, if it is a
-/// mapped one, IPV6_V6ONLY does not refuse it. What it would not take, it refuses best itself.
+/// Returns whether the kernel would accept an address for this socket: it has the socket's family
+/// and, if it is IPv4-mapped, IPV6_V6ONLY is off. Other addresses are passed to the kernel, which
+/// refuses them.
 pub(crate) fn suits(fd: c_int, address: SocketAddr) -> bool {
     let mut family: c_int = 0;
     let mut size = size_of_val(&family) as socklen_t;
     let at = (&raw mut family).cast();
-    // SAFETY: the room is as large as `size` says.
+    // SAFETY: `size` is the size of the room.
     let known =
         unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, &raw mut size) } == 0;
     let wanted = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
@@ -111,7 +112,7 @@ pub(crate) fn suits(fd: c_int, address: SocketAddr) -> bool {
     known && family == wanted && !(mapped && crate::options::is_ipv6_only(fd))
 }
 
-/// The way back.
+/// Converts an IPv4 address to an IPv4-mapped IPv6 address.
 pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
@@ -119,7 +120,7 @@ pub(crate) fn mapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The addresses of the stack: those of the configuration, or the interface's.
+/// Returns the addresses of the stack: those of the configuration, or those of the interface.
 pub(crate) fn of_stack() -> Vec<IpAddr> {
     let Some(config) = settings::config() else { return Vec::new() };
     if config.addresses.is_empty() && config.ownership == Ownership::Shared {
@@ -128,9 +129,9 @@ pub(crate) fn of_stack() -> Vec<IpAddr> {
     config.addresses.iter().map(|(address, _)| *address).collect()
 }
 
-/// Whether a connection to `remote` goes through the stack: it loops back in it or leaves through
-/// its interface. Where the addresses are shared, the kernel has the own ones and its routes decide
-/// on others, else the networks and routes of the configuration.
+/// Returns whether a connection to `remote` goes through the stack: to an address of the stack
+/// itself, or through its interface. With shared addresses the kernel's addresses and routes
+/// decide, otherwise the networks and routes of the configuration.
 pub(crate) fn leads_through_stack(remote: IpAddr) -> bool {
     let Some(config) = settings::config() else { return false };
     if remote.is_loopback() || remote.is_unspecified() || remote.is_multicast() {
@@ -156,20 +157,20 @@ fn in_network(address: IpAddr, network: IpAddr, length: u8) -> bool {
     different.checked_shr(bits - u32::from(length).min(bits)).unwrap_or(0) == 0
 }
 
-/// Where the kernel would send from.
+/// Returns the address from which the kernel would send.
 fn kernel_source(remote: IpAddr) -> Option<IpAddr> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    // No packet is sent by that; any port will do.
+    // This sends no packet; any port will do.
     socket.connect((remote, 9)).ok()?;
     socket.local_addr().ok().map(|address| address.ip())
 }
 
-/// The addresses that the kernel has on an interface (getifaddrs(3)).
+/// Returns the kernel's addresses on an interface (getifaddrs(3)).
 fn of_interface(name: &str) -> Outcome<Vec<IpAddr>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the list is written to `first`.
+    // SAFETY: the call writes the list to `first`.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
         return failure(libc::ENOMEM);
     }
@@ -186,7 +187,7 @@ fn of_interface(name: &str) -> Outcome<Vec<IpAddr>> {
                 libc::AF_INET6 => size_of::<sockaddr_in6>(),
                 _ => 0,
             };
-            // SAFETY: as above.
+            // SAFETY: the C library gives a whole address of its family, and `size` is its length.
             found.extend(unsafe { from_c(entry.ifa_addr, size as socklen_t) }.map(|at| at.ip()));
         }
         next = entry.ifa_next;

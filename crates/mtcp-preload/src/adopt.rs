@@ -1,4 +1,4 @@
-//! How a socket of the kernel becomes the stack's.
+//! Adopts sockets: a socket of the kernel becomes a socket of the stack under the same descriptor.
 
 use crate::options::Options;
 use crate::outcome::Outcome;
@@ -9,18 +9,18 @@ use core::ffi::c_int;
 use mtcp::Family;
 use preload::real;
 
-/// Makes a socket of the stack of a fresh one of the kernel: blocking or not, options and epolls as
-/// they were.
+/// Makes a socket of the stack from a new one of the kernel, and keeps its blocking mode, options
+/// and epoll registrations.
 ///
 /// # Errors
-/// `ENETDOWN`: there is no stack to be had; `EMFILE`.
+/// `ENETDOWN`: the stack cannot be started; `EMFILE`.
 pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) -> Outcome<Handle> {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes only numbers.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
     let nonblocking = flags & libc::O_NONBLOCK != 0;
     let world = guard.started()?;
     let descriptor = world.context.socket(family)?;
-    // Blocking is this library's business; the stack must never sleep with the lock held.
+    // This library blocks by itself; the stack must never sleep while the lock is held.
     world.context.set_nonblocking(descriptor, true)?;
     if table::has_default_options(fd) {
         let (options, context) = world.default_options(if mapped { Family::V6 } else { family });
@@ -29,7 +29,7 @@ pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) 
         Options::of(fd).set(&mut world.context, descriptor);
     }
     for how in shutdowns::take(guard, fd) {
-        // It notes the direction and fails: the socket is not connected.
+        // The call records the direction and fails, because the socket is not connected.
         let _ = guard.world()?.context.shutdown(descriptor, how);
     }
     let world = guard.world()?;
@@ -47,10 +47,10 @@ pub(crate) fn adopt(guard: &mut Guard, fd: c_int, family: Family, mapped: bool) 
     Ok(handle)
 }
 
-/// The kernel's socket behind a listener goes on listening beside it, for what watched it before,
-/// too.
+/// Keeps the kernel socket behind a listener listening beside the stack's socket, and registers it
+/// with the epoll instances that watched the socket.
 ///
-/// # Errors
+/// `EMFILE`; the errors of epoll_ctl(2).
 /// `EMFILE`; those of epoll_ctl(2).
 pub(crate) fn keep_listening(
     guard: &mut Guard,
@@ -63,14 +63,15 @@ pub(crate) fn keep_listening(
     epoll::watch_listener(watches, kernel)
 }
 
-/// Whether a number is still that of the same socket of the kernel, which is not the stack's yet:
-/// it may have been closed unseen.
+/// Returns whether a number still refers to the same kernel socket, which is not the stack's yet.
+/// The program may have closed the number without calling this library.
 fn is_same(fd: c_int, twin: c_int) -> bool {
     let file = shutdowns::file_of(fd);
     table::kind(twin) == Kind::Fresh && file.is_some() && file == shutdowns::file_of(twin)
 }
 
-/// Gives a socket back that could not be bound or connected after all, by all its numbers.
+/// Makes the socket a kernel socket again, under all its numbers, because bind or connect has
+/// failed.
 pub(crate) fn disown(guard: &mut Guard, socket: Handle) {
     let own = |(fd, kind)| (kind == Kind::Socket(socket)).then_some(fd);
     let numbers: Vec<c_int> = table::known(0, c_int::MAX).filter_map(own).collect();

@@ -1,6 +1,7 @@
-//! epoll(7) over both: the kernel's epoll watches what is the kernel's, and a shadow of it in
-//! the stack what is the stack's. Level, edge and one-shot are the stack's own, with the kernel's
-//! rules.
+//! Implements epoll(7) over sockets of the stack and descriptors of the kernel. The kernel's epoll
+//! instance watches the kernel's descriptors. A second instance in the stack, the *shadow*, watches
+//! the stack's sockets, with the kernel's rules for level-triggered, edge-triggered and one-shot
+//! registrations.
 
 use crate::outcome::{Outcome, check, failure};
 use crate::signals::BlockedSignals;
@@ -16,12 +17,12 @@ use preload::real;
 use std::ptr;
 use std::time::Duration;
 
-/// Events of the stack that one call takes at most.
+/// Most events of the stack that one call takes.
 const BATCH: usize = 256;
-/// What a thread finds that waits in the kernel while its epoll gets a shadow.
+/// Data of the event that wakes a thread which waits in the kernel while its epoll gets a shadow.
 const KICK: u64 = 0x6d74_6370_6b69_636b;
 
-/// Does what epoll_ctl(2) does, or says by `None` that it is for the kernel alone.
+/// Implements epoll_ctl(2). `None`: the call concerns only the kernel.
 ///
 /// # Errors
 /// As epoll_ctl(2).
@@ -48,7 +49,7 @@ pub(crate) fn control(
             Ok(Some(()))
         }
         Kind::Fresh => control_early(set, operation, fd, event),
-        // An epoll in an epoll: the kernel's in the kernel's, and the shadow in the shadow.
+        // An epoll in an epoll: the kernel's instances are nested, and so are the shadows.
         Kind::Shadowed(inner) => {
             let mut guard = state::lock()?;
             let shadow = shadow(&mut guard, set)?;
@@ -64,7 +65,7 @@ fn change(world: &mut World, shadow: Handle, target: Handle, control: EpollContr
     world.context.epoll_ctl(shadow, target, control)
 }
 
-/// Changes the kernel's part of a watch.
+/// Changes the registration with the kernel's instance.
 fn kernel_control(
     set: c_int,
     operation: c_int,
@@ -87,7 +88,7 @@ fn translate(operation: c_int, event: Option<epoll_event>) -> Outcome<EpollContr
     })
 }
 
-/// The shadow of an epoll, made if it has none yet.
+/// Returns the shadow of an epoll instance; creates one if there is none.
 fn shadow(guard: &mut Guard, set: c_int) -> Outcome<Handle> {
     match table::kind(set) {
         Kind::Shadowed(shadow) => Ok(shadow),
@@ -108,23 +109,24 @@ fn shadow(guard: &mut Guard, set: c_int) -> Outcome<Handle> {
     }
 }
 
-/// Gets threads up that wait in the kernel and do not know of the shadow: by a descriptor that is
-/// always ready, until all have gone.
+/// Wakes threads that wait in the kernel and do not know the shadow: registers a descriptor that is
+/// always ready, until all of them have returned.
 fn kick(set: c_int, ready: c_int) {
     let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: KICK };
     // SAFETY: the event is ours.
     unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_ADD, ready, &raw mut event) };
 }
 
-/// Ends that, if no thread waits there any more.
+/// Removes that descriptor if no thread waits in the kernel any longer.
 fn end_kick(set: c_int, ready: c_int, shadow: Handle) {
     if !table::has_waiters(shadow) {
-        // SAFETY: plain numbers; there is no event to be read.
+        // SAFETY: the call takes only numbers; it reads no event.
         unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_DEL, ready, ptr::null_mut()) };
     }
 }
 
-/// Watches a socket that may become the stack's, and notes what the kernel has taken.
+/// Watches a socket that may become the stack's, and records the registration that the kernel has
+/// accepted.
 fn control_early(
     set: c_int,
     operation: c_int,
@@ -134,7 +136,7 @@ fn control_early(
     if event.is_none() && operation != libc::EPOLL_CTL_DEL {
         return Ok(None);
     }
-    // With the lock held, so that the socket does not become the stack's in between.
+    // The lock is held, so that the socket does not become the stack's in between.
     let mut guard = state::lock()?;
     if table::kind(fd) != Kind::Fresh {
         drop(guard);
@@ -149,8 +151,8 @@ fn control_early(
     Ok(Some(()))
 }
 
-/// Forgets what was noted of a descriptor that is closed. What an epoll watches that has another
-/// number is still watched.
+/// Removes the recorded registrations of a descriptor that is closed. If the watched file has
+/// another number, it is still watched.
 pub(crate) fn forget_early(fd: c_int) {
     let Ok(mut guard) = state::lock_quietly() else { return };
     let mut twins = take_twins(&mut guard, fd);
@@ -171,12 +173,13 @@ pub(crate) fn forget_early(fd: c_int) {
     }
 }
 
-/// The kernel goes on watching a socket by a number that is closed, as long as it has another one:
-/// that is watched instead, because by the closed one the watch could not be ended any more.
+/// The kernel still watches a socket by a closed number while the socket has another number.
+/// Registers the other number instead, because the registration of the closed one can no longer be
+/// removed.
 fn watch_by_twin(early: &mut [EarlyWatch], fd: c_int, twin: c_int) {
     for watch in early.iter_mut().filter(|watch| watch.fd == fd) {
         let mut event = watch.event;
-        // SAFETY: plain numbers; there is no event to be read, then one of ours.
+        // SAFETY: the first call takes only numbers and reads no event; the second reads ours.
         unsafe {
             real::epoll_ctl(watch.set, libc::EPOLL_CTL_DEL, fd, ptr::null_mut());
             real::epoll_ctl(watch.set, libc::EPOLL_CTL_ADD, twin, &raw mut event);
@@ -185,16 +188,16 @@ fn watch_by_twin(early: &mut [EarlyWatch], fd: c_int, twin: c_int) {
     }
 }
 
-/// Takes the numbers of an epoll without a shadow, or of a socket that is not the stack's yet, if
-/// it has several, from their list.
+/// Removes an epoll instance without a shadow, or a socket that is not the stack's yet, from the
+/// list of duplicates, and returns all its numbers.
 pub(crate) fn take_twins(guard: &mut Guard, set: c_int) -> Vec<c_int> {
     let groups = &mut guard.state().twins;
     let found = groups.iter().position(|group| group.contains(&set));
     found.map(|index| groups.swap_remove(index)).unwrap_or_default()
 }
 
-/// An epoll has a further number, and its shadow, if it has or gets one, is that of both; or a
-/// socket that may become the stack's by either.
+/// Records a further number of an epoll instance, which shares its shadow, or of a socket that may
+/// become the stack's under either number.
 pub(crate) fn duplicate(set: c_int, new: c_int) -> Outcome<()> {
     let mut guard = state::lock_quietly()?;
     match table::kind(set) {
@@ -206,7 +209,7 @@ pub(crate) fn duplicate(set: c_int, new: c_int) -> Outcome<()> {
             twins.push(new);
             guard.state().twins.push(twins);
             table::set(new, kind);
-            // They are set by either number.
+            // Options can be set through either number.
             table::note_options(set);
             table::note_options(new);
             Ok(())
@@ -215,17 +218,17 @@ pub(crate) fn duplicate(set: c_int, new: c_int) -> Outcome<()> {
     }
 }
 
-/// What watches a socket that is about to become the stack's, and whether it has told all that it
-/// will.
+/// Returns the registrations of a socket that is about to become the stack's, and whether each
+/// one-shot registration has already reported.
 pub(crate) fn early_watches(guard: &mut Guard, fd: c_int) -> Vec<(EarlyWatch, bool)> {
     let watches = guard.state().early.iter().filter(|watch| watch.fd == fd);
     watches.map(|watch| (*watch, has_told(*watch))).collect()
 }
 
-/// The epolls that watched a socket watch the kernel's listener beside it as well.
+/// Registers the kernel's listener with the epoll instances that watched the socket.
 ///
 /// # Errors
-/// Those of epoll_ctl(2).
+/// The errors of epoll_ctl(2).
 pub(crate) fn watch_listener(watches: &[(EarlyWatch, bool)], kernel: c_int) -> Outcome<()> {
     for (watch, has_told) in watches {
         let mut event = watch.event;
@@ -237,22 +240,22 @@ pub(crate) fn watch_listener(watches: &[(EarlyWatch, bool)], kernel: c_int) -> O
     Ok(())
 }
 
-/// The epolls that watch a socket go on watching it when it becomes the stack's.
+/// Moves the registrations of a socket to the shadows when it becomes the stack's.
 ///
 /// # Errors
-/// Those of the stack's epolls.
+/// The errors of the stack's epolls.
 pub(crate) fn move_early_watches(guard: &mut Guard, fd: c_int) -> Outcome<()> {
     let moved = early_watches(guard, fd);
     guard.state().early.retain(|watch| watch.fd != fd);
     for (watch, has_told) in moved {
         let Kind::Socket(target) = table::kind(fd) else { continue };
-        // SAFETY: plain numbers; there is no event to be read.
+        // SAFETY: the call takes only numbers; it reads no event.
         unsafe { real::epoll_ctl(watch.set, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
         let shadow = shadow(guard, watch.set)?;
         let control = translate(libc::EPOLL_CTL_ADD, Some(watch.event))?;
         let world = guard.world()?;
         match change(world, shadow, target, control) {
-            // By another number of the socket: an epoll of the stack has it once.
+            // The socket is registered by another number: an epoll of the stack has it once.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => continue,
             changed => changed?,
         }
@@ -263,8 +266,8 @@ pub(crate) fn move_early_watches(guard: &mut Guard, fd: c_int) -> Outcome<()> {
     Ok(())
 }
 
-/// Whether a watch tells once, and has told: the kernel then waits for nothing, and says so in
-/// /proc.
+/// Returns whether a one-shot registration has reported: the kernel then waits for no event, as
+/// /proc shows.
 fn has_told(watch: EarlyWatch) -> bool {
     if watch.event.events & libc::EPOLLONESHOT as u32 == 0 {
         return false;
@@ -280,7 +283,7 @@ fn has_told(watch: EarlyWatch) -> bool {
     waits_for.is_some_and(|events| events & libc::EPOLLERR as u32 == 0)
 }
 
-/// A number of an epoll is closed, and the shadow with the last.
+/// Closes a number of an epoll instance, and with the last number the shadow.
 pub(crate) fn close(fd: c_int, shadow: Handle) {
     table::set(fd, Kind::Plain);
     if let Ok(mut guard) = state::lock_quietly()
@@ -290,7 +293,7 @@ pub(crate) fn close(fd: c_int, shadow: Handle) {
     }
 }
 
-/// Does what epoll_pwait2(2) does.
+/// Implements epoll_pwait2(2).
 ///
 /// # Errors
 /// As epoll_wait(2).
@@ -300,8 +303,8 @@ pub(crate) fn wait(
     deadline: Deadline,
     mask: *const sigset_t,
 ) -> Outcome<usize> {
-    // While the epoll is the kernel's, a thread that goes from sleeping there to sleeping for both
-    // parts lets no signal through in between, which would not end its wait.
+    // A thread that changes from sleeping in the kernel's epoll to sleeping for both parts must not
+    // lose a signal in between, because the signal would not end its wait.
     let sleeps_there =
         !matches!(deadline, Deadline::Now) && !matches!(table::kind(set), Kind::Shadowed(_));
     let signals = sleeps_there.then(BlockedSignals::all);
@@ -312,7 +315,7 @@ pub(crate) fn wait(
     loop {
         let Kind::Shadowed(shadow) = table::kind(set) else {
             match kernel_wait(set, events, deadline, mask)? {
-                // The kick: the epoll has a shadow by now.
+                // This event only woke the thread: the epoll has a shadow now.
                 None => continue,
                 Some(count) => return Ok(count),
             }
@@ -327,8 +330,8 @@ pub(crate) fn wait(
     }
 }
 
-/// What both parts have now. Which comes first changes each time, so that neither waits for ever
-/// while the other fills all the room.
+/// Returns the present events of both parts. The order of the parts alternates, so that neither is
+/// starved while the other fills all the room.
 fn gather(
     world: &mut World,
     set: c_int,
@@ -343,7 +346,7 @@ fn gather(
     Ok(ours + look(world, set, shadow, &mut events[ours..])?)
 }
 
-/// What the stack's epoll has now.
+/// Returns the present events of the stack's epoll.
 fn look_at_shadow(world: &mut World, shadow: Handle, events: &mut [epoll_event]) -> Outcome<usize> {
     let mut room = [EpollEvent::default(); BATCH];
     let limit = events.len().min(BATCH);
@@ -358,13 +361,13 @@ fn look_at_shadow(world: &mut World, shadow: Handle, events: &mut [epoll_event])
     Ok(count)
 }
 
-/// What the kernel's epoll has now.
+/// Returns the present events of the kernel's epoll.
 fn look(world: &World, set: c_int, shadow: Handle, events: &mut [epoll_event]) -> Outcome<usize> {
     if events.is_empty() {
         return Ok(0);
     }
     let count = events.len() as c_int;
-    // SAFETY: there is room for so many events.
+    // SAFETY: there is room for `count` events.
     let found = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), count, 0, ptr::null()) };
     let found = check(found)? as usize;
     let left = without_kick(events, found);
@@ -396,7 +399,7 @@ fn kernel_wait(
     let Some(_waiter) = table::Waiter::new(set) else { return Ok(None) };
     let count = events.len() as c_int;
     let time = deadline.left_ms();
-    // SAFETY: there is room for so many events, and the mask is the application's.
+    // SAFETY: there is room for `count` events, and the mask is the application's.
     let found =
         check(unsafe { real::epoll_pwait(set, events.as_mut_ptr(), count, time, mask) })? as usize;
     let left = without_kick(events, found);

@@ -1,4 +1,5 @@
-//! Forking: connections stay with the parent, and nothing of the stack lives on in the child.
+//! Implements the handlers of fork(2): connections stay with the parent, and the child discards the
+//! stack.
 
 use crate::state;
 use crate::table;
@@ -9,7 +10,7 @@ pub(crate) extern "C" fn before() {
 }
 
 pub(crate) extern "C" fn in_parent() {
-    // The child can set options of a socket that both have.
+    // The child can set options of a socket that both processes have.
     for (fd, _) in table::known(0, c_int::MAX) {
         table::note_options(fd);
     }

@@ -1,13 +1,13 @@
-//! Listeners on all addresses: the kernel's socket behind the number listens beside the stack's, so
-//! that connections to loopback and to the kernel's addresses are accepted as well.
+//! Implements listeners on all addresses: the kernel socket behind the number listens beside the
+//! stack's, so that connections to loopback and to the kernel's addresses are accepted too.
 //!
-//! The stack's socket knows the kernel's by a descriptor of this library's own: calls that sleep on
-//! it find the same listener whatever becomes of the application's numbers.
+//! The stack's socket refers to the kernel's by a descriptor of the library itself, so calls that
+//! sleep on it find the same listener whatever the application does with its numbers.
 
 use crate::outcome::{Outcome, check, failure, would_block};
 use crate::state::{Guard, World};
 use crate::table::{self, Handle};
-use crate::wait::Held;
+use crate::wait::KeptOpen;
 use crate::{address, report, state};
 use core::ffi::c_int;
 use libc::{pollfd, sockaddr, socklen_t};
@@ -17,52 +17,53 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether there ever was one in this process.
+/// Whether there was ever such a listener in this process.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Where accept(2) puts the peer's address.
+/// The application's memory for the peer's address in accept(2).
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct PeerNameBuffer {
     pub(crate) address: *mut sockaddr,
     pub(crate) size: *mut socklen_t,
 }
 
-/// A new connection.
+/// An accepted connection.
 pub(crate) enum Accepted {
-    /// The kernel's, whose peer's address is in its place.
+    /// A connection of the kernel; accept(2) has written the peer's address.
     Kernel(c_int),
     Stack(c_int, SocketAddr),
 }
 
-/// Lets the kernel's socket listen, which binds it if it is not bound; its address then.
+/// Makes the kernel socket listen, which binds it if it is not bound. Returns its address.
 ///
 /// # Errors
 /// As listen(2).
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Outcome<SocketAddr> {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes only numbers.
     check(unsafe { real::listen(fd, backlog) })?;
     address::bound_to(fd).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
 }
 
-/// The kernel's socket does not listen any more.
+/// Makes the kernel socket stop listening.
 pub(crate) fn stop(fd: c_int) {
-    // SAFETY: plain numbers. What does not listen needs no end.
+    // SAFETY: the call takes only numbers. Its error means that the socket does not listen.
     unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
 }
 
-/// The library's own descriptor of a kernel's socket that listens, until [`table::close_hidden`].
+/// Returns a descriptor of the library itself for a listening kernel socket, until
+/// [`table::close_hidden`].
 ///
 /// # Errors
 /// `EMFILE`.
 pub(crate) fn own_descriptor(fd: c_int) -> Outcome<c_int> {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes only numbers.
     let own = check(unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
     ANY.store(true, Ordering::Release);
     Ok(table::hide(own))
 }
 
-/// Listens again, with another queue. The kernel's socket takes another port if it was shut down
-/// and bound to any; it is of no use then.
+/// Listens again, with another backlog. If the kernel socket was shut down and bound to any port,
+/// it takes another port and is of no use.
 pub(crate) fn listen_again(kernel: c_int, backlog: c_int, port: u16) -> Outcome<()> {
     if listen(kernel, backlog)?.port() != port {
         report::note(format_args!("port {port} is listened to on the stack's addresses only"));
@@ -71,28 +72,28 @@ pub(crate) fn listen_again(kernel: c_int, backlog: c_int, port: u16) -> Outcome<
     Ok(())
 }
 
-/// The kernel's socket blocks or not, as the application wants it.
+/// Makes the kernel socket blocking or non-blocking, as the application has requested.
 pub(crate) fn set_nonblocking(kernel: c_int, on: bool) {
     let flags = if on { libc::O_NONBLOCK } else { 0 };
-    // SAFETY: plain numbers; it cannot fail on a socket.
+    // SAFETY: the call takes only numbers; it cannot fail on a socket.
     unsafe { real::fcntl(kernel, libc::F_SETFL, flags as usize) };
 }
 
-/// Whether it makes sense to ask for [`beside`].
+/// Returns whether there was ever such a listener, so that [`beside`] can find one.
 pub(crate) fn are_any() -> bool {
     ANY.load(Ordering::Acquire)
 }
 
-/// The kernel's listener beside a socket of the stack, and what keeps it.
-pub(crate) fn beside(guard: &mut Guard, socket: Handle) -> Option<(c_int, Held)> {
+/// Returns the kernel's listener beside a socket of the stack, and the object that keeps it open.
+pub(crate) fn beside(guard: &mut Guard, socket: Handle) -> Option<(c_int, KeptOpen)> {
     let world = guard.world().ok()?;
     let kernel = world.socket(socket).ok()?.kernel?;
-    let mut held = Held::default();
+    let mut held = KeptOpen::default();
     held.hold(world, socket).ok()?;
     Some((kernel, held))
 }
 
-/// What poll(2) has to ask the kernel of a listener.
+/// Returns the poll(2) entry for a listener of the kernel.
 pub(crate) fn question(kernel: c_int) -> pollfd {
     pollfd { fd: kernel, events: libc::POLLIN | libc::POLLRDNORM, revents: 0 }
 }
@@ -101,19 +102,19 @@ fn has_connection(world: &mut World, listener: Handle) -> Outcome<bool> {
     Ok(world.context.readiness(listener.descriptor)?.intersects(Events::IN))
 }
 
-/// A connection of either side. Which one comes first changes each time.
+/// Accepts a connection from either side. The side that is asked first alternates.
 ///
 /// # Errors
-/// As accept4(2); `EINVAL`: it does not listen.
+/// As accept4(2); `EINVAL` if the socket does not listen.
 ///
 /// # Safety
-/// The place is as accept(2) asks.
+/// `place` is valid as accept(2) requires.
 pub(crate) unsafe fn accept(
     world: &mut World,
     listener: Handle,
     flags: c_int,
     needs_number: bool,
-    place: Place,
+    place: PeerNameBuffer,
 ) -> Outcome<Option<Accepted>> {
     match world.context.option(listener.descriptor, OptionName::AcceptConnections) {
         Ok(SocketOption::AcceptConnections(true)) => {}
@@ -125,7 +126,7 @@ pub(crate) unsafe fn accept(
     let kernel_first = world.asks_kernel_first(listener);
     for asks_kernel in [kernel_first, !kernel_first] {
         let accepted = match asks_kernel {
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             true => unsafe { of_kernel(kernel, nonblocking, flags, place) }?,
             false => of_stack(world, listener, flags, needs_number)?,
         };
@@ -136,27 +137,27 @@ pub(crate) unsafe fn accept(
     Ok(None)
 }
 
-/// Never blocks, because the stack's lock is held, also if another process has changed the listener
-/// meanwhile. One that blocks is changed for the call only: a program that inherits it by exec(2)
-/// finds it as it was.
+/// Accepts from the kernel's listener without blocking, because the stack's lock is held, even if
+/// another process has changed the listener in the meantime. A blocking listener is changed for
+/// this call only, so that a program that inherits it by exec(2) finds it unchanged.
 ///
 /// # Safety
-/// The place is as accept(2) asks.
+/// `place` is valid as accept(2) requires.
 unsafe fn of_kernel(
     kernel: c_int,
     nonblocking: bool,
     flags: c_int,
-    place: Place,
+    place: PeerNameBuffer,
 ) -> Outcome<Option<Accepted>> {
     let mut question = question(kernel);
-    // SAFETY: one entry.
+    // SAFETY: the pointer is to one entry.
     if check(unsafe { real::poll(&raw mut question, 1, 0) })? == 0 {
         return Ok(None);
     }
     if !nonblocking {
         set_nonblocking(kernel, true);
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let new = check(unsafe { real::accept4(kernel, place.address, place.size, flags) });
     if !nonblocking {
         set_nonblocking(kernel, false);
@@ -167,8 +168,9 @@ unsafe fn of_kernel(
     }
 }
 
-/// The connection's number is made first: if there is none, the connection stays in the queue. A
-/// call that will sleep finds that out before (`needs_number`), as in the kernel.
+/// Accepts from the stack. The connection's number is created first: if there is none, the
+/// connection stays in the queue. A call that is going to sleep checks before that there is a
+/// number (`needs_number`), as in the kernel.
 fn of_stack(
     world: &mut World,
     listener: Handle,

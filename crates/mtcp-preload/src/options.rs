@@ -1,4 +1,4 @@
-//! Options of sockets of the kernel.
+//! Copies options from kernel sockets to sockets of the stack.
 
 use crate::report;
 use core::ffi::c_int;
@@ -6,7 +6,7 @@ use libc::socklen_t;
 use mtcp::{Context, Descriptor};
 use preload::real;
 
-/// Options that are taken over as they are.
+/// Options that are copied unchanged.
 const OPTIONS: [(c_int, c_int); 16] = [
     (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
@@ -26,13 +26,14 @@ const OPTIONS: [(c_int, c_int); 16] = [
     (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
 ];
 
-/// What the kernel tells of TCP_MAXSEG as long as it was not set.
+/// The kernel's value of TCP_MAXSEG until it is set.
 const DEFAULT_SEGMENT: i32 = 536;
 
-/// Which buffers the application has set: bit 0 sending, bit 1 receiving (linux/socket.h).
+/// The option that tells which buffer sizes the application has set: bit 0 sending, bit 1 receiving
+/// (linux/socket.h).
 const SO_BUF_LOCK: c_int = 72;
 
-/// Options of a socket of the kernel that the stack takes over.
+/// The options of a kernel socket that the stack takes over.
 pub(crate) struct Options(Vec<Setting>);
 
 struct Setting {
@@ -43,7 +44,7 @@ struct Setting {
 }
 
 impl Options {
-    /// Those of a socket.
+    /// Reads the options of a socket.
     pub(crate) fn of(fd: c_int) -> Options {
         let mut all: Vec<Setting> =
             OPTIONS.into_iter().filter_map(|(level, name)| Setting::of(fd, level, name)).collect();
@@ -52,13 +53,13 @@ impl Options {
         let locked = Setting::of(fd, libc::SOL_SOCKET, SO_BUF_LOCK).map_or(0, |it| it.number());
         for (bit, name) in [(1, libc::SO_SNDBUF), (2, libc::SO_RCVBUF)] {
             let buffer = Setting::of(fd, libc::SOL_SOCKET, name).filter(|_| locked & bit != 0);
-            // The kernel tells twice what it was asked for (socket(7)).
+            // The kernel returns twice the requested size (socket(7)).
             all.extend(buffer.map(|buffer| buffer.with_number(buffer.number() / 2)));
         }
         Options(all)
     }
 
-    /// Sets them on a socket of the stack; one that the stack does not have is left out.
+    /// Sets the options on a socket of the stack; options that the stack does not have are omitted.
     pub(crate) fn set(&self, context: &mut Context, descriptor: Descriptor) {
         for Setting { level, name, value, length } in &self.0 {
             let (level, name) = (*level, *name);
@@ -87,7 +88,7 @@ impl Setting {
     }
 }
 
-/// Whether a socket of the kernel's that listens on `::` takes IPv6 only.
+/// Returns whether a kernel socket that listens on `::` accepts only IPv6.
 pub(crate) fn is_ipv6_only(fd: c_int) -> bool {
     let mut room = [0u8; 4];
     kernel_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &mut room)
@@ -96,7 +97,7 @@ pub(crate) fn is_ipv6_only(fd: c_int) -> bool {
 
 fn kernel_option(fd: c_int, level: c_int, name: c_int, room: &mut [u8]) -> Option<usize> {
     let mut size = room.len() as socklen_t;
-    // SAFETY: the room is as large as `size` says.
+    // SAFETY: `size` is the size of the room.
     let outcome =
         unsafe { real::getsockopt(fd, level, name, room.as_mut_ptr().cast(), &raw mut size) };
     (outcome == 0).then_some(size as usize)

@@ -1,5 +1,5 @@
 //! Starts the process that resets the program's connections if the program is killed: `mtcp
-//! reset-peers`, with shared memory that lists the open connections, and a descriptor of this
+//! reset-peers`. It gets shared memory that lists the open connections, and a descriptor of this
 //! process.
 
 use crate::outcome::{self, Outcome};
@@ -10,13 +10,14 @@ use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// The program to start, as `mtcp run` has said.
+/// The variable with the program to start, which `mtcp run` sets.
 const LAUNCHER: &str = "MTCP_RUN_LAUNCHER";
-/// Numbers that are out of the way of those that the process finds its descriptors by.
+/// The least number for descriptors that are moved out of the way of the numbers that the process
+/// expects.
 const ASIDE: usize = 10;
 
-/// Starts the process; the list of open connections. `None`: the peers of a killed program are not
-/// told.
+/// Starts the process. Returns the list of open connections; `None`: the connections of a killed
+/// program are not reset.
 pub(crate) fn start() -> Option<SharedConnections> {
     let launcher = std::env::var_os(LAUNCHER)?;
     let started = start_process(launcher);
@@ -45,10 +46,10 @@ fn start_process(launcher: OsString) -> Outcome<SharedConnections> {
         .collect();
     let mut values: Vec<_> = environment.iter().map(|entry| entry.as_ptr()).collect();
     values.push(std::ptr::null());
-    // A child without a signal at its end: who waits for children of the program's own does not
-    // find it (clone(2), the low byte of flags).
+    // A child without a signal at its end: a program that waits for its own children does not find
+    // it (clone(2), the low byte of flags).
     if call(libc::SYS_clone, [0, 0, 0])? == 0 {
-        // No memory is allocated and no lock taken here: the other threads are not in this child.
+        // This child has no other threads, so it must neither allocate memory nor take a lock.
         for (from, to) in [(&null, 0), (&null, 1), (&null, 2), (&memory, 3), (&process, 4)] {
             let _ = call(libc::SYS_dup3, [from.as_raw_fd() as usize, to, 0]);
         }
@@ -61,19 +62,19 @@ fn start_process(launcher: OsString) -> Outcome<SharedConnections> {
     Ok(connections)
 }
 
-/// A system call that no function of this library stands for.
+/// Makes a system call that this library does not interpose.
 fn call(number: libc::c_long, [first, second, third]: [usize; 3]) -> Outcome<i32> {
-    // SAFETY: the callers' arguments are plain numbers and pointers to what lives.
+    // SAFETY: the callers pass numbers, and pointers to memory that lives during the call.
     outcome::check(unsafe { real::syscall(number, first, second, third, 0, 0, 0) } as i32)
 }
 
 fn owned(fd: i32) -> OwnedFd {
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 fn aside(fd: i32) -> Outcome<OwnedFd> {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes only numbers.
     let fd = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, ASIDE) };
     outcome::check(fd).map(owned)
 }

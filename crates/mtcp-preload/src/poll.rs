@@ -1,10 +1,10 @@
-//! poll(2) over sockets of the stack and descriptors of the kernel.
+//! Implements poll(2) over sockets of the stack and descriptors of the kernel.
 
 use crate::listener;
 use crate::outcome::{Outcome, check};
 use crate::state::{self, World};
 use crate::table::{self, Handle, Kind};
-use crate::wait::{self, Held, Interrupted};
+use crate::wait::{self, Interrupted, KeptOpen};
 use core::ffi::c_short;
 use libc::{nfds_t, pollfd, sigset_t};
 use mtcp::Events;
@@ -14,20 +14,20 @@ use preload::real;
 /// Events that poll(2) reports unasked.
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP;
 const NORMAL_IN: c_short = libc::POLLIN | libc::POLLRDNORM;
-/// What the kernel is not asked about.
+/// An entry that the kernel ignores.
 const NOTHING: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
 const NORMAL_OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
-/// Whether the stack has a part in any of the descriptors.
+/// Returns whether any of the descriptors concerns the stack.
 pub(crate) fn concerns(list: &[pollfd]) -> bool {
     let concerned = |kind| matches!(kind, Kind::Socket(_) | Kind::Shadowed(_) | Kind::Inherited);
     list.iter().any(|entry| concerned(table::kind(entry.fd)))
 }
 
-/// Does what ppoll(2) does; the number of entries that have something.
+/// Implements ppoll(2). Returns the number of entries with events.
 ///
 /// # Errors
-/// `EINTR`, and those of the kernel.
+/// `EINTR`, and the errors of the kernel.
 pub(crate) fn poll(
     list: &mut [pollfd],
     deadline: Deadline,
@@ -42,9 +42,9 @@ pub(crate) fn poll(
     Ok(found.unwrap_or(0))
 }
 
-/// Sockets of the stack are none of the kernel's business, but for what listens beside them, which
-/// is kept for as long as the call takes.
-fn kernel_part(list: &[pollfd]) -> (Vec<pollfd>, Vec<Held>) {
+/// Returns the list for the kernel. Sockets of the stack are omitted, except the kernel's listeners
+/// beside them, which are kept open during the call.
+fn kernel_part(list: &[pollfd]) -> (Vec<pollfd>, Vec<KeptOpen>) {
     let mut held = Vec::new();
     let mut guard = listener::are_any().then(|| state::lock_quietly().ok()).flatten();
     let mut question = |entry: &pollfd| match table::kind(entry.fd) {
@@ -92,7 +92,8 @@ fn readiness(world: &mut World, of: Handle) -> Outcome<Events> {
     world.context.readiness(descriptor)
 }
 
-/// With the normal-priority names of the same events; the others have one value in both calls.
+/// Adds the normal-priority names of the same events; the other bits have the same value in both
+/// calls.
 fn expand(ready: Events) -> c_short {
     let mut all = ready.0 as c_short;
     if ready.intersects(Events::IN) {

@@ -1,4 +1,4 @@
-//! What `mtcp run` says through the environment.
+//! Reads the settings that `mtcp run` puts into the environment.
 
 use mtcp::config::Mode;
 use mtcp::{Config, config::ENVIRONMENT};
@@ -21,16 +21,18 @@ pub(crate) fn start() {
     });
 }
 
-/// One stack for the whole program, whatever its threads are, on a thread of its own unless that is
-/// not wanted.
+/// Adapts the settings for programs: one stack for the whole process, whatever its threads are,
+/// with its own engine thread unless `--complete` is given, restricted unless `--no-seccomp` is.
 fn for_programs(mut config: Config) -> Config {
-    let complete = std::env::var_os("MTCP_RUN_COMPLETE").is_some_and(|value| value == "1");
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| value == "1");
+    let complete = is_set("MTCP_RUN_COMPLETE");
     config.engine.mode = if complete { Mode::Complete } else { Mode::Paired };
     config.engine.cores = 1;
+    config.engine.seccomp = !is_set("MTCP_RUN_NO_SECCOMP");
     config
 }
 
-/// The settings; without them all sockets stay the kernel's.
+/// Returns the settings; without them all sockets stay the kernel's.
 pub(crate) fn config() -> Option<&'static Config> {
     CONFIG.get().and_then(Option::as_ref)
 }

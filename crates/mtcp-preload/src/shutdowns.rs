@@ -1,14 +1,14 @@
-//! Sockets of the kernel that were shut down before they were connected.
+//! Stores which kernel sockets were shut down before they were connected.
 
 use crate::outcome::Outcome;
 use crate::state::{self, EarlyShutdown, File, Guard};
 use core::ffi::c_int;
 use std::net::Shutdown;
 
-/// Notes that a socket that is not connected was shut down.
+/// Records that a socket that is not connected was shut down.
 ///
 /// # Errors
-/// Those of the lock.
+/// The errors of the lock.
 pub(crate) fn note(fd: c_int, how: Shutdown) -> Outcome<()> {
     let mut guard = state::lock()?;
     let Some(file) = file_of(fd) else { return Ok(()) };
@@ -19,7 +19,7 @@ pub(crate) fn note(fd: c_int, how: Shutdown) -> Outcome<()> {
     Ok(())
 }
 
-/// Takes what was shut down of a socket, so that nothing is known of it any more.
+/// Takes the recorded shutdowns of a socket.
 pub(crate) fn take(guard: &mut Guard, fd: c_int) -> Vec<Shutdown> {
     let shut = &mut guard.state().shut;
     let file = if shut.is_empty() { None } else { file_of(fd) };
@@ -27,9 +27,9 @@ pub(crate) fn take(guard: &mut Guard, fd: c_int) -> Vec<Shutdown> {
     own.map(|early| early.how).collect()
 }
 
-/// The file of a descriptor.
+/// Returns the file of a descriptor.
 pub(crate) fn file_of(fd: c_int) -> Option<File> {
-    // SAFETY: plain data, which the call fills.
+    // SAFETY: the structure is plain data, which the call fills.
     unsafe {
         let mut status: libc::stat = std::mem::zeroed();
         (libc::fstat(fd, &raw mut status) == 0).then_some((status.st_dev, status.st_ino))

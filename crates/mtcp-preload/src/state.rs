@@ -1,7 +1,7 @@
-//! The stack of this process, and the one lock around it.
+//! Manages the stack of this process, and the one lock that protects it.
 
 use crate::options::Options;
-use crate::outcome::{Outcome, failure};
+use crate::outcome::{Outcome, check, failure};
 use crate::table::{self, Handle, Kind};
 use crate::waker::Waker;
 use crate::{address, peer_reset, process, report, settings};
@@ -13,68 +13,70 @@ use preload::real;
 use std::cell::UnsafeCell;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// What the library knows of a socket besides the stack.
+/// The library's own state of a socket of the stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Socket {
     pub(crate) nonblocking: bool,
-    /// It was opened for IPv6 and has an IPv4 address.
+    /// Whether it was opened for IPv6 and has an IPv4 address.
     pub(crate) mapped: bool,
     pub(crate) family: Family,
-    /// The kernel's listener beside it, by a descriptor of this library's own.
+    /// The kernel's listener beside it, by a descriptor that belongs to this library.
     pub(crate) kernel: Option<c_int>,
 }
 
-/// What has one of the stack's numbers.
+/// The entry of one of the stack's numbers: a socket or an epoll instance.
 #[derive(Debug, Default)]
 struct Entry {
     /// See [`Handle`].
     generation: u32,
-    /// Descriptors that name it, and calls that sleep on it; with the last one it is closed.
+    /// The number of descriptors that refer to it and of calls that sleep on it; it is closed with
+    /// the last one.
     uses: u32,
-    /// None: it is an epoll.
+    /// The state of a socket; `None` for an epoll instance.
     socket: Option<Socket>,
-    /// The next call asks the kernel's part of this epoll or listener first.
+    /// Whether the next call asks the kernel's part of this epoll or listener first.
     kernel_first: bool,
 }
 
-/// A running stack.
+/// A running stack, with its sockets and sleeping threads.
 pub(crate) struct World {
     pub(crate) context: Context,
-    /// The stack has a thread of its own.
+    /// Whether the stack has a thread of its own.
     paired: bool,
     entries: Vec<Entry>,
-    /// Threads that sleep.
+    /// The threads that sleep.
     sleepers: Vec<Arc<Waker>>,
-    /// What tells that the context has something to do.
+    /// Descriptors that become readable when the context has work to do.
     pub(crate) descriptors: Vec<c_int>,
-    /// Sockets of the kernel whose duplicates keep the numbers of accepted connections.
+    /// Kernel sockets whose duplicates provide the numbers of accepted connections.
     placeholders: [c_int; 2],
-    /// Their options, which are those of every new socket of the kernel.
+    /// The options of these sockets, which every new kernel socket has.
     default_options: [Options; 2],
     /// Descriptors of the stack, which the application must not close.
     internal: Vec<c_int>,
-    /// Always readable; see [`crate::epoll`].
+    /// A descriptor that is always readable; see [`crate::epoll`].
     pub(crate) kick: c_int,
     /// The open connections, for the process that resets them if this one is killed.
     shared: Option<SharedConnections>,
 }
 
-/// What has become of the stack.
+/// The phase of the stack in this process.
 enum Phase {
-    /// Nobody has needed it yet.
+    /// The process has not used it yet.
     Unused,
     Running(Box<World>),
-    /// It is the parent's.
+    /// It belongs to the parent.
     Inherited,
-    /// The program ends.
+    /// The program is ending.
     Ended,
 }
 
-/// A descriptor that an epoll watches and that may become the stack's.
+/// A registration with an epoll instance of a descriptor that may become the stack's.
 #[derive(Clone, Copy)]
 pub(crate) struct EarlyWatch {
     pub(crate) set: c_int,
@@ -82,10 +84,10 @@ pub(crate) struct EarlyWatch {
     pub(crate) event: libc::epoll_event,
 }
 
-/// The device and the number of a socket's file, which are the same by all descriptors.
+/// The device and inode number of a socket's file, which are the same for all its descriptors.
 pub(crate) type File = (libc::dev_t, libc::ino_t);
 
-/// A direction of a socket of the kernel that was shut down before it was connected: it stays shut
+/// A direction of a kernel socket that was shut down before the socket was connected. It stays shut
 /// when the socket becomes the stack's.
 #[derive(Clone, Copy)]
 pub(crate) struct EarlyShutdown {
@@ -93,13 +95,13 @@ pub(crate) struct EarlyShutdown {
     pub(crate) how: Shutdown,
 }
 
-/// What the lock is around.
+/// The state that the lock protects.
 pub(crate) struct State {
     phase: Phase,
     pub(crate) early: Vec<EarlyWatch>,
     pub(crate) shut: Vec<EarlyShutdown>,
-    /// Duplicates of epolls that have no shadow yet and of sockets that are not the stack's yet,
-    /// each group of one epoll or socket.
+    /// Duplicates of epolls without a shadow and of sockets that are not the stack's yet; each
+    /// group belongs to one epoll or socket.
     pub(crate) twins: Vec<Vec<c_int>>,
 }
 
@@ -108,10 +110,10 @@ struct Lock {
     state: UnsafeCell<State>,
 }
 
-// SAFETY: the state is touched only with the mutex held. A `Context` may go from thread to thread
-// as long as one at a time uses it: in the paired mode it is the near end of rings whose parts are
-// `Send`, in the other an `Engine`, which `mtcp` itself sends to threads; it has no state in
-// thread-local memory.
+// SAFETY: the state is accessed only while the mutex is held. A `Context` may move between threads
+// as long as only one uses it at a time. In mode paired it is the application's side of rings whose
+// parts are `Send`. In the other mode it is an `Engine`, which `mtcp` itself sends to threads; it
+// has no thread-local state.
 unsafe impl Sync for Lock {}
 
 /// A second lock by the same thread (a signal handler that uses a socket) is an error, not a
@@ -128,21 +130,21 @@ static LOCK: Lock = Lock {
     }),
 };
 
-/// The lock, held.
+/// Holds the lock; dropping it releases the lock.
 pub(crate) struct Guard {
-    /// Whether sleepers must look again whatever has come.
+    /// Whether sleeping threads must check again, whatever events were taken.
     pub(crate) tells: bool,
-    /// What the engine has told was taken.
+    /// Whether the engine's events were taken since the lock was taken.
     fresh: bool,
 }
 
-/// Takes the lock, for a call that may change what others wait for.
+/// Takes the lock, for a call that may change what other threads wait for.
 ///
 /// # Errors
-/// `EDEADLK`: this thread has it, so this is a signal handler.
+/// `EDEADLK`: this thread already holds it, so this is a signal handler.
 pub(crate) fn lock() -> Outcome<Guard> {
     notice();
-    // SAFETY: the mutex lives for ever.
+    // SAFETY: the mutex is a static.
     match unsafe { libc::pthread_mutex_lock(LOCK.mutex.get()) } {
         0 => Ok(Guard { tells: true, fresh: false }),
         number => {
@@ -152,13 +154,14 @@ pub(crate) fn lock() -> Outcome<Guard> {
     }
 }
 
-/// Takes the lock, for a call after which others find nothing new but what it took from the engine.
+/// Takes the lock, for a call that causes no events for other threads except those that it takes
+/// from the engine.
 ///
 /// # Errors
 /// As [`lock`].
 pub(crate) fn lock_quietly() -> Outcome<Guard> {
     let mut guard = lock()?;
-    // Without a thread of its own the stack is moved by who sleeps, and must be.
+    // Without a thread of its own, the stack runs only in sleeping threads, which must be woken.
     guard.tells = guard.world().is_ok_and(|world| !world.paired);
     Ok(guard)
 }
@@ -169,10 +172,10 @@ impl Guard {
         unsafe { &mut *LOCK.state.get() }
     }
 
-    /// The running stack.
+    /// Returns the running stack.
     ///
     /// # Errors
-    /// `ENOTCONN`: there is none any more.
+    /// `ENOTCONN` if it does not run.
     pub(crate) fn world(&mut self) -> Outcome<&mut World> {
         let is_fresh = std::mem::replace(&mut self.fresh, true);
         match &mut self.state().phase {
@@ -186,10 +189,10 @@ impl Guard {
         }
     }
 
-    /// The running stack, started if nobody has needed it yet.
+    /// Returns the running stack; starts it at the first use.
     ///
     /// # Errors
-    /// `ENETDOWN`: it cannot be started; standard error says why.
+    /// `ENETDOWN` if it cannot be started; the reason is on standard error.
     pub(crate) fn started(&mut self) -> Outcome<&mut World> {
         match self.state().phase {
             Phase::Unused => {
@@ -219,13 +222,14 @@ impl Drop for Guard {
         if let Phase::Running(world) = &mut self.state().phase {
             world.let_go(tells);
         }
-        // SAFETY: the guard is proof that the mutex is held by this thread.
+        // SAFETY: the guard proves that this thread holds the mutex.
         unsafe { libc::pthread_mutex_unlock(LOCK.mutex.get()) };
     }
 }
 
 impl World {
-    /// The lock is given back: the engine learns what was asked for, and sleepers what has come.
+    /// Passes commands to the engine, and wakes sleeping threads if there are events for them.
+    /// Called before the lock is released.
     fn let_go(&mut self, tells: bool) {
         self.context.publish();
         let news = self.context.take_news();
@@ -237,14 +241,15 @@ impl World {
         }
     }
 
-    /// Wakes the threads that sleep if events were taken since the last time.
+    /// Wakes the sleeping threads if events were taken since the last time.
     pub(crate) fn tell_news(&mut self) {
         if self.context.take_news() {
             self.wake_all();
         }
     }
 
-    /// A turn ends for all sleepers that the engine wakes them; so it is asked to again.
+    /// Asks the engine again to wake the sleepers, because a turn of this thread has ended that
+    /// request. Returns whether they may continue to sleep.
     fn can_go_on_sleeping(&mut self) -> bool {
         self.paired && self.context.prepare_to_sleep(None).is_none()
     }
@@ -255,24 +260,24 @@ impl World {
         }
     }
 
-    /// Enters a socket of the stack under a number.
+    /// Adds a socket of the stack under a number.
     pub(crate) fn enter(&mut self, fd: c_int, descriptor: Descriptor, socket: Socket) -> Handle {
         let handle = self.begin_use(descriptor, Some(socket));
         table::set(fd, Kind::Socket(handle));
         handle
     }
 
-    /// Enters an epoll of the stack that is the shadow of one of the kernel's.
+    /// Adds an epoll instance of the stack that is the shadow of one of the kernel's.
     pub(crate) fn enter_shadow(&mut self, fd: c_int, descriptor: Descriptor) -> Handle {
         let handle = self.begin_use(descriptor, None);
         table::set(fd, Kind::Shadowed(handle));
         handle
     }
 
-    /// Lists a connection among those to be reset if the program is killed.
+    /// Adds a connection to the list of those that are reset if the program is killed.
     pub(crate) fn note_peer(&mut self, handle: Handle, remote: SocketAddr) {
         let Some(shared) = &self.shared else { return };
-        // An attempt that failed at once has no address.
+        // An attempt that failed at once has no local address.
         if let Ok(local) = self.context.getsockname(handle.descriptor)
             && !local.ip().is_unspecified()
         {
@@ -299,15 +304,15 @@ impl World {
             .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// The stack's number of a socket or epoll.
+    /// Returns the stack's number of a socket or epoll instance.
     ///
     /// # Errors
-    /// `EBADF`: it was closed meanwhile.
+    /// `EBADF` if it was closed in the meantime.
     pub(crate) fn check(&mut self, handle: Handle) -> Outcome<Descriptor> {
         self.entry(handle).map(|_| handle.descriptor)
     }
 
-    /// What is known of a socket.
+    /// Returns the state of a socket.
     ///
     /// # Errors
     /// As [`World::check`].
@@ -316,8 +321,8 @@ impl World {
         socket.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// Whether the kernel's part of an epoll or a listener comes first this time; the other one the
-    /// next time.
+    /// Returns whether the kernel's part of an epoll instance or a listener is asked first this
+    /// time; the order alternates.
     pub(crate) fn asks_kernel_first(&mut self, handle: Handle) -> bool {
         self.entry(handle).is_ok_and(|entry| {
             entry.kernel_first = !entry.kernel_first;
@@ -325,7 +330,7 @@ impl World {
         })
     }
 
-    /// One more number for a socket or an epoll.
+    /// Adds a number of a socket or an epoll instance.
     pub(crate) fn duplicate(&mut self, fd: c_int, kind: Kind) -> Outcome<()> {
         if let Kind::Socket(handle) | Kind::Shadowed(handle) = kind {
             self.hold(handle)?;
@@ -334,13 +339,13 @@ impl World {
         Ok(())
     }
 
-    /// One more call that needs the socket until [`World::release`].
+    /// Keeps the socket open for a call until [`World::release`].
     pub(crate) fn hold(&mut self, handle: Handle) -> Outcome<()> {
         self.entry(handle)?.uses += 1;
         Ok(())
     }
 
-    /// A number or a call needs the socket or epoll no more; the last one closes it.
+    /// Ends the use of a socket or epoll instance by a number or a call; the last one closes it.
     pub(crate) fn release(&mut self, handle: Handle) {
         let Ok(entry) = self.entry(handle) else { return };
         entry.uses -= 1;
@@ -351,12 +356,13 @@ impl World {
             if let Some(shared) = &self.shared {
                 shared.remove(handle.descriptor);
             }
-            // Lingering took place before; what else fails has nobody to tell.
+            // Lingering is already over; no caller can report other failures.
             let _ = self.context.close(handle.descriptor);
         }
     }
 
-    /// How long closing the number has to wait until all is sent, with the lock free.
+    /// Returns how long closing the number has to wait until everything is sent; wait without the
+    /// lock.
     pub(crate) fn begin_to_linger(&mut self, handle: Handle) -> Option<Duration> {
         let is_last = self.entry(handle).is_ok_and(|entry| entry.uses == 1);
         if !is_last {
@@ -365,21 +371,21 @@ impl World {
         self.context.begin_to_linger(handle.descriptor).ok().flatten()
     }
 
-    /// The options of a new socket of the kernel, and the context that takes them over.
+    /// Returns the options of a new kernel socket, and the context to which they are copied.
     pub(crate) fn default_options(&mut self, family: Family) -> (&Options, &mut Context) {
         (&self.default_options[place(family)], &mut self.context)
     }
 
-    /// A number of the kernel's for a new connection.
+    /// Makes a kernel number for a new connection.
     ///
     /// # Errors
     /// `EMFILE`.
     pub(crate) fn new_number(&mut self, family: Family, close_on_exec: bool) -> Outcome<c_int> {
         let placeholder = self.placeholders[place(family)];
         let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-        // SAFETY: plain numbers.
-        let fd = crate::outcome::check(unsafe { real::fcntl(placeholder, command, 0) })?;
-        // What had the number was closed unseen.
+        // SAFETY: the call takes only numbers.
+        let fd = check(unsafe { real::fcntl(placeholder, command, 0) })?;
+        // The previous file with this number was closed without calling this library.
         if let Kind::Socket(stale) | Kind::Shadowed(stale) = table::kind(fd) {
             table::set(fd, Kind::Plain);
             self.release(stale);
@@ -391,48 +397,48 @@ impl World {
         failure(libc::EMFILE)
     }
 
-    /// A number that no connection came for.
+    /// Closes a number for which no connection arrived.
     pub(crate) fn give_back(&mut self, fd: c_int) {
-        // SAFETY: the number is new and nobody else's.
+        // SAFETY: the number is new and has no other owner.
         unsafe { real::close(fd) };
     }
 
-    pub(crate) fn enlist(&mut self, waker: &Arc<Waker>) {
+    pub(crate) fn add_waker(&mut self, waker: &Arc<Waker>) {
         self.sleepers.push(Arc::clone(waker));
     }
 
-    pub(crate) fn delist(&mut self, waker: &Arc<Waker>) {
+    pub(crate) fn remove_waker(&mut self, waker: &Arc<Waker>) {
         self.sleepers.retain(|other| !Arc::ptr_eq(other, waker));
     }
 }
 
-/// Where the placeholder of a family is.
+/// Returns the index of a family's placeholder.
 fn place(family: Family) -> usize {
     usize::from(family == Family::V6)
 }
 
 fn start() -> Result<World, String> {
+    let failed = |what: &str, error: io::Error| {
+        format!("cannot start the stack: {what}: {error}; raise `ulimit -n` if it is reached")
+    };
+    let list = || process::open_descriptors().map_err(|error| failed("/proc/self/fd", error));
     let config = settings::config().ok_or("there is no configuration")?.clone();
-    let before = process::open_descriptors();
+    let before = list()?;
     let signals = crate::signals::BlockedSignals::all();
     let opened = Mtcp::start(config).and_then(|mtcp| mtcp.context(0));
     drop(signals);
     let context = opened.map_err(|error| error.to_string())?;
-    let mut placeholders = [-1; 2];
-    for (place, family) in placeholders.iter_mut().zip([libc::AF_INET, libc::AF_INET6]) {
-        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-        // SAFETY: plain numbers. A kernel without IPv6 has no placeholder for it, and no need.
-        *place = unsafe { real::socket(family, kind, 0) };
-    }
-    // SAFETY: plain numbers. Without it threads that wait in an epoll are not told of its shadow.
-    let kick = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    let internal: Vec<c_int> =
-        process::open_descriptors().into_iter().filter(|fd| !before.contains(fd)).collect();
+    let placeholder = |family| placeholder(family).map_err(|error| failed("socket", error));
+    let placeholders = [placeholder(libc::AF_INET)?, placeholder(libc::AF_INET6)?];
+    let kick = always_ready().map_err(|error| failed("eventfd", error))?;
+    let internal: Vec<c_int> = list()?.into_iter().filter(|fd| !before.contains(fd)).collect();
+    process::keep_from_children().map_err(|error| failed("/proc/self/maps", error))?;
     for &fd in &internal {
         table::set(fd, Kind::Internal);
     }
-    process::keep_from_children();
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    // They stay open until the program ends.
+    let placeholders = placeholders.map(|socket| socket.map_or(-1, IntoRawFd::into_raw_fd));
     Ok(World {
         descriptors: context.system_descriptors(),
         context,
@@ -442,12 +448,33 @@ fn start() -> Result<World, String> {
         default_options: placeholders.map(Options::of),
         placeholders,
         internal,
-        kick,
+        kick: kick.into_raw_fd(),
         shared: peer_reset::start(),
     })
 }
 
-/// The program ends: what was written is still sent, for the configured grace time.
+/// Makes the socket whose copies are the numbers of connections. `None` if the kernel lacks the
+/// family.
+fn placeholder(family: c_int) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: the call takes only numbers.
+    let socket = unsafe { real::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    match check(socket) {
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(None),
+        // SAFETY: the descriptor is new and has no other owner.
+        other => Ok(Some(unsafe { OwnedFd::from_raw_fd(other?) })),
+    }
+}
+
+/// Makes the descriptor that wakes threads in an epoll that gets a shadow.
+fn always_ready() -> io::Result<OwnedFd> {
+    // SAFETY: the call takes only numbers.
+    let ready = check(unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    // SAFETY: the descriptor is new and has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(ready) })
+}
+
+/// Ends the stack when the program exits. Written data is still sent, within the configured grace
+/// time.
 pub(crate) fn finish() {
     if process() != Some(std::process::id()) {
         return;
@@ -467,43 +494,44 @@ pub(crate) fn finish() {
     drop(guard);
     let shared = world.shared.take();
     drop(world);
-    // A program that is killed before this line has connections that must be reset.
+    // If the program is killed before this line, its connections must be reset.
     if let Some(shared) = shared {
         shared.mark_ended();
     }
 }
 
-/// The lock is held over fork(2), so that the child finds everything whole.
+/// Takes the lock during fork(2), so that the state in the child is consistent.
 pub(crate) fn hold() {
-    // SAFETY: the mutex lives for ever. A handler that forks while the lock is held keeps it.
+    // SAFETY: the mutex is a static. A handler that forks while the lock is held keeps it.
     unsafe { libc::pthread_mutex_lock(LOCK.mutex.get()) };
 }
 
+/// Releases the lock that [`hold`] has taken.
 pub(crate) fn let_go() {
-    // SAFETY: as above.
+    // SAFETY: the mutex is a static, and this thread holds it.
     unsafe { libc::pthread_mutex_unlock(LOCK.mutex.get()) };
 }
 
-/// In a child that was made without fork(3), does what is done in any child, the first time.
+/// Prepares a child that was created without fork(3), when it first uses the library.
 fn notice() {
     if process::is_unclaimed() {
         begin_child();
     }
 }
 
-/// Whether the memory is this process's own: a child of vfork(2) works in its parent's, and must
-/// change nothing of it.
+/// Returns whether the memory belongs to this process. A child of vfork(2) runs in its parent's
+/// memory, and must not change it.
 pub(crate) fn is_own_process() -> bool {
     notice();
     process::is_owner()
 }
 
-/// Begins a child. If it kept descriptors of the device, the interface could not be given back when
-/// the parent ends.
+/// Prepares a child. It closes the stack's descriptors, because an open descriptor of the device
+/// would keep the interface after the parent's end.
 pub(crate) fn begin_child() {
     process::claim();
     for fd in inherit() {
-        // SAFETY: the descriptor is the stack's, which this process does not have.
+        // SAFETY: the descriptor belongs to the stack, which this process does not use.
         unsafe { real::close(fd) };
         table::set(fd, Kind::Plain);
     }
@@ -517,7 +545,8 @@ pub(crate) fn begin_child() {
     }
 }
 
-/// In a child: the lock is free, the stack the parent's; the descriptors that were its own.
+/// In a child: replaces the lock by a free one, and marks the stack as the parent's. Returns the
+/// stack's descriptors.
 fn inherit() -> Vec<c_int> {
     // SAFETY: there is one thread now, which held the lock.
     let state = unsafe {
@@ -533,12 +562,13 @@ fn inherit() -> Vec<c_int> {
     PROCESS.store(0, Ordering::Relaxed);
     let listeners = world.entries.iter().filter_map(|entry| entry.socket?.kernel);
     let internal = world.internal.iter().copied().chain(listeners).collect();
-    // Its threads are not here and its memory is a copy: nothing of it may be ended.
+    // The stack's threads do not exist in the child, and its memory is a copy, so nothing of it may
+    // be dropped.
     std::mem::forget(world);
     internal
 }
 
-/// The process whose stack runs, if one does.
+/// Returns the process whose stack runs, if one does.
 fn process() -> Option<u32> {
     match PROCESS.load(Ordering::Relaxed) {
         0 => None,

@@ -1,31 +1,31 @@
-//! Reading and writing sockets of the stack, blocking or not.
+//! Reads and writes sockets of the stack, blocking or not.
 
 use crate::outcome::{Outcome, failure, would_block};
 use crate::state::{self, World};
 use crate::table::Handle;
 use crate::vectors::Vectors;
-use crate::wait::{self, Held, Interrupted};
+use crate::wait::{self, Interrupted, KeptOpen};
 use core::ffi::c_int;
 use libc::{iovec, off_t};
 use mtcp::{Context, Descriptor, Events, Flags, OptionName, SocketOption};
 use preload::deadline::Deadline;
 use std::ptr;
 
-/// Bytes of a file that are read at once to be sent.
+/// Bytes of a file that are read at once for sending.
 const FILE_CHUNK: usize = 64 << 10;
 
-/// Bytes of the buffer for data that is discarded, and how often one call fills it at most.
+/// Bytes of the buffer for discarded data, and the most times that one call fills it.
 const DISCARD_CHUNK: usize = 64 << 10;
 const DISCARDS_MAX: usize = 1024;
 
-/// Makes an attempt, and goes on making it if the socket is blocking. A call that sleeps, or that
-/// makes further attempts (less than `wanted` was moved), keeps the socket in `held`.
+/// Makes an attempt, and repeats it if the socket is blocking. A call that sleeps, or that makes
+/// further attempts (less than `wanted` was moved), keeps the socket in `held`.
 ///
 /// # Errors
-/// Those of the attempt; `EAGAIN` when it would block and shall not, or the time is over.
+/// The errors of the attempt; `EAGAIN` if it would block and must not, or the time is over.
 fn attempt(
     socket: Handle,
-    held: &mut Held,
+    held: &mut KeptOpen,
     (nonblocking, wanted): (bool, usize),
     time: OptionName,
     mut attempt: impl FnMut(&mut Context) -> Outcome<usize>,
@@ -62,7 +62,7 @@ fn attempt(
     done.map_or_else(|| failure(libc::EAGAIN), Ok)
 }
 
-/// When a call on a socket ends that has a time limit by this option.
+/// Returns the deadline of a call on a socket, from the time limit of this option.
 fn deadline_of(world: &mut World, socket: Handle, time: OptionName) -> Deadline {
     match world.context.option(socket.descriptor, time) {
         Ok(SocketOption::ReceiveTimeout(time) | SocketOption::SendTimeout(time)) => {
@@ -72,12 +72,13 @@ fn deadline_of(world: &mut World, socket: Handle, time: OptionName) -> Deadline 
     }
 }
 
-/// Takes data into buffers. What ends or breaks the stream behind data is for the next call.
+/// Receives data into buffers. An end or error of the stream after data is reported by the next
+/// call.
 pub(crate) fn receive(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usize> {
     if flags & libc::MSG_TRUNC == 0 {
         return receive_into(socket, rooms, flags);
     }
-    // Data is counted and not copied (tcp(7)): it goes over itself in a buffer of ours.
+    // The data is counted and not copied (tcp(7)): all entries share one buffer of ours.
     let (mut scratch, bytes) = (vec![0u8; DISCARD_CHUNK], rooms.announced_bytes());
     let mut entry = |at: usize| iovec {
         iov_base: scratch.as_mut_ptr().cast(),
@@ -85,7 +86,7 @@ pub(crate) fn receive(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outco
     };
     let list: Vec<iovec> =
         (0..bytes).step_by(DISCARD_CHUNK).take(DISCARDS_MAX).map(&mut entry).collect();
-    // SAFETY: each entry has its bytes in the buffer, which is written to by one at a time.
+    // SAFETY: each entry is within the buffer, and only one at a time is written.
     let rooms = unsafe { Vectors::new(list.as_ptr(), list.len(), libc::EINVAL) }?;
     receive_into(socket, rooms, flags & !libc::MSG_TRUNC)
 }
@@ -99,7 +100,7 @@ fn receive_into(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usi
     if rooms.bytes() == 0 && !rooms.is_faulty() && !nonblocking {
         return receive_nothing(socket, rooms, flags);
     }
-    let (mut done, mut held) = (0, Held::default());
+    let (mut done, mut held) = (0, KeptOpen::default());
     loop {
         let how = (nonblocking, if whole { rooms.bytes() - done } else { 0 });
         let outcome = attempt(socket, &mut held, how, OptionName::ReceiveTimeout, |context| {
@@ -126,13 +127,13 @@ fn receive_into(socket: Handle, rooms: Vectors<'_>, flags: c_int) -> Outcome<usi
     }
 }
 
-/// Waits for data and takes none. As in Linux, what ends the wait is not told: an error, a signal,
-/// a time limit and a shutdown(2) by another thread give 0, too, and the error is for the next
-/// call.
+/// Waits for data and takes none. As in Linux, the result is 0 whatever ends the wait: data, an
+/// error, a signal, a time limit or a shutdown(2) by another thread. The next call reports the
+/// error.
 fn receive_nothing(socket: Handle, rooms: Vectors<'_>, flags: Flags) -> Outcome<usize> {
     let (descriptor, time) = (socket.descriptor, OptionName::ReceiveTimeout);
     let mut shutdowns = 0;
-    let first = attempt(socket, &mut Held::default(), (true, 0), time, |context| {
+    let first = attempt(socket, &mut KeptOpen::default(), (true, 0), time, |context| {
         shutdowns = context.shutdowns(descriptor)?;
         receive_some(context, descriptor, rooms, 0, flags)
     });
@@ -175,7 +176,7 @@ fn receive_some(
         return Ok(0);
     }
     if wanted == 0 || rooms.is_faulty() && context.readable_bytes(descriptor)? > wanted {
-        // Whether there is something, an end or an error, is told all the same.
+        // The presence of data, an end or an error is reported nevertheless.
         context.recv(descriptor, &mut [0], Flags(flags.0 | libc::MSG_PEEK))?;
         return if rooms.is_faulty() { failure(libc::EFAULT) } else { Ok(0) };
     }
@@ -200,15 +201,15 @@ fn receive_some(
     Ok(total)
 }
 
-/// Sends data; a blocking socket takes all of it. A connection whose sending side has ended raises
-/// SIGPIPE, as the kernel does, unless MSG_NOSIGNAL says no. An error behind data is for the next
-/// call.
+/// Sends data; a blocking socket sends all of it. If the sending side of the connection has ended,
+/// this raises SIGPIPE, as the kernel does, unless MSG_NOSIGNAL is set. The next call reports an
+/// error after data.
 pub(crate) fn transmit(socket: Handle, data: Vectors<'_>, flags: c_int) -> Outcome<usize> {
     let descriptor = socket.descriptor;
     let silent = flags & libc::MSG_NOSIGNAL != 0;
     let nonblocking = flags & libc::MSG_DONTWAIT != 0;
     let flags = Flags(flags);
-    let (mut done, mut held) = (0, Held::default());
+    let (mut done, mut held) = (0, KeptOpen::default());
     loop {
         let how = (nonblocking, data.bytes() - done);
         let outcome = attempt(socket, &mut held, how, OptionName::SendTimeout, |context| {
@@ -247,7 +248,7 @@ fn transmit_some(
     flags: Flags,
 ) -> Outcome<usize> {
     if data.bytes() == 0 || data.is_faulty() {
-        // A connection that is broken is told all the same.
+        // A broken connection is reported nevertheless.
         context.send(descriptor, &[], flags)?;
         return if data.is_faulty() { failure(libc::EFAULT) } else { Ok(0) };
     }
@@ -270,7 +271,7 @@ fn transmit_some(
     Ok(total)
 }
 
-/// sendfile(2) by way of a buffer; where the file goes on is moved by what was sent.
+/// Implements sendfile(2) with a buffer; advances the offset by the number of bytes sent.
 pub(crate) fn send_file(
     socket: Handle,
     from: c_int,
@@ -279,7 +280,7 @@ pub(crate) fn send_file(
 ) -> Outcome<usize> {
     let start = match &offset {
         Some(offset) => **offset,
-        // SAFETY: plain numbers.
+        // SAFETY: the call takes only numbers.
         None => unsafe { libc::lseek(from, 0, libc::SEEK_CUR) },
     };
     if start < 0 {
@@ -291,7 +292,7 @@ pub(crate) fn send_file(
     while done < count {
         let room = (count - done).min(chunk.len());
         let at = start + done as off_t;
-        // SAFETY: the buffer has so much room.
+        // SAFETY: the buffer has `room` bytes.
         let read = unsafe { libc::pread(from, chunk.as_mut_ptr().cast(), room, at) };
         let Ok(read) = usize::try_from(read) else {
             outcome = Err(std::io::Error::last_os_error());
@@ -301,7 +302,7 @@ pub(crate) fn send_file(
             break;
         }
         let vector = iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: read };
-        // SAFETY: the chunk has so many bytes.
+        // SAFETY: the vector is within the chunk.
         match unsafe { Vectors::one(&vector) }.and_then(|data| transmit(socket, data, 0)) {
             Ok(sent) => {
                 done += sent;
@@ -317,7 +318,7 @@ pub(crate) fn send_file(
     }
     match offset {
         Some(offset) => *offset = start + done as off_t,
-        // SAFETY: plain numbers.
+        // SAFETY: the call takes only numbers.
         None => drop(unsafe { libc::lseek(from, start + done as off_t, libc::SEEK_SET) }),
     }
     match outcome {

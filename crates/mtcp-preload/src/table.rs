@@ -1,32 +1,34 @@
-//! What each descriptor is: one word each, so that those of the kernel cost one look.
+//! Stores the state of each descriptor in one word, so that descriptors of the kernel cost one
+//! read.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use mtcp::Descriptor;
 use preload::real;
 
-/// Descriptors beyond these are never the stack's.
+/// Number of entries; larger descriptors are never the stack's.
 const DESCRIPTORS: usize = 1 << 20;
-/// The word of a socket, and of an epoll with a shadow: below are 30 bits of the generation, and
-/// the stack's number.
+/// The bit for a socket, and for an epoll with a shadow. The lower bits are 30 bits of the
+/// generation, and the stack's number.
 const SOCKET: u64 = 1 << 62;
 const SHADOW: u64 = 1 << 63;
-/// The words of a socket that may become the stack's: its options are those that the kernel gives,
-/// or may have been set.
+/// The words of a socket that may become the stack's: with the kernel's default options, or with
+/// options that may have been set.
 const FRESH: u64 = 1;
 const FRESH_WITH_OPTIONS: u64 = 5;
 const GENERATIONS: u32 = (1 << 30) - 1;
 
-/// A socket or an epoll of the stack, which is never mistaken for a later one of the same number.
+/// Identifies a socket or an epoll instance of the stack; a later one of the same number has
+/// another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) descriptor: Descriptor,
-    /// Counts the sockets and epolls that have had the number.
+    /// Counts the sockets and epolls that have had this number.
     pub(crate) generation: u32,
 }
 
 impl Handle {
-    /// The next one of the same number.
+    /// Returns the next generation for the same number.
     pub(crate) fn next_generation(generation: u32) -> u32 {
         generation.wrapping_add(1) & GENERATIONS
     }
@@ -41,22 +43,22 @@ impl Handle {
     }
 }
 
-/// What a descriptor is.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The kernel's, and stays so.
+    /// A file of the kernel, which stays so.
     Plain,
     /// A socket of the kernel that may become the stack's.
     Fresh,
-    /// This library's own; the application does not know of it.
+    /// A descriptor of this library, which the application does not know.
     Internal,
-    /// The stack's, but of the process that this one was forked from.
+    /// A socket of the stack of the process from which this one was forked.
     Inherited,
     /// An epoll that watches none of the stack's sockets.
     Epoll,
     /// A socket of the stack.
     Socket(Handle),
-    /// An epoll, and the stack's epoll that watches the stack's sockets for it.
+    /// An epoll with a shadow, the stack's epoll that watches the stack's sockets for it.
     Shadowed(Handle),
 }
 
@@ -66,7 +68,7 @@ fn word(fd: c_int) -> Option<&'static AtomicU64> {
     WORDS.get(usize::try_from(fd).ok()?)
 }
 
-/// What the descriptor is.
+/// Returns the kind of the descriptor.
 #[inline]
 pub(crate) fn kind(fd: c_int) -> Kind {
     let Some(word) = word(fd) else { return Kind::Plain };
@@ -85,12 +87,12 @@ fn decode(word: u64) -> Kind {
     }
 }
 
-/// Whether the table has room for the descriptor.
+/// Returns whether the table has an entry for the descriptor.
 pub(crate) fn covers(fd: c_int) -> bool {
     word(fd).is_some()
 }
 
-/// Changes what the descriptor is.
+/// Sets the kind of the descriptor.
 pub(crate) fn set(fd: c_int, kind: Kind) {
     let value = match kind {
         Kind::Plain => 0,
@@ -108,7 +110,7 @@ pub(crate) fn set(fd: c_int, kind: Kind) {
     word.store(value, Ordering::Release);
 }
 
-/// The options of a fresh socket may be others than the kernel gave it, from now on.
+/// Records that a new socket may have other options than the kernel's defaults.
 pub(crate) fn note_options(fd: c_int) {
     if let Some(word) = word(fd) {
         let _ =
@@ -116,20 +118,21 @@ pub(crate) fn note_options(fd: c_int) {
     }
 }
 
-/// Whether a fresh socket has the options that the kernel gave it.
+/// Returns whether a new socket has the kernel's default options.
 pub(crate) fn has_default_options(fd: c_int) -> bool {
     word(fd).is_some_and(|word| word.load(Ordering::Acquire) == FRESH)
 }
 
-/// Threads that wait in the kernel for an epoll that has no shadow yet, by its number.
+/// The number of threads that wait in the kernel for an epoll without a shadow, by its number.
 static WAITERS: [AtomicU16; DESCRIPTORS] = [const { AtomicU16::new(0) }; DESCRIPTORS];
 
-/// A thread that waits in the kernel, for as long as this lives.
+/// Counts a thread that waits in the kernel, as long as it exists.
 pub(crate) struct Waiter(c_int);
 
 impl Waiter {
-    /// None if the epoll has a shadow: then the thread waits for both. One of the two, who waits
-    /// and who makes the shadow, sees the other.
+    /// Returns `None` if the epoll instance has a shadow: the thread then waits for both parts. The
+    /// fence ensures that the waiting thread sees the shadow, or that the thread that creates the
+    /// shadow sees the waiter.
     pub(crate) fn new(set: c_int) -> Option<Waiter> {
         if let Ok(index) = usize::try_from(set)
             && let Some(count) = WAITERS.get(index)
@@ -152,7 +155,8 @@ impl Drop for Waiter {
     }
 }
 
-/// Whether any thread waits in the kernel for the epoll of a shadow, by any of its numbers.
+/// Returns whether any thread waits in the kernel for the epoll instance of a shadow, by any of its
+/// numbers.
 pub(crate) fn has_waiters(shadow: Handle) -> bool {
     fence(Ordering::SeqCst);
     known(0, c_int::MAX).any(|(fd, kind)| {
@@ -160,18 +164,19 @@ pub(crate) fn has_waiters(shadow: Handle) -> bool {
     })
 }
 
-/// Where this library's own descriptors begin, so that the application finds the lowest numbers
-/// free that would be so without.
+/// The least number of the library's own descriptors, so that the application gets the same lowest
+/// numbers as without the library.
 const HIDDEN: c_int = 900;
 
-/// Takes a descriptor of this library's own out of the application's way; its number then.
+/// Moves a descriptor of the library to a high number, and returns that.
 pub(crate) fn hide(fd: c_int) -> c_int {
-    // SAFETY: plain numbers. The limit on numbers may be lower; then it stays where it is.
+    // SAFETY: the call takes only numbers. If the limit on numbers is lower, the descriptor keeps
+    // its number.
     let hidden = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, HIDDEN as usize) };
     let fd = if hidden < 0 {
         fd
     } else {
-        // SAFETY: the number is new and nobody else's.
+        // SAFETY: the number is new and has no other owner.
         unsafe { real::close(fd) };
         hidden
     };
@@ -179,17 +184,17 @@ pub(crate) fn hide(fd: c_int) -> c_int {
     fd
 }
 
-/// Closes a descriptor of this library's own.
+/// Closes a descriptor of the library.
 pub(crate) fn close_hidden(fd: c_int) {
     set(fd, Kind::Plain);
-    // SAFETY: the descriptor is this library's own.
+    // SAFETY: the descriptor belongs to this library.
     unsafe { real::close(fd) };
 }
 
-/// The highest descriptor that ever was more than plain.
+/// The highest descriptor that ever had another kind than plain.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
-/// All descriptors of a range that are more than plain.
+/// Iterates over the descriptors of a range that are not plain.
 pub(crate) fn known(first: c_int, last: c_int) -> impl Iterator<Item = (c_int, Kind)> {
     let last = last.min(HIGHEST.load(Ordering::Relaxed) as c_int);
     (first.max(0)..=last).map(|fd| (fd, kind(fd))).filter(|(_, kind)| *kind != Kind::Plain)

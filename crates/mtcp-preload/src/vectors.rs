@@ -1,38 +1,39 @@
-//! The application's buffers: the vectors of readv(2) and its like, which need not be slices.
+//! Handles the application's buffers: the vectors of readv(2) and related calls, which need not be
+//! valid slices.
 
 use crate::outcome::{Outcome, failure};
 use core::ffi::c_int;
 use libc::iovec;
 use std::marker::PhantomData;
 
-/// What readv(2) takes at most.
+/// Most entries of readv(2).
 const COUNT_MAX: usize = 1024;
-/// The bytes that one call moves at most, as in the kernel.
+/// Most bytes that one call transfers, as in the kernel.
 const BYTES_MAX: usize = 0x7fff_f000;
 
-/// Buffers one after the other. Bases may be null, which is an error only where there are bytes.
+/// A list of buffers. A base may be null, which is an error only if its length is not zero.
 #[derive(Clone, Copy)]
 pub(crate) struct Vectors<'a> {
     list: *const iovec,
     count: usize,
-    /// Bytes before the first buffer that is none.
+    /// Bytes before the first null buffer.
     bytes: usize,
-    /// Bytes of all entries, whether they have a buffer or not.
+    /// Bytes of all entries, including those with a null buffer.
     announced: usize,
-    /// There is such a buffer.
+    /// Whether there is a null buffer whose length is not zero.
     faulty: bool,
     buffers: PhantomData<&'a mut [u8]>,
 }
 
 impl<'a> Vectors<'a> {
-    /// The vectors of a call that fails with this errno if there are too many.
+    /// Checks the vectors of a call that fails with this errno if there are too many.
     ///
     /// # Errors
-    /// `EFAULT`: there is no list; `EINVAL`: a length is negative.
+    /// `EFAULT` if there is no list; `EINVAL` if a length is negative.
     ///
     /// # Safety
-    /// The list has so many entries, and each base that is not null its bytes, for `'a`. They are
-    /// written to only by [`Vectors::rooms`].
+    /// The list has `count` entries, and each base that is not null points to its length of memory,
+    /// for `'a`. Only [`Vectors::rooms`] writes it.
     pub(crate) unsafe fn new(
         list: *const iovec,
         count: usize,
@@ -47,7 +48,7 @@ impl<'a> Vectors<'a> {
         let mut made =
             Vectors { list, count, bytes: 0, announced: 0, faulty: false, buffers: PhantomData };
         for index in 0..count {
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             let vector = unsafe { list.add(index).read_unaligned() };
             if isize::try_from(vector.iov_len).is_err() {
                 return failure(libc::EINVAL);
@@ -61,7 +62,7 @@ impl<'a> Vectors<'a> {
         Ok(made)
     }
 
-    /// One buffer.
+    /// Makes a list of one buffer.
     ///
     /// # Errors
     /// As [`Vectors::new`].
@@ -69,42 +70,43 @@ impl<'a> Vectors<'a> {
     /// # Safety
     /// As for [`Vectors::new`].
     pub(crate) unsafe fn one(vector: &'a iovec) -> Outcome<Vectors<'a>> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         unsafe { Vectors::new(vector, 1, libc::EINVAL) }
     }
 
-    /// Bytes that can be moved.
+    /// Returns how many bytes can be transferred.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of all entries, whether they have a buffer or not.
+    /// Returns how many bytes all entries have, including those with a null buffer.
     pub(crate) fn announced_bytes(&self) -> usize {
         self.announced
     }
 
-    /// Whether there is nothing to move, and nothing wrong.
+    /// Returns whether there is nothing to transfer, and no error.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes == 0 && !self.faulty
     }
 
-    /// Whether a call that moves more than [`Vectors::bytes`] reaches a null buffer.
+    /// Returns whether a call that transfers more than [`Vectors::bytes`] reaches a null buffer.
     pub(crate) fn is_faulty(&self) -> bool {
         self.faulty
     }
 
-    /// The buffers from a byte on, none of them empty, to read from.
+    /// Iterates over the buffers from byte `skip` on, for reading; none is empty.
     pub(crate) fn parts(self, skip: usize) -> impl Iterator<Item = &'a [u8]> {
         self.pieces(skip).map(|(base, length)| {
-            // SAFETY: promised to `new`; not null, and within the entry.
+            // SAFETY: the caller of `new` guarantees this; not null, and within the entry.
             unsafe { std::slice::from_raw_parts(base, length) }
         })
     }
 
-    /// The same to write into.
+    /// Iterates over the buffers from byte `skip` on, for writing; none is empty.
     pub(crate) fn rooms(self, skip: usize) -> impl Iterator<Item = &'a mut [u8]> {
         self.pieces(skip).map(|(base, length)| {
-            // SAFETY: as above; one at a time is used.
+            // SAFETY: the caller of `new` guarantees this; not null, within the entry, and one at a
+            // time is used.
             unsafe { std::slice::from_raw_parts_mut(base, length) }
         })
     }
@@ -112,13 +114,13 @@ impl<'a> Vectors<'a> {
     fn pieces(self, mut skip: usize) -> impl Iterator<Item = (*mut u8, usize)> {
         let mut left = self.bytes.saturating_sub(skip);
         (0..self.count).filter_map(move |index| {
-            // SAFETY: promised to `new`.
+            // SAFETY: the caller of `new` guarantees this.
             let vector = unsafe { self.list.add(index).read_unaligned() };
             let skipped = skip.min(vector.iov_len);
             skip -= skipped;
             let length = (vector.iov_len - skipped).min(left);
             left -= length;
-            // SAFETY: within the entry.
+            // SAFETY: the address is within the entry.
             (length > 0).then(|| (unsafe { vector.iov_base.cast::<u8>().add(skipped) }, length))
         })
     }

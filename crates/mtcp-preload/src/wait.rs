@@ -1,4 +1,4 @@
-//! Sleeping until the stack, the kernel or time has something.
+//! Sleeps until the stack or the kernel has an event, or a time has passed.
 
 use crate::outcome::{Outcome, failure};
 use crate::signals::{BlockedSignals, SignalWatch};
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::thread::LocalKey;
 use std::time::Duration;
 
-/// What a thread keeps for the next time, and of which process it is: a forked child does not share
-/// its parent's.
+/// An object that a thread keeps for its next call, with the process that created it: a forked
+/// child does not share its parent's.
 type Kept<T> = RefCell<Option<(u32, Arc<T>)>>;
 
 thread_local! {
@@ -25,8 +25,8 @@ thread_local! {
     static WATCH: Kept<SignalWatch> = const { RefCell::new(None) };
 }
 
-/// The calling thread's, or a new one.
-fn own<T>(
+/// Returns the calling thread's object, or creates a new one.
+fn of_thread<T>(
     place: &'static LocalKey<Kept<T>>,
     suits: impl Fn(&T) -> bool,
     make: impl FnOnce() -> Outcome<T>,
@@ -40,23 +40,23 @@ fn own<T>(
         return Ok(known);
     }
     let new = Arc::new(make()?);
-    // A thread that ends has no place to keep it.
+    // A thread that is ending has no place to store it.
     let _ = place.try_with(|kept| *kept.borrow_mut() = Some((process, Arc::clone(&new))));
     Ok(new)
 }
 
-/// What a signal does to a call that sleeps, once it was handled (signal(7)).
+/// The effect of a handled signal on a sleeping call (signal(7)).
 #[derive(Clone, Copy)]
 pub(crate) enum Interrupted {
-    /// It ends with `EINTR`, as poll(2) and its like do. These signals are blocked meanwhile; null:
-    /// those of the thread.
+    /// The call ends with `EINTR`, as poll(2) and related calls do. These signals are blocked in
+    /// the meantime; null: those of the thread.
     Ends(*const sigset_t),
-    /// It goes on if the handler was installed with `SA_RESTART`.
+    /// The call continues if the handler was installed with `SA_RESTART`.
     Restarts,
 }
 
 impl Interrupted {
-    /// Of a call on a socket: one that has a time limit is not restarted.
+    /// Returns the effect on a call on a socket: a call with a time limit is not restarted.
     pub(crate) fn of(deadline: Deadline) -> Interrupted {
         match deadline {
             Deadline::Never => Interrupted::Restarts,
@@ -69,16 +69,16 @@ impl Interrupted {
     }
 }
 
-/// What a call that sleeps keeps: a socket or an epoll that another thread closes meanwhile goes on
-/// until the call has ended, and its number serves no other before.
+/// Keeps a socket or an epoll instance open for a sleeping call: if another thread closes it, it
+/// stays until the call has ended, and its number is not reused before.
 #[derive(Default)]
-pub(crate) struct Held(Option<Handle>);
+pub(crate) struct KeptOpen(Option<Handle>);
 
-impl Held {
-    /// From now on, unless it is held already.
+impl KeptOpen {
+    /// Keeps the handle open from now on, unless it is already kept.
     ///
     /// # Errors
-    /// `EBADF`: it was closed before.
+    /// `EBADF` if it was closed before.
     pub(crate) fn hold(&mut self, world: &mut World, handle: Handle) -> Outcome<()> {
         if self.0.is_none() {
             world.hold(handle)?;
@@ -88,7 +88,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for KeptOpen {
     fn drop(&mut self) {
         let Some(handle) = self.0 else { return };
         if let Ok(mut guard) = state::lock_quietly()
@@ -99,11 +99,12 @@ impl Drop for Held {
     }
 }
 
-/// Repeats an attempt until it gives something, asleep in between; `None` when the time is over.
-/// `on` is the socket or epoll that it is about, and `kernel` what else ends the sleep.
+/// Repeats an attempt until it returns a value, and sleeps in between; `None` when the time is
+/// over. `on` is the socket or epoll instance; `kernel` lists further descriptors that end the
+/// sleep.
 ///
 /// # Errors
-/// Those of the attempt; `EBADF`: `on` was closed before; `EINTR`: a signal was handled that ends
+/// The errors of the attempt; `EBADF` if `on` was closed before; `EINTR` if a handled signal ends
 /// the wait.
 pub(crate) fn until<R>(
     deadline: Deadline,
@@ -112,7 +113,7 @@ pub(crate) fn until<R>(
     interrupted: Interrupted,
     mut attempt: impl FnMut(&mut World) -> Outcome<Option<R>>,
 ) -> Outcome<Option<R>> {
-    let mut held = Held::default();
+    let mut held = KeptOpen::default();
     {
         let mut guard = state::lock_quietly()?;
         let world = guard.world()?;
@@ -132,55 +133,56 @@ fn sleep_until<R>(
     interrupted: Interrupted,
     mut attempt: impl FnMut(&mut World) -> Outcome<Option<R>>,
 ) -> Outcome<Option<R>> {
-    let waker = own(&WAKER, |_| true, Waker::new)?;
+    let waker = of_thread(&WAKER, |_| true, Waker::new)?;
     let signals = BlockedSignals::all();
     let bed = Bed::new(interrupted, &signals)?;
     let mut list = kernel.to_vec();
     loop {
         let mut guard = state::lock()?;
-        // Others are told if this thread takes events that may be theirs, or ends what wakes them.
+        // Other threads are woken if this thread takes events that may be theirs, or ends the
+        // request that wakes them.
         guard.tells = false;
         let world = guard.world()?;
-        world.delist(&waker);
+        world.remove_waker(&waker);
         waker.clear();
         if let Some(done) = attempt(world)? {
             return Ok(Some(done));
         }
         let left = deadline.left();
         let limit = world.context.prepare_to_sleep(left);
-        // This thread has looked at what came; so it does not wake itself.
+        // This thread has checked the new events, so it does not wake itself.
         world.tell_news();
-        world.enlist(&waker);
+        world.add_waker(&waker);
         list.truncate(kernel.len());
         let news = [waker.as_raw_fd()].into_iter().chain(world.descriptors.iter().copied());
         list.extend(news.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }));
         drop(guard);
         let slept = bed.sleep(&mut list, limit);
         if let Err(error) = slept {
-            delist(&waker);
+            remove_waker(&waker);
             return Err(error);
         }
         if left == Some(Duration::ZERO) {
-            delist(&waker);
+            remove_waker(&waker);
             return Ok(None);
         }
     }
 }
 
-fn delist(waker: &Arc<Waker>) {
+fn remove_waker(waker: &Arc<Waker>) {
     if let Ok(mut guard) = state::lock_quietly() {
         if let Ok(world) = guard.world() {
-            world.delist(waker);
+            world.remove_waker(waker);
         }
         waker.clear();
     }
 }
 
-/// How a thread sleeps.
+/// The way in which a thread sleeps.
 enum Bed<'a> {
-    /// With this mask.
+    /// With this signal mask.
     Masked(*const sigset_t),
-    /// With all signals kept back, and something that tells of them.
+    /// With all signals blocked, and a descriptor that becomes readable when one is pending.
     Watched(&'a BlockedSignals, Arc<SignalWatch>),
 }
 
@@ -192,12 +194,12 @@ impl Bed<'_> {
             Interrupted::Restarts => {
                 let suits = |watch: &SignalWatch| watch.suits(&signals.0);
                 let make = || SignalWatch::new(&signals.0);
-                Bed::Watched(signals, own(&WATCH, suits, make)?)
+                Bed::Watched(signals, of_thread(&WATCH, suits, make)?)
             }
         })
     }
 
-    /// Sleeps until a descriptor of the list has something, or `limit` is over.
+    /// Sleeps until a descriptor of the list has an event, or `limit` has passed.
     fn sleep(&self, list: &mut Vec<pollfd>, limit: Option<Duration>) -> Outcome<()> {
         match self {
             Bed::Masked(mask) => sleep(list, limit, *mask),
@@ -218,7 +220,8 @@ fn sleep(list: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) ->
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     let count = list.len() as libc::nfds_t;
-    // SAFETY: the list is ours, the time is null or lives, the mask is a set of signals.
+    // SAFETY: the list is ours; the time is null or lives during the call; the mask is a set of
+    // signals.
     let woken = unsafe { real::ppoll(list.as_mut_ptr(), count, time, mask) };
     if woken < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

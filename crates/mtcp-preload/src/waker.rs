@@ -1,4 +1,4 @@
-//! Waking a thread that sleeps.
+//! Wakes a sleeping thread.
 
 use crate::outcome::{self, Outcome};
 use crate::table::{self, Kind};
@@ -7,7 +7,7 @@ use preload::real;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What gets one thread up that sleeps.
+/// Wakes one sleeping thread, through an eventfd.
 pub(crate) struct Waker {
     event: OwnedFd,
     rung: AtomicBool,
@@ -15,26 +15,27 @@ pub(crate) struct Waker {
 
 impl Waker {
     pub(crate) fn new() -> Outcome<Waker> {
-        // SAFETY: plain numbers.
+        // SAFETY: the call takes only numbers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         let fd = table::hide(outcome::check(fd)?);
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Waker { event: unsafe { OwnedFd::from_raw_fd(fd) }, rung: AtomicBool::new(false) })
     }
 
     pub(crate) fn wake(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
             let one = 1u64.to_ne_bytes();
-            // SAFETY: eight bytes are read.
+            // SAFETY: the call reads eight bytes of `one`.
             unsafe { real::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
         }
     }
 
-    /// With the lock held, so that nobody rings meanwhile.
+    /// Clears the eventfd. Must be called with the lock held, so that no other thread signals it in
+    /// the meantime.
     pub(crate) fn clear(&self) {
         if self.rung.swap(false, Ordering::AcqRel) {
             let mut room = [0u8; 8];
-            // SAFETY: there is room for the eight bytes.
+            // SAFETY: there is room for eight bytes.
             unsafe { real::read(self.event.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
         }
     }

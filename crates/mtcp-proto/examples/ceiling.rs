@@ -1,6 +1,6 @@
-//! How many short connections one core can carry with both of their ends: handshake, a request and
-//! a reply of 64 bytes, and a full close, between two stacks in one thread. Nothing but the stacks
-//! is measured; packets stay in memory, as between two processes with a shared ring.
+//! Measures how many short connections one core can carry with both of their ends: handshake, a
+//! request and a reply of 64 bytes, and a full close, between two stacks in one thread. Only the
+//! stacks are measured; packets stay in memory, as between two processes with a shared ring.
 //!
 //! `cargo run --release -p mtcp-proto --example ceiling [CONNECTIONS [AT_ONCE]]`
 
@@ -13,13 +13,13 @@ use std::net::{IpAddr, SocketAddr};
 const MESSAGE: [u8; 64] = [b'm'; 64];
 const CLIENT: [u8; 4] = [10, 0, 0, 1];
 const SERVER: [u8; 4] = [10, 0, 0, 2];
-/// Several, so that ports are not used again within the minute of TIME_WAIT.
+/// Number of server ports, so that no four-tuple is reused within the minute of TIME_WAIT.
 const PORTS: std::ops::Range<u16> = 8000..8032;
 const SLOT_BYTES: usize = 2048;
-/// Packets that go over at once.
+/// Most packets that are transferred at once.
 const BURST: usize = 64;
 
-/// Packets on their way in one direction, in memory that is allocated once.
+/// Packets in flight in one direction, in memory that is allocated once.
 struct Link {
     memory: Vec<u8>,
     lengths: Vec<usize>,
@@ -30,7 +30,7 @@ impl Link {
         Link { memory: vec![0; BURST * SLOT_BYTES], lengths: Vec::with_capacity(BURST) }
     }
 
-    /// Takes from one stack to the other all that is due, in bursts.
+    /// Transfers all waiting packets from one stack to the other, in bursts.
     fn carry(&mut self, now: Instant, from: &mut Stack, to: &mut Stack) {
         let mut more = true;
         while more {
@@ -61,13 +61,13 @@ impl Sink for Link {
     }
 }
 
-/// The client's side: keeps so many connections going until enough have been begun.
+/// The client side: keeps a number of connections open until enough were opened.
 struct Client {
     stack: Stack,
     begun: u64,
     done: u64,
     limit: u64,
-    /// By the index of a socket, whether its request was sent.
+    /// For each socket index, whether its request was sent.
     asked: Vec<bool>,
 }
 
@@ -111,7 +111,7 @@ impl Client {
     }
 }
 
-/// The server's side: answers each request, and closes after the client.
+/// The server side: answers each request, and closes after the client.
 struct Server {
     stack: Stack,
     listeners: Vec<SocketId>,
@@ -142,7 +142,7 @@ fn stack(address: [u8; 4], now: Instant) -> Result<Stack, Error> {
     Ok(stack)
 }
 
-/// Nanoseconds that this process has spent on a CPU (`/proc/PID/schedstat`, see proc(5)).
+/// CPU time of this process in nanoseconds (`/proc/PID/schedstat`, see proc(5)).
 fn cpu_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|field| field.parse().ok()).unwrap_or(0)

@@ -1,20 +1,20 @@
-//! What a stack counts.
+//! Defines the counters of a stack.
 
 macro_rules! counters {
     ($($(#[$documentation:meta])* $name:ident),+ $(,)?) => {
-        /// What a stack counts, from its beginning on.
+        /// Counters of a stack since its creation.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$documentation])* pub $name: u64,)+
         }
 
         impl Counters {
-            /// All counts by their names.
+            /// All counters with their names.
             pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),+].into_iter()
             }
 
-            /// Adds those of another stack.
+            /// Adds the counters of another stack.
             pub fn add(&mut self, other: &Counters) {
                 $(self.$name += other.$name;)+
             }
@@ -23,19 +23,19 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Packets that came.
+    /// Packets received.
     packets_received,
-    /// Packets that were sent; one that is cut by the device counts once.
+    /// Packets sent; a packet that the device cuts into segments counts once.
     packets_sent,
-    /// TCP segments with data that came.
+    /// TCP segments with data received.
     data_segments_received,
-    /// TCP segments with data that were sent.
+    /// TCP segments with data sent.
     data_segments_sent,
-    /// Segments that were sent again, by whatever means.
+    /// Retransmitted segments, for any reason.
     retransmissions,
-    /// Times that a retransmission timer expired.
+    /// Expirations of a retransmission timer.
     timeouts,
-    /// Times that fast recovery began.
+    /// Fast recoveries begun.
     fast_recoveries,
     /// Tail loss probes (RFC 8985, section 7).
     tail_loss_probes,
@@ -43,43 +43,45 @@ counters! {
     window_probes,
     /// Keepalive probes.
     keepalive_probes,
-    /// Segments that came out of order.
+    /// Segments received out of order.
     out_of_order,
-    /// Segments that brought nothing new.
+    /// Segments received without new data.
     duplicates,
-    /// Connections that were opened here.
+    /// Connections opened by applications of this stack.
     connections_opened,
-    /// Connections that were opened by peers.
+    /// Connections opened by peers.
     connections_accepted,
-    /// Connections that ended in order.
+    /// Connections that ended by FINs of both sides.
     connections_closed,
-    /// Connections that the peer reset.
+    /// Connections reset by the peer.
     connections_reset,
     /// Connections that timed out.
     connections_timed_out,
-    /// Resets that were sent.
+    /// Resets sent.
     resets_sent,
-    /// Challenge acknowledgements that were sent (RFC 5961).
+    /// Challenge acknowledgements sent (RFC 5961).
     challenge_acks_sent,
-    /// SYN cookies that were sent.
+    /// SYN cookies sent.
     cookies_sent,
-    /// Connections that came from cookies.
+    /// Connections established by SYN cookies.
     cookies_accepted,
     /// Connections that left TIME_WAIT early for a new one (RFC 6191).
     time_wait_reused,
-    /// Dropped: no packet of IP, or one that is cut off or malformed.
+    /// Connections reset because others lacked memory, and their buffers had not moved for long.
+    reset_for_memory,
+    /// Dropped: not IP, truncated, or malformed.
     drop_malformed,
     /// Dropped: a wrong checksum.
     drop_checksum,
-    /// Dropped: not for an address of the stack.
+    /// Dropped: not to an address of the stack.
     drop_not_ours,
-    /// Dropped: another protocol, a fragment, options that are not read.
+    /// Dropped: another protocol, a fragment, or unsupported options.
     drop_unsupported,
-    /// Dropped: the owner is another core.
+    /// Dropped: owned by another core.
     drop_other_core,
-    /// Dropped: a SYN for which there was no room in the backlog.
+    /// Dropped: a SYN beyond the backlog.
     drop_backlog,
-    /// Dropped: a connection for which there was no room in the table.
+    /// Dropped: a connection for which the table was full.
     drop_table_full,
     /// Dropped: an old duplicate by its timestamp (PAWS).
     drop_paws,

@@ -1,26 +1,26 @@
-//! Why calls of a stack fail.
+//! Defines the errors that calls of a stack return.
 
-/// Why a call fails.
+/// The reason why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Not now; an event tells when. `EAGAIN`.
+    /// The call would block; an event reports when to try again. `EAGAIN`.
     #[error("not ready: wait for an event")]
     WouldBlock,
-    /// The number names no socket (any more). `EBADF`.
+    /// There is no socket with this number, or no longer. `EBADF`.
     #[error("no such socket")]
     UnknownSocket,
-    /// The address has a listener or connection already. `EADDRINUSE`.
+    /// The address is used by a listener or connection. `EADDRINUSE`.
     #[error("the address is in use")]
     AddressInUse,
-    /// The address is none of the stack's, or of another family than the remote one.
+    /// The address does not belong to the stack, or is of another family than the remote one.
     /// `EADDRNOTAVAIL`.
     #[error("the address is none of this stack's")]
     AddressNotAvailable,
     /// All ephemeral ports to this destination are in use. `EADDRNOTAVAIL`.
     #[error("no free port: all ephemeral ports to this destination are in use")]
     NoPorts,
-    /// The bound on sockets is reached. `ENFILE`.
+    /// The limit of sockets is reached. `ENFILE`.
     #[error("too many sockets: raise max_sockets")]
     TooMany,
     /// The socket does not listen. `EINVAL`.
@@ -35,16 +35,17 @@ pub enum Error {
     /// The peer reset the connection. `ECONNRESET`.
     #[error("the peer has reset the connection")]
     Reset,
-    /// Nobody listens there. `ECONNREFUSED`.
+    /// No socket listens on the port. `ECONNREFUSED`.
     #[error("the connection was refused")]
     Refused,
     /// The peer does not answer. `ETIMEDOUT`.
     #[error("the connection timed out")]
     TimedOut,
-    /// A router says that there is no way. `EHOSTUNREACH`.
+    /// A router reports that there is no route. `EHOSTUNREACH`.
     #[error("the host is unreachable")]
     Unreachable,
-    /// The address that the connection was bound to is gone, or the connection was aborted here.
+    /// The address to which the connection was bound was removed, or the connection was aborted
+    /// locally, also because others lacked the memory that its buffers held without progress.
     /// `ECONNABORTED`.
     #[error("the connection was aborted")]
     Aborted,

@@ -1,4 +1,4 @@
-//! Both ends of a connection, packed, and the one hash that a packet costs.
+//! Packs the addresses and ports of both ends of a connection, and hashes them with a key.
 
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// The middle of an IPv4 address that is written as an IPv6 one (RFC 4291, section 2.5.5.2).
 const MAPPED: u32 = 0xffff;
 
-/// Both ends of a connection in 36 bytes. IPv4 addresses are mapped into IPv6; packets that carry
-/// mapped addresses on the wire are refused before they come here, so nothing collides.
+/// A four-tuple in 36 bytes. IPv4 addresses are mapped into IPv6; packets with mapped addresses are
+/// dropped earlier, so the two never collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     local: [u32; 4],
@@ -18,11 +18,13 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    /// Packs the local and remote address and port of a connection.
     pub(crate) fn new(local: (IpAddr, u16), remote: (IpAddr, u16)) -> Flow {
         let ports = u32::from(local.1) << 16 | u32::from(remote.1);
         Flow { local: pack(local.0), remote: pack(remote.0), ports }
     }
 
+    /// Whether the addresses are not IPv4-mapped.
     pub(crate) fn is_ipv6(&self) -> bool {
         self.local[2] != MAPPED || self.local[0] != 0 || self.local[1] != 0
     }
@@ -51,14 +53,15 @@ impl Flow {
         self.ports as u16
     }
 
-    /// The same ends with another local port.
+    /// The same four-tuple with another local port.
     pub(crate) fn with_local_port(mut self, port: u16) -> Flow {
         self.ports = u32::from(port) << 16 | self.ports & 0xffff;
         self
     }
 
-    /// SipHash-1-3 of both ends: nobody without the key can aim at a core or at a place of the
-    /// table. 12 bytes are hashed for IPv4, 36 for IPv6.
+    /// Hashes the four-tuple with SipHash-1-3. Without the key an attacker cannot choose addresses
+    /// that select a particular core or slot of the table. 12 bytes are hashed for IPv4, 36 for
+    /// IPv6.
     pub(crate) fn hash(&self, key: Key) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
         let ends = u64::from(self.local[3]) << 32 | u64::from(self.remote[3]);
@@ -74,7 +77,8 @@ impl Flow {
     }
 }
 
-/// The core that owns a flow with this hash. The table uses the lower bits, this the upper ones.
+/// The core that owns a four-tuple with this hash. The flow table uses the lower bits, this
+/// function the upper ones.
 pub(crate) const fn owner(hash: u64, cores: u16) -> u16 {
     (((hash >> 32) * cores as u64) >> 32) as u16
 }

@@ -1,13 +1,26 @@
-//! TCP/IP without I/O: packets go in, packets come out, and time and randomness are arguments.
+//! TCP/IP without I/O: the caller passes packets, time and random numbers in, and takes packets
+//! and events out.
 //!
-//! A [`Stack`] serves one core. Whoever drives it hands it the packets that came
-//! ([`Stack::input`]), asks it for the packets that are due ([`Stack::output`]) and wakes it at its
-//! [`Stack::deadline`]. Between these calls applications listen, connect, send and receive; what
-//! they wait for comes out of [`Stack::next_event`]. The stack never sleeps, reads no clock, draws
-//! no random number of its own and allocates nothing for a connection that has no data, so every
-//! run of it can be repeated from a seed.
+//! A [`Stack`] serves one core. Its caller passes it the received packets ([`Stack::input`]), takes
+//! the packets to send from it ([`Stack::output`]) and calls it at its [`Stack::deadline`]. Between
+//! these calls applications listen, connect, send and receive, and take readiness events from
+//! [`Stack::next_event`]. The stack never sleeps, reads no clock, draws no random number of its own
+//! and allocates nothing for a connection that has no data. Every run can therefore be repeated
+//! from a seed.
 //!
-//! After mTCP (Jeong et al., NSDI 2014): one stack per core, nothing shared, batches all the way.
+//! # Modules
+//!
+//! - `stack`: [`Stack`]: demultiplexing, listeners, SYN cookies, TIME_WAIT, order of transmission.
+//! - `tcp`: one connection, with one file for each mechanism of an RFC.
+//! - [`wire`]: Ethernet, ARP, IP, ICMP, neighbour discovery and TCP headers.
+//! - [`neighbour`]: ARP and neighbour discovery.
+//! - `memory`: rings, buffer pool, slab, flow table and timer wheel, all bounded.
+//! - `config`, `counters`, `error`: settings, counts and errors.
+//! - `socket`, `packet`, `flow`: identifiers and readiness, packets and [`Sink`], address pairs.
+//! - [`sequence`], [`time`]: sequence numbers that wrap, and the caller's clock.
+//!
+//! The design follows mTCP (Jeong et al., NSDI 2014): one stack per core, nothing shared, packets
+//! in batches.
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +46,6 @@ pub use self::counters::Counters;
 pub use self::error::Error;
 pub use self::packet::{Checksum, Packet, PartialChecksum, Sink, SinkCapabilities};
 pub use self::sequence::Sequence;
-pub use self::socket::{ConnectionInfo, Manner, Readiness, Shutdown, SocketId, State, Urgent};
+pub use self::socket::{ConnectionInfo, Readiness, SendFlags, Shutdown, SocketId, State, Urgent};
 pub use self::stack::Stack;
 pub use self::time::Instant;

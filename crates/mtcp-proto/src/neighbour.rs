@@ -1,13 +1,14 @@
-//! Who has which hardware address: ARP and neighbour discovery as a state machine without I/O.
+//! Resolves IP addresses to hardware addresses: ARP and neighbour discovery as a state machine
+//! without I/O.
 //!
-//! A [`Cache`] asks for the addresses that are looked up and answers for its own ones. An entry
-//! goes through the states of RFC 4861, section 7.3.2, with two simplifications: the delay before a
-//! probe is left out, and ARP goes the same way.
+//! A [`Cache`] sends requests for the addresses that are looked up and answers requests for its own
+//! ones. An entry goes through the states of RFC 4861, section 7.3.2, with two simplifications:
+//! there is no delay before a probe, and ARP uses the same states.
 //!
-//! It is careful about what it believes, because anybody on the link can send anything: an answer
-//! counts only for an address that was looked up here, never for one of its own, and never with a
-//! group's hardware address; what was confirmed within the last second is not replaced; and what an
-//! unasked packet has changed is probed as soon as it is used.
+//! The cache distrusts packets, because any host on the link can send anything. An answer counts
+//! only for an address that was looked up here, never for one of the cache's own addresses, and
+//! never with a group's hardware address. An entry that was confirmed within the last second is not
+//! replaced. An entry that an unsolicited packet has changed is probed at its next use.
 
 mod entry;
 
@@ -28,41 +29,41 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The longest frame that [`Cache::output`] writes, in bytes.
 pub const FRAME_BYTES_MAX: usize = ethernet::HEADER_BYTES + IPV6_HEADER_BYTES + NDP_BYTES_MAX;
 
-/// Frames that wait to be sent; further ones are left out, for whoever misses one asks again.
+/// Most frames in the send queue. Further ones are dropped; their receivers will ask again.
 const QUEUE_MAX: usize = 64;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// What is known of an address.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// Its hardware address.
     Known(HardwareAddress),
-    /// It was asked for, or too many others are; look it up again later.
+    /// A request was sent, or too many others are pending; look it up again later.
     Pending,
-    /// Nobody answers, or there is nobody to ask: a group, an address of the cache's own, or of a
-    /// family of which it has none.
+    /// No host answers, or none can: the address is a group, one of the cache's own, or of a family
+    /// in which the cache has no address.
     Unreachable,
 }
 
-/// What a cache counts, from its beginning on.
+/// Counters of a cache since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Questions that were sent, probes among them.
+    /// Requests sent, including probes.
     pub requests_sent: u64,
-    /// Answers that were sent.
+    /// Answers sent.
     pub answers_sent: u64,
-    /// Addresses whose questions were never answered.
+    /// Addresses whose requests were never answered.
     pub unanswered: u64,
-    /// Packets that said something about an address that they must not change.
+    /// Packets that tried to change an entry that they must not change.
     pub refused: u64,
-    /// Packets of others that claim one of our addresses.
+    /// Packets of other hosts that claim one of this cache's addresses.
     pub conflicts: u64,
     /// Packets that were malformed.
     pub malformed: u64,
 }
 
-/// A frame that is to be sent.
+/// A frame in the send queue.
 #[derive(Clone, Copy, Debug)]
 enum Outgoing {
     Arp(HardwareAddress, ArpPacket),
@@ -70,7 +71,7 @@ enum Outgoing {
 }
 
 impl Outgoing {
-    /// Writes the frame; gives its length.
+    /// Writes the frame; returns its length.
     fn write(self, own: HardwareAddress, out: &mut [u8]) -> usize {
         let out = &mut out[..FRAME_BYTES_MAX];
         let (link, kind) = match self {
@@ -103,9 +104,9 @@ impl Outgoing {
 
 /// The neighbours of one interface. All calls take the time, which must not go back.
 ///
-/// It holds at most so many entries as it was made for. Looking up is a search of logarithmic cost,
-/// so that whoever sends much to one neighbour keeps the last answer, but not for more than a
-/// second or so, because only a lookup makes the cache probe.
+/// It holds a limited number of entries. A look-up has logarithmic cost, so a sender to one
+/// neighbour should keep the last result, but not for more than about a second, because only
+/// look-ups make the cache probe.
 #[derive(Debug)]
 pub struct Cache {
     hardware: HardwareAddress,
@@ -114,14 +115,14 @@ pub struct Cache {
     capacity: usize,
     unresolved: usize,
     queue: VecDeque<Outgoing>,
-    /// Not later than the first moment at which an entry is due.
+    /// A time not later than the first deadline of an entry.
     due: Option<Instant>,
     counters: Counters,
 }
 
 impl Cache {
-    /// A cache of at most `capacity` entries, at least two, for an interface with this hardware
-    /// address.
+    /// Creates a cache of at most `capacity` entries (at least two) for an interface with this
+    /// hardware address.
     pub fn new(hardware: HardwareAddress, capacity: usize) -> Cache {
         Cache {
             hardware,
@@ -135,8 +136,8 @@ impl Cache {
         }
     }
 
-    /// Sets the addresses that are answered for. Without one of a family, nothing of that family is
-    /// asked.
+    /// Sets the cache's own addresses, for which it answers requests. Without an own address of a
+    /// family the cache sends no requests of that family.
     pub fn set_addresses(&mut self, addresses: &[IpAddr]) {
         self.addresses = addresses.to_vec();
         for address in addresses {
@@ -177,8 +178,8 @@ impl Cache {
         }
     }
 
-    /// What is known of an address; asks for it if that is too little. An entry that nobody has
-    /// confirmed for half a minute is used and probed.
+    /// Looks an address up and sends a request if necessary. An entry that was not confirmed for
+    /// half a minute is returned and probed.
     pub fn lookup(&mut self, now: Instant, address: IpAddr) -> Lookup {
         if let Some(entry) = self.entries.get_mut(&address) {
             let found = entry.lookup(now);
@@ -188,7 +189,8 @@ impl Cache {
         if !self.may_be_asked(address) {
             return Lookup::Unreachable;
         }
-        // So many questions at once have an attacker's mark; known entries are not given up for it.
+        // So many unresolved look-ups suggest a scan; known entries are not removed to make room
+        // for it.
         if self.unresolved >= self.capacity / 2 || !self.make_room() {
             return Lookup::Pending;
         }
@@ -198,8 +200,8 @@ impl Cache {
         Lookup::Pending
     }
 
-    /// Sets an entry that no packet changes and that does not age: what the system knows. False if
-    /// the hardware address is none of a station, the address is one of the cache's own, or the
+    /// Sets a permanent entry, which no packet changes and which does not age. False if the
+    /// hardware address is not a unicast address, the address is one of the cache's own, or the
     /// cache is full of such entries.
     pub fn set(&mut self, address: IpAddr, hardware: HardwareAddress) -> bool {
         if !is_unicast(hardware) || self.addresses.contains(&address) {
@@ -213,17 +215,17 @@ impl Cache {
         true
     }
 
-    /// Forgets an address.
+    /// Removes an address.
     pub fn remove(&mut self, address: IpAddr) {
         if self.entries.remove(&address).is_some_and(|entry| entry.is_unresolved()) {
             self.unresolved -= 1;
         }
     }
 
-    /// Takes a packet of ARP, from behind the Ethernet header on.
+    /// Processes an ARP packet, which begins after the Ethernet header.
     ///
     /// # Errors
-    /// [`WireError`]; the packet has had no effect then.
+    /// [`WireError`]; the packet then has no effect.
     pub fn input_arp(&mut self, now: Instant, packet: &[u8]) -> Result<(), WireError> {
         let packet = self.note(ArpPacket::parse(packet))?;
         let sender = IpAddr::V4(packet.sender);
@@ -257,10 +259,10 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes an IPv6 packet of which [`crate::wire::ndp::is_ndp`] is true.
+    /// Processes an IPv6 packet for which [`crate::wire::ndp::is_ndp`] is true.
     ///
     /// # Errors
-    /// [`WireError`]; the packet has had no effect then.
+    /// [`WireError`]; the packet then has no effect.
     pub fn input_ndp(&mut self, now: Instant, packet: &[u8]) -> Result<(), WireError> {
         let parsed = IpHeader::parse(packet)
             .and_then(|(header, payload)| Ok((header, NdpMessage::parse(&header, payload)?)));
@@ -284,7 +286,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Writes the next frame that is to be sent, with its Ethernet header, and gives its length;
+    /// Writes the next frame of the send queue, with its Ethernet header, and returns its length;
     /// `None` if there is none.
     ///
     /// # Panics
@@ -296,13 +298,14 @@ impl Cache {
         Some(self.queue.pop_front()?.write(self.hardware, out))
     }
 
-    /// When [`Cache::output`] must be called even if nothing comes; in the past if something is
-    /// due, and once too early after an answer has made a timer needless.
+    /// The time at which [`Cache::output`] must be called even if no packet arrives. It is in the
+    /// past if a frame is ready to send, and may be too early once after an answer has made a timer
+    /// unnecessary.
     pub fn deadline(&self) -> Option<Instant> {
         if self.queue.is_empty() { self.due } else { Some(Instant::ZERO) }
     }
 
-    /// What has been counted since the beginning.
+    /// The counters since the creation.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -326,8 +329,7 @@ impl Cache {
             && self.addresses.iter().any(|own| own.is_ipv6() == address.is_ipv6())
     }
 
-    /// Makes room for one entry by giving up the one that was not used for longest; false if all
-    /// were set from outside.
+    /// Removes the least recently used entry to make room; false if all are permanent.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < self.capacity {
             return true;
@@ -356,9 +358,9 @@ impl Cache {
         }
     }
 
-    /// Answers a solicitation. Without the asker's hardware address only a known asker is answered;
-    /// such questions go to one station, and unanswered ones are repeated to the group, where they
-    /// must have it (RFC 4861, section 4.3).
+    /// Answers a solicitation. If the solicitation has no hardware address, the cache answers only
+    /// if it knows the sender's. The sender repeats an unanswered unicast request as multicast,
+    /// which has to contain the address (RFC 4861, section 4.3).
     fn solicited(
         &mut self,
         now: Instant,
@@ -382,8 +384,8 @@ impl Cache {
         if !self.addresses.contains(&IpAddr::V6(target)) {
             return;
         }
-        // Whoever asks without an address wants to have this one: all may know that it is taken
-        // (RFC 4861, section 7.2.4).
+        // A request from the unspecified address is a test whether this address is in use: the
+        // answer goes to all nodes (RFC 4861, section 7.2.4).
         let probe = asker.is_unspecified();
         let known = || self.entries.get(&source).and_then(|entry| entry.hardware());
         let (destination, link) = if probe {
@@ -409,8 +411,8 @@ impl Cache {
         }
     }
 
-    /// Queues the questions that are due, as many as there is room for, and forgets what has
-    /// expired.
+    /// Queues the requests whose time has come, as many as there is room for, and removes expired
+    /// entries.
     fn run_timers(&mut self, now: Instant) {
         let mut next = None;
         let mut expired = Vec::new();
@@ -444,8 +446,8 @@ impl Cache {
         }
     }
 
-    /// Asks everybody, or one station whether it still has the address (RFC 4861, section 7.2.2;
-    /// RFC 1122, section 2.3.2.1).
+    /// Builds a request to all hosts, or a probe to one host (RFC 4861, section 7.2.2; RFC 1122,
+    /// section 2.3.2.1).
     fn question(&self, address: IpAddr, hardware: Option<HardwareAddress>) -> Option<Outgoing> {
         let own = closest(&self.addresses, address)?;
         match (own, address) {
@@ -473,7 +475,7 @@ impl Cache {
     }
 }
 
-/// The earlier of two moments that may not be.
+/// The earlier of two optional moments.
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -481,8 +483,8 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     }
 }
 
-/// The address that has most leading bits in common with another, so that a question comes from an
-/// address of the same network (RFC 6724, section 5, rule 8, in short).
+/// The own address with the longest common prefix, so that a request comes from an address of the
+/// same network (RFC 6724, section 5, rule 8, simplified).
 fn closest(addresses: &[IpAddr], to: IpAddr) -> Option<IpAddr> {
     let common = |own: &IpAddr| match (*own, to) {
         (IpAddr::V4(own), IpAddr::V4(to)) => Some((u32::from(own) ^ u32::from(to)).leading_zeros()),

@@ -1,16 +1,17 @@
-//! Packets between a stack and its device: what is known of them, and where they go.
+//! Defines how packets pass between a stack and a device: checksum state, offloads, and the trait
+//! `Sink`.
 
 use std::net::IpAddr;
 
-/// What is known about the checksums of a packet that came.
+/// What is known about the checksums of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     /// Nothing: the stack verifies them.
     Unverified,
     /// The device has verified them, or the packet never left the machine.
     Verified,
-    /// The packet is one of this stack's, or of another core's, that was looped back: the checksum
-    /// may be partial, and the source is one of the stack's addresses.
+    /// The packet was looped back from this stack or another core's: the checksum may be partial,
+    /// and the source is one of the stack's addresses.
     Looped,
 }
 
@@ -21,41 +22,42 @@ pub struct Packet {
     pub bytes: usize,
     /// The IP destination, whose next hop the device must find.
     pub destination: IpAddr,
-    /// If `Some`, the transport checksum is that of the pseudo-header only, and whoever sends the
-    /// packet completes it; given only where [`SinkCapabilities::checksum`] allows it.
+    /// If `Some`, the transport checksum is only that of the pseudo-header, and the device
+    /// completes it; used only if [`SinkCapabilities::checksum`] is set.
     pub partial_checksum: Option<PartialChecksum>,
-    /// If `Some`, the packet is to be cut into segments with so many bytes of TCP payload; given
-    /// only within [`SinkCapabilities::segmentation_bytes`]. Its checksum is then partial.
+    /// If `Some`, the device cuts the packet into segments with this number of bytes of TCP
+    /// payload; used only within [`SinkCapabilities::segmentation_bytes`]. Its checksum is then
+    /// partial.
     pub segment_bytes: Option<u16>,
 }
 
-/// Where a checksum is to be completed (as virtio's header has it).
+/// The position of a checksum to complete (as in virtio's header).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialChecksum {
     /// The first byte that is summed, from the beginning of the IP header.
     pub start: u16,
-    /// Where the sum goes, from `start`.
+    /// Offset from `start` at which the sum is stored.
     pub offset: u16,
 }
 
-/// What a device does with packets on their way out.
+/// The offloads of a device for outgoing packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SinkCapabilities {
-    /// It completes partial checksums.
+    /// Whether the device completes partial checksums.
     pub checksum: bool,
     /// The longest packet that it cuts into segments by itself; zero if it does not.
     pub segmentation_bytes: u32,
 }
 
-/// Where packets go.
+/// Takes outgoing packets.
 pub trait Sink {
-    /// What the device does.
+    /// The offloads of the device.
     fn capabilities(&self) -> SinkCapabilities;
 
-    /// Room for one packet of at most `bytes`; the same room again if nothing was committed. `None`
-    /// if the device is full.
+    /// Returns a buffer for one packet of at most `bytes`, or `None` if the device is full. If
+    /// nothing was committed since the last call, it is the same buffer.
     fn room(&mut self, bytes: usize) -> Option<&mut [u8]>;
 
-    /// Sends the packet that was written into the last room.
+    /// Sends the packet that was written into the last buffer.
     fn commit(&mut self, packet: Packet);
 }

@@ -1,36 +1,36 @@
-//! Sequence numbers, which wrap (RFC 9293, section 3.4).
+//! Compares and adds sequence numbers, which wrap (RFC 9293, section 3.4).
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
-/// A sequence number: 32 bits that wrap. Two of them compare by which lies ahead within half of the
-/// circle, so it is no total order and deliberately not `Ord`.
+/// A sequence number: 32 bits that wrap. Two of them compare by which is ahead within half of the
+/// number space, so it is no total order and deliberately not `Ord`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sequence(pub u32);
 
 impl Sequence {
-    /// How far this lies ahead of `other`; negative if it lies behind.
+    /// How far this number is ahead of `other`; negative if it is behind.
     pub const fn distance(self, other: Sequence) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
 
-    /// Bytes from `other` up to this, which must not lie behind it.
+    /// Bytes from `other` up to this number, which must not be behind `other`.
     pub const fn since(self, other: Sequence) -> u32 {
         self.0.wrapping_sub(other.0)
     }
 
-    /// Whichever lies ahead.
+    /// The number that is ahead.
     pub fn max(self, other: Sequence) -> Sequence {
         if self > other { self } else { other }
     }
 
-    /// Whichever lies behind.
+    /// The number that is behind.
     pub fn min(self, other: Sequence) -> Sequence {
         if self < other { self } else { other }
     }
 
-    /// Whether this lies in the half-open window of `bytes` that begins at `start`.
+    /// Whether this number is in the half-open window of `bytes` that begins at `start`.
     pub const fn within(self, start: Sequence, bytes: u32) -> bool {
         self.since(start) < bytes
     }

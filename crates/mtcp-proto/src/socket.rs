@@ -1,23 +1,24 @@
-//! Sockets as applications see them: their numbers, their readiness, and what is known of them.
+//! Defines sockets as applications see them: identifiers, readiness, shutdown, and connection
+//! information.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A connection or a listener. The number of one that is gone never names another.
+/// Identifies a connection or a listener. The number of a removed one is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId {
-    /// The place in the table; below [`Config::max_sockets`](crate::Config::max_sockets).
+    /// The index in the table; below [`Config::max_sockets`](crate::Config::max_sockets).
     pub index: u32,
-    /// Grows each time that the place is used anew.
+    /// Increases each time that the index is reused.
     pub generation: u32,
 }
 
-/// What can be done with a socket, as bits.
+/// The readiness of a socket, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Readiness(pub u8);
 
 impl Readiness {
-    /// Data, or the end of the stream, or (of a listener) a connection can be taken.
+    /// Data, the end of the stream or (on a listener) a connection can be taken.
     pub const READABLE: Readiness = Readiness(1);
     /// Data can be sent.
     pub const WRITABLE: Readiness = Readiness(2);
@@ -27,8 +28,8 @@ impl Readiness {
     pub const CLOSED: Readiness = Readiness(8);
     /// The connection has failed.
     pub const ERROR: Readiness = Readiness(16);
-    /// The peer has acknowledged the end of sending, or the connection is over: a change of state
-    /// that Linux tells those who wait, though nothing more can be done than before.
+    /// The peer has acknowledged the FIN, or the connection has ended. Linux wakes waiting
+    /// processes for this change, although it permits no further calls.
     pub const SEND_FINISHED: Readiness = Readiness(32);
 
     /// Whether all bits of `other` are set.
@@ -54,21 +55,21 @@ impl Readiness {
     }
 }
 
-/// Which directions end.
+/// The directions to shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Nothing more is received.
+    /// The application receives nothing more.
     Receive,
-    /// Nothing more is sent.
+    /// The application sends nothing more.
     Send,
-    /// Both.
+    /// Both directions.
     Both,
 }
 
-/// How data is sent.
+/// Flags of a send, see send(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
-    /// More follows soon: a segment that is not full waits for it, as with [`Options::cork`]
+pub struct SendFlags {
+    /// More data follows soon: a partial segment waits for it, as with [`Options::cork`]
     /// (`MSG_MORE`).
     ///
     /// [`Options::cork`]: crate::Options::cork
@@ -77,12 +78,12 @@ pub struct Manner {
     pub urgent: bool,
 }
 
-/// The last urgent byte that the peer has announced. It stays in its place in the stream.
+/// The last urgent byte that the peer has announced. It stays in its position in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Urgent {
-    /// How many bytes of the stream come before it.
+    /// The number of bytes of the stream before it.
     pub position: u64,
-    /// The byte, once it has come.
+    /// The byte, once it has arrived.
     pub byte: Option<u8>,
 }
 
@@ -91,42 +92,42 @@ pub struct Urgent {
 pub enum State {
     /// A SYN was sent.
     SynSent,
-    /// A SYN has come and was answered.
+    /// A SYN was received and answered.
     SynReceived,
-    /// Data flows.
+    /// Both directions can carry data.
     Established,
     /// Our FIN was sent, or waits behind data.
     FinWait1,
     /// Our FIN was acknowledged.
     FinWait2,
-    /// The peer's FIN has come.
+    /// The peer's FIN was received.
     CloseWait,
-    /// Both FINs are under way.
+    /// Both FINs were sent, and ours is not acknowledged yet.
     Closing,
-    /// The peer's FIN has come, and ours waits for its acknowledgement.
+    /// The peer's FIN was received, and ours is not acknowledged yet.
     LastAck,
-    /// Both sides have ended; late segments may come.
+    /// Both sides have ended; late segments may still arrive.
     TimeWait,
-    /// There is no connection (any more).
+    /// There is no connection, or no longer one.
     Closed,
 }
 
-/// What is known of a socket.
+/// Addresses, state and measurements of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionInfo {
-    /// Its number; of a connection that its application has closed, the one it had.
+    /// Its number; for a connection that the application has closed, its former number.
     pub socket: SocketId,
     /// The local end.
     pub local: SocketAddr,
-    /// The peer; `None` of a listener.
+    /// The peer; `None` for a listener.
     pub remote: Option<SocketAddr>,
-    /// The state; `Closed` of a listener.
+    /// The state; `Closed` for a listener.
     pub state: State,
-    /// Bytes that wait to be received; of a listener, connections that wait to be accepted.
+    /// Bytes that wait to be received; for a listener, connections that wait to be accepted.
     pub receive_queue: u32,
-    /// Bytes that were sent and not acknowledged, or not sent.
+    /// Bytes that the application has sent and the peer has not acknowledged, sent or unsent.
     pub send_queue: u32,
-    /// The smoothed round-trip time, once there is one.
+    /// The smoothed round-trip time, once it has been measured.
     pub round_trip: Option<Duration>,
     /// The retransmission time-out.
     pub retransmission_timeout: Duration,
@@ -142,7 +143,7 @@ pub struct ConnectionInfo {
     pub maximum_segment: u16,
     /// Data bytes that the application has sent and the peer acknowledged.
     pub bytes_acknowledged: u64,
-    /// Data bytes that came in order.
+    /// Data bytes that arrived in order.
     pub bytes_received: u64,
     /// Segments that were sent again.
     pub retransmissions: u32,

@@ -1,4 +1,4 @@
-//! The clock that is handed in.
+//! Defines the time that callers pass to a stack, in nanoseconds.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -11,7 +11,7 @@ impl Instant {
     /// The origin.
     pub const ZERO: Instant = Instant(0);
 
-    /// The moment so many nanoseconds after the origin.
+    /// The moment that is this number of nanoseconds after the origin.
     pub const fn from_nanos(nanoseconds: u64) -> Instant {
         Instant(nanoseconds)
     }
@@ -36,7 +36,7 @@ impl Instant {
         self.0 / 1_000_000_000
     }
 
-    /// The time that has passed since `earlier`; zero if that is later.
+    /// The time from `earlier` to this moment; zero if `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

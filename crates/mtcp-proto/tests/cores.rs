@@ -1,5 +1,6 @@
-//! Two machines with two cores each, between which a network brings every frame to any core: what
-//! belongs to another core is handed on, and each connection stays with one.
+//! Tests two machines with two cores each, between which a network delivers every frame to any
+//! core. A frame of another core's connection is handed over, and each connection stays on one
+//! core.
 
 use mtcp_proto::{
     Checksum, Config, Counters, Error, Instant, ListenOptions, Options, Packet, Secret, Shutdown,
@@ -56,7 +57,7 @@ fn address(ipv6: bool, machine: usize) -> IpAddr {
     }
 }
 
-/// One end of a connection: what it has sent of the pattern, and what has come.
+/// One end of a connection: how much of the pattern it has sent and received.
 struct End {
     place: (usize, usize),
     socket: SocketId,
@@ -70,11 +71,11 @@ fn pattern(from: usize, bytes: usize) -> Vec<u8> {
 }
 
 struct Network {
-    /// By machine and core.
+    /// The stacks, by machine and core.
     stacks: [[Stack; CORES]; 2],
     listeners: [SocketId; CORES],
     ends: Vec<End>,
-    /// Frames under way: when they arrive, at which machine.
+    /// Frames in flight: time of arrival, and machine.
     frames: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     numbers: u64,
     now_ns: u64,
@@ -122,7 +123,7 @@ impl Network {
         Instant::from_nanos(self.now_ns)
     }
 
-    /// A frame comes to any core of the machine, which hands it on where it belongs.
+    /// Delivers a frame to any core of the machine, which hands it over to its owner.
     fn deliver(&mut self, machine: usize, frame: &[u8]) {
         let any = self.random.below(CORES as u64) as usize;
         let cores = &self.stacks[machine];
@@ -152,7 +153,7 @@ impl Network {
         }
     }
 
-    /// All applications do what they can: clients send everything and end, servers do the same.
+    /// Runs all applications: clients send everything and end, servers do the same.
     fn work(&mut self) {
         let now = self.now();
         for core in 0..CORES {
@@ -196,7 +197,7 @@ impl Network {
         }
     }
 
-    /// The next frame or deadline, whichever comes first; false if there is neither.
+    /// Processes the next frame or deadline, whichever is first; false if there is neither.
     fn step(&mut self) -> bool {
         let deadlines = self.stacks.iter().flatten().filter_map(Stack::deadline);
         let deadline = deadlines.map(|at| at.as_nanos()).min();

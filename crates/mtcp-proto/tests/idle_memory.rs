@@ -1,4 +1,4 @@
-//! What an idle connection costs: alone in its process, whose memory is measured.
+//! Tests the memory of an idle connection, in its own process, whose memory is measured.
 
 use mtcp_proto::{
     Checksum, Config, Instant, ListenOptions, Options, Packet, Secret, Sink, SinkCapabilities,
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const CONNECTIONS: usize = 100_000;
 const PORTS: u16 = 4;
-/// Bytes of memory for one end of an idle connection, all tables included.
+/// Most bytes of memory for one end of an idle connection, including all tables.
 const BOUND_BYTES: usize = 600;
 
 #[derive(Default)]
@@ -44,7 +44,7 @@ fn stack(host: u8, now: Instant) -> Stack {
     stack
 }
 
-/// Bytes of this process that are in memory (`/proc/PID/statm`, see proc(5)).
+/// Bytes of this process that are resident (`/proc/PID/statm`, see proc(5)).
 fn resident_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("proc is mounted");
     let pages = text.split(' ').nth(1).and_then(|field| field.parse::<usize>().ok());
@@ -78,7 +78,7 @@ fn a_hundred_thousand_idle_connections_cost_little() {
             stacks[1].listen(local, &ListenOptions::default()).expect("free")
         })
         .collect();
-    // What the test itself remembers is there before it measures.
+    // The test's own memory is allocated before it measures.
     let mut pairs = vec![(listeners[0], listeners[1]); CONNECTIONS];
     pairs.clear();
     let before = resident_bytes();
@@ -89,7 +89,7 @@ fn a_hundred_thousand_idle_connections_cost_little() {
         let client = stacks[0].connect(now, None, remote, &options).expect("a free port");
         exchange(now, &mut stacks);
         let server = stacks[1].accept(listener).expect("established");
-        // Each has carried data once, and has given the memory back.
+        // Each connection has carried data once, and has freed the memory for it.
         for (from, socket, other) in [(0, client, server), (1, server, client)] {
             stacks[from].send(now, socket, b"hello").expect("room");
             exchange(now, &mut stacks);
@@ -106,7 +106,7 @@ fn a_hundred_thousand_idle_connections_cost_little() {
     println!("{each} bytes for each end of an idle connection");
     assert!(each <= BOUND_BYTES, "{each} bytes for each end");
 
-    // All of them are alive: the first, the last and some between answer.
+    // All connections work: the first, the last and some between answer.
     for &(client, server) in pairs.iter().step_by(9_999) {
         stacks[0].send(now, client, b"still there?").expect("room");
         exchange(now, &mut stacks);

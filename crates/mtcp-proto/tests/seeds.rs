@@ -1,29 +1,30 @@
-//! Two stacks on a bad network, thousands of times: each seed is another network, other settings,
-//! other applications. `MTCP_SEEDS=FIRST..LAST` (or one number) chooses the seeds of `seeds_run`.
+//! Runs two stacks on an impaired network, thousands of times. Each seed has another network, other
+//! settings and other applications. `MTCP_SEEDS=FIRST..LAST` (or one number) chooses the seeds of
+//! `seeds_run`.
 //!
-//! The other tests force what is rare otherwise, or what has once gone wrong.
+//! The other tests force rare events, or events that revealed errors.
 
 mod simulator;
 
 use mtcp_proto::{Keepalive, SynCookies};
 use simulator::application::{Finish, Round};
 use simulator::attack::{Attack, KINDS};
-use simulator::link::{Law, Narrow, Rate};
+use simulator::link::{Impairment, Narrow, Rate};
 use simulator::report;
 use simulator::scenario::{ConnectionPlan, Opening, SECOND, Scenario};
 use std::time::Duration;
 
-/// How many seeds run unless told otherwise.
+/// Number of seeds by default.
 const SEEDS: u64 = 10_000;
 
-/// How many seeds run with something forced upon them.
+/// Number of seeds for each test that forces an event.
 const FORCED_SEEDS: u64 = 200;
 
-/// What [`crowd_a_short_queue`] sends.
+/// Bytes of a message in [`crowd_a_short_queue`].
 const MESSAGE_BYTES: u64 = 64 << 10;
 const MESSAGES: u64 = 20;
 
-/// What these networks do not provoke.
+/// Counters that these networks never increase.
 const NEVER: &[&str] = &["drop_not_ours", "drop_other_core", "drop_table_full"];
 
 fn chosen() -> (u64, u64) {
@@ -53,7 +54,7 @@ fn seeds_run() {
     }
 }
 
-/// Runs seeds of which each is changed; with `MTCP_SEEDS`, those.
+/// Runs seeds whose scenarios are modified by `change`; with `MTCP_SEEDS`, the seeds that it names.
 fn force(test: &str, change: fn(&mut Scenario)) -> mtcp_proto::Counters {
     let seeds = match std::env::var_os("MTCP_SEEDS") {
         Some(_) => chosen().0..chosen().1,
@@ -62,17 +63,20 @@ fn force(test: &str, change: fn(&mut Scenario)) -> mtcp_proto::Counters {
     report::run_all(test, seeds, change)
 }
 
-/// Removes what may take a connection down, so that it must succeed.
+/// Removes the impairments that may end a connection, so that it must succeed.
 fn calm(scenario: &mut Scenario) {
-    let law = Law { delay_ns: 100_000, ..Law::default() };
-    scenario.links = [law.clone(), law];
+    let impairment = Impairment { delay_ns: 100_000, ..Impairment::default() };
+    scenario.links = [impairment.clone(), impairment];
     scenario.attacks.clear();
     scenario.backlog = 128;
     scenario.accept_pause_ns = 0;
     scenario.defer_accept = None;
+    for host in &mut scenario.hosts {
+        host.config.max_buffer_bytes = 1 << 30;
+    }
 }
 
-/// Lets the first end send so many bytes and the second receive them.
+/// Lets the first end send this number of bytes and the second receive them.
 fn send_only(connection: &mut ConnectionPlan, bytes: u64) {
     connection.opening = Opening::Ordinary;
     connection.client_port = 0;
@@ -139,8 +143,8 @@ fn a_silent_narrow_hop_is_found_out_even_by_a_short_segment() {
     force("a_silent_narrow_hop", |scenario| {
         calm(scenario);
         let mtu = if scenario.ipv6 { 1280 } else { 600 };
-        for law in &mut scenario.links {
-            law.narrow = Some(Narrow { mtu, tells: false });
+        for impairment in &mut scenario.links {
+            impairment.narrow = Some(Narrow { mtu, tells: false });
         }
         for connection in &mut scenario.connections {
             send_only(connection, 675);
@@ -164,6 +168,7 @@ fn memory_is_short_on_both_sides() {
         }
     });
     assert!(counters.drop_no_memory > 0, "{counters:?}");
+    assert!(counters.reset_for_memory < counters.connections_opened / 10, "{counters:?}");
 }
 
 #[test]
@@ -172,10 +177,10 @@ fn cookies_come_back_late_twice_or_behind_data() {
         for host in &mut scenario.hosts {
             host.config.syn_cookies = SynCookies::Always;
         }
-        for law in &mut scenario.links {
-            law.reorder = 0.3;
-            law.duplicate = 0.1;
-            law.reorder_ns = 3 * law.delay_ns;
+        for impairment in &mut scenario.links {
+            impairment.reorder = 0.3;
+            impairment.duplicate = 0.1;
+            impairment.reorder_ns = 3 * impairment.delay_ns;
         }
         for connection in &mut scenario.connections {
             connection.plans[0].options.maximum_segment = Some(169);
@@ -187,10 +192,10 @@ fn cookies_come_back_late_twice_or_behind_data() {
 #[test]
 fn small_windows_meet_reordering() {
     force("small_windows_meet_reordering", |scenario| {
-        for law in &mut scenario.links {
-            law.reorder = 0.2;
-            law.reorder_ns = law.delay_ns + 1_000_000;
-            law.loss = 0.02;
+        for impairment in &mut scenario.links {
+            impairment.reorder = 0.2;
+            impairment.reorder_ns = impairment.delay_ns + 1_000_000;
+            impairment.loss = 0.02;
         }
         for plan in scenario.connections.iter_mut().flat_map(|one| &mut one.plans) {
             plan.options.receive_buffer_bytes = 8192;
@@ -198,10 +203,10 @@ fn small_windows_meet_reordering() {
     });
 }
 
-/// Nothing passes from this moment on.
+/// Drops all packets from this moment on.
 fn cut(scenario: &mut Scenario, from_ns: u64) {
-    for law in &mut scenario.links {
-        law.outages.push((from_ns, u64::MAX));
+    for impairment in &mut scenario.links {
+        impairment.outages.push((from_ns, u64::MAX));
     }
 }
 
@@ -238,7 +243,7 @@ fn a_user_time_out_ends_what_the_network_no_longer_carries() {
         let plan = &mut connection.plans[0];
         plan.rounds[0].pause_ns = 2 * SECOND;
         plan.options.user_timeout = Some(Duration::from_secs(30));
-        plan.patience_ns = 40 * SECOND;
+        plan.time_limit_ns = 40 * SECOND;
     });
     assert_eq!(counters.connections_timed_out, FORCED_SEEDS, "{counters:?}");
 }
@@ -276,21 +281,22 @@ fn what_nobody_wants_to_receive_is_taken_all_the_same() {
     assert!(counters.data_segments_received > 30 * FORCED_SEEDS, "{counters:?}");
 }
 
-/// Requests and replies of 64 KiB between hosts so close that a burst overruns the queue between.
+/// Sends requests and replies of 64 KiB between hosts that are so close that a burst overflows the
+/// queue between them.
 fn crowd_a_short_queue(scenario: &mut Scenario) {
     calm(scenario);
     let queue_bytes = 5_000 + scenario.seed * 317 % 60_000;
     let rate = Rate { bytes_per_second: 1_000_000_000, queue_bytes, mark_bytes: None };
-    for law in &mut scenario.links {
-        (law.delay_ns, law.rate) = (10_000, Some(rate));
+    for impairment in &mut scenario.links {
+        (impairment.delay_ns, impairment.rate) = (10_000, Some(rate));
     }
     for host in &mut scenario.hosts {
         (host.full, host.late_ns) = (0.0, 0);
         let config = &mut host.config;
         (config.sack, config.mtu, config.minimum_rto) = (true, 1500, Duration::from_millis(200));
         (config.max_buffer_bytes, config.initial_window) = (1 << 30, 10);
-        // Without timestamps, a cookie would forget SACK; and a tail loss probe that allows for
-        // later acknowledgements comes no earlier than the time-out.
+        // Without timestamps, a cookie would not preserve SACK, and a tail loss probe that allows
+        // for later acknowledgements would not be sent before the time-out.
         config.syn_cookies = SynCookies::Never;
         config.delayed_ack = Duration::from_millis(40);
     }

@@ -1,8 +1,8 @@
-//! A small HTTP/1.1 server over user-level TCP, one thread a core.
+//! Implements a small HTTP/1.1 server over user-level TCP, one thread per core.
 //!
 //! `MTCP_CONFIG=docs/mtcp.toml cargo run -p mtcp --release --example http -- 10.0.0.2:80` serves,
 //! at `/N`, a document of N bytes. It shows what an application does: wait, read until there is no
-//! more, write until no more fits, and ask for writability only then.
+//! more data, write until there is no more room, and only then wait for writability.
 
 use mtcp::{Config, Context, Descriptor, EpollControl, EpollEvent, Events, Family, Mtcp};
 use std::collections::HashMap;
@@ -10,9 +10,9 @@ use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
-/// A request's head is not longer.
+/// Most bytes of a request's head.
 const HEAD_BYTES: usize = 8192;
-/// The documents' bytes count up to a prime and begin anew.
+/// The bytes of a document count up to this prime and start again.
 const PERIOD: usize = 251;
 const PIECE_BYTES: usize = PERIOD * 256;
 const BACKLOG: u32 = 4096;
@@ -37,13 +37,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// A connection and what it has still to send.
+/// A connection and the data that it has still to send.
 #[derive(Default)]
 struct Connection {
     request: Vec<u8>,
     head: Vec<u8>,
     sent: usize,
-    /// The rest of the document: where it begins, where it ends.
+    /// The rest of the document: start and end.
     body: (usize, usize),
     closes: bool,
     waits_for_room: bool,
@@ -102,7 +102,7 @@ impl Server {
         }
     }
 
-    /// Does what can be done now; false if the connection is over.
+    /// Performs all operations that are possible now; false if the connection is over.
     fn serve(&mut self, socket: Descriptor) -> io::Result<bool> {
         let Some(connection) = self.connections.get_mut(&socket) else { return Ok(true) };
         let mut room = [0; HEAD_BYTES];
@@ -126,7 +126,7 @@ impl Server {
         let waits_for_room = connection.is_sending();
         if waits_for_room != connection.waits_for_room {
             connection.waits_for_room = waits_for_room;
-            // Who does not take its answers is not asked for further requests.
+            // A client that does not read its answers gets no further requests processed.
             let events = if waits_for_room { Events::OUT } else { Events::IN };
             let watch = EpollControl::Modify(EpollEvent::of(socket, events));
             self.context.epoll_ctl(self.epoll, socket, watch)?;
@@ -140,7 +140,7 @@ impl Connection {
         self.sent < self.head.len() || self.body.0 < self.body.1
     }
 
-    /// Sends what fits; true if nothing is left.
+    /// Sends as much as there is room for; true if all was sent.
     fn send(&mut self, context: &mut Context, socket: Descriptor, all: &[u8]) -> io::Result<bool> {
         while self.is_sending() {
             let in_head = self.sent < self.head.len();
@@ -160,7 +160,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Takes the first request, if all of its head is there, and prepares the answer.
+    /// Takes the first request, if its head is complete, and prepares the answer.
     fn take_request(&mut self) -> io::Result<bool> {
         const END: &[u8] = b"\r\n\r\n";
         let Some(end) = self.request.windows(END.len()).position(|bytes| bytes == END) else {

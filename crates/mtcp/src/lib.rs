@@ -1,5 +1,6 @@
-//! TCP in user space, after mTCP (Jeong et al., NSDI 2014): packet devices, one engine per core,
-//! sockets with readiness events, and a driver for the channel of `megapipe`.
+//! Implements TCP in user space. The design follows mTCP (Jeong et al., NSDI 2014): packet devices,
+//! one engine per core, sockets with readiness events. A driver for the channel of `megapipe` uses
+//! the same stacks.
 //!
 //! An echo server, here with its client in the same process: each thread has a [`Context`], whose
 //! calls are those of POSIX.
@@ -52,18 +53,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! On a network [`Mtcp::start`] takes the place of `pair`, and [`Config::from_environment`] reads
-//! the file that says which device and which addresses; `docs/mtcp.toml` shows all of it.
+//! On a network, [`Mtcp::start`] replaces `pair`, and [`Config::from_environment`] reads the file
+//! with the device and the addresses; `docs/mtcp.toml` shows all settings.
 //!
-//! - [`device`]: AF_XDP, AF_PACKET, TAP and memory behind one trait; [`network`]: neighbours and
-//!   routes.
-//! - [`Mtcp`], [`Engine`]: a stack for each core and the loop that moves it.
-//! - [`Context`]: the sockets of a core.
-//! - [`config`], [`requirements`], [`stat`]: settings in, what a machine lacks for them, figures
-//!   out.
+//! # Modules
 //!
-//! A connection belongs to the core that a hash of its addresses names, wherever its packets
-//! arrive. Each core therefore listens for itself, and nothing that happens to a connection touches
+//! - [`device`]: AF_XDP, AF_PACKET, TAP and memory behind one trait.
+//! - [`network`]: neighbours, routes, and IP packets through a device.
+//! - `engine`: [`Engine`], a stack for each core, the loop that runs it, and a thread for it.
+//! - `socket`: [`Context`], the sockets of a core, with epoll.
+//! - [`driver`]: the stack as a driver of `megapipe`'s channel.
+//! - `start`: [`Mtcp`], the stacks of a process. [`config`]: their settings.
+//! - [`requirements`]: what a machine lacks for a configuration.
+//! - [`stat`]: reports of running stacks, for `mtcp stat`.
+//! - [`peer_reset`]: resets the connections of a program that was killed.
+//! - `spsc`, `system`: rings between two threads, system calls.
+//! - `sandbox`: what the stack's own threads may do.
+//!
+//! A connection belongs to the core that a hash of its addresses selects, wherever its packets
+//! arrive. Each core therefore has listeners of its own, and no event of a connection touches
 //! another core.
 
 pub mod config;
@@ -75,6 +83,9 @@ pub mod requirements;
 pub mod stat;
 
 mod engine;
+#[cfg(test)]
+mod error_tests;
+mod sandbox;
 mod socket;
 mod spsc;
 mod start;

@@ -1,11 +1,11 @@
-//! Resets the connections of a program that was killed, as the kernel ends those of its sockets.
+//! Resets the connections of a program that was killed, as the kernel does for its own sockets.
 //!
 //! The program keeps its open connections in [`SharedConnections`], memory that it shares with a
-//! process that outlives it. When the program has ended without saying so, that process takes the
-//! device and begins to connect from each of the addresses: the peer answers the SYN with an
-//! acknowledgement of what it has (RFC 9293, section 3.5.2, half-open connections; RFC 5961,
-//! section 4), and the stack answers that with a reset that the peer accepts, because its number is
-//! the peer's own.
+//! process that outlives it. When the program has ended without calling
+//! [`SharedConnections::mark_ended`], that process takes over the device and starts to connect from
+//! each of the addresses. The peer answers the SYN with an acknowledgement of its own state (RFC
+//! 9293, section 3.5.2, half-open connections; RFC 5961, section 4). The stack answers that with a
+//! reset, which the peer accepts because its number is the one that the peer sent.
 
 use crate::config::{Config, DeviceKind, Mode};
 use crate::device::tap::lacks_link;
@@ -17,71 +17,71 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections that the memory has room for; further ones are not reset.
+/// Most connections in the memory; further ones are not reset.
 const RECORDS: usize = 1 << 16;
-/// Connections that are reset at once.
+/// Connections that are reset at the same time.
 const BATCH: usize = 1024;
-/// How long a batch waits for the peers' answers; the SYN is not repeated before.
+/// How long a batch waits for the peers' answers; no SYN is repeated before.
 const ANSWERS: Duration = Duration::from_millis(400);
-/// How long the kernel may take to notice the link of a TAP device: it looks once a second.
+/// How long the kernel may take to detect the link of a TAP device: it checks once a second.
 const LINK: Duration = Duration::from_millis(1100);
-/// How long the device is tried: the kernel frees it a moment after the program's end.
+/// How long opening the device is retried: the kernel frees it a moment after the program's end.
 const DEVICE: Duration = Duration::from_secs(3);
 
-/// The memory's first bytes.
+/// The first bytes of the memory.
 #[repr(C)]
 struct Header {
-    /// The program has ended by itself.
+    /// Nonzero if the program has ended by itself.
     ended: AtomicU32,
-    /// No record from here on was ever used.
+    /// Index from which on no record was ever used.
     end: AtomicU32,
 }
 
-/// One connection. The record counts once `family` is set, and no more once it is zero.
+/// One connection. The record is valid while `family` is not zero.
 #[repr(C)]
 struct Record {
     family: AtomicU16,
     ports: [AtomicU16; 2],
-    /// The local address and the peer's; the first word alone is an IPv4 address.
+    /// The local address and the peer's; an IPv4 address is in the first word.
     addresses: [[AtomicU32; 4]; 2],
 }
 
 const BYTES: usize = size_of::<Header>() + RECORDS * size_of::<Record>();
 
-/// The open connections of a program, in memory that is shared by a descriptor.
+/// The open connections of a program, in memory that processes share through a descriptor.
 pub struct SharedConnections {
     memory: NonNull<u8>,
 }
 
-// SAFETY: all that is shared are atomics.
+// SAFETY: the shared memory contains only atomics.
 unsafe impl Send for SharedConnections {}
-// SAFETY: as above.
+// SAFETY: the shared memory contains only atomics.
 unsafe impl Sync for SharedConnections {}
 
 impl SharedConnections {
-    /// Empty memory, and what another process opens it by.
+    /// Creates empty memory; returns it with the descriptor by which another process opens it.
     ///
     /// # Errors
-    /// Of memfd_create(2), ftruncate(2) and mmap(2).
+    /// The errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub fn new() -> io::Result<(SharedConnections, OwnedFd)> {
         // SAFETY: the name ends with zero.
         let fd = unsafe { libc::memfd_create(c"mtcp-connections".as_ptr(), libc::MFD_CLOEXEC) };
         let descriptor = owned(fd)?;
-        // SAFETY: plain numbers.
+        // SAFETY: ftruncate takes only numbers.
         if unsafe { libc::ftruncate(descriptor.as_raw_fd(), BYTES as libc::off_t) } != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok((SharedConnections::open(&descriptor)?, descriptor))
     }
 
-    /// The memory of another process.
+    /// Opens the memory that another process has created.
     ///
     /// # Errors
-    /// Of fstat(2) and mmap(2); `EINVAL`: it is none.
+    /// The errors of fstat(2) and mmap(2); `EINVAL` if the descriptor is of another kind.
     pub fn open(descriptor: &OwnedFd) -> io::Result<SharedConnections> {
-        // SAFETY: a structure of plain data, which fstat fills.
+        // SAFETY: stat is plain data, for which all zeros is valid; fstat fills it.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure is valid.
+        // SAFETY: the pointer is to a valid structure, which fstat writes.
         if unsafe { libc::fstat(descriptor.as_raw_fd(), &raw mut status) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -89,7 +89,7 @@ impl SharedConnections {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, descriptor.as_raw_fd());
-        // SAFETY: new memory, wherever the kernel likes, of the descriptor's size.
+        // SAFETY: a new mapping of the descriptor's size, at an address that the kernel chooses.
         let memory =
             unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, libc::MAP_SHARED, fd, 0) };
         if memory == libc::MAP_FAILED {
@@ -100,19 +100,20 @@ impl SharedConnections {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the memory begins with it and lives as long as `self`; zero is valid.
+        // SAFETY: the memory begins with a header and lives as long as `self`; zeros are a valid
+        // header.
         unsafe { self.memory.cast::<Header>().as_ref() }
     }
 
     fn records(&self) -> &[Record] {
-        // SAFETY: so many records follow the header.
+        // SAFETY: `RECORDS` records follow the header in the memory.
         unsafe {
             let first = self.memory.add(size_of::<Header>()).cast::<Record>();
             std::slice::from_raw_parts(first.as_ptr(), RECORDS)
         }
     }
 
-    /// Inserts a connection in place of what the descriptor had.
+    /// Stores a connection, in place of the previous one of this descriptor.
     pub fn insert(&self, descriptor: Descriptor, local: SocketAddr, remote: SocketAddr) {
         let index = descriptor.0 as usize;
         let Some(record) = self.records().get(index) else { return };
@@ -135,7 +136,7 @@ impl SharedConnections {
         }
     }
 
-    /// Notes that the program ends by itself, and that the stack has closed its connections.
+    /// Records that the program ends by itself and that the stack has closed its connections.
     pub fn mark_ended(&self) {
         self.header().ended.store(1, Ordering::Release);
     }
@@ -152,7 +153,7 @@ impl SharedConnections {
 
 impl Drop for SharedConnections {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing borrows from it any more.
+        // SAFETY: the mapping is ours, and no borrow of it is left.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), BYTES) };
     }
 }
@@ -197,14 +198,14 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Resets connections of a stack that is no more, from its addresses.
+/// Resets connections of a stack that no longer exists, from its addresses.
 ///
 /// # Errors
-/// [`StartError`]: the device cannot be had.
+/// [`StartError`] if the device cannot be opened.
 pub fn reset(
     mut config: Config,
     connections: &[(SocketAddr, SocketAddr)],
@@ -242,15 +243,15 @@ fn start(config: &Config) -> Result<Context, StartError> {
     }
 }
 
-/// Waits until the kernel sends through a TAP device again: it notices up to a second later that
-/// the device has an owner, and drops the peers' answers before.
+/// Waits until the kernel sends through a TAP device again. The kernel detects up to a second later
+/// that the device has an owner, and until then drops the peers' answers.
 fn await_link(interface: &str) {
     let begin = Instant::now();
-    // Where the flags cannot be read, the attempts are made all the same.
+    // If the flags cannot be read, the connection attempts are made nevertheless.
     while matches!(lacks_link(interface), Ok(true)) && begin.elapsed() < LINK {
         std::thread::sleep(Duration::from_millis(2));
     }
-    // The queue follows the flag.
+    // The kernel starts the queue shortly after it sets the flag.
     std::thread::sleep(Duration::from_millis(2));
 }
 
@@ -269,11 +270,11 @@ fn attempt(
     }
 }
 
-/// Moves the stack for some time.
+/// Runs the stack for some time.
 fn wait(context: &mut Context, time: Duration) {
     let Ok(set) = context.epoll_create() else { return };
     let mut room = [crate::EpollEvent::default()];
-    // The device may have gone: then nothing can be sent.
+    // An error means that the device is gone, and that nothing can be sent.
     let _ = context.epoll_wait(set, &mut room, Some(time));
     let _ = context.close(set);
 }

@@ -1,5 +1,5 @@
-//! What a configuration requires of the machine: device, rights, addresses, files. Each check makes
-//! the system calls that a start would make, as far as they leave nothing behind.
+//! Checks what a configuration requires of the machine: device, rights, addresses, files. Each
+//! check makes the system calls of a start, as far as they have no lasting effect.
 
 use crate::config::{Config, DeviceConfig, DeviceKind, Ownership};
 use crate::device::packet::{PacketDevice, PacketOptions};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Packets that IPv6 needs (RFC 8200, section 5).
+/// The least MTU for IPv6 (RFC 8200, section 5).
 const IPV6_MTU_MIN: u32 = 1280;
 
 /// A requirement that this machine does not meet, with cause and remedy.
@@ -22,12 +22,12 @@ const IPV6_MTU_MIN: u32 = 1280;
 pub struct Unmet {
     /// The setting, with its section.
     pub setting: &'static str,
-    /// What is wrong, why, and what to do.
+    /// The problem, its cause and the remedy.
     pub problem: String,
 }
 
-/// What the calling thread, in its network namespace and with its rights, lacks to start stacks of
-/// this configuration. Nothing is changed.
+/// Returns the requirements for stacks of this configuration that the calling thread does not meet,
+/// in its network namespace and with its rights. Changes nothing.
 pub fn unmet(config: &Config) -> Vec<Unmet> {
     let mut found = Found(Vec::new());
     let watch = interface(config, &mut found);
@@ -56,7 +56,7 @@ impl Found {
     }
 }
 
-/// What the kernel knows of the interface that a device works on.
+/// Opens a watch of the kernel's interface that the device uses.
 fn interface(config: &Config, found: &mut Found) -> Option<Watch> {
     if !matches!(config.device.kind, DeviceKind::Xdp | DeviceKind::Packet) {
         return None;
@@ -64,10 +64,10 @@ fn interface(config: &Config, found: &mut Found) -> Option<Watch> {
     match Watch::open(&config.device.interface) {
         Ok(watch) => Some(watch),
         Err(NetworkError::Interface { name, source }) => {
-            let remedy = "`ip link` shows those of this network namespace";
+            let remedy = "name one that `ip link` shows in this network namespace";
             found.add(
                 "device.interface",
-                format!("there is no interface {name} ({source}): {remedy}"),
+                format!("there is no interface {name} ({source}); {remedy}"),
             );
             None
         }
@@ -78,14 +78,14 @@ fn interface(config: &Config, found: &mut Found) -> Option<Watch> {
     }
 }
 
-/// Whether the device can be opened; one on an interface only if that is there.
+/// Checks that the device can be opened; one on an interface only if that exists.
 fn device(config: &Config, has_interface: bool, found: &mut Found) {
     let device = &config.device;
     let cores = config.engine.cores.max(1);
     let queues = if device.queues == 0 { cores } else { device.queues };
     if queues != cores {
         let problem = format!(
-            "there are {queues} queues for {cores} cores, and each core needs one: set it to 0, or \
+            "{queues} queues do not fit {cores} cores, of which each needs one; set it to 0, or \
              engine.cores to {queues}"
         );
         found.add("device.queues", problem);
@@ -93,7 +93,7 @@ fn device(config: &Config, has_interface: bool, found: &mut Found) {
     match device.kind {
         DeviceKind::Memory => found.add(
             "device.kind",
-            "\"memory\" joins two stacks of one program: choose \"xdp\", \"packet\" or \"tap\"",
+            "\"memory\" connects two stacks of one program; choose \"xdp\", \"packet\" or \"tap\"",
         ),
         DeviceKind::Tap => tap_device(device, found),
         DeviceKind::Packet if has_interface => {
@@ -103,8 +103,7 @@ fn device(config: &Config, has_interface: bool, found: &mut Found) {
                 ..PacketOptions::default()
             };
             if let Err(error) = PacketDevice::open(&options) {
-                let remedy = "run as root, or grant it with `setcap cap_net_raw+ep PROGRAM`";
-                found.add("device.kind", format!("{error}: {remedy}"));
+                found.add("device.kind", error);
             }
         }
         DeviceKind::Xdp if has_interface => {
@@ -122,14 +121,14 @@ fn tap_device(device: &DeviceConfig, found: &mut Found) {
     }
     if let Err(source) = administer_network() {
         let problem = format!(
-            "make a TAP device: {source}; it needs CAP_NET_ADMIN: run as root, or grant it with \
-             `setcap cap_net_admin+ep PROGRAM`"
+            "cannot make a TAP device: {source}; it needs CAP_NET_ADMIN: run as root, or grant it \
+             with `setcap cap_net_admin+ep PROGRAM`"
         );
         found.add("device.kind", problem);
     }
 }
 
-/// Does what needs CAP_NET_ADMIN in this network namespace and has no effect beyond a socket.
+/// Makes a call that needs CAP_NET_ADMIN in this network namespace and affects only a socket.
 fn administer_network() -> io::Result<()> {
     let socket = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &(1_i32 << 16))
@@ -139,13 +138,13 @@ fn link(config: &Config, watch: &Watch, found: &mut Found) {
     let name = &config.device.interface;
     let Some(state) = watch.link() else { return };
     if !state.running {
-        let remedy = format!("`ip link set {name} up`, and see that its other end is up");
-        found.add("device.interface", format!("{name} is down or has no carrier: {remedy}"));
+        let remedy = format!("run `ip link set {name} up`, and check that its other end is up");
+        found.add("device.interface", format!("{name} is down or has no carrier; {remedy}"));
     }
     if config.device.kind == DeviceKind::Xdp && state.has_xdp_program {
         let problem = format!(
-            "another XDP program is attached to {name}: end its process, or detach it with \
-             `ip link set {name} xdp off`"
+            "another XDP program is attached to {name}; end its process, or detach it with `ip \
+             link set {name} xdp off`"
         );
         found.add("device.interface", problem);
     }
@@ -156,15 +155,15 @@ fn packet_size(config: &Config, watch: Option<&Watch>, found: &mut Found) {
     let Some((address, _)) = v6 else { return };
     let set = u32::from(config.tcp.mtu);
     if set < IPV6_MTU_MIN {
-        let problem = format!("it is {set}, and IPv6 ({address}) needs {IPV6_MTU_MIN}: raise it");
+        let problem = format!("it is {set}, but IPv6 ({address}) needs {IPV6_MTU_MIN}; raise it");
         found.add("tcp.mtu", problem);
     }
     let name = &config.device.interface;
     let mtu = watch.and_then(Watch::link).map(|link| link.mtu);
     if let Some(mtu) = mtu.filter(|mtu| *mtu < IPV6_MTU_MIN) {
         let problem = format!(
-            "{name} has an MTU of {mtu}, and IPv6 ({address}) needs {IPV6_MTU_MIN}: `ip link set \
-             {name} mtu 1500`"
+            "{name} has an MTU of {mtu}, but IPv6 ({address}) needs {IPV6_MTU_MIN}; run `ip link \
+             set {name} mtu 1500`"
         );
         found.add("device.interface", problem);
     }
@@ -174,26 +173,28 @@ fn own_addresses(config: &Config, found: &mut Found) {
     const SETTING: &str = "address.list";
     for (index, &(address, length)) in config.addresses.iter().enumerate() {
         if config.addresses[..index].iter().any(|(other, _)| *other == address) {
-            found.add(SETTING, format!("{address} is there twice: take one of them out"));
+            found.add(SETTING, format!("{address} is listed twice; remove one of them"));
         }
         if address.is_loopback() {
-            let problem = format!("{address} is a loopback address: choose one of a network");
+            let problem =
+                format!("{address} is a loopback address; choose one of the interface's network");
             found.add(SETTING, problem);
         } else if let Some(which) = reserved(address, length) {
-            let problem = format!("{address}/{length} is the {which} address: choose another one");
+            let problem =
+                format!("{address}/{length} is its network's {which} address; choose another one");
             found.add(SETTING, problem);
         } else if is_kernels(address) {
             let problem = format!(
-                "the kernel has {address}, too, and would answer: take it away (`ip addr del \
-                 {address}/{length} dev INTERFACE`), choose another one, or set address.ownership \
-                 to \"shared\" with an \"xdp\" device"
+                "the kernel has {address}, too, and would answer in the stack's place; remove it \
+                 (`ip addr del {address}/{length} dev INTERFACE`), choose another address, or set \
+                 address.ownership to \"shared\" with an \"xdp\" device"
             );
             found.add(SETTING, problem);
         }
     }
 }
 
-/// Whether a network uses the address for itself: its first and its last one of IPv4.
+/// Whether a network reserves the address: the first and the last one of IPv4.
 fn reserved(address: IpAddr, length: u8) -> Option<&'static str> {
     let IpAddr::V4(address) = address else { return None };
     let host = u32::MAX.checked_shr(length.into()).unwrap_or(0);
@@ -205,11 +206,12 @@ fn reserved(address: IpAddr, length: u8) -> Option<&'static str> {
     }
 }
 
-/// Whether the kernel of this network namespace has the address: then it sends to it from there.
+/// Whether the kernel has the address in this network namespace, in which case it uses it as the
+/// source.
 fn is_kernels(address: IpAddr) -> bool {
     let any: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // No packet is sent by that; any port will do.
+    // This sends no packet; any port will do.
     let source = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(SocketAddr::new(address, 9))?;
         socket.local_addr()
@@ -221,13 +223,14 @@ fn shared_addresses(config: &Config, watch: Option<&Watch>, found: &mut Found) {
     const SETTING: &str = "address.list";
     let (Some(watch), name) = (watch, &config.device.interface) else { return };
     if config.addresses.is_empty() && watch.addresses().is_empty() {
-        let remedy = format!("`ip addr add ADDRESS/LENGTH dev {name}`");
-        found.add(SETTING, format!("it is empty, and {name} has no address: {remedy}"));
+        let remedy = format!("run `ip addr add ADDRESS/LENGTH dev {name}`");
+        found.add(SETTING, format!("it is empty, and {name} has no address; {remedy}"));
     }
     for (address, length) in &config.addresses {
         if !watch.addresses().iter().any(|(other, _)| other == address) {
-            let remedy = format!("`ip addr add {address}/{length} dev {name}`");
-            found.add(SETTING, format!("{name} does not have {address}, to be shared: {remedy}"));
+            let remedy = format!("run `ip addr add {address}/{length} dev {name}`");
+            let problem = format!("{name} does not have {address}, so it cannot be shared");
+            found.add(SETTING, format!("{problem}; {remedy}"));
         }
     }
 }
@@ -235,31 +238,23 @@ fn shared_addresses(config: &Config, watch: Option<&Watch>, found: &mut Found) {
 fn routes(config: &Config, found: &mut Found) {
     for gateway in config.routes.iter().filter_map(|route| route.gateway) {
         if config.addresses.iter().any(|(own, _)| *own == gateway) {
-            let problem = format!("{gateway} is the stack's own address: name a neighbour");
+            let problem = format!("{gateway} is the stack's own address; name a neighbour's");
             found.add("route.via", problem);
         }
     }
 }
 
 fn processors(config: &Config, found: &mut Found) {
-    // SAFETY: an empty set is all zeros.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set and its size are valid; 0 is the calling thread.
-    if check(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) }).is_err()
-    {
-        return;
-    }
-    for &cpu in &config.engine.cpus {
-        let within = cpu < 8 * size_of::<libc::cpu_set_t>();
-        // SAFETY: the CPU lies in the set.
-        if !within || !unsafe { libc::CPU_ISSET(cpu, &set) } {
-            let remedy = "`taskset -p $$` shows those that there are";
-            found.add("engine.cpus", format!("this process may not use CPU {cpu}: {remedy}"));
+    let Ok(allowed) = sys::cpus::allowed() else { return };
+    for cpu in &config.engine.cpus {
+        if !allowed.contains(cpu) {
+            let remedy = "choose among those that `taskset -cp $$` shows";
+            found.add("engine.cpus", format!("this process may not use CPU {cpu}; {remedy}"));
         }
     }
 }
 
-/// Whether a file can be made where it is to be.
+/// Checks that a file can be created in its directory.
 fn directory(setting: &'static str, file: Option<&Path>, found: &mut Found) {
     let Some(file) = file else { return };
     let parent = match file.parent() {
@@ -268,11 +263,11 @@ fn directory(setting: &'static str, file: Option<&Path>, found: &mut Found) {
     };
     let writable = std::ffi::CString::new(parent.as_os_str().as_encoded_bytes())
         .map_err(io::Error::from)
-        // SAFETY: the path ends with a zero byte.
+        // SAFETY: the path is a valid C string.
         .and_then(|path| check(unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) }));
     if let Err(error) = writable {
         let problem = format!(
-            "{} cannot be made ({}: {error}): make the directory, or name another one",
+            "{} cannot be made ({}: {error}); make the directory writable, or name another one",
             file.display(),
             parent.display()
         );

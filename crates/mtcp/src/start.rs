@@ -1,4 +1,4 @@
-//! From a configuration to stacks.
+//! Starts the stacks of a process from a configuration.
 
 use crate::config::{Config, DeviceKind, Mode, Ownership, XdpMode};
 use crate::device::Device;
@@ -7,7 +7,9 @@ use crate::device::memory::{MemoryDevice, MemoryOptions};
 use crate::device::packet::{PacketDevice, PacketError, PacketOptions};
 use crate::device::tap::{self, TapDevice, TapError, TapOptions};
 use crate::device::xdp::{self, AttachMode, Claim, CopyMode, XdpError, XdpOptions, XdpPort};
-use crate::engine::{Board, Engine, Link, Mailboxes, Port, clock, mailboxes, start_paired};
+use crate::engine::{
+    Board, Engine, Link, Mailboxes, PairedError, Port, clock, mailboxes, start_paired,
+};
 use crate::network::{Interface, NetworkError, OwnNetwork, Watch};
 use crate::socket::{Context, Defaults};
 use crate::stat::{Server, StatError};
@@ -16,81 +18,108 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use sys::seccomp::SeccompError;
 
-/// Why stacks cannot be started, or one cannot be had.
+/// The reason why stacks cannot be started, or a core's context or engine is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A core is asked for that there is not.
-    #[error("there are {cores} cores, numbered from 0, and no core {core}: raise engine.cores")]
+    /// There is no core with this number.
+    #[error("there is no core {core}: {cores} are configured, numbered from 0; raise engine.cores")]
     NoCore {
-        /// Which.
+        /// The requested core.
         core: usize,
-        /// How many there are.
+        /// The number of cores.
         cores: usize,
     },
-    /// The core's context or engine was taken before.
-    #[error("core {0} has its context already; each can be had once")]
+    /// The context or engine of this core was taken before.
+    #[error("the context of core {0} was taken already; take each core's context once")]
     Taken(usize),
     /// Devices and cores do not fit.
-    #[error("{devices} devices for {cores} cores: each core needs one of its own")]
+    #[error(
+        "{devices} devices do not fit {cores} cores: each core needs one; set engine.cores to \
+         {devices}"
+    )]
     Devices {
-        /// Devices.
+        /// Number of devices.
         devices: usize,
-        /// Cores.
+        /// Number of cores.
         cores: usize,
     },
     /// A memory device has no other end.
-    #[error("a memory device joins two stacks: use Mtcp::pair, or another device.kind")]
+    #[error(
+        "a memory device connects two stacks of one process; use Mtcp::pair, or set another \
+         device.kind"
+    )]
     Memory,
-    /// The packet socket.
+    /// The packet socket failed.
     #[error(transparent)]
     Packet(#[from] PacketError),
-    /// The TAP device.
+    /// The TAP device failed.
     #[error(transparent)]
     Tap(#[from] TapError),
-    /// AF_XDP.
+    /// AF_XDP failed.
     #[error(transparent)]
     Xdp(#[from] XdpError),
-    /// The kernel's view of the network.
+    /// The kernel's network configuration could not be read.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// The socket for statistics.
+    /// The socket for statistics failed.
     #[error(transparent)]
     Stat(#[from] StatError),
     /// The file that packets are to be written to.
-    #[error("capture.file {}: {source}; name a file that can be made", path.display())]
+    #[error("cannot write capture.file {}: {source}; name a new file in a directory that exists \
+         and is writable, or a file of this user that is no link", path.display())]
     Capture {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
-    /// A setting of TCP.
-    #[error("tcp: {0}")]
+    /// A setting of TCP is out of range.
+    #[error("a setting of [tcp] is out of range: {0}; docs/mtcp.toml lists the ranges")]
     Tcp(mtcp_proto::Error),
+    /// The system calls of the engine's thread cannot be restricted.
+    #[error(
+        "{0}; `mtcp run --no-seccomp` runs without the filter, and so does EngineConfig::seccomp = \
+         false"
+    )]
+    Seccomp(#[source] SeccompError),
     /// A call of the system failed: mostly, there are no descriptors or threads left.
-    #[error("{what}: {source}; raise `ulimit -n` or `ulimit -u` if it is a limit")]
+    #[error(
+        "cannot {what}: {source}; raise `ulimit -n` (descriptors) or `ulimit -u` (threads) if \
+         reached"
+    )]
     System {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
-        /// Why it failed.
+        /// The system's reason.
         source: io::Error,
     },
 }
 
-/// What lives as long as any of the stacks.
+impl From<PairedError> for StartError {
+    fn from(error: PairedError) -> StartError {
+        match error {
+            PairedError::System(source) => StartError::System { what: "start a thread", source },
+            PairedError::Seccomp(error) => StartError::Seccomp(error),
+        }
+    }
+}
+
+/// State that lives as long as any of the stacks.
 #[derive(Debug, Default)]
 struct Shared {
     /// Answers `mtcp stat`.
     server: Option<Server>,
-    /// Takes our packets from the kernel.
+    /// Directs our packets from the kernel to the stack.
     ownership: Option<xdp::Ownership>,
 }
 
 /// The stacks of a process, one for each core (`mtcp_init`).
 ///
-/// Threads take their contexts from it. It may be dropped before them: they keep what they need.
+/// Threads take their contexts from it. It may be dropped before the contexts, which keep the state
+/// that they need.
 #[derive(Debug)]
 pub struct Mtcp {
     seats: Vec<Mutex<Option<Engine>>>,
@@ -99,13 +128,13 @@ pub struct Mtcp {
 }
 
 impl Mtcp {
-    /// Opens the device that the configuration names, and makes a stack for each core.
+    /// Opens the configured device, and creates a stack for each core.
     ///
-    /// Needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF for AF_XDP, CAP_NET_RAW for AF_PACKET,
+    /// Needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF for AF_XDP, CAP_NET_RAW for AF_PACKET, and
     /// CAP_NET_ADMIN for TAP.
     ///
     /// # Errors
-    /// [`StartError`] names cause and remedy.
+    /// [`StartError`] with cause and remedy.
     pub fn start(config: Config) -> Result<Mtcp, StartError> {
         let (devices, port) = open_devices(&config)?;
         let mut shared = Shared::default();
@@ -121,8 +150,8 @@ impl Mtcp {
         Mtcp::assemble(config, devices, shared, followed)
     }
 
-    /// Makes stacks over devices of the caller's, one for each core; `device` of the configuration
-    /// is not looked at, and the addresses are the stacks' own.
+    /// Creates stacks over the caller's devices, one for each core. The setting `device` is
+    /// ignored, and the addresses are the stacks' own.
     ///
     /// # Errors
     /// [`StartError`].
@@ -130,7 +159,8 @@ impl Mtcp {
         Mtcp::assemble(config, devices, Shared::default(), Followed::Nothing)
     }
 
-    /// Two sets of stacks in this process, joined by memory: core with core.
+    /// Creates two sets of stacks in this process, joined by memory: each core with the same core
+    /// of the other set.
     ///
     /// # Errors
     /// [`StartError`].
@@ -142,7 +172,7 @@ impl Mtcp {
         let (mut near_ends, mut far_ends) = (Vec::new(), Vec::new());
         for _ in 0..left.engine.cores {
             let (near, far) = MemoryDevice::pair(options)
-                .map_err(|source| StartError::System { what: "a memory device", source })?;
+                .map_err(|source| StartError::System { what: "make a memory device", source })?;
             near_ends.push(near);
             far_ends.push(far);
         }
@@ -162,12 +192,12 @@ impl Mtcp {
         }
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(|error| StartError::System {
-            what: "random numbers",
+            what: "draw random numbers",
             source: io::Error::other(error.to_string()),
         })?;
         let secret = Secret(secret);
-        let boxes =
-            mailboxes(cores).map_err(|source| StartError::System { what: "eventfd(2)", source })?;
+        let boxes = mailboxes(cores)
+            .map_err(|source| StartError::System { what: "make an eventfd(2)", source })?;
         let mut engines = Vec::new();
         let mut told = Vec::new();
         for ((core, device), mailbox) in (0u16..).zip(devices).zip(boxes) {
@@ -178,19 +208,19 @@ impl Mtcp {
             engines.push(engine(&config, core, link, &secret, mailbox, board)?);
         }
         if config.stat.enabled {
-            shared.server = Some(Server::start(config.stat.socket.as_deref(), told)?);
+            shared.server = Some(Server::start(&config, told)?);
         }
         let seats = engines.into_iter().map(|engine| Mutex::new(Some(engine))).collect();
         Ok(Mtcp { seats, config, shared: Arc::new(shared) })
     }
 
-    /// How many cores there are.
+    /// The number of cores.
     pub fn cores(&self) -> usize {
         self.seats.len()
     }
 
-    /// The sockets of one core for the calling thread (`mtcp_create_context`). In the mode `paired`
-    /// the engine's thread starts now.
+    /// Returns the sockets of one core for the calling thread (`mtcp_create_context`). In mode
+    /// `paired` this starts the engine's thread.
     ///
     /// # Errors
     /// [`StartError::NoCore`], [`StartError::Taken`], [`StartError::System`].
@@ -200,8 +230,7 @@ impl Mtcp {
             Mode::Complete => Box::new(engine),
             Mode::Paired => {
                 let cpu = self.config.engine.cpus.get(core).copied();
-                let started = start_paired(engine, cpu);
-                Box::new(started.map_err(|source| StartError::System { what: "a thread", source })?)
+                Box::new(start_paired(engine, cpu, self.config.engine.seccomp)?)
             }
         };
         let defaults = Defaults {
@@ -218,7 +247,7 @@ impl Mtcp {
         &self.config
     }
 
-    /// The engine of one core, for who drives its stack himself.
+    /// Returns the engine of one core, for callers that drive the stack themselves.
     ///
     /// # Errors
     /// [`StartError::NoCore`], [`StartError::Taken`].
@@ -230,7 +259,7 @@ impl Mtcp {
     }
 }
 
-/// Writes a device's packets to a file, if the configuration says so.
+/// Wraps a device so that its packets are written to a file, if the configuration says so.
 fn captured(
     config: &Config,
     core: u16,
@@ -253,14 +282,14 @@ fn captured(
     Ok(Box::new(device))
 }
 
-/// What is followed of the interface that the device works on.
+/// The part of the interface's state that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Followed {
-    /// Nothing: there is no interface of the kernel's, or its state does not concern the device.
+    /// Nothing: the kernel has no such interface, or its state does not affect the device.
     Nothing,
-    /// The link.
+    /// Its link.
     Link,
-    /// Addresses, routes and neighbours as well.
+    /// Its link, addresses, routes and neighbours.
     All,
 }
 
@@ -363,7 +392,7 @@ fn boxed<D: Device + 'static>(devices: Vec<D>) -> Vec<Box<dyn Device>> {
     devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>).collect()
 }
 
-/// Takes from the kernel what is the stack's, before anybody listens or connects.
+/// Claims the stack's packets from the kernel, before any socket listens or connects.
 fn claim(config: &Config, ownership: &xdp::Ownership) -> Result<(), StartError> {
     let mut addresses: Vec<IpAddr> = config.addresses.iter().map(|(ip, _)| *ip).collect();
     if addresses.is_empty() {

@@ -1,4 +1,4 @@
-//! Stacks made from a configuration, with the kernel as their peer.
+//! Tests stacks made from a configuration, with the kernel as their peer.
 
 use mtcp::{Config, EpollControl, EpollEvent, Events, Family, Mtcp};
 use std::io::{ErrorKind, Read, Write};
@@ -22,7 +22,7 @@ fn configuration(kind: &str, mode: &str, capture: &Path) -> Config {
     Config::parse(&text, Path::new("test.toml")).expect("a configuration")
 }
 
-/// Echoes until told to stop.
+/// Echoes until `stop` is set.
 fn serve(mtcp: &Mtcp, ready: &AtomicBool, stop: &AtomicBool) {
     let mut context = mtcp.context(0).expect("a context");
     let listener = context.socket(Family::V4).expect("a socket");
@@ -56,7 +56,7 @@ fn serve(mtcp: &Mtcp, ready: &AtomicBool, stop: &AtomicBool) {
     }
 }
 
-/// Sends from one thread and receives in the other, and compares every byte.
+/// Sends on one thread and receives on the other, and compares every byte.
 fn exchange() {
     let mut stream = TcpStream::connect("10.10.0.2:7").expect("a connection");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
@@ -74,13 +74,13 @@ fn exchange() {
     });
 }
 
-/// Echoes between the kernel in one namespace and stacks that are started in another, which may be
-/// the same.
+/// Echoes between the kernel in one namespace and stacks that are started in another or the same
+/// one.
 fn echo(kernel: &Namespace, interface: &str, ours: &Namespace, config: Config) {
     let mtcp = ours.run(|| Mtcp::start(config)).expect("stacks");
     kernel.ip(&format!("addr add 10.10.0.1/24 dev {interface}"));
     kernel.await_queue(interface);
-    // What the machine's default is, paces.
+    // The default of the machine may be an algorithm that paces.
     kernel.set("ipv4/tcp_congestion_control", "reno");
     let (ready, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -108,8 +108,8 @@ fn the_kernel_behind_a_tap_device_is_echoed_in_either_mode() {
     }
 }
 
-/// A connection of the kernel's whose stack has gone without a word: the interface is down when it
-/// goes. Its end in the kernel, the stack's address, and the kernel's.
+/// Opens a connection of the kernel whose stack ends without closing it: the interface is down when
+/// the stack ends. Returns its end in the kernel, the stack's address, and the kernel's.
 fn abandoned(namespace: &Namespace, config: &Config) -> (TcpStream, SocketAddr, SocketAddr) {
     let listener = namespace.run(|| TcpListener::bind("10.10.0.1:0")).expect("a listener");
     let remote = listener.local_addr().expect("its address");
@@ -126,7 +126,7 @@ fn abandoned(namespace: &Namespace, config: &Config) -> (TcpStream, SocketAddr, 
     (peer, local, remote)
 }
 
-/// The kernel notices a moment later that a device has no owner.
+/// Waits until the kernel detects that a device has no owner, which takes a moment.
 fn await_lost_link(namespace: &Namespace) {
     let begin = Instant::now();
     while !namespace.ip("link show mtcp0").contains("NO-CARRIER") {
@@ -144,8 +144,8 @@ fn peers_of_a_killed_program_are_reset_when_the_kernel_knows_that_the_link_is_lo
     namespace.ip("addr add 10.10.0.1/24 dev mtcp0");
     namespace.ip("link set mtcp0 up");
     let config = configuration("tap", "complete", &directory.path().join("frames.pcap"));
-    // The kernel drops what it sends until it has noticed that the device has an owner again, which
-    // takes more or less long.
+    // The kernel drops the packets that it sends until it has detected that the device has an owner
+    // again, which takes a varying time.
     for _ in 0..6 {
         let (mut peer, local, remote) = abandoned(&namespace, &config);
         await_lost_link(&namespace);

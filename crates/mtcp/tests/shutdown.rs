@@ -1,12 +1,12 @@
-//! What is left of stacks when everything has ended. A test program of its own, because it counts
-//! what the process has.
+//! Tests that nothing is left of stacks after their end. It is a separate test program, because it
+//! counts the threads and descriptors of the process.
 
 use mtcp::config::Mode;
 use mtcp::{Config, Family, Mtcp};
 use std::time::{Duration, Instant};
 
-/// A thread that stays so long stays for good.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time after which a thread counts as never ending.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn count(directory: &str) -> usize {
     std::fs::read_dir(directory).expect("/proc").count()
@@ -37,7 +37,7 @@ fn no_thread_and_no_descriptor_stays() {
         server.listen(listener, 16).expect("to listen");
         let socket = client.socket(Family::V4).expect("a socket");
         client.set_nonblocking(socket, true).expect("a socket");
-        // Whoever owns it and whatever becomes of it: it is in the middle of something.
+        // The context may be dropped in any state, also while it connects.
         client.connect(socket, "10.0.0.1:80".parse().expect("an address")).expect_err("later");
         client.turn().expect("a device");
         assert!(count("/proc/self/fd") > before.1);
@@ -45,14 +45,14 @@ fn no_thread_and_no_descriptor_stays() {
         drop(client);
         drop(server);
     }
-    // A thread that was joined leaves the list a moment later.
+    // A joined thread leaves the list a moment later.
     let begin = Instant::now();
     loop {
         let now = (count("/proc/self/task"), count("/proc/self/fd"));
         if now == before {
             break;
         }
-        assert!(begin.elapsed() < PATIENCE, "{now:?} instead of {before:?}");
+        assert!(begin.elapsed() < TIME_LIMIT, "{now:?} instead of {before:?}");
         std::thread::yield_now();
     }
 }

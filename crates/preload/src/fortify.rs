@@ -1,9 +1,9 @@
-//! The checked variants of functions (`_FORTIFY_SOURCE`, feature_test_macros(7)).
+//! Checks for the fortified variants of functions (`_FORTIFY_SOURCE`, feature_test_macros(7)).
 
 use crate::real;
 
-/// Ends the process with the C library's message unless a buffer of `room` bytes holds what the
-/// program asks for.
+/// Ends the process with the C library's message if the program asks for more bytes than a buffer
+/// of `room` bytes holds.
 #[inline]
 pub fn check_room(wanted_bytes: usize, room: usize) {
     if wanted_bytes > room {
@@ -13,7 +13,7 @@ pub fn check_room(wanted_bytes: usize, room: usize) {
 
 #[cold]
 fn overflow() {
-    // SAFETY: no arguments; the first does not return if this C library has it.
+    // SAFETY: the functions have no arguments; the first does not return if this C library has it.
     unsafe {
         real::chk_fail();
         libc::abort();

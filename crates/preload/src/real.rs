@@ -1,10 +1,10 @@
-//! The functions that a preload library stands in front of: the next definition of each name, which
-//! is the C library's unless another library stands in between (`RTLD_NEXT`, dlsym(3)).
+//! Calls the real functions: the next definition of each interposed name. It is the C library's,
+//! unless another library is loaded in between (`RTLD_NEXT`, dlsym(3)).
 //!
-//! A library that defines such a name itself must not reach the function through the `libc` crate,
-//! because there the name leads back to the library.
+//! A library that defines such a name must not call the function through the `libc` crate, because
+//! there the name refers to the library itself.
 //!
-//! Each function has the contract of its page in the manual. One that this process lacks fails with
+//! Each function has the contract of its manual page. A function that this process lacks fails with
 //! `ENOSYS`.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
@@ -15,33 +15,33 @@ use libc::{
     sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
-/// A name whose next definition is looked up once.
+/// A name whose next definition is looked up once, at its first use.
 #[derive(Debug)]
 pub struct Symbol {
     name: &'static CStr,
     address: AtomicUsize,
 }
 
-/// Stands for a function that this process lacks.
+/// The replacement for a function that this process lacks.
 extern "C" fn missing() -> c_long {
-    // SAFETY: the C library gives a valid pointer for every thread.
+    // SAFETY: the C library returns a valid pointer for every thread.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
     -1
 }
 
 impl Symbol {
-    /// The name, not looked up yet.
+    /// Creates a symbol that is not looked up yet.
     pub const fn new(name: &'static CStr) -> Self {
         Symbol { name, address: AtomicUsize::new(0) }
     }
 
-    /// The address of the next definition.
+    /// Returns the address of the next definition.
     pub fn address(&self) -> usize {
         let known = self.address.load(Ordering::Relaxed);
         if known != 0 {
             return known;
         }
-        // SAFETY: the name ends with zero, and RTLD_NEXT is a valid pseudo handle.
+        // SAFETY: the name is a C string, and RTLD_NEXT is a valid pseudo handle.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
         let address = if found == 0 { missing as *const () as usize } else { found };
         self.address.store(address, Ordering::Relaxed);

@@ -1,11 +1,12 @@
-//! Sets of signals, the mask of the calling thread, and what handlers do to a call that sleeps.
+//! Handles signal sets, the mask of the calling thread, and the effect of handlers on a sleeping
+//! call.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
 use libc::sigset_t;
 
-/// All signals.
+/// Returns the set of all signals.
 pub fn all() -> sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the call fills the set.
@@ -15,7 +16,7 @@ pub fn all() -> sigset_t {
     }
 }
 
-/// Blocks these signals for this thread and no others; gives those that were blocked before.
+/// Sets the signal mask of this thread, and returns the previous one.
 pub fn exchange_mask(mask: &sigset_t) -> sigset_t {
     let mut before = MaybeUninit::uninit();
     // SAFETY: both sets outlive the call, which fills the second one.
@@ -25,7 +26,7 @@ pub fn exchange_mask(mask: &sigset_t) -> sigset_t {
     }
 }
 
-/// The signals that wait for this thread.
+/// Returns the signals that are pending for this thread.
 pub fn pending() -> sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the call fills the set.
@@ -35,32 +36,32 @@ pub fn pending() -> sigset_t {
     }
 }
 
-/// Whether the signal is one of the set.
+/// Returns whether the signal is in the set.
 pub fn contains(set: &sigset_t, signal: c_int) -> bool {
-    // SAFETY: a valid set; numbers that are no signal's are answered by an error.
+    // SAFETY: the set is valid; a number that is no signal is an error.
     unsafe { libc::sigismember(set, signal) == 1 }
 }
 
-/// The signals of the set.
+/// Iterates over the signals in the set.
 pub fn members(set: &sigset_t) -> impl Iterator<Item = c_int> {
     (1..=libc::SIGRTMAX()).filter(|signal| contains(set, *signal))
 }
 
-/// The set without these signals.
+/// Returns the set without these signals.
 pub fn without(mut set: sigset_t, signals: impl Iterator<Item = c_int>) -> sigset_t {
     for signal in signals {
-        // SAFETY: a valid set and a signal's number.
+        // SAFETY: the set is valid, and the number is a signal's.
         unsafe { libc::sigdelset(&mut set, signal) };
     }
     set
 }
 
-/// Whether a call that the signal's handler interrupts begins again by itself (`SA_RESTART`,
+/// Returns whether a call that the signal's handler interrupts is restarted (`SA_RESTART`,
 /// signal(7)); `None` if the signal has no handler.
 pub fn restarts(signal: c_int) -> Option<bool> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a null action changes nothing; the call fills the other, and zeros are valid if it
-    // fails.
+    // SAFETY: a null action changes nothing; the call fills the other, for which zeros are valid if
+    // it fails.
     let action = unsafe {
         libc::sigaction(signal, core::ptr::null(), action.as_mut_ptr());
         action.assume_init()

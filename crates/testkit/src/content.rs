@@ -1,6 +1,6 @@
-//! What servers serve in tests.
+//! Generates the content of files and values that servers serve in tests.
 
-/// Bytes without a period that a lost or repeated block could hide in.
+/// Bytes without a short period, so that a lost or repeated block is detected.
 pub fn content(bytes: usize) -> Vec<u8> {
     let mut state = bytes as u64 + 1;
     let mut all = Vec::with_capacity(bytes + 8);

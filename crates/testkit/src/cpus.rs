@@ -1,20 +1,14 @@
-//! The CPUs on which tests may run.
+//! Selects the CPUs on which tests run.
 
 use crate::skip::skip;
-use std::io;
 
 /// The CPUs that the calling thread may use, in ascending order.
+#[track_caller]
 pub fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: a set of CPUs is plain bits, for which zero is a value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is writable for its size.
-    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
-    assert_eq!(result, 0, "sched_getaffinity: {}", io::Error::last_os_error());
-    // SAFETY: the numbers are below what the set has room for.
-    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+    sys::cpus::allowed().expect("sched_getaffinity")
 }
 
-/// The first two CPUs that the calling thread may use; without them the test is skipped.
+/// The first two CPUs that the calling thread may use; without them skips the test.
 pub fn two_cpus(test: &str) -> Option<[usize; 2]> {
     match allowed_cpus()[..] {
         [one, other, ..] => Some([one, other]),
@@ -25,28 +19,21 @@ pub fn two_cpus(test: &str) -> Option<[usize; 2]> {
     }
 }
 
-/// Binds the calling thread to a CPU. What it connects on the loopback device is accepted there.
+/// Binds the calling thread to a CPU. The handshakes of its loopback connections run there too.
 #[track_caller]
 pub fn pin(cpu: usize) {
-    // SAFETY: a set of CPUs is plain bits, for which zero is a value; CPU_SET checks the number.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        set
-    };
-    // SAFETY: the set is readable for its size.
-    let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
-    assert_eq!(result, 0, "to pin to CPU {cpu}: {}", io::Error::last_os_error());
+    sys::cpus::pin_to(cpu).unwrap_or_else(|error| panic!("to pin to CPU {cpu}: {error}"));
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pinned_thread_may_use_its_cpu_alone() {
-        let last = *allowed_cpus().last().expect("the one it runs on");
-        pin(last);
-        assert_eq!(allowed_cpus(), [last]);
-    }
+/// Runs `work` with the calling thread bound to one of its CPUs. On loopback, the kernel then
+/// processes the thread's packets in the order in which it sends them: connections enter the accept
+/// queue in the order of their `connect` calls. If the thread moves to another CPU between two
+/// calls, their handshakes can be in the backlogs of different CPUs.
+#[track_caller]
+pub fn on_one_cpu<T>(work: impl FnOnce() -> T) -> T {
+    let before = sys::cpus::set_of(&allowed_cpus());
+    pin(allowed_cpus()[0]);
+    let result = work();
+    sys::cpus::restrict_to(&before).expect("sched_setaffinity");
+    result
 }

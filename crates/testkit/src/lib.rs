@@ -1,32 +1,47 @@
-//! What the tests of several crates share; a dependency of tests alone.
+//! Provides helpers that the tests of several crates share; only tests depend on it.
 //!
-//! - [`skip()`], [`is_root`], [`can_make_networks`], [`two_cpus`]: tests that cannot run
+//! # Modules
+//!
+//! - `skip`, `requirements`: [`skip()`], [`is_root`], [`can_make_networks`]: tests that cannot run
 //!   everywhere, and what they need.
-//! - [`Namespace`]: networks without a name, joined by virtual cables.
-//! - [`process`]: programs that are built if need be and end with the test.
-//! - [`eventually`], [`within`]: waiting for something, with a time limit.
-//! - [`retried()`]: calls that signals interrupt.
-//! - [`allowed_cpus`], [`pin`], [`raise_descriptor_limit`]: what the kernel grants the process.
-//! - [`content()`]: bytes in which a lost or repeated block shows.
+//! - `namespace`, `shell`: [`Namespace`], networks without a name, connected by veth pairs.
+//! - [`process`]: programs that are built if necessary and end with the test.
+//! - `wait`: [`eventually`], [`within`]: waiting for a condition, with a time-out.
+//! - `refusal`: [`assert_refusals`], [`assert_texts!`]: answers to wrong command lines, texts of
+//!   errors.
+//! - `restricted`: [`try_call`], [`bar_seccomp`], [`of_threads`]: processes with fewer rights, and
+//!   what the kernel knows of their threads.
+//! - `retried`: [`retried()`], calls that signals interrupt.
+//! - `cpus`, `limits`: [`allowed_cpus`], [`two_cpus`], [`pin`], [`raise_descriptor_limit`]: CPUs
+//!   and descriptors of the process.
+//! - `reference`: [`documented`], [`field_names`], [`expected_fields`]: names in the reference
+//!   pages, and in the code.
+//! - `content`: [`content()`], bytes in which a lost or repeated block is detected.
 //!
-//! Everything panics where a test has failed, with the place of its caller where that tells more.
+//! Functions panic if the test has failed, with the caller's location where that is more useful.
 
 mod content;
 mod cpus;
 mod limits;
 mod namespace;
 pub mod process;
+mod reference;
+mod refusal;
 mod requirements;
+mod restricted;
 mod retried;
 mod shell;
 mod skip;
 mod wait;
 
 pub use content::content;
-pub use cpus::{allowed_cpus, pin, two_cpus};
+pub use cpus::{allowed_cpus, on_one_cpu, pin, two_cpus};
 pub use limits::raise_descriptor_limit;
 pub use namespace::Namespace;
+pub use reference::{documented, expected_fields, field_names};
+pub use refusal::{Refusal, assert_refusals, assert_sentence, refusal};
 pub use requirements::{can_make_networks, is_root};
+pub use restricted::{CallOutcome, bar_seccomp, of_threads, try_call};
 pub use retried::retried;
 pub use skip::skip;
 pub use wait::{eventually, within};

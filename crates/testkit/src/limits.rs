@@ -1,21 +1,18 @@
-//! The limit on descriptors.
+//! Raises the limit on descriptors.
 
-use std::io;
+use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Lets the process have at least so many descriptors; panics if the hard limit is too low and the
+/// Raises the limit to at least `wanted` descriptors; panics if the hard limit is too low and the
 /// process may not raise it.
 #[track_caller]
 pub fn raise_descriptor_limit(wanted: u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: there is room for one limit.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
-    if limit.rlim_cur >= wanted {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
         return;
     }
-    limit.rlim_cur = wanted;
-    limit.rlim_max = limit.rlim_max.max(wanted);
-    // SAFETY: an initialised limit.
-    let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-    let error = io::Error::last_os_error();
-    assert_eq!(result, 0, "this test needs {wanted} descriptors, raise `ulimit -Hn`: {error}");
+    limit.current = Some(wanted);
+    limit.maximum = limit.maximum.map(|maximum| maximum.max(wanted));
+    setrlimit(Resource::Nofile, limit).unwrap_or_else(|error| {
+        panic!("this test needs {wanted} descriptors, raise `ulimit -Hn`: {error}")
+    });
 }

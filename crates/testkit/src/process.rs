@@ -1,4 +1,4 @@
-//! Programs that tests run: built if they are ours, and ended with the test.
+//! Builds and starts programs for tests; they end with the test.
 
 use crate::namespace::Namespace;
 use crate::wait::{eventually, within};
@@ -8,15 +8,16 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-/// How long anything may take before a test is given up; far more than it needs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out of tests, far longer than any step needs.
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Builds other packages of the workspace into this test's target directory; the place of what
-/// came of it.
+/// Builds other packages of the workspace into this test's target directory; returns the directory
+/// of the results.
 pub fn built(packages: &[&str]) -> PathBuf {
     let profile = profile_directory();
     let target = profile.parent().expect("cargo's layout");
     let mut cargo = Command::new(env!("CARGO"));
+    forget_package(&mut cargo);
     cargo.args(["build", "--quiet", "--locked", "--target-dir"]).arg(target);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
@@ -29,7 +30,18 @@ pub fn built(packages: &[&str]) -> PathBuf {
     profile
 }
 
-/// An example program of a package, which cargo builds beside its tests.
+/// Removes the variables that cargo sets for the tests of a package from a command that may run
+/// cargo. Some build scripts depend on them (that of `ring`): with those of one package and then of
+/// another, cargo builds everything above these again.
+pub fn forget_package(command: &mut Command) {
+    let of_package =
+        |name: &str| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_");
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
+        command.env_remove(name);
+    }
+}
+
+/// The path of an example program of a package, which cargo builds with the package's tests.
 #[track_caller]
 pub fn example(package: &str, name: &str) -> PathBuf {
     let program = profile_directory().join("examples").join(name);
@@ -38,24 +50,24 @@ pub fn example(package: &str, name: &str) -> PathBuf {
     program
 }
 
-/// Where cargo puts programs and libraries for this test's profile: the test is in `deps` below.
+/// The directory of programs and libraries for this test's profile; the test is in `deps` below it.
 pub fn profile_directory() -> PathBuf {
     let own = env::current_exe().expect("this program has a path");
     own.ancestors().nth(2).expect("target/PROFILE/deps/TEST").to_owned()
 }
 
-/// Waits until the port answers the kernel of that namespace.
+/// Waits until the port accepts a connection from the kernel of that namespace.
 pub fn await_port(from: &Namespace, address: &str, port: u16, running: &mut Guard) {
     let address = format!("{address}:{port}").parse().expect("an address");
     let try_once = || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
-    within(PATIENCE, &format!("a server on {address}"), || {
+    within(TIME_LIMIT, &format!("a server on {address}"), || {
         let ended = running.0.try_wait().expect("it is a child");
         assert!(ended.is_none(), "the server has ended: {ended:?}");
         from.run(try_once).then_some(())
     });
 }
 
-/// A process that ends with this, at the latest.
+/// A process that is killed when this is dropped, unless it has ended.
 #[derive(Debug)]
 pub struct Guard(pub Child);
 
@@ -78,7 +90,7 @@ impl Guard {
         namespace.run(|| Guard::spawn(&mut command))
     }
 
-    /// What it says, which must be piped; can be taken once.
+    /// Returns the program's standard output, which must be piped; can be taken once.
     pub fn output(&mut self) -> ChildStdout {
         self.0.stdout.take().expect("it is piped")
     }
@@ -98,10 +110,10 @@ impl Guard {
         self.wait()
     }
 
-    /// Waits for its end.
+    /// Waits for the program's end.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        wait(&mut self.0, PATIENCE)
+        wait(&mut self.0, TIME_LIMIT)
     }
 }
 
@@ -112,22 +124,22 @@ impl Drop for Guard {
     }
 }
 
-/// Waits for the end of a child; one that does not end in time is killed and has failed.
+/// Waits for the end of a child; kills it and panics after the time-out.
 #[track_caller]
-pub fn wait(child: &mut Child, patience: Duration) -> ExitStatus {
+pub fn wait(child: &mut Child, time_limit: Duration) -> ExitStatus {
     let mut ended = None;
-    eventually(patience, || {
+    eventually(time_limit, || {
         ended = child.try_wait().expect("it is a child");
         ended.is_some()
     });
     ended.unwrap_or_else(|| {
         let _ = child.kill();
         let _ = child.wait();
-        panic!("process {} has not ended within {patience:?}", child.id());
+        panic!("process {} has not ended within {time_limit:?}", child.id());
     })
 }
 
-/// Runs a program to its end; its output, which must be that of success.
+/// Runs a program to its end; returns its output, or panics if it failed.
 pub fn succeed(namespace: &Namespace, mut command: Command) -> Output {
     let output = namespace.run(|| command.output());
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}: cargo xtask setup"));
@@ -135,4 +147,17 @@ pub fn succeed(namespace: &Namespace, mut command: Command) -> Output {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{short}\n{errors}", output.status);
     output
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_does_not_get_the_variables_of_the_package() {
+        let mut command = Command::new("env");
+        forget_package(&mut command);
+        let output = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert!(output.contains("PATH=") && !output.contains("CARGO_PKG_NAME="), "{output}");
+    }
 }

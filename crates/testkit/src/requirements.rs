@@ -1,16 +1,15 @@
-//! What a test needs of the machine and its user.
+//! Tests whether the machine and the user have what a test needs.
 
 use crate::skip::skip;
 use std::env;
 
-/// Whether this process is root's.
+/// Whether this process runs as root.
 pub fn is_root() -> bool {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
-/// Whether a test can make network namespaces and run these programs, which are given with the
-/// Debian packages that bring them. If not, the test is skipped, with the reason.
+/// Whether a test can create network namespaces and run these programs, which are given with their
+/// Debian packages. If not, skips the test with the reason.
 pub fn can_make_networks(test: &str, programs: &[(&str, &str)]) -> bool {
     let missing = programs.iter().find(|(program, _)| !is_installed(program));
     let reason = match missing {

@@ -1,8 +1,9 @@
-//! A shell that runs quick commands for all tests of the process.
+//! Runs a shell that executes short commands for all tests of the process.
 //!
-//! What is being spawned has copies of all descriptors until it executes its program, so that ports
-//! and devices which other tests close meanwhile stay taken; and its end may interrupt their calls.
-//! The shell has nothing open, and its children are not ours.
+//! A forked child has copies of all descriptors of this process until it executes its program.
+//! Ports and devices that other tests close in the meantime therefore stay in use, and the child's
+//! end may interrupt their calls. The shell has no such descriptors, and its children are not
+//! children of this process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -14,13 +15,13 @@ struct Shell {
     answers: BufReader<ChildStdout>,
 }
 
-/// It ends with the process, as its input does.
+/// The shell, which ends with the process, because its input is closed then.
 static SHELL: Mutex<Option<Shell>> = Mutex::new(None);
 
-/// Begins the line that tells how a command has ended.
+/// Prefix of the line with the exit status of a command.
 const ENDED: &str = "ended with ";
 
-/// Runs a command of plain words; whether it succeeded, and what it printed, errors included.
+/// Runs a command of plain words; returns whether it succeeded, and its output with errors.
 pub(crate) fn run(command: &str) -> (bool, String) {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || " -./:=@_".contains(c);
     assert!(command.chars().all(is_plain), "`{command}` is not for a shell");

@@ -1,9 +1,9 @@
-//! Tests that cannot run everywhere.
+//! Reports tests that cannot run on this machine.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Says that a test cannot run here, and why; what runs all tests counts these lines.
+/// Reports that a test cannot run here, and why; `cargo xtask test` counts these lines.
 pub fn skip(test: &str, reason: &str) {
     let line = format!("SKIPPED: {test}: {reason}\n");
     eprint!("{line}");

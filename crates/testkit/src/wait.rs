@@ -1,30 +1,29 @@
-//! Waiting for what comes by itself, with a time limit.
+//! Waits for conditions, with a time-out.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Asks again and again until there is an answer; panics after the patience of the test, naming
-/// what was waited for.
+/// Calls `ask` until it returns a value; panics after the time-out, with `what` was expected.
 #[track_caller]
-pub fn within<T>(patience: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn within<T>(time_limit: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(begin.elapsed() < patience, "waited {patience:?} in vain: {what}");
+        assert!(begin.elapsed() < time_limit, "waited {time_limit:?} in vain: {what}");
         thread::sleep(PAUSE);
     }
 }
 
-/// Asks again and again until something holds; whether it did in time.
-pub fn eventually(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+/// Checks a condition until it holds; returns whether it did before the time-out.
+pub fn eventually(time_limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     while !holds() {
-        if begin.elapsed() >= patience {
+        if begin.elapsed() >= time_limit {
             return false;
         }
         thread::sleep(PAUSE);
@@ -45,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_has_an_end() {
+    fn waiting_has_an_end() {
         let mut looks = 0;
         let never = || {
             looks += 1;

@@ -1,4 +1,4 @@
-//! The servers behind the proxy: whose turn it is, and who does not answer.
+//! Selects backends in turn, and tries last those that did not answer recently.
 
 use rustix::io::Errno;
 use std::io;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a backend that did not answer is asked only if no other one answers.
+/// How long a backend that did not answer is tried only after all others.
 const REST: Duration = Duration::from_secs(1);
-/// Backends that are tried for a connection.
+/// Most backends that are tried for a connection.
 const MOST_TRIES: u32 = 4;
-/// Backends that there may be: those that were tried are bits of a number.
+/// Most backends: the tried ones are bits of a number.
 pub(crate) const MOST: usize = 64;
 
-/// Which backends are known not to answer, so that people are told of each change once, not once
-/// for each connection and core.
+/// Which backends are known not to answer. All cores share it, so that each change is reported
+/// once, not once for each connection and core.
 #[derive(Clone, Debug)]
 pub(crate) struct Health(Arc<Vec<AtomicBool>>);
 
@@ -24,15 +24,15 @@ impl Health {
         Health(Arc::new((0..backends).map(|_| AtomicBool::new(false)).collect()))
     }
 
-    /// Notes that one answers or not; true if that is news.
+    /// Records whether a backend answers. Returns true if that has changed.
     fn note(&self, backend: usize, is_silent: bool) -> bool {
-        // Nothing is written for the usual case, in which all cores only read.
+        // The usual case writes nothing, so that all cores only read.
         self.0[backend].load(Ordering::Relaxed) != is_silent
             && self.0[backend].swap(is_silent, Ordering::Relaxed) != is_silent
     }
 }
 
-/// The backends as a core sees them.
+/// The backends, as one core uses them.
 #[derive(Debug)]
 pub(crate) struct Backends {
     addresses: Vec<SocketAddr>,
@@ -49,22 +49,23 @@ pub(crate) struct Tries {
 }
 
 impl Backends {
-    /// At most [`MOST`]; at least one. Cores begin with different ones.
+    /// Creates the list of backends: at least one, at most [`MOST`]. Cores start with different
+    /// ones.
     pub(crate) fn new(addresses: Vec<SocketAddr>, health: Health, core: usize) -> Backends {
         let rest_until = vec![None; addresses.len()];
         let turn = core % addresses.len().max(1);
         Backends { addresses, rest_until, turn, health }
     }
 
-    /// Begins with the backend whose turn it is.
+    /// Begins the tries of a connection with the next backend in turn.
     pub(crate) fn begin(&mut self) -> Tries {
         let first = self.turn;
         self.turn = (self.turn + 1) % self.addresses.len().max(1);
         Tries { first, tried: 0 }
     }
 
-    /// The next backend to try, by its number; none once enough were tried. Those that rest are the
-    /// last.
+    /// Returns the index of the next backend to try; `None` once enough were tried. Backends that
+    /// failed recently come last.
     pub(crate) fn next(&self, tries: &mut Tries, now: Instant) -> Option<usize> {
         if tries.tried.count_ones() >= MOST_TRIES {
             return None;
@@ -84,20 +85,21 @@ impl Backends {
         self.addresses[backend]
     }
 
-    /// It has answered.
+    /// Records that a backend has answered.
     pub(crate) fn answered(&mut self, backend: usize) {
         self.rest_until[backend] = None;
         if self.health.note(backend, false) {
-            eprintln!("tls-proxy: backend {} answers again", self.addresses[backend]);
+            eprintln!("tls-proxy: backend {} accepts connections again", self.addresses[backend]);
         }
     }
 
-    /// It has not.
+    /// Records that a backend has not answered.
     pub(crate) fn failed(&mut self, backend: usize, error: &io::Error, now: Instant) {
         self.rest_until[backend] = Some(now + REST);
         if self.health.note(backend, true) {
             let remedy = remedy_for(error);
-            eprintln!("tls-proxy: backend {}: {error}; {remedy}", self.addresses[backend]);
+            let address = self.addresses[backend];
+            eprintln!("tls-proxy: cannot connect to backend {address}: {error}; {remedy}");
         }
     }
 }
@@ -105,19 +107,19 @@ impl Backends {
 fn remedy_for(error: &io::Error) -> &'static str {
     let exhausted = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
     if exhausted.contains(&error.raw_os_error()) {
-        return "that is ours: raise `ulimit -n`, or lower --max-connections";
+        return "tls-proxy has no descriptor left: raise `ulimit -n`, or lower --max-connections";
     }
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => "nobody listens there: start the server",
+        io::ErrorKind::ConnectionRefused => "no server listens there: start it, or correct --to",
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
-            "there is no route to it: see `ip route`, or [[route]] in the stack's settings"
+            "no route leads to it: add one (`ip route`), or a [[route]] in the file of --config"
         }
-        io::ErrorKind::TimedOut => "see whether it runs and no firewall drops packets to it",
+        io::ErrorKind::TimedOut => "check that it runs, and that no firewall drops packets to it",
         io::ErrorKind::AddrNotAvailable => {
             "no local port is left for it: name more addresses with --to, or widen the range of \
-             ephemeral ports"
+             ephemeral ports (sysctl net.ipv4.ip_local_port_range)"
         }
-        _ => "see whether it runs",
+        _ => "check that it runs and that --to names it",
     }
 }
 

@@ -1,4 +1,4 @@
-//! Listening sockets, which the cores share.
+//! Opens the listening sockets, which the cores share.
 
 use crate::error::ProxyError;
 use crate::placement::Placement;
@@ -6,13 +6,13 @@ use socket2::SockRef;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-/// Connections that wait to be accepted, cut to the sysctl net.core.somaxconn.
+/// Most connections that wait to be accepted; the sysctl net.core.somaxconn limits it further.
 const BACKLOG: i32 = 4096;
 
-/// Listens on all addresses.
+/// Opens a listening socket for each address.
 ///
 /// # Errors
-/// [`ProxyError::Listen`] names cause and remedy.
+/// [`ProxyError::Listen`] with cause and remedy.
 pub(crate) fn open(
     addresses: &[SocketAddr],
     placement: &Placement,
@@ -30,10 +30,10 @@ pub(crate) fn open(
 fn listen(address: SocketAddr, of_stack: bool) -> io::Result<TcpListener> {
     megapipe::listen_with(address, BACKLOG, |socket| {
         let socket = SockRef::from(&socket);
-        // Connections inherit it: a relay has nothing to gain from waiting for more.
+        // Connections inherit the option: a relay gains nothing by waiting for more data.
         socket.set_tcp_nodelay(true)?;
         if address.is_ipv6() {
-            // So that 0.0.0.0 can be listened on beside ::, as the stack has it, too.
+            // So that the proxy can listen on 0.0.0.0 beside ::, as on the stack.
             socket.set_only_v6(true)?;
         }
         match address {
@@ -47,14 +47,17 @@ fn listen(address: SocketAddr, of_stack: bool) -> io::Result<TcpListener> {
 
 fn remedy_for(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "another program listens there: see `ss -ltnp`",
+        io::ErrorKind::AddrInUse => {
+            "another program listens there: end it (`ss -ltnp` shows it) or choose another port"
+        }
         io::ErrorKind::AddrNotAvailable => {
-            "neither an interface nor the stack has this address: see `ip address`, or \
-             [address] in the stack's settings"
+            "no interface has this address: choose one that `ip address` shows, or one of \
+             [address] in the file of --config"
         }
         io::ErrorKind::PermissionDenied => {
-            "ports below 1024 need CAP_NET_BIND_SERVICE: run as root or choose another port"
+            "ports below 1024 need CAP_NET_BIND_SERVICE: run as root, choose another port, or \
+             lower `sysctl net.ipv4.ip_unprivileged_port_start`"
         }
-        _ => "see whether this system has IPv4 and IPv6 and descriptors are left (ulimit -n)",
+        _ => "check that this system has the address family; raise `ulimit -n` if it is reached",
     }
 }

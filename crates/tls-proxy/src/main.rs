@@ -1,12 +1,24 @@
-//! A reverse proxy that ends TLS: the third of the programs that mTCP's paper ports (SSLShader;
-//! Jeong et al., NSDI 2014, section 4), with rustls on the CPU in the place of its GPU.
+//! Implements `tls-proxy`, a reverse proxy that terminates TLS with rustls in front of plain TCP
+//! servers.
 //!
-//! It is written on the channel of `megapipe`, so the same program runs over io_uring, epoll or
-//! TCP in user space (`--driver mtcp`), clients and backends each on whichever road leads there.
+//! It uses the channel of `megapipe`, so the same program runs over io_uring, epoll or TCP in user
+//! space (`--driver mtcp`). With the driver mtcp, connections of clients and backends use the stack
+//! if its interface leads to them, and otherwise the kernel.
+//!
+//! # Modules
 //!
 //! - [`relay`]: one connection, without I/O.
-//! - [`event_loop`]: that of a thread, which owns a channel and nothing that others write.
-//! - [`run`]: the whole, from the command line to the line of counts at the end.
+//! - [`event_loop`]: the event loop of a thread, with a channel and counts of its own.
+//! - [`run`]: starts the threads, handles signals, and prints the counts at the end.
+//! - `arguments`, `certificates`, `placement`: the command line, TLS keys, drivers and CPUs.
+//! - `listeners`, `backends`: listening sockets of each thread, and the servers behind the proxy.
+//! - `proxy_protocol`: the header that tells backends the client's address.
+//! - `sandbox`: what the threads may do when the proxy is set up.
+//! - `orders`, `tally`: commands to the threads, and what they count.
+//! - `error`: errors with their remedies.
+//!
+//! It has the role of SSLShader, one of the programs that mTCP's authors have ported (Jeong et al.,
+//! NSDI 2014), with TLS on the CPU instead of a GPU.
 
 #![forbid(unsafe_code)]
 
@@ -18,8 +30,10 @@ mod event_loop;
 mod listeners;
 mod orders;
 mod placement;
+mod proxy_protocol;
 mod relay;
 mod run;
+mod sandbox;
 mod tally;
 
 use clap::Parser;

@@ -1,20 +1,20 @@
-//! What the cores are told to do.
+//! Defines commands to the cores.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What a core does.
+/// A command to all cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Order {
-    /// Serves.
+    /// Serve.
     #[default]
     Serve,
-    /// Takes no new connections, and ends with the last one.
+    /// Accept no new connections, and end with the last one.
     Drain,
-    /// Ends at once.
+    /// End at once.
     Stop,
 }
 
-/// The present order; whoever changes it wakes the cores.
+/// The present command; the thread that changes it wakes the cores.
 #[derive(Debug, Default)]
 pub(crate) struct Orders(AtomicU8);
 

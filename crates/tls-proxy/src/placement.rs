@@ -1,4 +1,4 @@
-//! Which driver the channels use, and on which CPUs their threads run.
+//! Chooses the driver of the channels, and the CPUs of their threads.
 
 use crate::arguments::Arguments;
 use crate::error::ProxyError;
@@ -7,26 +7,28 @@ use mtcp::driver::{InstallError, NAME};
 use mtcp::{Config, Mtcp};
 use std::net::IpAddr;
 
-/// The environment variable that chooses among drivers where the command line does not.
+/// The environment variable that selects the driver if the command line does not.
 const ENVIRONMENT: &str = "MEGAPIPE_DRIVER";
 
-/// Where the proxy runs.
+/// Driver and CPUs of the proxy.
 #[derive(Debug)]
 pub(crate) struct Placement {
     pub(crate) driver: DriverChoice,
     /// The CPU of each core.
     pub(crate) cpus: Vec<usize>,
-    /// Addresses that a stack has of its own, and the kernel perhaps not.
+    /// Addresses of the stack, which the kernel may not have.
     pub(crate) stack_addresses: Vec<IpAddr>,
-    /// More cores than CPUs are the stack's wish; then nobody is kept on one.
+    /// Whether threads are pinned to their CPUs. They are not if the stack's settings request more
+    /// cores than there are CPUs.
     pub(crate) is_pinned: bool,
 }
 
-/// Chooses as the command line and the environment say, and starts the stack if it is the choice.
-/// Threads that exist before do not matter to it; those that it starts inherit the signal mask.
+/// Chooses driver and CPUs from the command line and the environment, and starts the stack if it is
+/// the driver. Threads that exist before are not affected; threads that the stack starts inherit
+/// the signal mask.
 ///
 /// # Errors
-/// [`ProxyError`] names the setting, or what the system lacks.
+/// [`ProxyError`] with the setting, or with the requirement that the system does not meet.
 pub(crate) fn choose(arguments: &Arguments) -> Result<Placement, ProxyError> {
     let asked = arguments.driver.clone().filter(|name| name != "auto");
     let name = asked.or_else(|| std::env::var(ENVIRONMENT).ok()).unwrap_or_else(|| "auto".into());
@@ -69,19 +71,23 @@ fn on_stack(arguments: &Arguments) -> Result<Placement, ProxyError> {
     Ok(Placement { driver: DriverChoice::Installed(NAME), cpus, stack_addresses, is_pinned })
 }
 
-/// The CPUs that this process may run on, of which there is at least one.
+/// Returns the CPUs that this process may run on, at least one.
 fn allowed_cpus() -> Result<Vec<usize>, ProxyError> {
-    let set = rustix::thread::sched_getaffinity(None).map_err(|errno| ProxyError::System {
+    sys::cpus::allowed().map_err(|source| ProxyError::System {
         what: "read the allowed CPUs",
-        source: errno.into(),
-        remedy: "machines with more than 1024 CPUs are not supported",
-    })?;
-    Ok((0..CpuSet::CAPACITY).filter(|cpu| set.is_set(*cpu)).collect())
+        source,
+        remedy: "more than 1024 CPUs are not supported: restrict the process with taskset(1)",
+    })
 }
 
 impl Placement {
-    /// The CPUs whose connections of the kernel's come to a core: its own, and its part of those
-    /// that no core has.
+    /// Returns whether connections may use TCP in user space.
+    pub(crate) fn has_stack(&self) -> bool {
+        matches!(self.driver, DriverChoice::Installed(_))
+    }
+
+    /// Returns the CPUs whose kernel connections a core accepts: its own CPU, and its share of the
+    /// CPUs that no core has.
     pub(crate) fn share(&self, core: usize) -> CpuSet {
         let cores = self.cpus.len();
         let highest = self.cpus.iter().copied().max().unwrap_or(0);

@@ -1,43 +1,55 @@
-//! The proxy as a whole: it starts the cores, hears signals, and counts at the end.
+//! Runs the proxy: starts the cores, handles signals, and prints the counts at the end.
 
 use crate::arguments::Arguments;
 use crate::backends::{self, Health};
-use crate::certificates;
+use crate::certificates::{self, SharedTls};
 use crate::error::ProxyError;
 use crate::event_loop::{Core, Limits, Plan};
 use crate::listeners;
 use crate::orders::{Order, Orders};
 use crate::placement;
+use crate::sandbox;
 use crate::tally::{Tally, Totals};
 use megapipe::{
     Channel, Config, DriverChoice, Event, Repeat, Signals, WakeSource, Waker, wake_pair,
 };
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use std::fs::File;
 use std::io::Write;
-use std::net::TcpListener;
-use std::sync::Arc;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, ScopedJoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use sys::user::User;
 
-/// Descriptors beside those of connections: of files, rings, devices, signals.
+/// Descriptors in addition to those of connections: files, rings, devices, signals.
 const OTHER_DESCRIPTORS: u64 = 256;
-/// Connections where nobody says how many.
+/// The default of the most connections.
 const USUAL_CONNECTIONS: u32 = 10_000;
+/// The largest default of the most handshakes of a client address.
+const USUAL_HANDSHAKES_PER_ADDRESS: u32 = 512;
 
 /// Runs until a signal ends it.
 ///
 /// # Errors
-/// [`ProxyError`] names cause and remedy.
+/// [`ProxyError`] with cause and remedy.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), ProxyError> {
-    let tls = certificates::settings(&arguments.certificate, &arguments.key)?;
+    let tls = certificates::settings(arguments, None)?;
+    let user = find_user(arguments)?;
     if arguments.to.len() > backends::MOST {
         return Err(ProxyError::Backends(arguments.to.len()));
     }
+    let is_wildcard = |address: &&SocketAddr| address.ip().is_unspecified();
+    if let (Some(_), Some(address)) =
+        (arguments.proxy_protocol, arguments.listen.iter().find(is_wildcard))
+    {
+        return Err(ProxyError::Wildcard(*address));
+    }
     let connections = make_room(arguments.max_connections)?;
-    // Before there are other threads, which inherit that these signals are blocked.
-    let signals = [Signal::TERM, Signal::INT, Signal::USR1].map(Signal::as_raw);
+    // This must precede other threads, which inherit the blocked signals.
+    let signals = [Signal::TERM, Signal::INT, Signal::USR1, Signal::HUP].map(Signal::as_raw);
     let signals = Signals::new(&signals).map_err(|source| ProxyError::System {
         what: "wait for signals",
         source,
@@ -46,8 +58,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), ProxyError> {
     let placement = placement::choose(arguments)?;
     let listeners = listeners::open(&arguments.listen, &placement)?;
     let cores = placement.cpus.len();
+    let usual = (connections / 4).clamp(1, USUAL_HANDSHAKES_PER_ADDRESS);
+    let handshakes = arguments.handshakes_per_address.unwrap_or(usual);
     let plan = Plan {
-        tls,
+        tls: SharedTls::new(tls),
+        handshakes_per_address: (handshakes > 0).then(|| handshakes.div_ceil(cores as u32)),
+        header: arguments.proxy_protocol,
         backends: arguments.to.clone(),
         health: Health::new(arguments.to.len()),
         limits: Limits {
@@ -57,18 +73,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), ProxyError> {
         },
         connections: connections.div_ceil(cores as u32),
         orders: Orders::default(),
+        changes_user: user.is_some(),
         placement,
     };
     let tallies: Vec<Tally> = (0..cores).map(|_| Tally::default()).collect();
-    let outcome = serve(&plan, &tallies, listeners, signals, arguments);
+    let outcome = serve(&plan, &tallies, listeners, signals, arguments, user.as_ref());
     if outcome.is_ok() {
         say(&totals(&tallies).to_string());
     }
     outcome
 }
 
-/// Raises the limit of descriptors to what the connections need, of which each has two sockets;
-/// without a wish, gives as many connections as there can be within reason.
+/// Raises the limit of descriptors to the number that the connections need, two sockets each.
+/// Returns the number of connections: the requested one, or a default that the limit permits.
 fn make_room(wish: Option<u32>) -> Result<u32, ProxyError> {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.map_or(u64::MAX, |most| most.saturating_sub(OTHER_DESCRIPTORS) / 2);
@@ -90,33 +107,77 @@ fn make_room(wish: Option<u32>) -> Result<u32, ProxyError> {
     Ok(connections)
 }
 
+/// Finds the user of `--user`.
+fn find_user(arguments: &Arguments) -> Result<Option<User>, ProxyError> {
+    let Some(name) = &arguments.user else { return Ok(None) };
+    match sys::user::find(name) {
+        Ok(Some(user)) => Ok(Some(user)),
+        Ok(None) => Err(ProxyError::NoUser(name.clone())),
+        Err(source) => Err(ProxyError::User { name: name.clone(), source }),
+    }
+}
+
+/// Changes the user, or drops the capabilities of this thread, whichever applies. Then restricts
+/// the system calls of all threads.
+fn drop_rights(
+    user: Option<&User>,
+    arguments: &Arguments,
+    has_stack: bool,
+) -> Result<(), ProxyError> {
+    match user {
+        Some(user) => {
+            let name = || user.name().to_string_lossy().into_owned();
+            user.assume().map_err(|source| ProxyError::User { name: name(), source })?;
+            warn_of_unreadable(arguments, &format!("user {}", name()));
+        }
+        None => {
+            sandbox::drop_capabilities(has_stack)?;
+            warn_of_unreadable(arguments, "this user, without capabilities,");
+        }
+    }
+    if arguments.no_seccomp { Ok(()) } else { sandbox::enter(has_stack) }
+}
+
+/// Reports files that the process will not be able to read again.
+fn warn_of_unreadable(arguments: &Arguments, user: &str) {
+    for path in [&arguments.certificate, &arguments.key] {
+        if let Err(error) = File::open(path) {
+            eprintln!(
+                "tls-proxy: {user} cannot read {}: {error}; SIGHUP will not reload it: permit \
+                 a group of the user to read it (`chgrp`, `chmod 640`), or restart instead",
+                path.display()
+            );
+        }
+    }
+}
+
 fn totals(tallies: &[Tally]) -> Totals {
     tallies.iter().map(Tally::read).sum()
 }
 
-/// Tells whoever reads the standard output; if nobody does, nobody.
+/// Prints a line to standard output; errors are ignored, because there may be no reader.
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "tls-proxy: {text}").and_then(|()| out.flush());
 }
 
 fn system(what: &'static str) -> impl Fn(std::io::Error) -> ProxyError {
-    let remedy = "raise `ulimit -n` or `ulimit -u` if it is a limit";
+    let remedy = "raise `ulimit -n` (descriptors) or `ulimit -u` (threads) if it is reached";
     move |source| ProxyError::System { what, source, remedy }
 }
 
-/// What the first thread has to deal with the cores.
+/// State with which the first thread controls the cores.
 struct Control<'a> {
     plan: &'a Plan,
     tallies: &'a [Tally],
-    /// Those of the cores.
+    /// The wakers of the cores.
     wakers: Vec<Waker>,
-    /// Cores that have not ended.
+    /// The number of cores that have not ended.
     alive: &'a AtomicUsize,
-    drain: Duration,
+    arguments: &'a Arguments,
 }
 
-/// Tells the first thread that a core has ended, in whatever way.
+/// Wakes the first thread when a core has ended, in any way.
 struct Farewell<'a> {
     alive: &'a AtomicUsize,
     waker: Waker,
@@ -135,32 +196,38 @@ fn serve(
     listeners: Vec<TcpListener>,
     signals: Signals,
     arguments: &Arguments,
+    user: Option<&User>,
 ) -> Result<(), ProxyError> {
-    // Not on the stack, whose engines are the cores'.
+    // This channel does not use the stack, whose engines belong to the cores.
     let config = Config { driver: DriverChoice::Epoll, ..Config::default() };
     let mut news: Channel<()> = Channel::with_config(config)?;
-    let (farewells, ended) = wake_pair().map_err(system("eventfd(2)"))?;
+    let (farewells, ended) = wake_pair().map_err(system("make an eventfd(2)"))?;
     let signals = news.register(signals, ())?;
     news.watch(signals, Repeat::UntilCancelled)?;
     let ended = news.register(ended, ())?;
     news.watch(ended, Repeat::UntilCancelled)?;
     let alive = AtomicUsize::new(0);
     let listeners = Arc::new(listeners);
-    let mut control =
-        Control { plan, tallies, wakers: Vec::new(), alive: &alive, drain: arguments.drain };
+    let mut control = Control { plan, tallies, wakers: Vec::new(), alive: &alive, arguments };
+    // Cores serve when they can lock it for reading: after the change of the user.
+    let begin = RwLock::new(());
     thread::scope(|scope| {
+        let is_early = begin.write().unwrap_or_else(PoisonError::into_inner);
         let (ready, readiness) = channel();
         let mut threads = Vec::new();
         let mut started = Ok(());
         for (number, tally) in tallies.iter().enumerate() {
-            let (waker, wake) = wake_pair().map_err(system("eventfd(2)"))?;
+            let (waker, wake) = wake_pair().map_err(system("make an eventfd(2)"))?;
             control.wakers.push(waker);
             alive.fetch_add(1, Ordering::Release);
             let farewell = Farewell { alive: &alive, waker: farewells.clone() };
             let (listeners, ready) = (Arc::clone(&listeners), ready.clone());
+            let begin = &begin;
             let work = move || {
                 let _farewell = farewell;
-                work(plan, tally, number, listeners, wake, ready)
+                let mut core = prepare(plan, tally, number, listeners, wake, ready)?;
+                drop(begin.read().unwrap_or_else(PoisonError::into_inner));
+                core.run()
             };
             let builder = thread::Builder::new().name(format!("core-{number}"));
             match builder.spawn_scoped(scope, work) {
@@ -169,11 +236,15 @@ fn serve(
             }
         }
         drop(ready);
-        // A core that fails lets go of its end without a word.
+        // A core that fails drops its end of the channel without a message.
         let drivers: Vec<String> = readiness.iter().collect();
         if drivers.len() == tallies.len() {
+            started = drop_rights(user, arguments, plan.placement.has_stack());
+        }
+        drop(is_early);
+        if drivers.len() == tallies.len() && started.is_ok() {
             announce(arguments, &listeners, &drivers);
-            // The cores have their shares, and what they leave must not be listened on any more.
+            // The cores have their shares; the sockets that they do not use must no longer listen.
             drop(listeners);
             started = control.watch(&mut news);
         }
@@ -182,32 +253,34 @@ fn serve(
     })
 }
 
-/// A core, in its thread.
-fn work(
-    plan: &Plan,
-    tally: &Tally,
+/// Creates a core on its thread, and reports that it is ready.
+fn prepare<'a>(
+    plan: &'a Plan,
+    tally: &'a Tally,
     number: usize,
     listeners: Arc<Vec<TcpListener>>,
     wake: WakeSource,
     ready: Sender<String>,
-) -> Result<(), ProxyError> {
+) -> Result<Core<'a>, ProxyError> {
     if plan.placement.is_pinned {
         mtcp::pin(plan.placement.cpus[number]).map_err(|source| ProxyError::System {
-            what: "keep a thread on its CPU",
+            what: "pin a thread to its CPU",
             source,
-            remedy: "see taskset(1) and the cpuset of this process",
+            remedy: "permit this CPU in the process's cpuset(7), or lower --cores",
         })?;
     }
-    let mut core = Core::new(plan, tally, number, &listeners, wake)?;
+    let core = Core::new(plan, tally, number, &listeners, wake)?;
     drop(listeners);
+    if !plan.changes_user {
+        sandbox::drop_capabilities(plan.placement.has_stack())?;
+    }
     let report = core.driver();
-    // Nobody listens any more if another core could not start.
+    // The receiver is gone if another core could not start.
     let _ = ready.send(format!("{} ({})", report.kind, report.reason));
-    drop(ready);
-    core.run()
+    Ok(core)
 }
 
-/// Joins all cores; the first error is the cause of the others.
+/// Joins all cores, and returns the first error, which is the cause of the others.
 fn join(threads: Vec<ScopedJoinHandle<'_, Result<(), ProxyError>>>) -> Result<(), ProxyError> {
     let outcomes: Vec<_> = threads
         .into_iter()
@@ -234,7 +307,23 @@ impl Control<'_> {
         self.wakers.iter().for_each(Waker::wake);
     }
 
-    /// Hears signals until all cores have ended, or one of them has without an order.
+    /// Reads certificate and key again. If they cannot be used, the present ones stay.
+    fn reload(&self) {
+        match certificates::settings(self.arguments, Some(&self.plan.tls.present())) {
+            Ok(settings) => {
+                self.plan.tls.replace(settings);
+                self.wakers.iter().for_each(Waker::wake);
+                let (certificate, key) = (&self.arguments.certificate, &self.arguments.key);
+                let (certificate, key) = (certificate.display(), key.display());
+                say(&format!("reloaded {certificate} and {key} for new connections"));
+            }
+            Err(error) => {
+                eprintln!("tls-proxy: SIGHUP: the certificate in use stays in use: {error}");
+            }
+        }
+    }
+
+    /// Handles signals until all cores have ended, or one of them has ended without an order.
     fn watch(&self, news: &mut Channel<()>) -> Result<(), ProxyError> {
         let mut until: Option<Instant> = None;
         while self.alive.load(Ordering::Acquire) > 0 {
@@ -245,12 +334,17 @@ impl Control<'_> {
                 Some(Event::Signal(Ok(info))) if info.signal == Signal::USR1.as_raw() => {
                     say(&totals(self.tallies).to_string());
                 }
-                Some(Event::Signal(Ok(_))) if order == Order::Serve && !self.drain.is_zero() => {
-                    until = Instant::now().checked_add(self.drain);
+                Some(Event::Signal(Ok(info))) if info.signal == Signal::HUP.as_raw() => {
+                    self.reload();
+                }
+                Some(Event::Signal(Ok(_)))
+                    if order == Order::Serve && !self.arguments.drain.is_zero() =>
+                {
+                    until = Instant::now().checked_add(self.arguments.drain);
                     self.order(Order::Drain);
                 }
                 Some(Event::Signal(Ok(_))) => self.order(Order::Stop),
-                // A core that ends unasked takes the others with it.
+                // If a core ends without an order, the others end too.
                 Some(Event::Wake(_)) if order == Order::Serve => return Ok(()),
                 _ => {}
             }

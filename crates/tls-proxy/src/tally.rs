@@ -1,11 +1,11 @@
-//! What the cores have done, counted by each for itself and read by anybody.
+//! Implements counters of the cores: each core writes its own, and any thread may read them.
 
 use crate::relay::Outcome;
 use std::fmt;
 use std::iter::Sum;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The counts of a core, which alone changes them.
+/// The counters of a core, which only that core changes.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Tally {
@@ -13,6 +13,7 @@ pub(crate) struct Tally {
     pub(crate) handshakes: Count,
     pub(crate) resumed: Count,
     pub(crate) failed_handshakes: Count,
+    pub(crate) refused: Count,
     pub(crate) whole: Count,
     pub(crate) cut_by_client: Count,
     pub(crate) cut_by_backend: Count,
@@ -21,12 +22,12 @@ pub(crate) struct Tally {
     pub(crate) bytes_to_clients: Count,
 }
 
-/// A number that one thread counts.
+/// A counter with one writing thread.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// No read-modify-write is needed where there is one writer.
+    /// Adds a number. With one writer, no atomic read-modify-write is needed.
     pub(crate) fn add(&self, number: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
     }
@@ -37,7 +38,7 @@ impl Count {
 }
 
 impl Tally {
-    /// A connection is over.
+    /// Counts the outcome of a connection.
     pub(crate) fn ended(&self, outcome: Outcome) {
         let count = match outcome {
             Outcome::Whole => &self.whole,
@@ -55,6 +56,7 @@ impl Tally {
             handshakes: self.handshakes.get(),
             resumed: self.resumed.get(),
             failed_handshakes: self.failed_handshakes.get(),
+            refused: self.refused.get(),
             whole: self.whole.get(),
             cut_by_client: self.cut_by_client.get(),
             cut_by_backend: self.cut_by_backend.get(),
@@ -65,13 +67,14 @@ impl Tally {
     }
 }
 
-/// Counts of all cores together; prints as the line for people.
+/// The sum of all cores' counters; formats as the line that is printed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     connections: u64,
     handshakes: u64,
     resumed: u64,
     failed_handshakes: u64,
+    refused: u64,
     whole: u64,
     cut_by_client: u64,
     cut_by_backend: u64,
@@ -87,6 +90,7 @@ impl Sum for Totals {
             handshakes: sum.handshakes.wrapping_add(part.handshakes),
             resumed: sum.resumed.wrapping_add(part.resumed),
             failed_handshakes: sum.failed_handshakes.wrapping_add(part.failed_handshakes),
+            refused: sum.refused.wrapping_add(part.refused),
             whole: sum.whole.wrapping_add(part.whole),
             cut_by_client: sum.cut_by_client.wrapping_add(part.cut_by_client),
             cut_by_backend: sum.cut_by_backend.wrapping_add(part.cut_by_backend),
@@ -100,17 +104,19 @@ impl Sum for Totals {
 impl fmt::Display for Totals {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cut = self.cut_by_client + self.cut_by_backend + self.cut_by_proxy;
-        let ended = self.whole + self.failed_handshakes + cut;
+        let ended = self.whole + self.failed_handshakes + self.refused + cut;
         write!(
             out,
-            "connections {} (open {}), handshakes {} (resumed {}, failed {}), streams whole {} \
-             (cut by client {}, backend {}, proxy {}), bytes to backends {}, to clients {}",
+            "connections {} (open {}), handshakes {} (resumed {}, failed {}, refused {}), streams \
+             whole {} (cut by client {}, backend {}, proxy {}), bytes to backends {}, to \
+             clients {}",
             self.connections,
-            // Cores are read while they count.
+            // Cores continue to count while they are read.
             self.connections.saturating_sub(ended),
             self.handshakes,
             self.resumed,
             self.failed_handshakes,
+            self.refused,
             self.whole,
             self.cut_by_client,
             self.cut_by_backend,
@@ -137,8 +143,8 @@ mod tests {
         let text = [first, second].iter().map(Tally::read).sum::<Totals>().to_string();
         assert_eq!(
             text,
-            "connections 5 (open 2), handshakes 0 (resumed 0, failed 1), streams whole 1 (cut by \
-             client 0, backend 1, proxy 0), bytes to backends 0, to clients 7"
+            "connections 5 (open 2), handshakes 0 (resumed 0, failed 1, refused 0), streams whole \
+             1 (cut by client 0, backend 1, proxy 0), bytes to backends 0, to clients 7"
         );
     }
 }

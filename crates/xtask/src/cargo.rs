@@ -1,4 +1,4 @@
-//! Command lines of cargo, and where it builds.
+//! Builds command lines of cargo, and determines its target directory.
 
 use std::env;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::setup;
 
-/// A cargo command line with what it needs in its environment.
+/// A cargo command line with its environment.
 #[derive(Clone)]
 pub(crate) struct Cargo {
     pub(crate) environment: Vec<(&'static str, String)>,
@@ -16,39 +16,54 @@ pub(crate) struct Cargo {
 }
 
 impl Cargo {
+    /// Makes a command line from words that are separated by spaces.
     pub(crate) fn new(words: &str) -> Cargo {
         let arguments = words.split(' ').map(String::from).collect();
         Cargo { environment: Vec::new(), arguments }
     }
 
+    /// Appends an argument.
     pub(crate) fn and(mut self, argument: &str) -> Cargo {
         self.arguments.push(argument.to_string());
         self
     }
 
+    /// Sets an environment variable.
     pub(crate) fn with(mut self, name: &'static str, value: &str) -> Cargo {
         self.environment.push((name, value.to_string()));
         self
     }
 
-    /// Legs with flags of their own get a directory of their own: in a shared one each would
-    /// throw away what the other has built.
+    /// Gives the command its own target directory, for steps with their own compiler flags: in a
+    /// shared one, each such step would invalidate the others' builds.
     pub(crate) fn in_own_target_dir(self, name: &str) -> Cargo {
         let directory = target_dir().join(name);
         self.and("--target-dir").and(&directory.to_string_lossy())
     }
 
-    /// The process to start, still without its input and output.
+    /// Returns the process to start, whose standard streams are not configured yet.
     pub(crate) fn command(&self) -> Command {
-        // The cargo that runs us, so that every step uses the same toolchain.
-        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut command = cargo();
         command.args(&self.arguments).env("PATH", setup::search_path());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 }
 
-/// The command as one would type it.
+/// The cargo that runs us, so that every step uses the same toolchain, without the variables that
+/// it has set for xtask. Some build scripts depend on them (that of `ring`): a user's own cargo
+/// would build everything above these again.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let of_package =
+        |name: &str| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_");
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Formats the command as a user would type it.
 impl fmt::Display for Cargo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.environment {
@@ -68,12 +83,12 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Where cargo builds, relative to the root unless the environment says otherwise.
+/// Returns the target directory, relative to the root unless the environment sets another one.
 pub(crate) fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
 }
 
-/// The target directory as an absolute path, made if need be.
+/// Returns the target directory as an absolute path; creates it if necessary.
 pub(crate) fn absolute_target(root: &Path) -> Result<PathBuf, String> {
     let target = root.join(target_dir());
     let unusable = |error| format!("cannot use {}: {error}", target.display());
@@ -81,12 +96,31 @@ pub(crate) fn absolute_target(root: &Path) -> Result<PathBuf, String> {
     target.canonicalize().map_err(unusable)
 }
 
+/// Returns the directory for programs that only this workspace uses.
+pub(crate) fn tools() -> PathBuf {
+    target_dir().join("tools")
+}
+
+/// Returns the command that compiles a version of a program into [`tools`], without its default
+/// features and without optimization, which takes more time than it saves in one run.
+pub(crate) fn install_tool(name: &str, version: &str) -> Cargo {
+    Cargo::new("install --locked --no-default-features --debug --quiet --version")
+        .and(version)
+        .and("--root")
+        .and(&tools().to_string_lossy())
+        .and(name)
+        .with("CARGO_PROFILE_DEV_DEBUG", "0")
+}
+
+/// Returns the target triple of this machine.
 pub(crate) fn host_triple() -> Result<String, String> {
     let output = Command::new("rustc").arg("-vV").output();
-    let output =
-        output.map_err(|error| format!("cannot run `rustc -vV`: {error}; is it there?"))?;
-    host_of(&String::from_utf8_lossy(&output.stdout))
-        .ok_or_else(|| "`rustc -vV` names no host; run it to see what is wrong".to_string())
+    let output = output
+        .map_err(|error| format!("cannot run `rustc -vV`: {error}; add rustc to the PATH"))?;
+    host_of(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+        "`rustc -vV` names no host; run it to see its error, and reinstall the toolchain"
+            .to_string()
+    })
 }
 
 fn host_of(version: &str) -> Option<String> {

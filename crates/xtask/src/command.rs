@@ -1,12 +1,17 @@
-//! Runs other programs, and makes the directories that they work in.
+//! Runs other programs, and creates their directories.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Makes a directory and those above it.
+/// Creates a directory and its parents.
 pub(crate) fn make_directory(path: &Path) -> Result<(), String> {
-    fs::create_dir_all(path).map_err(|error| format!("cannot make {}: {error}", path.display()))
+    fs::create_dir_all(path).map_err(|error| {
+        format!(
+            "cannot make {}: {error}; make its parent writable, or set CARGO_TARGET_DIR",
+            path.display()
+        )
+    })
 }
 
 /// Runs a build step and shows its output only if it fails.

@@ -1,21 +1,26 @@
-//! Descriptors: a shell gives a program 1,024 unless it asks for more, and some tests need more.
+//! Raises the limit of descriptors: a shell gives a program 1,024 unless it asks for more, and some
+//! tests need more.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// Lets this program, and what it starts, have as many as the hard limit allows. The standard
-/// library cannot do that, so util-linux' prlimit(1) does.
+/// Raises the soft limit of this program, and of the programs that it starts, to the hard limit.
+/// The standard library cannot do that, so prlimit(1) of util-linux does.
 pub(crate) fn raise() -> Result<(), String> {
     let limits = fs::read_to_string("/proc/self/limits")
-        .map_err(|error| format!("cannot read the limits of this program: {error}"))?;
+        .map_err(|error| format!("cannot read the limits of this program: {error}; mount /proc"))?;
     let Some(hard) = hard_above_soft(&limits) else { return Ok(()) };
     let mut command = Command::new("prlimit");
     command.arg("--pid").arg(std::process::id().to_string());
     command.arg(format!("--nofile={hard}:{hard}")).stdout(Stdio::null());
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("prlimit(1) cannot raise the limit of descriptors: {status}")),
-        Err(error) => Err(format!("cannot run prlimit(1), which is in util-linux: {error}")),
+        Ok(status) => Err(format!(
+            "prlimit(1) cannot raise the limit of descriptors: {status}; raise `ulimit -Hn`"
+        )),
+        Err(error) => {
+            Err(format!("cannot run prlimit(1): {error}; install the package util-linux"))
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The channel on kernels that lack one feature of io_uring: each feature that the uring driver
-//! uses is hidden from the test programs, one at a time, by the library `hide-uring`.
+//! Tests the channel on kernels that lack one feature of io_uring: the library `hide-uring` hides
+//! each feature that the uring driver uses from the test programs, one at a time.
 //!
 //! `iobench doctor` must name the feature. If the driver replaces it, the conformance suite must
 //! pass over the uring driver; if not, over the epoll driver, which the channel must choose itself.
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cargo::{Cargo, target_dir};
-use crate::means::Means;
 use crate::step::{Step, Work};
+use crate::test_capabilities::TestCapabilities;
 
-/// A feature by its name in the report of `iobench doctor`, and what hides it.
+/// A feature by its name in the report of `iobench doctor`, and the rule that hides it.
 struct Hidden {
     step: &'static str,
     rule: &'static str,
-    /// Whether the uring driver does without it.
+    /// Whether the uring driver replaces it.
     replaced: bool,
 }
 
@@ -25,11 +25,11 @@ impl Hidden {
     }
 }
 
-/// How the names of the steps begin.
+/// Prefix of the steps' names.
 const STEP: &str = "without ";
 
-/// `FEATURE: RULE => the driver that is left;`, in the order of the report. The numbers are
-/// those of `linux/io_uring.h`.
+/// `FEATURE: RULE => the driver that the channel then uses;`, in the order of the report. The
+/// numbers are those of `linux/io_uring.h`.
 macro_rules! hidden {
     ($($name:literal: $rule:literal => $driver:ident;)+) => {
         &[$(Hidden {
@@ -79,23 +79,24 @@ const HIDDEN: &[Hidden] = hidden! {
     "ring without index array": "setup&0x10000" => uring;
     "registered ring descriptor": "register=20" => uring;
     "register calls by registered ring": "register&0x80000000" => uring;
+    "restrictions": "register=11" => uring;
     "wait that does not count as I/O wait": "feature&0x20000" => uring;
 };
 
-/// The step of the full test run: the report of each feature, and the suite with all hidden that
-/// the uring driver replaces.
+/// Returns the steps of the full test run: the report of each feature, and the suite with all
+/// replaced features hidden.
 pub(crate) fn short() -> [Step; 2] {
     let rules: Vec<&str> = HIDDEN.iter().filter(|hidden| hidden.replaced).map(|h| h.rule).collect();
     let tests = suite(&rules.join(";"), true);
     [
-        Step::new("doctor without features", Work::Own(check_reports)),
+        Step::new("features", Work::Own(check_reports)),
         Step::new("test without features", Work::Tests(tests, 1)),
     ]
 }
 
-/// The steps behind `cargo xtask features`: the report, and the suite once for each feature.
-pub(crate) fn all(_: &Means) -> Result<Vec<Step>, String> {
-    let mut steps = vec![Step::new("doctor without features", Work::Own(check_reports))];
+/// Returns the steps of `cargo xtask features`: the report, and the suite once for each feature.
+pub(crate) fn all(_: &TestCapabilities) -> Result<Vec<Step>, String> {
+    let mut steps = vec![Step::new("features", Work::Own(check_reports))];
     steps.extend(
         HIDDEN.iter().map(|hidden| {
             Step::new(hidden.step, Work::Tests(suite(hidden.rule, hidden.replaced), 1))
@@ -104,7 +105,7 @@ pub(crate) fn all(_: &Means) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// The conformance suite over the driver that is to be left.
+/// Returns the conformance suite over the driver that the channel then uses.
 fn suite(rule: &str, replaced: bool) -> Cargo {
     let words = "test --package megapipe --locked --test conformance_* --";
     let tests = Cargo::new(words).and(if replaced { "uring::" } else { "epoll::" });
@@ -112,12 +113,12 @@ fn suite(rule: &str, replaced: bool) -> Cargo {
     if replaced { tests } else { tests.with("MEGAPIPE_TEST_BARRED", "hidden") }
 }
 
-/// Its path holds in every directory: the loader only warns of a library that it does not find.
+/// Returns an absolute path, because the loader only warns if it does not find the library.
 fn library() -> PathBuf {
     crate::root().join(target_dir()).join("debug/libhide_uring.so")
 }
 
-/// Compares what `iobench doctor` says with what is hidden from it.
+/// Checks that `iobench doctor` reports each hidden feature.
 fn check_reports(root: &Path) -> Result<(), String> {
     let build = Cargo::new("build --package hide-uring --package iobench --locked");
     let built = build.command().current_dir(root).status();
@@ -152,7 +153,7 @@ fn report(rule: &str) -> Result<String, String> {
     }
 }
 
-/// The feature of a line of the report: `* NAME   STATUS   USE`.
+/// Returns the feature in a line of the report: `* NAME   STATUS   USE`.
 fn feature_of<'a>(line: &str, names: &[&'a str]) -> Option<&'a str> {
     let line = line.get(2..)?;
     let is_of = |name: &&&str| line.strip_prefix(**name).is_some_and(|rest| rest.starts_with("  "));
@@ -164,7 +165,7 @@ fn status_of<'a>(report: &'a str, name: &str) -> Option<&'a str> {
     line[2 + name.len()..].split_whitespace().next()
 }
 
-/// What cannot be used without another feature.
+/// Features that need another feature.
 const FOLLOWS: &[(&str, &str)] = &[
     ("read", "read of timers and signals by the ring itself"),
     ("registered ring descriptor", "register calls by registered ring"),
@@ -175,8 +176,8 @@ const FOLLOWS: &[(&str, &str)] = &[
     ("sparse file table", "descriptor for a file table entry"),
 ];
 
-/// The hidden feature is missing, and no other that is not missing without hiding; and the driver
-/// is the one that is left, with the feature's name in its reason.
+/// Checks a report: the hidden feature is missing, and no other feature that is present without
+/// hiding; and the driver is the expected one, with the feature's name in its reason.
 fn check(hidden: &Hidden, report: &str, plain: &str, names: &[&str]) -> Result<(), String> {
     for name in names {
         let expected = if *name == hidden.name() { Some("no") } else { status_of(plain, name) };

@@ -1,91 +1,111 @@
-//! The fuzz targets and the differential fuzzers, each for a while.
+//! Runs the fuzz targets and the differential fuzzers, each for a given time.
 
-use std::fs;
+mod build;
+mod differential;
+mod program;
+
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::{io, thread};
 
-use crate::cargo::Cargo;
-use crate::steps;
+use crate::cargo::{Cargo, absolute_target};
+use crate::command;
+use program::{Figures, Program, Save};
 
-/// Longer inputs find nothing that shorter ones do not.
-const INPUT_BYTES_MAX: u64 = 4096;
+pub(crate) use build::build;
+pub(crate) use differential::channelfuzz;
 
-/// Where the targets are, below the root.
-const DIRECTORIES: [&str; 2] = ["crates/fable/fuzz", "crates/mtcp-proto/fuzz"];
+/// How long a target runs in the full run, from the kept inputs.
+const QUICK_SECONDS: u64 = 10;
 
-/// Builds and runs the differential fuzzers, then every target, each for so long.
-/// Nothing is installed for it.
-pub(crate) fn run(root: &Path, seconds: u64) -> Result<(), String> {
-    run_differential(root, seconds)?;
-    let version =
-        cargo_fuzz().arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if !version.is_ok_and(|status| status.success()) {
-        return Err("fuzzing needs the nightly toolchain and cargo-fuzz: \
-             `rustup toolchain install nightly` and `cargo install cargo-fuzz`"
-            .to_string());
-    }
-    DIRECTORIES.iter().try_for_each(|directory| run_all(root, directory, seconds))
+/// Runs every target for a short time.
+pub(crate) fn quick(root: &Path) -> Result<(), String> {
+    run_targets(root, &[], QUICK_SECONDS, Save::Nothing)
 }
 
-/// Runs the differential fuzzers, which need no toolchain of their own.
+/// Runs the differential fuzzers and every target, or only the named targets, each for `seconds`.
+pub(crate) fn run(root: &Path, seconds: u64, names: &[&str]) -> Result<(), String> {
+    if names.is_empty() {
+        run_differential(root, seconds)?;
+    }
+    run_targets(root, names, seconds, Save::NewInputs)
+}
+
+/// Runs the differential fuzzers.
 fn run_differential(root: &Path, seconds: u64) -> Result<(), String> {
-    let run = |cargo: &Cargo| {
-        let status = cargo.command().current_dir(root).status();
-        status.map_err(|error| format!("cannot run cargo: {error}"))
-    };
-    if !run(&steps::callfuzz_libraries())?.success() {
-        return Err("the libraries that callfuzz needs do not build".to_string());
+    if !run_cargo(root, &differential::callfuzz_libraries())? {
+        return Err(
+            "cannot build the libraries that callfuzz needs; correct the errors above".to_string()
+        );
     }
     let fuzzers = [
-        ("channelfuzz", steps::channelfuzz(seconds)),
-        ("channelfuzz over mtcp", steps::channelfuzz_over_stack(seconds)),
-        ("callfuzz", steps::callfuzz(seconds)),
-        ("callfuzz over mtcp", steps::callfuzz_over_stack(seconds)),
+        ("channelfuzz", differential::channelfuzz(seconds)),
+        ("channelfuzz over mtcp", differential::channelfuzz_over_stack(seconds)),
+        ("callfuzz", differential::callfuzz(seconds)),
+        ("callfuzz over mtcp", differential::callfuzz_over_stack(seconds)),
     ];
     for (name, fuzzer) in fuzzers {
         println!("fuzz: {name} for {seconds} s");
-        if !run(&fuzzer)?.success() {
-            return Err(format!("{name} has found something: the script above repeats it"));
+        if !run_cargo(root, &fuzzer)? {
+            return Err(format!("{name} has found a difference; the script above repeats it"));
         }
     }
     Ok(())
 }
 
-/// Runs every target of one directory.
-fn run_all(root: &Path, place: &str, seconds: u64) -> Result<(), String> {
-    let directory = root.join(place);
-    for target in targets(&directory)? {
-        println!("fuzz: {target} for {seconds} s");
-        let status = cargo_fuzz()
-            .current_dir(&directory)
-            .args(["run", &target, "--"])
-            .arg(format!("-max_total_time={seconds}"))
-            .arg(format!("-max_len={INPUT_BYTES_MAX}"))
-            .status()
-            .map_err(|error| format!("cannot run cargo-fuzz: {error}"))?;
-        if !status.success() {
-            return Err(format!("{target} has found something: see {place}/artifacts"));
+fn run_cargo(root: &Path, cargo: &Cargo) -> Result<bool, String> {
+    let status = cargo.command().current_dir(root).status();
+    let status =
+        status.map_err(|error| format!("cannot run cargo: {error}; add cargo to the PATH"))?;
+    Ok(status.success())
+}
+
+/// Builds the targets, runs as many at a time as there are CPUs, and prints their figures.
+fn run_targets(root: &Path, names: &[&str], seconds: u64, save: Save) -> Result<(), String> {
+    let names = build::chosen(root, names)?;
+    if !run_cargo(root, &build()?)? {
+        return Err("cannot build the fuzz targets; correct the errors above".to_string());
+    }
+    let output = absolute_target(root)?.join("fuzz");
+    command::make_directory(&output)?;
+    let programs = names.iter().map(|name| Program::new(root, &output, name));
+    let programs = programs.collect::<Result<Vec<_>, _>>()?;
+    let lanes = thread::available_parallelism().map_or(1, usize::from);
+    let (queue, ended) = (Mutex::new(programs.iter()), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..lanes {
+            scope.spawn(|| {
+                while let Some(program) = queue.lock().ok().and_then(|mut queue| queue.next()) {
+                    let outcome = program.run(seconds, save);
+                    if let Ok(mut ended) = ended.lock() {
+                        ended.push((program, outcome));
+                    }
+                }
+            });
+        }
+    });
+    let ended = ended.into_inner().map_err(|_| "a thread has panicked; see above".to_string())?;
+    report(ended)
+}
+
+/// Prints the figures of each target, then fails if one has found a failure.
+fn report(mut ended: Vec<(&Program, Result<Figures, String>)>) -> Result<(), String> {
+    ended.sort_by_key(|(program, _)| &program.name);
+    println!("{:<14} {:>6} {:>12} {:>9} {:>7}", "target", "s", "executions", "coverage", "MiB");
+    let mut failures = Vec::new();
+    for (program, outcome) in ended {
+        match outcome {
+            Ok(Figures { seconds, executions, coverage, peak_mib }) => println!(
+                "{:<14} {seconds:>6} {executions:>12} {coverage:>9} {peak_mib:>7}",
+                program.name
+            ),
+            Err(failure) => failures.push(failure),
         }
     }
-    Ok(())
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// rustup chooses the toolchain, whichever one runs this.
-fn cargo_fuzz() -> Command {
-    let mut command = Command::new("rustup");
-    command.args(["run", "nightly", "cargo", "fuzz"]).env_remove("CARGO");
-    command
-}
-
-/// The names of the targets, sorted.
-fn targets(directory: &Path) -> Result<Vec<String>, String> {
-    let directory = directory.join("fuzz_targets");
-    let unreadable = |error| format!("cannot read {}: {error}", directory.display());
-    let mut names = Vec::new();
-    for entry in fs::read_dir(&directory).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
-    }
-    names.sort();
-    Ok(names)
+/// Says what failed with a file, and what helps.
+fn unusable(path: &Path) -> impl Fn(io::Error) -> String {
+    move |error| format!("cannot use {}: {error}; make it writable for this user", path.display())
 }

@@ -1,4 +1,4 @@
-//! A program that is given so much time and no more, with all that it has said.
+//! Runs a program with a time limit, and collects all its output.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -6,27 +6,27 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the program has ended.
+/// Time between two checks whether the program has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long the output of a program that was killed may stay open: others may have it still.
+/// How long the output of a killed program may stay open, because other processes may have it.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// What a program has left.
+/// The output and the exit status of a program.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// `None`: it had to be killed.
+    /// `None` if the program had to be killed.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
 }
 
-/// Runs a program without input, and kills it when its time is over.
-pub(crate) fn output(command: &mut Command, patience: Duration) -> io::Result<Output> {
-    let deadline = Instant::now() + patience;
+/// Runs a program without input, and kills it after the time limit.
+pub(crate) fn output(command: &mut Command, time_limit: Duration) -> io::Result<Output> {
+    let deadline = Instant::now() + time_limit;
     output_until(command, || Instant::now() >= deadline)
 }
 
-/// The same, where somebody else knows when the time is over.
+/// Runs a program as `output` does, with a function that decides when the time is over.
 fn output_until(command: &mut Command, is_over: impl Fn() -> bool) -> io::Result<Output> {
     let pipes = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = pipes.spawn()?;
@@ -52,7 +52,7 @@ fn wait(child: &mut Child, is_over: impl Fn() -> bool) -> io::Result<Option<Exit
     }
 }
 
-/// Reads a pipe on a thread of its own, because nobody reads the other one meanwhile.
+/// Reads a pipe on a thread of its own, so that the other pipe can be read meanwhile.
 fn listen(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -66,7 +66,7 @@ fn listen(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// All that comes until the end of the pipe, or until that time.
+/// Reads until the end of the pipe, or until the time `until`.
 fn all(pipe: &Receiver<Vec<u8>>, until: Option<Instant>) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
@@ -99,7 +99,8 @@ mod tests {
     fn a_program_that_hangs_is_killed_and_heard() {
         let directory = tempfile::tempdir().unwrap();
         let spoken = directory.path().join("spoken");
-        // The other child keeps the pipes open beyond its end, and for longer than is waited.
+        // The other child keeps the pipes open after the end of the first, and longer than the test
+        // waits.
         let mut hanging = Command::new("sh");
         hanging.args(["-c", "echo here; : >\"$0\"; sleep 8 & exec sleep 600"]).arg(&spoken);
         let said = output_until(&mut hanging, || spoken.exists()).unwrap();

@@ -1,6 +1,6 @@
-//! Test programs side by side. cargo runs them one after the other, although most of their time is
-//! waiting; here cargo only says what it would run, through its setting for a runner, and the
-//! programs then share as many lanes as there are CPUs.
+//! Runs test programs in parallel. cargo runs them one after the other, although they mostly wait.
+//! Here cargo only records the programs, through its setting for a runner, and they then run in a
+//! fixed number of lanes for each CPU.
 
 use std::collections::VecDeque;
 use std::env;
@@ -15,29 +15,32 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::guard;
-use crate::means::Means;
 use crate::needs::{self, Group, Skipped};
 use crate::privilege;
 use crate::tally::{Scanner, Tally};
+use crate::test_capabilities::TestCapabilities;
 
-/// The command of ours that stands in cargo's setting.
+/// The command of xtask that cargo's runner setting names.
 pub(crate) const RUN_LATER: &str = "run-later";
 
-/// Test programs that measure: beside others they would find a machine too busy to be measured on,
-/// and say so instead of what is tested.
-const ALONE: [&str; 8] = ["ceiling", "compare", "disturbed", "ipc", "load", "open", "run", "veth"];
+/// Test programs that measure. They run alone: beside others the machine would be too busy, and
+/// they would report that instead of the result. `tutorials` also builds programs anew that other
+/// tests start.
+const ALONE: [&str; 9] =
+    ["ceiling", "compare", "disturbed", "ipc", "load", "open", "run", "tutorials", "veth"];
 
-/// Most programs wait more than they compute: with one for each CPU, the CPUs were idle for half of
-/// the time.
+/// Number of lanes per CPU. Most programs wait more than they compute: with one lane the CPUs were
+/// idle for half of the time.
 const LANES_PER_CPU: usize = 2;
 
-/// No test program takes so long: one that does hangs, and would keep the run from ever ending.
-const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// Time limit of a test program, longer than any needs. Without it a hanging program would block
+/// the run forever.
+const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// Lines of the output of a failed program, of each of its two streams, that are repeated.
+/// Number of lines of each stream of a failed program that are repeated.
 const EXCERPT_LINES: usize = 40;
 
-/// A program that cargo would have run, as it would have.
+/// A test program that cargo would have run, with its command line, directory and environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) directory: PathBuf,
@@ -47,7 +50,8 @@ pub(crate) struct Job {
     pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
-/// The environment that makes cargo file its test programs in `directory` instead of running them.
+/// Returns the environment that makes cargo record its test programs in `directory` instead of
+/// running them.
 pub(crate) fn filing(directory: &Path, host: &str) -> Result<(String, OsString), String> {
     let program = env::current_exe().map_err(|error| format!("where is xtask? {error}"))?;
     let name = format!("CARGO_TARGET_{}_RUNNER", host.replace('-', "_").to_uppercase());
@@ -63,7 +67,7 @@ pub(crate) fn filing(directory: &Path, host: &str) -> Result<(String, OsString),
     Ok((name, value))
 }
 
-/// What cargo calls for each program: files it, or runs it if cargo will not keep it (the programs
+/// Called by cargo for each program: records it, or runs it if cargo does not keep it (the programs
 /// of documentation tests, which exist for this call only).
 pub(crate) fn run_later(directory: &Path, words: Vec<OsString>) -> Result<i32, String> {
     let program = words.first().ok_or("run-later needs a program")?;
@@ -74,7 +78,7 @@ pub(crate) fn run_later(directory: &Path, words: Vec<OsString>) -> Result<i32, S
         return Ok(status.code().unwrap_or(1));
     }
     let here = env::current_dir().map_err(|error| format!("where is this? {error}"))?;
-    // A test that calls cargo must not have its programs filed.
+    // Programs of a cargo that a test calls must run and not be recorded.
     let environment = env::vars_os().filter(|(name, _)| !name.as_bytes().ends_with(b"_RUNNER"));
     let job = Job::new(here, words, environment.collect());
     let failed = |error: io::Error| format!("cannot file a test program: {error}");
@@ -83,19 +87,19 @@ pub(crate) fn run_later(directory: &Path, words: Vec<OsString>) -> Result<i32, S
     Ok(0)
 }
 
-/// What test programs counted, and which of their tests did not run, with the reason.
+/// The counts of test programs, and the tests that did not run, with the reason.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
     pub(crate) skipped: Vec<Skipped>,
 }
 
-/// Runs what was filed in `directory`, in two lanes for each CPU beside `meanwhile`, and then alone
-/// what must be, and shows the output of each program when it ends. What these means do not allow
-/// is left out.
+/// Runs the programs recorded in `directory`, in two lanes for each CPU, while `meanwhile` runs;
+/// then the programs that must run alone. Shows the output of each program at its end. Leaves out
+/// tests that `means` do not allow.
 pub(crate) fn run(
     directory: &Path,
-    means: &Means,
+    means: &TestCapabilities,
     meanwhile: &(dyn Fn() + Sync),
 ) -> Result<Outcome, String> {
     let (mut planned, mut skipped) = (Vec::new(), Vec::new());
@@ -137,7 +141,7 @@ fn run_all(
     if failures.is_empty() {
         return Ok(total);
     }
-    // The summary must not say that nothing failed when a program crashed.
+    // A summary with 0 failures would be wrong if a program crashed.
     total.failed = total.failed.max(failures.len() as u64);
     failures.sort_by(|one, other| one.what.cmp(&other.what));
     println!("these test programs failed:");
@@ -145,7 +149,7 @@ fn run_all(
     Ok(total)
 }
 
-/// What was filed in `directory`, in the order in which cargo would have run it.
+/// Returns the programs recorded in `directory`, in the order in which cargo would have run them.
 pub(crate) fn jobs(directory: &Path) -> Result<VecDeque<Job>, String> {
     let failed = |error: io::Error| format!("cannot read {}: {error}", directory.display());
     let entries = fs::read_dir(directory).map_err(failed)?;
@@ -159,7 +163,7 @@ pub(crate) fn jobs(directory: &Path) -> Result<VecDeque<Job>, String> {
     files.iter().map(decode).collect()
 }
 
-/// One lane: programs from the queue until it is empty. Gives what they counted and which failed.
+/// Runs programs from the queue until it is empty. Returns their counts and failures.
 fn lane(queue: &Mutex<VecDeque<Job>>) -> (Tally, Vec<Failure>) {
     let (mut total, mut failures) = (Tally::default(), Vec::new());
     let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop_front();
@@ -173,14 +177,14 @@ fn lane(queue: &Mutex<VecDeque<Job>>) -> (Tally, Vec<Failure>) {
 
 /// A test program that failed.
 struct Failure {
-    /// Its command line, and how it ended.
+    /// The program's command line, and how it ended.
     what: String,
     excerpt: String,
 }
 
-/// What explains a failure, repeated behind the output of all programs, of which a log that is cut
-/// off keeps the end: libtest reports failed tests at the end of the standard output, a sanitizer
-/// at the beginning of the standard error.
+/// Returns the lines that explain a failure, to be repeated after the output of all programs: a log
+/// that is cut off keeps its end. libtest reports failed tests at the end of the standard output, a
+/// sanitizer at the beginning of the standard error.
 fn excerpt(stdout: &[u8], stderr: &[u8]) -> String {
     let [stdout, stderr] = [stdout, stderr].map(String::from_utf8_lossy);
     let last = stdout.lines().count().saturating_sub(EXCERPT_LINES);
@@ -189,7 +193,7 @@ fn excerpt(stdout: &[u8], stderr: &[u8]) -> String {
 }
 
 impl Job {
-    /// A job whose first word is the test program.
+    /// Returns a job whose first word is the test program.
     fn new(
         directory: PathBuf,
         words: Vec<OsString>,
@@ -199,7 +203,7 @@ impl Job {
         Job { directory, program, words, environment }
     }
 
-    /// The test target: cargo calls its programs by that name, a dash, and a number.
+    /// Returns the test target: cargo names its programs after it, with a dash and a number.
     pub(crate) fn target(&self) -> Option<&str> {
         let name = self.program.file_name().and_then(OsStr::to_str)?;
         name.rsplit_once('-').map(|(test, _)| test)
@@ -209,8 +213,8 @@ impl Job {
         self.target().is_some_and(|test| ALONE.contains(&test))
     }
 
-    /// The jobs that these means allow, and the tests that are left out.
-    fn planned(self, means: &Means) -> Result<(Vec<Job>, Vec<Skipped>), String> {
+    /// Returns the jobs that `means` allow, and the tests that are left out.
+    fn planned(self, means: &TestCapabilities) -> Result<(Vec<Job>, Vec<Skipped>), String> {
         let package = self.directory.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let program = format!("{package}/{}", self.target().unwrap_or_default());
         let plan = needs::plan(&program, means, || self.tests())?;
@@ -223,7 +227,7 @@ impl Job {
         Ok((jobs, plan.skipped.into_iter().map(name).collect()))
     }
 
-    /// The same with these tests only, if there are any.
+    /// Returns the same job with these tests only; `None` if there are none.
     fn restricted(&self, group: &Group) -> Option<Job> {
         let mut job = self.clone();
         if let Group::Only(tests) = group {
@@ -234,13 +238,13 @@ impl Job {
         (*group != Group::Only(Vec::new())).then_some(job)
     }
 
-    /// The names of the tests that the words choose.
+    /// Returns the names of the tests that the command line selects.
     fn tests(&self) -> Result<Vec<String>, String> {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).args(["--list", "--format", "terse"]);
         command.current_dir(&self.directory).env_clear().envs(self.environment.iter().cloned());
         let failed = |why: String| format!("{:?} does not list its tests: {why}", self.program);
-        let output = guard::output(&mut command, PATIENCE).map_err(|e| failed(e.to_string()))?;
+        let output = guard::output(&mut command, TIME_LIMIT).map_err(|e| failed(e.to_string()))?;
         match output.status {
             Some(status) if status.success() => {}
             Some(status) => return Err(failed(status.to_string())),
@@ -259,7 +263,7 @@ impl Job {
             .current_dir(&self.directory)
             .env_clear()
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
-        let output = match guard::output(&mut command, PATIENCE) {
+        let output = match guard::output(&mut command, TIME_LIMIT) {
             Ok(output) => output,
             Err(error) => {
                 let what = format!("{name}: {error}");
@@ -269,7 +273,7 @@ impl Job {
         let mut tally = Tally::default();
         Scanner::default().feed(&output.stdout, |found| tally += found);
         let seconds = began.elapsed().as_secs_f64();
-        // Whole programs at a time, or two lanes would share lines.
+        // One program's output at a time, so that two lanes do not mix their lines.
         let mut out = io::stdout().lock();
         let _ = writeln!(out, "     Ran {name} in {seconds:.1} s");
         let _ = out.write_all(&output.stdout).and_then(|()| out.write_all(&output.stderr));
@@ -282,8 +286,8 @@ impl Job {
         (tally, what.map(|what| Failure { what, excerpt: excerpt() }))
     }
 
-    /// Directory, number of words, words, variables: each ended by a zero byte, which none of them
-    /// can contain.
+    /// Encodes directory, number of words, words and variables. Each ends with a zero byte, which
+    /// none of them can contain.
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut add = |part: &OsStr| {
@@ -367,12 +371,12 @@ mod tests {
             let tally = Tally { passed, failed, skipped: 0 };
             Ok(Outcome { tally, skipped: Vec::new() })
         };
-        assert_eq!(run(directory.path(), &Means::ALL, &|| ()), counted(3, 0));
+        assert_eq!(run(directory.path(), &TestCapabilities::ALL, &|| ()), counted(3, 0));
         fs::write(directory.path().join("0001"), job("kill -9 $$").encode()).unwrap();
-        assert_eq!(run(directory.path(), &Means::ALL, &|| ()), counted(3, 1));
+        assert_eq!(run(directory.path(), &TestCapabilities::ALL, &|| ()), counted(3, 1));
     }
 
-    /// A program that lists three tests and says which it is told to run.
+    /// A program that lists three tests and prints which of them it should run.
     const HARNESS: &str = r#"#!/bin/sh
 case "$*" in
     *--list*) printf 'one: test
@@ -398,7 +402,7 @@ esac
         };
         fs::write(filed.join("0000"), job("nginx_files").encode()).unwrap();
         fs::write(filed.join("0001"), job("other").encode()).unwrap();
-        let means = Means { privilege: Privilege::None, missing: vec!["nginx"] };
+        let means = TestCapabilities { privilege: Privilege::None, missing: vec!["nginx"] };
         let Outcome { tally, skipped } = run(&filed, &means, &|| ()).unwrap();
         assert_eq!(tally, Tally { passed: 1, failed: 0, skipped: 2 });
         let names: Vec<&str> = skipped.iter().map(|(name, _)| name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! One process at a time works in a directory: test programs that run side by side build alike.
+//! Locks directories between processes: test programs that run in parallel build the same things.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,30 +7,36 @@ use std::process::Command;
 
 use crate::command::make_directory;
 
-/// Held as long as this exists, and no longer than the process.
+/// The lock of a directory, held until this is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Waits until nobody else works in the directory, which is made if need be.
+    /// Waits for the lock of the directory, which is created if necessary.
     pub(crate) fn of(directory: &Path) -> Result<Lock, String> {
         make_directory(directory)?;
         let path = directory.join("lock");
-        let file = open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        // The standard library that we may count on cannot lock, so util-linux's flock(1) does it:
-        // the lock is of the open file, which it shares with us and which outlives it here.
-        let shared = file.try_clone().map_err(|error| format!("{}: {error}", path.display()))?;
+        let file = open(&path).map_err(|error| unlockable(&path, &error))?;
+        // The standard library of the required Rust version cannot lock, so flock(1) of util-linux
+        // does. The lock belongs to the open file, which is shared with flock and remains open
+        // here.
+        let shared = file.try_clone().map_err(|error| unlockable(&path, &error))?;
         let status = Command::new("flock").arg("0").stdin(shared).status();
         match status {
             Ok(status) if status.success() => Ok(Lock { _file: file }),
-            Ok(status) => Err(format!("flock of {} ended with {status}", path.display())),
-            Err(error) => {
-                Err(format!("flock cannot be run: {error}; install the package util-linux"))
-            }
+            Ok(status) => Err(format!(
+                "cannot lock {}: flock ended with {status}; use a local file system",
+                path.display()
+            )),
+            Err(error) => Err(format!("cannot run flock: {error}; install the package util-linux")),
         }
     }
+}
+
+fn unlockable(path: &Path, error: &io::Error) -> String {
+    format!("cannot lock {}: {error}; remove the file if another user owns it", path.display())
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -64,7 +70,7 @@ mod tests {
         waiting.join().unwrap();
         assert!(!is_free_within("0", &directory));
         drop(lock);
-        // A child that another test is just starting has it until it executes its program.
+        // A child that another test is starting has the descriptor until it executes its program.
         assert!(is_free_within("60", &directory));
     }
 }

@@ -1,32 +1,52 @@
-//! What cargo alone cannot do: set a machine up, check the style, and run everything that a change
-//! must pass, in one order, with one verdict.
+//! `cargo xtask`: sets a machine up, checks the style, and runs everything that a change must pass,
+//! in one order, with one verdict.
 //!
-//! It is the first thing compiled on a fresh machine, so it depends on the standard library alone,
-//! and its errors are plain sentences for the person at the terminal.
+//! It is the first program that is compiled on a new machine, so it depends on the standard library
+//! only, and its errors are plain sentences for its user.
+//!
+//! # Modules
+//!
+//! - `steps`, `step`, `runner`, `tally`: the steps of a run, and how they are run and counted.
+//! - `beside`, `lanes`, `guard`, `lock`: steps and test programs in parallel, their time limits,
+//!   locked directories.
+//! - `needs`, `means`, `privilege`: what tests need, and what the machine and the user have.
+//! - `setup`, `apt`, `services`: packages, sources of packages, services that packages start.
+//! - `tidy`: the style check.
+//! - `doc`: checks and builds the documentation.
+//! - `deny`: checks licences, versions and sources of dependencies.
+//! - `faults`, `features`, `fuzz`, `stress`, `soak`: the commands of these names.
+//! - `kernels`: runs on other kernels in QEMU.
+//! - `apps`: builds nginx and memcached on the channel, and runs the programs of `apptests`.
+//! - `cargo`, `command`, `descriptors`, `signals`: command lines, child processes, limits, signals.
 
 mod apps;
 mod apt;
+mod beside;
 mod cargo;
 mod command;
+mod deny;
 mod descriptors;
+mod doc;
+mod faults;
 mod features;
 mod fuzz;
 mod guard;
-mod hunt;
 mod kernels;
 mod lanes;
 mod lock;
-mod means;
 mod needs;
 mod privilege;
 mod runner;
+mod sanitize;
 mod services;
 mod setup;
 mod signals;
 mod soak;
 mod step;
 mod steps;
+mod stress;
 mod tally;
+mod test_capabilities;
 mod tidy;
 
 use std::env;
@@ -35,81 +55,99 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: cargo xtask COMMAND
+usage: cargo xtask COMMAND [OPTIONS]
 
 commands:
-  test      everything a change must pass, in CI as at home: setup, format, tidy, lint, the tests
-            over both drivers and over several hosts, the differential fuzzer of the channel,
-            sanitizer, loom, documentation; as root it skips nothing; other users' runs name
-            what they skip, because it needs root or a package that they cannot install
-  tidy      check the style: file, function and line lengths, SAFETY comments, unused files,
-            import cycles between crates and between modules, ...
-  setup     install what is missing: packages of the distribution, rustfmt, clippy
-  sanitize  the tests of megapipe and iobench under AddressSanitizer
-  header    write what is made of crates/capi: megapipe.h and the manual pages
-  cinstall  test the installation of libmegapipe; needs cargo-c, which comes by
-            `cargo install cargo-c@0.10.16 --locked`
-  loom      the loom_ tests of megapipe and mtcp, over every interleaving
-  features  the conformance suite with each feature of io_uring hidden in turn that the uring driver
-            uses, and what `iobench doctor` says then: half an hour; `test` has a short form
-  fuzz      the differential fuzzers and every fuzz target for a minute, or so many
-            SECONDS; the targets need the nightly toolchain and cargo-fuzz, which it names if they
-            are missing
-  hunt      the tests for so many ROUNDS (default: 3) beside threads that never rest: what fails
-            then passes only on a quiet machine
-  soak      user-level TCP against the kernel for so many MINUTES (default: 5), in release: what
-            is left of memory and descriptors, 1 GiB each way, 10,000 connections at once
-  nginx     builds the event module for the installed nginx and serves a page with it;
-            options: --build (only build), --port PORT, --config FILE
-  memcached builds the distribution's memcached twice, as it is and on the channel;
-            options: --test [FILE.t ...] (its test suite on both), --sanitize (our tests)
-  operations runs what operators and clients do to nginx and memcached (reloads, upgrades, limits,
-            slow readers, large files, ...) on the stock server beside the adapted one: one table,
-            whose last line names each cell that is worse than stock; fails if there is one that
-            is no documented limit;
-            options: nginx or memcached (only this), --quick (1 minute instead of 10),
-            --only PART-OF-A-NAME (of a scenario), --json FILE
-  programs  runs Python's network test suites and real programs plainly and under `fable run` (or
-            `mtcp run`), case by case: one table, whose last line names each difference that is
-            not pinned and each pinned one that is gone; fails if there is one;
-            options: fable or mtcp (which library; fable), --quick (90 s instead of an hour),
-            --only PART-OF-A-NAME (of a suite or a program), --json FILE
-  kernels   boots Debian's kernels 5.10, 6.1, 6.12 and the newest in QEMU, runs conformance tests,
-            nginx, memcached, fable, mtcp and iobench there, and writes the table of
-            docs/kernels.md; needs root;
-            options: --quick (6.1 only, 3 minutes instead of an hour), --kernel NAME-OR-DIR,...,
-            --only PART-OF-A-NAME (of a check), --accel kvm|tcg, --keep
-  source    fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
-  help      this text
+  test        runs all tests that a change must pass, which CI runs, too: setup, format, tidy, lint,
+              the tests over both drivers and several hosts, the channel's differential fuzzer, the
+              fuzz targets, sanitizer, loom, documentation. As root it skips nothing; for other
+              users it names each test that needs root or a missing package;
+              option: --only STEP (by its name in the output of a run)
+  tidy        checks the style: lengths of lines, functions and files, unused files, import cycles
+              between crates and between modules, ...
+  setup       installs missing packages of the distribution, rustfmt and clippy
+  sanitize    runs tests under AddressSanitizer and ThreadSanitizer (`test` has a short form);
+              options: address or thread (only this), --only PACKAGE
+  doc         checks links and manual pages, builds rustdoc, and the book in target/book
+  deny        checks licences, versions and sources of all dependencies by deny.toml (cargo-deny)
+  header      writes the files generated from crates/capi: megapipe.h and the manual pages
+  cinstall    tests the installation of libmegapipe; needs cargo-c
+              (`cargo install cargo-c@0.10.16 --locked`)
+  loom        runs the loom_ tests over all interleavings
+  features    runs the conformance suite and `iobench doctor` without each feature of io_uring that
+              the uring driver uses; half an hour (`test` has a short form)
+  faults      fails each system call of whole programs in turn (channel, fabled, flows, both preload
+              libraries), with each errno that the call may have, and kills them at each; prints one
+              row per scenario and each fault; some 40 minutes; needs root or user namespaces;
+              options: --short (what `cargo test` runs, 1 minute), --only PART-OF-A-NAME (of a
+              scenario), --step SCENARIO:CALL:N:ERRNO (one fault), --jobs COUNT
+  fuzz        runs the differential fuzzers, then each fuzz target, as many at a time as there are
+              CPUs; prints executions and coverage; new inputs go to target/fuzz/corpus;
+              arguments: SECONDS for each, 1 to 86400 [default: 60], TARGET ... (only these);
+              option: --quick (only fuzz targets, 10 s each, new inputs are not saved)
+  stress      repeats the tests while other threads keep all CPUs busy, to find tests that depend on
+              an idle machine;
+              argument: ROUNDS, 1 to 1000 [default: 3]
+  soak        runs user-level TCP against the kernel in release mode: memory and descriptors that
+              remain, 1 GiB in each direction, 10,000 simultaneous connections;
+              argument: MINUTES, 1 to 10000 [default: 5]
+  nginx       builds the event module for the installed nginx and serves a page with it;
+              options: --build (only build), --port PORT, --config FILE
+  memcached   builds the distribution's memcached unmodified and on the channel;
+              options: --test [FILE.t ...] (runs its test suite on both), --sanitize (our tests)
+  operations  runs operations of nginx and memcached (reloads, upgrades, limits, slow readers, large
+              files, ...) on the stock and the adapted server; prints one table, whose last line
+              names each cell that is worse than stock; fails if that is no documented limit;
+              options: nginx or memcached (only this), --quick (1 minute instead of 10),
+              --only PART-OF-A-NAME (of a scenario), --json FILE
+  programs    runs Python's network test suites and real programs plainly and under `fable run` (or
+              `mtcp run`); prints one table, whose last line names each difference that is not
+              listed and each listed one that no longer occurs; fails if there is one;
+              options: fable or mtcp (the library) [default: fable], --quick (90 s instead of an
+              hour), --only PART-OF-A-NAME (of a suite or a program), --json FILE
+  kernels     runs conformance tests, nginx, memcached, fable, mtcp and iobench on Debian's kernels
+              5.10, 6.1, 6.12 and the newest in QEMU, and writes the table of docs/kernels.md; needs
+              root;
+              options: --quick (6.1 only, 3 minutes instead of an hour), --kernel NAME-OR-DIR,...,
+              --only PART-OF-A-NAME (of a check), --accel kvm|tcg, --keep
+  source      fetches the source package of PACKAGE [UPSTREAM-VERSION] without installing it
+  help        prints this text
 
-`test`, `features`, `sanitize`, `loom`, `cinstall` and `kernels` end in the line
+examples:
+  cargo xtask test --only 'differential fuzzer'
+  cargo xtask fuzz 300
+  cargo xtask fuzz 3600 tickets records
+  cargo xtask operations nginx --quick --only reload
+  cargo xtask kernels --kernel 6.1 --only conformance
+
+`test`, `features`, `sanitize`, `loom`, `cinstall` and `kernels` end with the line
 `result: N passed, N failed, N skipped`.
 
 environment:
-  CARGO_TARGET_DIR  where cargo builds (default: target); the sanitizer and loom legs build in the
-                    directories `asan` and `loom` below it
-  MEGAPIPE_DRIVER   set to `epoll` for the second run of megapipe's integration tests, so that the
-                    conformance suite sees both drivers
-  MEGAPIPE_TEST_BARRED  set for a third run, under a seccomp filter that bars io_uring
-  MEGAPIPE_UPDATE   set by `header` for the test that compares the header otherwise
-  MEGAPIPE_SKIPS    set for every test: the file to which a test that cannot run appends the line
-                    `SKIPPED: name: reason` before it returns; each counts as skipped
+  CARGO_TARGET_DIR      directory in which cargo builds [default: target]; builds for
+                        the sanitizer, loom and fuzzing use its subdirectories
+  MEGAPIPE_DRIVER       driver of megapipe's integration tests; `test` sets it to `epoll` for their
+                        second run, so that the conformance suite tests both drivers
+  MEGAPIPE_TEST_BARRED  `test` sets it for a third run, under a seccomp filter that bars io_uring
+  MEGAPIPE_UPDATE       `header` sets it for the test that otherwise compares the header
+  MEGAPIPE_SKIPS        file to which a test that cannot run appends `SKIPPED: name: reason` before
+                        it returns; set for all tests, and each line counts as skipped
 ";
 
-/// The exit code for a command line that makes no sense, as in getopt's tools.
+/// Exit status after a wrong command line, as in programs with getopt.
 const EXIT_USAGE: u8 = 2;
 
-/// The number that a command may be given.
+/// The numeric argument of a command.
 struct Count {
     unit: &'static str,
     default: u64,
-    /// More is a slip of the finger.
+    /// Upper limit; a larger number is probably a typing error.
     max: u64,
 }
 
-/// For each target; at most a day.
+/// Seconds for each target; at most a day.
 const FUZZ: Count = Count { unit: "seconds", default: 60, max: 86_400 };
-const HUNT: Count = Count { unit: "rounds", default: 3, max: 1_000 };
+const STRESS: Count = Count { unit: "rounds", default: 3, max: 1_000 };
 const SOAK: Count = Count { unit: "minutes", default: 5, max: 10_000 };
 
 fn main() -> ExitCode {
@@ -131,8 +169,14 @@ fn main() -> ExitCode {
         }
         ["setup"] => verdict(setup::run(&root)),
         ["tidy"] => verdict(tidy::run(&root)),
-        ["fuzz", words @ ..] => counted(words, &FUZZ, |n| fuzz::run(&root, n)),
-        ["hunt", words @ ..] => counted(words, &HUNT, |n| hunt::run(&root, n)),
+        ["doc"] => verdict(doc::run(&root)),
+        ["deny"] => verdict(deny::run(&root)),
+        ["fuzz", "--quick"] => verdict(fuzz::quick(&root)),
+        ["fuzz", words @ ..] => {
+            let (seconds, targets) = words.split_at(words.len().min(1));
+            counted(seconds, &FUZZ, |n| fuzz::run(&root, n, targets))
+        }
+        ["stress", words @ ..] => counted(words, &STRESS, |n| stress::run(&root, n)),
         ["soak", words @ ..] => counted(words, &SOAK, |n| soak::run(&root, n)),
         ["nginx", words @ ..] => verdict(apps::nginx::run(&root, words)),
         ["memcached", words @ ..] => verdict(apps::memcached::run(&root, words)),
@@ -148,24 +192,40 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => verdict(Err(error)),
         },
+        ["faults", words @ ..] => match faults::run(&root, words) {
+            Ok(code) => code,
+            Err(error) => verdict(Err(error)),
+        },
         ["source", words @ ..] => verdict(apps::source::run(&root, words)),
         ["test"] => with_steps(&root, steps::full, runner::Skips::Forbidden),
-        ["sanitize"] => with_steps(&root, steps::sanitize_only, runner::Skips::Allowed),
+        ["test", "--only", name] => {
+            let only = |means: &_| steps::only(name, means);
+            runner::run(&root, &only, runner::Skips::Allowed)
+        }
+        ["sanitize", words @ ..] => match sanitize::run(&root, words) {
+            Ok(code) => code,
+            Err(error) => verdict(Err(error)),
+        },
         ["header"] => with_steps(&root, steps::header_only, runner::Skips::Allowed),
         ["cinstall"] => with_steps(&root, steps::cinstall_only, runner::Skips::Forbidden),
         ["features"] => with_steps(&root, features::all, runner::Skips::Forbidden),
         ["loom"] => with_steps(&root, steps::loom_only, runner::Skips::Allowed),
         unknown => {
-            eprintln!("xtask: cannot make sense of `{}`\n\n{USAGE}", unknown.join(" "));
+            let wrong = unknown.join(" ");
+            eprintln!("xtask: unknown command `{wrong}`; use one of these:\n\n{USAGE}");
             ExitCode::from(EXIT_USAGE)
         }
     }
 }
 
-/// cargo's side of [`lanes`]: a directory, then the program with its words.
+/// Executes the command that cargo calls for [`lanes`]: a directory, then the program with its
+/// words.
 fn run_later(mut words: Vec<OsString>) -> ExitCode {
     if words.is_empty() {
-        return verdict(Err("run-later is for cargo: it takes a directory and a program".into()));
+        return verdict(Err(
+            "run-later takes a directory and a program; only cargo calls it, use another command"
+                .into(),
+        ));
     }
     let directory = PathBuf::from(words.remove(0));
     match lanes::run_later(&directory, words) {
@@ -176,7 +236,7 @@ fn run_later(mut words: Vec<OsString>) -> ExitCode {
 
 fn with_steps(
     root: &Path,
-    steps: fn(&means::Means) -> Result<Vec<step::Step>, String>,
+    steps: fn(&test_capabilities::TestCapabilities) -> Result<Vec<step::Step>, String>,
     skips: runner::Skips,
 ) -> ExitCode {
     runner::run(root, &steps, skips)
@@ -198,9 +258,11 @@ impl Count {
             [] => Ok(default),
             [word] => match word.parse() {
                 Ok(count) if (1..=max).contains(&count) => Ok(count),
-                _ => Err(format!("`{word}` is no number of {unit} from 1 to {max}")),
+                _ => {
+                    Err(format!("`{word}` is out of range; use a number of {unit} from 1 to {max}"))
+                }
             },
-            _ => Err(format!("this command takes one number of {unit}, not {}", words.join(" "))),
+            _ => Err(format!("too many arguments `{}`; use one number of {unit}", words.join(" "))),
         }
     }
 }
@@ -215,8 +277,8 @@ fn verdict(result: Result<(), String>) -> ExitCode {
     }
 }
 
-/// The workspace's root. cargo names this crate's directory when it runs us, which stays right
-/// when the checkout has been moved since the build.
+/// Returns the workspace's root. cargo passes this crate's directory at run time, which is right
+/// even if the checkout was moved after the build.
 fn root() -> PathBuf {
     let manifest = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

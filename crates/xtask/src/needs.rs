@@ -1,22 +1,22 @@
-//! What test programs need beyond a compiler, and what of them runs where that is not there.
+//! Lists what test programs need besides a compiler, and selects the tests that can run without it.
 //!
-//! As root, with every package installed, nothing of this has an effect. Tests that announce for
-//! themselves that they cannot run (`MEGAPIPE_SKIPS`) need no entry.
+//! As root, with every package installed, this has no effect. Tests that report themselves that
+//! they cannot run (`MEGAPIPE_SKIPS`) need no entry.
 
-use crate::means::Means;
 use crate::privilege::{self, Privilege};
 use crate::setup;
+use crate::test_capabilities::TestCapabilities;
 
-/// What some tests need.
+/// Requirements of some tests.
 struct Need {
-    /// The package's directory and the test target; a star at the end stands for any rest.
+    /// The package's directory and the test target; a star at the end matches any rest.
     program: &'static str,
-    /// Beginnings of the tests' names; none for all tests of the program.
+    /// Prefixes of the tests' names; empty for all tests of the program.
     tests: &'static [&'static str],
     /// Packages of the distribution, as `setup` names them.
     packages: &'static [&'static str],
     privilege: Privilege,
-    /// They run in namespaces of xtask's making.
+    /// Whether they run in namespaces that xtask creates.
     confined: bool,
 }
 
@@ -37,13 +37,15 @@ const fn privilege(
     Need { program, tests, packages: &[], privilege, confined }
 }
 
-/// Those that make a user namespace for themselves, so that it must not be theirs before.
+/// Makes the entry of tests that create a user namespace themselves, and so must not run in one.
 const fn beside(program: &'static str, tests: &'static [&'static str]) -> Need {
     Need { program, tests, packages: &[], privilege: Privilege::Tun, confined: false }
 }
 
 const NEEDS: &[Need] = &[
     // Servers of the distribution.
+    packages("apptests/attackers", &["memcached_"], setup::MEMCACHED),
+    packages("apptests/attackers", &["nginx_"], setup::NGINX),
     packages("apptests/memcached", &[], setup::MEMCACHED),
     packages("apptests/nginx_*", &[], setup::NGINX),
     packages("apptests/nginx_operations", &["one_worker_gets_"], &["libnginx-mod-stream"]),
@@ -51,6 +53,12 @@ const NEEDS: &[Need] = &[
     packages("apptests/operations", &["nginx_"], setup::NGINX),
     packages("apptests/operations", &["nginx_"], setup::NGINX_CLIENTS),
     packages("apptests/operations", &["memcached_"], setup::MEMCACHED),
+    packages(
+        "megapipe-rt/http",
+        &["uring::curl_", "epoll::curl_", "uring::clients_", "epoll::clients_"],
+        &["curl"],
+    ),
+    packages("megapipe-rt/http", &["uring::h2load_", "epoll::h2load_"], &["nghttp2-client"]),
     packages("iobench/apps", &["memcached_"], &["memcached"]),
     packages("iobench/apps", &["built_programs_"], &["nginx", "memcached"]),
     packages("iobench/apps", &["wrk_"], &["nginx", "wrk"]),
@@ -70,7 +78,7 @@ const NEEDS: &[Need] = &[
         &["memcached", "libmemcached-tools", "nginx", "wrk", "postgresql"],
     ),
     packages("iobench/programs", &["servers_of_another_user_"], &["postgresql"]),
-    // Tools that look at what was made.
+    // Tools that examine generated files.
     packages("capi/generated", &[], &["groff-base"]),
     packages(
         "capi/programs",
@@ -87,22 +95,25 @@ const NEEDS: &[Need] = &[
     ),
     packages("capi/programs", &["the_header_is_cpp17", "stacks::the_header_"], &["g++"]),
     packages("capi/programs", &[], &["valgrind"]),
-    packages("iobench/manual", &[], &["groff-base"]),
+    packages("fabled/commands", &["the_manual_page_"], &["mandoc"]),
+    packages("iobench/manual", &[], &["groff-base", "mandoc"]),
     packages("iobench/report_page", &[], &["chromium"]),
     packages("megapipe/system_calls", &[], &["strace"]),
     packages("megapipe/readme", &["epoll::socat_", "uring::socat_"], &["socat"]),
     packages("megapipe/readme", &["epoll::ncat_", "uring::ncat_"], &["ncat"]),
     packages("megapipe/readme", &["epoll::curl_", "uring::curl_"], &["curl"]),
     // Networks.
+    privilege("apptests/attackers", &[], Privilege::Namespace),
     beside("apptests/programs", &["nothing_differs_under_mtcp_"]),
     beside("iobench/network", &["a_comparison_", "a_user_namespace_", "conditions_"]),
     beside("iobench/iobench", &["network::tests::"]),
     privilege("capi/programs", &["stacks::"], Privilege::Tun),
     privilege("callfuzz/stack", &[], Privilege::Tun),
     privilege("channelfuzz/stacks", &[], Privilege::Tun),
+    privilege("faults/short", &[], Privilege::Tun),
     privilege("fabled/cluster", &[], Privilege::Namespace),
     packages("fabled/cluster", &[], &["etcd-server", "etcd-client"]),
-    // The names of those who give orders are those of root.
+    // The tests expect root as the name of the operator.
     privilege("fabled/library", &["a_flow_goes_where_"], Privilege::Namespace),
     privilege("fable/fable", &["control::link::tests::a_host_is_"], Privilege::Namespace),
     privilege(
@@ -183,12 +194,22 @@ const NEEDS: &[Need] = &[
     ),
     privilege("mtcp/shutdown", &[], Privilege::Namespace),
     privilege("mtcp/sockets", &[], Privilege::Namespace),
+    privilege("mtcp/sockets", &["hostile_names::"], Privilege::Root),
     privilege("mtcp/xdp", &[], Privilege::Root),
     privilege("tls-proxy/proxy", &[], Privilege::Namespace),
     privilege("tls-proxy/proxy", &["tap::"], Privilege::Tun),
     privilege(
         "tls-proxy/proxy",
-        &["xdp::", "stacks::", "setup::all_addresses_", "setup::the_environment_"],
+        &[
+            "xdp::",
+            "stacks::",
+            "setup::all_addresses_",
+            "setup::the_environment_",
+            "epoll::all_threads_",
+            "uring::all_threads_",
+            "tap::all_threads_",
+            "privileges::a_key_that_the_user_",
+        ],
         Privilege::Root,
     ),
     packages(
@@ -206,6 +227,17 @@ const NEEDS: &[Need] = &[
         ],
         &["lighttpd", "apache2-utils", "curl"],
     ),
+    packages(
+        "tls-proxy/proxy",
+        &[
+            "epoll::backends_are_told_",
+            "uring::backends_are_told_",
+            "tap::backends_are_told_",
+            "xdp::backends_are_told_",
+            "addresses::",
+        ],
+        &["haproxy", "nginx"],
+    ),
 ];
 
 /// Which tests of a program run.
@@ -213,18 +245,18 @@ const NEEDS: &[Need] = &[
 pub(crate) enum Group {
     #[default]
     All,
-    /// These; there may be none.
+    /// Only these; there may be none.
     Only(Vec<String>),
 }
 
-/// A test that does not run, by its name, and the reason.
+/// A test that does not run: its name and the reason.
 pub(crate) type Skipped = (String, String);
 
-/// What of a test program runs, and where.
+/// Which tests of a program run, and where.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) outside: Group,
-    /// As root of namespaces of their own.
+    /// Tests that run as root of namespaces of their own.
     pub(crate) in_namespace: Group,
     pub(crate) skipped: Vec<Skipped>,
 }
@@ -241,11 +273,11 @@ impl Plan {
     }
 }
 
-/// Plans a test program, `DIRECTORY/TARGET`. `tests` lists its tests, and is called only if they
-/// are not all treated alike.
+/// Plans a test program, `DIRECTORY/TARGET`. `tests` lists its tests, and is called only if some of
+/// them need different treatment.
 pub(crate) fn plan(
     program: &str,
-    means: &Means,
+    means: &TestCapabilities,
     tests: impl FnOnce() -> Result<Vec<String>, String>,
 ) -> Result<Plan, String> {
     if means.is_root() {
@@ -257,7 +289,7 @@ pub(crate) fn plan(
 fn plan_by(
     needs: &[Need],
     program: &str,
-    means: &Means,
+    means: &TestCapabilities,
     tests: impl FnOnce() -> Result<Vec<String>, String>,
 ) -> Result<Plan, String> {
     let needs: Vec<&Need> = needs.iter().filter(|need| need.is_of(program)).collect();
@@ -295,8 +327,8 @@ impl Need {
         self.tests.is_empty() || self.tests.iter().any(|beginning| test.starts_with(beginning))
     }
 
-    /// Why these tests cannot run, if they cannot.
-    fn lacks(&self, means: &Means) -> Option<String> {
+    /// Returns why these tests cannot run; `None` if they can.
+    fn lacks(&self, means: &TestCapabilities) -> Option<String> {
         if let Some(package) = self.packages.iter().find(|package| means.lacks(package)) {
             return Some(format!("the package {package} is missing"));
         }
@@ -331,7 +363,7 @@ mod tests {
     const TESTS: [&str; 3] = ["client::asks", "curl_asks", "server::answers"];
 
     fn planned(program: &str, privilege: Privilege, missing: &[&'static str]) -> Plan {
-        let means = Means { privilege, missing: missing.to_vec() };
+        let means = TestCapabilities { privilege, missing: missing.to_vec() };
         plan_by(TABLE, program, &means, || Ok(TESTS.map(String::from).to_vec())).unwrap()
     }
 
@@ -347,7 +379,7 @@ mod tests {
     fn root_skips_nothing_whatever_the_table_says() {
         for need in NEEDS {
             let program = need.program.trim_end_matches('*');
-            let plan = plan(program, &Means::ALL, || panic!("lists no tests")).unwrap();
+            let plan = plan(program, &TestCapabilities::ALL, || panic!("lists no tests")).unwrap();
             assert_eq!(plan, Plan::outside());
         }
     }
@@ -409,7 +441,7 @@ mod tests {
         assert_eq!(plan.skipped[0].1, "the package curl is missing");
     }
 
-    /// The text of all Rust files below a directory.
+    /// Returns the text of all Rust files below a directory.
     fn sources(directory: &Path) -> String {
         let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
         let text = |path: PathBuf| match path.extension() {

@@ -1,24 +1,25 @@
-//! What the user who runs the tests may do.
+//! Determines the privilege of the user who runs the tests.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
-/// What a test needs of its user, the least first.
+/// The privilege that a test needs, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Privilege {
-    /// Nothing that another user has not.
+    /// None beyond that of any user.
     None,
-    /// Namespaces of users, networks and mounts, in which it is root.
+    /// User, network and mount namespaces, in which the test is root.
     Namespace,
-    /// The same, and devices of TUN and TAP in them.
+    /// User, network and mount namespaces with TUN and TAP devices in them.
     Tun,
-    /// root itself: BPF programs, AF_XDP, other users.
+    /// root of the machine: BPF programs, AF_XDP, other users.
     Root,
 }
 
 /// Starts a program as root of new namespaces, in which the loopback device is up and ip(8) can
-/// name further networks. The program replaces what made them, so that its process is the same.
+/// name further networks. The program replaces the process that created the namespaces, so its
+/// process id does not change.
 const NAMESPACE: [&str; 9] = [
     "unshare",
     "--user",
@@ -31,10 +32,10 @@ const NAMESPACE: [&str; 9] = [
     "sh",
 ];
 
-/// Where devices of TUN and TAP come from.
+/// The device file of TUN and TAP devices.
 pub(crate) const TUN: &str = "/dev/net/tun";
 
-/// Finds out what this user may do.
+/// Determines the privilege of this user.
 pub(crate) fn here() -> Privilege {
     match (is_root(), namespaces_permitted(), tun_permitted()) {
         (true, ..) => Privilege::Root,
@@ -44,12 +45,12 @@ pub(crate) fn here() -> Privilege {
     }
 }
 
-/// The words before a program that shall run as root of namespaces of its own.
+/// Returns the command line prefix of a program that has to run as root of namespaces of its own.
 pub(crate) fn in_namespace() -> &'static [&'static str] {
     &NAMESPACE
 }
 
-/// Whether this process is root's.
+/// Returns whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
@@ -78,7 +79,7 @@ mod tests {
         let command = Command::new(program).args(words).args(["sh", "-c", script, "a b"]).output();
         let printed = String::from_utf8(command.unwrap().stdout).unwrap();
         let lines: Vec<&str> = printed.lines().collect();
-        // Where they are not permitted nothing runs at all.
+        // Where namespaces are not permitted, the program does not start.
         assert_eq!(lines.is_empty(), !permitted, "{printed}");
         if permitted {
             assert_eq!((lines[0], lines[lines.len() - 1]), ("0", "a b"), "{printed}");

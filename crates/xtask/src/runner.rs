@@ -1,4 +1,4 @@
-//! Runs steps one after the other, shows their output as it comes, and adds up what they say.
+//! Runs steps one after the other, shows their output as it arrives, and sums their counts.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -8,30 +8,35 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::beside;
 use crate::cargo::{self, Cargo};
 use crate::lanes;
-use crate::means::Means;
 use crate::setup;
 use crate::step::{Step, Work};
 use crate::tally::{Scanner, Tally};
+use crate::test_capabilities::TestCapabilities;
 
-/// Whether a run with skipped tests may succeed, as root; others cannot do without.
+/// Whether root's run may succeed with skipped tests; other users' runs always may.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Skips {
     Allowed,
     Forbidden,
 }
 
-/// How long a test's output may stay open after cargo itself has ended.
+/// How long a test's output may stay open after cargo has ended.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// The steps of a run, made for what its user may do and has installed; always as many.
-pub(crate) type Steps<'a> = &'a dyn Fn(&Means) -> Result<Vec<Step>, String>;
+/// Makes the steps of a run for the means of its user; their number is always the same.
+pub(crate) type Steps<'a> = &'a dyn Fn(&TestCapabilities) -> Result<Vec<Step>, String>;
 
-/// Runs the steps until one fails, then prints what was skipped, and the summary line last of all.
+/// Runs the steps until one fails; then prints what was skipped, and the summary line last.
 pub(crate) fn run(root: &Path, steps: Steps<'_>, skips: Skips) -> ExitCode {
-    let mut run =
-        Run { root, means: Means::here(), total: Tally::default(), announced: Vec::new() };
+    let mut run = Run {
+        root,
+        means: TestCapabilities::here(),
+        total: Tally::default(),
+        announced: Vec::new(),
+    };
     if let Some(text) = run.means.describe() {
         println!("xtask: {text}");
     }
@@ -47,10 +52,10 @@ pub(crate) fn run(root: &Path, steps: Steps<'_>, skips: Skips) -> ExitCode {
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A run under way.
+/// The state of a run.
 struct Run<'a> {
     root: &'a Path,
-    means: Means,
+    means: TestCapabilities,
     total: Tally,
     /// A line for everything that was skipped.
     announced: Vec<String>,
@@ -60,10 +65,17 @@ impl Run<'_> {
     fn all(&mut self, plan: Steps<'_>) -> Result<(), String> {
         let mut index = 0;
         loop {
-            // Made anew each time, because the set-up changes what is installed.
+            // Called for each step, because the set-up changes which packages are installed.
             let mut steps = plan(&self.means)?;
             if index == steps.len() {
                 return Ok(());
+            }
+            let together = self.together(&steps[index..]);
+            if together.len() > 1 {
+                index += together.len();
+                println!("==> to {index}/{}: {}", steps.len(), together.join(", "));
+                self.all_of(&together)?;
+                continue;
             }
             let title = format!("==> {}/{} {}", index + 1, steps.len(), steps[index].name);
             self.one(&title, &steps.swap_remove(index))?;
@@ -71,7 +83,31 @@ impl Run<'_> {
         }
     }
 
-    /// One step, or the reason why it does not run.
+    /// Returns the names of the next steps that run at the same time. Only root's do: what another
+    /// user lacks is known to this process only.
+    fn together(&self, steps: &[Step]) -> Vec<&'static str> {
+        let fit = |step: &&Step| step.beside && self.means.is_root();
+        steps.iter().take_while(fit).map(|step| step.name).collect()
+    }
+
+    /// Runs steps at the same time.
+    fn all_of(&mut self, steps: &[&'static str]) -> Result<(), String> {
+        let mut failed = Vec::new();
+        for ended in beside::run(self.root, steps)? {
+            self.total += ended.tally;
+            self.announced.extend(ended.announced);
+            if !ended.passed {
+                failed.push(format!(
+                    "step {0} failed\nrepeat it alone: cargo xtask test --only '{0}'",
+                    ended.step
+                ));
+                self.total.failed += u64::from(ended.tally.failed == 0);
+            }
+        }
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+    }
+
+    /// Runs one step, or records the reason why it does not run.
     fn one(&mut self, title: &str, step: &Step) -> Result<(), String> {
         if let Some(reason) = &step.lacking {
             println!("{title}: skipped: {reason}");
@@ -91,19 +127,19 @@ impl Run<'_> {
             return Ok(());
         };
         println!("{title}: FAILED after {seconds:.1} s");
-        // Without this the last line of a run that fails to compile would say `0 failed`.
+        // Otherwise the last line of a run that fails to compile would say `0 failed`.
         self.total.failed += u64::from(tally.failed == 0);
         let repeat = step.repeat();
         Err(format!("step {} failed: {reason}\nrepeat it alone: {repeat}", step.name))
     }
 
-    /// Counts something that does not run at all.
+    /// Counts a test or step that does not run at all.
     fn skip(&mut self, name: &str, reason: &str) {
         self.announced.push(announcement(name, reason));
         self.total.skipped += 1;
     }
 
-    /// One step's outcome and what its tests counted.
+    /// Runs one step; returns its result and the counts of its tests.
     fn perform(&mut self, step: &Step) -> (Result<(), String>, Tally) {
         let mut tally = Tally::default();
         let outcome = match &step.work {
@@ -122,11 +158,68 @@ impl Run<'_> {
             Work::Cargo(cargo) => check(self.root, cargo),
             Work::Tests(cargo, minimum) => {
                 let meanwhile = || build(self.root, &step.meanwhile);
-                count(self.root, cargo, &self.means, &mut tally, &mut self.announced, &meanwhile)
+                self.count(step.name, cargo, &mut tally, &meanwhile)
                     .and_then(|()| enough(tally, *minimum, &self.means))
             }
         };
         (outcome, tally)
+    }
+
+    /// Runs tests, adds their summaries to `tally`, and collects the lines of those that
+    /// could not run.
+    /// `meanwhile` runs beside the tests that do not measure.
+    fn count(
+        &mut self,
+        step: &str,
+        cargo: &Cargo,
+        tally: &mut Tally,
+        meanwhile: &(dyn Fn() + Sync),
+    ) -> Result<(), String> {
+        let directory = beside::directory(self.root, step)?;
+        let skips = skips_file(&directory)?;
+        let filed = filing_directory(&directory)?;
+        let (name, value) = lanes::filing(&filed, &cargo::host_triple()?)?;
+        let mut command = cargo.command();
+        command.current_dir(self.root).env("MEGAPIPE_SKIPS", &skips).env(name, value);
+        // Errors and cargo's progress go to the terminal; only the summaries are read here.
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("cannot run cargo: {error}; add cargo to the PATH"))?;
+        let (sender, summaries) = mpsc::channel();
+        if let Some(stdout) = child.stdout.take() {
+            thread::spawn(move || show(stdout, &sender));
+        }
+        let status = child.wait().map_err(|error| format!("cannot wait for cargo: {error}"))?;
+        let deadline = Instant::now() + LINGER;
+        let lingering = loop {
+            match summaries.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(summary) => *tally += summary,
+                Err(RecvTimeoutError::Disconnected) => break false,
+                Err(RecvTimeoutError::Timeout) => break true,
+            }
+        };
+        let ended =
+            status.success().then(|| lanes::run(&filed, &self.means, meanwhile)).transpose()?;
+        let lanes::Outcome { tally: ended, skipped } = ended.unwrap_or_default();
+        let failed = ended.failed > 0;
+        *tally += ended;
+        let before = self.announced.len();
+        self.announced.extend(announcements(&read(&skips)?));
+        tally.announce_skipped((self.announced.len() - before) as u64);
+        self.announced.extend(skipped.iter().map(|(test, reason)| announcement(test, reason)));
+        if !status.success() {
+            return Err(format!("cargo ended with {status}"));
+        }
+        if failed {
+            return Err("not all test programs passed".to_string());
+        }
+        if lingering {
+            return Err("a test left a process behind that still holds its output; find it with \
+                    `ps` and have the test wait for it"
+                .to_string());
+        }
+        Ok(())
     }
 
     fn set_up(&mut self) -> Result<(), String> {
@@ -154,12 +247,13 @@ fn forbid_skips(total: Tally) -> Result<(), String> {
 
 fn check(root: &Path, cargo: &Cargo) -> Result<(), String> {
     let status = cargo.command().current_dir(root).stdin(Stdio::null()).status();
-    let status = status.map_err(|error| format!("cannot start cargo: {error}"))?;
+    let status =
+        status.map_err(|error| format!("cannot run cargo: {error}; add cargo to the PATH"))?;
     if status.success() { Ok(()) } else { Err(format!("cargo ended with {status}")) }
 }
 
-/// Builds on what CPU time others leave. What fails here fails again in its own step, which says
-/// why.
+/// Builds at low priority, on idle CPU time. Ignores failures: the step itself builds again and
+/// reports them.
 fn build(root: &Path, all: &[Cargo]) {
     const LOWEST: &str = "19";
     for cargo in all {
@@ -176,8 +270,9 @@ fn build(root: &Path, all: &[Cargo]) {
     }
 }
 
-/// Checks that tests ran; for others than root, those that were skipped by name count as well.
-fn enough(tally: Tally, minimum: u64, means: &Means) -> Result<(), String> {
+/// Checks that at least `minimum` tests ran; for users other than root, tests skipped by name count
+/// as well.
+fn enough(tally: Tally, minimum: u64, means: &TestCapabilities) -> Result<(), String> {
     let (ran, skipped) = (tally.passed + tally.failed, tally.skipped);
     if ran >= minimum || (!means.is_root() && ran + skipped >= minimum) {
         return Ok(());
@@ -188,66 +283,13 @@ fn enough(tally: Tally, minimum: u64, means: &Means) -> Result<(), String> {
     ))
 }
 
-/// Runs tests, adds their summaries to `tally`, and collects the lines of those that could not
-/// run. `meanwhile` goes on beside those that do not measure.
-fn count(
-    root: &Path,
-    cargo: &Cargo,
-    means: &Means,
-    tally: &mut Tally,
-    announced: &mut Vec<String>,
-    meanwhile: &(dyn Fn() + Sync),
-) -> Result<(), String> {
-    let skips = skips_file(root)?;
-    let filed = filing_directory(root)?;
-    let (name, value) = lanes::filing(&filed, &cargo::host_triple()?)?;
-    let mut command = cargo.command();
-    command.current_dir(root).env("MEGAPIPE_SKIPS", &skips).env(name, value);
-    // Errors and cargo's progress go to the terminal directly; only the summaries are ours.
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("cannot start cargo: {error}"))?;
-    let (sender, summaries) = mpsc::channel();
-    if let Some(stdout) = child.stdout.take() {
-        thread::spawn(move || show(stdout, &sender));
-    }
-    let status = child.wait().map_err(|error| format!("cannot wait for cargo: {error}"))?;
-    let deadline = Instant::now() + LINGER;
-    let lingering = loop {
-        match summaries.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(summary) => *tally += summary,
-            Err(RecvTimeoutError::Disconnected) => break false,
-            Err(RecvTimeoutError::Timeout) => break true,
-        }
-    };
-    let ended = status.success().then(|| lanes::run(&filed, means, meanwhile)).transpose()?;
-    let lanes::Outcome { tally: ended, skipped } = ended.unwrap_or_default();
-    let failed = ended.failed > 0;
-    *tally += ended;
-    let before = announced.len();
-    announced.extend(announcements(&read(&skips)?));
-    tally.announce_skipped((announced.len() - before) as u64);
-    announced.extend(skipped.iter().map(|(test, reason)| announcement(test, reason)));
-    if !status.success() {
-        return Err(format!("cargo ended with {status}"));
-    }
-    if failed {
-        return Err("not all test programs passed".to_string());
-    }
-    if lingering {
-        return Err("a test left a process behind that still holds its output; find it with \
-                    `ps` and have the test wait for it"
-            .to_string());
-    }
-    Ok(())
-}
-
-/// Shows what arrives. The standard output holds an unfinished line back, which keeps cargo's own
-/// messages from landing in the middle of one.
+/// Shows output as it arrives. Holds back an unfinished line of the standard output, so that
+/// cargo's own messages do not appear in the middle of it.
 fn show(mut from: ChildStdout, summaries: &Sender<Tally>) {
     let mut scanner = Scanner::default();
     let mut piece = [0; 4096];
-    // A reader of ours that went away must not stop the tests or their count: errors of writing
-    // and sending are of no interest.
+    // A closed terminal must not stop the tests or their count, so errors of writing and sending
+    // are ignored.
     loop {
         match from.read(&mut piece) {
             Ok(0) => break,
@@ -264,19 +306,16 @@ fn show(mut from: ChildStdout, summaries: &Sender<Tally>) {
     let _ = io::stdout().flush();
 }
 
-/// An empty file for the announcements of one step. Absolute, because tests run in the directory
-/// of their crate.
-fn skips_file(root: &Path) -> Result<PathBuf, String> {
-    let path = root.join(cargo::target_dir()).join("xtask-skips");
-    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-    made.and_then(|()| fs::write(&path, ""))
-        .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+/// Creates an empty file for one step's reports of skipped tests.
+fn skips_file(directory: &Path) -> Result<PathBuf, String> {
+    let path = directory.join("skips");
+    fs::write(&path, "").map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     Ok(path)
 }
 
-/// An empty directory for the test programs of one step.
-fn filing_directory(root: &Path) -> Result<PathBuf, String> {
-    let path = root.join(cargo::target_dir()).join("xtask-tests");
+/// Creates an empty directory for the records of one step's test programs.
+fn filing_directory(directory: &Path) -> Result<PathBuf, String> {
+    let path = directory.join("programs");
     let failed = |error| format!("cannot empty {}: {error}", path.display());
     match fs::remove_dir_all(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -309,11 +348,13 @@ mod tests {
 
     #[test]
     fn too_few_tests_are_a_failure() {
-        assert!(enough(Tally { passed: 2, failed: 1, skipped: 0 }, 3, &Means::ALL).is_ok());
+        assert!(
+            enough(Tally { passed: 2, failed: 1, skipped: 0 }, 3, &TestCapabilities::ALL).is_ok()
+        );
         let skipped = Tally { passed: 0, failed: 0, skipped: 1 };
-        let error = enough(skipped, 1, &Means::ALL).unwrap_err();
+        let error = enough(skipped, 1, &TestCapabilities::ALL).unwrap_err();
         assert!(error.starts_with("0 tests ran and 1 were skipped, at least 1"), "{error}");
-        let other = Means { privilege: Privilege::None, missing: Vec::new() };
+        let other = TestCapabilities { privilege: Privilege::None, missing: Vec::new() };
         assert!(enough(skipped, 1, &other).is_ok());
         assert!(enough(skipped, 2, &other).is_err());
     }
@@ -321,7 +362,7 @@ mod tests {
     #[test]
     fn a_step_that_lacks_a_package_is_skipped_by_name_and_the_next_one_runs() {
         let root = tempfile::tempdir().unwrap();
-        let means = Means { privilege: Privilege::None, missing: vec!["clang"] };
+        let means = TestCapabilities { privilege: Privilege::None, missing: vec!["clang"] };
         let (total, announced) = (Tally::default(), Vec::new());
         let mut run = Run { root: root.path(), means, total, announced };
         let lacking = |_: &Path| Err("it has run".to_string());

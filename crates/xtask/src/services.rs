@@ -1,18 +1,18 @@
-//! Services that packages bring: none is started at boot because of what a set-up installed.
+//! Disables services of installed packages: a set-up must not add any service to the boot.
 //!
 //! Debian's packages enable their services when they are installed, by links below these
-//! directories. What was not there before the installation is taken out after it.
+//! directories. Links that did not exist before the installation are removed after it.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where systemd has the units that a target wants.
+/// Directory of systemd's links to enabled units.
 const UNITS: &str = "etc/systemd/system";
-/// What sysvinit starts.
+/// Directories of sysvinit's links.
 const SCRIPTS: [&str; 4] = ["etc/rc2.d", "etc/rc3.d", "etc/rc4.d", "etc/rc5.d"];
 
-/// The links that have services started, below `root`.
+/// Returns the links that enable services, below `root`.
 pub(crate) fn enabled(root: &Path) -> BTreeSet<PathBuf> {
     let wants = entries(&root.join(UNITS));
     let wants = wants.filter(|path| path.extension().is_some_and(|kind| kind == "wants"));
@@ -25,12 +25,12 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Whether a link of sysvinit starts a service, and does not stop it.
+/// Returns whether a link of sysvinit starts a service instead of stopping it.
 fn starts(link: &Path) -> bool {
     link.file_name().is_some_and(|name| name.to_string_lossy().starts_with('S'))
 }
 
-/// Commands that undo what was enabled since `before`, and the names of those services.
+/// Commands that disable what was enabled since `before`, and the names of those services.
 pub(crate) fn disabling(
     before: &BTreeSet<PathBuf>,
     after: &BTreeSet<PathBuf>,

@@ -1,4 +1,4 @@
-//! Brings a machine to the point where every test can run.
+//! Installs everything that tests need.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -15,7 +15,7 @@ pub(crate) use packages::{KERNELS, MEMCACHED, MEMCACHED_SUITE, NGINX, NGINX_CLIE
 
 use packages::{PACKAGES, Package, Probe};
 
-/// A part of the Rust toolchain, and the cargo command that it brings.
+/// A component of the Rust toolchain, and its cargo command.
 struct Component {
     name: &'static str,
     subcommand: &'static str,
@@ -26,19 +26,19 @@ const COMPONENTS: &[Component] = &[
     Component { name: "clippy", subcommand: "clippy" },
 ];
 
-/// Installs what is missing, and says what and why.
+/// Installs missing packages, and prints which and why.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let packages = install_packages(&Host::here(), |_| true);
     packages.and_then(|()| add_components(root))
 }
 
-/// Installs what is missing of the packages that a command needs, and nothing else.
+/// Installs the missing packages of a command, and nothing else.
 pub(crate) fn run_for(packages: &[&str]) -> Result<(), String> {
     install_packages(&Host::here(), |package| packages.contains(&package.name))
 }
 
-/// The same as a step of a run; gives the packages that are still missing. A user who cannot
-/// install them is told the command, and what needs none of them runs all the same.
+/// Installs missing packages as a step of a run; returns those that are still missing. A user who
+/// may not install them gets the command to run, and steps that do not need them still run.
 pub(crate) fn prepare(root: &Path) -> Result<Vec<&'static str>, String> {
     let host = Host::here();
     if let Err(error) = install_packages(&host, |_| true) {
@@ -52,13 +52,13 @@ pub(crate) fn prepare(root: &Path) -> Result<Vec<&'static str>, String> {
     Ok(missing())
 }
 
-/// The packages that are missing.
+/// Returns the packages that are missing.
 pub(crate) fn missing() -> Vec<&'static str> {
     let missing = PACKAGES.iter().filter(|package| !present(&package.probe));
     missing.map(|package| package.name).collect()
 }
 
-/// Whether this is a package that the set-up installs.
+/// Returns whether this is a package that the set-up installs.
 #[cfg(test)]
 pub(crate) fn knows(package: &str) -> bool {
     PACKAGES.iter().any(|known| known.name == package)
@@ -80,13 +80,13 @@ fn install_packages(host: &Host, wanted: impl Fn(&Package) -> bool) -> Result<()
     disable_services(host, &before)?;
     match packages.iter().find(|package| !present(&package.probe)) {
         None => Ok(()),
-        Some(Package { name, why, .. }) => {
-            Err(format!("{name} was installed but still cannot be found ({why})"))
-        }
+        Some(Package { name, why, .. }) => Err(format!(
+            "{name} was installed but cannot be found ({why}); add its directory to the PATH"
+        )),
     }
 }
 
-/// Takes out what an installation has enabled for the next boot.
+/// Disables services that an installation has enabled for the next boot.
 fn disable_services(host: &Host, before: &BTreeSet<PathBuf>) -> Result<(), String> {
     let (commands, names) = services::disabling(before, &services::enabled(Path::new("/")));
     for command in &commands {
@@ -101,26 +101,38 @@ fn disable_services(host: &Host, before: &BTreeSet<PathBuf>) -> Result<(), Strin
 }
 
 fn add_components(root: &Path) -> Result<(), String> {
-    let components: Vec<&Component> =
-        COMPONENTS.iter().filter(|c| !answers(root, c.subcommand)).collect();
-    if components.is_empty() { Ok(()) } else { add(&components) }
+    let missing = COMPONENTS.iter().filter(|component| !answers(root, component.subcommand));
+    let names: Vec<&str> = missing.map(|component| component.name).collect();
+    if names.is_empty() { Ok(()) } else { add(&names) }
 }
 
-fn add(components: &[&Component]) -> Result<(), String> {
-    let names: Vec<&str> = components.iter().map(|component| component.name).collect();
+/// Adds the sources of the standard library, which only some commands need.
+pub(crate) fn add_sources(root: &Path) -> Result<(), String> {
+    let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(root).output();
+    let output =
+        output.map_err(|error| format!("cannot run `rustc`: {error}; add it to the PATH"))?;
+    let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_string();
+    let manifest = "lib/rustlib/src/rust/library/Cargo.toml";
+    if Path::new(&sysroot).join(manifest).exists() { Ok(()) } else { add(&["rust-src"]) }
+}
+
+fn add(names: &[&str]) -> Result<(), String> {
     println!("setup: the toolchain lacks {}", names.join(" and "));
     if !on_path("rustup") {
-        return Err(format!("there is no rustup; install {} by hand", names.join(" and ")));
+        return Err(format!(
+            "rustup is missing; install {} with your distribution's packages",
+            names.join(" and ")
+        ));
     }
-    execute(&[&["rustup", "component", "add"], names.as_slice()].concat())
+    execute(&[&["rustup", "component", "add"], names].concat())
 }
 
-/// What decides how packages are installed.
+/// Properties of the machine that determine how packages are installed.
 struct Host {
     apt: bool,
     root: bool,
     sudo: bool,
-    /// Whether somebody is there to type a password.
+    /// Whether a user can enter a password.
     terminal: bool,
 }
 
@@ -135,24 +147,25 @@ impl Host {
     }
 }
 
-/// The commands that install the packages, or what a person has to do instead.
+/// Returns the commands that install the packages, or instructions for the user.
 fn install<'a>(names: &[&'a str], host: &Host) -> Result<Vec<Vec<&'a str>>, String> {
     let wanted = names.join(" ");
     if !host.apt {
         return Err(format!(
-            "there is no apt-get; install by hand what this system calls {wanted}"
+            "apt-get is missing; install these packages under your distribution's names: {wanted}"
         ));
     }
     if !host.root && !host.sudo {
         return Err(format!(
-            "installing needs root and there is no sudo; as root: apt-get install {wanted}"
+            "cannot install packages: this user is not root, and sudo is missing; run as root: \
+             apt-get install {wanted}"
         ));
     }
-    // Another apt may hold the lock on a machine that has just started.
+    // Another apt may have the lock on a machine that has just started.
     let apt = [
         "env",
         "DEBIAN_FRONTEND=noninteractive",
-        // Packages' own services are not started, see systemctl(1) and invoke-rc.d(8).
+        // Prevents that packages start their services, see systemctl(1) and invoke-rc.d(8).
         "SYSTEMD_OFFLINE=1",
         "RUNLEVEL=1",
         "apt-get",
@@ -167,7 +180,7 @@ fn install<'a>(names: &[&'a str], host: &Host) -> Result<Vec<Vec<&'a str>>, Stri
     ])
 }
 
-/// The words before a command that needs root.
+/// Returns the prefix of a command that needs root.
 fn privilege(host: &Host) -> &'static [&'static str] {
     match host {
         Host { root: true, .. } => &[],
@@ -183,8 +196,11 @@ fn execute(line: &[&str]) -> Result<(), String> {
     let status = Command::new(program).args(arguments).stdin(Stdio::null()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`{shown}` ended with {status}; its output says why")),
-        Err(error) => Err(format!("cannot run `{shown}`: {error}")),
+        Ok(status) => Err(format!(
+            "`{shown}` ended with {status}; correct the cause in its output above, such as the \
+             network"
+        )),
+        Err(error) => Err(format!("cannot run `{shown}`: {error}; add it to the PATH")),
     }
 }
 
@@ -207,8 +223,8 @@ fn on_path(program: &str) -> bool {
     env::split_paths(&search_path()).any(|directory| directory.join(program).is_file())
 }
 
-/// Where programs are looked for: the path, and the directories of servers and of administrators,
-/// which other users than root often have not on theirs.
+/// Returns the PATH, and the directories of servers and administrators, which are often not on the
+/// PATH of users other than root.
 pub(crate) fn search_path() -> OsString {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut directories: Vec<_> = env::split_paths(&path).collect();
@@ -220,8 +236,8 @@ pub(crate) fn search_path() -> OsString {
     env::join_paths(directories).unwrap_or(path)
 }
 
-/// Whether a cargo subcommand works. rustup leaves a proxy on the path for components that are not
-/// installed, so looking for the file would not do.
+/// Returns whether a cargo subcommand works. rustup has a proxy on the PATH for components that are
+/// not installed, so the existence of the file is not enough.
 fn answers(root: &Path, subcommand: &str) -> bool {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args([subcommand, "--version"])
@@ -272,7 +288,7 @@ mod tests {
     #[test]
     fn what_cannot_be_installed_is_named() {
         let elsewhere = Host { apt: false, ..ROOT };
-        assert!(install(&["strace"], &elsewhere).unwrap_err().ends_with("calls strace"));
+        assert!(install(&["strace"], &elsewhere).unwrap_err().ends_with("names: strace"));
         let powerless = Host { root: false, ..ROOT };
         assert!(install(&["strace"], &powerless).unwrap_err().ends_with("apt-get install strace"));
     }

@@ -1,31 +1,36 @@
-//! Signals as programs expect them. A shell without job control starts what runs in the background
-//! with SIGINT and SIGQUIT ignored, and so does nohup(1) with SIGHUP; every program below inherits
-//! that, and a test that interrupts one would wait for ever.
+//! Restores default signal actions. A shell without job control starts background processes with
+//! SIGINT and SIGQUIT ignored, and nohup(1) ignores SIGHUP; every child inherits that, and a test
+//! that sends such a signal would wait forever.
 
 use std::env;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// By number (signal(7)): those that the tests send, and none that somebody means to be ignored
-/// when he starts a run that shall outlive its terminal.
+/// The signals that tests send, by number (signal(7)). It has none that a user ignores on purpose,
+/// for a run that should survive its terminal.
 const EXPECTED: [(u32, &str); 5] =
     [(2, "INT"), (3, "QUIT"), (10, "USR1"), (12, "USR2"), (15, "TERM")];
 
-/// Starts this program anew with the default actions, if any of them is ignored. The standard
-/// library cannot change an action, so coreutils' env(1) does it.
+/// Executes this program again with default actions, if any of the signals is ignored. The standard
+/// library cannot change an action, so env(1) of coreutils does.
 pub(crate) fn restore() -> Result<(), String> {
     let status = fs::read_to_string("/proc/self/status")
-        .map_err(|error| format!("cannot read which signals are ignored: {error}"))?;
+        .map_err(|error| format!("cannot read which signals are ignored: {error}; mount /proc"))?;
     let names = ignored(&status);
     if names.is_empty() {
         return Ok(());
     }
-    let program = env::current_exe().map_err(|error| format!("where is xtask? {error}"))?;
+    let program = env::current_exe()
+        .map_err(|error| format!("cannot find the program file of xtask: {error}; mount /proc"))?;
     let mut command = Command::new("env");
     command.arg(format!("--default-signal={}", names.join(",")));
     let error = command.arg(program).args(env::args_os().skip(1)).exec();
-    Err(format!("SIG{} is ignored, and env(1) cannot be run to change that: {error}", names[0]))
+    Err(format!(
+        "SIG{} is ignored, and env(1), which would change that, cannot run: {error}; install \
+         coreutils",
+        names[0]
+    ))
 }
 
 fn ignored(status: &str) -> Vec<&'static str> {
@@ -41,7 +46,7 @@ mod tests {
 
     #[test]
     fn ignored_signals_are_read_from_the_status() {
-        // What a background job of a script has: HUP, INT, QUIT, and PIPE from Rust itself.
+        // The state in a background job of a script: HUP, INT, QUIT, and PIPE from Rust itself.
         let status = "Name:\txtask\nSigBlk:\t0000000000000002\nSigIgn:\t0000000080001007\n";
         assert_eq!(ignored(status), ["INT", "QUIT"]);
         assert!(ignored("SigIgn:\t0000000000001000\n").is_empty());

@@ -4,42 +4,53 @@ use std::path::Path;
 
 use crate::cargo::Cargo;
 use crate::lanes::Outcome;
-use crate::means::Means;
+use crate::test_capabilities::TestCapabilities;
 
 /// One step of a run.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) work: Work,
-    /// Why it cannot run here, if it cannot.
+    /// Why the step cannot run here; `None` if it can.
     pub(crate) lacking: Option<String>,
-    /// Parts that it leaves out here, each with the reason.
+    /// Parts that are left out here, each with the reason.
     pub(crate) left_out: Vec<(String, String)>,
-    /// What later steps build in directories of their own: built on the CPU time that this step's
-    /// test programs leave while they wait.
+    /// Builds of later steps in their own directories, which run while this step's test programs
+    /// wait.
     pub(crate) meanwhile: Vec<Cargo>,
+    /// Whether it may run at the same time as its neighbours: it does not measure, and it changes
+    /// nothing that they use.
+    pub(crate) beside: bool,
 }
 
-/// What a step does.
+/// The work of a step.
 pub(crate) enum Work {
-    /// Installs what is missing; what cannot be installed is left out of the steps that follow.
+    /// Installs missing packages; steps that need a package that cannot be installed are left out.
     SetUp,
-    /// A command of ours, as `cargo xtask NAME` runs it.
+    /// A command of xtask, as `cargo xtask NAME` runs it.
     Own(fn(&Path) -> Result<(), String>),
-    /// The same, where it counts what it checks.
+    /// A command of xtask that counts its checks.
     Checks(fn(&Path) -> Result<Outcome, String>),
-    /// A cargo command whose exit code decides.
+    /// A cargo command, judged by its exit status.
     Cargo(Cargo),
-    /// A cargo command that runs tests, of which at least this many must have run: a filter or a
-    /// `cfg` that matches nothing would otherwise look like success.
+    /// A cargo command that runs tests, and the least number of tests that must have run: otherwise
+    /// a filter or a `cfg` that matches nothing would look like success.
     Tests(Cargo, u64),
 }
 
 impl Step {
+    /// Makes a step that can run here.
     pub(crate) fn new(name: &'static str, work: Work) -> Step {
-        Step { name, work, lacking: None, left_out: Vec::new(), meanwhile: Vec::new() }
+        let (left_out, meanwhile) = (Vec::new(), Vec::new());
+        Step { name, work, lacking: None, left_out, meanwhile, beside: false }
     }
 
-    /// What this step builds in a directory of its own, without running it.
+    /// Lets the step run at the same time as its neighbours.
+    pub(crate) fn beside(mut self) -> Step {
+        self.beside = true;
+        self
+    }
+
+    /// Returns the build of this step, without running it, if it has its own directory.
     pub(crate) fn build_alone(&self) -> Option<Cargo> {
         let (Work::Cargo(cargo) | Work::Tests(cargo, _)) = &self.work else { return None };
         let alone = self.lacking.is_none() && cargo.arguments.iter().any(|a| a == "--target-dir");
@@ -50,14 +61,14 @@ impl Step {
         Some(cargo)
     }
 
-    /// A step that does not run without these packages.
-    pub(crate) fn needs(mut self, packages: &[&'static str], means: &Means) -> Step {
+    /// Leaves the step out if one of these packages is missing.
+    pub(crate) fn needs(mut self, packages: &[&'static str], means: &TestCapabilities) -> Step {
         let lacking = packages.iter().find(|package| means.lacks(package));
         self.lacking = self.lacking.or(lacking.map(|package| is_missing(package)));
         self
     }
 
-    /// The command line that repeats this step alone.
+    /// Returns the command line that repeats this step alone.
     pub(crate) fn repeat(&self) -> String {
         match &self.work {
             Work::SetUp | Work::Own(_) | Work::Checks(_) => format!("cargo xtask {}", self.name),
@@ -66,7 +77,7 @@ impl Step {
     }
 }
 
-/// Why a step or a feature is left out.
+/// Returns the reason why a step or a feature is left out.
 pub(crate) fn is_missing(package: &str) -> String {
     format!("the package {package} is missing")
 }

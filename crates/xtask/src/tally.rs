@@ -1,4 +1,4 @@
-//! Counting tests: reads the summary lines of `cargo test` as they stream by.
+//! Counts tests: reads the summary lines of `cargo test` from its output.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -12,8 +12,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Reads `test result: ok. 12 passed; 0 failed; 1 ignored; ...`; any other line is `None`.
-    /// Tests filtered out by name were not asked for, so they are not skipped.
+    /// Parses `test result: ok. 12 passed; 0 failed; 1 ignored; ...`; any other line is `None`.
+    /// Tests filtered out by name were not requested, so they do not count as skipped.
     fn from_summary(line: &str) -> Option<Tally> {
         let (_, fields) = line.strip_prefix("test result: ")?.split_once(". ")?;
         let mut fields = fields.split(';').map(str::trim);
@@ -22,8 +22,15 @@ impl Tally {
         Some(Tally { passed: next("passed")?, failed: next("failed")?, skipped: next("ignored")? })
     }
 
-    /// Counts tests that announced themselves as skipped. They returned, so the harness has
-    /// counted each of them as passed.
+    /// Parses the last line of a run, as [`fmt::Display`] writes it.
+    pub(crate) fn from_result(line: &str) -> Option<Tally> {
+        let mut fields = line.strip_prefix("result: ")?.split(", ");
+        let mut next = |name: &str| fields.next()?.strip_suffix(name)?.trim_end().parse().ok();
+        Some(Tally { passed: next("passed")?, failed: next("failed")?, skipped: next("skipped")? })
+    }
+
+    /// Counts tests that reported themselves as skipped. They returned, so the harness has counted
+    /// each of them as passed.
     pub(crate) fn announce_skipped(&mut self, count: u64) {
         self.passed = self.passed.saturating_sub(count);
         self.skipped += count;
@@ -51,11 +58,11 @@ pub(crate) struct Scanner {
     line: Vec<u8>,
 }
 
-/// Enough for a summary line; a test may print lines of any length, and we keep none of it.
+/// Longest line that is kept, enough for a summary line; a test may print lines of any length.
 const LINE_BYTES_MAX: usize = 256;
 
 impl Scanner {
-    /// Takes the next piece and passes on each summary that ends within it.
+    /// Takes the next piece and calls `found` for each summary that ends within it.
     pub(crate) fn feed(&mut self, piece: &[u8], mut found: impl FnMut(Tally)) {
         for &byte in piece {
             if byte == b'\n' {
@@ -83,6 +90,13 @@ mod tests {
             scanner.feed(piece, |tally| total += tally);
         }
         total
+    }
+
+    #[test]
+    fn the_last_line_of_a_run_is_read_as_it_is_written() {
+        let tally = Tally { passed: 12, failed: 3, skipped: 1 };
+        assert_eq!(Tally::from_result(&tally.to_string()), Some(tally));
+        assert_eq!(Tally::from_result("result: 12 passed, x failed, 1 skipped"), None);
     }
 
     #[test]

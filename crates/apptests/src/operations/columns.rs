@@ -1,9 +1,9 @@
-//! Text in columns.
+//! Formats text in columns.
 
-/// Columns are not wider than this; longer cells continue on further lines.
+/// Largest width of a column; longer cells continue on further lines.
 const WIDTH: usize = 30;
 
-/// Columns under one another; a rule below the first line.
+/// Aligns the columns; with a rule below the first line.
 pub(crate) fn aligned(lines: &[Vec<String>]) -> String {
     let wrapped: Vec<Vec<Vec<String>>> =
         lines.iter().map(|line| line.iter().map(|cell| wrap(cell)).collect()).collect();

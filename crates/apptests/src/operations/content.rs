@@ -1,30 +1,30 @@
-//! Bytes that differ along a file, so that a piece in the wrong place is found.
+//! Generates bytes that differ along a file, so that a misplaced piece is detected.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// The period of the bytes: a prime, so that no power of two is one.
+/// The period of the bytes: a prime, so no power of two is a multiple of it.
 const PERIOD: usize = 65_521;
 
 fn block() -> Vec<u8> {
     (0..PERIOD).map(|at| (at / 251 + at * 7) as u8).collect()
 }
 
-/// So many bytes.
+/// Content of `bytes` bytes.
 pub(crate) fn content(bytes: usize) -> Vec<u8> {
     let mut all = block().repeat(bytes.div_ceil(PERIOD));
     all.truncate(bytes);
     all
 }
 
-/// A file that is empty but for marks at odd places, so that it takes little room on the disk.
+/// A sparse file with marks at irregular offsets, so that it needs little disk space.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sparse {
     pub(crate) bytes: u64,
 }
 
-/// A mark every so many bytes.
+/// Distance between marks in bytes, on average.
 const DISTANCE: u64 = 4 << 20;
 const MARK: usize = 5_000;
 const CHUNK: usize = 1 << 20;
@@ -34,12 +34,13 @@ impl Sparse {
         content(MARK + at as usize % PERIOD).split_off(at as usize % PERIOD)
     }
 
-    /// Where the marks are.
+    /// Returns the offsets of the marks.
     fn places(self) -> impl Iterator<Item = u64> {
         let place = |number: u64| number * DISTANCE + number * 4_099;
         (0..).map(place).take_while(move |at| at + (MARK as u64) <= self.bytes)
     }
 
+    /// Writes the file.
     pub(crate) fn write(self, path: &Path) -> io::Result<()> {
         let mut file = File::create(path)?;
         file.set_len(self.bytes)?;
@@ -50,7 +51,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// Reads it from a stream; an error if it ends early or a byte is wrong.
+    /// Reads the content from a stream; an error if it ends early or a byte is wrong.
     pub(crate) fn check(self, stream: &mut impl Read) -> io::Result<()> {
         let (mut got, mut expected) = (vec![0; CHUNK], vec![0; CHUNK]);
         let mut offset = 0;
@@ -70,7 +71,7 @@ impl Sparse {
         Ok(())
     }
 
-    /// What the file has from an offset on.
+    /// The content of the file from an offset on.
     fn fill(self, offset: u64, part: &mut [u8]) {
         part.fill(0);
         let end = offset + part.len() as u64;

@@ -1,7 +1,7 @@
-//! Clients that count how their requests end, instead of failing with the first that does.
+//! Clients that count how their requests end, instead of failing with the first error.
 
 use super::counts::{Counts, End};
-use crate::PATIENCE;
+use crate::TIME_LIMIT;
 use crate::http::{Client, Response};
 use std::io;
 use std::net::TcpStream;
@@ -10,16 +10,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testkit::eventually;
 
-/// For one request; only what hangs takes so long.
+/// Time-out of one request; only a request that hangs exceeds it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Clients at a time while a server is disturbed.
+/// Number of concurrent clients while a server is disturbed.
 pub(crate) const CLIENTS: usize = 4;
 
-/// A client that fails so often has said enough.
+/// Failures after which a client stops.
 const FAILURES_MAX: u64 = 1000;
 
-/// A short connection: one request, one answer, and the end.
+/// Makes a short connection: one request, one answer, and the end.
 pub(crate) fn short(port: u16, path: &str) -> End {
     let answer = || {
         let mut client = Client::connect_within(port, TIMEOUT)?;
@@ -30,12 +30,12 @@ pub(crate) fn short(port: u16, path: &str) -> End {
     End::of(answer())
 }
 
-/// So many short connections, one after the other.
+/// Makes `count` short connections, one after the other.
 pub(crate) fn shorts(port: u16, path: &str, count: u64) -> Counts {
     (0..count).map(|_| short(port, path)).collect()
 }
 
-/// Fails unless all of so many short connections are served.
+/// Fails unless all of `count` short connections are served.
 pub(crate) fn serves(port: u16, path: &str, count: u64) -> io::Result<()> {
     let counts = shorts(port, path, count);
     match counts.served() == count {
@@ -52,7 +52,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Short connections while `disturb` runs, which is given the number of those served so far.
+/// Makes short connections while `disturb` runs; its argument is the number of those served.
 pub(crate) fn under_load(
     port: u16,
     disturb: impl FnOnce(&AtomicU64) -> io::Result<()>,
@@ -71,7 +71,7 @@ pub(crate) fn under_load(
     thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
         let disturbed = {
-            // Also when this panics; the others would go on for ever.
+            // Stops the clients even if this function panics; they would never end otherwise.
             let _stop = Stop(&done);
             disturb(&served)
         };
@@ -89,12 +89,12 @@ pub(crate) fn await_more(served: &AtomicU64, more: u64) -> io::Result<()> {
     until("no client is served any more", || served.load(Ordering::Relaxed) >= target)
 }
 
-/// Waits for what comes unless something hangs.
+/// Waits for a condition; fails after the time-out.
 pub(crate) fn until(failure: &str, ready: impl FnMut() -> bool) -> io::Result<()> {
-    if eventually(PATIENCE, ready) { Ok(()) } else { Err(fault(failure)) }
+    if eventually(TIME_LIMIT, ready) { Ok(()) } else { Err(fault(failure)) }
 }
 
-/// Keep-alive clients at a time, each with its share of the requests for one file.
+/// Makes requests for one file by concurrent keep-alive clients, each with its share.
 pub(crate) fn kept_alive(
     port: u16,
     path: &str,
@@ -111,7 +111,7 @@ pub(crate) fn kept_alive(
                 None => Client::connect_within(port, TIMEOUT)?,
             };
             let response = client.get(path)?;
-            // Only a connection without an error is used again, and one that the server keeps.
+            // Uses a connection again only if it had no error and the server keeps it open.
             let kept = response.header("Connection") != Some("close");
             connection = kept.then_some(client);
             Ok(response.status == 200 && response.body == expected)
@@ -128,12 +128,12 @@ pub(crate) fn kept_alive(
     })
 }
 
-/// Clients that are all there before the first of them is read; all end within one time-out.
+/// Connects all clients before any of them reads; all end within one time-out.
 pub(crate) fn crowd(port: u16, request: &str, expected: &[u8], count: usize) -> Counts {
     crowd_with(port, request, count, |response| response.body == expected)
 }
 
-/// The same for answers of which only this is known.
+/// Does what `crowd` does for answers of which only a part is known.
 pub(crate) fn crowd_with(
     port: u16,
     request: &str,
@@ -157,12 +157,12 @@ pub(crate) fn crowd_with(
     clients.into_iter().map(|client| End::of(read(client))).collect()
 }
 
-/// Has closing reset the connection.
+/// Closes the connection with a reset.
 pub(crate) fn reset(stream: TcpStream) -> io::Result<()> {
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))
 }
 
-/// An error of this text.
+/// Returns an error with this text.
 pub(crate) fn fault(what: impl Into<String>) -> io::Error {
     io::Error::other(what.into())
 }

@@ -1,9 +1,9 @@
-//! What operators do to a server and what clients do to it, on the stock server and on the adapted
-//! one, with counts as the result: `cargo xtask operations`.
+//! `cargo xtask operations`: performs the actions of operators and clients on the stock server and
+//! on the adapted one, with counts as the result.
 //!
-//! A scenario sets a server up, puts a bounded load on it and gives figures. It runs on each
-//! variant of the server, and each figure is compared with the stock server's by a rule of its own.
-//! No result depends on how fast the machine is; time-outs are there for what hangs.
+//! A scenario sets a server up, puts a bounded load on it and returns figures. It runs on each
+//! variant of the server, and each figure is compared with the stock server's by its own rule. No
+//! result depends on the speed of the machine; time-outs detect what hangs.
 
 mod columns;
 mod content;
@@ -20,7 +20,7 @@ use table::Row;
 pub(crate) use table::quoted;
 pub use table::{Table, Worse};
 
-/// How much load a scenario makes.
+/// The size of a scenario's load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// About a quarter of a second for each cell, for tests.
@@ -30,7 +30,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// The number for this extent.
+    /// Returns the number for this extent.
     pub(crate) fn pick<T>(self, quick: T, full: T) -> T {
         match self {
             Extent::Quick => quick,
@@ -48,19 +48,19 @@ pub enum Program {
     Memcached,
 }
 
-/// One run of a scenario; none where its column says no more than another one.
+/// One run of a scenario; `None` if its column would repeat another one.
 type Run = Option<Box<dyn Fn() -> Figures>>;
 
 /// A scenario that is ready to run: its name, and the name and the run of each column.
 struct Plan {
     scenario: String,
     columns: Vec<(&'static str, Run)>,
-    /// The columns that are worse than the stock server's by a documented limit.
+    /// The columns that are worse than the stock server's because of a documented limit.
     limited: &'static [&'static str],
 }
 
-/// Runs all scenarios of a program whose names contain `only`; `progress` is told each row as it is
-/// complete.
+/// Runs all scenarios of a program whose names contain `only`; calls `progress` with each complete
+/// row.
 pub fn run(program: Program, extent: Extent, only: &str, progress: impl Fn(&str)) -> Table {
     let (name, plans) = match program {
         Program::Nginx => ("nginx", nginx::plans(extent)),
@@ -81,7 +81,7 @@ pub fn run(program: Program, extent: Extent, only: &str, progress: impl Fn(&str)
 }
 
 impl Table {
-    /// Puts the rows of another program below.
+    /// Appends the rows of another program.
     pub fn append(&mut self, mut other: Table) {
         self.rows.append(&mut other.rows);
     }

@@ -6,45 +6,45 @@ use std::io;
 /// How a figure is compared with the stock server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Not at all: it depends on the speed of the machine.
+    /// Not compared: it depends on the speed of the machine.
     Shown,
-    /// It is at least the stock server's, less this.
+    /// At least the stock server's, less `slack`.
     AtLeast { slack: u64 },
-    /// It is at most the stock server's times `factor`, and this more.
+    /// At most the stock server's times `factor`, plus `slack`.
     AtMost { factor: u64, slack: u64 },
 }
 
 /// A number that a scenario has counted or measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Figure {
-    /// What was counted, with the unit if it is not a count: "served", "ms to end".
+    /// Its name, with the unit if it is not a count: "served", "ms to end".
     pub(crate) name: &'static str,
     pub(crate) value: u64,
     pub(crate) rule: Rule,
-    /// The kinds of what was counted, such as "3 reset, 1 refused"; may be empty.
+    /// Its parts, such as "3 reset, 1 refused"; may be empty.
     pub(crate) detail: String,
 }
 
-/// What a scenario gives: its figures, or what went wrong.
+/// The result of a scenario: its figures, or an error.
 pub(crate) type Figures = io::Result<Vec<Figure>>;
 
 impl Figure {
-    /// A figure that is not compared.
+    /// Returns a figure that is not compared.
     pub(crate) fn shown(name: &'static str, value: u64) -> Figure {
         Figure { name, value, rule: Rule::Shown, detail: String::new() }
     }
 
-    /// A figure that is at least the stock server's.
+    /// Returns a figure that has to be at least the stock server's.
     pub(crate) fn at_least(name: &'static str, value: u64) -> Figure {
         Figure { rule: Rule::AtLeast { slack: 0 }, ..Figure::shown(name, value) }
     }
 
-    /// A figure that is at most the stock server's.
+    /// Returns a figure that has to be at most the stock server's.
     pub(crate) fn at_most(name: &'static str, value: u64) -> Figure {
         Figure { rule: Rule::AtMost { factor: 1, slack: 0 }, ..Figure::shown(name, value) }
     }
 
-    /// The same, compared less strictly.
+    /// Returns the figure with more slack.
     pub(crate) fn with_slack(self, more: u64) -> Figure {
         let rule = match self.rule {
             Rule::Shown => Rule::Shown,
@@ -54,7 +54,7 @@ impl Figure {
         Figure { rule, ..self }
     }
 
-    /// Whether the rule is broken beside the stock server's figure.
+    /// Returns whether the rule is broken, compared with the stock server's figure.
     fn is_worse_than(&self, stock: u64) -> bool {
         match self.rule {
             Rule::Shown => false,
@@ -76,15 +76,16 @@ impl fmt::Display for Figure {
 /// One run of a scenario on one variant of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cell {
-    /// The scenario does not tell this variant from another one.
+    /// The scenario would not differ from another variant.
     Absent,
-    /// It came to its end.
+    /// The run ended normally.
     Ran(Vec<Figure>),
-    /// What went wrong.
+    /// The run failed, with a description.
     Fault(String),
 }
 
 impl Cell {
+    /// Wraps the result of a scenario.
     pub(crate) fn of(figures: Figures) -> Cell {
         match figures {
             Ok(figures) => Cell::Ran(figures),
@@ -92,7 +93,8 @@ impl Cell {
         }
     }
 
-    /// Why it is worse than the stock server's cell, if it is. A fault is worse than any run.
+    /// Returns why the cell is worse than the stock server's; `None` if it is not. A failure is
+    /// worse than any run.
     pub(crate) fn worse_than(&self, stock: &Cell) -> Option<String> {
         let figures = match self {
             Cell::Absent => return None,

@@ -9,7 +9,7 @@ use std::fmt::{self, Write as _};
 pub(crate) struct Row {
     pub(crate) program: &'static str,
     pub(crate) scenario: String,
-    /// The names of the columns, and what is in them.
+    /// The names of the columns, and their cells.
     pub(crate) cells: Vec<(&'static str, Cell)>,
     /// The columns in which being worse is a documented limit.
     pub(crate) limited: &'static [&'static str],
@@ -24,9 +24,9 @@ pub struct Worse {
     pub scenario: String,
     /// The column.
     pub variant: &'static str,
-    /// The figures that are worse, with the stock server's, or what went wrong.
+    /// The worse figures, with the stock server's, or the error.
     pub reason: String,
-    /// Whether that is a limit of the design, which the documentation names.
+    /// Whether this is a limit of the design, which the documentation names.
     pub is_limit: bool,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Worse {
     }
 }
 
-/// What all scenarios gave.
+/// The results of all scenarios.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     pub(crate) rows: Vec<Row>,
@@ -56,7 +56,7 @@ impl Row {
         others.filter_map(worse).collect()
     }
 
-    /// The row as one line, for those who wait for the table.
+    /// Returns the row as one line, shown before the table is complete.
     pub(crate) fn line(&self) -> String {
         let ran = self.cells.iter().filter(|(_, cell)| *cell != Cell::Absent);
         let cells: Vec<String> = ran.map(|(name, cell)| format!("{name}: {cell}")).collect();
@@ -65,7 +65,7 @@ impl Row {
 }
 
 impl Table {
-    /// The cells that are worse than the stock server's.
+    /// Returns the cells that are worse than the stock server's.
     pub fn worse(&self) -> Vec<Worse> {
         let of = |row: &Row| {
             let (program, scenario) = (row.program, row.scenario.clone());
@@ -83,7 +83,8 @@ impl Table {
         self.rows.iter().flat_map(of).collect()
     }
 
-    /// The scenarios that fail on the stock server: there is nothing to compare with.
+    /// Returns the scenarios that fail on the stock server, so that there is nothing to compare
+    /// with.
     pub fn without_comparison(&self) -> Vec<String> {
         let fault = |row: &Row| match row.stock() {
             Cell::Fault(what) => Some(format!("{}, {}: {what}", row.program, row.scenario)),
@@ -92,18 +93,19 @@ impl Table {
         self.rows.iter().filter_map(fault).collect()
     }
 
-    /// Whether no cell is worse than stock but for documented limits, and each could be compared.
+    /// Returns whether no cell is worse than stock except by documented limits, and each could be
+    /// compared.
     pub fn is_good(&self) -> bool {
         self.worse().iter().all(|worse| worse.is_limit) && self.without_comparison().is_empty()
     }
 
-    /// How many cells were run.
+    /// Returns the number of cells that were run.
     fn cells(&self) -> usize {
         let ran = |row: &Row| row.cells.iter().filter(|(_, cell)| *cell != Cell::Absent).count();
         self.rows.iter().map(ran).sum()
     }
 
-    /// The last line of the output.
+    /// Returns the last line of the output.
     pub fn verdict(&self) -> String {
         let named = |worse: &[Worse]| {
             worse.iter().map(Worse::to_string).collect::<Vec<String>>().join(" | ")
@@ -128,7 +130,7 @@ impl Table {
         format!("operations: {}", parts.join("; "))
     }
 
-    /// The table and the verdict.
+    /// Returns the table and the verdict.
     pub fn text(&self) -> String {
         let mut names: Vec<&'static str> = Vec::new();
         for (name, _) in self.rows.iter().flat_map(|row| &row.cells) {
@@ -155,7 +157,7 @@ impl Table {
         format!("{}\n{}\n", aligned(&lines), self.verdict())
     }
 
-    /// The same for programs.
+    /// Returns the table as JSON.
     pub fn json(&self) -> String {
         let mut out = String::from("{\n  \"rows\": [");
         for (at, row) in self.rows.iter().enumerate() {
@@ -198,7 +200,7 @@ fn cell_json(name: &str, cell: &Cell, worse: Option<&str>) -> String {
     )
 }
 
-/// A string of JSON.
+/// Returns a JSON string.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for character in text.chars() {

@@ -1,27 +1,27 @@
-//! The cases of one suite or program, plainly and under the library, and what of their differences
-//! is pinned.
+//! Compares the cases of one suite or program run plainly and under the library, and checks the
+//! differences against the pinned list.
 
 use super::journal::{Cases, End, Outcome};
 use super::pins::Pin;
 
-/// What a case did without and with the library.
+/// The results of a case without and with the library.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pair {
-    /// Without the suite's name.
+    /// The case without the suite's name.
     pub(crate) case: String,
     pub(crate) plain: End,
     pub(crate) under: End,
 }
 
-/// What the list says about a pair.
+/// The result of the comparison with the pinned list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     Same,
-    /// A difference that is in the list, as it is there.
+    /// A pinned difference.
     Pinned,
-    /// A difference that is not in the list, or not as it is there.
+    /// A difference that is not pinned, or pinned differently.
     New,
-    /// No difference, although there is one in the list.
+    /// No difference, although one is pinned.
     UnexpectedPass,
 }
 
@@ -29,7 +29,8 @@ fn absent() -> End {
     End { outcome: Outcome::Absent, detail: String::new(), seconds: 0.0 }
 }
 
-/// All cases of either run, by `under`'s names; `plain_name` gives the name in the plain run.
+/// Returns all cases of either run, with `under`'s names; `plain_name` gives the name in the plain
+/// run.
 pub(crate) fn pairs(plain: &Cases, under: &Cases, prefix: &str) -> Vec<Pair> {
     let mut names: Vec<String> = plain.keys().map(|name| format!("{prefix}{name}")).collect();
     names.extend(
@@ -49,7 +50,7 @@ pub(crate) fn pairs(plain: &Cases, under: &Cases, prefix: &str) -> Vec<Pair> {
 }
 
 impl Pair {
-    /// Whether the library has changed the outcome for the worse. What fails plainly, too, is no
+    /// Returns whether the outcome is worse under the library. A case that also fails plainly is no
     /// difference.
     pub(crate) fn differs(&self) -> bool {
         match self.plain.outcome {
@@ -59,12 +60,13 @@ impl Pair {
         }
     }
 
-    /// The pin of this case, which belongs to `suite`.
+    /// Returns the pin of this case, which belongs to `suite`.
     fn pin<'a>(&self, suite: &str, pins: &'a [Pin]) -> Option<&'a Pin> {
         let name = format!("{suite}/{}", self.case);
         pins.iter().find(|pin| pin.is_of(&name))
     }
 
+    /// Compares the results with each other and with the pinned list.
     pub(crate) fn finding(&self, suite: &str, pins: &[Pin]) -> Finding {
         let pin = self.pin(suite, pins);
         let is_expected = pin.is_some_and(|pin| pin.under.contains(&self.under.outcome));
@@ -78,7 +80,7 @@ impl Pair {
         }
     }
 
-    /// The line for the list.
+    /// Returns the line for the list.
     pub(crate) fn line(&self, suite: &str, pins: &[Pin]) -> Pin {
         let reason = match self.pin(suite, pins) {
             Some(pin) => pin.reason.clone(),
@@ -90,8 +92,8 @@ impl Pair {
     }
 }
 
-/// How often a case has differed, of how many runs, and whether that counts: a difference has to be
-/// there most times, and an unexpected pass each time.
+/// Returns whether a finding counts, from the runs in which the case differed: a difference must
+/// appear in most runs, and an unexpected pass in all.
 pub(crate) fn counts(finding: Finding, differed: &[bool]) -> bool {
     let times = differed.iter().filter(|differs| **differs).count();
     match finding {

@@ -1,5 +1,5 @@
-//! A command in namespaces of its own, which journals its cases; what hangs is killed and left out
-//! of a fresh start.
+//! Runs a command in its own namespaces. The command journals its cases; a case that hangs is
+//! killed and left out of the next start.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,21 +12,22 @@ use std::time::{Duration, Instant};
 use super::journal::{Cases, Journal, Outcome};
 use testkit::is_root;
 
-/// Loopback is up, shared memory is the namespace's own, and nothing outlives the first process.
+/// Set-up of the namespaces: loopback is up, shared memory is private, and all processes end with
+/// the first one.
 const SETUP: &str = "mount -t tmpfs tmpfs /dev/shm && ip link set lo up && eval \"$NETWORK\" || \
      { echo \"cannot set the namespace up\" >&2; exit 1; }; \"$@\"";
 
-/// How often it is looked whether the journal has grown.
+/// How often the journal is checked for new lines.
 const LOOK: Duration = Duration::from_millis(10);
-/// Of the output, what a person reads.
+/// Bytes at the end of the output that are shown.
 const TAIL_BYTES: u64 = 400;
 
-/// How long things may take.
+/// Time limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// From one line of the journal to the next.
+    /// Longest time between two lines of the journal.
     pub(crate) step: Duration,
-    /// All cases.
+    /// Longest time of all cases.
     pub(crate) whole: Duration,
 }
 
@@ -35,7 +36,7 @@ pub(crate) struct Limits {
 pub(crate) struct Subject<'a> {
     pub(crate) words: &'a [String],
     pub(crate) environment: &'a [(&'a str, String)],
-    /// What is run in the network namespace first.
+    /// Shell commands that are run in the network namespace first.
     pub(crate) network: &'a str,
     /// An empty directory, in which it runs.
     pub(crate) directory: &'a Path,
@@ -46,22 +47,22 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Where the command writes its journal.
+    /// Returns the path of the journal in the directory.
     pub(crate) fn journal(directory: &Path) -> PathBuf {
         directory.join("journal")
     }
 
-    /// Where it finds `only`.
+    /// Returns the path of the file with `only`.
     pub(crate) fn only(directory: &Path) -> PathBuf {
         directory.join("only")
     }
 
-    /// Where it finds the names of cases that it leaves out.
+    /// Returns the path of the file with the names of cases to leave out.
     pub(crate) fn done(directory: &Path) -> PathBuf {
         directory.join("done")
     }
 
-    /// Runs all cases, in as many starts as it takes. `limits` is told the case's name.
+    /// Runs all cases, with as many starts as necessary. `limits` gets the case's name.
     pub(crate) fn run(&self, limits: impl Fn(&str) -> Limits) -> io::Result<Cases> {
         let mut cases = Cases::new();
         fs::write(Subject::only(self.directory), self.only.join("\n") + "\n")?;
@@ -76,7 +77,8 @@ impl Subject<'_> {
             for (name, end) in journal.cases {
                 cases.entry(name).or_insert(end);
             }
-            // The last start has ended well, or has brought nothing new, or nothing may follow it.
+            // The last start has ended properly, or has brought nothing new, or no further start is
+            // possible.
             let is_over = start.elapsed() > limits("").whole;
             if is_done || is_over || cases.len() == before {
                 return Ok(cases);
@@ -84,7 +86,8 @@ impl Subject<'_> {
         }
     }
 
-    /// `start` is that of the first one, from which the limit of the whole counts.
+    /// Starts the command once; `start` is the time of the first start, from which the limit of the
+    /// whole counts.
     fn start_once(&self, start: Instant, limits: &impl Fn(&str) -> Limits) -> io::Result<Journal> {
         let path = Subject::journal(self.directory);
         fs::write(&path, "")?;
@@ -130,12 +133,12 @@ impl Subject<'_> {
         command.args(["sh", "-c", SETUP, "sh"]).args(self.words);
         command.env("NETWORK", self.network).env("TMPDIR", self.directory);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        // Tests of signals and terminals do not reach the terminal of whoever runs this.
+        // Tests of signals and terminals must not reach the terminal of the user.
         command.current_dir(self.directory).process_group(0);
-        // SAFETY: prctl is a system call that takes numbers alone, and allocates nothing.
+        // SAFETY: prctl is a system call that takes numbers only, and allocates nothing.
         unsafe {
             command.pre_exec(|| {
-                // If this process is killed, the namespace has to end, too.
+                // If this process is killed, the namespace must end, too.
                 match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                     0 => Ok(()),
                     _ => Err(io::Error::last_os_error()),
@@ -146,7 +149,7 @@ impl Subject<'_> {
     }
 }
 
-/// Processes that end with this.
+/// Processes that are killed when this is dropped.
 struct Namespace(Child);
 
 impl Drop for Namespace {
@@ -157,7 +160,7 @@ impl Drop for Namespace {
     }
 }
 
-/// The end of a file, in one line.
+/// Returns the end of a file, in one line.
 fn tail(path: &Path) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;

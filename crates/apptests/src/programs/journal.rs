@@ -1,4 +1,4 @@
-//! What a run of cases has written about itself: a line when a case starts, and one when it ends.
+//! Parses the journal of a run of cases: a line when a case starts, and one when it ends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,11 +11,11 @@ pub(crate) enum Outcome {
     ExpectedFailure,
     Failed,
     Error,
-    /// It did not end in time, and was killed.
+    /// The case did not end in time, and was killed.
     Hung,
-    /// Its process ended in the middle of it.
+    /// The process ended before the case did.
     Died,
-    /// It was not run: what is before it (its class's or its program's set-up) failed.
+    /// The case was not run: the set-up of its class or program failed.
     Absent,
 }
 
@@ -31,11 +31,12 @@ const OUTCOMES: [(Outcome, &str); 8] = [
 ];
 
 impl Outcome {
+    /// Parses the word of an outcome.
     pub(crate) fn read(word: &str) -> Option<Outcome> {
         OUTCOMES.iter().find(|(_, name)| *name == word).map(|(outcome, _)| *outcome)
     }
 
-    /// Whether the case did what it should.
+    /// Returns whether the case passed or was skipped on purpose.
     pub(crate) fn is_good(self) -> bool {
         matches!(self, Outcome::Ok | Outcome::ExpectedFailure)
     }
@@ -49,7 +50,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// How a case ended, and why.
+/// The outcome of a case, and its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct End {
     pub(crate) outcome: Outcome,
@@ -60,25 +61,26 @@ pub(crate) struct End {
 /// The cases of a suite or program by their names.
 pub(crate) type Cases = BTreeMap<String, End>;
 
-/// A journal as far as it was read.
+/// The part of a journal that was read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     pub(crate) cases: Cases,
-    /// The case under way, and when it started.
+    /// The running case, and when it started.
     current: Option<(String, f64)>,
     /// The case that ended last.
     last: Option<String>,
-    /// When the last line was read.
+    /// The time at which the last line was read.
     moved: f64,
     pub(crate) is_done: bool,
 }
 
 impl Journal {
+    /// Creates an empty journal.
     pub(crate) fn new(now: f64) -> Journal {
         Journal { moved: now, ..Journal::default() }
     }
 
-    /// Reads one line, which was written at about this time in seconds.
+    /// Reads one line, written at about `now`, in seconds.
     pub(crate) fn read(&mut self, line: &str, now: f64) {
         self.moved = now;
         let words: Vec<&str> = line.split('\t').collect();
@@ -87,7 +89,7 @@ impl Journal {
             ["end", name, outcome, ref detail @ ..] => {
                 let started = self.current.take_if(|(of, _)| of == name);
                 let seconds = started.map_or(0.0, |(_, start)| now - start);
-                // What is not understood is no success.
+                // An unknown word must not count as success.
                 let outcome = Outcome::read(outcome).unwrap_or(Outcome::Error);
                 self.end(name.to_string(), outcome, detail.join(" "), seconds);
             }
@@ -96,7 +98,7 @@ impl Journal {
         }
     }
 
-    /// The case under way, or what comes behind the one that ended last (a fixture, the end of the
+    /// Returns the running case, or a name for what follows the last one (a fixture, the end of the
     /// process), and how long it has taken.
     pub(crate) fn waiting(&self, now: f64) -> (String, f64) {
         let name = match (&self.current, &self.last) {
@@ -111,14 +113,14 @@ impl Journal {
         (name, now - self.moved)
     }
 
-    /// Ends what is under way, because the process did.
+    /// Ends the running case, because its process ended.
     pub(crate) fn cut_off(&mut self, outcome: Outcome, detail: &str, now: f64) {
         let (name, seconds) = self.waiting(now);
         self.current = None;
         self.end(name, outcome, detail.to_string(), seconds);
     }
 
-    /// Keeps the worst end of cases of one name.
+    /// Keeps the worst outcome of cases with the same name.
     fn end(&mut self, name: String, outcome: Outcome, detail: String, seconds: f64) {
         self.last = Some(name.clone());
         let better = |end: &End| end.outcome < outcome;

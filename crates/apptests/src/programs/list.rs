@@ -1,20 +1,21 @@
-//! Which suites and programs there are; nothing here does anything.
+//! Lists the suites and programs, as data.
 
-use super::way::Way;
+use super::preload_command::PreloadCommand;
 
-/// A test module of CPython's.
+/// A test module of CPython.
 #[derive(Debug)]
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
-    /// Whether it makes connections that must be upgraded.
+    /// Whether the suite makes connections that must be upgraded.
     pub(crate) connects: bool,
-    /// Parts of the names of the cases that the quick form runs; none if `fable`'s runs none.
+    /// Parts of the names of the cases that the quick form runs; empty if `fable`'s quick form runs
+    /// none.
     pub(crate) quick: &'static [&'static str],
-    /// Parts of the names of the cases that the full form runs; none for all.
+    /// Parts of the names of the cases that the full form runs; empty for all.
     pub(crate) full: &'static [&'static str],
     /// Whether "localhost" stays 127.0.0.1 under a library that leaves that to the kernel.
     pub(crate) needs_loopback: bool,
-    /// Names of cases that hang plainly.
+    /// Names of cases that hang even without a library.
     pub(crate) left_out: &'static [&'static str],
 }
 
@@ -22,17 +23,18 @@ const fn suite(name: &'static str, quick: &'static [&'static str]) -> Suite {
     Suite { name, connects: true, quick, full: &[], needs_loopback: false, left_out: &[] }
 }
 
-/// One that makes no connection, or only some that stay plain by their nature.
+/// Makes a suite without connections that can be upgraded.
 const fn local(name: &'static str, quick: &'static [&'static str]) -> Suite {
     Suite { connects: false, ..suite(name, quick) }
 }
 
-/// Its connections join two processes, of which only one can have a stack's address.
+/// Makes a suite whose connections join two processes, of which only one can have a stack's
+/// address.
 const fn multiprocessing(name: &'static str, quick: &'static [&'static str]) -> Suite {
     Suite { full: MULTIPROCESSING, needs_loopback: true, ..suite(name, quick) }
 }
 
-/// What of multiprocessing goes through sockets or passes descriptors; the rest is about locks,
+/// The parts of multiprocessing that use sockets or pass descriptors; the rest is about locks,
 /// queues and shared memory, and takes minutes.
 const MULTIPROCESSING: &[&str] = &[
     "Connection",
@@ -50,28 +52,29 @@ const MULTIPROCESSING: &[&str] = &[
     "StdinBadfiledescriptor",
 ];
 
-/// A listener's client may have gone before it is accepted, and then its connection is not
-/// upgraded; a manager answers.
+/// A listener's client may have ended before it is accepted; its connection is then not upgraded. A
+/// manager's connection always is.
 const MULTIPROCESSING_QUICK: &[&str] = &["TestListenerClient", "TestRemoteManager"];
 
 const SOCKET_QUICK: &[&str] = &["BasicTCP", "BufferIO", "NonBlockingTCP", "SendfileUsingSend"];
 
-/// What the quick form runs of both lists under `mtcp run`: waiting, servers with many clients,
-/// TLS.
+/// Parts of the names that the quick form runs of both lists under `mtcp run`: waiting, servers
+/// with many clients, TLS.
 const MTCP_QUICK: &[&str] =
     &["test_epoll", "test_socketserver", "test_asyncore", "test_ssl", "nginx", "redis"];
 
-/// Whether the quick form runs this suite or program under a library.
-pub(crate) fn is_quick(name: &str, way: Way) -> bool {
-    match way {
-        Way::Fable => {
+/// Returns whether the quick form runs this suite or program under a library.
+pub(crate) fn is_quick(name: &str, preload_command: PreloadCommand) -> bool {
+    match preload_command {
+        PreloadCommand::Fable => {
             SUITES.iter().any(|suite| suite.name == name && !suite.quick.is_empty())
                 || PROGRAMS.iter().any(|program| program.name == name && program.quick)
         }
-        Way::Mtcp => MTCP_QUICK.contains(&name),
+        PreloadCommand::Mtcp => MTCP_QUICK.contains(&name),
     }
 }
 
+/// All suites.
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
         left_out: &["ThreadedVSOCKSocketStreamTest.testStream"],
@@ -114,7 +117,7 @@ pub(crate) const SUITES: &[Suite] = &[
     suite("test_os", &["TestSendfile"]),
 ];
 
-/// A server and its clients: `programs/NAME.sh` has the cases.
+/// A server and its clients; `programs/NAME.sh` has the cases.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
@@ -129,11 +132,12 @@ const fn program(name: &'static str, quick: bool) -> Program {
     Program { name, connects: true, quick }
 }
 
+/// All programs.
 pub(crate) const PROGRAMS: &[Program] = &[
     program("apache-event", false),
     program("apache-prefork", false),
     program("git", false),
-    // A Go program, which has to run plainly.
+    // A Go program, which must run plainly.
     Program { connects: false, ..program("go", true) },
     program("haproxy", false),
     program("iperf3", false),
@@ -160,9 +164,14 @@ mod tests {
         let suites = SUITES.iter().filter(|suite| !suite.quick.is_empty()).map(|suite| suite.name);
         let names: Vec<&str> = suites.chain(PROGRAMS.iter().map(|program| program.name)).collect();
         for name in MTCP_QUICK {
-            assert!(names.contains(name) && is_quick(name, Way::Mtcp), "{name}");
+            assert!(names.contains(name) && is_quick(name, PreloadCommand::Mtcp), "{name}");
         }
-        assert!(is_quick("socat", Way::Fable) && !is_quick("ssh", Way::Fable));
-        assert!(is_quick("test_xmlrpc", Way::Fable) && !is_quick("test_poll", Way::Fable));
+        assert!(
+            is_quick("socat", PreloadCommand::Fable) && !is_quick("ssh", PreloadCommand::Fable)
+        );
+        assert!(
+            is_quick("test_xmlrpc", PreloadCommand::Fable)
+                && !is_quick("test_poll", PreloadCommand::Fable)
+        );
     }
 }

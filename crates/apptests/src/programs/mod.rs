@@ -1,20 +1,20 @@
-//! Other people's test suites and programs, plainly and under a preload library, case by case:
-//! `cargo xtask programs`.
+//! `cargo xtask programs`: runs foreign test suites and programs plainly and under a preload
+//! library, case by case.
 //!
-//! A suite of Python's and a program's script both write a journal of their cases; `confined`
-//! runs them in namespaces of their own and kills what hangs. Each case's outcome under the library
-//! is compared with the plain one, and each difference with the list of the library
-//! (`programs/fable.txt`, `programs/mtcp.txt`), in which an unexpected pass is a fault, too.
-//! A difference that is not in the list is repeated before it counts.
+//! A suite of Python and a program's script both write a journal of their cases; `confined` runs
+//! them in namespaces of their own and kills what hangs. Each case's outcome under the library is
+//! compared with the plain one, and each difference with the library's pinned list
+//! (`programs/fable.txt`, `programs/mtcp.txt`); an unexpected pass is a fault, too. A difference
+//! that is not pinned is repeated before it counts.
 
 mod compare;
 mod confined;
 mod journal;
 mod list;
 mod pins;
+mod preload_command;
 mod runs;
 mod table;
-mod way;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,33 +25,38 @@ use compare::{Finding, Pair, counts, pairs};
 use journal::{Cases, Outcome};
 use list::{PROGRAMS, SUITES};
 use pins::Pin;
+pub use preload_command::PreloadCommand;
+use preload_command::{Ends, Launcher};
 use runs::{Job, PYTHON, Run};
 use table::Row;
 pub use table::Table;
-pub use way::Way;
-use way::{Ends, Launcher};
 
 use crate::operations::Extent;
 
-/// How often what is not as expected is repeated before it counts.
+/// How often an unexpected result is repeated before it counts.
 const REPEATS: usize = 3;
 
-/// What all rows have in common.
+/// Data for all rows.
 struct Context {
     launcher: Launcher,
     pins: Vec<Pin>,
     extent: Extent,
 }
 
-/// Runs all suites and programs whose names contain `only`; `progress` is told each row as it is
-/// complete. An error if the library cannot be built or its list cannot be read.
-pub fn run(way: Way, extent: Extent, only: &str, progress: impl Fn(&str)) -> io::Result<Table> {
-    let (pins, launcher) = (pins::of(way)?, way.build()?);
+/// Runs all suites and programs whose names contain `only`; calls `progress` with each row. Fails
+/// if the library cannot be built or its list cannot be read.
+pub fn run(
+    preload_command: PreloadCommand,
+    extent: Extent,
+    only: &str,
+    progress: impl Fn(&str),
+) -> io::Result<Table> {
+    let (pins, launcher) = (pins::of(preload_command)?, preload_command.build()?);
     let context = Context { launcher, pins, extent };
     let suites = SUITES.iter().map(Job::Suite);
     let jobs = suites.chain(PROGRAMS.iter().map(Job::Program));
     let mut table = Table::default();
-    for job in jobs.filter(|job| job.is_in(extent, way) && job.name().contains(only)) {
+    for job in jobs.filter(|job| job.is_in(extent, preload_command) && job.name().contains(only)) {
         for row in context.rows(job)? {
             progress(&row.line());
             table.rows.push(row);
@@ -62,7 +67,8 @@ pub fn run(way: Way, extent: Extent, only: &str, progress: impl Fn(&str)) -> io:
 }
 
 impl Context {
-    /// A suite's row, or a row for each choice of a program's ends.
+    /// Runs a job. Returns a suite's row, or a program's rows: one for each choice of ends under
+    /// the library.
     fn rows(&self, job: Job) -> io::Result<Vec<Row>> {
         if let Some(why) = obstacle(job) {
             return Ok(vec![Row::skipped(job.name().to_string(), why)]);
@@ -76,8 +82,8 @@ impl Context {
         }
         let placements = match (job, self.extent) {
             (Job::Suite(_), _) => &[Ends::Both][..],
-            (Job::Program(_), Extent::Full) => self.launcher.way.placements(),
-            (Job::Program(_), Extent::Quick) => &self.launcher.way.placements()[..1],
+            (Job::Program(_), Extent::Full) => self.launcher.preload_command.placements(),
+            (Job::Program(_), Extent::Quick) => &self.launcher.preload_command.placements()[..1],
         };
         let row = |ends: &Ends| {
             let start = Instant::now();
@@ -96,7 +102,7 @@ impl Context {
                 (format!("{}, {}", program.name, ends.name()), format!("{}/", ends.name()))
             }
         };
-        let counted = self.launcher.way.counts_upgrades();
+        let counted = self.launcher.preload_command.counts_upgrades();
         let mut row = Row {
             upgraded: counted.then_some(under.upgraded),
             must_upgrade: job.connects() && ends == Ends::Both,
@@ -108,12 +114,12 @@ impl Context {
             (pair, finding)
         });
         row.pairs = found.collect();
-        self.settle(job, ends, &prefix, plain, &mut row)?;
+        self.judge(job, ends, &prefix, plain, &mut row)?;
         Ok(row)
     }
 
-    /// Repeats what is not as expected, and says what of it counts.
-    fn settle(
+    /// Repeats unexpected results, and decides which of them count.
+    fn judge(
         &self,
         job: Job,
         ends: Ends,
@@ -132,7 +138,7 @@ impl Context {
         for (pair, _) in &strange {
             differed.insert(&pair.case, vec![pair.differs()]);
         }
-        // What is no case itself (a fixture, the end of a process) cannot be run alone.
+        // A fixture or the end of a process is not a case, and cannot be run alone.
         let names = strange.iter().filter(|(pair, _)| !is_fixture(&pair.case));
         let names: Vec<String> =
             names.map(|(pair, _)| pair.case[prefix.len()..].to_string()).collect();
@@ -160,7 +166,7 @@ impl Context {
         Ok(())
     }
 
-    /// The pinned lines of this job that have no case, where all cases were run.
+    /// Returns the pinned lines of this job that match no case, if all cases were run.
     fn stale(&self, job: Job, table: &Table) -> Vec<String> {
         let rows =
             || table.rows.iter().filter(|row| row.name.split(',').next() == Some(job.name()));
@@ -172,19 +178,19 @@ impl Context {
             names.map(|(pair, _)| format!("{}/{}", job.name(), pair.case)).collect();
         let of_job = |pin: &&Pin| pin.name.split('/').next() == Some(job.name());
         let gone = |pin: &&Pin| !names.iter().any(|name| pin.is_of(name));
-        // What is no case has a name only when it hangs.
+        // These have a name only when they hang.
         let is_optional = |pin: &&Pin| pin.under.contains(&Outcome::Absent);
         let gone = self.pins.iter().filter(of_job).filter(gone).filter(|pin| !is_optional(pin));
         gone.map(|pin| pin.name.clone()).collect()
     }
 }
 
-/// Whether this names no case but what is around cases.
+/// Returns whether this names a fixture instead of a case.
 fn is_fixture(case: &str) -> bool {
     case.ends_with(')') || case.contains(".setUp") || case.contains(".tearDown")
 }
 
-/// Why a job cannot be run here.
+/// Returns why a job cannot be run here; `None` if it can.
 fn obstacle(job: Job) -> Option<String> {
     if !namespaces_permitted() {
         return Some("needs root, or user, network and process namespaces".to_string());

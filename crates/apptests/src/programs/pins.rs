@@ -1,4 +1,4 @@
-//! The pinned differences of a way: one line each, `SUITE/CASE | PLAIN | UNDER | REASON`.
+//! Parses the pinned differences of a way: one line each, `SUITE/CASE | PLAIN | UNDER | REASON`.
 
 use std::fmt;
 use std::fs;
@@ -6,15 +6,15 @@ use std::io;
 use std::path::PathBuf;
 
 use super::journal::Outcome;
-use super::way::Way;
+use super::preload_command::PreloadCommand;
 
 /// A difference that is known, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pin {
-    /// Suite or program, and case; a star at the end stands for any rest.
+    /// The suite or program, and the case; a star at the end matches any rest.
     pub(crate) name: String,
     pub(crate) plain: Outcome,
-    /// The outcomes under the library; several if it is not the same each time.
+    /// The outcomes under the library; several if they vary.
     pub(crate) under: Vec<Outcome>,
     pub(crate) reason: String,
 }
@@ -28,6 +28,7 @@ impl fmt::Display for Pin {
 }
 
 impl Pin {
+    /// Returns whether the pin is about this case.
     pub(crate) fn is_of(&self, name: &str) -> bool {
         match self.name.strip_suffix('*') {
             Some(beginning) => name.starts_with(beginning),
@@ -46,14 +47,14 @@ impl Pin {
 }
 
 /// Reads the list of a way, `programs/WAY.txt`.
-pub(crate) fn of(way: Way) -> io::Result<Vec<Pin>> {
-    let path = directory().join(format!("{}.txt", way.name()));
+pub(crate) fn of(preload_command: PreloadCommand) -> io::Result<Vec<Pin>> {
+    let path = directory().join(format!("{}.txt", preload_command.name()));
     let named = |error: String| io::Error::other(format!("{}: {error}", path.display()));
     let text = fs::read_to_string(&path).map_err(|error| named(error.to_string()))?;
     parse(&text).map_err(named)
 }
 
-/// Where the lists, the scripts of the programs and the runner of Python's suites are.
+/// Returns the directory of the lists, the programs' scripts and the runner of Python's suites.
 pub(crate) fn directory() -> PathBuf {
     crate::root().join("crates/apptests/programs")
 }
@@ -100,8 +101,8 @@ mod tests {
 
     #[test]
     fn the_lists_of_all_ways_are_sorted_and_complete() {
-        for way in [Way::Fable, Way::Mtcp] {
-            of(way).unwrap();
+        for preload_command in [PreloadCommand::Fable, PreloadCommand::Mtcp] {
+            of(preload_command).unwrap();
         }
     }
 }

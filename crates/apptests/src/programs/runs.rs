@@ -1,4 +1,4 @@
-//! One run of a suite or a program: what is started, where, and with which limits.
+//! Runs a suite or a program once: its command, its namespaces, and its limits.
 
 use std::io;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use super::confined::{Limits, Subject};
 use super::journal::{Cases, Outcome};
 use super::list::{Program, Suite, is_quick};
 use super::pins;
-use super::way::{Ends, Launcher, Way};
+use super::preload_command::{Ends, Launcher, PreloadCommand};
 use crate::operations::Extent;
 
-/// Debian's, whose tests are in a package of their own; the path may have others.
+/// Debian's Python, whose tests are in a separate package; the PATH may have others.
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
-/// All servers listen here; each has a network of its own.
+/// The port of all servers; each has a network of its own.
 const PORT: &str = "8080";
 
 /// A suite or a program.
@@ -23,15 +23,16 @@ pub(crate) enum Job {
     Program(&'static Program),
 }
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     pub(crate) cases: Cases,
-    /// Ends of connections that went through the library's way.
+    /// Ends of connections that used the library's transport.
     pub(crate) upgraded: u64,
 }
 
 impl Job {
+    /// Returns the name of the suite or program.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Job::Suite(suite) => suite.name,
@@ -39,7 +40,7 @@ impl Job {
         }
     }
 
-    /// Whether it makes connections that must be upgraded where both ends can be.
+    /// Returns whether it makes connections that must be upgraded if both ends can be.
     pub(crate) fn connects(self) -> bool {
         match self {
             Job::Suite(suite) => suite.connects,
@@ -47,12 +48,12 @@ impl Job {
         }
     }
 
-    /// Whether this form runs it at all.
-    pub(crate) fn is_in(self, extent: Extent, way: Way) -> bool {
-        extent == Extent::Full || is_quick(self.name(), way)
+    /// Returns whether this form runs it.
+    pub(crate) fn is_in(self, extent: Extent, preload_command: PreloadCommand) -> bool {
+        extent == Extent::Full || is_quick(self.name(), preload_command)
     }
 
-    /// Parts of the names of the cases that this form runs; none for all.
+    /// Parts of the names of the cases that this form runs; empty for all.
     pub(crate) fn chosen(self, extent: Extent) -> Vec<String> {
         let parts = match self {
             Job::Suite(suite) => extent.pick(suite.quick, suite.full),
@@ -61,7 +62,7 @@ impl Job {
         parts.iter().map(ToString::to_string).collect()
     }
 
-    /// Runs the chosen cases; `plain` has those that have run without the library, if any have.
+    /// Runs the chosen cases; `plain` has the results without the library, if there are any.
     pub(crate) fn run(
         self,
         launcher: &Launcher,
@@ -71,7 +72,7 @@ impl Job {
         plain: Option<&Cases>,
     ) -> io::Result<Run> {
         let directory = tempfile::tempdir()?;
-        // Servers that give root's rights up have to find their files.
+        // Servers that drop root's privileges must be able to read their files.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(directory.path(), open)?;
         let at = directory.path();
@@ -80,8 +81,8 @@ impl Job {
             Job::Suite(suite) => (python(suite, &under, at), Vec::new()),
             Job::Program(program) => shell(program, launcher, &under, ends, extent, at),
         };
-        let network = self.network(launcher.way, ends);
-        // Where a case hangs plainly, there is nothing to compare it with.
+        let network = self.network(launcher.preload_command, ends);
+        // A case that hangs plainly has no result to compare with.
         let hung = plain.into_iter().flatten().filter(|(_, end)| end.outcome == Outcome::Hung);
         let mut left_out: Vec<String> = hung.map(|(name, _)| name.clone()).collect();
         if let Job::Suite(suite) = self {
@@ -99,19 +100,19 @@ impl Job {
         Ok(Run { cases, upgraded: Launcher::upgraded(at) })
     }
 
-    /// The shell's words that set a namespace up.
-    fn network(self, way: Way, ends: Ends) -> String {
+    /// Returns the shell commands that set a namespace up.
+    fn network(self, preload_command: PreloadCommand, ends: Ends) -> String {
         match self {
             Job::Suite(suite) if !suite.needs_loopback => {
-                format!("{} && {}", way.network(), way.localhost(ends))
+                format!("{} && {}", preload_command.network(), preload_command.localhost(ends))
             }
-            _ => way.network().to_string(),
+            _ => preload_command.network().to_string(),
         }
     }
 }
 
-/// A case under the library gets several times what it took without, so that what hangs is found
-/// early and what is slow still passes.
+/// Time limits of a case. Under the library it gets several times its plain duration, so that a
+/// case that hangs is found early and a slow one still passes.
 fn limits(case: &str, plain: Option<&Cases>) -> Limits {
     const MAX: Duration = Duration::from_secs(90);
     const MORE: Duration = Duration::from_secs(15);
@@ -131,7 +132,7 @@ fn python(suite: &Suite, under: &[String], at: &std::path::Path) -> Vec<String> 
     under.iter().cloned().chain(words).collect()
 }
 
-/// The words and the environment of a program's script.
+/// Returns the words and the environment of a program's script.
 fn shell(
     program: &Program,
     launcher: &Launcher,
@@ -149,7 +150,7 @@ fn shell(
         ("SCRIPTS", word(scripts)),
         ("SERVER", prefix(ends.server())),
         ("CLIENT", prefix(ends.client())),
-        ("ADDRESS", launcher.way.address(ends).to_string()),
+        ("ADDRESS", launcher.preload_command.address(ends).to_string()),
         ("PORT", PORT.to_string()),
         ("QUICK", extent.pick("1", "").to_string()),
         ("JOURNAL", word(Subject::journal(at))),

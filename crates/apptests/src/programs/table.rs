@@ -7,7 +7,7 @@ use super::journal::Outcome;
 use super::pins::Pin;
 use crate::operations::{aligned, quoted};
 
-/// A suite, or a program with the library under the same ends.
+/// A suite, or a program with the same ends under the library.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -16,22 +16,22 @@ pub(crate) struct Row {
     pub(crate) new: Vec<Pin>,
     /// Pinned cases that pass.
     pub(crate) passes: Vec<String>,
-    /// Cases that differed once and mostly do not, or passed once and mostly do not.
+    /// Cases with varying results: most runs agree with the list, but not all.
     pub(crate) unsteady: Vec<String>,
-    /// Ends of connections that were upgraded; none where they are not counted.
+    /// Ends of connections that were upgraded; `None` if they are not counted.
     pub(crate) upgraded: Option<u64>,
-    /// Whether some must be.
+    /// Whether at least one connection must be upgraded.
     pub(crate) must_upgrade: bool,
-    /// Why it was not run.
+    /// The reason why it was not run.
     pub(crate) skipped: Option<String>,
     pub(crate) seconds: f64,
 }
 
-/// What all suites and programs gave.
+/// The results of all suites and programs.
 #[derive(Debug, Default)]
 pub struct Table {
     pub(crate) rows: Vec<Row>,
-    /// Lines of the list whose case is not there any more.
+    /// Pinned lines that match no case.
     pub(crate) stale: Vec<String>,
 }
 
@@ -51,10 +51,12 @@ const HEAD: [&str; 12] = [
 ];
 
 impl Row {
+    /// Makes the row of a suite or program that was not run.
     pub(crate) fn skipped(name: String, why: String) -> Row {
         Row { skipped: Some(why), ..Row::empty(name) }
     }
 
+    /// Makes a row without results.
     pub(crate) fn empty(name: String) -> Row {
         Row {
             name,
@@ -73,12 +75,12 @@ impl Row {
         self.pairs.iter().filter(|pair| is(pair)).count()
     }
 
-    /// Whether it promises upgraded connections and has none.
+    /// Returns whether connections must be upgraded and none was.
     fn lacks_upgrades(&self) -> bool {
         self.must_upgrade && self.upgraded == Some(0) && self.skipped.is_none()
     }
 
-    /// The cells behind the name.
+    /// Returns the cells after the name.
     fn cells(&self) -> Vec<String> {
         let plain = |is: fn(Outcome) -> bool| self.count(|(pair, _)| is(pair.plain.outcome));
         let under = |is: fn(Outcome) -> bool| self.count(|(pair, _)| is(pair.under.outcome));
@@ -105,7 +107,7 @@ impl Row {
         ]
     }
 
-    /// The row as one line, for those who wait for the table.
+    /// Returns the row as one line, shown before the table is complete.
     pub(crate) fn line(&self) -> String {
         if let Some(why) = &self.skipped {
             return format!("{}: skipped: {why}", self.name);
@@ -117,7 +119,7 @@ impl Row {
 }
 
 impl Table {
-    /// Everything that fails the run, a line each.
+    /// Everything that makes the run fail, a line each.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for row in &self.rows {
@@ -136,13 +138,13 @@ impl Table {
         faults
     }
 
-    /// The rows that were not run, with the reasons.
+    /// Returns the rows that were not run, with the reasons.
     pub fn skipped(&self) -> Vec<(String, String)> {
         let skipped = |row: &Row| Some((row.name.clone(), row.skipped.clone()?));
         self.rows.iter().filter_map(skipped).collect()
     }
 
-    /// The last line of the output.
+    /// Returns the last line of the output.
     pub fn verdict(&self) -> String {
         let faults = self.faults();
         let cases: usize = self.rows.iter().map(|row| row.pairs.len()).sum();
@@ -159,7 +161,7 @@ impl Table {
         verdict
     }
 
-    /// The table, what differs, and the verdict.
+    /// Returns the table, the differences, and the verdict.
     pub fn text(&self) -> String {
         let mut lines: Vec<Vec<String>> = vec![HEAD.map(String::from).to_vec()];
         for row in &self.rows {
@@ -179,7 +181,7 @@ impl Table {
         format!("{text}{}\n", self.verdict())
     }
 
-    /// The same for programs, with each case that is not the same.
+    /// Returns the table as JSON, with each case that differs.
     pub fn json(&self) -> String {
         let rows: Vec<String> = self.rows.iter().map(row_json).collect();
         let faults: Vec<String> = self.faults().iter().map(|fault| quoted(fault)).collect();

@@ -1,6 +1,6 @@
-//! Connections come, stay, break off and are refused.
+//! Tests of connections that are opened, kept, reset and rejected.
 
-use crate::server::{Client, DRIVERS, PATIENCE, Server, pattern};
+use crate::server::{Client, DRIVERS, Server, TIME_LIMIT, pattern};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ fn accepted(watcher: &mut Client<TcpStream>, worker: usize) -> u64 {
 /// Connections that a round makes from each CPU.
 const PER_CPU: usize = 100;
 
-/// Served connections from all CPUs, which take turns.
+/// Makes served connections from all CPUs in turn.
 fn connect_in_turn(server: &Server, cpus: &[usize]) -> Vec<Client<TcpStream>> {
     let connect = || {
         let turns = (0..PER_CPU).flat_map(|_| cpus);
@@ -28,11 +28,12 @@ fn connect_in_turn(server: &Server, cpus: &[usize]) -> Vec<Client<TcpStream>> {
         });
         clients.collect()
     };
-    // The affinity ends with the thread.
+    // The thread's affinity ends with the thread.
     thread::scope(|scope| scope.spawn(connect).join().unwrap())
 }
 
-/// Serves a round of connections, as many from each CPU; gives how many each worker accepted.
+/// Serves a round of connections, the same number from each CPU; returns how many each worker
+/// accepted.
 fn round(
     driver: &str,
     server: &Server,
@@ -46,14 +47,14 @@ fn round(
     let after = [0, 1].map(|worker| accepted(watcher, worker));
     drop(clients);
     let gone = || watcher.number("", "curr_connections") == 1;
-    assert!(eventually(PATIENCE, gone), "{driver}: connections are left over");
+    assert!(eventually(TIME_LIMIT, gone), "{driver}: connections are left over");
     [after[0] - before[0], after[1] - before[1]]
 }
 
-/// The workers take their shares of the listening socket a moment after it is there; until then the
-/// main thread accepts, and the first connections may find one share alone, after which the
-/// channels spread the next ones at random for a while. So rounds are served until one goes by CPU.
-/// As such a round is even, the next ones must do so, too.
+/// The workers claim their parts of the listening socket shortly after it is created. Until then
+/// the main thread accepts, and the first connections may all go to one part; the channels then
+/// distribute the next ones at random for a while. So the test makes rounds until one is
+/// distributed by CPU. After such an even round, the next ones must be distributed by CPU, too.
 #[test]
 fn every_worker_accepts_for_its_cpus() {
     let cpus = allowed_cpus();
@@ -61,7 +62,8 @@ fn every_worker_accepts_for_its_cpus() {
         let own = cpus.iter().filter(|cpu| *cpu % 2 == worker);
         (own.count() * PER_CPU) as u64
     });
-    // A worker without a CPU gets a part of the other's: the channels keep spreading.
+    // A worker without a CPU gets a part of the other's connections: the channels keep distributing
+    // at random.
     let is_right = |accepted: [u64; 2]| match its.contains(&0) {
         true => !accepted.contains(&0),
         false => accepted == its,
@@ -75,7 +77,7 @@ fn every_worker_accepts_for_its_cpus() {
             rounds.push(round(driver, &server, &mut watcher, &cpus));
             rounds.last().copied().is_some_and(is_right)
         };
-        assert!(eventually(PATIENCE, goes_by_cpu), "{driver}: {rounds:?}, never {its:?}");
+        assert!(eventually(TIME_LIMIT, goes_by_cpu), "{driver}: {rounds:?}, never {its:?}");
         for _ in 0..3 {
             let next = round(driver, &server, &mut watcher, &cpus);
             assert!(is_right(next), "{driver}: {next:?} after {rounds:?}, not {its:?}");
@@ -103,13 +105,13 @@ fn connections_that_break_off_leave_nothing() {
             }
         }
         let gone = || watcher.number("", "curr_connections") == before;
-        assert!(eventually(PATIENCE, gone), "{driver}: connections are left over");
+        assert!(eventually(TIME_LIMIT, gone), "{driver}: connections are left over");
         assert_eq!(watcher.get("half"), None, "{driver}: a part was stored");
         assert!(watcher.get("value") == Some(pattern(2, 500_000)), "{driver}");
     }
 }
 
-/// Closing it will reset the connection.
+/// Closes the connection with a reset when it is dropped.
 fn reset(stream: &TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: the value outlives the call, and its size is given.
@@ -172,11 +174,11 @@ fn too_many_connections_are_told_so() {
         assert_eq!(watcher.number("", "rejected_connections"), refused, "{driver}");
         drop(kept);
         let free = || server.client().ask("version\r\n").starts_with("VERSION ");
-        assert!(eventually(PATIENCE, free), "{driver}: nobody is accepted any more");
+        assert!(eventually(TIME_LIMIT, free), "{driver}: nobody is accepted any more");
     }
 }
 
-/// Connections that a server takes before it refuses one.
+/// Returns the number of connections that a server accepts before it rejects one.
 fn taken_by(server: &Server) -> usize {
     let mut kept = Vec::new();
     loop {
@@ -192,7 +194,7 @@ fn taken_by(server: &Server) -> usize {
 
 /// The limit is one of descriptors, and the adapted server raises it by those of its channels: two
 /// for each worker, one for each address and one more. A worker that starts late, or has no CPU,
-/// opens some behind the connections; so does the unmodified server with one of its own.
+/// opens some after the first connections; the unmodified server also does so with one descriptor.
 #[test]
 fn as_many_connections_are_taken_as_by_the_unmodified_server() {
     for (threads, connections) in [(1, "64"), (3, "100")] {
@@ -206,19 +208,20 @@ fn as_many_connections_are_taken_as_by_the_unmodified_server() {
     }
 }
 
-/// Ends connections, and waits until the server's kernel knows: what is sent later on another CPU
-/// may come earlier.
+/// Closes connections, and waits until the server's kernel has processed their ends: packets that
+/// are sent later on another CPU may arrive earlier.
 fn end(clients: Vec<Client<TcpStream>>) {
     const FIN_WAIT_1: u8 = 4;
     clients.iter().for_each(|client| client.stream().shutdown(Shutdown::Write).unwrap());
     let known = || clients.iter().all(|client| tcp_state(client.stream()) != FIN_WAIT_1);
-    assert!(eventually(PATIENCE, known));
+    assert!(eventually(TIME_LIMIT, known));
 }
 
-/// As include/net/tcp_states.h of the kernel numbers them: what TCP_INFO begins with.
+/// Returns the state of a TCP connection, numbered as in the kernel's include/net/tcp_states.h: the
+/// first byte of TCP_INFO.
 fn tcp_state(stream: &TcpStream) -> u8 {
     let (mut state, mut length) = (0_u8, 1);
-    // SAFETY: the kernel writes at most the one byte.
+    // SAFETY: the kernel writes at most one byte, for which there is room.
     let result = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),
@@ -232,7 +235,7 @@ fn tcp_state(stream: &TcpStream) -> u8 {
     state
 }
 
-/// The server stands still meanwhile, so that it meets the ends and the new ones together.
+/// The server is stopped meanwhile, so that it handles the ends and the new connections together.
 #[test]
 fn connections_that_have_ended_make_room_for_new_ones() {
     const CLIENTS: usize = 40;
@@ -274,10 +277,10 @@ fn without_free_descriptors_connections_wait() {
     }
 }
 
-/// All that comes on a connection of its own until memcached closes; nothing if that was a reset.
+/// Everything that arrives on a new connection until memcached closes; `None` after a reset.
 fn until_closed(server: &Server, request: &[u8]) -> Option<Vec<u8>> {
     let mut stream = TcpStream::connect(server.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let mut all = Vec::new();
     match stream.write_all(request).and_then(|()| stream.read_to_end(&mut all)) {
         Ok(_) => Some(all),
@@ -289,7 +292,7 @@ fn until_closed(server: &Server, request: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Who does not speak in time is idle, too, and speaks again on another connection.
+/// A client that does not send in time counts as idle, and can connect again.
 #[test]
 fn idle_connections_are_closed() {
     for driver in DRIVERS {
@@ -300,14 +303,14 @@ fn idle_connections_are_closed() {
             assert!(right, "{driver}: {}", String::from_utf8_lossy(&all));
             !all.is_empty()
         };
-        assert!(eventually(PATIENCE, served_and_closed), "{driver}: nobody is served");
+        assert!(eventually(TIME_LIMIT, served_and_closed), "{driver}: nobody is served");
         let counted = || {
             let all = until_closed(&server, b"stats\r\nquit\r\n").unwrap_or_default();
             let all = String::from_utf8(all).unwrap();
             let kicks = all.lines().find_map(|line| line.strip_prefix("STAT idle_kicks "));
             kicks.is_some_and(|kicks| kicks != "0")
         };
-        assert!(eventually(PATIENCE, counted), "{driver}: nobody was kicked");
+        assert!(eventually(TIME_LIMIT, counted), "{driver}: nobody was kicked");
     }
 }
 
@@ -327,7 +330,7 @@ fn a_watcher_sees_the_log() {
             client.set("key", b"again");
             client.number("", "curr_connections") == before - 1
         };
-        assert!(eventually(PATIENCE, gone), "{driver}: the watcher is left over");
+        assert!(eventually(TIME_LIMIT, gone), "{driver}: the watcher is left over");
     }
 }
 
@@ -338,8 +341,8 @@ fn connections_lent_to_side_threads_disturb_nobody() {
     }
 }
 
-/// A side thread may have closed a connection before the worker has returned from the command that
-/// lent it.
+/// A side thread may close a connection before the worker has returned from the command that passed
+/// the connection to it.
 #[test]
 fn side_threads_are_quicker_than_the_workers() {
     let directory = tempfile::tempdir().unwrap();
@@ -354,7 +357,7 @@ fn side_threads_are_quicker_than_the_workers() {
     }
 }
 
-/// Commands that a side thread carries out, for clients that are gone soon.
+/// Sends commands that a side thread executes, from clients that disconnect soon.
 fn lend_connections(server: &Server, driver: &str, rounds: usize) {
     const COMMANDS: [&str; 3] =
         ["watch mutations fetchers\r\n", "lru_crawler metadump all\r\n", "watch evictions\r\n"];
@@ -375,7 +378,7 @@ fn lend_connections(server: &Server, driver: &str, rounds: usize) {
         left = other.number("", "curr_connections");
         left == before
     };
-    let all_gone = eventually(PATIENCE, gone);
+    let all_gone = eventually(TIME_LIMIT, gone);
     assert!(all_gone, "{driver}: {left} connections and not {before}");
 }
 

@@ -1,5 +1,5 @@
-/* Preloaded into memcached: its workers are often late after they have given something to another
- * thread, as on a machine with too much to do. */
+/* Preloaded into memcached: delays its workers after they have passed an object to another
+   thread, as an overloaded machine would. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

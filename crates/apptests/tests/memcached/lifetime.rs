@@ -1,6 +1,6 @@
-//! How a server ends.
+//! Tests of a server's end.
 
-use crate::server::{DRIVERS, PATIENCE, Server, pattern};
+use crate::server::{DRIVERS, Server, TIME_LIMIT, pattern};
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
@@ -18,20 +18,20 @@ fn sigterm_leaves_nothing() {
             client.set("key", b"value");
         }
         server.process.signal(libc::SIGTERM).unwrap();
-        let status = server.process.wait(PATIENCE).unwrap();
+        let status = server.process.wait(TIME_LIMIT).unwrap();
         assert!(status.success(), "{driver}: {status}");
         for client in &mut clients {
             assert!(client.rest().is_empty(), "{driver}");
         }
         drop(clients);
-        // What the kernel holds for a ring ends a moment after the process.
+        // The kernel frees the ring's files a moment after the end of the process.
         let free = || TcpListener::bind(server.address()).is_ok();
-        assert!(eventually(PATIENCE, free), "{driver}: the port is taken still");
+        assert!(eventually(TIME_LIMIT, free), "{driver}: the port is taken still");
     }
 }
 
-/// The kernel takes a ring apart, and what its requests hold, after its process has ended. How long
-/// that takes depends on the number of connections, and on chance.
+/// The kernel destroys a ring, with the files that its requests hold, after its process has ended.
+/// The duration depends on the number of connections, and varies.
 #[test]
 fn the_next_server_starts_at_once_on_the_same_port() {
     for driver in DRIVERS {
@@ -40,7 +40,7 @@ fn the_next_server_starts_at_once_on_the_same_port() {
         for signal in [libc::SIGTERM, libc::SIGKILL].repeat(2) {
             let clients: Vec<_> = (0..500).map(|_| server.served_client()).collect();
             server.process.signal(signal).unwrap();
-            server.process.wait(PATIENCE).unwrap();
+            server.process.wait(TIME_LIMIT).unwrap();
             server = Server::start(driver, &["-t", "4", "-p", &port]);
             server.client().set("key", b"value");
             drop(clients);
@@ -60,9 +60,9 @@ fn a_graceful_stop_ends_with_requests_under_way() {
             assert!(client.answer("value").is_some_and(|got| got == value), "{driver}");
         }
         server.process.signal(libc::SIGUSR1).unwrap();
-        let status = server.process.wait(PATIENCE).unwrap();
+        let status = server.process.wait(TIME_LIMIT).unwrap();
         assert!(status.success(), "{driver}: {status}");
-        // What came of the answers under way is theirs, and no other bytes.
+        // Clients receive the beginning of the right answer, and no other bytes.
         let whole = [b"VALUE value 0 400000\r\n", value.as_slice(), b"\r\nEND\r\n"].concat();
         for client in &mut clients {
             let rest = client.rest();
@@ -80,7 +80,8 @@ fn waiting_in(stream: &UnixStream) -> usize {
     bytes as usize
 }
 
-/// How many messages of this size a local socket holds whose peer takes nothing.
+/// Returns the number of messages of this size that a local socket holds while its peer reads
+/// nothing.
 fn held_by_a_local_socket(message: &[u8]) -> usize {
     let (mut sender, _receiver) = UnixStream::pair().unwrap();
     sender.set_nonblocking(true).unwrap();
@@ -101,17 +102,17 @@ fn a_peer_that_takes_nothing(driver: &str) {
     for answers in 1..held {
         silent.send(b"get value\r\n");
         let arrived = || waiting_in(silent.stream()) == answers * whole.len();
-        assert!(eventually(PATIENCE, arrived), "{driver}: {answers} of {held}");
+        assert!(eventually(TIME_LIMIT, arrived), "{driver}: {answers} of {held}");
     }
-    // One of these finds room by that count; memcached keeps three at most for later.
+    // By that count one of these finds room; memcached keeps at most three for later.
     silent.send(b"get value\r\nget value\r\nget value\r\n");
     let sent = (held + 2) * whole.len();
     let with = descriptors();
     silent.send(b"quit\r\n");
     let closed = || watcher.number("", "curr_connections") == 1;
-    assert!(eventually(PATIENCE, closed), "{driver}: memcached has not closed it");
+    assert!(eventually(TIME_LIMIT, closed), "{driver}: memcached has not closed it");
     assert_eq!(descriptors(), with, "{driver}: an answer was dropped at once");
-    assert!(eventually(PATIENCE, || descriptors() == with - 1), "{driver}: it stays for ever");
+    assert!(eventually(TIME_LIMIT, || descriptors() == with - 1), "{driver}: it stays for ever");
     let rest = silent.rest();
     assert!(rest.len() < sent, "{driver}: nothing was left to send");
     assert!(rest.chunks(whole.len()).all(|part| whole.starts_with(part)), "{driver}");

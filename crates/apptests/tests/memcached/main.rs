@@ -1,4 +1,4 @@
-//! The adapted memcached, as its clients see it; every test over both drivers.
+//! Tests of the adapted memcached by clients; every test runs over both drivers.
 
 mod connections;
 mod lifetime;

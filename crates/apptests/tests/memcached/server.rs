@@ -1,4 +1,4 @@
-//! A memcached on the channel and a client of it.
+//! A memcached on the channel and its client, for tests.
 
 use megapipe_apptests::{Running, target_dir, xtask};
 use std::env;
@@ -13,14 +13,14 @@ use std::time::Duration;
 use tempfile::TempDir;
 use testkit::{eventually, is_root};
 
-/// Longer than anything here takes, so that only what hangs meets it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Time-out, longer than any action of the tests.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// What MEGAPIPE_DRIVER says.
+/// Values of MEGAPIPE_DRIVER.
 pub(crate) const DRIVERS: [&str; 2] = ["auto", "epoll"];
 
-/// Builds it once, by the command that a person would use. MEGAPIPE_MEMCACHED in the environment
-/// names another build of the adapted one.
+/// Builds memcached once, by the command that a user would use. The variable MEGAPIPE_MEMCACHED
+/// names another build of the adapted server.
 fn binary(tree: &str) -> PathBuf {
     if tree == "megapipe"
         && let Some(other) = env::var_os("MEGAPIPE_MEMCACHED")
@@ -32,6 +32,7 @@ fn binary(tree: &str) -> PathBuf {
     target_dir().join("apps/memcached").join(tree).join("memcached")
 }
 
+/// A memcached, killed when dropped.
 pub(crate) struct Server {
     pub(crate) process: Running,
     pub(crate) directory: TempDir,
@@ -39,17 +40,17 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// On a TCP port that the kernel chooses.
+    /// Starts it on a TCP port that the kernel chooses.
     pub(crate) fn start(driver: &str, options: &[&str]) -> Server {
         Server::start_of("megapipe", driver, options)
     }
 
-    /// memcached as it is, to compare with.
+    /// Starts the unmodified memcached, to compare with.
     pub(crate) fn start_stock(options: &[&str]) -> Server {
         Server::start_of("stock", "none", options)
     }
 
-    /// With this library preloaded.
+    /// Starts it with this library preloaded.
     pub(crate) fn start_with(library: &Path, driver: &str, options: &[&str]) -> Server {
         Server::listen("megapipe", driver, Some(library), options)
     }
@@ -63,7 +64,7 @@ impl Server {
         words.extend(options);
         let mut server = Server::spawn_in(TempDir::new().unwrap(), tree, driver, library, &words);
         let file = server.directory.path().join("ports");
-        let found = eventually(PATIENCE, || {
+        let found = eventually(TIME_LIMIT, || {
             server.port = fs::read_to_string(&file)
                 .ok()
                 .and_then(|text| port_in(&text, "TCP"))
@@ -74,7 +75,7 @@ impl Server {
         server
     }
 
-    /// On a UNIX socket in its directory.
+    /// Starts it on a UNIX socket in its directory.
     pub(crate) fn start_local(driver: &str) -> Server {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("socket");
@@ -85,10 +86,10 @@ impl Server {
             first = UnixStream::connect(&path).ok();
             first.is_some()
         };
-        assert!(eventually(PATIENCE, up));
-        // What a test counts must not have this one in it: the end comes when memcached has closed.
+        assert!(eventually(TIME_LIMIT, up));
+        // Waits until memcached has closed this connection, which must not be in a test's counts.
         let mut first = first.unwrap();
-        first.set_read_timeout(Some(PATIENCE)).unwrap();
+        first.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         first.shutdown(Shutdown::Write).unwrap();
         assert_eq!(first.read(&mut [0]).unwrap(), 0);
         server
@@ -106,7 +107,7 @@ impl Server {
         command.env("MEMCACHED_PORT_FILENAME", directory.path().join("ports"));
         if let Some(library) = library {
             command.env("LD_PRELOAD", library);
-            // AddressSanitizer wants to be the first, but need not be.
+            // AddressSanitizer must not insist on being the first library.
             let options = env::var("ASAN_OPTIONS").unwrap_or_default();
             command.env("ASAN_OPTIONS", format!("{options}:verify_asan_link_order=0"));
         }
@@ -117,21 +118,24 @@ impl Server {
         Server { process: Running::start(&mut command).unwrap(), directory, port: 0 }
     }
 
+    /// Returns the address of its TCP port.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
+    /// Returns its UDP port.
     pub(crate) fn udp_port(&self) -> u16 {
         let file = self.directory.path().join("ports");
         port_in(&fs::read_to_string(file).unwrap(), "UDP").unwrap()
     }
 
+    /// Connects a client.
     pub(crate) fn client(&self) -> Client<TcpStream> {
         Client::new(TcpStream::connect(self.address()).unwrap())
     }
 
-    /// A client, or nothing if the connection is not made soon: while memcached accepts nothing, a
-    /// listening socket of it drops what arrives.
+    /// Connects a client. Returns `None` if the connection is not established soon: while memcached
+    /// accepts nothing, its listening socket drops SYNs.
     pub(crate) fn client_at_once(&self) -> Option<Client<TcpStream>> {
         match TcpStream::connect_timeout(&self.address(), Duration::from_millis(500)) {
             Ok(stream) => Some(Client::new(stream)),
@@ -140,7 +144,7 @@ impl Server {
         }
     }
 
-    /// A client that has been accepted, so that others cannot take its place.
+    /// Connects a client and waits until it is accepted, so that others cannot take its place.
     pub(crate) fn served_client(&self) -> Client<TcpStream> {
         let mut client = self.client();
         let version = client.ask("version\r\n");
@@ -148,9 +152,10 @@ impl Server {
         client
     }
 
+    /// Connects a client over the UNIX socket.
     pub(crate) fn local_client(&self) -> Client<UnixStream> {
         let stream = UnixStream::connect(self.directory.path().join("socket")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         Client { reader: BufReader::new(stream) }
     }
 }
@@ -160,52 +165,59 @@ fn port_in(text: &str, transport: &str) -> Option<u16> {
     text.lines().find_map(|line| line.strip_prefix(&prefix)?.parse().ok())
 }
 
+/// A client of the text protocol.
 pub(crate) struct Client<S: Read> {
     reader: BufReader<S>,
 }
 
 impl Client<TcpStream> {
+    /// Wraps a connection.
     pub(crate) fn new(stream: TcpStream) -> Client<TcpStream> {
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+        stream.set_write_timeout(Some(TIME_LIMIT)).unwrap();
         Client { reader: BufReader::new(stream) }
     }
 }
 
 impl<S: Read + Write> Client<S> {
+    /// Returns the socket.
     pub(crate) fn stream(&self) -> &S {
         self.reader.get_ref()
     }
 
+    /// Sends bytes as they are.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.reader.get_mut().write_all(bytes).unwrap();
     }
 
-    /// The next line without its end; empty at the end of the stream.
+    /// Returns the next line without its end; empty at the end of the stream.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
         line.trim_end().to_string()
     }
 
+    /// Sends a command and reads one line.
     pub(crate) fn ask(&mut self, request: &str) -> String {
         self.send(request.as_bytes());
         self.line()
     }
 
+    /// Stores a value.
     pub(crate) fn set(&mut self, key: &str, value: &[u8]) {
         let header = format!("set {key} 0 0 {}\r\n", value.len());
         self.send(&[header.as_bytes(), value, b"\r\n"].concat());
         assert_eq!(self.line(), "STORED");
     }
 
+    /// Gets a value.
     pub(crate) fn get(&mut self, key: &str) -> Option<Vec<u8>> {
         self.send(format!("get {key}\r\n").as_bytes());
         self.answer(key)
     }
 
-    /// The answer to a get of one key.
+    /// Returns the answer to a get of one key.
     pub(crate) fn answer(&mut self, key: &str) -> Option<Vec<u8>> {
         let header = self.line();
         if header == "END" {
@@ -221,14 +233,14 @@ impl<S: Read + Write> Client<S> {
         Some(value)
     }
 
-    /// What is left until the server closes.
+    /// Returns the rest of the stream until the server closes.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         self.reader.read_to_end(&mut rest).unwrap();
         rest
     }
 
-    /// A figure of `stats` or `stats megapipe`.
+    /// Returns a value in `stats` or `stats megapipe`.
     pub(crate) fn figure(&mut self, group: &str, name: &str) -> String {
         let mut line = self.ask(&format!("stats {group}\r\n").replace(" \r", "\r"));
         let mut found = None;
@@ -242,6 +254,7 @@ impl<S: Read + Write> Client<S> {
         found.unwrap_or_else(|| panic!("stats {group} has no {name}"))
     }
 
+    /// Returns a number in `stats` or `stats megapipe`.
     pub(crate) fn number(&mut self, group: &str, name: &str) -> u64 {
         self.figure(group, name).parse().unwrap()
     }

@@ -1,6 +1,6 @@
-//! What goes in comes out: large, many at once, slowly.
+//! Tests that stored values are returned: large ones, many at once, and slowly.
 
-use crate::server::{DRIVERS, PATIENCE, Server, pattern};
+use crate::server::{DRIVERS, Server, TIME_LIMIT, pattern};
 use std::io::Write;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,7 +123,7 @@ fn datagrams_are_answered() {
         let server = Server::start(driver, &["-t", "2", "-U", "-1"]);
         server.client().set("key", b"value");
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_read_timeout(Some(crate::server::PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(crate::server::TIME_LIMIT)).unwrap();
         socket.connect(("127.0.0.1", server.udp_port())).unwrap();
         for id in 0..20 {
             let request = [&[0, id, 0, 0, 0, 1, 0, 0][..], b"get key\r\n"].concat();
@@ -192,9 +192,9 @@ fn the_table_grows_under_load() {
                     }
                 });
             }
-            // memcached looks once a second whether it should.
+            // memcached checks once a second whether to expand the table.
             let grows = || client.number("", "hash_power_level") > before;
-            let in_time = eventually(PATIENCE, grows);
+            let in_time = eventually(TIME_LIMIT, grows);
             grown.store(true, Ordering::Relaxed);
             assert!(in_time, "{driver}: the table is as before");
         });

@@ -1,5 +1,5 @@
-//! The process that makes the calls: executes one request at a time, each by the C library's
-//! function of that name, so that a preload library stands in front of it.
+//! Implements the process that makes the calls. It executes one request at a time, each by the C
+//! library's function of that name, so that a preload library can interpose it.
 //!
 //! Requests come from descriptor 0 and replies go to descriptor 1, which are pipes; descriptor 90
 //! is a UNIX socket to the other process. The agent keeps no record of descriptors: requests name
@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The descriptor of the UNIX socket to the other process, out of the way.
+/// The descriptor of the UNIX socket to the other process, above those that are compared.
 pub(crate) const LINK: i32 = 90;
 /// Numbers in front of a call's arguments: call, id, whether it gets a thread, microseconds to
 /// wait.
@@ -85,7 +85,7 @@ pub fn serve() -> ExitCode {
 }
 
 fn handle(signal: libc::c_int, handler: extern "C" fn(libc::c_int), flags: libc::c_int) {
-    // SAFETY: plain data, for which zeros are valid; the handlers touch a thread's own counter.
+    // SAFETY: plain data, for which zeros are valid; the handlers change a thread's own counter.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -103,7 +103,7 @@ fn start(call: Call, request: Frame) -> Pending {
     let (to, answer) = channel();
     let (tell, told) = channel();
     thread::spawn(move || {
-        // SAFETY: no arguments.
+        // SAFETY: the calls take no arguments.
         let own = unsafe { (libc::pthread_self(), i64::from(libc::gettid())) };
         // Fails only if the agent has ended.
         let _ = tell.send(own);
@@ -128,8 +128,8 @@ fn collect(pending: &mut HashMap<i64, Pending>, id: i64, limit: Duration) -> Rep
 /// Sends a signal to the thread of a pending call.
 fn interrupt(pending: &HashMap<i64, Pending>, id: i64) -> Reply {
     let Some(call) = pending.get(&id) else { return Reply::Done(failed(libc::ESRCH)) };
-    // SAFETY: the thread may have ended but its call was not collected: it is detached only when
-    // the handle is dropped, and the C library checks the number then.
+    // SAFETY: the thread may have ended, but its call was not collected: the thread is detached
+    // only when the handle is dropped, and the C library checks the number then.
     let result = unsafe { libc::pthread_kill(call.thread, libc::SIGUSR1) };
     Reply::Done(Answer { result: i64::from(result), ..Answer::default() })
 }
@@ -138,7 +138,7 @@ fn failed(errno: i32) -> Answer {
     Answer { result: -1, errno: i64::from(errno), ..Answer::default() }
 }
 
-/// The answer with this result and, where it is -1, the C library's errno.
+/// Returns the answer with this result and, if it is -1, the C library's errno.
 fn answer(result: impl Into<i64>) -> Answer {
     let result = result.into();
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Readiness: poll, select and epoll.
+//! Makes the calls for readiness: poll, select and epoll.
 
 use super::answer;
 use crate::protocol::Answer;
@@ -16,10 +16,10 @@ pub(super) fn poll(how: i64, timeout_ms: c_int, wanted: &[i64]) -> Answer {
     let count = entries.len() as libc::nfds_t;
     let mut answer = if how == 1 {
         let limit = time(timeout_ms);
-        // SAFETY: so many entries are given; the time is ours.
+        // SAFETY: the count is that of the entries, and the time belongs to this function.
         answer(unsafe { libc::ppoll(entries.as_mut_ptr(), count, &limit, ptr::null()) })
     } else {
-        // SAFETY: so many entries are given.
+        // SAFETY: the count is that of the entries.
         answer(unsafe { libc::poll(entries.as_mut_ptr(), count, timeout_ms) })
     };
     answer.more = entries.iter().map(|entry| i64::from(entry.revents)).collect();
@@ -33,7 +33,8 @@ fn time(timeout_ms: c_int) -> libc::timespec {
     }
 }
 
-/// The same by select or pselect; the events are POLLIN, POLLOUT and POLLPRI for the three sets.
+/// Does the same by select or pselect; the events are POLLIN, POLLOUT and POLLPRI for the three
+/// sets.
 fn select(how: i64, timeout_ms: c_int, entries: &[libc::pollfd]) -> Answer {
     const KINDS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
     // SAFETY: plain data, for which zeros are valid.
@@ -51,20 +52,20 @@ fn select(how: i64, timeout_ms: c_int, entries: &[libc::pollfd]) -> Answer {
     let [read, write, except] = &mut sets;
     let mut answer = if how == 3 {
         let time = time(timeout_ms);
-        // SAFETY: sets and time are ours.
+        // SAFETY: sets and time belong to this function.
         answer(unsafe { libc::pselect(limit, read, write, except, &time, ptr::null()) })
     } else {
         let mut time = libc::timeval {
             tv_sec: i64::from(timeout_ms / 1000),
             tv_usec: i64::from(timeout_ms % 1000) * 1000,
         };
-        // SAFETY: sets and time are ours.
+        // SAFETY: sets and time belong to this function.
         answer(unsafe { libc::select(limit, read, write, except, &mut time) })
     };
     let told = |entry: &libc::pollfd| {
         let mut events = 0;
         for (set, kind) in sets.iter().zip(KINDS) {
-            // SAFETY: as above.
+            // SAFETY: the controller's descriptors are below FD_SETSIZE.
             if answer.result > 0 && unsafe { libc::FD_ISSET(entry.fd, set) } {
                 events |= i64::from(kind);
             }
@@ -76,21 +77,21 @@ fn select(how: i64, timeout_ms: c_int, entries: &[libc::pollfd]) -> Answer {
 }
 
 pub(super) fn epoll_create() -> Answer {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes plain numbers.
     answer(unsafe { libc::epoll_create1(0) })
 }
 
 pub(super) fn epoll_control(set: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> Answer {
     let mut event = libc::epoll_event { events, u64: data };
-    // SAFETY: the event is ours.
+    // SAFETY: the event belongs to this function.
     answer(unsafe { libc::epoll_ctl(set, op, fd, &mut event) })
 }
 
-/// The answer has pairs of data and events, sorted.
+/// Waits for events; the answer has pairs of data and events, sorted.
 pub(super) fn epoll_wait(set: c_int, timeout_ms: c_int) -> Answer {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
     let room = events.len() as c_int;
-    // SAFETY: so many events have room.
+    // SAFETY: the array has room for that many events.
     let mut answer =
         answer(unsafe { libc::epoll_wait(set, events.as_mut_ptr(), room, timeout_ms) });
     let count = answer.result.max(0) as usize;

@@ -1,4 +1,5 @@
-//! Descriptors and processes: closing, duplicating, passing, forking and executing.
+//! Makes the calls on descriptors and processes: closing, duplicating, passing, forking and
+//! executing.
 
 use super::transfer::{close as drop_descriptor, fill, memory_file};
 use super::{LINK, answer, failed};
@@ -10,7 +11,7 @@ use std::{fs, ptr};
 const CAT: &std::ffi::CStr = c"/bin/cat";
 
 pub(super) fn close(fd: c_int, how: i64) -> Answer {
-    // SAFETY: plain numbers; the controller decides what is open.
+    // SAFETY: the calls take plain numbers; the controller knows which descriptors are open.
     answer(unsafe {
         match how {
             0 => i64::from(libc::close(fd)),
@@ -21,7 +22,7 @@ pub(super) fn close(fd: c_int, how: i64) -> Answer {
 }
 
 pub(super) fn duplicate(fd: c_int, how: i64, target: c_int) -> Answer {
-    // SAFETY: as above.
+    // SAFETY: the calls take plain numbers; the controller knows which descriptors are open.
     answer(unsafe {
         match how {
             0 => libc::dup(fd),
@@ -35,7 +36,7 @@ pub(super) fn duplicate(fd: c_int, how: i64, target: c_int) -> Answer {
 
 pub(super) fn nonblocking(fd: c_int, on: bool, how: i64) -> Answer {
     let value = c_int::from(on);
-    // SAFETY: plain numbers, and an integer as the request wants.
+    // SAFETY: the calls take plain numbers, and a pointer to an integer as the request requires.
     answer(unsafe {
         if how == 0 {
             let flags = libc::fcntl(fd, libc::F_GETFL) & !libc::O_NONBLOCK;
@@ -47,14 +48,14 @@ pub(super) fn nonblocking(fd: c_int, on: bool, how: i64) -> Answer {
 }
 
 pub(super) fn flags(fd: c_int) -> Answer {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes plain numbers.
     let mut answer = answer(unsafe { libc::fcntl(fd, libc::F_GETFL) });
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes plain numbers.
     answer.more = vec![i64::from(unsafe { libc::fcntl(fd, libc::F_GETFD) })];
     answer
 }
 
-/// How many descriptors /proc/self/fd has besides the one that lists it.
+/// Counts the entries of /proc/self/fd, without the descriptor that lists it.
 pub(super) fn descriptors() -> Answer {
     let count = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     Answer { result: count as i64 - 1, ..Answer::default() }
@@ -66,7 +67,7 @@ pub(super) fn reset(descriptors: &[i64]) -> Answer {
 }
 
 pub(super) fn reap(process: c_int) -> Answer {
-    // SAFETY: no status is asked for.
+    // SAFETY: a null pointer does not request the status.
     answer(unsafe { libc::waitpid(process, ptr::null_mut(), 0) })
 }
 
@@ -89,7 +90,7 @@ pub(super) fn fork(path: &[u8]) -> Answer {
     answer
 }
 
-/// Executes this program anew, which serves on.
+/// Executes this program again, which continues to serve requests.
 pub(super) fn again() -> Answer {
     let arguments = [c"callfuzz".as_ptr(), c"agent".as_ptr(), ptr::null()];
     // SAFETY: the strings end with zero, the list with null.
@@ -97,14 +98,14 @@ pub(super) fn again() -> Answer {
 }
 
 /// Runs cat with the socket as its input or output, and waits for it. Its other end is a memory
-/// file: with what it is to write, or for what it has read.
+/// file, with the bytes that it writes, or for the bytes that it reads.
 pub(super) fn execute(fd: c_int, reads: bool, how: i64, bytes: &[u8]) -> Answer {
     let Ok(file) = memory_file(bytes) else { return failed(libc::EMFILE) };
     let (input, output) = if reads { (fd, file) } else { (file, fd) };
     let process = if how == 0 { spawn(input, output) } else { fork_and_execute(input, output) };
     let mut status: c_int = 0;
     loop {
-        // SAFETY: the status is ours.
+        // SAFETY: the status belongs to this function.
         let waited = unsafe { libc::waitpid(process, &mut status, 0) };
         if waited == process || super::answer(waited).errno != i64::from(libc::EINTR) {
             break;
@@ -112,9 +113,9 @@ pub(super) fn execute(fd: c_int, reads: bool, how: i64, bytes: &[u8]) -> Answer 
     }
     let mut answer = Answer { result: i64::from(status), ..Answer::default() };
     if reads {
-        // SAFETY: plain numbers.
+        // SAFETY: the call takes plain numbers.
         let size = unsafe { libc::lseek(file, 0, libc::SEEK_END) };
-        // SAFETY: plain numbers.
+        // SAFETY: the call takes plain numbers.
         unsafe { libc::lseek(file, 0, libc::SEEK_SET) };
         answer.bytes = vec![0; size.max(0) as usize];
         if fill(file, &mut answer.bytes).is_err() {
@@ -171,7 +172,7 @@ fn fork_and_execute(input: c_int, output: c_int) -> c_int {
     unsafe {
         let process = libc::fork();
         if process == 0 {
-            // The requests would be input of the program.
+            // Otherwise the program would read the agent's requests as its input.
             if libc::dup2(input, 0) < 0 || libc::dup2(output, 1) < 0 {
                 libc::_exit(127);
             }
@@ -184,7 +185,7 @@ fn fork_and_execute(input: c_int, output: c_int) -> c_int {
     }
 }
 
-/// Room for the control data with one descriptor.
+/// Room for the ancillary data with one descriptor.
 #[repr(C, align(8))]
 struct Control([u8; 24]);
 
@@ -193,7 +194,7 @@ pub(super) fn pass(fd: c_int) -> Answer {
     let mut control = Control([0; 24]);
     let mut byte = 1_u8;
     let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: the control data has room for one descriptor and is aligned for its header.
+    // SAFETY: the ancillary data has room for one descriptor and is aligned for its header.
     answer(unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &mut part;
@@ -209,12 +210,13 @@ pub(super) fn pass(fd: c_int) -> Answer {
     } as i64)
 }
 
-/// Receives it; the result is its number here.
+/// Receives a descriptor from the other process; the result is its number here.
 pub(super) fn take() -> Answer {
     let mut control = Control([0; 24]);
     let mut byte = 0_u8;
     let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: as above; the header is looked at only if the kernel has written one.
+    // SAFETY: the ancillary data has room for one descriptor and is aligned for its header; the
+    // header is read only if the kernel has written one.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &mut part;

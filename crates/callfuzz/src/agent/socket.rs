@@ -1,4 +1,4 @@
-//! Sockets: making, naming and connecting them, their options.
+//! Makes the calls that create, name and connect sockets, and those for their options.
 
 use super::{answer, failed};
 use crate::protocol::Answer;
@@ -6,7 +6,7 @@ use libc::{c_int, sockaddr_storage, socklen_t};
 use std::mem;
 use std::net::Ipv4Addr;
 
-/// The address of a host with a port; host 0 is the loopback device.
+/// Returns the address of a host with a port; host 0 is the loopback device.
 fn address(family: c_int, port: u16, host: u8) -> (sockaddr_storage, socklen_t) {
     // SAFETY: plain data, for which zeros are valid.
     let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
@@ -22,7 +22,7 @@ fn address(family: c_int, port: u16, host: u8) -> (sockaddr_storage, socklen_t) 
         }
         size_of::<libc::sockaddr_in6>()
     } else {
-        // SAFETY: as above.
+        // SAFETY: the storage has room for every address and is aligned for it.
         let address = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in>() };
         address.sin_family = libc::AF_INET as libc::sa_family_t;
         address.sin_port = port.to_be();
@@ -34,7 +34,7 @@ fn address(family: c_int, port: u16, host: u8) -> (sockaddr_storage, socklen_t) 
     (storage, size as socklen_t)
 }
 
-/// Family, port, and the size that the kernel told.
+/// Returns the family, the port, and the size that the kernel reported.
 fn described(storage: &sockaddr_storage, size: socklen_t) -> Vec<i64> {
     // SAFETY: both kinds of address have the port at the same place, within the storage.
     let port = unsafe { (*(&raw const *storage).cast::<libc::sockaddr_in>()).sin_port };
@@ -42,14 +42,14 @@ fn described(storage: &sockaddr_storage, size: socklen_t) -> Vec<i64> {
 }
 
 pub(super) fn socket(family: c_int, kind: c_int) -> Answer {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes plain numbers.
     answer(unsafe { libc::socket(family, kind, 0) })
 }
 
 pub(super) fn bind(fd: c_int, family: c_int, host: u8) -> Answer {
     let one: c_int = 1;
     let (address, size) = address(family, 0, host);
-    // SAFETY: the values have the sizes that are announced.
+    // SAFETY: the values have the passed sizes.
     answer(unsafe {
         let from = (&raw const one).cast();
         libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, from, 4);
@@ -58,13 +58,13 @@ pub(super) fn bind(fd: c_int, family: c_int, host: u8) -> Answer {
 }
 
 pub(super) fn listen(fd: c_int, backlog: c_int) -> Answer {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes plain numbers.
     answer(unsafe { libc::listen(fd, backlog) })
 }
 
 pub(super) fn connect(fd: c_int, family: c_int, port: u16, host: u8) -> Answer {
     let (address, size) = address(family, port, host);
-    // SAFETY: the address has the size that is announced.
+    // SAFETY: the address has the passed size.
     answer(unsafe { libc::connect(fd, (&raw const address).cast(), size) })
 }
 
@@ -74,7 +74,7 @@ pub(super) fn accept(fd: c_int, how: i64, flags: c_int) -> Answer {
     let mut size = size_of::<sockaddr_storage>() as socklen_t;
     let to = (&raw mut storage).cast();
     let none = std::ptr::null_mut();
-    // SAFETY: the storage has the size that is announced; no storage has none.
+    // SAFETY: the storage has the passed size; without an address the pointers are null.
     let mut answer = answer(unsafe {
         match how {
             0 => libc::accept(fd, none, none.cast()),
@@ -94,7 +94,7 @@ pub(super) fn name(fd: c_int, of_peer: bool) -> Answer {
     let mut size = size_of::<sockaddr_storage>() as socklen_t;
     let to = (&raw mut storage).cast();
     let function = if of_peer { libc::getpeername } else { libc::getsockname };
-    // SAFETY: the storage has the size that is announced.
+    // SAFETY: the storage has the passed size.
     let mut answer = answer(unsafe { function(fd, to, &mut size) });
     if answer.result == 0 {
         answer.more = described(&storage, size);
@@ -103,11 +103,12 @@ pub(super) fn name(fd: c_int, of_peer: bool) -> Answer {
 }
 
 pub(super) fn shutdown(fd: c_int, how: c_int) -> Answer {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes plain numbers.
     answer(unsafe { libc::shutdown(fd, how) })
 }
 
-/// Level, name, and whether the value is a time, a lingering time or a number.
+/// Returns level and name of an option, and whether its value is a time, a lingering time or a
+/// number.
 fn option(which: i64) -> Option<(c_int, c_int, Value)> {
     let (level, name, value) = match which {
         0 => (libc::SOL_SOCKET, libc::SO_ERROR, Value::Number),
@@ -133,54 +134,56 @@ fn option(which: i64) -> Option<(c_int, c_int, Value)> {
 enum Value {
     Number,
     Byte,
-    /// The number is seconds; off below zero.
+    /// The number is in seconds; off below zero.
     Linger,
-    /// The number is milliseconds.
+    /// The number is in milliseconds.
     Time,
 }
 
 impl Value {
-    fn words(self, number: c_int) -> ([u8; 16], socklen_t) {
-        let mut words = [0; 16];
+    /// Encodes `number` as setsockopt(2) expects this kind of value; returns it with its length.
+    fn option_bytes(self, number: c_int) -> ([u8; 16], socklen_t) {
+        let mut option_bytes = [0; 16];
         let size = match self {
             Value::Number => {
-                words[..4].copy_from_slice(&number.to_ne_bytes());
+                option_bytes[..4].copy_from_slice(&number.to_ne_bytes());
                 4
             }
             Value::Byte => {
-                words[0] = number as u8;
+                option_bytes[0] = number as u8;
                 1
             }
             Value::Linger => {
-                words[..4].copy_from_slice(&i32::from(number >= 0).to_ne_bytes());
-                words[4..8].copy_from_slice(&number.max(0).to_ne_bytes());
+                option_bytes[..4].copy_from_slice(&i32::from(number >= 0).to_ne_bytes());
+                option_bytes[4..8].copy_from_slice(&number.max(0).to_ne_bytes());
                 8
             }
             Value::Time => {
-                words[..8].copy_from_slice(&i64::from(number / 1000).to_ne_bytes());
-                words[8..].copy_from_slice(&(i64::from(number % 1000) * 1000).to_ne_bytes());
+                option_bytes[..8].copy_from_slice(&i64::from(number / 1000).to_ne_bytes());
+                option_bytes[8..].copy_from_slice(&(i64::from(number % 1000) * 1000).to_ne_bytes());
                 16
             }
         };
-        (words, size)
+        (option_bytes, size)
     }
 }
 
 pub(super) fn set_option(fd: c_int, which: i64, number: c_int) -> Answer {
     let Some((level, name, value)) = option(which) else { return failed(libc::EINVAL) };
-    let (words, size) = value.words(number);
-    // SAFETY: the value has the size that is announced.
-    answer(unsafe { libc::setsockopt(fd, level, name, words.as_ptr().cast(), size) })
+    let (option_bytes, size) = value.option_bytes(number);
+    // SAFETY: the value has the passed size.
+    answer(unsafe { libc::setsockopt(fd, level, name, option_bytes.as_ptr().cast(), size) })
 }
 
 pub(super) fn get_option(fd: c_int, which: i64) -> Answer {
     let Some((level, name, value)) = option(which) else { return failed(libc::EINVAL) };
-    let (mut words, mut size) = ([0_u8; 16], value.words(0).1);
-    // SAFETY: the value has the size that is announced.
-    let mut answer =
-        answer(unsafe { libc::getsockopt(fd, level, name, words.as_mut_ptr().cast(), &mut size) });
+    let (mut option_bytes, mut size) = ([0_u8; 16], value.option_bytes(0).1);
+    // SAFETY: the value has the passed size.
+    let mut answer = answer(unsafe {
+        libc::getsockopt(fd, level, name, option_bytes.as_mut_ptr().cast(), &mut size)
+    });
     if answer.result == 0 {
-        answer.bytes = words[..(size as usize).min(16)].to_vec();
+        answer.bytes = option_bytes[..(size as usize).min(16)].to_vec();
     }
     answer
 }

@@ -1,17 +1,17 @@
-//! Bytes in and out of a socket.
+//! Makes the calls that read from and write to a socket.
 
 use super::{answer, failed};
 use crate::protocol::Answer;
 use libc::{c_int, c_void, iovec};
 use std::{io, ptr};
 
-/// Temporary descriptors are as high as this, out of the way of those that are compared.
+/// Lowest number of temporary descriptors, above those that are compared.
 const HIGH: c_int = 500;
 
 /// Fills the buffer from a pipe.
 pub(super) fn fill(fd: c_int, mut into: &mut [u8]) -> io::Result<()> {
     while !into.is_empty() {
-        // SAFETY: the buffer has so much room.
+        // SAFETY: the buffer has that much room.
         let count = unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) };
         match count {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -25,7 +25,7 @@ pub(super) fn fill(fd: c_int, mut into: &mut [u8]) -> io::Result<()> {
 /// Writes all bytes to a pipe or a file.
 pub(super) fn write_all(fd: c_int, mut from: &[u8]) -> io::Result<()> {
     while !from.is_empty() {
-        // SAFETY: the buffer has so many bytes.
+        // SAFETY: the buffer has that many bytes.
         let count = unsafe { libc::write(fd, from.as_ptr().cast(), from.len()) };
         match count {
             0.. => from = &from[count as usize..],
@@ -40,19 +40,19 @@ fn retry() -> io::Result<()> {
     if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) }
 }
 
-/// A memory file with these bytes, at its beginning, out of the way.
+/// Returns a memory file with these bytes, at its beginning, with a high number.
 pub(super) fn memory_file(bytes: &[u8]) -> io::Result<c_int> {
     // SAFETY: the name ends with zero.
     let file = high(unsafe { libc::memfd_create(c"callfuzz".as_ptr(), libc::MFD_CLOEXEC) })?;
     write_all(file, bytes)?;
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes plain numbers.
     unsafe { libc::lseek(file, 0, libc::SEEK_SET) };
     Ok(file)
 }
 
-/// Moves a descriptor out of the way.
+/// Moves a descriptor to a high number.
 fn high(fd: c_int) -> io::Result<c_int> {
-    // SAFETY: plain numbers; the descriptor is ours.
+    // SAFETY: the call takes plain numbers, and the caller owns the descriptor.
     let moved = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, HIGH) };
     if moved < 0 {
         return Err(io::Error::last_os_error());
@@ -78,7 +78,7 @@ fn parts(at: *mut u8, count: usize) -> [iovec; 3] {
     [part(0, first), part(first, second), part(first + second, third)]
 }
 
-/// Reads up to `count` bytes by the function that `how` says.
+/// Reads up to `count` bytes by the function that `how` selects.
 pub(super) fn read(fd: c_int, count: usize, how: i64, flags: c_int) -> Answer {
     let mut buffer = vec![0_u8; count];
     let to: *mut c_void = buffer.as_mut_ptr().cast();
@@ -110,7 +110,7 @@ pub(super) fn read(fd: c_int, count: usize, how: i64, flags: c_int) -> Answer {
     };
     let mut answer = answer(result as i64);
     answer.more = more;
-    // With MSG_TRUNC nothing is copied.
+    // With MSG_TRUNC the kernel copies nothing.
     let copied = if flags & libc::MSG_TRUNC != 0 && (1..=4).contains(&how) && how != 3 {
         0
     } else {
@@ -121,7 +121,7 @@ pub(super) fn read(fd: c_int, count: usize, how: i64, flags: c_int) -> Answer {
     answer
 }
 
-/// A pipe out of the way, with room for `count` bytes.
+/// Returns a pipe with high numbers, with room for `count` bytes.
 fn pipe(count: usize) -> io::Result<[c_int; 2]> {
     let mut ends = [0; 2];
     // SAFETY: there is room for two descriptors.
@@ -129,7 +129,7 @@ fn pipe(count: usize) -> io::Result<[c_int; 2]> {
         return Err(io::Error::last_os_error());
     }
     let ends = [high(ends[0])?, high(ends[1])?];
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes plain numbers.
     unsafe { libc::fcntl(ends[1], libc::F_SETPIPE_SZ, count.max(4096) as c_int) };
     Ok(ends)
 }
@@ -141,7 +141,7 @@ fn splice_flags(flags: c_int) -> libc::c_uint {
 fn splice_in(fd: c_int, count: usize, flags: c_int) -> Answer {
     let Ok([out, into]) = pipe(count) else { return failed(libc::EMFILE) };
     let none = ptr::null_mut();
-    // SAFETY: no offsets are given.
+    // SAFETY: null pointers pass no offsets.
     let result = unsafe { libc::splice(fd, none, into, none, count, splice_flags(flags)) };
     let mut answer = answer(result as i64);
     answer.bytes = vec![0; result.max(0) as usize];
@@ -152,10 +152,10 @@ fn splice_in(fd: c_int, count: usize, flags: c_int) -> Answer {
     answer
 }
 
-/// Writes by the function that `how` says.
+/// Writes by the function that `how` selects.
 pub(super) fn write(fd: c_int, bytes: &[u8], how: i64, flags: c_int) -> Answer {
     let (from, count): (*const c_void, usize) = (bytes.as_ptr().cast(), bytes.len());
-    // SAFETY: the buffer has `count` bytes, and the parts lie in it; none is written to.
+    // SAFETY: the buffer has `count` bytes, and the parts lie in it; the kernel only reads them.
     answer(unsafe {
         match how {
             0 => libc::write(fd, from, count) as i64,
@@ -178,7 +178,7 @@ pub(super) fn write(fd: c_int, bytes: &[u8], how: i64, flags: c_int) -> Answer {
 
 fn send_file(fd: c_int, bytes: &[u8]) -> Answer {
     let Ok(file) = memory_file(bytes) else { return failed(libc::EMFILE) };
-    // SAFETY: no offset is given.
+    // SAFETY: a null pointer passes no offset.
     let answer = answer(unsafe { libc::sendfile(fd, file, ptr::null_mut(), bytes.len()) } as i64);
     close(file);
     answer
@@ -190,17 +190,17 @@ fn splice_out(fd: c_int, bytes: &[u8], flags: c_int) -> Answer {
         return failed(libc::EIO);
     }
     let none = ptr::null_mut();
-    // SAFETY: no offsets are given.
+    // SAFETY: null pointers pass no offsets.
     let result = unsafe { libc::splice(out, none, fd, none, bytes.len(), splice_flags(flags)) };
     let answer = answer(result as i64);
     [out, into].into_iter().for_each(close);
     answer
 }
 
-/// What FIONREAD tells.
+/// Returns the number that FIONREAD reports.
 pub(super) fn unread(fd: c_int) -> Answer {
     let mut count: c_int = 0;
-    // SAFETY: the value is an integer, as the request wants.
+    // SAFETY: the value is an integer, as the request requires.
     let mut answer = answer(unsafe { libc::ioctl(fd, libc::FIONREAD, &mut count) });
     answer.more = vec![i64::from(count)];
     answer

@@ -1,6 +1,7 @@
-//! The command line of the fuzzer, which is its own agent: `callfuzz agent` serves requests.
+//! Implements the command line of the fuzzer, which is its own agent: `callfuzz agent` serves
+//! requests.
 
-use callfuzz::{Campaign, Script, Way};
+use callfuzz::{Campaign, RunMode, Script};
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,17 +9,17 @@ use std::time::Instant;
 
 const NAME: &str = "callfuzz";
 
-/// Runs random scripts of socket calls plainly and with a library under the processes, and compares
-/// them.
+/// Runs random scripts of socket calls with and without a preload library, and compares the
+/// results.
 #[derive(Debug, Parser)]
 struct Options {
     #[command(flatten)]
     cases: fuzzkit::CaseOptions,
-    /// How the processes are run that are compared with plain ones; `plain`
-    /// and `veth` check the fuzzer.
+    /// Variant that is compared with plain processes: the preload library fable or mtcp (needs
+    /// root); `plain` and `veth` test the fuzzer itself.
     #[arg(long, value_enum, default_value = "fable")]
-    way: WayName,
-    /// File to which each process appends what became of its connections [default: none].
+    mode: WayName,
+    /// File to which each process appends a line about its connections, such as calls.log.
     #[arg(long, value_name = "FILE", default_value = "/dev/null")]
     statistics: PathBuf,
 }
@@ -42,14 +43,14 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<ExitCode, Box<dyn std::error::Error>> {
-    let Options { cases, way, statistics } = options;
-    let way = match way {
-        WayName::Plain => Way::Plain,
-        WayName::Veth => Way::Veth,
-        WayName::Mtcp => Way::mtcp()?,
-        WayName::Fable => Way::fable(statistics.clone())?,
+    let Options { cases, mode, statistics } = options;
+    let mode = match mode {
+        WayName::Plain => RunMode::Plain,
+        WayName::Veth => RunMode::Veth,
+        WayName::Mtcp => RunMode::mtcp()?,
+        WayName::Fable => RunMode::fable(statistics.clone())?,
     };
-    let mut campaign = Campaign::new(std::env::current_exe()?, way, !cases.no_shrink)?;
+    let mut campaign = Campaign::new(std::env::current_exe()?, mode, !cases.no_shrink)?;
     if let Some(prefix) = &cases.strict {
         campaign = campaign.strict(prefix);
     }

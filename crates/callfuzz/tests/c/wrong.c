@@ -1,4 +1,4 @@
-/* A preload library with faults, for the fuzzer to find: the one that FABLE_STATISTICS names. */
+/* A preload library with faults for the fuzzer to find: FABLE_STATISTICS selects the fault. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,7 +13,7 @@ static int is_wrong(const char *fault)
     return chosen != NULL && strcmp(chosen, fault) == 0;
 }
 
-/* Loses a byte, repeats one, or takes a missing end for a good one. */
+/* Loses a byte, repeats one, or reports a normal end where there is none. */
 ssize_t recv(int fd, void *buffer, size_t size, int flags)
 {
     ssize_t (*next)(int, void *, size_t, int) = dlsym(RTLD_NEXT, "recv");
@@ -36,7 +36,7 @@ ssize_t recv(int fd, void *buffer, size_t size, int flags)
     return count;
 }
 
-/* Does not tell of room. */
+/* Does not report room. */
 int poll(struct pollfd *entries, nfds_t count, int timeout)
 {
     int (*next)(struct pollfd *, nfds_t, int) = dlsym(RTLD_NEXT, "poll");

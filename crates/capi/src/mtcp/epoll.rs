@@ -1,7 +1,7 @@
-//! Waiting for many sockets.
+//! Implements the calls of epoll over the sockets of a context.
 
 use super::types::*;
-use super::{Held, descriptor_of, on_context, on_socket, sockid_of};
+use super::{ThreadContext, descriptor_of, on_context, on_socket, sockid_of};
 use crate::failure::{Failure, status, value};
 use crate::text::duration_of;
 use libc::c_int;
@@ -9,10 +9,10 @@ use stack::{Descriptor, EpollControl, EpollEvent, Events};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Events that one call gives at most; what is left comes with the next.
+/// Maximum number of events that one call returns; the next call returns the others.
 const EVENTS_MAX: usize = 4096;
 
-/// Events have the kernel's numbers on both sides, and pass as they are.
+/// The event bits have the kernel's values on both sides, and are passed unchanged.
 const _: () = {
     let pairs = [
         (MTCP_EPOLLNONE, 0),
@@ -37,9 +37,9 @@ const _: () = {
     }
 };
 
-/// Creates an epoll, as epoll_create(2) does; size must be above 0 and says nothing.
+/// Creates an epoll instance, as epoll_create(2) does; size must be above 0 and is not used.
 ///
-/// Returns its number, for mtcp_close() as well; or -1 and errno.
+/// Returns its number, which mtcp_close() takes as well; or -1 and errno.
 ///
 /// Errors:
 ///   EINVAL  size is not above 0
@@ -53,8 +53,8 @@ pub extern "C" fn mtcp_epoll_create(mctx: mctx_t, size: c_int) -> c_int {
     value(created, -1)
 }
 
-/// Creates an epoll, as epoll_create1(2) does. flags: 0 or EPOLL_CLOEXEC, which says what holds
-/// anyway.
+/// Creates an epoll instance, as epoll_create1(2) does. flags: 0 or EPOLL_CLOEXEC, which has no
+/// effect because its meaning always holds.
 ///
 /// Returns its number, or -1 and errno.
 ///
@@ -70,16 +70,17 @@ pub extern "C" fn mtcp_epoll_create1(mctx: mctx_t, flags: c_int) -> c_int {
     value(created, -1)
 }
 
-/// Changes what an epoll watches, as epoll_ctl(2) does: sockets, ends of pipes, other epolls.
+/// Changes what an epoll instance watches, as epoll_ctl(2) does: sockets, ends of pipes, other
+/// epoll instances.
 ///
-/// op: one of enum mtcp_epoll_op. event is not looked at by MTCP_EPOLL_CTL_DEL. What is closed is
-/// watched no longer.
+/// op: one of enum mtcp_epoll_op. MTCP_EPOLL_CTL_DEL does not read event. Closing a number ends its
+/// watch.
 ///
 /// Errors:
-///   EINVAL  epid is no epoll, or sockid the same; op is unknown
+///   EINVAL  epid is not an epoll instance, or equals sockid; op is unknown
 ///   EEXIST  it is watched already
 ///   ENOENT  it is not watched
-///   ELOOP   epolls would watch each other, or too deeply
+///   ELOOP   epoll instances would watch each other, or too deeply
 ///
 /// # Safety
 ///
@@ -96,7 +97,7 @@ pub unsafe extern "C" fn mtcp_epoll_ctl(
     const DELETE: c_int = mtcp_epoll_op::MTCP_EPOLL_CTL_DEL as c_int;
     const MODIFY: c_int = mtcp_epoll_op::MTCP_EPOLL_CTL_MOD as c_int;
     status(on_socket(mctx, sockid, |context, target| {
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         let wanted = || unsafe { wanted(event) };
         let control = match op {
             ADD => EpollControl::Add(wanted()?),
@@ -115,26 +116,27 @@ unsafe fn wanted(event: *const mtcp_epoll_event) -> Result<EpollEvent, Failure> 
     if event.is_null() {
         return Err(Failure::NULL);
     }
-    // SAFETY: the caller vouches for the pointer. Of the union all bytes are taken, whatever they
-    // are.
+    // SAFETY: the caller guarantees that the pointer is valid. All bytes of the union are copied,
+    // whatever they are.
     let (events, data) = unsafe { ((*event).events, (*event).data.u64) };
     Ok(EpollEvent { events: Events(events), data })
 }
 
-/// Waits until something is ready, as epoll_wait(2) does, and moves the stack meanwhile if that has
-/// no thread of its own (paper, section 3.2).
+/// Waits until something is ready, as epoll_wait(2) does (paper, section 3.2). Runs the stack
+/// meanwhile if it has no thread of its own.
 ///
-/// maxevents: above 0; a call gives at most 4096 events. timeout: in milliseconds, 0 to look only,
-/// below 0 to wait for ever. What is not dealt with is told again, unless it is watched with
-/// MTCP_EPOLLET or MTCP_EPOLLONESHOT; those that came late have their turn first.
+/// maxevents: above 0; a call returns at most 4096 events. timeout: in milliseconds, 0 to return at
+/// once, below 0 to wait without a limit. An event that still holds is reported again, unless it is
+/// watched with MTCP_EPOLLET or MTCP_EPOLLONESHOT; events that were not returned come first in the
+/// next call.
 ///
-/// Returns how many events there are, 0 if the time is up, or -1 and errno.
+/// Returns the number of events, 0 if the time is up, or -1 and errno.
 ///
 /// Errors:
-///   EINVAL  epid is no epoll, or maxevents is not above 0
-///   EINTR   a signal handler ran while it waited, or one that mtcp_register_signal() has set since
+///   EINVAL  epid is not an epoll instance, or maxevents is not above 0
+///   EINTR   a signal handler ran during the wait, or one that mtcp_register_signal() has set since
 ///           the last wait
-///   ENXIO, ENETDOWN, ...  the device is gone
+///   ENXIO, ENETDOWN, ...  the device has disappeared
 ///
 /// # Safety
 ///
@@ -161,7 +163,7 @@ pub unsafe extern "C" fn mtcp_epoll_wait(
                 events: event.events.0,
                 data: mtcp_epoll_data { u64: event.data },
             };
-            // SAFETY: the caller has room for `maxevents`, and there are no more.
+            // SAFETY: the caller guarantees room for `maxevents` events, and there are no more.
             unsafe { events.add(at).write(event) };
         }
         Ok(count as c_int)
@@ -169,8 +171,8 @@ pub unsafe extern "C" fn mtcp_epoll_wait(
     value(waited, -1)
 }
 
-impl Held {
-    /// Waits for at most so many events, which then are in `events`.
+impl ThreadContext {
+    /// Waits for events, at most `maxevents`, and stores them in `events`.
     fn wait(
         &mut self,
         epoll: Descriptor,
@@ -198,7 +200,7 @@ impl Held {
         }
     }
 
-    /// Waits for the context's descriptors and for signals.
+    /// Waits for the descriptors of the context and for signals.
     fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), Failure> {
         let limit = self.context.prepare_to_sleep(timeout);
         let time = limit.map(|limit| libc::timespec {
@@ -207,14 +209,17 @@ impl Held {
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let count = self.polls.len() as libc::nfds_t;
-        // SAFETY: the entries are ours, and the time is null or lives until after the call.
+        // SAFETY: `polls` belongs to the context, and the time is null or outlives the call.
         let woken = unsafe { libc::ppoll(self.polls.as_mut_ptr(), count, time, std::ptr::null()) };
         if woken < 0 {
             return Err(io::Error::last_os_error().into());
         }
         if self.polls.last().is_some_and(|waker| waker.revents != 0) {
             self.waker.clear();
-            return Err(Failure::own(libc::EINTR, "a signal has ended the wait: look why"));
+            return Err(Failure::own(
+                libc::EINTR,
+                "a signal ended the wait: handle it, then call mtcp_epoll_wait again",
+            ));
         }
         Ok(())
     }

@@ -1,12 +1,14 @@
-//! Settings, stacks and contexts, from their beginning to their end.
+//! Implements the calls that manage settings, stacks and contexts.
 
 use super::signals::Waker;
 use super::types::{mctx_t, mtcp_conf};
-use super::{FORKED, Held, NO_CONTEXT, number_of, on_context, on_table, registry, settings};
+use super::{
+    FORKED, NO_CONTEXT, ThreadContext, number_of, on_context, on_table, registry, settings,
+};
 use crate::failure::{Failure, status, value};
 use crate::guard::contain;
-use crate::text::words;
-use channel::fork::Birth;
+use crate::text::str_from_c;
+use channel::fork::CreatorProcess;
 use libc::{POLLIN, c_char, c_int, pollfd};
 use stack::{Config, Mtcp};
 use std::mem::ManuallyDrop;
@@ -14,13 +16,13 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the process has.
+/// The settings and stacks of the process.
 struct Process {
-    /// Changes from before the file was read.
+    /// Changes that mtcp_setconf() made before mtcp_init() read the file.
     early: mtcp_conf,
     config: Option<Config>,
-    /// From the first context on, with the process that made it.
-    stacks: Option<(Mtcp, Birth)>,
+    /// The stacks, from the first context on, and the process that created them.
+    stacks: Option<(Mtcp, CreatorProcess)>,
 }
 
 static PROCESS: Mutex<Process> =
@@ -30,16 +32,17 @@ fn process() -> MutexGuard<'static, Process> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads the settings (paper, Table 1): a file as docs/mtcp.toml shows it. NULL stands for the file
-/// that the environment variable MTCP_CONFIG names. What mtcp_setconf() has set before wins.
+/// Reads the settings (paper, Table 1) from a file such as docs/mtcp.toml. NULL stands for the file
+/// that the environment variable MTCP_CONFIG names. Earlier settings of mtcp_setconf() take
+/// precedence.
 ///
-/// Nothing is opened yet: that the first mtcp_create_context() does, so that mtcp_setconf() still
-/// can change things, and a parent can read settings for its children.
+/// It opens no device: the first mtcp_create_context() does. So mtcp_setconf() can still change
+/// settings, and a parent can read settings for its children.
 ///
 /// Errors:
-///   ENOENT  there is no such file, or NULL was given and there is no MTCP_CONFIG
+///   ENOENT  there is no such file, or config_file is NULL and MTCP_CONFIG is not set
 ///   EINVAL  the file is wrong: mp_error() names line, setting and range
-///   EBUSY   it was called before: mtcp_destroy() comes first
+///   EBUSY   it was called before: call mtcp_destroy() first
 ///
 /// # Safety
 ///
@@ -49,14 +52,14 @@ pub unsafe extern "C" fn mtcp_init(config_file: *const c_char) -> c_int {
     status(contain(|| {
         let mut config = match config_file.is_null() {
             true => Config::from_environment()?,
-            // SAFETY: the caller vouches for the string.
-            false => Config::load(Path::new(unsafe { words(config_file) }?))?,
+            // SAFETY: the caller guarantees a valid string.
+            false => Config::load(Path::new(unsafe { str_from_c(config_file) }?))?,
         };
         let mut process = process();
         if process.config.is_some() {
             return Err(Failure::own(
                 libc::EBUSY,
-                "mtcp_init was called already: call mtcp_destroy before another time",
+                "mtcp_init was called already: call mtcp_destroy before you call it again",
             ));
         }
         settings::apply(&mut config, &process.early);
@@ -65,11 +68,11 @@ pub unsafe extern "C" fn mtcp_init(config_file: *const c_char) -> c_int {
     }))
 }
 
-/// Forgets settings and stacks; then mtcp_init() may be called again. Contexts that still exist
+/// Discards settings and stacks; then mtcp_init() may be called again. Contexts that still exist
 /// keep what they need until their end. It cannot fail, and may be called without mtcp_init().
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy() {
-    // A panic while the stacks end leaves nothing that could be used.
+    // After a panic during the end of the stacks, no usable state is left.
     let _ = contain(|| {
         let ended = {
             let mut process = process();
@@ -78,14 +81,15 @@ pub extern "C" fn mtcp_destroy() {
             process.stacks.take()
         };
         match ended {
-            Some((_, birth)) if !birth.is_here() => std::mem::forget(ended),
+            Some((_, creator)) if !creator.is_here() => std::mem::forget(ended),
             _ => drop(ended),
         }
         Ok(())
     });
 }
 
-/// Tells settings: the file's after mtcp_init(), else the defaults, with mtcp_setconf()'s changes.
+/// Reads the settings: those of the file after mtcp_init(), else the defaults, with the changes of
+/// mtcp_setconf().
 ///
 /// # Safety
 ///
@@ -105,18 +109,18 @@ pub unsafe extern "C" fn mtcp_getconf(conf: *mut mtcp_conf) -> c_int {
                 settings::told(&config)
             }
         };
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         unsafe { conf.write(told) };
         Ok(())
     }))
 }
 
 /// Changes settings, before or after mtcp_init(), until the first context is created. Fields of 0
-/// and below change nothing, so that { 0 } is a good start.
+/// and below change nothing, so start with { 0 }.
 ///
 /// Errors:
 ///   EINVAL  a field is out of range
-///   EBUSY   there has been a context already
+///   EBUSY   a context was created already
 ///
 /// # Safety
 ///
@@ -127,7 +131,7 @@ pub unsafe extern "C" fn mtcp_setconf(conf: *const mtcp_conf) -> c_int {
         if conf.is_null() {
             return Err(Failure::NULL);
         }
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         let wanted = unsafe { conf.read() };
         settings::check(&wanted)?;
         let mut process = process();
@@ -145,7 +149,7 @@ pub unsafe extern "C" fn mtcp_setconf(conf: *const mtcp_conf) -> c_int {
     }))
 }
 
-/// Keeps the calling thread on one CPU.
+/// Binds the calling thread to one CPU.
 ///
 /// Errors:
 ///   EINVAL  there is no such CPU, or the process may not use it
@@ -158,43 +162,49 @@ pub extern "C" fn mtcp_core_affinitize(cpu: c_int) -> c_int {
     }))
 }
 
-/// Creates the context of a core for the calling thread (paper, Table 1). The first one of a
-/// process opens the device and makes the stacks of all cores.
+/// Creates the context of a core for the calling thread (paper, Table 1). The first context of a
+/// process opens the device and creates the stacks of all cores.
 ///
-/// cpu: the core, from 0 to mtcp_conf.num_cores - 1. It is no CPU's number: a thread stays on a CPU
-/// by mtcp_core_affinitize(), and a paired stack's thread by engine.cpus. Each core can be had once
-/// until mtcp_destroy(). Connections that steer to a core without a context are not answered, so
-/// create all of them.
+/// cpu: the core, from 0 to mtcp_conf.num_cores - 1. It is not the number of a CPU: bind a thread
+/// to a CPU by mtcp_core_affinitize(), and the thread of a paired stack by engine.cpus. Each core
+/// can have one context until mtcp_destroy(). Connections that steer to a core without a context
+/// get no answer, so create all contexts.
 ///
-/// A thread that ends without mtcp_destroy_context() has its contexts destroyed.
+/// When a thread ends without mtcp_destroy_context(), its contexts are destroyed.
 ///
 /// Returns the context, or NULL and errno.
 ///
 /// Errors:
-///   EINVAL  no mtcp_init(), no such core, or settings that do not fit: mp_error() says which
-///   EBUSY   the core's context has been created before
+///   EINVAL  mtcp_init() is missing, there is no such core, or settings do not fit: mp_error() says
+///           which
+///   EBUSY   the core's context was created before
 ///   EMFILE  1024 contexts exist in the process, or there is no descriptor left
 ///   EPERM   a capability is missing: CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF for AF_XDP,
-///           CAP_NET_RAW for AF_PACKET, CAP_NET_ADMIN for TAP; or the stacks were made before a
-///           fork, by the parent
+///           CAP_NET_RAW for AF_PACKET, CAP_NET_ADMIN for TAP; or the parent created the stacks
+///           before a fork
 ///   ENODEV, ...  the device cannot be opened: mp_error() names the remedy
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
     let created = on_table(|table| {
         if table.is_full() {
-            return Err(Failure::own(libc::EMFILE, "there are a million contexts in this thread"));
+            return Err(Failure::own(
+                libc::EMFILE,
+                "this thread has a million contexts, the limit: destroy one",
+            ));
         }
-        let birth = Birth::here()?;
+        let creator = CreatorProcess::here()?;
         let waker = Waker::new()?;
         let context = {
             let mut process = process();
             if process.stacks.is_none() {
                 let config = process.config.clone();
-                let config = config.ok_or(Failure::invalid("mtcp_init comes first"))?;
-                process.stacks = Some((Mtcp::start(config)?, birth));
+                let config = config.ok_or(Failure::invalid(
+                    "the stacks are not configured: call mtcp_init first",
+                ))?;
+                process.stacks = Some((Mtcp::start(config)?, creator));
             }
             match &process.stacks {
-                Some((stacks, birth)) if birth.is_here() => {
+                Some((stacks, creator)) if creator.is_here() => {
                     let core = usize::try_from(cpu).unwrap_or(usize::MAX);
                     stacks.context(core)?
                 }
@@ -205,10 +215,10 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
         let polls = descriptors.map(|fd| pollfd { fd, events: POLLIN, revents: 0 }).collect();
         let number = table.keep_as(
             registry::serial(),
-            Held {
+            ThreadContext {
                 context: ManuallyDrop::new(context),
                 number: 0,
-                birth,
+                creator,
                 waker,
                 polls,
                 events: Vec::new(),
@@ -218,13 +228,13 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
         if let Some(held) = table.get(number) {
             held.number = number;
         }
-        registry::add(number, birth);
+        registry::add(number, creator);
         Ok(ptr::without_provenance_mut(number as usize))
     });
     value(created, ptr::null_mut())
 }
 
-/// Destroys a context of the calling thread: all of its sockets are closed. What was written is
+/// Destroys a context of the calling thread and closes all its sockets. Data that was written is
 /// still sent, for at most socket.grace_ms; connections that need longer are reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy_context(mctx: mctx_t) -> c_int {

@@ -1,8 +1,9 @@
-//! What all threads may know: which contexts there are, and the writing ends of their pipes.
+//! Registry of the process for all threads: the existing contexts, and the writing ends of their
+//! pipes.
 
 use super::{FORKED, NO_CONTEXT};
 use crate::failure::Failure;
-use channel::fork::Birth;
+use channel::fork::CreatorProcess;
 use stack::{Descriptor, PipeWriter};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A context that exists.
 pub(super) struct Live {
-    birth: Birth,
+    creator: CreatorProcess,
     writers: BTreeMap<Descriptor, PipeWriter>,
 }
 
-/// Held only to look something up; never while something waits. No call of a context's own thread
-/// on a socket comes here.
+/// Held only for a look-up; never while a thread waits. Calls of a context's own thread on a socket
+/// do not use it.
 static LIVE: Mutex<BTreeMap<i64, Live>> = Mutex::new(BTreeMap::new());
 
 /// The last serial number of a context in the process.
@@ -31,25 +32,25 @@ fn lock() -> MutexGuard<'static, BTreeMap<i64, Live>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A new serial number.
+/// Returns a new serial number.
 pub(super) fn serial() -> u64 {
     SERIAL.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-pub(super) fn add(number: i64, birth: Birth) {
-    lock().insert(number, Live { birth, writers: BTreeMap::new() });
+pub(super) fn add(number: i64, creator: CreatorProcess) {
+    lock().insert(number, Live { creator, writers: BTreeMap::new() });
 }
 
-/// What is given back is to be dropped without the lock.
+/// Removes a context. Drop the result without the lock.
 pub(super) fn remove(number: i64) -> Option<Live> {
     lock().remove(&number)
 }
 
-/// Why a number is not that of a context of the calling thread.
+/// Returns the error for a number that is not that of a context of the calling thread.
 #[cold]
 pub(super) fn why_absent(number: i64) -> Failure {
     match lock().get(&number) {
-        Some(live) if live.birth.is_here() => ANOTHER,
+        Some(live) if live.creator.is_here() => ANOTHER,
         Some(_) => FORKED,
         None => NO_CONTEXT,
     }
@@ -61,15 +62,15 @@ pub(super) fn add_writer(number: i64, descriptor: Descriptor, writer: PipeWriter
     }
 }
 
-/// What is given back is to be dropped without the lock.
+/// Removes the writing end of a pipe. Drop the result without the lock.
 pub(super) fn remove_writer(number: i64, descriptor: Descriptor) -> Option<PipeWriter> {
     lock().get_mut(&number)?.writers.remove(&descriptor)
 }
 
-/// The writing end of a pipe of another thread's context.
+/// Returns the writing end of a pipe of another thread's context.
 pub(super) fn writer(number: i64, descriptor: Descriptor) -> Result<PipeWriter, Failure> {
     let writer = match lock().get(&number) {
-        Some(live) if live.birth.is_here() => live.writers.get(&descriptor).cloned(),
+        Some(live) if live.creator.is_here() => live.writers.get(&descriptor).cloned(),
         _ => None,
     };
     writer.ok_or_else(|| why_absent(number))

@@ -1,4 +1,4 @@
-//! The settings that C may read and change beside the file.
+//! The settings that C can read and change, in addition to the file.
 
 use super::types::mtcp_conf;
 use crate::failure::Failure;
@@ -6,7 +6,7 @@ use libc::c_int;
 use stack::Config;
 use std::time::Duration;
 
-/// Nothing is asked for.
+/// Settings that change nothing.
 pub(super) const NOTHING: mtcp_conf = mtcp_conf {
     num_cores: 0,
     max_concurrency: 0,
@@ -20,7 +20,7 @@ pub(super) const NOTHING: mtcp_conf = mtcp_conf {
 const SOCKETS_MAX: c_int = 1 << 24;
 const BUFFER_BYTES: std::ops::RangeInclusive<c_int> = 4 << 10..=64 << 20;
 
-/// What C is told of the settings.
+/// Returns the settings as C reads them.
 pub(super) fn told(config: &Config) -> mtcp_conf {
     let cut = |value: u64| c_int::try_from(value).unwrap_or(c_int::MAX);
     let milliseconds = |time: Duration| c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX);
@@ -36,13 +36,13 @@ pub(super) fn told(config: &Config) -> mtcp_conf {
     }
 }
 
-/// Bytes of both buffers of a connection.
+/// Returns the size of both buffers of a connection, in bytes.
 fn pair_bytes(config: &Config) -> usize {
     let options = &config.tcp.options;
     (options.receive_buffer_bytes as usize + options.send_buffer_bytes as usize).max(1)
 }
 
-/// Refuses what is out of range; 0 and below ask for nothing.
+/// Refuses values out of range; 0 and negative values change nothing.
 pub(super) fn check(wanted: &mtcp_conf) -> Result<(), Failure> {
     if wanted.num_cores > 256 {
         return Err(Failure::invalid("mtcp_conf.num_cores must be at most 256"));
@@ -60,7 +60,7 @@ pub(super) fn check(wanted: &mtcp_conf) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds later wishes to earlier ones.
+/// Merges later changes into earlier ones.
 pub(super) fn merge(earlier: &mut mtcp_conf, later: &mtcp_conf) {
     let take = |to: &mut c_int, from: c_int| {
         if from > 0 {
@@ -76,7 +76,7 @@ pub(super) fn merge(earlier: &mut mtcp_conf, later: &mtcp_conf) {
     take(&mut earlier.tcp_timeout, later.tcp_timeout);
 }
 
-/// Changes what was checked. A value that is what `told` says changes nothing, not even by
+/// Applies checked changes. A value that equals what `told` returns changes nothing, not even by
 /// rounding.
 pub(super) fn apply(config: &mut Config, wanted: &mtcp_conf) {
     let now = told(config);

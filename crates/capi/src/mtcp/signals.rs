@@ -1,4 +1,4 @@
-//! Signals that end waiting: their handler rings at every context of the process.
+//! Ends waits by signals: their handler wakes every context of the process.
 
 use super::types::mtcp_sighandler_t;
 use crate::failure::{Failure, value};
@@ -9,21 +9,22 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Contexts that a process may have at once.
+/// Number of contexts that a process may have at once.
 const WAKERS: usize = 1024;
-/// Signals are numbered from 1.
+/// Length of a table indexed by signal number; signals are numbered from 1.
 const SIGNALS: usize = 65;
 
-/// An eventfd for each context there has ever been at once, from the first on; -1 where there is
-/// none yet. They are never closed, so that a handler cannot meet another file in their place.
+/// An eventfd for each context that existed at the same time as others, from the first entry on; -1
+/// where there is none yet. They are never closed, so a handler cannot write to another file that
+/// reuses the number.
 static DESCRIPTORS: [AtomicI32; WAKERS] = [const { AtomicI32::new(-1) }; WAKERS];
-/// The process in which the first one was made: a child's handlers must not wake the parent.
+/// The process in which the first one was created: a child's handlers must not wake the parent.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 static TAKEN: Mutex<[bool; WAKERS]> = Mutex::new([false; WAKERS]);
-/// What the program wants to be called.
+/// The handlers that the program has set.
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
 
-/// What wakes one context.
+/// Wakes one context, through an eventfd.
 pub(super) struct Waker(usize);
 
 impl Waker {
@@ -32,7 +33,7 @@ impl Waker {
         // SAFETY: the call takes no pointers and cannot fail.
         let process = unsafe { libc::getpid() };
         if PROCESS.swap(process, Ordering::Relaxed) != process {
-            // Those of a parent stay open, and unused.
+            // The parent's descriptors stay open, and are not used.
             DESCRIPTORS.iter().for_each(|descriptor| descriptor.store(-1, Ordering::Relaxed));
             taken.fill(false);
         }
@@ -60,10 +61,10 @@ impl Waker {
         DESCRIPTORS[self.0].load(Ordering::Relaxed)
     }
 
-    /// Forgets what has rung.
+    /// Clears earlier wake-ups.
     pub(super) fn clear(&self) {
         let mut count = 0u64;
-        // SAFETY: the kernel writes at most the 8 bytes of `count`. Nothing to read is no error.
+        // SAFETY: the kernel writes at most the 8 bytes of `count`. A read without data only fails.
         unsafe { libc::read(self.descriptor(), (&raw mut count).cast(), size_of::<u64>()) };
     }
 }
@@ -74,11 +75,11 @@ impl Drop for Waker {
     }
 }
 
-/// What the system calls; only what signal-safety(7) allows.
+/// The handler that the kernel calls; it does only what signal-safety(7) permits.
 extern "C" fn on_signal(signum: c_int) {
     // SAFETY: the C library gives each thread a place for its errno, always valid.
     let errno = unsafe { *libc::__errno_location() };
-    // Before the bells: who wakes looks at what the handler has noted.
+    // Before the wake-ups: the woken thread reads what the handler has recorded.
     let handler = usize::try_from(signum).ok().and_then(|signum| HANDLERS.get(signum));
     if let Some(handler) = handler.and_then(|handler| handler_of(handler.load(Ordering::Acquire))) {
         handler(signum);
@@ -91,17 +92,17 @@ extern "C" fn on_signal(signum: c_int) {
                 break;
             }
             let one = 1u64;
-            // SAFETY: the kernel reads 8 bytes. One that is full rings already.
+            // SAFETY: the kernel reads 8 bytes. A full counter is readable already.
             unsafe { libc::write(descriptor, (&raw const one).cast::<c_void>(), size_of::<u64>()) };
         }
     }
-    // SAFETY: as above.
+    // SAFETY: the C library gives each thread a place for its errno, always valid.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// A handler as the system has it: a number, 0 for the default.
+/// Converts a number to a handler; 0 is the default action.
 fn handler_of(number: usize) -> mtcp_sighandler_t {
-    // SAFETY: a function's address or null, or one of the system's numbers, which C knows as well.
+    // SAFETY: the number is a function's address, null, or a number of the system that C also uses.
     unsafe { std::mem::transmute::<usize, mtcp_sighandler_t>(number) }
 }
 
@@ -109,14 +110,14 @@ fn number_of(handler: mtcp_sighandler_t) -> usize {
     handler.map_or(libc::SIG_DFL, |handler| handler as usize)
 }
 
-/// Sets the handler of a signal for the whole process, as signal(2) does, so that it also ends
-/// waiting: all contexts' mtcp_epoll_wait() that wait, or else the next ones that would, fail with
-/// EINTR. Other calls go on.
+/// Sets the handler of a signal for the whole process, as signal(2) does, and lets the signal end
+/// waits. All running mtcp_epoll_wait() of all contexts, or else the next ones, fail with EINTR.
+/// Other calls continue.
 ///
 /// handler: a function, SIG_DFL or SIG_IGN. It runs on the thread that the signal interrupts, and
-/// may call nothing of this library.
+/// must not call this library.
 ///
-/// Returns the handler before; or SIG_ERR and errno.
+/// Returns the previous handler; or SIG_ERR and errno.
 ///
 /// Errors:
 ///   EINVAL  there is no such signal, or it can have no handler
@@ -139,10 +140,10 @@ fn register(signum: c_int, handler: mtcp_sighandler_t) -> Result<mtcp_sighandler
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = if plain { wanted } else { ours as usize };
     action.sa_flags = libc::SA_RESTART;
-    // SAFETY: as above.
+    // SAFETY: all zeros is a valid action.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     let earlier = if plain { 0 } else { place.swap(wanted, Ordering::AcqRel) };
-    // SAFETY: both actions are valid, and our handler does only what handlers may.
+    // SAFETY: both actions are valid, and `on_signal` does only what handlers may.
     if unsafe { libc::sigaction(signum, &raw const action, &raw mut before) } != 0 {
         let error = io::Error::last_os_error();
         if !plain {

@@ -1,7 +1,7 @@
-//! Sockets from their creation to their end, and their addresses.
+//! Implements the calls that create, connect, accept and close sockets, and read their addresses.
 
 use super::types::{MTCP_SOCK_STREAM, mctx_t};
-use super::{Held, descriptor_of, on_context, on_socket, registry, sockid_of};
+use super::{ThreadContext, descriptor_of, on_context, on_socket, registry, sockid_of};
 use crate::address;
 use crate::failure::{Failure, status, value};
 use channel::Address;
@@ -13,16 +13,16 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
 /// Creates a socket, as socket(2) does (paper, Table 1).
 ///
 /// domain: AF_INET, or AF_INET6, which then is IPv6 only. type: SOCK_STREAM, or MTCP_SOCK_STREAM,
-/// which is the same; with SOCK_NONBLOCK its calls do not block; SOCK_CLOEXEC says what holds
-/// anyway. protocol: 0 or IPPROTO_TCP.
+/// which is the same. With SOCK_NONBLOCK the socket's calls do not block; SOCK_CLOEXEC has no
+/// effect, because its meaning always holds. protocol: 0 or IPPROTO_TCP.
 ///
-/// Returns its number, the lowest that is free in the context, from 0; or -1 and errno. It is no
+/// Returns its number, the lowest that is free in the context, from 0; or -1 and errno. It is not a
 /// file descriptor.
 ///
 /// Errors:
-///   EAFNOSUPPORT     the domain is another
-///   ESOCKTNOSUPPORT  the type is another
-///   EPROTONOSUPPORT  the protocol is another
+///   EAFNOSUPPORT     the domain is another one
+///   ESOCKTNOSUPPORT  the type is another one
+///   EPROTONOSUPPORT  the protocol is another one
 ///   EMFILE           socket.max_descriptors are open
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_socket(
@@ -64,9 +64,11 @@ unsafe fn address_of(addr: *const sockaddr, addrlen: socklen_t) -> Result<Socket
     }
     let bytes = addrlen as usize;
     if bytes > size_of::<libc::sockaddr_storage>() {
-        return Err(Failure::invalid("addrlen is larger than any address"));
+        return Err(Failure::invalid(
+            "addrlen exceeds the largest address: pass sizeof of its struct sockaddr",
+        ));
     }
-    // SAFETY: the caller vouches for that many bytes.
+    // SAFETY: the caller guarantees readable memory of that size.
     let raw = unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), bytes) };
     const FAMILY: Failure =
         Failure::own(libc::EAFNOSUPPORT, "the address must be of AF_INET or AF_INET6");
@@ -77,12 +79,12 @@ unsafe fn address_of(addr: *const sockaddr, addrlen: socklen_t) -> Result<Socket
     }
 }
 
-/// Gives a socket its local address, as bind(2) does (paper, Table 1). Port 0 takes a free one.
+/// Binds a socket to a local address, as bind(2) does (paper, Table 1). Port 0 selects a free one.
 ///
 /// Errors:
-///   EINVAL         it is bound or connected already, or addrlen does not suit the family
+///   EINVAL         it is bound or connected already, or addrlen does not fit the family
 ///   EAFNOSUPPORT   the family of the address is not that of the socket
-///   EADDRNOTAVAIL  the address is none of the stack's
+///   EADDRNOTAVAIL  the stack does not have the address
 ///   EADDRINUSE     another socket has it
 ///
 /// # Safety
@@ -96,22 +98,22 @@ pub unsafe extern "C" fn mtcp_bind(
     addrlen: socklen_t,
 ) -> c_int {
     status(on_socket(mctx, sockid, |context, socket| {
-        // SAFETY: the caller vouches for the address.
+        // SAFETY: the caller guarantees that the address is readable.
         let address = unsafe { address_of(addr, addrlen) }?;
         Ok(context.bind(socket, address)?)
     }))
 }
 
-/// Begins to listen, as listen(2) does (paper, Table 1); a socket that is not bound gets a free
-/// port. Each core listens for itself: connections that steer to a core on which none listens are
+/// Starts to listen, as listen(2) does (paper, Table 1); a socket that is not bound gets a free
+/// port. Each core listens for itself: connections that steer to a core without a listener are
 /// refused.
 ///
-/// backlog: how many connections may wait for mtcp_accept(); below 0 as many as can be.
+/// backlog: how many connections may wait for mtcp_accept(); below 0 the maximum.
 ///
 /// Errors:
 ///   EINVAL           it is connected
 ///   EADDRINUSE       another socket listens there
-///   EADDRNOTAVAIL    the address is the stack's no more
+///   EADDRNOTAVAIL    the stack no longer has the address
 ///   ENFILE           tcp.max_sockets exist
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_listen(mctx: mctx_t, sockid: c_int, backlog: c_int) -> c_int {
@@ -120,8 +122,8 @@ pub extern "C" fn mtcp_listen(mctx: mctx_t, sockid: c_int, backlog: c_int) -> c_
     }))
 }
 
-/// Takes a connection that has come in, as accept(2) does (paper, Table 1). Its calls block,
-/// whether or not those of the listener do; it has the listener's options.
+/// Accepts a connection, as accept(2) does (paper, Table 1). Calls on the new socket block, whether
+/// or not those of the listener do; it has the listener's options.
 ///
 /// addr may be NULL. Else the peer's address is written there, with *addrlen as in
 /// mtcp_getpeername().
@@ -130,8 +132,8 @@ pub extern "C" fn mtcp_listen(mctx: mctx_t, sockid: c_int, backlog: c_int) -> c_
 ///
 /// Errors:
 ///   EINVAL           it does not listen
-///   EAGAIN           there is none, and the listener does not block, or SO_RCVTIMEO is over
-///   EMFILE           socket.max_descriptors are open; the connection waits on
+///   EAGAIN           no connection waits, and the listener does not block, or SO_RCVTIMEO is over
+///   EMFILE           socket.max_descriptors are open; the connection stays in the queue
 ///
 /// # Safety
 ///
@@ -150,10 +152,10 @@ pub unsafe extern "C" fn mtcp_accept(
         let accepted = context.accept(listener)?;
         if !addr.is_null() {
             match context.getpeername(accepted) {
-                // SAFETY: the caller vouches for the pointers.
+                // SAFETY: the caller guarantees that the pointers are valid.
                 Ok(peer) => unsafe { address::put(&peer.into(), addr, addrlen) }?,
-                // The connection has gone again, which its first use will tell.
-                // SAFETY: as above.
+                // The connection has ended already, which its first use reports.
+                // SAFETY: the caller guarantees that the pointers are valid.
                 Err(_) => unsafe { addrlen.write(0) },
             }
         }
@@ -162,16 +164,16 @@ pub unsafe extern "C" fn mtcp_accept(
     value(accepted, -1)
 }
 
-/// Connects a socket, as connect(2) does (paper, Table 1). A blocking one waits for the outcome, at
-/// most its SO_SNDTIMEO. The outcome of another is told by MTCP_EPOLLOUT, or by MTCP_EPOLLERR and
-/// SO_ERROR.
+/// Connects a socket, as connect(2) does (paper, Table 1). A blocking socket waits for the result,
+/// for its SO_SNDTIMEO at most. For a non-blocking one MTCP_EPOLLOUT reports success, and
+/// MTCP_EPOLLERR with SO_ERROR a failure.
 ///
 /// Errors:
 ///   EINPROGRESS      it does not block and has begun, or SO_SNDTIMEO is over
 ///   EALREADY         it does not block and has not ended
 ///   EISCONN          it is connected
-///   EINVAL           it listens, or addrlen does not suit the family
-///   ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH  the attempt has failed; another one may be made
+///   EINVAL           it listens, or addrlen does not fit the family
+///   ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH  the attempt has failed; you may try again
 ///   EADDRNOTAVAIL, EADDRINUSE  no port is free for this destination
 ///   EAFNOSUPPORT     the family of the address is not that of the socket
 ///   ENFILE           tcp.max_sockets exist
@@ -187,22 +189,22 @@ pub unsafe extern "C" fn mtcp_connect(
     addrlen: socklen_t,
 ) -> c_int {
     status(on_socket(mctx, sockid, |context, socket| {
-        // SAFETY: the caller vouches for the address.
+        // SAFETY: the caller guarantees that the address is readable.
         let address = unsafe { address_of(addr, addrlen) }?;
         Ok(context.connect(socket, address)?)
     }))
 }
 
-/// Chooses from which addresses sockets connect that are bound to none: num_addr from saddr_base
-/// on, in turn (paper, Table 1). INADDR_ANY for saddr_base leaves the choice to the stack.
+/// Chooses the local addresses of connecting sockets that are not bound (paper, Table 1): num_addr
+/// addresses from saddr_base on, in turn. INADDR_ANY for saddr_base leaves the choice to the stack.
 ///
-/// daddr and dport: for connections to that address only; INADDR_ANY for all. All are in network
-/// byte order. Every port is chosen so that the answers come to this core, with this call or
-/// without: what it adds is that more addresses give more ports to one destination.
+/// daddr and dport: only for connections to that address; INADDR_ANY for all. All are in network
+/// byte order. The stack always chooses a port such that the answers arrive on this core, with or
+/// without this call. The call adds addresses, and with them more ports to one destination.
 ///
 /// Errors:
-///   EINVAL         num_addr is not 1 to 65536, or dport is no port
-///   EADDRNOTAVAIL  one of the addresses is none of the stack's
+///   EINVAL         num_addr is not 1 to 65536, or dport is not a port
+///   EADDRNOTAVAIL  the stack does not have one of the addresses
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_init_rss(
     mctx: mctx_t,
@@ -228,9 +230,9 @@ pub extern "C" fn mtcp_init_rss(
     }))
 }
 
-/// Gives a socket, an epoll or an end of a pipe up, as close(2) does (paper, Table 1). What was
-/// written is still sent, unless something that came was not read: then the peer sees a reset. With
-/// SO_LINGER it waits as long as that says.
+/// Closes a socket, an epoll instance or an end of a pipe, as close(2) does (paper, Table 1). Data
+/// that was written is still sent, unless received data was not read: then the peer sees a reset.
+/// With SO_LINGER the call waits as long as that says.
 ///
 /// Errors:
 ///   EAGAIN  SO_LINGER was not long enough; sockid is closed nevertheless
@@ -243,8 +245,8 @@ pub extern "C" fn mtcp_close(mctx: mctx_t, sockid: c_int) -> c_int {
     }))
 }
 
-impl Held {
-    /// Takes the writing end of a pipe from the other threads, if it is one.
+impl ThreadContext {
+    /// Removes the writing end of a pipe from the registry, if it is one.
     fn forget_writer(&mut self, descriptor: Descriptor) {
         if let Some(at) = self.writers.iter().position(|writer| *writer == descriptor) {
             self.writers.swap_remove(at);
@@ -253,7 +255,7 @@ impl Held {
     }
 }
 
-/// Gives a socket up with a reset; what was written and not sent is lost.
+/// Closes a socket with a reset; data that was written and not sent is lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_abort(mctx: mctx_t, sockid: c_int) -> c_int {
     status(on_socket(mctx, sockid, |context, socket| Ok(context.abort(socket)?)))
@@ -263,7 +265,7 @@ pub extern "C" fn mtcp_abort(mctx: mctx_t, sockid: c_int) -> c_int {
 ///
 /// Errors:
 ///   ENOTCONN         it is not connected
-///   EINVAL           how is none of the three
+///   EINVAL           how is not one of the three
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_shutdown(mctx: mctx_t, sockid: c_int, how: c_int) -> c_int {
     status(on_socket(mctx, sockid, |context, socket| {
@@ -277,11 +279,11 @@ pub extern "C" fn mtcp_shutdown(mctx: mctx_t, sockid: c_int, how: c_int) -> c_in
     }))
 }
 
-/// Tells an address of a socket.
+/// Writes an address of a socket.
 ///
 /// # Safety
 ///
-/// As the functions below.
+/// As [`mtcp_getsockname`].
 unsafe fn name(
     mctx: mctx_t,
     sockid: c_int,
@@ -291,12 +293,12 @@ unsafe fn name(
 ) -> c_int {
     status(on_socket(mctx, sockid, |context, socket| {
         let address = ask(context, socket)?;
-        // SAFETY: the caller vouches for the pointers.
+        // SAFETY: the caller guarantees that the pointers are valid.
         unsafe { address::put(&address.into(), addr, addrlen) }
     }))
 }
 
-/// The local address of a socket, as getsockname(2) gives it; unspecified if there is none yet.
+/// The local address of a socket, as getsockname(2) returns it; unspecified if it has none yet.
 /// *addrlen: before the call the room at addr, after it the size of the address, of which no more
 /// than the room was filled.
 ///
@@ -310,11 +312,11 @@ pub unsafe extern "C" fn mtcp_getsockname(
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller vouches for the pointers.
+    // SAFETY: the caller guarantees that the pointers are valid.
     unsafe { name(mctx, sockid, addr, addrlen, Context::getsockname) }
 }
 
-/// The address of the other side of a connection, as getpeername(2) gives it. *addrlen as in
+/// The address of the other side of a connection, as getpeername(2) returns it. *addrlen as in
 /// mtcp_getsockname().
 ///
 /// Errors:
@@ -330,6 +332,6 @@ pub unsafe extern "C" fn mtcp_getpeername(
     addr: *mut sockaddr,
     addrlen: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller vouches for the pointers.
+    // SAFETY: the caller guarantees that the pointers are valid.
     unsafe { name(mctx, sockid, addr, addrlen, Context::getpeername) }
 }

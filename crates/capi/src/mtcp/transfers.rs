@@ -1,7 +1,9 @@
-//! Reading and writing; pipes.
+//! Implements the calls that read and write, and that create pipes.
 
 use super::types::mctx_t;
-use super::{Held, descriptor_of, on_context, on_context_or, on_socket, registry, sockid_of};
+use super::{
+    ThreadContext, descriptor_of, on_context, on_context_or, on_socket, registry, sockid_of,
+};
 use crate::failure::{Failure, status, value};
 use crate::requests::{check_memory, vectors};
 use libc::{c_int, c_void, iovec, ssize_t};
@@ -9,10 +11,10 @@ use stack::Flags;
 use std::io::{IoSlice, IoSliceMut};
 use std::slice;
 
-/// The most that one call moves, as in the kernel (read(2), NOTES).
+/// The maximum number of bytes that one call moves, as in the kernel (read(2), NOTES).
 const BYTES_MAX: usize = 0x7fff_f000;
 
-/// The caller's memory to read into.
+/// Returns the caller's memory for reading into.
 ///
 /// # Safety
 ///
@@ -22,11 +24,11 @@ unsafe fn room<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Failure
     if len == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: the caller vouches for the bytes; which they are does not matter.
+    // SAFETY: the caller guarantees writable memory of that size; its content does not matter.
     Ok(unsafe { slice::from_raw_parts_mut(buf.cast(), len.min(BYTES_MAX)) })
 }
 
-/// The caller's memory to write from.
+/// Returns the caller's memory for writing from.
 ///
 /// # Safety
 ///
@@ -36,7 +38,7 @@ unsafe fn data<'a>(buf: *const c_void, len: usize) -> Result<&'a [u8], Failure> 
     if len == 0 {
         return Ok(&[]);
     }
-    // SAFETY: the caller vouches for the bytes.
+    // SAFETY: the caller guarantees that the bytes are readable.
     Ok(unsafe { slice::from_raw_parts(buf.cast(), len.min(BYTES_MAX)) })
 }
 
@@ -44,18 +46,17 @@ fn count(done: Result<usize, Failure>) -> ssize_t {
     value(done.map(|bytes| bytes as ssize_t), -1)
 }
 
-/// Reads what has come, at most len bytes, as read(2) does (paper, Table 1); also from a pipe. A
-/// blocking socket waits for the first byte, at most its SO_RCVTIMEO.
+/// Reads the available bytes, at most len, as read(2) does (paper, Table 1); also from a pipe. A
+/// blocking socket waits for the first byte, for its SO_RCVTIMEO at most.
 ///
-/// Returns how many bytes there are, 0 at the end of the stream (and for a len of 0), or -1 and
-/// errno.
+/// Returns the number of bytes, 0 at the end of the stream (and for a len of 0), or -1 and errno.
 ///
 /// Errors:
 ///   EBADF       it is the writing end of a pipe
-///   EAGAIN      nothing is there, and the socket does not block, or SO_RCVTIMEO is over
+///   EAGAIN      no byte is available, and the socket does not block, or SO_RCVTIMEO is over
 ///   ENOTCONN    it is not connected
-///   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; told once
-///   EINVAL      it is an epoll, or len is above SSIZE_MAX
+///   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; reported once
+///   EINVAL      it is an epoll instance, or len is above SSIZE_MAX
 ///
 /// # Safety
 ///
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn mtcp_read(
     len: usize,
 ) -> ssize_t {
     count(on_socket(mctx, sockid, |context, socket| {
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller guarantees that the memory is valid.
         let room = unsafe { room(buf, len) }?;
         if room.is_empty() {
             return Ok(context.is_nonblocking(socket).map(|_| 0)?);
@@ -77,14 +78,14 @@ pub unsafe extern "C" fn mtcp_read(
     }))
 }
 
-/// Like mtcp_read(), with flags as in recv(2): MSG_PEEK leaves the data where it is, MSG_DONTWAIT
-/// does not block, MSG_WAITALL waits until all of len is there or the stream ends, MSG_OOB takes
-/// the urgent byte (tcp(7)).
+/// Reads like mtcp_read(), with flags as in recv(2). MSG_PEEK leaves the data in the socket,
+/// MSG_DONTWAIT does not block, MSG_WAITALL waits until all of len has arrived or the stream ends,
+/// MSG_OOB takes the urgent byte (tcp(7)).
 ///
 /// Returns as mtcp_read().
 ///
 /// Errors:
-///   EOPNOTSUPP  another flag
+///   EOPNOTSUPP  the flag is another one
 ///   EINVAL      MSG_OOB: there is no urgent byte, or it was taken
 ///   EAGAIN, ENOTCONN, ...  as mtcp_read()
 ///
@@ -100,7 +101,7 @@ pub unsafe extern "C" fn mtcp_recv(
     flags: c_int,
 ) -> ssize_t {
     count(on_socket(mctx, sockid, |context, socket| {
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller guarantees that the memory is valid.
         let room = unsafe { room(buf, len) }?;
         Ok(context.recv(socket, room, Flags(flags))?)
     }))
@@ -126,10 +127,10 @@ pub unsafe extern "C" fn mtcp_readv(
     num_iov: c_int,
 ) -> ssize_t {
     count(on_socket(mctx, sockid, |context, socket| {
-        // SAFETY: the caller vouches for the array.
+        // SAFETY: the caller guarantees that the array is valid.
         let pieces = unsafe { vectors(iov, num_iov) }?;
         let pieces = pieces.iter().map(|piece| {
-            // SAFETY: the caller vouches for each piece.
+            // SAFETY: the caller guarantees that each piece is valid.
             Ok(IoSliceMut::new(unsafe { room(piece.iov_base, piece.iov_len) }?))
         });
         let mut rooms = pieces.collect::<Result<Vec<_>, Failure>>()?;
@@ -137,21 +138,22 @@ pub unsafe extern "C" fn mtcp_readv(
     }))
 }
 
-/// Writes, as write(2) does (paper, Table 1); also to a pipe. A blocking socket takes all of it, at
-/// most for its SO_SNDTIMEO; another what it has room for. No SIGPIPE is raised.
+/// Writes, as write(2) does (paper, Table 1); also to a pipe. A blocking socket takes all bytes,
+/// within its SO_SNDTIMEO; a non-blocking one takes as many as it has room for. No SIGPIPE is
+/// raised.
 ///
-/// The writing end of a pipe may be written to by every thread of the process, which wakes the
-/// context whose pipe it is: up to 4096 bytes are written whole or not at all.
+/// Every thread of the process may write to the writing end of a pipe; this wakes the context that
+/// owns the pipe. Up to 4096 bytes are written completely or not at all.
 ///
-/// Returns how many bytes were taken, or -1 and errno.
+/// Returns the number of bytes taken, or -1 and errno.
 ///
 /// Errors:
 ///   EBADF     it is the reading end of a pipe
 ///   EAGAIN    there is no room, and the socket does not block, or SO_SNDTIMEO is over
 ///   EPIPE     it is not connected, this side has ended its direction, or the connection has failed
-///             and that was told; of a pipe, the reading end is closed
-///   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; told once
-///   EINVAL    it is an epoll, or len is above SSIZE_MAX
+///             and that was reported; of a pipe, the reading end is closed
+///   ECONNRESET, ETIMEDOUT, EHOSTUNREACH  the connection has failed; reported once
+///   EINVAL    it is an epoll instance, or len is above SSIZE_MAX
 ///
 /// # Safety
 ///
@@ -163,9 +165,9 @@ pub unsafe extern "C" fn mtcp_write(
     buf: *const c_void,
     len: usize,
 ) -> ssize_t {
-    // SAFETY: the caller vouches for the memory.
+    // SAFETY: the caller guarantees that the memory is valid.
     let arguments = || Ok::<_, Failure>((descriptor_of(sockid)?, unsafe { data(buf, len) }?));
-    let own = |held: &mut Held| {
+    let own = |held: &mut ThreadContext| {
         let (socket, data) = arguments()?;
         Ok(held.context.write(socket, data)?)
     };
@@ -194,10 +196,10 @@ pub unsafe extern "C" fn mtcp_writev(
     num_iov: c_int,
 ) -> ssize_t {
     count(on_socket(mctx, sockid, |context, socket| {
-        // SAFETY: the caller vouches for the array.
+        // SAFETY: the caller guarantees that the array is valid.
         let pieces = unsafe { vectors(iov, num_iov) }?;
         let pieces = pieces.iter().map(|piece| {
-            // SAFETY: the caller vouches for each piece.
+            // SAFETY: the caller guarantees that each piece is valid.
             Ok(IoSlice::new(unsafe { data(piece.iov_base, piece.iov_len) }?))
         });
         let parts = pieces.collect::<Result<Vec<_>, Failure>>()?;
@@ -205,9 +207,9 @@ pub unsafe extern "C" fn mtcp_writev(
     }))
 }
 
-/// Makes a pipe within the process, as pipe(2) does: pipeid[0] is the end to read from, pipeid[1]
-/// the one to write to. Both belong to the context, never block, and may be watched by an epoll.
-/// See mtcp_write() for how other threads use it.
+/// Creates a pipe within the process, as pipe(2) does: pipeid[0] is the end to read from, pipeid[1]
+/// the end to write to. Both belong to the context, never block, and may be watched by an epoll
+/// instance. See mtcp_write() for its use by other threads.
 ///
 /// Errors:
 ///   EMFILE  socket.max_descriptors are open
@@ -224,7 +226,7 @@ pub unsafe extern "C" fn mtcp_pipe(mctx: mctx_t, pipeid: *mut c_int) -> c_int {
         let (reader, writer) = held.context.pipe()?;
         registry::add_writer(held.number, writer, held.context.pipe_writer(writer)?);
         held.writers.push(writer);
-        // SAFETY: the caller vouches for the array.
+        // SAFETY: the caller guarantees that the array is valid.
         unsafe { pipeid.cast::<[c_int; 2]>().write([sockid_of(reader), sockid_of(writer)]) };
         Ok(())
     }))

@@ -1,4 +1,5 @@
-//! Buffers: a message that has arrived, or room for one (paper, section 3.1.3).
+//! Implements the calls on buffers: a message that has arrived, or memory for one (paper, section
+//! 3.1.3).
 
 use super::types::{XIO_ANY, XIO_NONE, xio_buffer, xio_handle};
 use super::{Table, no_flow, on_flow, on_table};
@@ -10,20 +11,20 @@ use libc::{c_int, c_void};
 use std::ptr;
 use std::time::Duration;
 
-/// Buffers that one call gives at most.
+/// Maximum number of buffers that one call returns.
 const BATCH_MAX: usize = 4096;
 /// The size of a write buffer for callers that name none: large enough that the costs of a message
-/// do not count, small enough for several to fit into a ring.
+/// do not matter, small enough for several to fit into a ring.
 const PREFERRED_BYTES: usize = 1 << 16;
 
 const STALE: Failure = Failure::own(
     libc::ESTALE,
-    "the buffer is not in the caller's hands (any more): it was released or committed, or is \
-     another thread's, or struct xio_buffer was changed beyond its bytes",
+    "the caller does not own the buffer: it was released or committed, belongs to another thread, \
+     or struct xio_buffer was changed in other fields than bytes; obtain a new one",
 );
 
-/// A buffer in the caller's hands.
-pub(crate) struct Held {
+/// A buffer that the caller holds.
+pub(crate) struct HeldBuffer {
     home: xio_handle,
     data: *mut c_void,
     bytes: usize,
@@ -35,13 +36,13 @@ enum Buffer {
     Write(WriteBuffer),
 }
 
-impl Held {
-    /// A buffer that is going to be kept.
-    fn new(home: xio_handle, buffer: Buffer) -> Held {
-        Held { home, data: ptr::null_mut(), bytes: 0, buffer }
+impl HeldBuffer {
+    /// Creates the entry of a buffer.
+    fn new(home: xio_handle, buffer: Buffer) -> HeldBuffer {
+        HeldBuffer { home, data: ptr::null_mut(), bytes: 0, buffer }
     }
 
-    /// What C is told of a buffer, once it has its place.
+    /// Returns the struct that describes the buffer to C, after it has got its number.
     fn show(&mut self, token: i64) -> xio_buffer {
         let (data, epoch);
         (data, self.bytes, epoch) = match &mut self.buffer {
@@ -49,7 +50,7 @@ impl Held {
             Buffer::Write(room) => (room.as_mut_ptr(), room.len(), room.epoch()),
         };
         self.data = data.cast();
-        let Held { home: handle, data, bytes, .. } = *self;
+        let HeldBuffer { home: handle, data, bytes, .. } = *self;
         xio_buffer { data, bytes, handle, token: token as u64, epoch, reserved: 0 }
     }
 }
@@ -63,14 +64,14 @@ const GONE: xio_buffer = xio_buffer {
     reserved: 0,
 };
 
-/// Gives buffers to the caller: the first may be waited for, further ones are taken as long as
-/// there are some.
+/// Returns buffers to the caller: waits for the first one, and takes further ones as long as there
+/// are any.
 ///
 /// # Safety
 ///
 /// `buffers` must be null or point to `limit` structs.
 unsafe fn give(
-    held: &mut Slots<Held>,
+    held: &mut Slots<HeldBuffer>,
     home: xio_handle,
     buffers: *mut xio_buffer,
     limit: c_int,
@@ -90,13 +91,13 @@ unsafe fn give(
         let buffer = match next(timeout) {
             Ok(buffer) => buffer,
             Err(Failure::Flow(Error::WouldBlock | Error::TimedOut)) => break,
-            // What is wrong now will be wrong at the next call.
+            // The error will recur at the next call, which reports it.
             Err(_) if given > 0 => break,
             Err(failure) => return Err(failure),
         };
-        let token = held.keep(Held::new(home, buffer));
+        let token = held.keep(HeldBuffer::new(home, buffer));
         let Some(held) = held.get(token) else { break };
-        // SAFETY: the caller has room for `limit` buffers.
+        // SAFETY: the caller guarantees room for `limit` buffers.
         unsafe { buffers.add(given).write(held.show(token)) };
         given += 1;
     }
@@ -105,19 +106,20 @@ unsafe fn give(
 
 /// Obtains messages that have arrived, in their order, at most limit of them (paper, Table 2).
 ///
-/// timeout_ms: 0 to take what is there, as in the paper; below 0 to wait for the first message for
-/// ever, which is the fastest way to wait for a single flow. Only the first is waited for. Flows of
-/// tcp:// and unix:// names have no messages: their buffers hold whatever bytes have arrived.
+/// timeout_ms: 0 to take the available messages, as in the paper; below 0 to wait for the first
+/// message without a limit, which is the fastest way to wait for a single flow. The call waits only
+/// for the first message. Flows of tcp:// and unix:// names have no messages: their buffers hold
+/// the bytes that have arrived.
 ///
-/// The bytes stay as they are until xio_release() or xio_commit(), also after xio_close(). A
-/// trusted peer (enum xio_trust) could change them; it has promised not to.
+/// The bytes do not change until xio_release() or xio_commit(), not even after xio_close(). A
+/// trusted peer (enum xio_trust) could change them; it has guaranteed not to.
 ///
-/// Returns how many, 0 if there was none in time, or -1 and errno.
+/// Returns the number of messages, 0 if none arrived in time, or -1 and errno.
 ///
 /// Errors:
 ///   ENODATA     the peer has ended its direction, and all that it sent has been obtained
-///   ECONNRESET  the peer is gone without that; what could still be delivered has been obtained
-///   ENOSPC      the caller holds too many buffers: release some, if need be after copying them
+///   ECONNRESET  the peer ended without that; all that could be delivered has been obtained
+///   ENOSPC      the caller holds too many buffers: release some, after copying them if necessary
 ///   EINVAL      limit is below 1
 ///
 /// # Safety
@@ -138,7 +140,7 @@ pub unsafe extern "C" fn xio_getreadbuf(
                 "the peer has ended its direction of the flow, and all that it sent was obtained",
             )),
         };
-        // SAFETY: the caller vouches for the array.
+        // SAFETY: the caller guarantees that the array is valid.
         unsafe { give(held, handle, buffers, limit, timeout_ms, next) }
     });
     value(given, -1)
@@ -152,18 +154,18 @@ fn read(flow: &Flow, timeout: Option<Duration>) -> Result<Option<ReadBuffer>, Er
     }
 }
 
-/// Allocates buffers for messages, at most limit of them, each of that many bytes (paper, Table 2);
+/// Allocates buffers for messages, at most limit of them, each of that many bytes (paper, Table 2).
 /// XIO_ANY stands for a size that suits long transfers. Fill them, and commit them in the order of
-/// the array. This is where back-pressure happens: there may be room for fewer or for none.
+/// the array. This call implements back-pressure: there may be room for fewer buffers or for none.
 ///
-/// timeout_ms: 0 to take the room that is there; below 0 to wait for the first buffer for ever.
+/// timeout_ms: 0 to take the available room; below 0 to wait for the first buffer without a limit.
 ///
-/// Returns how many, 0 if there was no room in time, or -1 and errno.
+/// Returns the number of buffers, 0 if there was no room in time, or -1 and errno.
 ///
 /// Errors:
-///   EMSGSIZE    no message of the flow is that long: mp_error() says what the limit is
+///   EMSGSIZE    no message of the flow may be that long: mp_error() names the limit
 ///   EPIPE       xio_shutdown() has ended this direction
-///   ECONNRESET  the peer is gone
+///   ECONNRESET  the peer has ended
 ///   ENOSPC      the caller holds too many buffers: commit or release some
 ///   EINVAL      limit is below 1
 ///
@@ -182,7 +184,7 @@ pub unsafe extern "C" fn xio_getwritebuf(
         let preferred = || flow.message_bytes_max().min(PREFERRED_BYTES);
         let bytes = if bytes == XIO_ANY as usize { preferred() } else { bytes };
         let next = |timeout| Ok(Buffer::Write(write(flow, bytes, timeout)?));
-        // SAFETY: the caller vouches for the array.
+        // SAFETY: the caller guarantees that the array is valid.
         unsafe { give(held, handle, buffers, limit, timeout_ms, next) }
     });
     value(given, -1)
@@ -196,19 +198,19 @@ fn write(flow: &Flow, bytes: usize, timeout: Option<Duration>) -> Result<WriteBu
     }
 }
 
-/// What the caller says about a buffer, and what is true of it.
+/// Returns the caller's struct of a buffer, and the entry that belongs to it.
 ///
 /// # Safety
 ///
 /// `buffer` must be null or point to a whole struct.
 unsafe fn look_up(
-    held: &mut Slots<Held>,
+    held: &mut Slots<HeldBuffer>,
     buffer: *const xio_buffer,
-) -> Result<(xio_buffer, &mut Held), Failure> {
+) -> Result<(xio_buffer, &mut HeldBuffer), Failure> {
     if buffer.is_null() {
         return Err(Failure::NULL);
     }
-    // SAFETY: the caller vouches for the pointer.
+    // SAFETY: the caller guarantees that the pointer is valid.
     let said = unsafe { buffer.read() };
     let held = held.get(said.token as i64).ok_or(STALE)?;
     if (held.home, held.data) != (said.handle, said.data) {
@@ -217,11 +219,11 @@ unsafe fn look_up(
     Ok((said, held))
 }
 
-/// Releases a buffer: returns the memory of a message, or gives room up unused (paper, Table 2).
-/// Order does not matter. *buffer is cleared.
+/// Releases a buffer: returns the memory of a message, or frees unused room (paper, Table 2).
+/// Buffers may be released in any order. *buffer is cleared.
 ///
 /// Errors:
-///   ESTALE  the buffer is not in the caller's hands (any more)
+///   ESTALE  the caller does not hold the buffer (any more)
 ///
 /// # Safety
 ///
@@ -229,10 +231,10 @@ unsafe fn look_up(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xio_release(buffer: *mut xio_buffer) -> c_int {
     status(on_table(|table| {
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         let (said, _) = unsafe { look_up(&mut table.buffers, buffer) }?;
         table.buffers.take(said.token as i64);
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that the pointer is valid.
         unsafe { buffer.write(GONE) };
         Ok(())
     }))
@@ -241,21 +243,21 @@ pub unsafe extern "C" fn xio_release(buffer: *mut xio_buffer) -> c_int {
 /// Commits a buffer for writing to a flow (paper, Table 2): its first buffer->bytes bytes are one
 /// message. They must not change afterwards. *buffer is cleared.
 ///
-/// A write buffer goes to the flow that it is of, and never has to wait. A message that has arrived
-/// may go to any flow of the thread, also to its own (paper, section 3.1.3): it is copied into
-/// memory of that flow's transport, and released.
+/// A write buffer goes to its own flow, and never has to wait. A message that has arrived may go to
+/// any flow of the thread, also to its own (paper, section 3.1.3): it is copied into memory of that
+/// flow's transport, and released.
 ///
-/// If it fails with one of the errors below, the buffer is the caller's still, and so is a message
-/// with whatever error. If it fails otherwise, the flow is broken; a write buffer is gone, and
-/// *buffer is cleared.
+/// If the call fails with one of the errors below, the buffer still belongs to the caller; so does
+/// a message after any error. If it fails otherwise, the flow is broken; a write buffer is lost,
+/// and *buffer is cleared.
 ///
 /// Errors:
-///   ESTALE    the buffer is not in the caller's hands (any more)
+///   ESTALE    the caller does not hold the buffer (any more)
 ///   EBADF     handle is unknown, or closed
 ///   EINVAL    buffer->bytes is more than there was; or it was changed and the buffer is a message
-///   EXDEV     a write buffer is of another flow than handle
-///   EAGAIN    a message: the flow that it should go to has no room now; xpoll() tells of it
-///   EMSGSIZE  a message: longer than the flow that it should go to takes
+///   EXDEV     a write buffer belongs to another flow than handle
+///   EAGAIN    a message: the flow that should send it has no room now; xpoll() reports room
+///   EMSGSIZE  a message: longer than the flow that should send it permits
 ///   EPIPE     a message: xio_shutdown() has ended this direction
 ///
 /// # Safety
@@ -264,43 +266,44 @@ pub unsafe extern "C" fn xio_release(buffer: *mut xio_buffer) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xio_commit(handle: xio_handle, buffer: *mut xio_buffer) -> c_int {
     status(on_table(|table| {
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         let (said, held) = unsafe { look_up(&mut table.buffers, buffer) }?;
         check(handle, &said, held)?;
         let committed = commit(table, handle, &said);
         if table.buffers.get(said.token as i64).is_none() {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees that the pointer is valid.
             unsafe { buffer.write(GONE) };
         }
         committed
     }))
 }
 
-fn check(handle: xio_handle, said: &xio_buffer, held: &Held) -> Result<(), Failure> {
+fn check(handle: xio_handle, said: &xio_buffer, held: &HeldBuffer) -> Result<(), Failure> {
     match held.buffer {
         Buffer::Write(_) if handle != held.home => Err(Failure::own(
             libc::EXDEV,
             "the write buffer is of another flow: commit it there, or release it and obtain one \
              of this flow",
         )),
-        Buffer::Write(_) if said.bytes > held.bytes => {
-            Err(Failure::invalid("buffer->bytes is more than xio_getwritebuf gave"))
-        }
+        Buffer::Write(_) if said.bytes > held.bytes => Err(Failure::invalid(
+            "buffer->bytes exceeds the size that xio_getwritebuf returned: leave or lower it",
+        )),
         Buffer::Read(_) if said.bytes != held.bytes => Err(Failure::invalid(
-            "a message is sent on whole: leave buffer->bytes, or copy into a write buffer",
+            "a received message can only be forwarded whole: do not change buffer->bytes, or copy \
+             it into a write buffer",
         )),
         _ => Ok(()),
     }
 }
 
-/// Commits a buffer that has been checked.
+/// Commits a buffer that was checked.
 fn commit(table: &mut Table, handle: xio_handle, said: &xio_buffer) -> Result<(), Failure> {
     let Some(flow) = table.flows.get(handle) else { return Err(no_flow(handle)) };
     let held = table.buffers.take(said.token as i64).ok_or(STALE)?;
     match held.buffer {
         Buffer::Write(room) => Ok(room.commit_first(said.bytes)?),
         Buffer::Read(message) => message.commit_into(flow).map_err(|(error, message)| {
-            let held = Held { buffer: Buffer::Read(message), ..held };
+            let held = HeldBuffer { buffer: Buffer::Read(message), ..held };
             table.buffers.put_back(said.token as i64, held);
             error.into()
         }),

@@ -1,4 +1,5 @@
-//! Flows: their end, and how they move between transports (paper, section 3.1.4).
+//! Implements the calls on flows: their end, their events, and their reconfiguration (paper,
+//! section 3.1.4).
 
 use super::options::kind_of;
 use super::types::{
@@ -6,7 +7,7 @@ use super::types::{
 };
 use super::{no_flow, on_flow, on_table, shared};
 use crate::failure::{Failure, status, value};
-use crate::text::{copy_sized, duration_of, fit, words};
+use crate::text::{copy_sized, duration_of, fit, str_from_c};
 use fable::{Error, FlowEvent, Kind};
 use libc::{c_char, c_int};
 use std::ffi::CString;
@@ -14,17 +15,16 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Hands over what xio_batch() keeps back.
+/// Hands over the messages that xio_batch() holds back.
 ///
-/// Returns 1, or 0 if the peer takes no more now, in which case it is to be called again; or -1 and
-/// errno.
+/// Returns 1; 0 if the peer takes no more now: then call it again; or -1 and errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn xio_flush(handle: xio_handle) -> c_int {
     value(on_flow(handle, |flow, _| Ok(c_int::from(flow.flush()?))), -1)
 }
 
-/// Lets that many commits collect before the peer is told of them; the rest waits for xio_flush().
-/// 1, as at first, tells it at each.
+/// Sets the number of commits that collect before the peer is notified of them; xio_flush()
+/// notifies it of fewer. With 1, the default, each commit notifies it.
 ///
 /// Errors:
 ///   EINVAL  commits is below 1
@@ -38,22 +38,23 @@ pub extern "C" fn xio_batch(handle: xio_handle, commits: c_int) -> c_int {
 }
 
 /// Ends this direction of a flow: the peer obtains what was committed, then ENODATA. The other
-/// direction goes on.
+/// direction stays open.
 #[unsafe(no_mangle)]
 pub extern "C" fn xio_shutdown(handle: xio_handle) -> c_int {
     status(on_flow(handle, |flow, _| Ok(flow.finish()?)))
 }
 
-/// Closes a flow or listener. The peer of a flow obtains what was committed, then ENODATA; what
-/// the peer still sends is discarded.
+/// Closes a flow or listener. The peer of a flow obtains what was committed, then ENODATA; what the
+/// peer still sends is discarded.
 ///
-/// It waits, xio_options.linger_ms at most, until the system or the peer has taken what was
-/// committed. What then lies in a socket reaches the peer as long as this process lives; what
-/// cannot be delivered is counted by xio_undelivered(). xio_close_wait() waits for more and says
-/// more.
+/// The call waits, for xio_options.linger_ms at most, until the system or the peer has taken what
+/// was committed. Data that is then in a socket reaches the peer as long as this process lives.
+/// xio_undelivered() counts messages that cannot be delivered. xio_close_wait() waits longer and
+/// reports the result.
 ///
-/// Buffers of the flow stay the caller's, and their memory valid, until xio_release() or, of
-/// messages, xio_commit() to another flow. Flows that wait in a listener are refused.
+/// Buffers of the flow still belong to the caller, and their memory stays valid, until
+/// xio_release() or, for messages, xio_commit() to another flow. Flows that wait in a listener are
+/// refused.
 #[unsafe(no_mangle)]
 pub extern "C" fn xio_close(handle: xio_handle) -> c_int {
     status(on_table(|table| match table.flows.take(handle) {
@@ -63,19 +64,19 @@ pub extern "C" fn xio_close(handle: xio_handle) -> c_int {
 }
 
 /// Closes a flow and waits until everything that was committed is delivered; xio_close() waits for
-/// less. A message is delivered when it lies where the peer can read it, whatever becomes of this
-/// process: in shared memory, in a pipe, or in the peer's system, which has acknowledged it. Only
-/// an answer of the peer tells that it has obtained the message.
+/// less. A message is delivered when the peer can read it even if this process ends: it is in
+/// shared memory, in a pipe, or in the peer's system, which has acknowledged it. Only an answer of
+/// the peer shows that it has obtained the message.
 ///
-/// timeout_ms: how long to wait at most; 0 to look only, below 0 to wait for ever. undelivered may
-/// be NULL; else *undelivered is how many messages were not delivered.
+/// timeout_ms: the longest time to wait; 0 to return at once, below 0 to wait without a limit.
+/// undelivered may be NULL; else *undelivered is the number of messages that were not delivered.
 ///
-/// The flow is closed also if this fails, except with EBADF and EOPNOTSUPP.
+/// The flow is closed even if the call fails, except with EBADF and EOPNOTSUPP.
 ///
 /// Errors:
-///   ETIMEDOUT   not everything was delivered in time, or the peer is gone: mp_error() says how
+///   ETIMEDOUT   not everything was delivered in time, or the peer has ended: mp_error() says how
 ///               much; what a socket has taken may arrive later
-///   EOPNOTSUPP  the handle is a listener's
+///   EOPNOTSUPP  the handle is a listener
 ///
 /// # Safety
 ///
@@ -95,36 +96,36 @@ pub unsafe extern "C" fn xio_close_wait(
         _ => 0,
     };
     if !undelivered.is_null() {
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         unsafe { undelivered.write(messages) };
     }
     status(closed)
 }
 
-/// Counts the messages that closed flows of an end-point have not delivered. A peer was gone, or
-/// took nothing for as long as xio_options.linger_ms. 0 is what a healthy program sees. -1 and
-/// errno if it fails.
+/// Counts the messages that closed flows of an end-point have not delivered: the peer had ended, or
+/// took nothing for xio_options.linger_ms. The count of a program without such errors is 0. -1 and
+/// errno if the call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn xio_undelivered(context: *mut xio_context) -> i64 {
     let counted = on_table(|_| Ok(shared::context(context)?.undelivered()));
     value(counted.map(|count| i64::try_from(count).unwrap_or(i64::MAX)), -1)
 }
 
-/// The epoch of new write buffers of a flow: from 1, one more with each move. -1 and errno if it
-/// fails.
+/// The epoch of new write buffers of a flow: starts at 1 and grows by one with each move. -1 and
+/// errno if the call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn xio_epoch(handle: xio_handle) -> i64 {
     value(on_flow(handle, |flow, _| Ok(flow.epoch().into())), -1)
 }
 
-/// The transport of new write buffers of a flow, such as "mempipe-futex-safe" (paper, Table 1).
-/// Always valid. NULL and errno if it fails.
+/// The transport of new write buffers of a flow, such as "mempipe-futex-safe" (paper, Table 1). The
+/// string is always valid. NULL and errno if the call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn xio_transport(handle: xio_handle) -> *const c_char {
     value(on_flow(handle, |flow, _| Ok(name_of(flow.transport()))), ptr::null())
 }
 
-/// The name of a transport, for ever.
+/// Returns the name of a transport as a string that is always valid.
 fn name_of(kind: Kind) -> *const c_char {
     static NAMES: OnceLock<Vec<(Kind, CString)>> = OnceLock::new();
     let names = NAMES.get_or_init(|| {
@@ -135,11 +136,11 @@ fn name_of(kind: Kind) -> *const c_char {
     found.map_or(c"unknown".as_ptr(), |(_, name)| name.as_ptr())
 }
 
-/// Asks for a move to another transport, in words as of xio_transport(). It goes on beside the
-/// transfer of data, and xio_getevent() tells what became of it.
+/// Requests a move to another transport, named as xio_transport() names it. Data is transferred
+/// meanwhile, and xio_getevent() reports the result.
 ///
 /// Errors:
-///   EINVAL  there is no such transport: mp_error() names those that there are
+///   EINVAL  there is no such transport: mp_error() lists the transports
 ///
 /// # Safety
 ///
@@ -147,13 +148,13 @@ fn name_of(kind: Kind) -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xio_move(handle: xio_handle, transport: *const c_char) -> c_int {
     status(on_flow(handle, |flow, _| {
-        // SAFETY: the caller vouches for the string.
-        Ok(flow.move_to(kind_of(unsafe { words(transport) }?)?)?)
+        // SAFETY: the caller guarantees a valid string.
+        Ok(flow.move_to(kind_of(unsafe { str_from_c(transport) }?)?)?)
     }))
 }
 
-/// Takes the oldest event of a flow that was not taken yet (paper, section 3.1.4). Events need not
-/// be taken: the flow goes on without, and forgets old ones.
+/// Takes the oldest event of a flow that was not taken yet (paper, section 3.1.4). You need not
+/// take events: the flow works without, and discards old ones.
 ///
 /// Returns 1, or 0 if there is none, or -1 and errno.
 ///
@@ -174,11 +175,11 @@ pub unsafe extern "C" fn xio_getevent(handle: xio_handle, event: *mut xio_event)
             FlowEvent::MoveFailed { transport, reason } => {
                 (xio_event_type::XIO_MOVE_FAILED, 0, transport, reason)
             }
-            // Nothing that this version of the header has a number for.
+            // This version of the header has no number for the event.
             _ => return Ok(0),
         };
         let transport = name_of(transport);
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         unsafe {
             event.write(xio_event { r#type: r#type as u32, epoch, transport, reason: fit(&reason) })
         };
@@ -187,7 +188,7 @@ pub unsafe extern "C" fn xio_getevent(handle: xio_handle, event: *mut xio_event)
     value(taken, -1)
 }
 
-/// Tells who is at the other end of a flow.
+/// Reports the peer of a flow.
 ///
 /// # Safety
 ///
@@ -207,14 +208,14 @@ pub unsafe extern "C" fn xio_peer(handle: xio_handle, peer: *mut xio_peer_info) 
             host: fit(&known.host),
             program: fit(&known.program),
         };
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         unsafe { peer.write(info) };
         Ok(())
     }))
 }
 
-/// Copies what a flow has counted so far into *counters, whose size is bytes: say
-/// sizeof *counters. Fields that this version does not know are set to 0.
+/// Copies the flow's counters into *counters. bytes is its size: pass sizeof *counters. Fields that
+/// this version of the library does not have are set to 0.
 ///
 /// # Safety
 ///
@@ -238,7 +239,7 @@ pub unsafe extern "C" fn xio_statistics(
             pause_total_ns: counted.pause_total_ns,
             undelivered: counted.undelivered,
         };
-        // SAFETY: the caller vouches for the pointer.
+        // SAFETY: the caller guarantees that the pointer is valid.
         unsafe { copy_sized(&current, counters, bytes) }
     }))
 }

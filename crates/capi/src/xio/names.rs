@@ -1,11 +1,11 @@
-//! Names, and flows between them (paper, sections 3.1.1 and 3.1.2).
+//! Implements the calls that register names and open flows (paper, sections 3.1.1 and 3.1.2).
 
 use super::options::options_of;
 use super::types::{XIO_NONE, xio_context, xio_handle, xio_options};
 use super::{on_table, shared};
 use crate::failure::{Failure, status, value};
 use crate::guard::contain;
-use crate::text::{duration_of, words};
+use crate::text::{duration_of, str_from_c};
 use fable::Endpoint;
 use libc::{c_char, c_int};
 use std::ptr;
@@ -15,20 +15,21 @@ use std::time::Duration;
 ///
 /// fable://service gets an instance of its own, see xio_name(), and shares the load with other
 /// instances of the service; fable://service/instance must be free. tcp://host:port and
-/// unix:///path (unix://@name: abstract) are sockets, and serve programs that know nothing of
-/// flows; port 0 is any free one. name may be NULL for an end-point that only connects.
+/// unix:///path (unix://@name: abstract) are sockets, and serve programs without flows; port 0
+/// selects a free one. name may be NULL for an end-point that only connects.
 ///
-/// options may be NULL for the defaults; they are read during the call only. The name is the
-/// process's until xio_unregister_name(), or its end.
+/// options may be NULL for the defaults; they are read during the call only. The process has the
+/// name until xio_unregister_name(), or until the process ends.
 ///
 /// Returns the end-point, or NULL and errno.
 ///
 /// Errors:
 ///   EINVAL        not a name, or an option is out of range
-///   ENOENT        no name daemon answers: mp_error() says where it was looked for
-///   ECONNREFUSED  the name daemon refuses the name, such as one that is taken: mp_error() says why
+///   ENOENT        no name daemon answers: mp_error() says where the call looked for it
+///   ECONNREFUSED  the name daemon refuses the name, for example because it is in use: mp_error()
+///                 gives the reason
 ///   ETIMEDOUT     the name daemon does not answer
-///   EADDRINUSE    tcp://: the port is taken
+///   EADDRINUSE    tcp://: the port is in use
 ///
 /// # Safety
 ///
@@ -41,27 +42,27 @@ pub unsafe extern "C" fn xio_register_name(
     let registered = contain(|| {
         let options = match options.is_null() {
             true => Endpoint::options(),
-            // SAFETY: the caller vouches for the pointer.
+            // SAFETY: the caller guarantees that the pointer is valid.
             false => unsafe { options_of(&*options) }?,
         };
         let endpoint = match name.is_null() {
             true => options.anonymous(),
-            // SAFETY: the caller vouches for the string.
-            false => options.register(unsafe { words(name) }?)?,
+            // SAFETY: the caller guarantees a valid string.
+            false => options.register(unsafe { str_from_c(name) }?)?,
         };
         shared::add_context(endpoint)
     });
     value(registered, ptr::null_mut())
 }
 
-/// Gives a name up. Flows stay; a listener keeps the name until it is closed, too.
+/// Unregisters a name. Flows stay open; a listener keeps the name until it is closed, too.
 #[unsafe(no_mangle)]
 pub extern "C" fn xio_unregister_name(context: *mut xio_context) -> c_int {
     status(contain(|| shared::take_context(context).map(drop)))
 }
 
-/// Writes the full name of an end-point, with the instance or port that was chosen, into room of
-/// that many bytes, at most; without a name "".
+/// Writes the full name of an end-point, with the chosen instance or port, to name, at most bytes
+/// bytes; "" for an end-point without a name.
 ///
 /// Returns the length of the name, which was cut if it is not below bytes; or -1 and errno.
 ///
@@ -82,7 +83,8 @@ pub unsafe extern "C" fn xio_name(
         }
         if let Some(room) = bytes.checked_sub(1) {
             let kept = full.len().min(room);
-            // SAFETY: the caller has room for `bytes` bytes, and the zero is the last of them.
+            // SAFETY: the caller guarantees room for `bytes` bytes, and the zero is the last of
+            // them.
             unsafe {
                 ptr::copy_nonoverlapping(full.as_ptr().cast(), name, kept);
                 name.add(kept).write(0);
@@ -93,8 +95,8 @@ pub unsafe extern "C" fn xio_name(
     value(written, -1)
 }
 
-/// Begins to take in flows to an end-point; up to 128 wait for xio_accept(). One listener at a
-/// time. Any thread may accept from it.
+/// Starts to listen for flows to an end-point; up to 128 wait for xio_accept(). An end-point has
+/// one listener at a time. Any thread may accept from it.
 ///
 /// Returns the listener, or -1 and errno.
 ///
@@ -109,15 +111,15 @@ pub extern "C" fn xio_listen(context: *mut xio_context) -> xio_handle {
     value(listening, XIO_NONE)
 }
 
-/// The next flow that has come in, which then belongs to the calling thread.
+/// Accepts the next flow, which then belongs to the calling thread.
 ///
-/// timeout_ms: 0 not to wait, below 0 to wait for ever.
+/// timeout_ms: 0 to return at once, below 0 to wait without a limit.
 ///
 /// Returns the flow, or -1 and errno.
 ///
 /// Errors:
-///   EAGAIN      none has come in in time
-///   EOPNOTSUPP  the handle is a flow's
+///   EAGAIN      no flow arrived in time
+///   EOPNOTSUPP  the handle is not a listener
 #[unsafe(no_mangle)]
 pub extern "C" fn xio_accept(listener: xio_handle, timeout_ms: c_int) -> xio_handle {
     let accepted = on_table(|table| {
@@ -125,7 +127,8 @@ pub extern "C" fn xio_accept(listener: xio_handle, timeout_ms: c_int) -> xio_han
             shared::listener(listener).map_err(|failure| match table.flows.get(listener) {
                 Some(_) => Failure::own(
                     libc::EOPNOTSUPP,
-                    "the handle is a flow's: accept from what xio_listen gave",
+                    "the handle is a flow's, but only listeners accept: use one that xio_listen \
+                     returned",
                 ),
                 None => failure,
             })?;
@@ -142,19 +145,20 @@ pub extern "C" fn xio_accept(listener: xio_handle, timeout_ms: c_int) -> xio_han
     value(accepted, XIO_NONE)
 }
 
-/// Opens a flow to a name (paper, Table 2): returns when it stands. The name daemon has found the
-/// other end-point then, and both have agreed on a transport; or a connection of tcp:// or unix://
-/// is there, which carries bytes as they are, without messages.
+/// Opens a flow to a name (paper, Table 2). The call returns when the name daemon has found the
+/// other end-point and both have agreed on a transport; or, for tcp:// and unix://, when the
+/// connection is open, which carries bytes without message boundaries.
 ///
-/// The flow belongs to the calling thread. It lives on when its end-point's name is given up.
+/// The flow belongs to the calling thread. It stays open when its end-point's name is unregistered.
 ///
 /// Returns the flow, or -1 and errno.
 ///
 /// Errors:
 ///   EINVAL        not a name
 ///   ENOENT        no name daemon answers; unix://: no such file
-///   ECONNREFUSED  no process has the name or listens, or the connection is not allowed: mp_error()
+///   ECONNREFUSED  no process has the name or listens, or the connection is forbidden: mp_error()
 ///                 says which
+///   EACCES        the name belongs to another user than xio_options.owner
 ///   ETIMEDOUT     not within xio_options.timeout_ms
 ///
 /// # Safety
@@ -164,8 +168,8 @@ pub extern "C" fn xio_accept(listener: xio_handle, timeout_ms: c_int) -> xio_han
 pub unsafe extern "C" fn xio_connect(context: *mut xio_context, name: *const c_char) -> xio_handle {
     let connected = on_table(|table| {
         let endpoint = shared::context(context)?;
-        // SAFETY: the caller vouches for the string.
-        let name = unsafe { words(name) }?;
+        // SAFETY: the caller guarantees a valid string.
+        let name = unsafe { str_from_c(name) }?;
         table.add(|| endpoint.connect(name))
     });
     value(connected, XIO_NONE)

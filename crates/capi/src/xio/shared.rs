@@ -1,4 +1,4 @@
-//! What all threads of the process may use: end-points and listeners.
+//! Stores the objects that all threads of the process share: end-points and listeners.
 
 use super::types::{xio_context, xio_handle};
 use super::{FULL, NO_HANDLE, serial};
@@ -13,14 +13,14 @@ struct Shared {
     listeners: Slots<Arc<Listener>>,
 }
 
-/// Held only to look something up; never while something waits.
+/// Held only for a look-up; never while a thread waits.
 static SHARED: Mutex<Shared> =
     Mutex::new(Shared { contexts: Slots::new(), listeners: Slots::new() });
 
 const NO_CONTEXT: Failure = Failure::own(
     libc::EBADF,
-    "there is no such end-point (any more): use the pointer that xio_register_name gave, and not \
-     after xio_unregister_name",
+    "the end-point does not exist: use the pointer that xio_register_name returned, and not after \
+     xio_unregister_name",
 );
 
 fn lock() -> MutexGuard<'static, Shared> {
@@ -31,7 +31,7 @@ fn keep<T>(slots: &mut Slots<T>, thing: T) -> Result<i64, Failure> {
     if slots.is_full() { Err(FULL) } else { Ok(slots.keep_as(serial(), thing)) }
 }
 
-/// C's pointer is a number in the form of one, and is never followed.
+/// Returns the number in C's pointer, which is never dereferenced.
 fn number_of(context: *const xio_context) -> Result<i64, Failure> {
     if context.is_null() { Err(Failure::NULL) } else { Ok(context.addr() as i64) }
 }

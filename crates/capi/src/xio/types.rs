@@ -1,13 +1,13 @@
-//! What the header declares besides calls.
+//! Defines the types and constants of `xio.h`.
 
 #![allow(non_camel_case_types, reason = "the names are C's")]
 
 use libc::{c_char, c_void};
 
-/// An end-point, with a name or without. All threads of the process may use it.
+/// An end-point, with or without a name. All threads of the process may use it.
 pub struct xio_context(());
 
-/// A flow or a listener: 1 or more; -1 is none. No number is given twice in a process: after
+/// A flow or a listener: 1 or more; -1 is none. A number is never reused in a process: after
 /// xio_close() every call with it fails with EBADF, and so does every call with a flow of another
 /// thread.
 pub type xio_handle = i64;
@@ -21,105 +21,111 @@ pub const XIO_ANY: u32 = u32::MAX;
 /// How much an end trusts the other one not to change a message after committing it.
 #[repr(C)]
 pub enum xio_trust {
-    /// Messages are copied before they are looked at.
+    /// Messages are copied before they are read.
     XIO_UNTRUSTED = 0,
-    /// Messages may be looked at where the peer wrote them, if it trusts this end, too.
+    /// Messages may be read where the peer wrote them, if the peer trusts this end, too.
     XIO_TRUSTED = 1,
 }
 
-/// What happened to a flow, in struct xio_event.
+/// The kind of an event of a flow, in struct xio_event.
 #[repr(C)]
 pub enum xio_event_type {
     /// New write buffers belong to a new epoch: commit and release the older buffers soon.
     XIO_MOVED = 1,
-    /// A move did not come about; the flow goes on as it was.
+    /// A move failed; the flow continues on its present transport.
     XIO_MOVE_FAILED = 2,
 }
 
 /// The settings of an end-point and of its flows, for xio_register_name(). 0 in a field stands for
-/// its default, so that { 0 } is a good start, and a program that was compiled with an older
-/// header keeps its meaning.
+/// its default, so start with { 0 }. So a program that was compiled with an older header keeps its
+/// meaning.
 #[repr(C)]
 pub struct xio_options {
     /// One of enum xio_trust.
     pub trust: u32,
     /// How long registering and connecting may take, in milliseconds; default 5000.
     pub timeout_ms: u32,
-    /// How long buffers of an old epoch may hold a move up, in milliseconds; those that are
-    /// committed later are copied over. Default 100 (paper, section 3.1.4).
+    /// How long buffers of an old epoch may delay a move, in milliseconds; buffers that are
+    /// committed later are copied to the new transport. Default 100 (paper, section 3.1.4).
     pub drain_ms: u32,
     /// Bytes of each ring or heap of the transports in shared memory: 4096 to 2^30, rounded up to
     /// a power of two; default 1 MiB.
     pub ring_bytes: u32,
-    /// Who may connect: ids of users. With neither users nor groups the policy of the name daemon
+    /// Who may connect: ids of users. Without users and groups, the policy of the name daemon
     /// decides.
     pub users: *const u32,
     /// Who may connect: ids of groups.
     pub groups: *const u32,
-    /// How many users: at most 4096.
+    /// The number of users: at most 4096.
     pub users_count: u32,
-    /// How many groups: at most 4096.
+    /// The number of groups: at most 4096.
     pub groups_count: u32,
     /// The transport that flows begin with, as xio_transport() names it. NULL leaves the choice to
     /// the name daemon.
     pub transport: *const c_char,
     /// The socket of the name daemon. NULL for the environment variable FABLE_SOCKET or, if that is
-    /// not set, where it usually is.
+    /// not set, the default socket.
     pub socket: *const c_char,
-    /// How long xio_close() waits at most until the system or the peer has taken what was
+    /// Longest time that xio_close() waits until the system or the peer has taken what was
     /// committed, in milliseconds; default 1000.
     pub linger_ms: u32,
+    /// 1 if the other end of flows from this end-point must run as the user in owner. xio_connect()
+    /// fails with EACCES if a name belongs to another user. 0 accepts the owner that the name
+    /// daemon knows.
+    pub requires_owner: u32,
+    /// The id of that user; 0 if requires_owner is 0, and for root.
+    pub owner: u32,
     /// Must be zero.
     pub reserved_word: u32,
     /// Must be zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
-/// A buffer in the caller's hands (paper, section 3.1.3): a message that has arrived, or room for
-/// one. It is single use: xio_commit() and xio_release() take it away, and clear the struct that
-/// they are given. A copy of the struct that is used afterwards fails with ESTALE.
+/// A buffer that the caller holds (paper, section 3.1.3): a message that has arrived, or room for
+/// one. It can be used once: xio_commit() and xio_release() take it away, and clear the struct that
+/// they get. Using a copy of the struct afterwards fails with ESTALE.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct xio_buffer {
-    /// The bytes. Of a message they are for reading only.
+    /// The bytes. Those of a message are read-only.
     pub data: *mut c_void,
-    /// How many. Of a write buffer: lower it before xio_commit() to send only the first ones. All
-    /// else is for reading only.
+    /// The number of bytes. Of a write buffer: lower it before xio_commit() to send only the first
+    /// ones. All other fields are read-only.
     pub bytes: usize,
-    /// The flow that it is of.
+    /// The buffer's flow.
     pub handle: xio_handle,
-    /// The library's.
+    /// For the library's use.
     pub token: u64,
-    /// The epoch of the transport that it is of, from 1 (paper, Figure 6).
+    /// The epoch of the buffer's transport, from 1 (paper, Figure 6).
     pub epoch: u32,
-    /// Zero.
+    /// 0; later versions may use it.
     pub reserved: u32,
 }
 
-/// What happened to a flow, from xio_getevent().
+/// An event of a flow, from xio_getevent().
 #[repr(C)]
 pub struct xio_event {
     /// One of enum xio_event_type.
     pub r#type: u32,
     /// XIO_MOVED: the epoch of new write buffers. Else 0.
     pub epoch: u32,
-    /// The transport that the flow has moved to, or that it should have. Always valid.
+    /// The transport to which the flow has moved, or to which it should have moved. Always valid.
     pub transport: *const c_char,
-    /// Why, for a person; cut if it is long.
+    /// The reason, as text for people; cut if it is long.
     pub reason: [c_char; 240],
 }
 
-/// Who is at the other end of a flow, from xio_peer(). The kernel says so or, of a peer on another
-/// host, that host's name daemon.
+/// The peer of a flow, from xio_peer(), as the kernel reports it or, for a peer on another host, as
+/// that host's name daemon does.
 #[repr(C)]
 pub struct xio_peer_info {
-    /// The process; 0 if it is not known.
+    /// The process; 0 if unknown.
     pub pid: i32,
-    /// The user; UINT32_MAX if not known.
+    /// The user; UINT32_MAX if unknown.
     pub uid: u32,
-    /// The group; UINT32_MAX if not known.
+    /// The group; UINT32_MAX if unknown.
     pub gid: u32,
-    /// Zero.
+    /// 0; later versions may use it.
     pub reserved: u32,
     /// The host's name; cut if it is long.
     pub host: [c_char; 64],
@@ -127,7 +133,7 @@ pub struct xio_peer_info {
     pub program: [c_char; 64],
 }
 
-/// What a flow has done so far, from xio_statistics(). Later versions add fields at the end.
+/// The counters of a flow, from xio_statistics(). Later versions add fields at the end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct xio_counters {
@@ -135,13 +141,13 @@ pub struct xio_counters {
     pub messages_sent: u64,
     /// Their bytes.
     pub bytes_sent: u64,
-    /// Messages that xio_getreadbuf() brought.
+    /// Messages that xio_getreadbuf() returned.
     pub messages_received: u64,
     /// Their bytes.
     pub bytes_received: u64,
-    /// How often this end has slept.
+    /// Times this end slept.
     pub sleeps: u64,
-    /// How often the direction from this end has moved to another transport.
+    /// Times the direction from this end moved to another transport.
     pub moves: u64,
     /// The longest time that this end could not send because of a move, in nanoseconds.
     pub pause_max_ns: u64,
@@ -151,17 +157,17 @@ pub struct xio_counters {
     pub undelivered: u64,
 }
 
-/// A flow or listener to wait for, as struct pollfd is a descriptor, for xpoll().
+/// A flow or listener to wait for in xpoll(), as struct pollfd is for a descriptor.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct xio_poll {
-    /// The flow or listener; entries with XIO_NONE are passed over.
+    /// The flow or listener; entries with XIO_NONE are ignored.
     pub handle: xio_handle,
-    /// POLLIN; or 0 to pass the entry over.
+    /// POLLIN; or 0 to ignore the entry.
     pub events: i16,
-    /// POLLIN if the flow may go on: there is a message, the end, an event for xio_getevent(), or
-    /// room for a message after a call has found none; or a flow to be accepted. POLLNVAL: EBADF.
+    /// POLLIN if the flow may continue: there is a message, the end, an event for xio_getevent(),
+    /// or room for a message after a call has found none; or a flow to accept. POLLNVAL: EBADF.
     pub revents: i16,
-    /// Zero.
+    /// 0; later versions may use it.
     pub reserved: u32,
 }

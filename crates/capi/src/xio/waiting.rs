@@ -1,25 +1,25 @@
-//! Waiting for flows beside other things: xpoll() of the paper's Table 2, descriptors, channels.
+//! Implements the calls that wait for flows together with other sources: xpoll() of the paper's
+//! Table 2, descriptors, channels.
 
 use super::types::{XIO_NONE, xio_handle, xio_poll};
 use super::{Table, on_table, shared};
+use crate::channel_table::on_channel;
 use crate::failure::{Failure, value};
-use crate::place::on_channel;
 use crate::state::Cookie;
 use crate::types::{MP_NONE, mp_channel, mp_handle};
 use libc::{POLLIN, POLLNVAL, c_int, c_void, pollfd};
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Things that one call waits for at most, of each kind.
+/// Maximum number of entries of each kind in one call.
 const POLLS_MAX: usize = 1 << 20;
 
 /// Waits until something is ready: of descriptors as poll(2) does, and of flows and listeners
 /// (paper, Table 2).
+/// fds may be NULL if nfds is 0, and flows if count is 0. timeout_ms: 0 to return at once, below 0
+/// to wait without a limit. A condition that still holds is reported again. A flow may be reported
+/// as ready without reason: use calls that do not wait.
 ///
-/// fds may be NULL if nfds is 0, and flows if count is 0. timeout_ms: 0 to look only, below 0 to
-/// wait for ever. What is not dealt with is told again. A flow may be told ready without need: use
-/// calls that do not wait.
-///
-/// Returns how many entries have revents, 0 if the time is up, or -1 and errno.
+/// Returns the number of entries with revents, 0 if the time is up, or -1 and errno.
 ///
 /// Errors:
 ///   EINTR   a signal handler ran
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn xpoll(
     timeout_ms: c_int,
 ) -> c_int {
     let ready = on_table(|table| {
-        // SAFETY: the caller vouches for both arrays.
+        // SAFETY: the caller guarantees that both arrays are valid.
         let (fds, flows) = unsafe { (array(fds, nfds)?, array(flows, count)?) };
         let mut polls = fds.to_vec();
         let mut unknown = 0;
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn xpoll(
             polls.push(pollfd { fd, events: POLLIN, revents: 0 });
         }
         let timeout_ms = if unknown > 0 { 0 } else { timeout_ms };
-        // SAFETY: the entries are ours and outlive the call.
+        // SAFETY: the entries belong to this function and outlive the call.
         let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, timeout_ms) };
         if ready < 0 {
             return Err(Failure::last("poll"));
@@ -77,10 +77,12 @@ unsafe fn array<'a, T>(start: *mut T, count: usize) -> Result<&'a mut [T], Failu
         0 => Ok(&mut []),
         _ if start.is_null() => Err(Failure::NULL),
         1..=POLLS_MAX => {
-            // SAFETY: the caller vouches for the array, and that nothing else uses it.
+            // SAFETY: the caller guarantees that the array is valid and otherwise unused.
             Ok(unsafe { std::slice::from_raw_parts_mut(start, count) })
         }
-        _ => Err(Failure::invalid("more entries than descriptors may be open")),
+        _ => Err(Failure::invalid(
+            "there are more entries than the limit on open files: pass fewer, or raise `ulimit -n`",
+        )),
     }
 }
 
@@ -109,8 +111,8 @@ fn descriptor(table: &mut Table, handle: xio_handle) -> Result<RawFd, Failure> {
 }
 
 /// The descriptor of a flow or listener (paper, section 3.1.4), the same until xio_close(). It
-/// becomes readable in poll(2), epoll(7) and their like when xpoll() would tell of the handle. Do
-/// nothing else with it: it is the library's.
+/// becomes readable for poll(2), epoll(7) and similar calls when xpoll() would report the handle.
+/// Do nothing else with it: it belongs to the library.
 ///
 /// Returns the descriptor, or -1 and errno.
 ///
@@ -121,13 +123,13 @@ pub extern "C" fn xio_descriptor(handle: xio_handle) -> c_int {
     value(on_table(|table| descriptor(table, handle)), -1)
 }
 
-/// Makes a flow or listener a member of a channel of megapipe.h: from now on mp_dispatch() gives
-/// MP_POLL, with this cookie, when xpoll() would tell of it, between the completions of sockets and
-/// files.
+/// Makes a flow or listener a member of a channel of megapipe.h. From then on mp_dispatch() returns
+/// an MP_POLL with this cookie when xpoll() would report the handle, between the completions of
+/// sockets and files.
 ///
-/// An event is told once: obtain all that there is, until xio_getreadbuf() gives 0, or accept until
-/// EAGAIN; else the next one may not come. mp_unregister() of what this returns ends it; do that
-/// before xio_close().
+/// An event is reported once: obtain all messages, until xio_getreadbuf() returns 0, or accept
+/// until EAGAIN; else the next event may not come. mp_unregister() of the returned handle ends the
+/// watch; call it before xio_close().
 ///
 /// Returns the channel's handle, or -1 and errno.
 ///

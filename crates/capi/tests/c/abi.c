@@ -1,4 +1,4 @@
-/* Sizes and places that programs compiled against an older header rely on. */
+/* Checks sizes and offsets that programs compiled against an older header rely on. */
 #include <mtcp.h>
 #include <xio.h>
 #include <assert.h>
@@ -58,7 +58,10 @@ AT(xio_options, users_count, 32);
 AT(xio_options, transport, 40);
 AT(xio_options, socket, 48);
 AT(xio_options, linger_ms, 56);
-AT(xio_options, reserved, 64);
+AT(xio_options, requires_owner, 60);
+AT(xio_options, owner, 64);
+AT(xio_options, reserved_word, 68);
+AT(xio_options, reserved, 72);
 static_assert(sizeof(struct xio_poll) == 16, "xio_poll");
 AT(xio_poll, events, 8);
 AT(xio_poll, revents, 10);

@@ -1,4 +1,4 @@
-/* Channels, handles and what may be done with neither. */
+/* Tests channels and handles, and which calls are refused with stale ones. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -103,7 +103,7 @@ static void handles_go_stale(void)
     CHECK(mp_destroy(channel) == 0);
     CHECK(is_open(fds[0]));
     FAILS(mp_write(second, "x", 1), EBADF);
-    /* So many that the place is certainly another channel's. */
+    /* So many that another channel has certainly reused the entry. */
     for (int round = 0; round < 3000; round++) {
         struct mp_options options = { .driver = MP_DRIVER_EPOLL };
 
@@ -184,7 +184,7 @@ static void numbers_are_looked_up_anew(void)
     close(fd);
 }
 
-/* Two handles of one descriptor: it goes with the first that is closed, and nothing else does. */
+/* Two handles of one descriptor: it is closed with the first one, and nothing else is. */
 static void a_descriptor_is_closed_once(void)
 {
     mp_channel *channel = channel_new();
@@ -221,7 +221,7 @@ static void *in_another_thread(void *argument)
     FAILS(mp_flush(elsewhere->channel), EPERM);
     FAILS(mp_destroy(elsewhere->channel), EPERM);
     FAILS(mp_write(elsewhere->handle, "x", 1), EBADF);
-    /* Left behind: it goes with the thread. */
+    /* Not destroyed: the end of the thread destroys it. */
     channel_new();
     FAILS(mp_write(elsewhere->handle, "x", 1), EBADF);
     return NULL;
@@ -302,7 +302,7 @@ static void listening_says_what_is_wrong(void)
     FAILS(mp_listen(there, 3, 0), EINVAL);
     FAILS(mp_listen(there, size, -1), EINVAL);
     FAILS(mp_listen((struct sockaddr *)&path, sizeof path, 0), EAFNOSUPPORT);
-    address.sin_addr.s_addr = htonl(0xC0000201); /* 192.0.2.1 is no host's: RFC 5737 */
+    address.sin_addr.s_addr = htonl(0xC0000201); /* no host has 192.0.2.1: RFC 5737 */
     FAILS(mp_listen(there, size, 0), EADDRNOTAVAIL);
 }
 

@@ -1,4 +1,4 @@
-/* What the test programs share: checks that say where they failed, and events in time. */
+/* Shared by the test programs: checks that report their line, and events within a time limit. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -22,7 +22,7 @@
         }                                                                                          \
     } while (0)
 
-/* The call must fail with this errno, and say something about it. */
+/* The call must fail with this errno, and set a text. */
 #define FAILS(call, number)                                                                        \
     do {                                                                                           \
         errno = 0;                                                                                 \
@@ -44,7 +44,7 @@ static inline mp_channel *channel_new(void)
     return channel_with(NULL);
 }
 
-/* The next event, of this command. */
+/* Returns the next event, which must be of this command. */
 static inline struct mp_event expect(mp_channel *channel, uint32_t command)
 {
     struct mp_event event;
@@ -75,7 +75,7 @@ static inline int open_files(void)
     return count;
 }
 
-/* More than the kernel takes for a peer that does not read. */
+/* More bytes than the kernel takes for a peer that does not read. */
 enum { BIG = 8 << 20 };
 
 static inline char *big_memory(void)
@@ -86,7 +86,7 @@ static inline char *big_memory(void)
     return memory;
 }
 
-/* A listening socket at a free port of 127.0.0.1. */
+/* Returns a listening socket at a free port of 127.0.0.1. */
 static inline int listening(struct sockaddr_in *address)
 {
     socklen_t size = sizeof *address;

@@ -1,4 +1,4 @@
-/* How handles begin and end: close, abort, unregister, and what a failed register leaves. */
+/* Tests how handles begin and end: close, abort, unregister, and what a failed register leaves. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -7,7 +7,8 @@
 
 enum { CLIENTS = 50 };
 
-/* Each connection is a lightweight socket, and gone when the call that ends it has done so. */
+/* Each connection is a lightweight socket, and is closed when the call that ends it is
+ * complete. */
 static void lightweight_connections_leave_nothing(int (*end)(mp_handle), int has_event)
 {
     mp_channel *channel = channel_new();
@@ -46,7 +47,8 @@ static void lightweight_connections_leave_nothing(int (*end)(mp_handle), int has
     close(fd);
 }
 
-/* A connection that was accepted and is not registered is the channel's, and goes with it. */
+/* A connection that was accepted and is not registered belongs to the channel, and is closed
+ * with it. */
 static void what_is_not_registered_goes_with_the_channel(void)
 {
     int before = open_files(), client, fd;
@@ -63,7 +65,7 @@ static void what_is_not_registered_goes_with_the_channel(void)
     CHECK(open_files() == before);
 }
 
-/* Reads all that comes. */
+/* Reads to the end and returns the number of bytes. */
 static size_t drained(int fd)
 {
     static char room[65536];
@@ -75,7 +77,7 @@ static size_t drained(int fd)
     return bytes == 0 ? sum : SIZE_MAX;
 }
 
-/* A child that reads all of it and says how much by its exit status. */
+/* Starts a child that reads to the end and reports the number of bytes by its exit status. */
 static pid_t reader_of(int fds[2])
 {
     pid_t child = fork();
@@ -138,7 +140,7 @@ static void an_abort_overtakes_a_close(void)
     free(memory);
     CHECK(!is_open(near));
     FAILS(mp_abort(handle), EBADF);
-    /* What it has is not the whole, and it is told. */
+    /* The peer has received a part of the data, and sees the reset. */
     CHECK(drained(far) == SIZE_MAX && errno == ECONNRESET);
     CHECK(mp_dispatch(channel, &event, 0) == 0);
     CHECK(mp_destroy(channel) == 0);
@@ -165,7 +167,7 @@ static void a_close_that_gets_nowhere_is_ended(void)
     close(fds[1]);
 }
 
-/* What a closing handle is does not come back to the caller when the channel ends. */
+/* The descriptor of a closing handle does not return to the caller when the channel ends. */
 static void a_closing_handle_ends_with_the_channel(void)
 {
     mp_channel *channel = channel_new();
@@ -182,7 +184,7 @@ static void a_closing_handle_ends_with_the_channel(void)
     close(fds[1]);
 }
 
-/* Whatever fails, the descriptor is the caller's still. */
+/* Whatever the failure, the descriptor still belongs to the caller. */
 static void a_failed_register_closes_nothing(void)
 {
     struct mp_options options = { .max_handles = 1 };
@@ -199,7 +201,7 @@ static void a_failed_register_closes_nothing(void)
     /* The driver cannot make it non-blocking. */
     FAILS(mp_register(channel, path, NULL, NULL), EBADF);
     CHECK(is_open(path));
-    /* The one place is taken by a handle that is being closed. */
+    /* A handle that is being closed occupies the only entry. */
     handle = mp_register(channel, fds[0], NULL, NULL);
     CHECK(mp_write(handle, memory, BIG) == 0 && mp_close(handle) == 0);
     FAILS(mp_register(channel, more[0], NULL, NULL), ENFILE);
@@ -210,7 +212,7 @@ static void a_failed_register_closes_nothing(void)
     CHECK(mp_abort(handle) == 0);
     expect(channel, MP_CLOSE);
     free(memory);
-    /* A process that the channel does not belong to. */
+    /* A process that does not own the channel. */
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -220,7 +222,7 @@ static void a_failed_register_closes_nothing(void)
         _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    /* And now there is room. */
+    /* Now there is room. */
     handle = mp_register(channel, more[0], NULL, NULL);
     CHECK(handle >= 0);
     CHECK(mp_destroy(channel) == 0);
@@ -233,7 +235,7 @@ static void a_failed_register_closes_nothing(void)
     close(path);
 }
 
-/* So with a share of a listener that is refused. */
+/* The same holds for a refused share of a listener. */
 static void a_refused_share_closes_nothing(void)
 {
     mp_channel *channel = channel_new();
@@ -256,7 +258,7 @@ static void a_refused_share_closes_nothing(void)
     close(fd);
 }
 
-/* A lightweight socket that cannot be registered can be later. */
+/* A lightweight socket that cannot be registered now can be registered later. */
 static void a_lightweight_socket_waits_for_room(void)
 {
     struct mp_options options = { .max_handles = 2 };

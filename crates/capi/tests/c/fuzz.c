@@ -1,6 +1,6 @@
 /*
- * Random calls with random arguments: whatever a program does with numbers, nothing crashes, hangs,
- * panics or leaks a descriptor. Memory is always valid, as the header demands.
+ * Makes random calls with random arguments: whatever numbers a program passes, nothing crashes,
+ * hangs, panics or leaks a descriptor. Memory is always valid, as the header requires.
  *
  *   fuzz SEED CALLS
  */
@@ -18,7 +18,7 @@ static char arena[ARENA];
 static mp_channel *channels[CHANNELS];
 static mp_handle handles[HANDLES];
 static int fd_of[HANDLES], files[FILES];
-/* The channel that a file is registered with. */
+/* The channel with which a file is registered. */
 static mp_channel *owner_of[FILES];
 static int64_t buffers[BUFFERS];
 static int known[4096];
@@ -43,7 +43,7 @@ static size_t size(void)
     return any(8) ? any(ARENA / 2) : any(2) ? 0 : SIZE_MAX - any(9);
 }
 
-/* Memory with room for that many bytes, or NULL; sizes beyond it are refused before use. */
+/* Returns memory with room for that many bytes, or NULL; larger sizes are refused before use. */
 static char *memory(void)
 {
     return any(10) ? arena + any(ARENA / 2) : NULL;
@@ -137,7 +137,8 @@ static void register_something(void)
     CHECK(mp_register(channel(), -1 - (int)any(99), NULL, NULL) < 0);
     CPU_ZERO(&mask);
     CPU_SET(any(4), &mask);
-    /* Twice would let two handles close one descriptor, which is not ours to survive. */
+    /* A second registration would let two handles close one descriptor, which this program
+     * cannot handle. */
     if (owner_of[at])
         return;
     to = channel();
@@ -149,7 +150,7 @@ static void register_something(void)
     }
 }
 
-/* What was registered and ended with mp_close() may have another owner by now. */
+/* A descriptor that was registered and ended with mp_close() may have another owner by now. */
 static void let_go(int at, int closes)
 {
     mp_handle handle = handles[at];
@@ -162,7 +163,7 @@ static void let_go(int at, int closes)
     if (closes)
         files[fd_of[at]] = -1;
     owner_of[fd_of[at]] = NULL;
-    /* mp_abort() succeeds once more while the close goes on. */
+    /* mp_abort() succeeds once more while the close is in progress. */
     fd_of[at] = -1;
 }
 
@@ -226,7 +227,7 @@ static void sockets(void)
     }
 }
 
-/* A message without descriptors, which nothing would take out of it. */
+/* Receives a message without room for descriptors, because this program would not close them. */
 static void message(mp_handle on)
 {
     static struct msghdr messages[16];
@@ -313,7 +314,7 @@ int main(int argc, char **argv)
     unsigned long calls = argc > 2 ? strtoul(argv[2], NULL, 10) : 10000;
     int before = open_files();
 
-    /* Pipes whose reader is gone. */
+    /* The readers of some pipes are closed. */
     signal(SIGPIPE, SIG_IGN);
     state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     for (int at = 0; at < FILES; at++)

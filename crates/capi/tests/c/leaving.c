@@ -1,4 +1,4 @@
-/* Leaving a call in the middle, which must not be done, and what to do instead. */
+/* Leaves a call in the middle, which is forbidden, and shows what to do instead. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -13,7 +13,7 @@ static sigjmp_buf before_the_call;
 static mp_channel *jumped;
 static int wake_fd;
 
-/* Only out of a call, which no test could time: the next signal tries again. */
+/* Jumps only out of a call. A test cannot time that, so the next signal tries again. */
 static void jump(int signal)
 {
     (void)signal;
@@ -29,7 +29,7 @@ static void wake(int signal)
     CHECK(write(wake_fd, &one, sizeof one) == sizeof one);
 }
 
-/* The channel is lost, and says so; another one is not. */
+/* The channel is lost, and reports it; another channel is not affected. */
 static void a_jump_out_of_a_wait_is_noticed(void)
 {
     mp_channel *channel = channel_new(), *other = channel_new();
@@ -64,7 +64,7 @@ static void a_signal_handler_ends_a_wait_by_an_eventfd(void)
     signal(SIGALRM, wake);
     CHECK(mp_read(mp_register(channel, wake_fd, NULL, NULL), &count, sizeof count) == 0);
     CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
-    /* The handler's return may be told first. */
+    /* The return of the handler may be reported first. */
     while ((got = mp_dispatch(channel, &event, -1)) == 0)
         ;
     CHECK(got == 1 && event.cmd == MP_READ && event.error == 0 && count == 1);
@@ -91,7 +91,7 @@ static void *wait_for_wake(void *cancelled)
     return &ready;
 }
 
-/* Cancels a thread that waits; gives the status of the process. */
+/* Cancels a thread that waits; returns the status of the process. */
 static int status_after_cancelling(int is_allowed)
 {
     int status;
@@ -122,7 +122,7 @@ static void a_cancelled_thread_ends_the_process(void)
     int is_epoll = !strcmp(mp_driver(channel), "epoll");
 
     CHECK(mp_destroy(channel) == 0);
-    /* Its wait in io_uring_enter(2) is no point at which a thread is cancelled. */
+    /* A wait in io_uring_enter(2) is not a cancellation point. */
     if (is_epoll) {
         int status = status_after_cancelling(1);
 

@@ -1,4 +1,4 @@
-/* Bounds of messages, of what waits to be written, and of time. */
+/* Tests limits of messages, of queued output, and of time. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -31,7 +31,7 @@ static void packets_keep_their_bounds(void)
     CHECK(mp_release(channel, event.buffer) == 0);
     CHECK(mp_read(handle, room, sizeof room) == 0);
     CHECK(expect(channel, MP_READ).size == 4 && !memcmp(room, "four", 4));
-    /* One that is too long is told to be so, and the next one comes whole. */
+    /* A message that is too long is reported as such, and the next one arrives complete. */
     CHECK(send(fds[1], "longer", 6, 0) == 6 && send(fds[1], "ok", 2, 0) == 2);
     CHECK(mp_read(handle, room, sizeof room) == 0);
     CHECK(expect(channel, MP_READ).error == EMSGSIZE);
@@ -73,7 +73,7 @@ static void what_waits_to_be_written_is_limited(void)
     FAILS(mp_write(handle, memory, 1), EAGAIN);
     CHECK(strstr(mp_error(), "1001 bytes") && strstr(mp_error(), "1000"));
     CHECK(mp_queued(handle) == BIG + 1001);
-    /* Its receive pauses, once the kernel has been told. */
+    /* Its receive pauses after the kernel has the cancellation. */
     CHECK(mp_dispatch(channel, &event, 0) == 0);
     CHECK(write(fds[1], "x", 1) == 1);
     CHECK(mp_dispatch(channel, &event, 50) == 0);
@@ -142,7 +142,7 @@ static void timers_are_set_again_and_again(void)
         event = expect(channel, MP_TIMER);
         CHECK(event.count >= 1);
     }
-    /* Stopped: at most what the channel has already is told. */
+    /* Stopped: only an event that the channel already holds may follow. */
     CHECK(mp_timer_set(timer, 0, 0) == 0);
     while (mp_dispatch(channel, &event, 0) == 1)
         CHECK(event.cmd == MP_TIMER);
@@ -170,7 +170,7 @@ static void timers_leave_no_descriptor(void)
     CHECK(open_files() == before);
 }
 
-/* Accepting goes on by itself when there are descriptors again. */
+/* Accepting continues by itself when descriptors are free again. */
 static void a_lack_of_descriptors_passes(int is_lwsocket)
 {
     struct rlimit limit, tight;
@@ -197,7 +197,7 @@ static void a_lack_of_descriptors_passes(int is_lwsocket)
             event = expect(channel, MP_ACCEPT);
         while (event.error == EMFILE && (event.flags & MP_MORE));
     } else {
-        /* Lightweight sockets of io_uring need none. */
+        /* Lightweight sockets of io_uring need no descriptors. */
         CHECK(is_lwsocket && !strcmp(mp_driver(channel), "uring"));
         CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     }
@@ -211,7 +211,7 @@ static void a_lack_of_descriptors_passes(int is_lwsocket)
     close(fd);
 }
 
-/* The channel's own lack of lightweight sockets is not the system's of descriptors. */
+/* The error for the channel's lack of lightweight sockets differs from that for descriptors. */
 static void a_full_table_has_its_own_error(void)
 {
     struct mp_options options = { .max_lwsockets = 2 };
@@ -222,7 +222,7 @@ static void a_full_table_has_its_own_error(void)
     mp_handle first;
 
     if (strcmp(mp_driver(channel), "uring")) {
-        /* Of the others only descriptors are a limit. */
+        /* On the other drivers only descriptors are a limit. */
         CHECK(mp_destroy(channel) == 0);
         close(fd);
         return;

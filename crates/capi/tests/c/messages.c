@@ -1,8 +1,9 @@
-/* Messages with control data: descriptors over UNIX sockets, the addresses of datagrams. */
+/* Tests messages with ancillary data: descriptors over UNIX sockets, the addresses of
+ * datagrams. */
 #define _GNU_SOURCE
 #include "check.h"
 
-/* Room for control data, aligned as its headers are. */
+/* Room for ancillary data, aligned as its headers are. */
 union control {
     struct cmsghdr header;
     char room[CMSG_SPACE(254 * sizeof(int))];
@@ -20,7 +21,7 @@ static struct msghdr message_of(struct iovec *piece, union control *control, siz
     return message;
 }
 
-/* Control data with these descriptors; gives its size. */
+/* Writes ancillary data with these descriptors; returns its size. */
 static size_t put(union control *control, const int *fds, int count)
 {
     size_t bytes = sizeof *fds * (size_t)count;
@@ -33,7 +34,7 @@ static size_t put(union control *control, const int *fds, int count)
     return CMSG_SPACE(bytes);
 }
 
-/* The one descriptor of a message; -1 if it has none. */
+/* Returns the only descriptor of a message; -1 if it has none. */
 static int taken(struct msghdr *message)
 {
     struct cmsghdr *entry = CMSG_FIRSTHDR(message);
@@ -47,7 +48,7 @@ static int taken(struct msghdr *message)
     return fd;
 }
 
-/* A file with this text. */
+/* Returns a file with this text. */
 static int file_with(const char *text)
 {
     FILE *file = tmpfile();
@@ -70,7 +71,7 @@ static void file_send(mp_handle from, const void *bytes, size_t size, int fd)
     piece->iov_len = size;
     *message = message_of(piece, control, put(control, &fd, 1));
     CHECK(mp_sendmsg(from, message) == 0);
-    /* All but the bytes was copied. */
+    /* The call has copied everything but the bytes. */
     free(message);
     free(piece);
     free(control);
@@ -152,7 +153,7 @@ static void lost_control_data_is_told(void)
     close(fds[1]);
 }
 
-/* What arrives for a request whose handle is gone is closed. */
+/* Descriptors that arrive for a request whose handle has ended are closed. */
 static void withdrawn_descriptors_are_closed(void)
 {
     mp_channel *channel = channel_new();
@@ -186,7 +187,7 @@ static void withdrawn_descriptors_are_closed(void)
         close(ends[1]);
         CHECK(mp_unregister(left) == 0);
         close(fds[0]);
-        /* The writing end is open nowhere any more. */
+        /* The writing end is closed in all processes. */
         CHECK(read(ends[0], room, 1) == 0);
         close(ends[0]);
     }
@@ -206,7 +207,7 @@ static int datagrams(const char *ip, struct sockaddr_in *address)
     return fd;
 }
 
-/* A server on all addresses answers from the one that it was asked at. */
+/* A server on all addresses answers from the address to which the request was sent. */
 static void datagrams_have_packet_info(void)
 {
     mp_channel *channel = channel_new();
@@ -233,12 +234,12 @@ static void datagrams_have_packet_info(void)
     CHECK(CMSG_FIRSTHDR(&message)->cmsg_type == IP_PKTINFO);
     memcpy(&info, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof info);
     CHECK(info.ipi_addr.s_addr == at.sin_addr.s_addr && info.ipi_ifindex > 0);
-    /* As it is, the message goes back. */
+    /* The unchanged message returns to its sender. */
     CHECK(mp_sendmsg(server, &message) == 0);
     CHECK(expect(channel, MP_SENDMSG).size == 8);
     CHECK(recvfrom(client, room, sizeof room, 0, (struct sockaddr *)&peer, &size) == 8);
     CHECK(peer.sin_addr.s_addr == at.sin_addr.s_addr && peer.sin_port == at.sin_port);
-    /* One that is longer than the room. */
+    /* A datagram that is longer than the room. */
     CHECK(sendto(client, "too long.", 9, 0, (struct sockaddr *)&at, sizeof at) == 9);
     message = message_of(&piece, &control, sizeof control);
     CHECK(mp_recvmsg(server, &message) == 0);
@@ -290,7 +291,7 @@ static void what_cannot_be_is_refused(void)
     FAILS(mp_sendmsg(left, &message), EINVAL);
     CHECK(strstr(mp_error(), "253"));
     CHECK(mp_dispatch(channel, &event, 0) == 0);
-    /* Plain bytes go over TCP. */
+    /* Messages without ancillary data can be sent over TCP. */
     message = message_of(&piece, NULL, 0);
     CHECK(mp_sendmsg(tcp, &message) == 0);
     CHECK(expect(channel, MP_SENDMSG).size == 1);

@@ -1,6 +1,6 @@
 /*
- * What the calls do, and what may not be done with contexts and sockets, with the kernel as the
- * peer. To be run where a TAP device may be made.
+ * Tests what the calls do, and which calls are refused for contexts and sockets, with the kernel as
+ * the peer. Needs permission to create a TAP device.
  *
  *   mtcp_calls CONFIG
  */
@@ -14,7 +14,7 @@
 
 static int is_child;
 
-/* AddressSanitizer asks: what is the parent's, a child leaves where it is. */
+/* AddressSanitizer calls this: a forked child does not free the parent's memory. */
 int __lsan_is_turned_off(void)
 {
     return is_child;
@@ -54,7 +54,7 @@ static void settings_are_checked(const char *settings)
     FAILS_NULL(mtcp_create_context(0), EBUSY);
     FAILS(mtcp_setconf(&conf), EBUSY);
     stop();
-    /* It is as at the beginning. */
+    /* The setting has its first value again. */
     CHECK(mtcp_getconf(&conf) == 0 && conf.max_concurrency == 1 << 18);
     FAILS_NULL(mtcp_create_context(0), EINVAL);
     FAILS(mtcp_core_affinitize(-1), EINVAL);
@@ -167,7 +167,7 @@ static void bytes_go_both_ways(void)
     FAILS(mtcp_write(mctx, sockid, "no more", 7), EPIPE);
     CHECK(kernel_read(fd, room, sizeof room) == 5 && kernel_read(fd, room, sizeof room) == 0);
     CHECK(mtcp_close(mctx, sockid) == 0 && close(fd) == 0);
-    /* A reset goes both ways, too. */
+    /* A reset works in both directions, too. */
     connect_pair(listener, 80, &fd, &sockid);
     CHECK(mtcp_abort(mctx, sockid) == 0);
     CHECK(kernel_read(fd, room, sizeof room) == -1 && errno == ECONNRESET);
@@ -243,7 +243,7 @@ static void options_do_what_they_say(void)
     FAILS(mtcp_setsockopt(mctx, sockid, IPPROTO_TCP, TCP_NODELAY, &on, UINT32_MAX), EINVAL);
     FAILS(mtcp_setsockopt(mctx, sockid, IPPROTO_TCP, TCP_NODELAY, NULL, 4), EFAULT);
     FAILS(mtcp_getsockopt(mctx, sockid, IPPROTO_TCP, TCP_NODELAY, &value, NULL), EFAULT);
-    /* A time-out ends a blocking call; without blocking there is none. */
+    /* A time-out ends a blocking call; a non-blocking call has none. */
     struct sockaddr_in address = at(STACK, 80);
     CHECK(mtcp_bind(mctx, sockid, (struct sockaddr *)&address, sizeof address) == 0);
     CHECK(mtcp_listen(mctx, sockid, 1) == 0);
@@ -286,19 +286,19 @@ static void epolls_tell_what_was_asked_for(void)
     CHECK(write(fd, "a", 1) == 1);
     CHECK(mtcp_epoll_wait(mctx, outer, events, 4, PATIENCE_MS) == 1);
     CHECK(events[0].data.sockid == epoll);
-    /* As long as it holds. */
+    /* Reported as long as it holds. */
     for (int round = 0; round < 3; round++) {
         CHECK(mtcp_epoll_wait(mctx, epoll, events, INT32_MAX, PATIENCE_MS) == 1);
         CHECK(events[0].events == MTCP_EPOLLIN && events[0].data.u64 == UINT64_MAX);
     }
-    /* When it comes. */
+    /* Reported when it occurs. */
     event.events = MTCP_EPOLLIN | MTCP_EPOLLET;
     CHECK(mtcp_epoll_ctl(mctx, epoll, MTCP_EPOLL_CTL_MOD, sockid, &event) == 0);
     CHECK(mtcp_epoll_wait(mctx, epoll, events, 4, PATIENCE_MS) == 1);
     CHECK(mtcp_epoll_wait(mctx, epoll, events, 4, 0) == 0);
     CHECK(write(fd, "b", 1) == 1);
     CHECK(mtcp_epoll_wait(mctx, epoll, events, 4, PATIENCE_MS) == 1);
-    /* Once. */
+    /* Reported once. */
     event.events = MTCP_EPOLLIN | MTCP_EPOLLONESHOT;
     CHECK(mtcp_epoll_ctl(mctx, epoll, MTCP_EPOLL_CTL_MOD, sockid, &event) == 0);
     CHECK(mtcp_epoll_wait(mctx, epoll, events, 4, PATIENCE_MS) == 1);
@@ -379,10 +379,11 @@ static void wait_for_signal(int epoll, int to_thread)
     FAILS(mtcp_epoll_wait(mctx, epoll, &event, 1, -1), EINTR);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(signals == 1);
-    /* What the bell was rung for, another thread's signal may have been told of already. */
+    /* The signal of another thread may have been reported already, and its wake-up ends this
+     * wait. */
     while (mtcp_epoll_wait(mctx, epoll, &event, 1, 1) < 0)
         CHECK(errno == EINTR);
-    /* One that came before or after waiting met no call. */
+    /* A signal that arrived before or after the wait did not interrupt a call. */
     if (errno_within == 0)
         CHECK(mtcp_close(mctx, made_within) == 0);
 }
@@ -401,12 +402,12 @@ static void signals_end_waiting(void)
     CHECK(mtcp_register_signal(SIGUSR1, on_signal) == on_signal);
     waiting = pthread_self();
     wait_for_signal(epoll, 0);
-    /* This thread may be slower than the other, and then not wait yet. */
+    /* This thread may be slower than the other, and may not wait yet. */
     do
         wait_for_signal(epoll, 1);
     while (errno_within == 0 && ++tries < 100);
     CHECK(errno_within == EDEADLK);
-    /* One that came before waiting is not missed. */
+    /* A signal that arrived before the wait is not missed. */
     signals = 0;
     errno = 0;
     CHECK(raise(SIGUSR1) == 0 && errno == 0 && signals == 1 && errno_within == 0);

@@ -1,4 +1,5 @@
-/* What the test programs of contexts share besides check.h: the network, and connections. */
+/* Shared by the test programs of contexts, in addition to check.h: the network, and
+ * connections. */
 #ifndef MTCP_CHECK_H
 #define MTCP_CHECK_H
 
@@ -7,16 +8,17 @@
 #include <mtcp.h>
 #include <netinet/tcp.h>
 
-/* Longer than anything takes; a call that waits that long has failed. */
+/* Longer than any call takes; a call that waits that long has failed. */
 enum { PATIENCE_MS = 20000 };
 
-/* The stack's address and the kernel's, at both ends of the TAP device that the settings name. */
+/* The addresses of the stack and of the kernel, at the two ends of the TAP device of the
+ * settings. */
 #define STACK "10.10.0.2"
 #define KERNEL "10.10.0.1"
 
 static mctx_t mctx;
 
-/* The call must give no pointer, with this errno, and say something about it. */
+/* The call must return no pointer, with this errno, and set a text. */
 #define FAILS_NULL(call, number)                                                                   \
     do {                                                                                           \
         errno = 0;                                                                                 \
@@ -58,7 +60,7 @@ static inline int socket_new(void)
     return sockid;
 }
 
-/* A listening socket of the stack, which does not block. */
+/* Returns a non-blocking listening socket of the stack. */
 static inline int stack_listening(int port)
 {
     struct sockaddr_in address = at(STACK, port);
@@ -70,7 +72,7 @@ static inline int stack_listening(int port)
     return listener;
 }
 
-/* A listening socket of the kernel at a free port. */
+/* Returns a listening socket of the kernel at a free port. */
 static inline int kernel_listening(struct sockaddr_in *address)
 {
     socklen_t size = sizeof *address;
@@ -82,7 +84,7 @@ static inline int kernel_listening(struct sockaddr_in *address)
     return fd;
 }
 
-/* A new epoll that watches one thing. */
+/* Returns a new epoll instance that watches one socket. */
 static inline int watching(int sockid, uint32_t events)
 {
     struct mtcp_epoll_event event = { .events = events, .data.sockid = sockid };
@@ -93,7 +95,7 @@ static inline int watching(int sockid, uint32_t events)
     return epoll;
 }
 
-/* Waits until the socket is ready for any of this; gives what it is ready for. */
+/* Waits until the socket is ready for one of the events; returns its ready events. */
 static inline uint32_t await(int sockid, uint32_t events)
 {
     struct mtcp_epoll_event event;
@@ -105,7 +107,7 @@ static inline uint32_t await(int sockid, uint32_t events)
     return event.events;
 }
 
-/* A connection that the kernel began, whose end in the stack does not block. */
+/* Makes a connection that the kernel begins, and whose end in the stack does not block. */
 static inline void connect_pair(int listener, int port, int *fd, int *sockid)
 {
     struct sockaddr_in address = at(STACK, port);
@@ -119,7 +121,7 @@ static inline void connect_pair(int listener, int port, int *fd, int *sockid)
     CHECK(mtcp_setsock_nonblock(mctx, *sockid) == 0);
 }
 
-/* What the kernel's end has received, which the stack may have to be moved for. */
+/* Reads what the kernel's end has received; runs the stack if necessary. */
 static inline ssize_t kernel_read(int fd, void *room, size_t bytes)
 {
     struct mtcp_epoll_event event;

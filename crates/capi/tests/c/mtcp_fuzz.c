@@ -1,7 +1,7 @@
 /*
- * Random calls with random arguments: whatever a program does with contexts, numbers and settings,
- * nothing crashes, hangs or leaks. Memory is always valid, as the header demands. The kernel is the
- * peer of some connections.
+ * Makes random calls with random arguments: whatever contexts, numbers and settings a program
+ * passes, nothing crashes, hangs or leaks. Memory is always valid, as the header requires. The
+ * kernel is the peer of some connections.
  *
  *   mtcp_fuzz SEED CONFIG CALLS
  */
@@ -21,7 +21,7 @@ static uint32_t any(uint32_t below)
     return (uint32_t)(state >> 33) % below;
 }
 
-/* Mostly the one that there is. */
+/* Returns mostly the existing context. */
 static mctx_t context(void)
 {
     return any(20) ? mctx : contexts[any(3)];
@@ -53,7 +53,7 @@ static struct sockaddr_in address(void)
     return at(addresses[any(6)], any(4) ? FIRST_PORT + any(PORTS) : any(UINT16_MAX));
 }
 
-/* One that blocks could wait for ever. */
+/* A blocking socket could wait without a limit. */
 static void add(int made)
 {
     count(made);
@@ -154,7 +154,7 @@ static void ask(void)
         count(mtcp_getsockopt(context(), sockid(), level, option, value, &size));
         break;
     case 1:
-        /* Lingering blocks. */
+        /* SO_LINGER would block. */
         if (level != SOL_SOCKET || option != SO_LINGER)
             count(mtcp_setsockopt(context(), sockid(), level, option, value, size));
         break;
@@ -188,7 +188,7 @@ static void end(void)
     }
 }
 
-/* What the kernel does at the other ends. */
+/* Acts as the kernel at the other ends. */
 static void play_the_peer(void)
 {
     struct sockaddr_in to = at(STACK, FIRST_PORT + any(PORTS));

@@ -1,4 +1,4 @@
-// The header of contexts serves C++17: all of it compiles, and a pipe wakes an epoll.
+// Tests that the header of contexts is valid C++17: all of it compiles, and a pipe wakes an epoll.
 #include <mtcp.h>
 
 #include <cstdio>

@@ -1,10 +1,11 @@
-/* Requests for sockets: peers' addresses, looking without taking, writing in parts, files, and
- * connections with sockets of the channel's own. */
+/* Tests requests for sockets: peers' addresses, peeking, writes that are followed by others,
+ * files, and connections with sockets of the channel. */
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -20,7 +21,25 @@ static in_port_t port_of(int fd)
     return own.sin_port;
 }
 
-/* Also of several in one batch: all addresses are there until the next dispatch. */
+/* Binds the thread to one CPU: if it moved, the handshakes would be in the backlogs of two CPUs
+ * and enter the accept queue in either order. */
+static void connect_in_order(const struct sockaddr_in *address, int clients[CLIENTS])
+{
+    cpu_set_t before, one;
+    int cpu = 0;
+
+    CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+    while (!CPU_ISSET(cpu, &before))
+        cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    for (int i = 0; i < CLIENTS; i++)
+        clients[i] = connected(address);
+    CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
+}
+
+/* Also for several connections in one batch: all addresses are valid until the next dispatch. */
 static void connections_bring_their_peers(int kind)
 {
     mp_channel *channel = channel_new();
@@ -32,8 +51,7 @@ static void connections_bring_their_peers(int kind)
     FAILS(mp_accept(listener, 0, 4 | kind), EINVAL);
     CHECK(mp_accept(listener, 0, kind | MP_WITH_PEER) == 0);
     FAILS(mp_accept(listener, 0, kind), EBUSY);
-    for (int i = 0; i < CLIENTS; i++)
-        clients[i] = connected(&address);
+    connect_in_order(&address, clients);
     while (count < CLIENTS) {
         int more = mp_dispatch_batch(channel, events, CLIENTS, 10000);
 
@@ -52,7 +70,7 @@ static void connections_bring_their_peers(int kind)
     }
     CHECK(mp_cancel(listener, 0) == 0);
     CHECK(expect(channel, MP_ACCEPT).error == ECANCELED);
-    /* Who does not ask has none. */
+    /* Without the flag there is no address. */
     CHECK(mp_accept(listener, 1, kind) == 0);
     close(clients[0]);
     clients[0] = connected(&address);
@@ -112,7 +130,7 @@ static void a_peek_leaves_what_it_sees(void)
     event = expect(channel, MP_PEEK);
     CHECK(event.error == 0 && event.size == 4 && event.data == room && event.cookie == room);
     CHECK(!memcmp(room, "what", 4) && event.flags == 0);
-    /* In its turn among the reads. */
+    /* After the earlier reads. */
     CHECK(mp_read(handle, rest, 5) == 0 && mp_peek(handle, room, 4) == 0);
     CHECK(mp_recv(handle, 0) == 0);
     CHECK(expect(channel, MP_READ).size == 5 && !memcmp(rest, "what ", 5));
@@ -152,7 +170,7 @@ static void a_peek_at_a_message_must_fit(void)
     close(fds[1]);
 }
 
-/* TCP holds the head back for 200 ms at most, so that a busy machine needs further tries. */
+/* TCP delays the head for 200 ms at most, so a busy machine needs further attempts. */
 static void a_head_waits_for_its_body(void)
 {
     mp_channel *channel = channel_new();
@@ -213,11 +231,11 @@ static void the_channel_connects_with_its_own_socket(void)
     copy = mp_to_fd(handle);
     CHECK(copy >= 0 && write(copy, "copy", 4) == 4 && read(peer, room, 4) == 4);
     close(copy);
-    /* There is no descriptor to give back. */
+    /* There is no descriptor to return. */
     CHECK(mp_unregister(handle) == 0 && mp_dispatch(channel, &event, 0) == 0);
     CHECK(read(peer, room, 1) == 0);
     close(peer);
-    /* One that is refused can be connected again, and goes with the channel. */
+    /* A refused handle can be connected again, and ends with the channel. */
     close(fd);
     handle = mp_connect_to(channel, there, sizeof address, &cookie);
     CHECK(expect(channel, MP_CONNECT).error == ECONNREFUSED);
@@ -251,7 +269,7 @@ static void connections_have_their_limits(void)
     close(fd);
 }
 
-/* A file of BIG bytes, in which every position can be told from its neighbours. */
+/* Returns a file of BIG bytes, in which every position differs from its neighbours. */
 static FILE *file_of_bytes(void)
 {
     FILE *file = tmpfile();
@@ -263,7 +281,8 @@ static FILE *file_of_bytes(void)
     return file;
 }
 
-/* A child that reads to the end; its status says whether it was a head and all of the file. */
+/* Starts a child that reads to the end; its status says whether it got a head and all of the
+ * file. */
 static pid_t reader_of(int fds[2])
 {
     pid_t child = fork();
@@ -330,11 +349,11 @@ static void what_is_no_part_of_a_file_is_not_sent(void)
     FAILS(mp_send_file(-1, source, 0, 1), EBADF);
     FAILS(mp_send_file(elsewhere, source, 0, 1), EBADF);
     CHECK(strstr(mp_error(), "register it there"));
-    /* What the file has is sent. */
+    /* The bytes that the file has are sent. */
     CHECK(mp_send_file(handle, source, BIG - 2, 3) == 0);
     CHECK(expect(channel, MP_SEND_FILE).error == ENODATA);
     CHECK(read(fds[1], room, sizeof room) == 2);
-    /* The peer reads nothing more, and the file goes. */
+    /* The peer reads nothing more, and the file's handle ends. */
     CHECK(mp_send_file(handle, source, 0, BIG) == 0);
     CHECK(mp_dispatch(channel, &event, 0) == 0);
     CHECK(mp_unregister(source) == 0);

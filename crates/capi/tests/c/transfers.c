@@ -1,4 +1,4 @@
-/* Every request, and what its event says. */
+/* Tests every request and its event. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -161,7 +161,7 @@ static void connections_are_accepted(void)
     CHECK(mp_close(handle) == 0);
     expect(channel, MP_CLOSE);
     close(client);
-    /* One that is not registered is closed with the channel. */
+    /* A connection that is not registered is closed with the channel. */
     client = connected(&address);
     event = expect(channel, MP_ACCEPT);
     CHECK(mp_cancel(listener, 0) == 0);

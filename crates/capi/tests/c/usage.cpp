@@ -1,4 +1,4 @@
-// The header serves C++17: all of it compiles, and a message makes its way.
+// Tests that the header is valid C++17: all of it compiles, and a message arrives.
 #include <megapipe.h>
 
 #include <cstdio>

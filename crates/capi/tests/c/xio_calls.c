@@ -1,5 +1,5 @@
 /*
- * What the calls do, and what may not be done with end-points, flows and buffers.
+ * Tests what the calls do, and which calls are refused for end-points, flows and buffers.
  *
  *   xio_calls [named]    over the name daemon, else over sockets
  */
@@ -27,9 +27,13 @@ static void options_are_checked(void)
     options = (struct xio_options){ .groups = ids, .groups_count = 5000 };
     FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
     options = (struct xio_options){ 0 };
-    options.reserved[2] = 1;
+    options.reserved[1] = 1;
     FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
     options = (struct xio_options){ .reserved_word = 1 };
+    FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
+    options = (struct xio_options){ .owner = 1000 };
+    FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
+    options = (struct xio_options){ .requires_owner = 2 };
     FAILS_NULL(xio_register_name(NULL, &options), EINVAL);
     options = (struct xio_options){ .trust = XIO_TRUSTED, .timeout_ms = 100, .drain_ms = 1,
                                     .ring_bytes = 4096, .users = ids, .users_count = 2,
@@ -191,7 +195,7 @@ static void buffers_are_single_use(void)
     FAILS(xio_commit(ends[0], &copy), ESTALE);
     FAILS(xio_release(&copy), ESTALE);
     FAILS(xio_release(&buffer), ESTALE);
-    /* Its place has another tenant now. */
+    /* Another buffer has the entry now. */
     buffer = room(ends[0], 5);
     FAILS(xio_release(&copy), ESTALE);
     CHECK(xio_release(&buffer) == 0);
@@ -222,7 +226,7 @@ static void messages_go_on_to_other_flows(void)
     buffer = hear(ends[1], "return it");
     CHECK(xio_commit(ends[1], &buffer) == 0);
     hear_and_release(ends[0], "return it");
-    /* Where there is no room, the message stays the caller's. */
+    /* If there is no room, the message still belongs to the caller. */
     say(ends[0], "later");
     for (int size = 0; size < 2; size++) {
         while (xio_getwritebuf(others[0], size ? 5 : XIO_ANY, &buffer, 1, 0) == 1) {
@@ -316,7 +320,7 @@ static void *use_in_thread(void *argument)
     buffer = foreign->buffer;
     FAILS(xio_release(&buffer), ESTALE);
     FAILS(xio_commit(foreign->flow, &buffer), ESTALE);
-    /* End-points and listeners are everybody's. The flows go with the thread. */
+    /* All threads may use end-points and listeners. The flows are closed with the thread. */
     CHECK((flow = xio_connect(foreign->server.context, foreign->server.name)) > 0);
     CHECK((flow = xio_accept(foreign->server.listener, PATIENCE_MS)) > 0);
     CHECK(flow != foreign->flow);
@@ -363,11 +367,11 @@ static void children_have_nothing(void)
         FAILS(xio_connect(server.context, server.name), EPERM);
         CHECK(xio_close(ends[0]) == 0 && xio_close(ends[1]) == 0);
         end_server(server);
-        /* What it opens itself works. */
+        /* Flows that the child opens itself work. */
         flow_pair(ends);
         say(ends[0], "child");
         hear_and_release(ends[1], "child");
-        /* Without a question for leaks: the parent's buffers are not the child's to free. */
+        /* Without a check for leaks, because the child must not free the parent's buffers. */
         execl("/bin/true", "true", NULL);
         _exit(EXIT_FAILURE);
     }

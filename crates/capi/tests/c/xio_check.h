@@ -1,4 +1,5 @@
-/* What the test programs of flows share besides check.h: names of their own, and pairs of ends. */
+/* Shared by the test programs of flows, in addition to check.h: names of their own, and flow
+ * pairs. */
 #ifndef XIO_CHECK_H
 #define XIO_CHECK_H
 
@@ -7,10 +8,10 @@
 #include <dirent.h>
 #include <xio.h>
 
-/* Longer than anything takes; a call that waits that long has failed. */
+/* Longer than any call takes; a call that waits that long has failed. */
 enum { PATIENCE_MS = 60000 };
 
-/* The call must give no pointer, with this errno, and say something about it. */
+/* The call must return no pointer, with this errno, and set a text. */
 #define FAILS_NULL(call, number)                                                                   \
     do {                                                                                           \
         errno = 0;                                                                                 \
@@ -19,7 +20,7 @@ enum { PATIENCE_MS = 60000 };
         CHECK(strlen(mp_error()) > 10);                                                            \
     } while (0)
 
-/* A context with a listener, and the name that leads there. */
+/* A context with a listener, and the name that leads to it. */
 struct server {
     xio_context *context;
     xio_handle listener;
@@ -38,10 +39,10 @@ static inline struct server serve_as(const char *name, const struct xio_options 
     return server;
 }
 
-/* Whether the names are of the name daemon, which then is there; else they are sockets. */
+/* Whether a name daemon runs and names are registered with it; else they are sockets. */
 static int is_named;
 
-/* A server at a name that no other test has. */
+/* Returns a server at a name that no other test uses. */
 static inline struct server serve_somewhere(void)
 {
     const char *form = is_named ? "fable://xio-test-%d-%d/only" : "unix://@xio-test-%d-%d";
@@ -58,7 +59,7 @@ static inline void end_server(struct server server)
     CHECK(xio_unregister_name(server.context) == 0);
 }
 
-/* Both ends of a flow. */
+/* Opens a flow and returns both ends. */
 static inline void flow_pair(xio_handle ends[2])
 {
     struct server server = serve_somewhere();
@@ -117,9 +118,9 @@ static inline int open_descriptors(void)
 }
 
 /*
- * How many descriptors there are once the library has had its first flow, of which it keeps some.
- * Others it closes on a thread of its own, which may take a while: then the count is too high, and
- * the comparison at the end weaker, but not wrong.
+ * Counts the open descriptors after the library's first flow, of which it keeps some. The library
+ * closes others in a thread of its own, which may take a while. Then the count is too high, and the
+ * comparison at the end weaker, but not wrong.
  */
 static inline int descriptors_kept(void)
 {

@@ -1,7 +1,7 @@
 /*
- * Random calls with random arguments: whatever a program does with handles, tokens and structs,
+ * Makes random calls with random arguments: whatever handles, tokens and structs a program passes,
  * nothing crashes, hangs or leaks, and every byte arrives once and in order. Memory is always
- * valid, as the header demands.
+ * valid, as the header requires.
  *
  *   xio_fuzz SEED CALLS [named]
  */
@@ -53,7 +53,7 @@ static int place_of(xio_handle flow)
     return -1;
 }
 
-/* Forgets buffers of a former tenant, which must be valid nevertheless. */
+/* Forgets buffers of a previous flow of the entry, which must be valid nevertheless. */
 static void let_go(struct xio_buffer *buffer)
 {
     if (buffer->data)
@@ -98,7 +98,7 @@ static void obtain(void)
     }
 }
 
-/* Fills in the order of the bytes, so only one buffer is open at a time. */
+/* Fills buffers in the order of the bytes, so only one buffer is open at a time. */
 static void transmit(void)
 {
     struct xio_buffer buffer, copy;
@@ -125,7 +125,7 @@ static void transmit(void)
     CHECK(xio_commit(flow, &copy) == -1 && errno == ESTALE);
 }
 
-/* Obtains room and keeps it, over closings, too. */
+/* Obtains room and keeps it, even after its flow is closed. */
 static void hoard(void)
 {
     int at = (int)any(BUFFERS), result;

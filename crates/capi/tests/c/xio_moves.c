@@ -1,6 +1,6 @@
 /*
- * Flows between two processes over the name daemon: messages keep their bounds, transports change,
- * ends go. A child answers each message with itself.
+ * Tests flows between two processes over the name daemon: messages keep their bounds, transports
+ * change, processes end. A child sends each message back.
  */
 #define _GNU_SOURCE
 #include "xio_check.h"
@@ -12,7 +12,7 @@ static pid_t server;
 static xio_context *me;
 static char name[64];
 
-/* Answers what is there; -1 at the end. */
+/* Sends the available messages back; returns -1 at the end. */
 static int answer(xio_handle flow)
 {
     struct xio_buffer message;
@@ -32,7 +32,7 @@ static int answer(xio_handle flow)
     return result;
 }
 
-/* Answers until it is killed. */
+/* Sends messages back until it is killed. */
 static void serve(void)
 {
     struct xio_options options = { .trust = XIO_TRUSTED };
@@ -113,7 +113,7 @@ static struct xio_event await_event(xio_handle flow)
     return event;
 }
 
-/* Messages before, over and after each move, with buffers of old epochs in hand. */
+/* Sends messages before, during and after each move, while it holds buffers of old epochs. */
 static void flows_move_between_transports(void)
 {
     static const char *const transports[] = { "mempipe-spin-safe", "unix", "pipe", "tcp-nodelay",
@@ -146,14 +146,14 @@ static void flows_move_between_transports(void)
     }
     CHECK(xio_statistics(flow, &counters, sizeof counters) == 0);
     CHECK(counters.moves >= sizeof transports / sizeof *transports);
-    /* One that cannot be. */
+    /* A move that is impossible. */
     CHECK(xio_move(flow, "cacheline") == 0 || errno == ECONNREFUSED);
     say(flow, "still there");
     hear_and_release(flow, "still there");
     end_flow(flow);
 }
 
-/* What another user is told, as far as this one may become another. */
+/* Tests what another user gets, if this process may change its user. */
 static void become_another_and_connect(const char *closed)
 {
     struct xio_options options = { .timeout_ms = PATIENCE_MS };
@@ -164,6 +164,19 @@ static void become_another_and_connect(const char *closed)
     FAILS(xio_connect(other, closed), ECONNREFUSED);
     execl("/bin/true", "true", NULL);
     _exit(EXIT_FAILURE);
+}
+
+/* The name is this process's: a client that requires another user does not get it. */
+static void another_owner_is_refused(void)
+{
+    struct xio_options options = { .requires_owner = 1, .owner = geteuid() + 1,
+                                   .timeout_ms = PATIENCE_MS };
+    xio_context *client;
+
+    CHECK((client = xio_register_name(NULL, &options)));
+    FAILS(xio_connect(client, name), EACCES);
+    CHECK(strstr(mp_error(), "belongs to user"));
+    CHECK(xio_unregister_name(client) == 0);
 }
 
 static void strangers_are_refused(void)
@@ -177,6 +190,7 @@ static void strangers_are_refused(void)
 
     FAILS(xio_connect(me, "fable://xio-test-nobody-has-this"), ECONNREFUSED);
     FAILS_NULL(xio_register_name(name, NULL), ECONNREFUSED);
+    another_owner_is_refused();
     snprintf(other, sizeof other, "fable://xio-closed-%d", (int)getpid());
     closed = serve_as(other, &options);
     if (geteuid() == 0) {
@@ -215,7 +229,7 @@ int main(void)
     if (server == 0)
         serve();
     CHECK((me = xio_register_name(NULL, &options)));
-    /* The child takes its time. */
+    /* The child may take some time. */
     for (int tries = 0; tries < PATIENCE_MS; tries++) {
         xio_handle flow = xio_connect(me, name);
 

@@ -1,4 +1,4 @@
-// The header of flows serves C++17: all of it compiles, and a message makes its way.
+// Tests that the header of flows is valid C++17: all of it compiles, and a message arrives.
 #include <xio.h>
 
 #include <cstdio>

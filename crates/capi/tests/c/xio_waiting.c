@@ -1,5 +1,5 @@
 /*
- * Waiting for flows: in xpoll(), by their descriptors, and in a channel.
+ * Tests waiting for flows: in xpoll(), by their descriptors, and in a channel.
  *
  *   xio_waiting [named]    over the name daemon, else over sockets
  */
@@ -15,7 +15,7 @@ static struct xio_poll entry(xio_handle handle)
     return (struct xio_poll){ .handle = handle, .events = POLLIN, .revents = -1 };
 }
 
-/* Nothing is told of a flow that has nothing, once it was looked at. */
+/* A flow without messages or events is not reported after it was read. */
 static void expect_quiet(xio_handle flow)
 {
     struct xio_poll poll = entry(flow);
@@ -53,7 +53,7 @@ static void xpoll_tells_what_may_go_on(void)
     CHECK(xpoll(fds, 2, polls, 2, PATIENCE_MS) >= 1);
     CHECK(xpoll(fds, 2, polls, 2, PATIENCE_MS) == 2);
     CHECK(fds[0].revents == POLLIN && polls[1].revents == POLLIN && !polls[0].revents);
-    /* It is told again, unless it is not asked for. */
+    /* It is reported again, unless it is not requested. */
     polls[1].events = 0;
     CHECK(xpoll(fds, 2, polls, 2, 0) == 1 && !polls[1].revents);
     polls[1].events = POLLIN;
@@ -90,7 +90,7 @@ static void on_alarm(int signal)
 static void signals_end_xpoll_and_may_not_call(void)
 {
     struct sigaction action = { .sa_handler = on_alarm };
-    /* The first may come before the call sleeps. */
+    /* The first signal may arrive before the call sleeps. */
     struct itimerval soon = { { 0, 100000 }, { 0, 20000 } }, never = { { 0, 0 }, { 0, 0 } };
     struct xio_poll poll;
     xio_handle ends[2];
@@ -131,7 +131,7 @@ static void room_wakes_who_has_found_none(void)
             sent -= buffer.bytes;
             CHECK(xio_release(&buffer) == 0);
         }
-        /* What the sender holds back goes on its way. */
+        /* The sender hands over the messages that it held back. */
         CHECK(xio_flush(ends[0]) >= 0);
     }
     CHECK(xpoll(NULL, 0, &poll, 1, PATIENCE_MS) == 1);
@@ -191,7 +191,7 @@ static void channels_tell_of_flows(void)
         hear_and_release(flow, "through the channel");
         CHECK(xio_getreadbuf(flow, &buffer, 1, 0) == 0);
     }
-    /* Beside a socket. */
+    /* Together with a socket. */
     CHECK(mp_write(mp_register(channel, fds[0], NULL, NULL), "x", 1) == 0);
     do
         CHECK(mp_dispatch(channel, &event, PATIENCE_MS) == 1);
@@ -203,7 +203,7 @@ static void channels_tell_of_flows(void)
     say(client, "unwatched");
     hear_and_release(flow, "unwatched");
     CHECK(xio_close(flow) == 0 && xio_close(client) == 0);
-    /* One that is left to the channel goes with it. */
+    /* A watch that is not unregistered ends with the channel. */
     CHECK(xio_watch(channel, server.listener, NULL) >= 0);
     CHECK(mp_destroy(channel) == 0);
     close(fds[0]);

@@ -1,23 +1,23 @@
-//! The headers, as cbindgen makes them, in the form in which people write comments.
+//! Generates the headers with cbindgen, and brings them into the form of hand-written comments.
 
 use super::crate_directory;
 use std::fs;
 
-/// What a line may have, as in all our files.
+/// Maximum length of a line, as in all files of the repository.
 const COLUMNS_MAX: usize = 100;
 
 /// One of the library's headers.
 pub(crate) struct Source {
-    /// What `#include` says, without `.h`; also the name of its overview.
+    /// The name in `#include`, without `.h`; also the name of its overview.
     pub(crate) name: &'static str,
-    /// In a few words.
+    /// A description in a few words.
     pub(crate) about: &'static str,
-    /// How the names of its calls begin.
+    /// Prefixes of the names of its calls.
     pub(crate) calls: &'static [&'static str],
-    /// What its overview refers to.
+    /// The manual pages to which its overview refers.
     pub(crate) related: &'static str,
     includes: &'static [&'static str],
-    /// In which order its calls come.
+    /// The source files, in the order of their calls.
     files: &'static [&'static str],
 }
 
@@ -77,7 +77,7 @@ pub(crate) const HEADERS: [Source; 3] = [
 ];
 
 impl Source {
-    /// Whether it is a call of this header.
+    /// Returns whether a call belongs to this header.
     pub(crate) fn declares(&self, name: &str) -> bool {
         self.calls.iter().any(|start| name.starts_with(start))
     }
@@ -99,14 +99,14 @@ impl Source {
     }
 }
 
-/// Comments of one line take one line, only one empty line follows another thing, and what is said
-/// to Rust's readers about safety goes.
+/// Puts a comment of one line on one line, keeps one empty line between items, and removes the `#
+/// Safety` sections, which are for Rust.
 fn tidy(text: &str) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut lines = text.lines().map(str::trim_end).peekable();
     while let Some(line) = lines.next() {
         if line.trim_start() != "/**" {
-            // What an expression could tear apart, and what C89 does not know.
+            // Parentheses protect the value in an expression; C89 has no such comments.
             let line = line.replace("_NONE -1", "_NONE (-1)");
             let line = &match line.split_once(" // ") {
                 Some((directive, note)) => format!("{} /* {note} */", directive.trim_end()),
@@ -131,7 +131,7 @@ fn tidy(text: &str) -> String {
             comment.truncate(safety.saturating_sub(1));
         }
         match comment.as_slice() {
-            // A constant's note stands beside it.
+            // The comment of a constant stands on the constant's line.
             [only] if lines.peek().is_some_and(|next| beside(next, only)) => {
                 let constant = lines.next().unwrap_or_default();
                 out.push(format!("{constant} /* {only} */"));
@@ -150,7 +150,7 @@ fn tidy(text: &str) -> String {
     out.join("\n") + "\n"
 }
 
-/// C89 and C++98 know no comma behind the last constant of an enumeration.
+/// Removes the comma after the last constant of an enumeration, which C89 and C++98 do not allow.
 fn drop_last_comma(out: &mut [String]) {
     let Some(last) = out.last_mut().filter(|last| is_constant(last)) else { return };
     let (constant, note) = last.split_once(" /*").unwrap_or((last, ""));

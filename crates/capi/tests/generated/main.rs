@@ -1,5 +1,5 @@
-//! What is made of the sources: the headers, and of the headers the manual pages. With
-//! `MEGAPIPE_UPDATE` set they are written instead of compared: `cargo xtask header`.
+//! Tests that the headers match the sources, and the manual pages the headers. With
+//! `MEGAPIPE_UPDATE` set, `cargo xtask header` writes them instead of comparing.
 
 mod header;
 mod manual;
@@ -17,8 +17,9 @@ fn crate_directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Compares a generated file with the one in the repository, or writes it there.
-fn settle(path: &Path, made: &str) {
+/// Compares a generated file with the one in the repository; with `MEGAPIPE_UPDATE` it is written
+/// first.
+fn compare_or_update(path: &Path, made: &str) {
     if env::var_os("MEGAPIPE_UPDATE").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, made).unwrap();
@@ -31,7 +32,7 @@ fn settle(path: &Path, made: &str) {
 fn the_headers_are_made_of_the_sources() {
     for source in &HEADERS {
         let path = crate_directory().join("include").join(source.name).with_extension("h");
-        settle(&path, &source.generate());
+        compare_or_update(&path, &source.generate());
     }
 }
 
@@ -39,7 +40,7 @@ fn headers() -> Vec<Header> {
     HEADERS.iter().map(Header::parse).collect()
 }
 
-/// The pages with their paths below the crate.
+/// Returns the pages with their paths below the crate.
 fn pages() -> Vec<(PathBuf, String)> {
     let directory = crate_directory().join("man");
     let mut pages = Vec::new();
@@ -59,7 +60,7 @@ fn pages() -> Vec<(PathBuf, String)> {
 fn every_call_has_a_page_and_every_page_a_call() {
     let pages = pages();
     for (path, page) in &pages {
-        settle(path, page);
+        compare_or_update(path, page);
     }
     let made: BTreeSet<&Path> = pages.iter().map(|(path, _)| path.as_path()).collect();
     for section in ["man3", "man7"] {

@@ -1,5 +1,5 @@
-//! The manual: a page in section 3 for each call of a header, and its overview in section 7:
-//! megapipe(7), xio(7), mtcp(7).
+//! Generates the manual: a page in section 3 for each call of a header, and its overview in section
+//! 7: megapipe(7), xio(7), mtcp(7).
 
 use super::header::{HEADERS, Source};
 use std::fmt::Write;
@@ -13,7 +13,7 @@ pub(crate) struct Item {
     declaration: Vec<String>,
 }
 
-/// What the header declares, in its order, behind the comment at its top.
+/// The declarations of a header in their order, and the comment at its top.
 pub(crate) struct Header {
     source: &'static Source,
     top: Vec<String>,
@@ -46,7 +46,7 @@ impl Header {
         self.source.name
     }
 
-    /// The overview.
+    /// Returns the overview page.
     pub(crate) fn overview(&self) -> String {
         let Source { name, about, related, .. } = self.source;
         let mut page = title(self.source, &name.to_uppercase(), 7);
@@ -54,7 +54,7 @@ impl Header {
         let _ = writeln!(page, ".SH SYNOPSIS\n.nf\n.B #include <{name}.h>\n");
         page += ".B cc program.c $(pkg\\-config \\-\\-cflags \\-\\-libs megapipe)\n.fi\n";
         page += ".SH DESCRIPTION\n";
-        // The first two paragraphs say what the file is.
+        // The first two paragraphs describe the file.
         let second = self.top.iter().position(|line| line.starts_with("Made by")).unwrap();
         let length = self.top[second..].iter().position(String::is_empty).unwrap();
         text(&mut page, &self.top[second + length + 1..]);
@@ -78,7 +78,7 @@ impl Header {
     }
 }
 
-/// Takes a comment and gives its lines; `None` if there is none.
+/// Takes a comment and returns its lines; `None` if there is none.
 fn comment<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Option<Vec<String>> {
     let first = lines.next()?.strip_prefix("/*")?;
     if let Some(only) = first.strip_suffix("*/") {
@@ -89,14 +89,14 @@ fn comment<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Option<Vec<String>>
     Some(rest.map(|line| bare(line).strip_prefix(' ').unwrap_or_default().to_owned()).collect())
 }
 
-/// The name of the function that is declared.
+/// Returns the name of the declared function.
 fn call_of(declaration: &[String]) -> Option<String> {
     let (head, _) = declaration.first()?.split_once('(')?;
     head.rsplit([' ', '*']).next().map(str::to_owned)
 }
 
 impl Item {
-    /// The first sentence, as a page's NAME has it.
+    /// Returns the first sentence, for the page's NAME.
     fn summary(&self) -> String {
         let text = self.comment.join(" ");
         let end = text.find(". ").map_or(text.len(), |end| end);
@@ -112,7 +112,7 @@ impl Item {
         })
     }
 
-    /// The page of a call.
+    /// Returns the page of a call.
     pub(crate) fn page(&self) -> String {
         let Some(call) = &self.call else { return String::new() };
         let overview = self.source.name;
@@ -154,7 +154,7 @@ impl Item {
         page
     }
 
-    /// The other calls that the text names.
+    /// Returns the other calls that the text names.
     fn related(&self, own: &str) -> String {
         let text = self.comment.join(" ");
         let mut names: Vec<&str> = text
@@ -168,17 +168,20 @@ impl Item {
     }
 }
 
+/// The date in the pages; a release changes it.
+const DATE: &str = "2026-11-26";
+
 fn title(source: &Source, name: &str, section: u8) -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!(
         ".\\\" Made of {}.h by `cargo xtask header`.\n\
-         .TH {name} {section} \"\" \"MegaPipe {version}\" \"MegaPipe\"\n",
+         .TH {name} {section} \"{DATE}\" \"MegaPipe {version}\" \"MegaPipe\"\n",
         source.name
     )
 }
 
-/// Paragraphs; indented lines are a term and its explanation, two spaces between them, or behind an
-/// empty line and indented by four, a program.
+/// Formats paragraphs. An indented line is a term and its explanation, with two spaces between
+/// them. A line after an empty line that is indented by four spaces belongs to a program.
 fn text(page: &mut String, lines: &[String]) {
     let mut paragraph = false;
     let mut program = false;
@@ -207,7 +210,7 @@ fn text(page: &mut String, lines: &[String]) {
                 let _ = writeln!(page, ".TP\n.B {}\n{}", escape(term), escape(explanation.trim()));
             }
             None => {
-                // What stands at the margin again is no part of the explanation above.
+                // A line at the margin does not belong to the explanation above it.
                 if paragraph && !page.ends_with("DESCRIPTION\n") {
                     page.push_str(".PP\n");
                 }

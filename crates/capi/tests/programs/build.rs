@@ -1,4 +1,4 @@
-//! Building: the library by cargo, programs by C compilers.
+//! Builds the library with cargo, and programs with C compilers.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ pub(crate) fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library's directory, in which it has been built.
+/// Builds the library and returns its directory.
 pub(crate) fn library_directory() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| built(&["megapipe-capi"]))
 }
 
-/// The name daemon.
+/// Returns the path of the name daemon.
 pub(crate) fn daemon() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| built(&["fabled"]).join("fabled"))
@@ -40,7 +40,7 @@ pub(crate) enum Linking {
     Static,
 }
 
-/// A compiled program; it goes when this goes.
+/// A compiled program; dropping this removes it.
 pub(crate) struct Program {
     path: PathBuf,
     _directory: TempDir,
@@ -74,7 +74,7 @@ impl Program {
         Program::link(command)
     }
 
-    /// Runs a compiler's command, to which only the output is missing.
+    /// Runs a compiler's command with the output option added.
     pub(crate) fn link(mut command: Command) -> Program {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("program");
@@ -95,7 +95,7 @@ impl Program {
         Command::new(&self.path)
     }
 
-    /// The program beneath valgrind, whose verdict is the exit code.
+    /// Returns the command that runs the program under valgrind, whose exit code is the result.
     pub(crate) fn valgrind(&self) -> Command {
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--error-exitcode=99", "--leak-check=full"]);

@@ -1,20 +1,20 @@
-//! Clients of the example servers.
+//! Implements clients of the example servers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longer than any server of a test takes for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of an answer; longer than any server of a test takes.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+    stream.set_write_timeout(Some(TIME_LIMIT)).unwrap();
     stream
 }
 
-/// Sends messages of many sizes over several connections at once, each of which must come back.
+/// Sends messages of many sizes over several connections at once, and checks that each comes back.
 pub(crate) fn play_ping_pong(address: SocketAddr) {
     let mut streams: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
     for round in 0..20_usize {
@@ -35,7 +35,7 @@ fn message(bytes: usize, number: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + number) as u8).collect()
 }
 
-/// Sends bytes and gives all that comes until the server ends the connection.
+/// Sends bytes and returns all that arrives until the server ends the connection.
 pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = connect(address);
     stream.write_all(request).unwrap();

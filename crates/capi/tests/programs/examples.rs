@@ -1,4 +1,4 @@
-//! The examples of the repository, as a reader compiles them.
+//! Tests the repository's examples, compiled as the documentation says.
 
 use super::build::{self, Compiler, Linking, Program};
 use super::clients::{connect, exchange, play_ping_pong};
@@ -37,7 +37,7 @@ fn ping_pong_answers() {
     }
 }
 
-/// A connection that has ended leaves nothing behind, whatever the driver.
+/// A connection that has ended leaves nothing open, on every driver.
 #[test]
 fn ended_connections_leave_no_descriptor() {
     for name in ["ping_pong", "echo", "http_hello"] {
@@ -56,7 +56,7 @@ fn ended_connections_leave_no_descriptor() {
     }
 }
 
-/// A server that runs out of descriptors accepts again when clients have gone.
+/// A server that runs out of descriptors accepts again after clients have ended.
 #[test]
 fn a_lack_of_descriptors_passes() {
     for name in ["ping_pong", "echo", "http_hello"] {
@@ -69,7 +69,7 @@ fn a_lack_of_descriptors_passes() {
             let used = || server.descriptors() >= 40 || driver == "uring";
             assert!(eventually(used), "{name}, {driver}: {} descriptors", server.descriptors());
             drop(clients);
-            // Of the first that come some are still among those that were too many.
+            // The first attempts may still meet connections that were too many.
             let served = || greet(name, &server).is_ok();
             assert!(eventually(served), "{name}, {driver}: no client is served any more");
             greet(name, &server).unwrap();
@@ -94,7 +94,7 @@ fn greet(name: &str, server: &Server) -> io::Result<()> {
     }
 }
 
-/// The examples' own Makefile finds the library as it does where it is installed: by pkg-config.
+/// The examples' own Makefile finds the library as users do who have installed it: by pkg-config.
 #[test]
 fn the_makefile_builds_every_example() {
     let prefix = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn http_hello_speaks_http() {
         for driver in DRIVERS {
             let server = serve(&program, driver);
             speak(&server);
-            // Some are idle and some in the middle of a head when the end comes.
+            // Some are idle and some have sent a part of a head when the server ends.
             let mut idle: Vec<_> = (0..50).map(|_| connect(server.address)).collect();
             for stream in &mut idle[..25] {
                 stream.write_all(b"GET / HTT").unwrap();
@@ -215,7 +215,7 @@ fn speak(server: &Server) {
     assert!(answer.ends_with("hello!\n"), "{answer}");
 }
 
-/// valgrind 3.19 takes what io_uring writes into memory for nothing, so this is epoll's.
+/// valgrind 3.19 does not see what io_uring writes into memory, so this test uses epoll.
 #[test]
 fn valgrind_finds_nothing() {
     let program = example("http_hello", Compiler::Gcc, &[]);

@@ -1,4 +1,4 @@
-//! Flows in C: over foreign names, which need nothing, and over the name daemon.
+//! Tests flows in C: over foreign names, which need no daemon, and over the name daemon.
 
 use super::build::{self, Compiler, Linking, Program};
 use super::run::{DRIVERS, Service, run};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const SANITIZED: &[&str] = &["-fsanitize=address"];
 
-/// A policy that leaves flows where they are and were ordered to.
+/// A policy that moves flows only when they are ordered to.
 const CALM_POLICY: &str = "[thresholds]\ndwell_ms = 600000\ndwell_ms_max = 600000\n";
 
 /// The name daemon, on a socket of its own.
@@ -33,7 +33,7 @@ impl Daemon {
         Daemon { service, _directory: directory }
     }
 
-    /// The command, which will find this daemon.
+    /// Sets the daemon's socket in the command's environment.
     fn found_by<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("FABLE_SOCKET", &self.service.said)
     }
@@ -94,7 +94,7 @@ fn random_calls_of_flows_do_no_harm() {
     }
 }
 
-/// valgrind 3.19 takes what io_uring writes into memory for nothing, so this is epoll's.
+/// valgrind 3.19 does not see what io_uring writes into memory, so this test uses epoll.
 #[test]
 fn valgrind_finds_nothing_in_flows() {
     let daemon = Daemon::start();

@@ -1,5 +1,5 @@
-//! The library as C programs use it: compiled by the compilers that people have, linked against
-//! what cargo builds, and run over both drivers.
+//! Tests the library with C programs: compiled by several compilers, linked against the library
+//! that cargo builds, and run over both drivers.
 
 mod build;
 mod clients;
@@ -39,7 +39,7 @@ fn the_header_is_cpp17() {
     }
 }
 
-/// With the oldest standards that compilers still offer, to the letter.
+/// Compiled with the oldest standards that compilers still offer, in strict mode.
 #[test]
 fn the_headers_are_c89_and_cpp98() {
     let text = "#include <megapipe.h>\n#include <xio.h>\n#include <mtcp.h>\n\

@@ -1,4 +1,4 @@
-//! Running programs: with an end, whatever they do.
+//! Runs programs, with a time limit.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -9,15 +9,15 @@ use testkit::process::Guard;
 
 pub(crate) const DRIVERS: [&str; 2] = ["uring", "epoll"];
 
-/// How long a program may take before it counts as hung; far longer than any takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a program may take before it counts as hung; far longer than any program takes.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Whether it becomes true in time.
+/// Waits until a condition holds; returns false if it does not in time.
 pub(crate) fn eventually(holds: impl FnMut() -> bool) -> bool {
-    testkit::eventually(PATIENCE, holds)
+    testkit::eventually(TIME_LIMIT, holds)
 }
 
-/// Runs a program to its end, which must be success, and gives what it printed.
+/// Runs a program, which has to succeed, and returns its output.
 pub(crate) fn run(command: &mut Command, name: &str) -> String {
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = finish(&mut Guard::spawn(piped).0, name);
@@ -27,7 +27,7 @@ pub(crate) fn run(command: &mut Command, name: &str) -> String {
     said
 }
 
-/// Waits for a program; one that does not end is killed and has failed.
+/// Waits for a program; kills it at the time limit and reports a failure.
 fn finish(child: &mut Child, name: &str) -> Output {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let drain = |stream: Option<Box<dyn Read + Send>>| {
@@ -46,21 +46,21 @@ fn finish(child: &mut Child, name: &str) -> Output {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > TIME_LIMIT {
             child.kill().unwrap();
             child.wait().unwrap();
             let said = String::from_utf8_lossy(&err.join().unwrap()).into_owned();
-            panic!("{name} has not ended within {PATIENCE:?}\n{said}");
+            panic!("{name} has not ended within {TIME_LIMIT:?}\n{said}");
         }
         thread::sleep(Duration::from_millis(5));
     };
     Output { status, stdout: out.join().unwrap(), stderr: err.join().unwrap() }
 }
 
-/// A program that says `listening on WHERE` and runs until this is dropped.
+/// A program that prints `listening on WHERE` and runs until this value is dropped.
 pub(crate) struct Service {
     program: Guard,
-    /// Where.
+    /// The printed place.
     pub(crate) said: String,
 }
 
@@ -79,7 +79,7 @@ impl Service {
     }
 }
 
-/// A server of ours at an address, until this is dropped.
+/// A server of the examples at an address; it ends when this value is dropped.
 pub(crate) struct Server {
     service: Service,
     pub(crate) address: SocketAddr,
@@ -93,7 +93,7 @@ impl Server {
         Server { service, address }
     }
 
-    /// Ends the server by SIGTERM, to which it must answer with success.
+    /// Ends the server by SIGTERM; it has to exit with success.
     pub(crate) fn terminate(mut self) {
         self.service.program.signal(libc::SIGTERM);
         let output = finish(&mut self.service.program.0, "a server after SIGTERM");
@@ -101,7 +101,7 @@ impl Server {
         assert!(output.status.success(), "{}\n{complaints}", output.status);
     }
 
-    /// Open descriptors of the server, whose main thread may have ended.
+    /// Returns how many descriptors the server has open; its main thread may have ended.
     pub(crate) fn descriptors(&self) -> usize {
         let id = self.service.program.0.id();
         let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();

@@ -1,5 +1,5 @@
-//! TCP in user space in C: with the kernel as the peer and with itself, in network namespaces of
-//! the tests' own.
+//! Tests user-level TCP in C, with the kernel or itself as the peer, in network namespaces of the
+//! tests.
 
 use super::build::{self, Compiler, Linking, Program};
 use super::clients::play_ping_pong;
@@ -16,7 +16,7 @@ use testkit::Namespace;
 const SANITIZED: &[&str] = &["-fsanitize=address"];
 const MODES: [&str; 2] = ["complete", "paired"];
 
-/// A file of settings; it goes when this goes.
+/// A settings file; dropping this removes it.
 struct Settings {
     path: PathBuf,
     _directory: TempDir,
@@ -30,7 +30,7 @@ impl Settings {
         Settings { path, _directory: directory }
     }
 
-    /// A TAP device, whose other end is the kernel's.
+    /// Returns settings for a TAP device, whose other end belongs to the kernel.
     fn tap(mode: &str, cores: u16) -> Settings {
         Settings::write(&format!(
             "[device]\nkind = \"tap\"\ninterface = \"mtcp0\"\n\
@@ -39,7 +39,7 @@ impl Settings {
         ))
     }
 
-    /// An end of a cable.
+    /// Returns settings for an end of a veth.
     fn packet(interface: &str, mode: &str, address: &str) -> Settings {
         Settings::write(&format!(
             "[device]\nkind = \"packet\"\ninterface = \"{interface}\"\n\
@@ -75,12 +75,12 @@ fn the_echo_answers_the_kernel_from_every_core() {
     }
 }
 
-/// Bytes that differ wherever one is lost or doubled.
+/// Returns bytes that differ if one is lost or doubled.
 fn page() -> Vec<u8> {
     (0..3_000_001_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// Serves one request with a page; gives the request.
+/// Serves one request with a page; returns the request.
 fn answer(listener: &TcpListener) -> String {
     let (mut stream, _) = listener.accept().unwrap();
     let mut request = String::new();

@@ -1,4 +1,4 @@
-//! The command line of the fuzzer.
+//! Implements the command line of the fuzzer.
 
 use channelfuzz::{Campaign, Drivers, Script, Stacks};
 use clap::{Parser, ValueEnum};
@@ -13,8 +13,8 @@ const NAME: &str = "channelfuzz";
 struct Options {
     #[command(flatten)]
     cases: fuzzkit::CaseOptions,
-    /// Drivers to run: `both` compares those of the kernel with each other, `mtcp` the user-level
-    /// stack with the kernel.
+    /// Drivers to run: `both` compares uring and epoll with each other, `mtcp` compares user-level
+    /// TCP with the kernel and needs root.
     #[arg(long, value_enum, default_value = "both")]
     driver: Driver,
 }

@@ -1,37 +1,48 @@
 //! Doorbells: single bytes in the TCP stream of a direction that is in its ring.
 //!
-//! A doorbell is sent only to a peer that asked for one, once for each time it asked, so both ends
-//! know how many there are. Nothing but doorbells is in such a stream, and each is counted in the
-//! page before it is sent; so what the receiver takes out can never be the application's.
+//! A doorbell is sent only to a peer that asked for one, once for each request, so both ends know
+//! how many there are. Such a stream contains only doorbells, and each is counted in the page
+//! before it is sent; the receiver therefore never takes one of the application's bytes for a
+//! doorbell.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::Ordering;
 
 use super::Connection;
 use super::own::{INSIDE, add, get};
-use crate::page;
+use crate::page::{Leaving, Request};
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 
-/// What the TCP stream holds behind the doorbells.
+/// How many doorbells are removed by one system call.
+pub(super) const DOORBELLS_AT_ONCE: usize = 64;
+/// How many system calls one call of the application makes for doorbells: a peer that sends them
+/// without end must not keep this thread.
+pub(super) const DISCARDS_MAX: u32 = 256;
+
+/// How often doorbells are tried, and the pause if the kernel lacks memory for one: for a second.
+const TRIES_MAX: u32 = 1000;
+static LACK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+/// The state of the TCP stream behind the doorbells.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
-    /// It goes on.
+    /// It is open.
     Open,
     /// The peer has closed it.
     Ended,
 }
 
-/// Whether an error is one of this call, descriptor or process, and not of the connection, which
-/// others may share.
+/// Returns whether an error concerns only this call, descriptor or process, and not the connection,
+/// which other processes may share.
 pub(super) fn is_local(errno: Errno) -> bool {
     let of_descriptor = matches!(errno.0, libc::EBADF | libc::ENOTSOCK);
     of_descriptor || matches!(errno.0, libc::EINTR | libc::EAGAIN | libc::EFAULT | libc::ENOMEM)
 }
 
 impl Connection {
-    /// Whether the kernel tells of the peer's end. After an own shutdown(SHUT_RD) poll tells it in
-    /// any case, and the state of TCP decides.
+    /// Returns whether the kernel reports the peer's end. After an own shutdown(SHUT_RD) poll(2)
+    /// reports it in any case; then the state of TCP decides.
     pub(super) fn has_peer_ended(&self, fd: c_int) -> bool {
         let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
         if sys::poll_one(fd, libc::POLLRDHUP, 0) & gone == 0 {
@@ -40,34 +51,35 @@ impl Connection {
         self.own().shut_read.load(Ordering::Relaxed) == 0 || sys::has_stream_ended(fd)
     }
 
-    /// Whether the peer has closed the connection or was killed: it said nothing of going on.
+    /// Returns whether the peer has closed the connection or was killed: the page does not say that
+    /// it continues in TCP.
     pub(super) fn is_peer_closed(&self, fd: c_int) -> bool {
-        let leaving = self.theirs().incoming.leaving.load(Ordering::SeqCst);
-        matches!(leaving, page::STAYS | page::CLOSED) && self.has_peer_ended(fd)
+        matches!(self.theirs().leaving(), Leaving::Stays | Leaving::Closed)
+            && self.has_peer_ended(fd)
     }
 
-    /// Rings if the peer asked for it with this word of its half. The caller holds the writer's
-    /// lock.
-    pub(super) fn ring(&self, fd: c_int, asked: &AtomicU32) {
-        if asked.load(Ordering::Relaxed) != 0 && asked.swap(0, Ordering::SeqCst) != 0 {
+    /// Sends a doorbell if the peer asked for one with this word of its half, after this end has
+    /// published something. The caller holds the writer's lock.
+    pub(super) fn ring(&self, fd: c_int, asked: &Request) {
+        if asked.check() && asked.take() {
             self.ring_now(fd);
         }
     }
 
-    /// Rings. The caller holds the writer's lock.
+    /// Sends a doorbell. The caller holds the writer's lock.
     pub(super) fn ring_now(&self, fd: c_int) {
         let own = self.own();
         if own.outgoing.load(Ordering::Relaxed) != INSIDE {
             return;
         }
-        let stays = self.theirs().incoming.leaving.load(Ordering::Relaxed) == page::STAYS;
+        let stays = self.theirs().leaving() == Leaving::Stays;
         if !stays && self.is_broken(fd) {
             return;
         }
         let counted = add(&own.counted, 1);
-        self.mine().outgoing.doorbells.store(counted, Ordering::Release);
+        self.mine().set_doorbells(counted);
         statistics::count(Why::Doorbells);
-        // A failure is either a full socket, whose receiver has enough to wake it, or a dead one.
+        // Failure means a full socket, whose receiver has enough bytes to wake it, or a dead one.
         match self.pay(fd) {
             Ok(()) | Err(Errno(libc::EAGAIN)) => (),
             Err(Errno(libc::EPIPE)) => {
@@ -79,8 +91,8 @@ impl Connection {
         }
     }
 
-    /// Whether the kernel has an error for the next call, which is not to be one of ours: nothing
-    /// of ours could tell it after the descriptor has become plain.
+    /// Returns whether the socket has an error for the application's next call. The library must
+    /// not consume it, because it could not report it after the descriptor has become plain.
     pub(super) fn is_broken(&self, fd: c_int) -> bool {
         let is_broken = sys::poll_one(fd, 0, 0) & libc::POLLERR != 0;
         if is_broken {
@@ -89,49 +101,60 @@ impl Connection {
         is_broken
     }
 
-    /// Sends the doorbells that are counted but not sent. The caller holds the writer's lock.
+    /// Sends the doorbells that are counted but not sent yet. The caller holds the writer's lock.
+    /// The peer's request is taken, so nothing else would wake it: what fails although the
+    /// connection is in order is repeated.
     pub(super) fn pay(&self, fd: c_int) -> Result<()> {
         let own = self.own();
+        let mut tries = 0;
         while get(&own.rung) < get(&own.counted) {
-            sys::send_quietly(fd, [0_u8].as_ptr(), 1)?;
-            add(&own.rung, 1);
+            match sys::send_quietly(fd, [0_u8].as_ptr(), 1) {
+                Err(Errno(libc::EINTR | libc::ENOMEM | libc::ENOBUFS)) if tries < TRIES_MAX => {
+                    tries += 1;
+                    // SAFETY: the time is valid, and the rest is not asked for.
+                    unsafe { libc::nanosleep(&raw const LACK, core::ptr::null_mut()) };
+                }
+                done => {
+                    done?;
+                    add(&own.rung, 1);
+                }
+            }
         }
         Ok(())
     }
 
-    /// Asks the peer for a doorbell with a word of our half; look again afterwards, before
-    /// sleeping.
-    pub(crate) fn ask(&self, word: &AtomicU32) {
-        if word.load(Ordering::Relaxed) == 0 && word.swap(1, Ordering::SeqCst) == 0 {
+    /// Asks the peer for a doorbell. Check the memory again afterwards, before sleeping.
+    pub(crate) fn ask(&self, request: &Request) {
+        if request.make() {
             self.own().asked.fetch_add(1, Ordering::Relaxed);
         }
-        fence(Ordering::SeqCst);
     }
 
-    /// Asks no more. A doorbell that is not on its way already will not come.
-    pub(super) fn ask_no_more(&self, word: &AtomicU32) {
-        if word.swap(0, Ordering::SeqCst) != 0 {
-            self.own().asked.fetch_sub(1, Ordering::Relaxed);
+    /// Withdraws the request. A doorbell that is not in flight already will not arrive.
+    pub(super) fn ask_no_more(&self, request: &Request) {
+        if request.take() {
+            let less = |asked: u64| Some(asked.saturating_sub(1));
+            let _ = self.own().asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
     }
 
-    /// Takes the doorbells out of the stream, and finds out whether it has ended. The caller holds
+    /// Removes the doorbells from the stream, and detects the end of the stream. The caller holds
     /// the reader's lock, and the incoming direction is in its ring.
     pub(super) fn discard(&self, fd: c_int) -> Result<Stream> {
         let own = self.own();
-        let theirs = &self.theirs().outgoing;
-        let mut trash = [0_u8; 64];
-        loop {
-            let counted = theirs.doorbells.load(Ordering::Acquire);
-            let mut due = counted.wrapping_sub(get(&own.discarded));
-            if due > u64::MAX / 2 {
+        let theirs = self.theirs();
+        let mut trash = [0_u8; DOORBELLS_AT_ONCE];
+        for _ in 0..DISCARDS_MAX {
+            let Some(counted) = theirs.doorbells_due(get(&own.discarded)) else {
                 return Err(self.fail(fd));
-            }
-            if due == 1 && self.owes() {
+            };
+            let kept = u64::from(counted > 0 && self.owes());
+            let due = counted - kept;
+            if due == 0 && kept > 0 {
                 return Ok(Stream::Open);
             }
-            due -= u64::from(due > 0 && self.owes());
-            // A doorbell is left to the thread that sleeps for it: the byte is what wakes it.
+            // Leaves a doorbell to the thread that sleeps for it, because the byte wakes that
+            // thread.
             let sleepers = own.asleep.load(Ordering::Relaxed) > 0;
             if due > 0 && !sleepers {
                 let length = due.min(trash.len() as u64) as usize;
@@ -145,25 +168,27 @@ impl Connection {
             }
             match sys::receive(fd, trash.as_mut_ptr(), 1, libc::MSG_PEEK) {
                 Ok(0) => return Ok(self.end_of_stream(fd)),
-                Ok(_) if sleepers || theirs.returned_at.load(Ordering::Acquire) != 0 => {
-                    return Ok(Stream::Open);
-                }
-                Ok(_) if theirs.doorbells.load(Ordering::Acquire) != counted => (),
+                Ok(_) if sleepers || theirs.has_returned() => return Ok(Stream::Open),
+                Ok(_) if theirs.doorbells_due(get(&own.discarded)) != Some(counted) => (),
                 Ok(_) => return Err(self.fail(fd)),
                 Err(Errno(libc::EAGAIN)) => return Ok(Stream::Open),
                 Err(errno) => return self.broken(errno),
             }
         }
+        // The next call goes on: what is in the stream brings it about.
+        Ok(Stream::Open)
     }
 
-    /// Takes out what has come; whether that was the last doorbell, for an end that asks for no
-    /// more. The caller holds the reader's lock, and the incoming direction is in its ring.
+    /// Removes the doorbells that have arrived. Returns whether the last one was among them, for an
+    /// end that asks for no more. The caller holds the reader's lock, and the incoming direction is
+    /// in its ring.
     pub(super) fn are_doorbells_out(&self, fd: c_int) -> bool {
         let own = self.own();
         let theirs = self.theirs();
-        // A peer that leaves, too, may ring unasked until it says that it has returned.
-        let peer_leaves = theirs.incoming.leaving.load(Ordering::SeqCst) != page::STAYS;
-        if theirs.outgoing.returned_at.load(Ordering::Acquire) != 0 {
+        // A peer that also leaves may send a doorbell unasked until it publishes that it has
+        // returned.
+        let peer_leaves = theirs.leaving() != Leaving::Stays;
+        if theirs.has_returned() {
             return self.finish_return(fd) != Ok(false);
         }
         if self.is_broken(fd) {
@@ -177,22 +202,25 @@ impl Connection {
         }
     }
 
-    /// Whether the peer goes back to TCP and waits for what is to be sent again. The last doorbell
-    /// stays where it is until that has begun: the kernel resets a connection that ends with bytes
-    /// unread (RFC 1122, 4.2.2.13), so the death of this process does not look like a good end.
+    /// Returns whether the peer goes back to TCP and waits for bytes that this end has to send
+    /// again. The last doorbell stays in the stream until that has begun: the kernel resets a
+    /// connection that ends with unread bytes (RFC 1122, 4.2.2.13), so the death of this process
+    /// does not look like a regular end.
     pub(super) fn owes(&self) -> bool {
-        let leaving = self.theirs().incoming.leaving.load(Ordering::Acquire);
         self.own().outgoing.load(Ordering::Relaxed) == INSIDE
-            && matches!(leaving, page::LEAVES | page::DRAINS | page::RETURNS)
+            && matches!(
+                self.theirs().leaving(),
+                Leaving::Leaves | Leaving::Drains | Leaving::Returns
+            )
     }
 
-    /// A call of ours failed. If the stream has ended with an error, which the kernel tells only
-    /// once, it is kept for the application.
+    /// Handles a failed call of the library. If the stream has ended with an error, which the
+    /// kernel reports only once, the error is kept for the application.
     pub(super) fn broken(&self, errno: Errno) -> Result<Stream> {
         if is_local(errno) {
             return Err(errno);
         }
-        // A doorbell that a killed peer had not taken makes the kernel reset the connection.
+        // The kernel also resets the connection for a doorbell that a killed peer had not taken.
         let by_doorbell = errno.0 == libc::ECONNRESET
             && (self.end_of_killed().is_some() || self.is_only_warned());
         let end = self.note_end();
@@ -203,22 +231,22 @@ impl Connection {
         Err(errno)
     }
 
-    /// Keeps an error for the application's next call: this one has moved something before it, or
-    /// did not cause it. EPIPE the kernel tells again.
+    /// Keeps an error for the application's next call, because this call has moved bytes before it,
+    /// or did not cause it. EPIPE is not kept, because the kernel reports it again.
     pub(super) fn keep_for_later(&self, fd: c_int, errno: Errno) {
         if is_local(errno) || errno.0 == libc::EPIPE {
             return;
         }
         if self.own().has_left() {
-            // Nothing of ours stands before the next call: the stream must not seem to end well.
+            // No error may hide the state of the stream from the next call: it must not seem to end
+            // regularly.
             sys::reset(fd);
         } else {
             self.own().keep_error(errno.0);
         }
     }
 
-    /// The stream brings nothing more: because the peer has ended it, or because this end does not
-    /// read.
+    /// Records that no more bytes arrive: the peer has ended the stream, or this end does not read.
     pub(super) fn end_of_stream(&self, fd: c_int) -> Stream {
         if self.own().shut_read.load(Ordering::Relaxed) == 0 || self.has_peer_ended(fd) {
             self.note_end();
@@ -226,22 +254,21 @@ impl Connection {
         Stream::Ended
     }
 
-    /// The stream has ended, in whatever way.
+    /// Records that the stream has ended, regularly or not.
     pub(super) fn note_end(&self) -> Stream {
         let unread = self.end_of_killed();
-        // As the kernel does for a peer that was killed with bytes unread.
+        // As the kernel reports it for a peer that was killed with bytes unread.
         if self.own().note_end() && unread.is_some_and(|unread| unread > 0) {
             self.own().keep_error(libc::ECONNRESET);
         }
         Stream::Ended
     }
 
-    /// For an end that the peer has not announced in the page, because it was killed: how many
-    /// bytes it had not read. It decides, instead of doorbells, how the connection ends.
+    /// If the peer was killed and so has not announced its end in the page, returns how many bytes
+    /// it had not read. That number, and not the doorbells, decides how the end is reported.
     pub(super) fn end_of_killed(&self) -> Option<u64> {
         let theirs = self.theirs();
-        let announced = theirs.outgoing.returned_at.load(Ordering::Acquire) != 0
-            || theirs.incoming.leaving.load(Ordering::Acquire) != page::STAYS;
+        let announced = theirs.has_returned() || theirs.leaving() != Leaving::Stays;
         let inside = self.own().outgoing.load(Ordering::Relaxed) == INSIDE;
         (inside && !announced).then(|| self.unsent_bytes())
     }

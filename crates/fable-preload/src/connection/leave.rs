@@ -1,36 +1,36 @@
-//! The way out: back to plain TCP in mid-connection, for good.
+//! Returns an open connection permanently to plain TCP.
 //!
-//! There are two ways. Who only wants to send something that a ring cannot carry *withdraws*: its
-//! own bytes go through TCP from now on, and what the peer has written it still reads from memory,
-//! to the end, whatever becomes of the peer.
+//! There are two ways. An end that only has to send something that a ring cannot carry *withdraws*:
+//! it sends through TCP from now on, and still reads everything that the peer has written into the
+//! ring, even if the peer ends.
 //!
-//! Who cannot look at memory any more *leaves* (the descriptor goes to another program or process,
-//! or is read behind our back): it stops taking from its incoming ring at a position that is in the
-//! page, and the peer sends what lies behind it through TCP, before anything else. Afterwards
-//! nothing of this process is needed for the descriptor: whoever has it finds the exact stream.
-//! Only the peer can put bytes into its stream; so where it cannot any more, because it is dead or
-//! has shut its side, or dies before it has done so, the connection is reset. A stream that ends
-//! well is whole.
+//! An end that can no longer read the memory *leaves*, because the descriptor goes to another
+//! program or process, or is read without the library. It stops taking from its incoming ring at a
+//! position that it publishes in the page, and the peer sends the bytes after that position through
+//! TCP, before anything else. Afterwards the descriptor needs nothing of this process: any program
+//! finds the exact stream. Only the peer can put bytes into its stream. If it cannot, because it is
+//! dead or has shut its side down, or dies before it has done so, the connection is reset. A stream
+//! with a regular end is therefore complete.
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
-use super::Connection;
 use super::own::{AFTER, BEFORE, INSIDE, ONLY_WARNED, RESENDING, WARNED, get};
-use crate::page;
+use super::{Change, Connection};
+use crate::page::Leaving;
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 
-/// How long to wait for a peer that has something to send again, in milliseconds.
+/// The longest wait for a peer that has bytes to send again, in milliseconds.
 const PEER_TURNS: u32 = 1_000;
-/// How long to wait for a doorbell that is on its way, in milliseconds.
+/// The longest wait for a doorbell that is in flight, in milliseconds.
 const DOORBELL_TURNS: u32 = 1_000;
 
 impl Connection {
-    /// Sends through TCP from now on, because of something that a ring cannot carry.
+    /// Sends through TCP from now on, because a ring cannot carry the next bytes.
     ///
     /// # Errors
-    /// EAGAIN, if a peer that left has not yet taken what comes before.
+    /// EAGAIN, if a peer that has left has not yet taken the earlier bytes.
     pub(crate) fn withdraw(&self, fd: c_int, why: Why) -> Result<()> {
         let _keep = sys::KeepErrno::new();
         if !self.progress(fd)? {
@@ -48,8 +48,8 @@ impl Connection {
             statistics::count(why);
             let position = self.recall(fd, true);
             let shut = own.shut_read.load(Ordering::Relaxed) != 0;
-            let how = if shut { page::DRAINS } else { page::RETURNS };
-            // Who sets an option may leave before the peer has followed.
+            let how = if shut { Leaving::Drains } else { Leaving::Returns };
+            // An end that sets an option may leave before the peer has followed.
             let warning = match why {
                 Why::Option => ONLY_WARNED,
                 _ => WARNED,
@@ -64,7 +64,7 @@ impl Connection {
         if let Some(errno) = own.take_error() {
             return Err(errno);
         }
-        crate::epoll::nudge(self);
+        self.notify_watchers(Change::Readiness);
         let turns = if matches!(why, Why::Option) { 1 } else { PEER_TURNS };
         for _ in 0..turns {
             if !self.is_resending() {
@@ -76,12 +76,12 @@ impl Connection {
         Err(Errno(libc::EAGAIN))
     }
 
-    /// Goes back to TCP, because memory will not be looked at any more.
+    /// Leaves: returns to TCP, because this end will not read the memory any more.
     pub(crate) fn leave(&self, fd: c_int, why: Why) {
         let _keep = sys::KeepErrno::new();
         let own = self.own();
-        // An acceptance that was not seen yet: only from the ring's side can a sleeping peer be
-        // woken.
+        // Completes an acceptance that was not seen yet: a sleeping peer can be woken only while
+        // this end uses the ring.
         let _ = self.progress(fd);
         if let (Some(_reader), Some(_writer)) = (own.reader.take(), own.writer.take())
             && !own.has_left()
@@ -90,7 +90,8 @@ impl Connection {
                 self.leave_locked(fd, why);
             }
             if own.has_error() && !own.has_failed() {
-                // The kernel has told it to us, and would not tell whoever has the descriptor.
+                // The kernel has already reported the error here, and would not report it to the
+                // descriptor's next user.
                 self.break_off(fd);
             }
             own.set_left();
@@ -98,8 +99,8 @@ impl Connection {
         self.become_plain(fd);
     }
 
-    /// Whether there is an error to tell, also that of a peer that was killed with bytes unread,
-    /// which bytes sent again would hide.
+    /// Returns whether there is an error to report, including that of a peer that was killed with
+    /// unread bytes; sending bytes again would hide it.
     fn has_met_end(&self, fd: c_int) -> bool {
         if self.is_peer_closed(fd) {
             self.note_end();
@@ -108,41 +109,36 @@ impl Connection {
     }
 
     fn leave_locked(&self, fd: c_int, why: Why) {
-        let standing = &self.page().standing;
-        let order = (Ordering::AcqRel, Ordering::Acquire);
-        let revoked = standing.compare_exchange(page::OFFERED, page::REVOKED, order.0, order.1);
-        if revoked.is_ok() {
+        if self.page().standing.revoke() {
             statistics::count(Why::NotTaken);
             return;
         }
         statistics::count(why);
         let was_inside = self.own().outgoing.load(Ordering::Relaxed) == INSIDE;
-        self.ask_no_more(&self.mine().incoming.sleeping);
-        self.ask_no_more(&self.mine().outgoing.starved);
-        // If the peer leaves, too, neither end could later send again what it had not read.
+        self.ask_no_more(self.mine().sleeping());
+        self.ask_no_more(self.mine().starved());
+        // If the peer leaves too, neither end could later send again what the other had not read.
         let position = if was_inside { self.recall(fd, true) } else { get(&self.own().written) };
-        self.give_up_outgoing(fd, page::LEAVES, position, WARNED);
-        let mode = &self.theirs().outgoing.mode;
-        let forbidden = mode.compare_exchange(page::STREAM, page::FORBIDDEN, order.0, order.1);
-        if forbidden.is_err() {
+        self.give_up_outgoing(fd, Leaving::Leaves, position, WARNED);
+        if !self.theirs().forbid() {
             self.take_out_doorbells(fd);
         }
-        if !self.own().has_failed() && !self.settle(fd, was_inside) {
+        if !self.own().has_failed() && !self.await_peer_position(fd, was_inside) {
             self.break_off(fd);
         }
     }
 
-    /// From here on this end sends through TCP only, first what it has put into the ring behind a
-    /// position. With a `warning`, a last doorbell lies at the peer, which keeps it until it has
-    /// begun to send again what this end leaves behind: so its death before that resets the
-    /// connection.
-    pub(super) fn give_up_outgoing(&self, fd: c_int, how: u32, position: u64, warning: u32) {
+    /// Sends only through TCP from now on, first the bytes that this end has put into the ring
+    /// after a position. With a `warning`, a last doorbell is sent to the peer. The peer keeps it
+    /// in its stream until it has begun to send again what this end leaves in its ring. If the peer
+    /// dies before that, the connection is reset.
+    pub(super) fn give_up_outgoing(&self, fd: c_int, how: Leaving, position: u64, warning: u32) {
         let own = self.own();
         let (mine, theirs) = (self.mine(), self.theirs());
-        mine.incoming.leaving.store(how, Ordering::SeqCst);
+        mine.set_leaving(how);
         if own.outgoing.load(Ordering::Relaxed) != INSIDE {
             if own.outgoing.load(Ordering::Relaxed) == BEFORE {
-                mine.outgoing.mode.store(page::FORBIDDEN, Ordering::Release);
+                mine.stay_in_stream();
             }
             if own.outgoing.load(Ordering::Relaxed) != RESENDING {
                 own.outgoing.store(AFTER, Ordering::Relaxed);
@@ -150,42 +146,41 @@ impl Connection {
             fence(Ordering::SeqCst);
             return;
         }
-        // The kernel answers a doorbell for a peer that has gone with a reset.
+        // The kernel answers a doorbell for a closed peer with a reset.
         let closed = self.is_peer_closed(fd);
         if !closed {
-            // The peer may sleep, and is to come and see; afterwards no doorbell follows.
-            self.ring(fd, &theirs.incoming.sleeping);
-            self.ring(fd, &theirs.outgoing.starved);
+            // Wakes a peer that may sleep; no doorbell follows afterwards.
+            self.ring(fd, theirs.sleeping());
+            self.ring(fd, theirs.starved());
         }
-        // A peer that leaves at the same time does not expect what it did not ask for.
-        let stays = theirs.incoming.leaving.load(Ordering::SeqCst) == page::STAYS;
-        // With nothing unread, the peer has nothing to send again: it sees in its next write that
-        // this end has left.
-        fence(Ordering::SeqCst);
+        // A peer that leaves at the same time does not expect a doorbell that it did not ask for.
+        let stays = theirs.leaving() == Leaving::Stays;
+        // With nothing unread the peer has nothing to send again: its next write shows it that this
+        // end has left.
         if warning != 0 && stays && !closed && self.unread_bytes() > 0 {
             self.ring_now(fd);
             own.warned.store(warning, Ordering::Relaxed);
         }
-        // Doorbells that find no room come behind what the peer has still to read, before anything
-        // that goes through TCP.
+        // Doorbells that find no room follow the bytes that the peer still has to read, before any
+        // byte that goes through TCP.
         self.send_again_from(fd, position);
         self.resend_locked(fd);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the peer has not followed, and had read all but the doorbell that warns it: if it
-    /// was killed, the reset is the doorbell's.
+    /// Returns whether the peer has not followed, and had read everything except the doorbell that
+    /// warns it. If it was killed, the reset is caused by that doorbell.
     pub(super) fn is_only_warned(&self) -> bool {
         let own = self.own();
         let theirs = self.theirs();
         own.warned.load(Ordering::Relaxed) == ONLY_WARNED
-            && theirs.outgoing.returned_at.load(Ordering::Acquire) == 0
-            && theirs.incoming.leaving.load(Ordering::Acquire) == page::STAYS
+            && !theirs.has_returned()
+            && theirs.leaving() == Leaving::Stays
             && self.unsent_bytes() == 0
-            && get(&own.sent) + 1 == self.mine().outgoing.switch_at.load(Ordering::Relaxed)
+            && get(&own.sent) == get(&own.switched_at)
     }
 
-    /// Waits for the doorbells that are still to come, which could not be taken out later.
+    /// Waits for the doorbells that will still arrive, which could not be removed later.
     fn take_out_doorbells(&self, fd: c_int) {
         let own = self.own();
         let incoming = own.incoming.load(Ordering::Relaxed);
@@ -193,7 +188,7 @@ impl Connection {
             return;
         }
         if incoming == BEFORE && !matches!(self.before_ring(fd), Ok(Some(0))) {
-            // Bytes of the application are in front of doorbells: these could never be taken out.
+            // Bytes of the application precede doorbells, which could then never be removed.
             if own.asked.load(Ordering::Relaxed) > 0 {
                 self.break_off(fd);
             }
@@ -206,25 +201,23 @@ impl Connection {
         }
     }
 
-    /// Waits until the peer knows what to send again; `false` if it never will. If the peer leaves,
-    /// too, each sends again what the other did not take. A peer that is only slow, and was warned,
-    /// is not waited for: it sends again before anything else, or its end is a reset.
-    fn settle(&self, fd: c_int, was_inside: bool) -> bool {
+    /// Waits until the peer knows what to send again. Returns `false` if it never will. If the peer
+    /// leaves too, each end sends again what the other did not take. Does not wait for a slow peer
+    /// that was warned: it sends again before anything else, or its end is a reset.
+    fn await_peer_position(&self, fd: c_int, was_inside: bool) -> bool {
         let own = self.own();
         let theirs = self.theirs();
         let mut answered = false;
-        let is_known = || {
-            let acknowledged = get(&own.read).wrapping_add(1).max(1);
-            let returned_at = theirs.outgoing.returned_at.load(Ordering::Acquire);
-            self.unread_bytes() == 0 || returned_at == acknowledged
-        };
+        let is_known = || self.unread_bytes() == 0 || theirs.has_returned_at(get(&own.read));
         for _ in 0..PEER_TURNS {
-            // First the stream, then the page: who ends its stream has said before what it will do.
+            // Reads first the stream, then the page: a peer publishes what it will do before it
+            // ends its stream.
             let ended = self.has_peer_ended(fd);
-            let leaving = theirs.incoming.leaving.load(Ordering::SeqCst);
-            if !answered && leaving == page::LEAVES {
+            let leaving = theirs.leaving();
+            if !answered && leaving == Leaving::Leaves {
                 answered = true;
-                // Behind bytes that went through TCP since, nothing could be in its place.
+                // After bytes that went through TCP since then, a byte sent again would be in the
+                // wrong place.
                 if was_inside {
                     self.answer(fd);
                 }
@@ -233,33 +226,30 @@ impl Connection {
             if is_known() && !self.is_resending() {
                 return true;
             }
-            let elsewhere = theirs.outgoing.returned_at.load(Ordering::Acquire) != 0;
-            if !is_known() && (ended || (elsewhere && leaving != page::LEAVES)) {
+            let elsewhere = theirs.has_returned();
+            if !is_known() && (ended || (elsewhere && leaving != Leaving::Leaves)) {
                 return is_known() && !self.is_resending();
             }
             sys::nap(1);
         }
-        let unanswered = theirs.outgoing.returned_at.load(Ordering::Acquire) == 0;
+        let unanswered = !theirs.has_returned();
         let warned = own.warned.load(Ordering::Relaxed) != 0;
         warned && unanswered && !answered && !self.is_resending()
     }
 
-    /// The peer leaves, too: what it did not take from the ring is sent again, as far as it was in
-    /// it.
+    /// Handles a peer that leaves too: sends again what the peer did not take from the ring, if
+    /// this end used the ring.
     fn answer(&self, fd: c_int) {
-        let mine = &self.mine().outgoing;
-        if mine.mode.load(Ordering::Relaxed) != page::RING || self.room(fd).is_err() {
-            return;
-        }
-        let read = self.theirs().incoming.read.load(Ordering::Acquire);
-        if mine.returned_at.load(Ordering::Relaxed) == read.wrapping_add(1).max(1) {
-            // Nothing is left, or it is being sent again already.
+        let Ok(untaken) = self.untaken(fd) else { return };
+        let read = get(&self.own().written).wrapping_sub(untaken);
+        if get(&self.own().returned_at) == read {
+            // No byte is left, or the rest is being sent again already.
             return;
         }
         self.send_again_from(fd, read);
     }
 
-    /// An honest failure: both ends see a connection that was reset.
+    /// Resets the connection; both ends see that.
     pub(super) fn break_off(&self, fd: c_int) {
         statistics::count(Why::Crossed);
         self.own().fail();

@@ -1,17 +1,17 @@
 //! A connection between two programs that both run this library.
 //!
-//! Each direction is a stream of bytes that begins in TCP, may go on in a ring of the shared page,
-//! and may come back to TCP, once each. Where it goes over is a number of bytes that the sender
-//! publishes, so the receiver always knows whose turn it is. While a direction is in its ring, its
-//! TCP stream carries nothing but doorbells: single bytes that wake a sleeper, counted so that they
-//! can be taken out exactly.
+//! Each direction is a stream of bytes that begins in TCP, may continue in a ring of the shared
+//! page, and may return to TCP, once each. The sender publishes the byte position of each switch,
+//! so the receiver always knows where the next byte is. While a direction is in its ring, its TCP
+//! stream carries only doorbells: single bytes that wake a sleeper, counted so that exactly these
+//! can be removed.
 
 mod bounds;
 mod close;
 mod doorbell;
 mod leave;
+mod nodelay;
 mod own;
-mod prompt;
 mod ready;
 mod receive;
 mod sleeper;
@@ -20,54 +20,73 @@ mod wait;
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
-pub(crate) use own::Own;
+pub(crate) use own::OwnState;
 pub(crate) use ready::ASKED;
 pub(crate) use receive::Reading;
 pub(crate) use sleeper::forget_sleepers;
 
 use crate::borrowed;
-use crate::counted::{Counted, Held};
-use crate::lock::Locked;
-use crate::page::{self, Page, Ring, Side};
+use crate::counted::{Counted, CountedRef};
+use crate::page::{self, Mine, Page, Ring, Theirs};
 use crate::spin::Spin;
 use crate::statistics::{self, Why};
 use crate::sys::{self, Result};
+use crate::table;
+use preload::lock::Locked;
 
-/// One connection, as this process sees it.
+/// One connection, with this process's state.
 pub(crate) struct Connection {
     users: AtomicUsize,
-    /// The mapping that the peer shares.
+    /// The mapping of the page that both ends share.
     page: AtomicPtr<u8>,
     ring_bytes: AtomicU64,
-    /// What this end knows, shared with forked children only.
-    own: AtomicPtr<Own>,
+    /// The private state of this end, which only forked children share.
+    own: AtomicPtr<OwnState>,
     /// [`page::CLIENT`] or [`page::SERVER`].
     side: AtomicU32,
-    /// Descriptors of this process.
+    /// The number of this process's descriptors of the connection.
     pub(crate) descriptors: AtomicUsize,
     /// Whether this process counts among those that have the connection.
     holds: AtomicBool,
-    /// The last fork that gave it to a child.
+    /// The number of the last fork that gave it to a child.
     shared_at: AtomicU32,
-    /// Calls that sleep, and what they go on with.
+    /// Calls that sleep, and the descriptor that they continue with.
     sleeping: Locked<sleeper::Sleeping>,
-    /// Registrations in epoll sets of this process.
+    /// The number of registrations in epoll sets of this process.
     pub(crate) watchers: AtomicUsize,
-    /// How often the application heard that there is no room: each is an edge when there is again.
+    /// How many calls reported to the application that there is no room: each makes an edge when
+    /// there is room again.
     pub(crate) refusals: AtomicU32,
-    /// How often it heard that there is nothing more to read.
+    /// How many calls reported that there is nothing more to read.
     pub(crate) dry_reads: AtomicU32,
-    /// In which tick of the clock a writer last asked the kernel whether the peer lives.
+    /// The tick of the clock in which a writer last asked the kernel whether the peer lives.
     looked_ns: AtomicU64,
-    /// How long waiting by looking has paid here.
+    /// How long spinning has been worthwhile for this connection.
     pub(crate) spin: Spin,
 }
 
 static POOL: Locked<Vec<&'static Connection>> = Locked::new(Vec::new());
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Over a fork: nobody may hold the pool's lock in the child.
+/// A change that the library has to report to epoll sets, because the kernel does not.
+#[derive(Clone, Copy)]
+pub(crate) enum Change {
+    /// The kernel, if asked, can report other events than before.
+    Readiness,
+    /// The descriptor is a plain TCP socket from now on.
+    Plain(c_int),
+}
+
+static NOTIFY: OnceLock<fn(&Connection, Change)> = OnceLock::new();
+
+/// Sets the function that reports changes to the sets. Call it before there are connections.
+pub(crate) fn notify_with(notify: fn(&Connection, Change)) {
+    let _ = NOTIFY.set(notify);
+}
+
+/// Called before a fork: takes the pool's lock, so that no other thread holds it in the child.
 pub(crate) fn hold_pool() {
     POOL.hold();
 }
@@ -77,12 +96,14 @@ pub(crate) fn let_go_of_pool() {
     POOL.let_go();
 }
 
-/// Whether one more connection is allowed.
+/// Returns whether one more connection is allowed.
 pub(crate) fn has_room() -> bool {
     LIVE.load(Ordering::Relaxed) < crate::settings::get().connections_max
 }
 
 impl Counted for Connection {
+    const TAG: usize = table::CONNECTION;
+
     fn users(&self) -> &AtomicUsize {
         &self.users
     }
@@ -90,30 +111,38 @@ impl Counted for Connection {
     fn retire(&'static self) {
         let _keep = sys::KeepErrno::new();
         let bytes = page::file_bytes(self.ring_bytes());
-        // SAFETY: no user is left, so nobody looks at the mappings.
+        // SAFETY: there are no users left, so no thread accesses the mappings.
         unsafe {
             sys::unmap(self.page.load(Ordering::Relaxed), bytes);
-            sys::unmap(self.own.load(Ordering::Relaxed).cast(), size_of::<Own>());
+            sys::unmap(self.own.load(Ordering::Relaxed).cast(), size_of::<OwnState>());
         }
         LIVE.fetch_sub(1, Ordering::Relaxed);
         if let Some(mut pool) = POOL.take() {
             pool.push(self);
         }
     }
+
+    fn added(&self) {
+        self.descriptors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn removed(&self) {
+        self.descriptors.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Connection {
-    /// A connection over a mapped page, which it owns from now on (also on failure).
+    /// Makes a connection over a mapped page, which it owns from now on (even on failure).
     pub(crate) fn new(
         mapping: *mut u8,
         ring_bytes: u64,
         side: usize,
         nonblocking: bool,
-    ) -> Result<Held<Connection>> {
-        let own = match sys::map_shared(size_of::<Own>()) {
-            Ok(own) => own.cast::<Own>(),
+    ) -> Result<CountedRef<Connection>> {
+        let own = match sys::map_shared(size_of::<OwnState>()) {
+            Ok(own) => own.cast::<OwnState>(),
             Err(errno) => {
-                // SAFETY: nobody else knows the mapping.
+                // SAFETY: no other thread knows the mapping.
                 unsafe { sys::unmap(mapping, page::file_bytes(ring_bytes)) };
                 return Err(errno);
             }
@@ -127,7 +156,7 @@ impl Connection {
         connection.holds.store(true, Ordering::Relaxed);
         connection.spin.reset();
         LIVE.fetch_add(1, Ordering::Relaxed);
-        let held = Held::first(connection);
+        let held = CountedRef::first(connection);
         held.own().holders.store(1, Ordering::Relaxed);
         held.own().set_nonblocking(nonblocking);
         Ok(held)
@@ -152,32 +181,38 @@ impl Connection {
         }
     }
 
+    /// Returns the size of one ring in bytes.
     pub(crate) fn ring_bytes(&self) -> u64 {
         self.ring_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn own(&self) -> &Own {
-        // SAFETY: whoever has the connection holds a use of it, and the mapping lasts as long.
+    /// Returns the private state of this end.
+    pub(crate) fn own(&self) -> &OwnState {
+        // SAFETY: the caller's reference counts as a use of the connection, and the mapping exists
+        // as long as there are uses.
         unsafe { &*self.own.load(Ordering::Relaxed) }
     }
 
+    /// Returns the header of the shared page.
     pub(crate) fn page(&self) -> &Page {
-        // SAFETY: as in `own`; the mapping begins with the header, which consists of atomics.
+        // SAFETY: the caller's reference counts as a use, and the mapping exists as long as there
+        // are uses; it begins with the header, which consists of atomics.
         unsafe { &*self.page.load(Ordering::Relaxed).cast::<Page>() }
     }
 
+    /// Returns the index of this end: [`page::CLIENT`] or [`page::SERVER`].
     pub(crate) fn side(&self) -> usize {
         self.side.load(Ordering::Relaxed) as usize
     }
 
-    /// What this end writes for the other.
-    pub(crate) fn mine(&self) -> &Side {
-        &self.page().sides[self.side()]
+    /// Returns the half of the page that this end writes.
+    pub(crate) fn mine(&self) -> Mine<'_> {
+        self.page().mine(self.side())
     }
 
-    /// What the other end writes: hostile until checked.
-    pub(crate) fn theirs(&self) -> &Side {
-        &self.page().sides[1 - self.side()]
+    /// Returns the half that the peer writes.
+    pub(crate) fn theirs(&self) -> Theirs<'_> {
+        self.page().theirs(self.side())
     }
 
     fn outgoing_ring(&self) -> Ring {
@@ -186,30 +221,39 @@ impl Connection {
     }
 
     fn incoming_ring(&self) -> Ring {
-        // SAFETY: as above.
+        // SAFETY: the mapping has this size and lasts as long as the connection is held.
         unsafe { Ring::of(self.page.load(Ordering::Relaxed), self.ring_bytes(), 1 - self.side()) }
     }
 
-    /// Whether both ends were last seen on one processor: looking then only delays the other.
+    /// Returns whether both ends last ran on one CPU: spinning would then only delay the peer.
     pub(crate) fn shares_processor(&self) -> bool {
         let here = sys::processor();
-        self.mine().incoming.processor.store(here, Ordering::Relaxed);
-        self.theirs().incoming.processor.load(Ordering::Relaxed) == here
+        self.mine().set_processor(here);
+        self.theirs().was_on(here)
     }
 
-    /// The descriptor is a plain TCP socket from now on.
+    /// Makes the descriptor a plain TCP socket.
     pub(crate) fn become_plain(&self, fd: c_int) {
         if borrowed::is_here() {
             return borrowed::note_left();
         }
-        crate::epoll::release(self, fd);
-        // Who closes it is to see that calls sleep for it.
+        self.notify_watchers(Change::Plain(fd));
+        // The call that closes the descriptor must see that calls sleep for it.
         if !self.has_sleepers() {
-            crate::table::forget(fd);
+            table::forget(fd);
         }
     }
 
-    /// The peer said something that cannot be: the application gets a reset connection.
+    /// Reports a change to the sets that watch the connection.
+    fn notify_watchers(&self, change: Change) {
+        if self.watchers.load(Ordering::Relaxed) > 0
+            && let Some(notify) = NOTIFY.get()
+        {
+            notify(self, change);
+        }
+    }
+
+    /// Handles an impossible value of the peer: the application gets a connection reset.
     fn fail(&self, fd: c_int) -> sys::Errno {
         self.own().fail();
         statistics::count(Why::Nonsense);

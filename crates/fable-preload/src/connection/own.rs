@@ -1,37 +1,37 @@
-//! What one end knows for itself. Forked children share it, as they share the socket; the peer does
-//! not see it, so it can be trusted.
+//! The private state of one end. Forked children share it, as they share the socket; the peer
+//! cannot see it, so its values are trusted.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::lock::Lock;
 use crate::sys::Errno;
+use preload::lock::Lock;
 
-/// A direction that has not gone over to its ring.
+/// A direction that has not switched to its ring.
 pub(crate) const BEFORE: u32 = 0;
 /// A direction that is in its ring.
 pub(crate) const INSIDE: u32 = 1;
-/// Outgoing only: what the peer left in the ring is being sent again.
+/// Outgoing only: the bytes that the peer left in the ring are being sent again.
 pub(crate) const RESENDING: u32 = 2;
-/// A direction that is back in TCP, or will never leave it.
+/// A direction that has returned to TCP, or will never leave it.
 pub(crate) const AFTER: u32 = 3;
 
-/// A doorbell was sent for the peer to keep, and bytes may follow.
+/// The peer keeps a doorbell in its stream, and bytes may follow it.
 pub(crate) const WARNED: u32 = 1;
-/// A doorbell was sent for the peer to keep, behind all that it had not read.
+/// The peer keeps a doorbell in its stream, after all bytes that it had not read.
 pub(crate) const ONLY_WARNED: u32 = 2;
 
-/// The words of one end. Zeroed memory is a fresh connection.
+/// The words of one end. Zeroed memory is a new connection.
 #[repr(C)]
-pub(crate) struct Own {
-    /// Guards all that concerns the incoming direction. Taken before `writer` if both are.
+pub(crate) struct OwnState {
+    /// Guards the state of the incoming direction. If both locks are needed, it is taken first.
     pub(crate) reader: Lock,
-    /// Guards all that concerns the outgoing direction.
+    /// Guards the state of the outgoing direction.
     pub(crate) writer: Lock,
     nonblocking: AtomicU32,
     left: AtomicU32,
     failed: AtomicU32,
-    /// Processes that have the connection. Who is killed stays counted.
+    /// The number of processes that have the connection. A killed process stays counted.
     pub(crate) holders: AtomicU32,
     /// Threads that sleep for this connection in any process.
     pub(crate) asleep: AtomicU32,
@@ -41,11 +41,11 @@ pub(crate) struct Own {
     pub(crate) read: AtomicU64,
     pub(crate) discarded: AtomicU64,
     pub(crate) ended: AtomicU32,
-    /// Whether it was settled how the end of a peer is told that announced none.
+    /// Whether it is decided how to report the end of a peer that has not announced it.
     judged: AtomicU32,
     /// Whether bytes were written for a peer that had been killed, which resets the connection.
     pub(crate) late_bytes: AtomicU32,
-    /// An error of the socket that a call of ours met, for the application's next call.
+    /// A socket error that a call of the library got, for the application's next call.
     error: AtomicU32,
     pub(crate) shut_read: AtomicU32,
 
@@ -54,59 +54,63 @@ pub(crate) struct Own {
     pub(crate) written: AtomicU64,
     pub(crate) counted: AtomicU64,
     pub(crate) rung: AtomicU64,
+    /// How much was sent through TCP before the ring.
+    pub(crate) switched_at: AtomicU64,
+    /// Where the direction went back to TCP, if it did.
+    pub(crate) returned_at: AtomicU64,
     pub(crate) resend_from: AtomicU64,
     pub(crate) shut_write: AtomicU32,
     /// SO_SNDBUF, if the application has set it.
     pub(crate) send_bytes: AtomicU32,
     pub(crate) nodelay: AtomicU32,
     pub(crate) cork: AtomicU32,
-    /// While bytes are being sent again: 1, and SO_LINGER of the application.
+    /// While bytes are being sent again: 1, and the application's SO_LINGER.
     pub(crate) linger: [AtomicU32; 3],
-    /// Whether a doorbell lies at the peer that it keeps until it has followed this end: 0, or
+    /// Whether the peer keeps a doorbell in its stream until it has followed this end: 0, or
     /// [`WARNED`] or [`ONLY_WARNED`].
     pub(crate) warned: AtomicU32,
-    /// Doorbells that the peer was ever asked for.
+    /// The number of doorbells that this end has ever asked for.
     pub(crate) asked: AtomicU64,
 }
 
-impl Own {
-    /// Whether the socket has O_NONBLOCK.
+impl OwnState {
+    /// Returns whether the socket has O_NONBLOCK.
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed) != 0
     }
 
-    /// Follows fcntl(2) and ioctl(2).
+    /// Records a change of O_NONBLOCK by fcntl(2) or ioctl(2).
     pub(crate) fn set_nonblocking(&self, yes: bool) {
         self.nonblocking.store(u32::from(yes), Ordering::Relaxed);
     }
 
-    /// Whether this end is back in TCP for good, in all processes that share it.
+    /// Returns whether this end has returned to TCP permanently, in all processes that share it.
     pub(crate) fn has_left(&self) -> bool {
         self.left.load(Ordering::Acquire) != 0
     }
 
-    /// This end is back in TCP for good.
+    /// Records that this end has returned to TCP permanently.
     pub(crate) fn set_left(&self) {
         self.left.store(1, Ordering::Release);
     }
 
-    /// Whether this is the first time that the end of the peer's stream is seen.
+    /// Records the end of the peer's stream. Returns whether this is the first time.
     pub(crate) fn note_end(&self) -> bool {
         self.ended.store(1, Ordering::Relaxed);
         self.judged.swap(1, Ordering::Relaxed) == 0
     }
 
-    /// The kernel has told an error of the socket, which it does once.
+    /// Keeps an error of the socket, because the kernel reports it only once.
     pub(crate) fn keep_error(&self, errno: c_int) {
         self.error.store(errno as u32, Ordering::Relaxed);
     }
 
-    /// Whether there is an error for the application's next call.
+    /// Returns whether there is an error for the application's next call.
     pub(crate) fn has_error(&self) -> bool {
         self.error.load(Ordering::Relaxed) != 0
     }
 
-    /// The error for the application, once.
+    /// Takes the error for the application.
     pub(crate) fn take_error(&self) -> Option<Errno> {
         if !self.has_error() {
             return None;
@@ -115,27 +119,28 @@ impl Own {
         (errno != 0).then_some(Errno(errno as c_int))
     }
 
-    /// Whether the peer said something that cannot be.
+    /// Returns whether the peer wrote an impossible value.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed) != 0
     }
 
+    /// Records that the peer wrote an impossible value.
     pub(crate) fn fail(&self) {
         self.failed.store(1, Ordering::Relaxed);
     }
 }
 
-/// Reads a word that the lock of its direction guards.
+/// Reads a word, which the lock of its direction must guard.
 pub(crate) fn get(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed)
 }
 
-/// Writes a word that the lock of its direction guards.
+/// Writes a word, which the lock of its direction must guard.
 pub(crate) fn set(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Relaxed);
 }
 
-/// Raises a word that the lock of its direction guards.
+/// Increases a word, which the lock of its direction must guard. Returns the new value.
 pub(crate) fn add(word: &AtomicU64, value: u64) -> u64 {
     let sum = get(word) + value;
     set(word, sum);

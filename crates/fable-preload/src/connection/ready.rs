@@ -1,4 +1,4 @@
-//! Readiness: what poll(2) is to say of a connection.
+//! Computes the readiness of a connection, as poll(2) reports it.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -6,21 +6,20 @@ use core::sync::atomic::Ordering;
 use super::Connection;
 use super::doorbell::Stream;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, get};
+use crate::page::{Filled, Leaving};
 use crate::sys;
 
-/// What the kernel is asked about a connection, whatever the application wants to know.
+/// The events that the kernel is asked for, whatever the application asks for.
 pub(crate) const ASKED: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
 const BROKEN: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
 impl Connection {
-    /// What memory alone says: bytes in the ring, room in the ring, something to do.
+    /// Returns what the memory alone shows: bytes in the ring, room in the ring, work to do.
     #[inline]
     pub(crate) fn glance(&self) -> i16 {
         let own = self.own();
         let mut events = 0;
-        if own.incoming.load(Ordering::Relaxed) == INSIDE
-            && self.written_by_peer() != get(&own.read)
-        {
+        if own.incoming.load(Ordering::Relaxed) == INSIDE && self.has_unread() {
             events |= libc::POLLIN;
         }
         if own.outgoing.load(Ordering::Relaxed) == INSIDE && self.has_room() {
@@ -29,33 +28,34 @@ impl Connection {
         events
     }
 
-    /// Whether both directions are in their rings, so that memory tells all but the end.
+    /// Returns whether both directions are in their rings, so that the memory shows everything but
+    /// the end.
     pub(crate) fn is_inside(&self) -> bool {
         let own = self.own();
         own.incoming.load(Ordering::Relaxed) == INSIDE
             && own.outgoing.load(Ordering::Relaxed) == INSIDE
-            && self.theirs().outgoing.returned_at.load(Ordering::Relaxed) == 0
-            && self.theirs().incoming.leaving.load(Ordering::Relaxed) == crate::page::STAYS
+            && !self.theirs().has_returned()
+            && self.theirs().leaving() == Leaving::Stays
             && !own.has_left()
     }
 
-    /// Whether the peer's end of stream was seen.
+    /// Returns whether the peer's end of stream was seen.
     pub(crate) fn has_ended(&self) -> bool {
         self.own().ended.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether what the peer left in the ring waits for room in the socket.
+    /// Returns whether bytes that the peer left in the ring wait for room in the socket.
     pub(crate) fn is_resending(&self) -> bool {
         self.own().outgoing.load(Ordering::Relaxed) == RESENDING
     }
 
-    /// Whether the kernel is to be asked for room in the socket.
+    /// Returns whether only the kernel knows if there is room to send.
     pub(crate) fn writes_to_stream(&self) -> bool {
         self.own().outgoing.load(Ordering::Relaxed) != INSIDE
     }
 
-    /// Makes of the kernel's answer, to [`ASKED`] and perhaps POLLOUT, what the application is to
-    /// hear. `None`: the descriptor is plain now, and the kernel's answer holds.
+    /// Converts the kernel's answer, to [`ASKED`] and perhaps POLLOUT, to the application's events.
+    /// `None`: the descriptor is plain now, and the kernel's answer is valid.
     pub(crate) fn translate(&self, fd: c_int, kernel: i16) -> Option<i16> {
         match self.progress(fd) {
             Ok(true) => (),
@@ -66,7 +66,7 @@ impl Connection {
         let kernel = self.end_by_memory(fd, kernel);
         let mut events = kernel & (BROKEN | libc::POLLPRI | libc::POLLRDHUP);
         if kernel & (libc::POLLRDHUP | BROKEN) != 0 && self.has_peer_ended(fd) {
-            // The kernel may say so only once, and bytes in the ring may still be in front of it.
+            // The kernel may report the end only once, and bytes in the ring may precede it.
             self.note_end();
         }
         if own.has_failed() {
@@ -90,7 +90,7 @@ impl Connection {
         Some(events)
     }
 
-    /// How the kernel would tell of the end of a killed peer if there were no doorbells.
+    /// Returns how the kernel would report the end of a killed peer if there were no doorbells.
     pub(crate) fn end_by_memory(&self, fd: c_int, kernel: i16) -> i16 {
         let reset = libc::POLLHUP | libc::POLLERR;
         if kernel & (reset | libc::POLLRDHUP) == 0 || !self.has_peer_ended(fd) {
@@ -108,14 +108,14 @@ impl Connection {
             Some(0) if own.late_bytes.load(Ordering::Relaxed) == 0 => {
                 kernel & !reset | libc::POLLRDHUP
             }
-            // The kernel has the error of the late bytes, until it has told it.
+            // The kernel has the error that the late bytes caused, until a call has reported it.
             Some(0) => kernel | libc::POLLHUP | ended,
-            // What was noted at the end tells of it, until it is told.
+            // The error that was recorded at the end is reported by a later call.
             Some(_) => kernel & !libc::POLLERR | libc::POLLHUP | ended,
         }
     }
 
-    /// POLLIN or nothing. The caller holds the reader's lock.
+    /// Returns POLLIN or nothing. The caller holds the reader's lock.
     fn readable(&self, fd: c_int, kernel: i16) -> i16 {
         let own = self.own();
         if own.incoming.load(Ordering::Relaxed) == BEFORE {
@@ -135,7 +135,7 @@ impl Connection {
         {
             return libc::POLLIN;
         }
-        if self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0 {
+        if self.theirs().has_returned() {
             if self.glance() & libc::POLLIN != 0 {
                 return libc::POLLIN;
             }
@@ -153,16 +153,16 @@ impl Connection {
         }
     }
 
-    /// Takes out the doorbells that have done their duty, before this thread sleeps in the kernel.
+    /// Removes used doorbells before this thread sleeps in the kernel.
     pub(crate) fn tidy(&self, fd: c_int) {
         let own = self.own();
-        let due = self.theirs().outgoing.doorbells.load(Ordering::Acquire) != get(&own.discarded);
-        if due
+        let due = self.theirs().doorbells_due(get(&own.discarded));
+        if due != Some(0)
             && own.incoming.load(Ordering::Relaxed) == INSIDE
             && let Some(_guard) = own.reader.take()
         {
-            let returned = self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0;
-            // The end, or an error, is still there for who asks next.
+            let returned = self.theirs().has_returned();
+            // The end, or an error, remains for the next call.
             if !returned {
                 let _ = self.discard(fd);
             } else if self.unread_bytes() == 0 {
@@ -171,16 +171,17 @@ impl Connection {
         }
     }
 
-    /// Asks the peer to ring for what this end waits for; whether it is there already.
+    /// Asks the peer for a doorbell for the events that this end waits for. Returns whether one of
+    /// them has already happened.
     pub(crate) fn arm(&self, wanted: i16) -> bool {
         if wanted & (libc::POLLIN | libc::POLLRDHUP) != 0 {
-            self.ask(&self.mine().incoming.sleeping);
+            self.ask(self.mine().sleeping());
             if self.has_news() {
                 return true;
             }
         }
         if wanted & libc::POLLOUT != 0 && !self.writes_to_stream() {
-            self.ask(&self.mine().outgoing.starved);
+            self.ask(self.mine().starved());
             if self.has_room() {
                 return true;
             }
@@ -188,7 +189,7 @@ impl Connection {
         false
     }
 
-    /// Whether bytes for this end lie in the ring, or may come to lie there.
+    /// Returns whether the ring has, or may get, bytes for this end.
     pub(crate) fn may_hold_bytes(&self, fd: c_int) -> bool {
         if matches!(self.progress(fd), Ok(false)) {
             return false;
@@ -200,46 +201,52 @@ impl Connection {
         {
             own.incoming.store(INSIDE, Ordering::Relaxed);
         }
-        let has_returned = self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0;
+        let has_returned = self.theirs().has_returned();
         if own.incoming.load(Ordering::Relaxed) == INSIDE
             && has_returned
             && self.unread_bytes() == 0
         {
-            // What is not out of the way now is there for the next step.
+            // Doorbells that cannot be removed now are removed in the next step.
             let _ = self.finish_return(fd);
         }
         own.incoming.load(Ordering::Relaxed) != AFTER
     }
 
-    /// What FIONREAD is to say, when the kernel says that so many bytes lie in the socket.
+    /// Returns the result of FIONREAD, when the kernel reports this many bytes in the socket.
     pub(crate) fn readable_bytes(&self, fd: c_int, kernel: c_int) -> c_int {
         let own = self.own();
         let Some(_guard) = own.reader.take() else { return kernel };
         let kernel = kernel.max(0) as u64;
-        let theirs = &self.theirs().outgoing;
+        let theirs = self.theirs();
         let before = match own.incoming.load(Ordering::Relaxed) {
             BEFORE => self.before_ring(fd).ok().flatten().unwrap_or(kernel).min(kernel),
             INSIDE => 0,
             _ => return kernel as c_int,
         };
-        // Behind the doorbells the stream goes on, if it does.
-        let doorbells = theirs.doorbells.load(Ordering::Acquire).wrapping_sub(get(&own.discarded));
-        let behind = match theirs.returned_at.load(Ordering::Acquire) {
-            0 => 0,
-            _ => (kernel - before).saturating_sub(doorbells),
-        };
+        // After the doorbells, the stream continues if the direction has returned.
+        let doorbells = theirs.doorbells_due(get(&own.discarded)).unwrap_or(kernel);
+        let behind =
+            if theirs.has_returned() { (kernel - before).saturating_sub(doorbells) } else { 0 };
         (before + self.unread_bytes() + behind) as c_int
     }
 
-    /// The bytes that the ring holds for this end.
-    pub(crate) fn unread_bytes(&self) -> u64 {
-        let unread = self.written_by_peer().wrapping_sub(get(&self.own().read));
-        unread.min(self.ring_bytes())
+    /// Returns whether the peer says that the ring holds bytes for this end.
+    #[inline]
+    pub(super) fn has_unread(&self) -> bool {
+        self.theirs().filled(get(&self.own().read), self.ring_bytes()) != Filled::Bytes(0)
     }
 
-    /// The bytes that the peer has not taken from the ring, for SIOCOUTQ.
+    /// Returns how many bytes of the ring this end has not read.
+    pub(crate) fn unread_bytes(&self) -> u64 {
+        match self.theirs().filled(get(&self.own().read), self.ring_bytes()) {
+            Filled::Bytes(bytes) => bytes,
+            Filled::Impossible => self.ring_bytes(),
+        }
+    }
+
+    /// Returns how many bytes the peer has not taken from the ring, for SIOCOUTQ.
     pub(crate) fn unsent_bytes(&self) -> u64 {
-        let read = self.theirs().incoming.read.load(Ordering::Acquire);
-        get(&self.own().written).wrapping_sub(read).min(self.ring_bytes())
+        let untaken = self.theirs().untaken(get(&self.own().written), self.ring_bytes());
+        untaken.unwrap_or(self.ring_bytes())
     }
 }

@@ -1,33 +1,33 @@
-//! The incoming direction.
+//! Reads from a connection: from TCP, from its incoming ring, and at the switches between them.
 
 use core::ffi::c_int;
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
 
 use super::Connection;
-use super::doorbell::{Stream, is_local};
+use super::doorbell::{DISCARDS_MAX, DOORBELLS_AT_ONCE, Stream, is_local};
 use super::own::{AFTER, BEFORE, INSIDE, add, get, set};
 use crate::cursor::Cursor;
-use crate::page;
+use crate::page::Filled;
 use crate::sys::{self, Errno, Result};
 
-/// How an application reads.
+/// The mode of a read: flags and blocking.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
     flags: c_int,
     nonblocking: bool,
     takes_nothing: bool,
-    /// Urgent data end it.
+    /// Whether urgent data end the read.
     stops_at_urgent: bool,
 }
 
 impl Reading {
-    /// A read with the flags of recv(2).
+    /// Makes the mode for the flags of recv(2).
     pub(crate) fn new(connection: &Connection, flags: c_int) -> Self {
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || connection.own().is_nonblocking();
         Reading { flags, nonblocking, takes_nothing: false, stops_at_urgent: false }
     }
 
-    /// A look at what splice(2) takes.
+    /// Makes the mode of a peek for splice(2).
     pub(crate) fn splicing(connection: &Connection) -> Self {
         Reading { stops_at_urgent: true, ..Reading::new(connection, libc::MSG_PEEK) }
     }
@@ -36,7 +36,7 @@ impl Reading {
         self.flags & libc::MSG_PEEK != 0
     }
 
-    /// Nothing is to be copied, the bytes are only to be taken (tcp(7)).
+    /// Returns whether bytes are taken without being copied (MSG_TRUNC, tcp(7)).
     fn drops(self) -> bool {
         self.flags & libc::MSG_TRUNC != 0
     }
@@ -46,11 +46,12 @@ impl Reading {
     }
 }
 
-/// Buffers of one call of the kernel.
+/// The most buffers of one system call.
 pub(super) const LIST_MAX: usize = 64;
+/// An empty buffer.
 pub(super) const NOTHING: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
 
-/// What one attempt brought.
+/// The result of one attempt.
 enum Step {
     Moved,
     End,
@@ -58,18 +59,31 @@ enum Step {
     Plain,
 }
 
+/// The result of one look at a direction that is in its ring.
+enum Inside {
+    Done(Step),
+    /// The direction is back in TCP.
+    Returned,
+    /// The peer has changed the page meanwhile.
+    Changed,
+}
+
+/// How often a read looks at the ring. An honest peer writes, recalls and returns once each while
+/// this end looks.
+const LOOKS_MAX: u32 = 8;
+
 /// Whether bytes may be taken from the ring.
 enum Taking {
     Granted,
-    /// They come through TCP.
+    /// No: they come through TCP.
     Recalled,
-    /// The peer is about to say so.
+    /// Not yet: the peer is about to publish its decision.
     Undecided,
 }
 
 impl Connection {
-    /// Reads as recv(2) does; `None` means that the descriptor is plain and the kernel is to be
-    /// asked.
+    /// Reads as recv(2) does. `None`: the descriptor is plain, and the caller has to call the
+    /// kernel.
     pub(crate) fn read(
         &self,
         fd: c_int,
@@ -120,7 +134,7 @@ impl Connection {
                     let slept = self.wait_readable(fd, reading.stops_at_urgent);
                     fd = now(fd);
                     match slept {
-                        // The kernel ends such a read with whatever wakes it.
+                        // The kernel ends a read of length zero at any wake-up.
                         Err(Errno(libc::EINTR)) if reading.takes_nothing => return Ok(Some(0)),
                         Err(errno) if cursor.moved == 0 => return Err(errno),
                         Err(errno) => {
@@ -135,8 +149,8 @@ impl Connection {
         }
     }
 
-    /// Goes on with a read that has moved something, after the descriptor became plain. The kernel
-    /// is not asked what it would tell once: that belongs to the next call.
+    /// Continues a read that has moved bytes, after the descriptor became plain. Does not ask the
+    /// kernel for errors, which the kernel reports once: they belong to the next call.
     fn read_rest(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> usize {
         let timeout_ms = sys::time_limit_ms(fd, libc::SO_RCVTIMEO);
         while reading.wants_all() && !cursor.is_done() {
@@ -156,11 +170,11 @@ impl Connection {
         cursor.moved
     }
 
-    /// Reads into no room, which waits for bytes all the same and meets errors.
+    /// Reads with a length of zero, which still waits for bytes and reports errors.
     fn read_nothing(&self, fd: c_int, reading: Reading) -> Result<Option<usize>> {
         let mut byte = [0_u8; 1];
         let entry = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-        // SAFETY: one entry is given, and the byte is ours.
+        // SAFETY: one entry is given, and the byte is a local variable.
         let mut cursor = unsafe { Cursor::new(&entry, 1) };
         let flags = reading.flags | libc::MSG_PEEK;
         let reading = Reading { flags, takes_nothing: true, stops_at_urgent: true, ..reading };
@@ -182,18 +196,18 @@ impl Connection {
             }
             self.read_locked(fd, cursor, reading)?
         };
-        fence(Ordering::SeqCst);
-        let starved = &self.theirs().outgoing.starved;
-        if starved.load(Ordering::Relaxed) != 0 && self.is_half_empty() {
+        let starved = self.theirs().starved();
+        if starved.check() && self.is_half_empty() {
             let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN));
             self.ring(fd, starved);
         }
         Ok(step)
     }
 
-    /// A writer is woken when that is worth it.
+    /// Returns whether the ring is at least half empty, so that waking the writer is worth its
+    /// cost.
     fn is_half_empty(&self) -> bool {
-        self.written_by_peer().wrapping_sub(get(&self.own().read)) <= self.ring_bytes() / 2
+        self.unread_bytes() <= self.ring_bytes() / 2
     }
 
     fn read_locked(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> Result<Step> {
@@ -214,17 +228,14 @@ impl Connection {
         }
     }
 
-    /// How many bytes are still to come through TCP before the ring; `None` while undecided.
+    /// Returns how many bytes will still come through TCP before the ring; `None` while undecided.
     pub(super) fn before_ring(&self, fd: c_int) -> Result<Option<u64>> {
-        let switch_at = self.theirs().outgoing.switch_at.load(Ordering::Acquire);
-        if switch_at == 0 {
-            return Ok(None);
-        }
-        let left = (switch_at - 1).checked_sub(get(&self.own().received));
+        let Some(switch_at) = self.theirs().switch_at() else { return Ok(None) };
+        let left = switch_at.checked_sub(get(&self.own().received));
         left.map(Some).ok_or_else(|| self.fail(fd))
     }
 
-    /// `None`: the direction is in its ring now.
+    /// Reads bytes that precede the ring. `None`: the direction is in its ring now.
     fn read_before(
         &self,
         fd: c_int,
@@ -232,14 +243,15 @@ impl Connection {
         reading: Reading,
     ) -> Result<Option<Step>> {
         let own = self.own();
-        if self.theirs().outgoing.mode.load(Ordering::Acquire) == page::FORBIDDEN {
+        if self.theirs().is_forbidden() {
             own.incoming.store(AFTER, Ordering::Relaxed);
             return Ok(None);
         }
         let mut left = self.before_ring(fd)?;
         if left.is_none() {
-            // The peer may go over, and ring, between a look at the page and a read. So look at the
-            // stream first and then at the page: what was there before the peer went over is data.
+            // The peer can switch and send a doorbell between a check of the page and a read. So
+            // this reads first the stream and then the page: bytes that arrived before the switch
+            // are data.
             if cursor.is_done() {
                 return Ok(Some(Step::End));
             }
@@ -271,98 +283,106 @@ impl Connection {
         Ok(Some(step))
     }
 
-    /// How far the ring holds bytes for this end: what the peer has written and not taken back.
-    #[inline]
-    pub(crate) fn written_by_peer(&self) -> u64 {
-        let theirs = &self.theirs().outgoing;
-        let written = theirs.written.load(Ordering::Acquire);
-        if theirs.recalled.load(Ordering::Acquire) == 0 {
-            return written;
-        }
-        theirs.returned_at.load(Ordering::Acquire).checked_sub(1).unwrap_or(written)
-    }
-
-    /// How many bytes the ring holds, checked.
+    /// Returns how many bytes the ring holds, and resets the connection if that is impossible.
     pub(super) fn filled(&self, fd: c_int) -> Result<u64> {
-        let filled = self.written_by_peer().wrapping_sub(get(&self.own().read));
-        if filled > self.ring_bytes() { Err(self.fail(fd)) } else { Ok(filled) }
+        match self.theirs().filled(get(&self.own().read), self.ring_bytes()) {
+            Filled::Bytes(bytes) => Ok(bytes),
+            Filled::Impossible => Err(self.fail(fd)),
+        }
     }
 
-    /// `None`: the direction is back in TCP now.
+    /// Reads from the ring. `None`: the direction is back in TCP now.
     fn read_inside(
         &self,
         fd: c_int,
         cursor: &mut Cursor,
         reading: Reading,
     ) -> Result<Option<Step>> {
+        for _ in 0..LOOKS_MAX {
+            match self.look_inside(fd, cursor, reading)? {
+                Inside::Done(step) => return Ok(Some(step)),
+                Inside::Returned => return Ok(None),
+                Inside::Changed => (),
+            }
+        }
+        Err(self.fail(fd))
+    }
+
+    fn look_inside(&self, fd: c_int, cursor: &mut Cursor, reading: Reading) -> Result<Inside> {
         let own = self.own();
         let filled = self.filled(fd)?;
         if filled > 0 {
-            return match self.begin_taking(fd) {
+            return Ok(match self.begin_taking(fd) {
                 Taking::Granted => {
                     self.take(cursor, reading, filled);
-                    Ok(Some(Step::Moved))
+                    Inside::Done(Step::Moved)
                 }
-                Taking::Recalled => self.read_inside(fd, cursor, reading),
-                Taking::Undecided => Ok(Some(Step::Empty)),
-            };
+                Taking::Recalled => Inside::Changed,
+                Taking::Undecided => Inside::Done(Step::Empty),
+            });
         }
-        if self.theirs().outgoing.returned_at.load(Ordering::Acquire) != 0 {
-            // What was written before it returned is visible now.
+        if self.theirs().has_returned() {
+            // The bytes that the peer wrote before it returned are visible now.
             if self.filled(fd)? > 0 {
-                return self.read_inside(fd, cursor, reading);
+                return Ok(Inside::Changed);
             }
             let back = self.finish_return(fd)?;
-            return Ok(if back { None } else { Some(Step::Empty) });
+            return Ok(if back { Inside::Returned } else { Inside::Done(Step::Empty) });
         }
         if own.shut_read.load(Ordering::Relaxed) != 0 {
-            if self.has_peer_ended(fd) {
-                self.note_end();
-            }
-            let mut byte = [0_u8; 1];
-            if self.is_broken(fd)
-                && let Err(errno) = sys::receive(fd, byte.as_mut_ptr(), 1, libc::MSG_PEEK)
-            {
-                // It is kept, unless a doorbell has caused it.
-                let _ = self.broken(errno);
-            }
-            return own.take_error().map_or(Ok(Some(Step::End)), Err);
+            return self.read_shut(fd).map(Inside::Done);
         }
         let stream = self.discard(fd);
-        // Whatever the stream says, bytes in the ring were sent before.
+        // Bytes in the ring were sent before the end of the stream.
         if self.filled(fd)? > 0 {
-            return self.read_inside(fd, cursor, reading);
+            return Ok(Inside::Changed);
         }
         if let Some(errno) = own.take_error() {
             return Err(errno);
         }
-        match stream? {
-            Stream::Ended => Ok(Some(Step::End)),
-            Stream::Open => Ok(Some(Step::Empty)),
-        }
+        Ok(Inside::Done(match stream? {
+            Stream::Ended => Step::End,
+            Stream::Open => Step::Empty,
+        }))
     }
 
-    /// Takes the last doorbells out after the peer returned to TCP; whether all are out.
+    /// Reads an empty ring after an own shutdown(SHUT_RD).
+    fn read_shut(&self, fd: c_int) -> Result<Step> {
+        if self.has_peer_ended(fd) {
+            self.note_end();
+        }
+        let mut byte = [0_u8; 1];
+        if self.is_broken(fd)
+            && let Err(errno) = sys::receive(fd, byte.as_mut_ptr(), 1, libc::MSG_PEEK)
+        {
+            // The error is kept, unless a doorbell has caused it.
+            let _ = self.broken(errno);
+        }
+        self.own().take_error().map_or(Ok(Step::End), Err)
+    }
+
+    /// Removes the last doorbells after the peer returned to TCP. Returns whether all are removed.
     pub(super) fn finish_return(&self, fd: c_int) -> Result<bool> {
         let own = self.own();
-        let mut byte = [0_u8; 1];
-        loop {
-            let counted = self.theirs().outgoing.doorbells.load(Ordering::Acquire);
-            if counted <= get(&own.discarded) {
+        let mut trash = [0_u8; DOORBELLS_AT_ONCE];
+        for _ in 0..DISCARDS_MAX {
+            let due = self.theirs().doorbells_due(get(&own.discarded)).unwrap_or(0);
+            if due == 0 {
                 own.incoming.store(AFTER, Ordering::Relaxed);
                 return Ok(true);
             }
             if self.owes() {
                 return Ok(false);
             }
-            match sys::receive(fd, byte.as_mut_ptr(), 1, 0) {
-                Ok(1..) => add(&own.discarded, 1),
-                Err(Errno(libc::EAGAIN)) => return Ok(false),
-                // The stream ended or broke: the kernel tells the rest.
+            let length = due.min(trash.len() as u64) as usize;
+            match sys::receive(fd, trash.as_mut_ptr(), length, 0) {
+                // The stream ended or failed: the kernel reports the rest.
                 Ok(0) => {
                     own.incoming.store(AFTER, Ordering::Relaxed);
                     return Ok(true);
                 }
+                Ok(taken) => add(&own.discarded, taken as u64),
+                Err(Errno(libc::EAGAIN)) => return Ok(false),
                 Err(errno) => {
                     if is_local(errno) {
                         return Err(errno);
@@ -373,26 +393,23 @@ impl Connection {
                 }
             };
         }
+        Ok(false)
     }
 
-    /// Says that bytes are being taken, unless the peer takes them back.
+    /// Announces that bytes are being taken, unless the peer takes them back.
     fn begin_taking(&self, fd: c_int) -> Taking {
-        let taking = &self.mine().incoming.taking;
-        taking.swap(1, Ordering::SeqCst);
-        let theirs = &self.theirs().outgoing;
-        if theirs.recalled.load(Ordering::SeqCst) == 0 {
+        self.mine().begin_taking();
+        let theirs = self.theirs();
+        if !theirs.is_recalling() {
             return Taking::Granted;
         }
-        taking.store(0, Ordering::Release);
-        let mut is_gone = false;
-        sys::wait_until(1, || theirs.returned_at.load(Ordering::Acquire) != 0);
-        if theirs.returned_at.load(Ordering::Acquire) == 0 {
-            is_gone = self.has_peer_ended(fd);
-        }
-        if theirs.returned_at.load(Ordering::Acquire) != 0 {
+        self.mine().end_taking();
+        // First the stream, then the page: who ends its stream has said before what it sends again.
+        let is_gone = !sys::wait_until(1, || theirs.has_returned()) && self.has_peer_ended(fd);
+        if theirs.has_returned() {
             Taking::Recalled
         } else if is_gone {
-            // It was killed before it had said from where it sends again, and never will.
+            // The peer was killed before it published from where it sends again, and never will.
             Taking::Granted
         } else {
             Taking::Undecided
@@ -409,8 +426,9 @@ impl Connection {
         {
             let (from, length) = ring.run(position, end.wrapping_sub(position).min(room as u64));
             if !reading.drops() {
-                // SAFETY: `run` stays in the ring, the segment is the application's buffer; they do
-                // not overlap. The peer may change the bytes meanwhile, as it may change its data.
+                // SAFETY: `run` stays within the ring, and the segment is the application's buffer;
+                // they do not overlap. The peer may change the bytes meanwhile, which only changes
+                // its own data.
                 unsafe { core::ptr::copy_nonoverlapping(from, to, length) };
             }
             cursor.advance(length);
@@ -418,9 +436,9 @@ impl Connection {
         }
         if !reading.peeks() {
             set(&own.read, position);
-            self.mine().incoming.read.store(position, Ordering::Release);
+            self.mine().set_read(position);
         }
-        self.mine().incoming.taking.store(0, Ordering::Release);
+        self.mine().end_taking();
     }
 }
 
@@ -442,8 +460,8 @@ fn read_stream(fd: c_int, cursor: &mut Cursor, reading: Reading, limit: usize) -
     }
 }
 
-/// recv(2) without sleeping into all buffers, at most `limit` bytes, which the cursor does not step
-/// over.
+/// Calls recv(2) without sleeping into all buffers, for at most `limit` bytes; the cursor is not
+/// advanced.
 fn receive_into(fd: c_int, cursor: &Cursor, limit: usize, flags: c_int) -> Result<usize> {
     let mut room = [NOTHING; LIST_MAX];
     let list = cursor.gather(limit, &mut room);

@@ -1,37 +1,39 @@
-//! Calls that sleep while another thread closes their descriptor, or puts another in its place.
+//! Handles calls that sleep while another thread closes or replaces their descriptor.
 //!
-//! The kernel lets such a call go on: it has the file, not its number. A call of this library has
-//! only the number. So a descriptor that is closed under calls that sleep leaves a duplicate, which
-//! these calls go on with and the last of them closes. Until then the connection stays open, as in
-//! the kernel.
+//! In the kernel such a call continues, because it uses the file, not only the descriptor's number.
+//! A call of this library has only the number. Closing a descriptor for which calls sleep therefore
+//! leaves a duplicate, which these calls use and the last of them closes. Until then the connection
+//! stays open, as in the kernel.
 
 use core::ffi::c_int;
 use preload::real;
 
 use super::Connection;
-use crate::counted::Held;
+use crate::counted::CountedRef;
 use crate::{sys, table};
 
 /// The calls of this process that sleep, or have slept, for a connection.
 pub(crate) struct Sleeping {
     calls: u32,
-    /// The descriptor that they go on with; -1 if none is needed.
+    /// The descriptor that they continue with; -1 if none is needed.
     spare: c_int,
 }
 
 impl Sleeping {
+    /// No sleeping calls.
     pub(super) const NONE: Sleeping = Sleeping { calls: 0, spare: -1 };
 }
 
-/// A call that may find its descriptor closed.
+/// A registered call, whose descriptor may be closed.
 pub(crate) struct Sleeper<'a>(&'a Connection);
 
 impl Sleeper<'_> {
-    /// What to go on with instead of a descriptor.
+    /// Returns the descriptor to continue with.
     pub(crate) fn descriptor(&self, fd: c_int) -> c_int {
         let spare = self.0.sleeping.take().map_or(-1, |sleeping| sleeping.spare);
-        let is_ours =
-            || table::connection(fd).is_some_and(|held| core::ptr::eq(held.object(), self.0));
+        let is_ours = || {
+            table::get::<Connection>(fd).is_some_and(|held| core::ptr::eq(held.object(), self.0))
+        };
         if spare < 0 || is_ours() { fd } else { spare }
     }
 }
@@ -50,20 +52,21 @@ impl Drop for Sleeper<'_> {
 }
 
 impl Connection {
-    /// A call is about to sleep for the first time. `None` in a handler of a signal that came upon
-    /// the lock.
+    /// Registers a call that is about to sleep for the first time. Returns `None` in a signal
+    /// handler that interrupted the owner of the lock.
     pub(crate) fn sleeper(&self) -> Option<Sleeper<'_>> {
         self.sleeping.take()?.calls += 1;
         Some(Sleeper(self))
     }
 
+    /// Returns whether calls sleep for the connection.
     pub(super) fn has_sleepers(&self) -> bool {
         self.sleeping.take().is_some_and(|sleeping| sleeping.calls > 0)
     }
 
-    /// Before a descriptor is closed: those that sleep for it get another. Without one they end
-    /// with EBADF.
-    pub(crate) fn keep_for_sleepers(connection: &Held<Connection>, fd: c_int) {
+    /// Called before a descriptor is closed: makes a duplicate for its sleeping calls. If that
+    /// fails, they end with EBADF.
+    pub(crate) fn keep_for_sleepers(connection: &CountedRef<Connection>, fd: c_int) {
         let Some(mut sleeping) = connection.sleeping.take() else { return };
         if sleeping.calls == 0 || sleeping.spare >= 0 {
             return;
@@ -74,14 +77,14 @@ impl Connection {
             return;
         }
         if table::covers(spare) {
-            table::put_connection(spare, connection.clone());
+            table::put(spare, connection.clone());
             sleeping.spare = spare;
         } else {
             sys::close(spare);
         }
     }
 
-    /// A forked child has none of the threads that sleep.
+    /// Clears the sleepers in a forked child, which has none of these threads.
     pub(super) fn forget_sleepers(&self) {
         self.sleeping.let_go();
         let Some(mut sleeping) = self.sleeping.take() else { return };
@@ -100,9 +103,9 @@ impl Connection {
     }
 }
 
-/// In a forked child, for all connections.
+/// Clears the sleepers of all connections, in a forked child.
 pub(crate) fn forget_sleepers() {
-    for (_, connection) in table::connections(0, c_int::MAX) {
+    for (_, connection) in table::entries::<Connection>(0, c_int::MAX) {
         connection.forget_sleepers();
     }
 }

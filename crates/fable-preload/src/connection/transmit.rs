@@ -1,23 +1,23 @@
-//! The outgoing direction.
+//! Writes to a connection: to TCP, to its outgoing ring, and at the switches between them.
 
 use core::ffi::c_int;
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
 use preload::real;
 
-use super::Connection;
 use super::doorbell::is_local;
 use super::own::{AFTER, BEFORE, INSIDE, RESENDING, add, get, set};
 use super::receive::{LIST_MAX, NOTHING};
+use super::{Change, Connection};
 use crate::cursor::Cursor;
-use crate::page;
+use crate::page::{self, Leaving};
 use crate::statistics::{self, Why};
 use crate::sys::{self, Errno, Result};
 
-/// How long to wait until a peer that may have gone acknowledges bytes or refuses them, in
+/// The longest wait for a peer that may be gone to acknowledge bytes or refuse them, in
 /// milliseconds.
 const ANSWER_TURNS: u32 = 3;
 
-/// What one attempt brought.
+/// The result of one attempt.
 enum Step {
     Moved,
     Full,
@@ -25,7 +25,7 @@ enum Step {
 }
 
 impl Connection {
-    /// Writes as send(2) does; `None` means that the kernel is to be asked.
+    /// Writes as send(2) does. `None`: the caller has to call the kernel.
     pub(crate) fn write(
         &self,
         fd: c_int,
@@ -33,7 +33,7 @@ impl Connection {
         flags: c_int,
     ) -> Result<Option<usize>> {
         if cursor.is_done() {
-            // The kernel moves nothing, and tells errors all the same.
+            // The kernel moves no bytes in such a call, but reports errors.
             return self.own().take_error().map_or(Ok(None), Err);
         }
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.own().is_nonblocking();
@@ -55,10 +55,10 @@ impl Connection {
                     let list = cursor.gather(usize::MAX, &mut room);
                     return sys::send_list(fd, list, flags).map(Some);
                 }
-                // What the kernel would say belongs to the next call.
+                // The kernel's result belongs to the next call.
                 Ok(Step::Plain) => break,
                 Ok(Step::Full) if nonblocking => {
-                    // A short write tells it as well.
+                    // A short write also reports that there is no room.
                     self.refusals.fetch_add(1, Ordering::Relaxed);
                     if cursor.moved == 0 {
                         return Err(Errno(libc::EAGAIN));
@@ -84,8 +84,8 @@ impl Connection {
         Ok(Some(cursor.moved))
     }
 
-    /// Goes on with a write that has moved something, after the descriptor became plain. The kernel
-    /// is not asked what it would tell once: that belongs to the next call.
+    /// Continues a write that has moved bytes, after the descriptor became plain. Does not ask the
+    /// kernel for errors, which the kernel reports once: they belong to the next call.
     fn write_rest(&self, fd: c_int, cursor: &mut Cursor, flags: c_int) -> Result<Step> {
         let broken = libc::POLLERR | libc::POLLHUP;
         let is_shut = self.own().shut_write.load(Ordering::Relaxed) != 0;
@@ -110,7 +110,7 @@ impl Connection {
                 return self.write_rest(fd, cursor, flags);
             }
             if own.has_left() || own.shut_write.load(Ordering::Relaxed) != 0 {
-                // With its sending side shut the kernel refuses, and raises the signal.
+                // After a shutdown of the sending side, the kernel refuses and raises the signal.
                 return Ok(Step::Plain);
             }
             if own.has_failed() {
@@ -130,10 +130,10 @@ impl Connection {
         Ok(step)
     }
 
-    /// After bytes were put into the ring: a peer that left meanwhile gets them through TCP before
-    /// this call returns, because it does not warn of an end with nothing unread.
+    /// Called after bytes were put into the ring. If the peer has left meanwhile, sends them
+    /// through TCP before the call returns: a peer with nothing unread does not warn of its end.
     fn follow_at_once(&self, fd: c_int) {
-        if self.theirs().incoming.leaving.load(Ordering::SeqCst) != page::STAYS
+        if self.theirs().leaving() != Leaving::Stays
             && let Err(errno) = self.progress(fd)
         {
             self.keep_for_later(fd, errno);
@@ -146,7 +146,7 @@ impl Connection {
         if list.is_empty() {
             return Ok(Step::Moved);
         }
-        // A write that has moved something brings no signal.
+        // A write that has moved bytes raises no signal.
         let quiet = if cursor.moved > 0 { libc::MSG_NOSIGNAL } else { 0 };
         match sys::send_list(fd, list, flags | quiet | libc::MSG_DONTWAIT) {
             Ok(moved) => {
@@ -159,14 +159,15 @@ impl Connection {
         }
     }
 
-    /// How many bytes the ring has room for, checked.
+    /// Returns how many bytes of the ring the peer has not taken.
+    pub(super) fn untaken(&self, fd: c_int) -> Result<u64> {
+        let untaken = self.theirs().untaken(get(&self.own().written), self.ring_bytes());
+        untaken.ok_or_else(|| self.fail(fd))
+    }
+
+    /// Returns how many bytes the ring has room for.
     pub(super) fn room(&self, fd: c_int) -> Result<u64> {
-        let read = self.theirs().incoming.read.load(Ordering::Acquire);
-        let filled = get(&self.own().written).wrapping_sub(read);
-        if filled > self.ring_bytes() {
-            return Err(self.fail(fd));
-        }
-        Ok(self.room_max().saturating_sub(filled))
+        Ok(self.room_max().saturating_sub(self.untaken(fd)?))
     }
 
     fn write_inside(&self, fd: c_int, cursor: &mut Cursor) -> Result<Step> {
@@ -181,7 +182,7 @@ impl Connection {
         }
         let mut room = self.room(fd)?;
         if room == 0 {
-            self.ask(&self.mine().outgoing.starved);
+            self.ask(self.mine().starved());
             room = self.room(fd)?;
             if room == 0 {
                 return Ok(Step::Full);
@@ -193,8 +194,8 @@ impl Connection {
             && let Some((from, length)) = cursor.segment()
         {
             let (to, length) = ring.run(position, room.min(length as u64));
-            // SAFETY: `run` stays in the ring, the segment is the application's buffer; they do not
-            // overlap. The peer may spoil the bytes, which are meant for it alone.
+            // SAFETY: `run` stays within the ring, and the segment is the application's buffer;
+            // they do not overlap. The peer may change the bytes, which only it will read.
             unsafe { core::ptr::copy_nonoverlapping(from, to, length) };
             cursor.advance(length);
             position = position.wrapping_add(length as u64);
@@ -204,8 +205,8 @@ impl Connection {
         Ok(Step::Moved)
     }
 
-    /// Writes for a peer that has gone. The kernel takes the first bytes for a peer that had read
-    /// all, and learns so of its end; it refuses the next.
+    /// Writes to a peer that is gone. As in the kernel, the first bytes for a peer that had read
+    /// everything are accepted and reveal its end; the next are refused.
     fn write_late(&self, cursor: &mut Cursor) -> Result<Step> {
         let own = self.own();
         if let Some(errno) = own.take_error() {
@@ -221,16 +222,15 @@ impl Connection {
         Ok(Step::Moved)
     }
 
-    /// Makes bytes up to `position` visible to the peer, and wakes it if it sleeps.
+    /// Publishes bytes up to `position`, and wakes the peer if it sleeps.
     fn publish(&self, fd: c_int, position: u64) {
         set(&self.own().written, position);
-        self.mine().outgoing.written.store(position, Ordering::Release);
-        fence(Ordering::SeqCst);
-        self.ring(fd, &self.theirs().incoming.sleeping);
+        self.mine().set_written(position);
+        self.ring(fd, self.theirs().sleeping());
     }
 
-    /// Fills the ring straight from a file; `None` where that is not possible, and the bytes moved
-    /// else.
+    /// Fills the ring directly from a file. `None` if that is not possible; otherwise the number of
+    /// bytes moved.
     pub(crate) fn write_file(
         &self,
         fd: c_int,
@@ -255,7 +255,7 @@ impl Connection {
         }
         let mut room = self.room(fd)?;
         if room == 0 {
-            self.ask(&self.mine().outgoing.starved);
+            self.ask(self.mine().starved());
             room = self.room(fd)?;
             if room == 0 {
                 self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -265,7 +265,7 @@ impl Connection {
         let position = get(&own.written);
         let (to, length) = self.outgoing_ring().run(position, room.min(count as u64));
         let entry = libc::iovec { iov_base: to.cast(), iov_len: length };
-        // SAFETY: the entry is a free part of the ring.
+        // SAFETY: the entry describes a free part of the ring.
         let moved = unsafe { real::preadv(from, &entry, 1, offset) };
         let moved = usize::try_from(moved).map_err(|_| Errno(sys::errno()))?;
         self.publish(fd, position.wrapping_add(moved as u64));
@@ -274,7 +274,8 @@ impl Connection {
         Ok(Some(moved))
     }
 
-    /// Whether the kernel has not been asked in this tick of its clock whether the peer lives.
+    /// Returns whether the kernel has not been asked in this tick of its clock whether the peer
+    /// lives.
     pub(crate) fn is_look_due(&self) -> bool {
         let tick_ns = sys::tick_ns();
         let due = self.looked_ns.load(Ordering::Relaxed) != tick_ns;
@@ -284,7 +285,7 @@ impl Connection {
         due
     }
 
-    /// Whether the peer has gone without a word in the page.
+    /// Returns whether the peer has ended without announcing that in the page.
     fn was_killed(&self, fd: c_int) -> bool {
         if !self.has_peer_ended(fd) {
             return false;
@@ -293,8 +294,8 @@ impl Connection {
         self.is_peer_gone(fd)
     }
 
-    /// After the peer's end of stream: whether it has closed the connection, not only its
-    /// direction. The kernel answers a doorbell to a closed socket with a reset.
+    /// After the peer's end of stream: returns whether the peer has closed the connection, not only
+    /// its direction. The kernel answers a doorbell to a closed socket with a reset.
     pub(super) fn is_peer_gone(&self, fd: c_int) -> bool {
         if sys::poll_one(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0 {
             return true;
@@ -303,7 +304,7 @@ impl Connection {
         sys::poll_one(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0
     }
 
-    /// Does what the peer's half of the page asks for. `false`: the descriptor is plain now.
+    /// Executes the requests in the peer's half of the page. `false`: the descriptor is plain now.
     pub(crate) fn progress(&self, fd: c_int) -> Result<bool> {
         let own = self.own();
         if own.has_left() {
@@ -311,18 +312,18 @@ impl Connection {
             return Ok(false);
         }
         let outgoing = own.outgoing.load(Ordering::Relaxed);
-        let leaving = self.theirs().incoming.leaving.load(Ordering::Acquire) != page::STAYS;
+        let leaving = self.theirs().leaving();
         match outgoing {
-            BEFORE if self.page().standing.load(Ordering::Acquire) == page::ACCEPTED => {
+            BEFORE if self.page().standing.is_accepted() => {
                 self.switch(fd)?;
             }
             BEFORE => return Ok(true),
-            INSIDE if leaving => self.follow(fd)?,
+            INSIDE if leaving != Leaving::Stays => self.follow(fd, leaving)?,
             RESENDING => {
                 self.resend(fd)?;
                 if own.outgoing.load(Ordering::Relaxed) == AFTER {
-                    // Room in the socket is news that no kernel event may announce any more.
-                    crate::epoll::nudge(self);
+                    // The socket has room now, which a kernel event may not announce any more.
+                    self.notify_watchers(Change::Readiness);
                 }
             }
             AFTER if own.incoming.load(Ordering::Relaxed) == AFTER && !self.is_near_end() => {
@@ -335,74 +336,72 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether the descriptor is not worth being plain any more: an error is still to be told, or
-    /// the peer has closed the connection, and handing it back to an epoll set would tell again
-    /// what was told.
+    /// Returns whether the descriptor should not become plain any more: an error has still to be
+    /// reported, or the peer has closed the connection, and returning it to an epoll set would
+    /// report events again.
     fn is_near_end(&self) -> bool {
-        let closed = self.theirs().incoming.leaving.load(Ordering::Relaxed) == page::CLOSED;
+        let closed = self.theirs().leaving() == Leaving::Closed;
         self.own().has_error() || (closed && self.watchers.load(Ordering::Relaxed) > 0)
     }
 
-    /// Goes over to the ring, unless the peer forbade it.
+    /// Switches to the ring, unless the peer has forbidden it.
     pub(crate) fn switch(&self, fd: c_int) -> Result<()> {
         let own = self.own();
         let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
         if own.outgoing.load(Ordering::Relaxed) != BEFORE {
             return Ok(());
         }
-        let mine = &self.mine().outgoing;
-        mine.switch_at.store(get(&own.sent) + 1, Ordering::Release);
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        let went = mine.mode.compare_exchange(page::STREAM, page::RING, order.0, order.1);
-        if went.is_ok() {
+        set(&own.switched_at, get(&own.sent));
+        let is_in_ring = self.mine().enter_ring(get(&own.sent));
+        if is_in_ring {
             self.make_prompt(fd);
             self.note_buffers(fd);
         }
-        own.outgoing.store(if went.is_ok() { INSIDE } else { AFTER }, Ordering::Relaxed);
+        own.outgoing.store(if is_in_ring { INSIDE } else { AFTER }, Ordering::Relaxed);
         if self.side() == page::CLIENT {
             statistics::count(Why::Connected);
         }
         Ok(())
     }
 
-    /// The peer goes back to TCP: so do we, and what it leaves in the ring is sent again.
-    fn follow(&self, fd: c_int) -> Result<()> {
+    /// Handles a peer that returns to TCP: follows it, and sends again what the peer leaves in the
+    /// ring.
+    fn follow(&self, fd: c_int, how: Leaving) -> Result<()> {
         let own = self.own();
         {
             let _guard = own.writer.take().ok_or(Errno(libc::EAGAIN))?;
             if own.outgoing.load(Ordering::Relaxed) != INSIDE {
                 return Ok(());
             }
-            self.room(fd)?;
+            let untaken = self.untaken(fd)?;
             let written = get(&own.written);
-            let how = self.theirs().incoming.leaving.load(Ordering::Acquire);
-            let read = self.theirs().incoming.read.load(Ordering::Acquire);
-            if how == page::CLOSED && read != written {
-                // The kernel answers bytes for a closed socket with a reset, also this one.
+            if how == Leaving::Closed && untaken > 0 {
+                // The kernel answers bytes for a closed socket with a reset, also this doorbell.
                 self.ring_now(fd);
             }
             let position = match how {
-                page::LEAVES => read,
-                // The peer may leave later, and then bytes in the ring would have gone past it.
-                page::RETURNS => self.recall(fd, true),
+                Leaving::Leaves => written.wrapping_sub(untaken),
+                // The peer may leave later, and bytes in the ring would then be lost for the
+                // descriptor's next user.
+                Leaving::Returns => self.recall(fd, true),
                 _ => written,
             };
-            if how == page::RETURNS && position != written && self.was_killed(fd) {
-                // As the kernel does for a peer that was killed with bytes unread.
+            if how == Leaving::Returns && position != written && self.was_killed(fd) {
+                // As the kernel reports it for a peer that was killed with bytes unread.
                 own.keep_error(libc::ECONNRESET);
             }
             self.send_again_from(fd, position);
-            if how != page::CLOSED {
+            if how != Leaving::Closed {
                 statistics::count(Why::Peer);
             }
         }
         self.resend(fd)
     }
 
-    /// The outgoing direction leaves its ring at a position; what lies behind it is to be sent
-    /// again. Until that is done this process may be killed, or exit in haste: a connection that
-    /// ends with bytes missing must not look like one that ended well, so the kernel is to reset
-    /// it. The caller holds the writer's lock.
+    /// Ends the outgoing direction's use of the ring at a position; the bytes after it have to be
+    /// sent again. Until that is done this process may be killed or exit. A connection that ends
+    /// with bytes missing must not look like a regular end, so the kernel is set to reset it. The
+    /// caller holds the writer's lock.
     pub(super) fn send_again_from(&self, fd: c_int, position: u64) {
         let own = self.own();
         set(&own.resend_from, position);
@@ -410,18 +409,18 @@ impl Connection {
             self.end_with_reset(fd);
         }
         own.outgoing.store(RESENDING, Ordering::Relaxed);
-        let mine = &self.mine().outgoing;
-        mine.returned_at.store(position.wrapping_add(1).max(1), Ordering::Release);
+        set(&own.returned_at, position);
+        self.mine().set_returned_at(position);
     }
 
-    /// Sends again what the peer left in the ring, as far as the socket takes it.
+    /// Sends again what the peer left in the ring, as much as the socket takes.
     pub(super) fn resend(&self, fd: c_int) -> Result<()> {
         let _guard = self.own().writer.take().ok_or(Errno(libc::EAGAIN))?;
         self.resend_locked(fd);
         Ok(())
     }
 
-    /// [`Connection::resend`] for who holds the writer's lock.
+    /// Does what [`Connection::resend`] does, for a caller that holds the writer's lock.
     pub(super) fn resend_locked(&self, fd: c_int) {
         let own = self.own();
         if own.outgoing.load(Ordering::Relaxed) != RESENDING {
@@ -458,17 +457,18 @@ impl Connection {
         self.restore_options(fd);
     }
 
-    /// Whether the peer left with bytes unread, which are being sent again.
+    /// Returns whether the peer left with unread bytes, which are being sent again.
     fn has_left_unread(&self) -> bool {
-        let leaves = self.theirs().incoming.leaving.load(Ordering::Acquire) == page::LEAVES;
+        let leaves = self.theirs().leaving() == Leaving::Leaves;
         leaves && get(&self.own().resend_from) != get(&self.own().written)
     }
 
-    /// If the kernel has reset the connection because the peer closed it, or was killed, with bytes
-    /// unread, tells ECONNRESET as it does when they lie in the socket.
+    /// If the kernel has reset the connection because the peer closed it or was killed with unread
+    /// bytes, keeps ECONNRESET for the application, as the kernel reports it if the bytes are in
+    /// the socket.
     fn keep_reset(&self, fd: c_int) {
         if sys::poll_one(fd, 0, 0) & (libc::POLLHUP | libc::POLLERR) != 0 {
-            // The kernel's own error would be told besides.
+            // Clears the kernel's own error, which would be reported as well.
             let _ = sys::option(fd, libc::SOL_SOCKET, libc::SO_ERROR);
             self.own().keep_error(libc::ECONNRESET);
         }

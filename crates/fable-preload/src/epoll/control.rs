@@ -1,4 +1,4 @@
-//! epoll_ctl(2).
+//! Implements epoll_ctl(2).
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -8,37 +8,38 @@ use libc::epoll_event;
 
 use super::{Marks, Registration, Set, bar, is_token};
 use crate::connection::Connection;
-use crate::counted::Held;
+use crate::counted::CountedRef;
 use crate::statistics::Why;
 use crate::sys::{self, Errno, Result};
 use crate::table;
 
+/// Calls the kernel's epoll_ctl(2).
 pub(super) fn in_kernel(
     epfd: c_int,
     operation: c_int,
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    // SAFETY: the pointer is the application's or ours.
+    // SAFETY: the pointer is the application's or points to a local variable.
     unsafe { real::epoll_ctl(epfd, operation, fd, event) }
 }
 
 /// Does what epoll_ctl(2) does.
 ///
 /// # Safety
-/// `event` is null or can be read.
+/// `event` must be null or readable.
 pub(crate) unsafe fn control(
     epfd: c_int,
     operation: c_int,
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    let Some(connection) = table::connection(fd) else {
-        // SAFETY: promised by the caller.
+    let Some(connection) = table::get::<Connection>(fd) else {
+        // SAFETY: the caller guarantees that `event` is null or readable.
         unsafe { before_foreign(epfd, operation, fd, event) };
         return in_kernel(epfd, operation, fd, event);
     };
-    let Some(set) = table::set(epfd) else {
+    let Some(set) = table::get::<Set>(epfd) else {
         connection.leave(fd, Why::Waiting);
         return in_kernel(epfd, operation, fd, event);
     };
@@ -52,7 +53,7 @@ pub(crate) unsafe fn control(
     } else if event.is_null() {
         Err(Errno(libc::EFAULT))
     } else {
-        // SAFETY: not null, and readable as promised; the structure is packed.
+        // SAFETY: not null, so the caller guarantees that it is readable; the structure is packed.
         let event = unsafe { event.read_unaligned() };
         if operation == libc::EPOLL_CTL_ADD {
             if event.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
@@ -74,43 +75,44 @@ pub(crate) unsafe fn control(
     }
 }
 
-fn is_unfit(set: &Held<Set>) -> bool {
+fn is_unfit(set: &CountedRef<Set>) -> bool {
     set.members.take().is_none_or(|members| members.barred || members.inherited)
 }
 
-/// A descriptor that is not ours: the kernel's, but for what would lead us astray later.
+/// Handles a descriptor that is not a connection of this library. The kernel does the work; the
+/// library only records what would mislead it later.
 ///
 /// # Safety
-/// `event` is null or can be read.
+/// `event` must be null or readable.
 unsafe fn before_foreign(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) {
     if operation == libc::EPOLL_CTL_DEL || event.is_null() {
         return;
     }
-    if let Some(inner) = table::set(fd) {
+    if let Some(inner) = table::get::<Set>(fd) {
         bar(&inner);
     }
-    // SAFETY: not null, and readable as promised; the structure is packed.
+    // SAFETY: not null, so the caller guarantees that it is readable; the structure is packed.
     if is_token(unsafe { event.read_unaligned() }.u64)
-        && let Some(set) = table::set(epfd)
+        && let Some(set) = table::get::<Set>(epfd)
     {
         bar(&set);
     }
-    // Were it upgraded later, the set would watch it in a way that we do not know of.
+    // If it were upgraded later, the set would watch it in a way that the library does not know.
     table::refuse(fd);
 }
 
 fn add(
-    set: &Held<Set>,
+    set: &CountedRef<Set>,
     epfd: c_int,
     fd: c_int,
-    connection: Held<Connection>,
+    connection: CountedRef<Connection>,
     event: epoll_event,
 ) -> Result<()> {
     let mut members = set.members.take().ok_or(Errno(libc::EAGAIN))?;
     if members.slot_of(fd).is_some() {
         return Err(Errno(libc::EEXIST));
     }
-    // What is ready in the kernel it reports after this by itself.
+    // The kernel will report what is already ready in the kernel.
     let in_memory = connection.is_inside();
     let slot = members.insert(Registration {
         fd,
@@ -136,7 +138,7 @@ fn add(
 }
 
 fn modify(
-    set: &Held<Set>,
+    set: &CountedRef<Set>,
     epfd: c_int,
     operation: c_int,
     fd: c_int,
@@ -144,7 +146,7 @@ fn modify(
 ) -> Result<()> {
     let mut members = set.members.take().ok_or(Errno(libc::EAGAIN))?;
     let Some(slot) = members.slot_of(fd) else {
-        // Not a member: the kernel says what is wrong with that.
+        // It is not a member: the kernel returns the right error.
         let mut event = event;
         let done = in_kernel(epfd, operation, fd, &mut event) == 0;
         return if done { Ok(()) } else { Err(Errno(sys::errno())) };
@@ -165,7 +167,7 @@ fn modify(
     Ok(())
 }
 
-fn remove(set: &Held<Set>, epfd: c_int, fd: c_int) -> Result<()> {
+fn remove(set: &CountedRef<Set>, epfd: c_int, fd: c_int) -> Result<()> {
     let mut members = set.members.take().ok_or(Errno(libc::EAGAIN))?;
     if in_kernel(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) != 0 {
         return Err(Errno(sys::errno()));

@@ -1,4 +1,4 @@
-//! From what memory and the kernel say to what the application is to hear.
+//! Computes the events of a set's members from memory and from the kernel's answers.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -8,26 +8,26 @@ use libc::epoll_event;
 use super::control::in_kernel;
 use super::{Marks, Members, Registration, Set, is_token};
 use crate::connection::{ASKED, Connection};
-use crate::counted::Held;
+use crate::counted::CountedRef;
 use crate::sys;
 
-/// How many connections are asked about in the kernel between two looks at the set.
+/// The most connections that the kernel is asked about between two checks of the set.
 const QUESTIONS: usize = 16;
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-/// What tells of the end of a connection.
+/// The events that report the end of a connection.
 const END: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
-/// One connection about which the kernel is asked, outside the set's lock.
+/// A connection about which the kernel is asked, outside the set's lock.
 struct Question {
     slot: usize,
     generation: u32,
     fd: c_int,
-    connection: Held<Connection>,
+    connection: CountedRef<Connection>,
     seen: Marks,
 }
 
 impl Registration {
-    /// Whether a look at memory promises a report.
+    /// Returns whether checking the memory may give a report.
     #[inline]
     pub(super) fn beckons(&self) -> bool {
         if self.fired {
@@ -44,8 +44,8 @@ impl Registration {
         self.events & libc::EPOLLET as u32 == 0
     }
 
-    /// Whether what is ready was not before: bytes came, or the application has met the end of
-    /// those before, or of the room, and there are more again.
+    /// Returns whether readiness has an edge: bytes arrived, or a call of the application found no
+    /// bytes or no room, and there are some again.
     fn has_edge(&self, ready: u32) -> bool {
         let now = self.marks();
         let readable = ready & libc::EPOLLIN as u32 != 0;
@@ -56,18 +56,19 @@ impl Registration {
             || (writable && now.refusals != self.seen.refusals)
     }
 
-    /// What makes an edge when it grows. To be taken before readiness is looked at: what comes in
-    /// between then makes another edge, not none.
+    /// Returns the counters that make an edge when they grow. Take them before readiness is
+    /// checked: a change between the two then makes another edge, and none is lost.
     fn marks(&self) -> Marks {
         let connection = &self.connection;
         Marks {
-            written: connection.theirs().outgoing.written.load(Ordering::Acquire),
+            written: connection.theirs().written_mark(),
             refusals: connection.refusals.load(Ordering::Relaxed),
             dry_reads: connection.dry_reads.load(Ordering::Relaxed),
         }
     }
 
-    /// The events to report of those that are ready; a report ends the edge, and perhaps the shot.
+    /// Returns the events to report; a report ends the edge, and with EPOLLONESHOT the
+    /// registration.
     fn report(&mut self, ready: i16, seen: Marks) -> u32 {
         let mut ready = u32::from(ready as u16);
         if ready & libc::EPOLLIN as u32 != 0 {
@@ -83,7 +84,8 @@ impl Registration {
         self.edge = false;
         self.told |= wanted & END;
         self.seen.written = seen.written;
-        // Until there is room again a refused write waits for its edge, and so does a dry read.
+        // A refused write waits for its edge until there is room again, and a read that found no
+        // bytes likewise.
         if ready & libc::EPOLLOUT as u32 != 0 {
             self.seen.refusals = seen.refusals;
         }
@@ -95,7 +97,7 @@ impl Registration {
     }
 }
 
-/// The array that the application gave.
+/// The application's array of events.
 pub(super) struct Reports {
     at: *mut epoll_event,
     room: usize,
@@ -104,16 +106,17 @@ pub(super) struct Reports {
 
 impl Reports {
     /// # Safety
-    /// There are `room` entries at `at`.
+    /// There must be `room` entries at `at`.
     pub(super) unsafe fn new(at: *mut epoll_event, room: usize) -> Self {
         Reports { at, room, count: 0 }
     }
 
+    /// Returns whether there is no room for another event.
     pub(super) fn is_full(&self) -> bool {
         self.count == self.room
     }
 
-    /// Where the kernel may put more, and how many.
+    /// Returns where the kernel may put more events, and how many.
     pub(super) fn rest(&self) -> (*mut epoll_event, usize) {
         // SAFETY: the count never exceeds the room.
         (unsafe { self.at.add(self.count) }, self.room - self.count)
@@ -121,7 +124,7 @@ impl Reports {
 
     fn push(&mut self, events: u32, data: u64) {
         let event = epoll_event { events, u64: data };
-        // SAFETY: callers ask `is_full` first.
+        // SAFETY: callers check `is_full` first.
         unsafe { self.at.add(self.count).write_unaligned(event) };
         self.count += 1;
     }
@@ -153,7 +156,7 @@ impl Set {
     fn ask(&self, question: &Question, reports: &mut Reports) {
         let Question { slot, generation, fd, connection, seen } = question;
         let kernel = sys::poll_one(*fd, ASKED | libc::POLLOUT, 0);
-        // Plain from now on: the kernel has the registration, and reports it itself.
+        // The descriptor is plain now: the kernel has the registration, and reports it itself.
         let Some(ready) = connection.translate(*fd, kernel) else { return };
         let Some(mut members) = self.members.take() else { return };
         let Some(Some(registration)) = members.slots.get_mut(*slot) else { return };
@@ -165,7 +168,7 @@ impl Set {
             return;
         }
         let events = registration.report(ready, *seen);
-        // What is not all in memory is asked again before each sleep.
+        // If memory does not show everything, the kernel is asked again before each sleep.
         registration.ask_kernel = events != 0 && !registration.fired && registration.is_level();
         if events != 0 {
             let data = registration.data;
@@ -174,10 +177,11 @@ impl Set {
         }
     }
 
-    /// Notes what the kernel reported: applications' events stay, those of our tokens make warm.
+    /// Sorts the kernel's events: events of the application stay, events with a token of this
+    /// library mark their members as hot.
     pub(super) fn sort(&self, reports: &mut Reports, kernel: usize) {
         let first = reports.count;
-        // Refused to a handler of a signal that came while this thread had the lock.
+        // Fails only in a signal handler that interrupted this thread while it had the lock.
         let mut members = self.members.take();
         for index in first..first + kernel {
             let event = reports.get(index);
@@ -192,8 +196,9 @@ impl Set {
         }
     }
 
-    /// Has a thread that sleeps for the set look at a member: the kernel reports it when it is
-    /// registered again, because there is room in its socket. Costs nothing where no thread sleeps.
+    /// Makes a thread that sleeps for the set check a member: the member is registered again, and
+    /// the kernel reports it, because there is room in its socket. Costs nothing if no thread
+    /// sleeps.
     pub(super) fn wake(&self, members: &Members, epfd: c_int, slot: usize) {
         if self.asleep.load(Ordering::SeqCst) > 0
             && let Some(Some(registration)) = members.slots.get(slot)
@@ -204,8 +209,8 @@ impl Set {
         }
     }
 
-    /// Before this thread goes on with what it was told: what comes meanwhile, and what there was
-    /// no room for, is for another thread that sleeps.
+    /// Called before this thread returns with its events: wakes another sleeping thread for what
+    /// arrives meanwhile, and for what there was no room for.
     pub(super) fn hand_over(&self, epfd: c_int) {
         if self.asleep.load(Ordering::SeqCst) > 0
             && let Some(mut members) = self.members.take()
@@ -218,10 +223,11 @@ impl Set {
 }
 
 impl Members {
-    /// The kernel said something about one of ours.
+    /// Records an event that the kernel reported for a member.
     fn note(&mut self, slot: usize, events: u32) {
         if let Some(registration) = &mut self.slots[slot] {
-            // A doorbell, when all else is in memory; then memory says what it was for.
+            // These are the events of a doorbell if all bytes are in memory, which then shows its
+            // reason.
             let doorbell = (libc::EPOLLIN | libc::EPOLLOUT) as u32 | libc::EPOLLRDNORM as u32;
             let known = doorbell | registration.told;
             let Registration { connection, fd, .. } = &*registration;
@@ -234,8 +240,8 @@ impl Members {
         self.warm(slot);
     }
 
-    /// Reports what memory alone tells, from a place among the hot ones, and collects what it does
-    /// not.
+    /// Reports what the memory alone shows, starting at a position in the hot list, and collects
+    /// the members about which the kernel has to be asked.
     fn glance_all(
         &mut self,
         first: usize,
@@ -244,7 +250,7 @@ impl Members {
     ) -> usize {
         for place in first..self.hot.len() {
             if reports.is_full() || questions.len() == QUESTIONS {
-                // The next call begins with those that found no room.
+                // The next call begins with the members that found no room.
                 if reports.is_full() {
                     self.hot.rotate_left(place);
                 }
@@ -275,8 +281,8 @@ impl Members {
         self.hot.len()
     }
 
-    /// Asks the peers of all hot connections for doorbells and lets the connections cool. Whether
-    /// one of them has news already; that one stays hot.
+    /// Asks the peers of all hot connections for doorbells and takes the connections from the hot
+    /// list. Returns whether one of them has an event already; that one stays hot.
     pub(super) fn cool(&mut self) -> bool {
         let mut news = false;
         let mut hot = core::mem::take(&mut self.hot);
@@ -305,7 +311,7 @@ impl Members {
         news
     }
 
-    /// Has all looked at again; the kernel is asked about what is not wholly in memory.
+    /// Makes all members hot; the kernel is asked about those that are not entirely in memory.
     pub(super) fn sweep(&mut self) {
         for slot in 0..self.slots.len() {
             let Some(registration) = &mut self.slots[slot] else { continue };
@@ -315,13 +321,13 @@ impl Members {
         }
     }
 
-    /// Whether a look at the hot ones promises a report.
+    /// Returns whether checking the hot list may give a report.
     #[inline]
     pub(super) fn beckons(&self) -> bool {
         self.hot.iter().any(|&slot| self.slots[slot].as_ref().is_some_and(Registration::beckons))
     }
 
-    /// Whether looking is of use: some peer runs on another processor.
+    /// Returns whether spinning is useful: some peer runs on another CPU.
     pub(super) fn may_look(&self) -> bool {
         let mut hot = self.hot.iter().filter_map(|&slot| self.slots[slot].as_ref());
         hot.any(|it| it.connection.is_inside() && !it.connection.shares_processor())

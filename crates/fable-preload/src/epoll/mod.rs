@@ -1,14 +1,14 @@
 //! epoll(7) over upgraded connections.
 //!
-//! A connection in a set is registered in the kernel once and for all, edge-triggered and under a
-//! token of ours: the kernel then reports each doorbell, the end of the stream and errors, and
-//! nothing else. What the application asked for lies here; whether a connection is ready is worked
-//! out from the rings, and from the kernel only while a direction is still, or again, in TCP.
-//! Descriptors that are not ours are registered as the application said and cost nothing.
+//! A connection in a set is registered in the kernel once, edge-triggered and with a token of this
+//! library. The kernel then reports each doorbell, the end of the stream and errors, and nothing
+//! else. The application's events are stored here. Readiness is computed from the rings, and from
+//! the kernel only while a direction is in TCP. Other descriptors are registered as the application
+//! asked and cost nothing.
 //!
-//! Connections about which there is or may be news are *hot*. Before sleeping, the peers of all hot
-//! connections are asked for a doorbell, and the connections cool; so a sleep costs as many steps
-//! as there were active connections, not as there are connections.
+//! Connections that have or may have an event are *hot*. Before sleeping, the peers of all hot
+//! connections are asked for a doorbell, and the list of hot connections is emptied. So the cost of
+//! a sleep depends on the number of active connections, not on that of all connections.
 
 mod control;
 mod gather;
@@ -24,43 +24,44 @@ use libc::epoll_event;
 pub(crate) use control::control;
 pub(crate) use wait::wait;
 
-use crate::connection::Connection;
-use crate::counted::{Counted, Held};
-use crate::lock::Locked;
+use crate::connection::{Change, Connection};
+use crate::counted::{Counted, CountedRef};
+use crate::page::Mark;
 use crate::spin::Spin;
 use crate::statistics::Why;
 use crate::table;
+use preload::lock::Locked;
 
-/// What the kernel is asked about a connection, whatever the application asked for.
+/// The events that the kernel watches for a connection, whatever the application asks for.
 const KERNEL_EVENTS: c_int =
     libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLET;
 
 /// One connection in one set.
 struct Registration {
     fd: c_int,
-    connection: Held<Connection>,
+    connection: CountedRef<Connection>,
     generation: u32,
-    /// What the application asked for, with its flags.
+    /// The application's events, with its flags.
     events: u32,
     data: u64,
-    /// EPOLLONESHOT has done its one shot.
+    /// Whether EPOLLONESHOT has reported its one event.
     fired: bool,
     hot: bool,
-    /// Memory does not tell all: the kernel is to be asked.
+    /// Whether the kernel has to be asked, because the memory does not show everything.
     ask_kernel: bool,
-    /// Something happened since the last report, for edge-triggered registrations.
+    /// Whether something happened since the last report, for edge-triggered registrations.
     edge: bool,
-    /// What was reported of the end: it stays, and is no edge a second time.
+    /// The events of the end that were reported: they remain, and make no second edge.
     told: u32,
     seen: Marks,
 }
 
-/// Counts that tell a new edge from a report that has been made.
+/// Counters that distinguish a new edge from one that was reported.
 #[derive(Clone, Copy, Default)]
 struct Marks {
     /// Bytes that the peer has written.
-    written: u64,
-    /// How often the application heard that there is no room, and nothing more to read.
+    written: Mark,
+    /// How many calls reported that there is no room, and that there is nothing more to read.
     refusals: u32,
     dry_reads: u32,
 }
@@ -70,17 +71,18 @@ struct Members {
     slots: Vec<Option<Registration>>,
     free: Vec<usize>,
     hot: Vec<usize>,
-    /// For each descriptor its slot plus one.
+    /// The slot of each descriptor, plus one.
     by_descriptor: Vec<u32>,
     generation: u32,
     asked_kernel_ns: u64,
-    /// Watched by another set, or otherwise not to have members of ours.
+    /// Whether the set must not have members: another set watches it, or the library cannot support
+    /// it.
     barred: bool,
-    /// Made by a parent, which uses the same set in the kernel.
+    /// Whether a parent made the set, and uses it in the kernel too.
     inherited: bool,
 }
 
-/// What we know of an epoll descriptor.
+/// The library's state of an epoll descriptor.
 pub(crate) struct Set {
     users: AtomicUsize,
     count: AtomicUsize,
@@ -140,7 +142,7 @@ impl Members {
         Some(registration)
     }
 
-    /// There may be news of this one.
+    /// Marks a member as hot: it may have an event.
     fn warm(&mut self, slot: usize) {
         if let Some(Some(registration)) = self.slots.get_mut(slot)
             && !registration.hot
@@ -155,12 +157,12 @@ impl Members {
         secret() << 32 | u64::from(generation) << INDEX_BITS | slot as u64
     }
 
-    /// How a member is registered in the kernel.
+    /// Returns how a member is registered in the kernel.
     fn kernel_event(&self, slot: usize) -> epoll_event {
         epoll_event { events: KERNEL_EVENTS as u32, u64: self.token(slot) }
     }
 
-    /// The slot that a token of ours names, if it still does.
+    /// Returns the slot of a token, if the token is still valid.
     fn slot_of_token(&self, token: u64) -> Option<usize> {
         let slot = (token & ((1 << INDEX_BITS) - 1)) as usize;
         let generation = (token >> INDEX_BITS) as u32 & ((1 << (32 - INDEX_BITS)) - 1);
@@ -169,14 +171,14 @@ impl Members {
     }
 }
 
-/// The upper half of our tokens. An application's datum that has it too is noticed when it is
-/// registered.
+/// Returns the upper half of the library's tokens. An application's datum with the same upper half
+/// is detected when it is registered.
 fn secret() -> u64 {
     static SECRET: OnceLock<u32> = OnceLock::new();
     u64::from(*SECRET.get_or_init(|| {
         let mut value = 0_u32;
-        // SAFETY: `value` has the size that is announced. Should it fail, the upper bits still tell
-        // the token from an address.
+        // SAFETY: `value` has the announced size. If the call fails, the upper bits still
+        // distinguish a token from an address.
         unsafe { libc::getrandom((&raw mut value).cast(), size_of::<u32>(), 0) };
         value | 0x8000_8000
     }))
@@ -187,6 +189,8 @@ fn is_token(data: u64) -> bool {
 }
 
 impl Counted for Set {
+    const TAG: usize = table::SET;
+
     fn users(&self) -> &AtomicUsize {
         &self.users
     }
@@ -205,7 +209,7 @@ impl Counted for Set {
     }
 }
 
-/// After epoll_create(2).
+/// Called after epoll_create(2).
 pub(crate) fn created(fd: c_int) {
     if fd < 0 || !table::covers(fd) {
         return;
@@ -226,65 +230,52 @@ pub(crate) fn created(fd: c_int) {
     });
     set.spin.reset();
     if let Some(mut members) = set.members.take() {
-        // A fork may have marked it while it was unused.
+        // A fork may have marked it as inherited while it was unused.
         *members = Members::new();
     }
-    table::put_set(fd, Held::first(set));
+    table::put(fd, CountedRef::first(set));
 }
 
-/// The sets that have members of ours.
-fn active() -> Vec<Held<Set>> {
+/// Returns the sets that have members.
+fn active() -> Vec<CountedRef<Set>> {
     let Some(sets) = SETS.take() else { return Vec::new() };
     let busy = sets.iter().copied().filter(|set| set.count.load(Ordering::Relaxed) > 0);
-    busy.filter_map(Held::try_new).collect()
+    busy.filter_map(CountedRef::try_new).collect()
 }
 
-/// The connection is plain from now on: the kernel is told what the application had asked for.
-pub(crate) fn release(connection: &Connection, fd: c_int) {
-    if connection.watchers.load(Ordering::Relaxed) == 0 {
-        return;
-    }
+/// Reports a change to the sets that watch a connection.
+pub(crate) fn notify(connection: &Connection, change: Change) {
     for set in active() {
         let Some(mut members) = set.members.take() else { continue };
         for slot in 0..members.slots.len() {
-            let ours = members.slots[slot]
-                .as_ref()
-                .is_some_and(|it| core::ptr::eq(it.connection.object(), connection));
-            if ours && let Some(registration) = members.remove(slot) {
-                set.count.fetch_sub(1, Ordering::Relaxed);
-                hand_back(&set, &registration);
-                table::refuse(fd);
+            let Some(registration) = &mut members.slots[slot] else { continue };
+            if !core::ptr::eq(registration.connection.object(), connection) {
+                continue;
+            }
+            match change {
+                Change::Readiness => {
+                    registration.ask_kernel = true;
+                    members.warm(slot);
+                }
+                Change::Plain(fd) => {
+                    let Some(registration) = members.remove(slot) else { continue };
+                    set.count.fetch_sub(1, Ordering::Relaxed);
+                    hand_back(&set, &registration);
+                    table::refuse(fd);
+                }
             }
         }
     }
 }
 
-/// Something happened to the connection of which the kernel will not tell.
-pub(crate) fn nudge(connection: &Connection) {
-    if connection.watchers.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    for set in active() {
-        let Some(mut members) = set.members.take() else { continue };
-        for slot in 0..members.slots.len() {
-            if let Some(registration) = &mut members.slots[slot]
-                && core::ptr::eq(registration.connection.object(), connection)
-            {
-                registration.ask_kernel = true;
-                members.warm(slot);
-            }
-        }
-    }
-}
-
-/// Registers in the kernel what the application had asked for.
-fn hand_back(set: &Held<Set>, registration: &Registration) {
+/// Registers with the kernel the events that the application asked for.
+fn hand_back(set: &CountedRef<Set>, registration: &Registration) {
     let shot = libc::EPOLLONESHOT as u32;
     let events = if registration.fired { shot } else { registration.events };
     let mut event = epoll_event { events, u64: registration.data };
     for descriptor in table::descriptors_of(set) {
-        // SAFETY: the event is ours; a descriptor that was closed meanwhile is an error without
-        // effect.
+        // SAFETY: the event is a local variable; for a descriptor that was closed meanwhile the
+        // call fails without effect.
         let result = unsafe {
             real::epoll_ctl(descriptor, libc::EPOLL_CTL_MOD, registration.fd, &mut event)
         };
@@ -294,9 +285,9 @@ fn hand_back(set: &Held<Set>, registration: &Registration) {
     }
 }
 
-/// Before close(2) of a connection's descriptor: the kernel forgets its registrations by itself,
-/// unless there is a duplicate.
-pub(crate) fn closing(connection: &Held<Connection>, fd: c_int) {
+/// Called before close(2) of a connection's descriptor: the kernel removes its registrations
+/// itself, unless there is a duplicate.
+pub(crate) fn closing(connection: &CountedRef<Connection>, fd: c_int) {
     if connection.watchers.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -314,8 +305,8 @@ pub(crate) fn closing(connection: &Held<Connection>, fd: c_int) {
     }
 }
 
-/// No connection of ours may be in this set: all of them go back to TCP.
-pub(crate) fn bar(set: &Held<Set>) {
+/// Returns all connections in this set to TCP, and allows no others.
+pub(crate) fn bar(set: &CountedRef<Set>) {
     let mut found = Vec::new();
     if let Some(mut members) = set.members.take() {
         members.barred = true;
@@ -327,14 +318,14 @@ pub(crate) fn bar(set: &Held<Set>) {
     }
 }
 
-/// Over a fork: nobody may hold a lock in the child.
+/// Called before a fork: takes all locks, so that no other thread holds them in the child.
 pub(crate) fn hold() {
     SETS.hold();
     UNUSED.hold();
     each_set(|set| set.members.hold());
 }
 
-/// Ends [`hold`]; a child shares its sets with its parent, and must not change them.
+/// Ends [`hold`]. A child shares its sets with its parent, and must not change them.
 pub(crate) fn let_go(child: bool) {
     each_set(|set| {
         set.members.let_go();

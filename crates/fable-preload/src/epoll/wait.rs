@@ -1,4 +1,4 @@
-//! epoll_wait(2).
+//! Implements epoll_wait(2) and its variants.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -9,30 +9,31 @@ use libc::{epoll_event, sigset_t, timespec};
 
 use super::Set;
 use super::gather::Reports;
-use crate::counted::Held;
+use crate::counted::CountedRef;
 use crate::statistics::{self, Why};
 use crate::sys;
 
-/// The kernel is asked about other descriptors at least this often while connections keep us busy.
+/// The longest time between questions to the kernel about other descriptors while connections keep
+/// this thread busy.
 const KERNEL_EVERY_NS: u64 = 50_000;
-/// A sleep is never longer than this without a look at connections that are on their way to a ring
-/// or back from it: their news comes from two sides, and edges must not be lost between them.
+/// The longest sleep without checking the connections that are switching to a ring or back: their
+/// events come from two sides, and no edge may be lost between these.
 const SLEEP_NS: u64 = 100_000_000;
 const LOOKS_PER_CLOCK: u32 = 16;
 
-/// A wait under way.
+/// A wait in progress.
 struct Wait<'a> {
     set: &'a Set,
     epfd: c_int,
     mask: *const sigset_t,
 }
 
-/// Does what epoll_pwait2(2) does; `None` if the kernel is to say what is wrong with the arguments.
+/// Does what epoll_pwait2(2) does. `None`: the kernel has to report the error of the arguments.
 ///
 /// # Safety
-/// There is room for `room` events, and `mask` is null or a set of signals.
+/// There must be room for `room` events, and `mask` must be null or a set of signals.
 pub(crate) unsafe fn wait(
-    set: &Held<Set>,
+    set: &CountedRef<Set>,
     epfd: c_int,
     events: *mut epoll_event,
     room: c_int,
@@ -45,7 +46,7 @@ pub(crate) unsafe fn wait(
     if set.members.take().is_none_or(|members| members.inherited) {
         super::bar(set);
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees room for `room` events.
     let mut reports = unsafe { Reports::new(events, room as usize) };
     let wait = Wait { set, epfd, mask };
     loop {
@@ -68,8 +69,8 @@ pub(crate) unsafe fn wait(
 }
 
 impl Wait<'_> {
-    /// Waits for what is not ours, and for the first member: another thread may register it
-    /// meanwhile, and then the kernel reports a token of ours. Whether the wait is over.
+    /// Waits for descriptors of the kernel, and for the first member: if another thread registers
+    /// it meanwhile, the kernel reports a token of this library. Returns whether the wait is over.
     fn sleep_without_members(
         &self,
         reports: &mut Reports,
@@ -79,12 +80,13 @@ impl Wait<'_> {
         Ok(found == 0 || reports.count > 0)
     }
 
-    /// Looks at the members, and sleeps if there is nothing to report. Whether the wait is over.
+    /// Checks the members, and sleeps if there is nothing to report. Returns whether the wait is
+    /// over.
     fn turn(&self, reports: &mut Reports, deadline: Deadline) -> Result<bool, c_int> {
         self.set.gather(reports);
         if reports.count > 0 {
             if self.is_kernel_due() && !reports.is_full() {
-                // A failure has no place beside events; it comes back when there are none.
+                // A call with events cannot return an error; the next call without events gets it.
                 let _ = self.ask_kernel(reports, Deadline::Now);
             }
             return Ok(true);
@@ -93,7 +95,7 @@ impl Wait<'_> {
             if self.is_kernel_due() {
                 self.ask_kernel(reports, Deadline::Now)?;
                 if reports.count > 0 {
-                    // What else the kernel just told of belongs to the same answer.
+                    // Other events that the kernel just reported belong to the same result.
                     self.set.gather(reports);
                     return Ok(true);
                 }
@@ -109,7 +111,7 @@ impl Wait<'_> {
 
     /// Asks the peers for doorbells and sleeps until the kernel reports something.
     fn sleep(&self, reports: &mut Reports, deadline: Deadline) -> Result<(), c_int> {
-        // Who changes the set from here on wakes this thread (`Set::wake`).
+        // From here on, a thread that changes the set wakes this one (`Set::wake`).
         self.set.asleep.fetch_add(1, Ordering::SeqCst);
         let news = self.set.members.take().is_none_or(|mut members| members.cool());
         let until = if news { Deadline::Now } else { deadline.within(SLEEP_NS) };
@@ -137,7 +139,7 @@ impl Wait<'_> {
     /// Asks the kernel, and sorts its answer.
     fn ask_kernel(&self, reports: &mut Reports, until: Deadline) -> Result<usize, c_int> {
         let (at, room) = reports.rest();
-        // SAFETY: there is room for so many events.
+        // SAFETY: `rest` returns the free part of the application's array.
         let found = unsafe { self.wait_in_kernel(at, room as c_int, until) };
         if let Some(mut members) = self.set.members.take() {
             members.asked_kernel_ns = sys::now_ns();
@@ -147,23 +149,23 @@ impl Wait<'_> {
         Ok(found_count)
     }
 
-    /// epoll_pwait2(2), or what kernels before Linux 5.11 have.
+    /// Calls epoll_pwait2(2), or epoll_pwait(2) on kernels before Linux 5.11.
     ///
     /// # Safety
-    /// There is room for `room` events.
+    /// There must be room for `room` events.
     unsafe fn wait_in_kernel(&self, at: *mut epoll_event, room: c_int, until: Deadline) -> c_int {
         let timeout: Option<timespec> = until.left_timespec();
         let pointer = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: promised by the caller, and the mask is the application's.
+        // SAFETY: the caller guarantees room for `room` events, and the mask is the application's.
         let found = unsafe { real::epoll_pwait2(self.epfd, at, room, pointer, self.mask) };
         if found >= 0 || sys::errno() != libc::ENOSYS {
             return found;
         }
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees room for `room` events, and the mask is the application's.
         unsafe { real::epoll_pwait(self.epfd, at, room, until.left_ms(), self.mask) }
     }
 
-    /// Looks at memory for a while; whether it promises a report.
+    /// Spins on the memory for a while. Returns whether there may be something to report.
     fn look(&self, deadline: Deadline) -> bool {
         let budget_ns = self.set.spin.budget_ns();
         let may = self.set.members.take().is_some_and(|members| members.may_look());

@@ -1,4 +1,4 @@
-//! Descriptors: closing, duplicating, and turning them into something else.
+//! Hooks for descriptors: closing, duplicating, status flags, and fdopen(3).
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -7,12 +7,14 @@ use preload::real;
 
 use super::{Library, refused};
 use crate::connection::Connection;
+use crate::epoll::{self, Set};
+use crate::rendezvous::{self, Listener};
 use crate::statistics::Why;
-use crate::{borrowed, epoll, rendezvous, sys, table};
+use crate::{borrowed, sys, table};
 
 impl Descriptors for Library {
     fn close(fd: c_int) -> Option<c_int> {
-        // Programs close rows of numbers.
+        // Refuses a close of the library's own descriptors: programs close ranges of numbers.
         let failure = refused(fd);
         if failure.is_none() {
             closing(fd);
@@ -23,7 +25,8 @@ impl Descriptors for Library {
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> Option<c_int> {
         if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
             let (first, last) = (bounded(first), bounded(last));
-            let row: Vec<c_int> = table::connections(first, last).map(|(fd, _)| fd).collect();
+            let row: Vec<c_int> =
+                table::entries::<Connection>(first, last).map(|(fd, _)| fd).collect();
             row.into_iter().for_each(closing);
             table::forget_range(first, last);
         }
@@ -43,7 +46,7 @@ impl Descriptors for Library {
     }
 
     fn duplicated(fd: c_int, new: c_int) -> c_int {
-        table::duplicate(fd, new);
+        duplicated(fd, new);
         new
     }
 
@@ -63,8 +66,8 @@ impl Descriptors for Library {
     }
 
     unsafe fn fdopen(fd: c_int, _: *const c_char) -> Option<*mut c_void> {
-        // The streams of the C library read and write without asking us.
-        if let Some(connection) = table::connection(fd) {
+        // The C library's streams read and write without calling the hooks.
+        if let Some(connection) = table::get::<Connection>(fd) {
             connection.leave(fd, Why::Call);
         }
         table::refuse(fd);
@@ -76,9 +79,9 @@ impl Descriptors for Library {
     }
 }
 
-/// What is due before a descriptor is closed, by whatever call.
+/// Called before a descriptor is closed, by whatever call: prepares its connection or set.
 fn closing(fd: c_int) {
-    if let Some(connection) = table::connection(fd)
+    if let Some(connection) = table::get::<Connection>(fd)
         && !borrowed::is_here()
     {
         let _keep = sys::KeepErrno::new();
@@ -93,7 +96,7 @@ fn bounded(fd: c_uint) -> c_int {
     c_int::try_from(fd).unwrap_or(c_int::MAX)
 }
 
-/// Before a number is taken for another descriptor.
+/// Called before a number is reused for another descriptor.
 fn make_way(fd: c_int, to: c_int) {
     if fd == to || table::is_foreign(to) && !table::is_reserved(to) {
         return;
@@ -105,10 +108,33 @@ fn make_way(fd: c_int, to: c_int) {
     }
 }
 
-/// The file's status flags were set (F_SETFL).
+/// Gives a duplicate the state of its original.
+fn duplicated(from: c_int, to: c_int) {
+    if from == to || to < 0 {
+        return;
+    }
+    match table::get::<Connection>(from) {
+        // The executed program will have the duplicate.
+        Some(connection) if borrowed::is_here() => connection.leave(from, Why::Execute),
+        Some(connection) if table::covers(to) => table::put(to, connection),
+        Some(connection) => connection.leave(from, Why::Descriptor),
+        None if borrowed::is_here() => {}
+        None => {
+            if let Some(listener) = table::get::<Listener>(from) {
+                table::put(to, listener);
+            } else if let Some(set) = table::get::<Set>(from) {
+                table::put(to, set);
+            } else {
+                table::duplicate_plain(from, to);
+            }
+        }
+    }
+}
+
+/// Records that the file's status flags were set (F_SETFL).
 fn note_status(fd: c_int, flags: c_int) {
     let asynchronous = flags & libc::O_ASYNC != 0;
-    match table::connection(fd) {
+    match table::get::<Connection>(fd) {
         Some(connection) => {
             connection.own().set_nonblocking(flags & libc::O_NONBLOCK != 0);
             if asynchronous {

@@ -1,4 +1,4 @@
-//! recvmsg(2), sendmsg(2), and their plural forms.
+//! Hooks for recvmsg(2), sendmsg(2), recvmmsg(2) and sendmmsg(2).
 
 use core::ffi::{c_int, c_uint};
 
@@ -7,6 +7,7 @@ use preload::hooks::messages::{self, Messages};
 
 use super::transfers::{receive_many, send_many};
 use super::{Library, answer};
+use crate::connection::Connection;
 use crate::statistics::Why;
 use crate::table;
 
@@ -15,12 +16,13 @@ impl Messages for Library {
         if table::is_foreign(fd) || message.is_null() {
             return None;
         }
-        // SAFETY: the message is the application's, as in all functions here.
+        // SAFETY: the message is the application's, as all arguments of hooks.
         let (list, count) = unsafe { ((*message).msg_iov, (*message).msg_iovlen) };
-        // SAFETY: as above.
+        // SAFETY: the list is part of the application's message.
         let received = unsafe { receive_many(fd, list, count, flags) }?;
         if received >= 0 {
-            // SAFETY: as above. A stream names no sender and carries no control data.
+            // SAFETY: the message is the application's. A stream has no sender address and no
+            // ancillary data.
             unsafe {
                 (*message).msg_namelen = 0;
                 (*message).msg_controllen = 0;
@@ -34,12 +36,12 @@ impl Messages for Library {
         // SAFETY: the message is the application's; without one the kernel refuses the call.
         let content = unsafe { message.as_ref() }?;
         if content.msg_controllen > 0 {
-            // SAFETY: as above.
+            // SAFETY: the ancillary data are part of the application's message.
             unsafe { leave_passed(content) };
-            let connection = table::connection(fd)?;
+            let connection = table::get::<Connection>(fd)?;
             return answer(connection.withdraw(fd, Why::Call).map(|()| None));
         }
-        // SAFETY: as above.
+        // SAFETY: the list is part of the application's message.
         unsafe { send_many(fd, content.msg_iov, content.msg_iovlen, flags) }
     }
 
@@ -50,10 +52,10 @@ impl Messages for Library {
         flags: c_int,
         _: *mut timespec,
     ) -> Option<c_int> {
-        if table::connection(fd).is_none() || count == 0 || list.is_null() {
+        if table::get::<Connection>(fd).is_none() || count == 0 || list.is_null() {
             return None;
         }
-        // One message is an answer that is allowed; a stream has no boundaries to keep.
+        // One message is a valid result, and a stream has no message boundaries.
         let flags = flags & !libc::MSG_WAITFORONE;
         // SAFETY: there is at least one entry.
         Some(unsafe {
@@ -67,24 +69,26 @@ impl Messages for Library {
         count: c_uint,
         flags: c_int,
     ) -> Option<c_int> {
-        if table::connection(fd).is_none() || list.is_null() {
+        if table::get::<Connection>(fd).is_none() || list.is_null() {
             for index in 0..if list.is_null() { 0 } else { count.min(1024) as usize } {
-                // SAFETY: the list has so many entries, of which the kernel takes 1024 at most.
+                // SAFETY: `index` is less than the list's length, of which the kernel takes 1024 at
+                // most.
                 unsafe { leave_passed(&(*list.add(index)).msg_hdr) };
             }
             return None;
         }
-        // SAFETY: the list has so many entries.
+        // SAFETY: `index` is less than the length of the list.
         Some(unsafe {
             messages::each(list, count, |message| messages::sendmsg::<Library>(fd, message, flags))
         })
     }
 }
 
-/// Descriptors that are passed to another process go back to TCP first (SCM_RIGHTS, unix(7)).
+/// Returns connections whose descriptors are passed to another process to TCP (SCM_RIGHTS,
+/// unix(7)).
 ///
 /// # Safety
-/// The control data are as long as the message says.
+/// The control data must be as long as the message says.
 unsafe fn leave_passed(message: &msghdr) {
     if message.msg_controllen == 0 {
         return;
@@ -99,7 +103,7 @@ unsafe fn leave_passed(message: &msghdr) {
             let data = libc::CMSG_DATA(header).cast::<c_int>();
             for index in 0..if rights { bytes / size_of::<c_int>() } else { 0 } {
                 let passed = data.add(index).read_unaligned();
-                if let Some(connection) = table::connection(passed) {
+                if let Some(connection) = table::get::<Connection>(passed) {
                     connection.leave(passed, Why::Descriptor);
                 }
             }

@@ -1,5 +1,6 @@
-//! The names of the C library that this library defines. Each looks the descriptor up and, unless
-//! it is ours, calls the next definition with what it was given.
+//! The functions of the C library that this library defines. Each looks its descriptor up. If the
+//! descriptor has no object of this library, the hook calls the real function with the same
+//! arguments.
 
 mod descriptors;
 mod messages;
@@ -17,7 +18,7 @@ use crate::cursor::Cursor;
 use crate::sys::{self, Errno, KeepErrno, Result};
 use crate::table;
 
-/// What this library does in the hooks that the preload libraries share.
+/// Implements the hooks' traits of the shared crate for this library.
 pub(crate) struct Library;
 
 preload::descriptors!(Library);
@@ -28,7 +29,7 @@ preload::sockets!(Library);
 preload::system_calls!(Library);
 preload::transfers!(Library);
 
-/// Turns a result into what a C function gives; `None` asks for the next definition.
+/// Converts a result to the return value of a C function; `None` calls the real function.
 fn answer(result: Result<Option<usize>>) -> Option<isize> {
     match result {
         Ok(moved) => moved.map(|moved| moved as isize),
@@ -39,8 +40,8 @@ fn answer(result: Result<Option<usize>>) -> Option<isize> {
     }
 }
 
-/// For a descriptor of this library, which the application has not opened: what a call about it
-/// gives.
+/// Returns the failure of a call on one of the library's own descriptors, which the application has
+/// not opened.
 fn refused<T: From<i8>>(fd: c_int) -> Option<T> {
     table::is_reserved(fd).then(|| {
         sys::set_errno(libc::EBADF);

@@ -1,4 +1,4 @@
-//! Options and controls of sockets.
+//! Hooks for getsockopt(2), setsockopt(2) and ioctl(2).
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -8,11 +8,12 @@ use libc::socklen_t;
 use preload::hooks::options::Options;
 
 use super::{Library, refused};
+use crate::connection::Connection;
 use crate::statistics::Why;
 use crate::sys::Errno;
 use crate::table;
 
-/// Options that concern what comes or goes through TCP from now on.
+/// Options that affect bytes which pass through TCP from now on.
 const LATE: [c_int; 8] = [
     libc::SO_RCVLOWAT,
     libc::SO_ZEROCOPY,
@@ -24,11 +25,12 @@ const LATE: [c_int; 8] = [
     libc::SO_OOBINLINE,
 ];
 
-/// Options that bound what may be under way.
+/// Options that limit the bytes in flight.
 const BUFFERS: [c_int; 4] =
     [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
 
-/// SO_PEEK_OFF and others change how the stream is read altogether.
+/// Returns whether the library supports the option. SO_PEEK_OFF and others change how the stream is
+/// read.
 fn is_followed(level: c_int, name: c_int) -> bool {
     const TCP_REPAIR_OPTIONS: c_int = 22;
     match level {
@@ -42,7 +44,7 @@ fn is_followed(level: c_int, name: c_int) -> bool {
     }
 }
 
-/// Requests that ask about interfaces and routes, with any socket (netdevice(7)).
+/// Requests about interfaces and routes, possible on any socket (netdevice(7)).
 const INTERFACES: core::ops::RangeInclusive<usize> = 0x8910..=0x89ff;
 
 impl Options for Library {
@@ -57,13 +59,13 @@ impl Options for Library {
             return Some(failure);
         }
         if !is_followed(level, name) {
-            if let Some(connection) = table::connection(fd) {
+            if let Some(connection) = table::get::<Connection>(fd) {
                 connection.leave(fd, Why::Option);
             }
             table::refuse(fd);
         } else if level == libc::SOL_SOCKET && LATE.contains(&name) {
-            if let Some(connection) = table::connection(fd) {
-                // What is to be sent again goes on being sent; nothing is written here.
+            if let Some(connection) = table::get::<Connection>(fd) {
+                // Bytes that are being sent again continue to be sent; this call writes none.
                 let _ = connection.withdraw(fd, Why::Option);
             }
             table::refuse(fd);
@@ -71,7 +73,7 @@ impl Options for Library {
         if level == libc::IPPROTO_TCP
             && size as usize >= size_of::<c_int>()
             && !value.is_null()
-            && let Some(connection) = table::connection(fd)
+            && let Some(connection) = table::get::<Connection>(fd)
             && let Some(word) = connection.stand_in(name)
         {
             // SAFETY: the size was checked.
@@ -81,9 +83,9 @@ impl Options for Library {
         }
         if level == libc::SOL_SOCKET
             && BUFFERS.contains(&name)
-            && let Some(connection) = table::connection(fd)
+            && let Some(connection) = table::get::<Connection>(fd)
         {
-            // SAFETY: the arguments are the application's, as in all functions here.
+            // SAFETY: the arguments are the application's, as all arguments of hooks.
             let result = unsafe { real::setsockopt(fd, level, name, value, size) };
             connection.note_buffers(fd);
             return Some(result);
@@ -104,34 +106,34 @@ impl Options for Library {
         }
         if level == libc::IPPROTO_TCP
             && name == TCP_ZEROCOPY_RECEIVE
-            && let Some(connection) = table::connection(fd)
+            && let Some(connection) = table::get::<Connection>(fd)
         {
             connection.leave(fd, Why::Option);
         }
         if level == libc::IPPROTO_TCP
             && !value.is_null()
             && !size.is_null()
-            && let Some(connection) = table::connection(fd)
+            && let Some(connection) = table::get::<Connection>(fd)
             && let Some(word) = connection.stand_in(name)
         {
-            // SAFETY: as above; the pointers were checked.
+            // SAFETY: the pointers are the application's, and are not null.
             return Some(unsafe { give(word.load(Ordering::Relaxed), value, size) });
         }
         if level == libc::SOL_SOCKET
             && name == libc::SO_ERROR
             && !value.is_null()
             && !size.is_null()
-            && let Some(connection) = table::connection(fd)
+            && let Some(connection) = table::get::<Connection>(fd)
             && let Some(Errno(errno)) = connection.own().take_error()
         {
-            // SAFETY: as above; the pointers were checked.
+            // SAFETY: the pointers are the application's, and are not null.
             return Some(unsafe { give(errno as u32, value, size) });
         }
         None
     }
 
     unsafe fn ioctl(fd: c_int, request: usize, argument: usize) -> Option<c_int> {
-        let Some(connection) = table::connection(fd) else { return refused(fd) };
+        let Some(connection) = table::get::<Connection>(fd) else { return refused(fd) };
         let request_number = request as libc::Ioctl;
         let counts = matches!(request_number, libc::FIONREAD | libc::TIOCOUTQ);
         if !counts
@@ -146,13 +148,13 @@ impl Options for Library {
         if request_number == libc::FIONREAD && connection.progress(fd) == Ok(false) {
             return None;
         }
-        // SAFETY: as above.
+        // SAFETY: the argument is the application's, and passed on unchanged.
         let result = unsafe { real::ioctl(fd, request, argument) };
         if result != 0 {
             return Some(result);
         }
         let number = argument as *mut c_int;
-        // SAFETY: the kernel has just read or written this number for these requests.
+        // SAFETY: the kernel has just read or written this number, so it is accessible.
         unsafe {
             match request_number {
                 libc::FIONBIO => connection.own().set_nonblocking(*number != 0),
@@ -168,10 +170,10 @@ impl Options for Library {
 /// Answers getsockopt(2) with a number.
 ///
 /// # Safety
-/// `size` says how much room there is at `value`.
+/// `value` must have as much room as `size` says.
 unsafe fn give(number: u32, value: *mut c_void, size: *mut socklen_t) -> c_int {
     let bytes = number.to_ne_bytes();
-    // SAFETY: promised by the caller; no more than the room is written.
+    // SAFETY: the caller guarantees the room; no more than it is written.
     unsafe {
         let room = (*size as usize).min(bytes.len());
         core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), room);

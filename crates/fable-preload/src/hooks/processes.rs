@@ -1,27 +1,29 @@
-//! Processes: forking shares a connection, executing ends our knowledge of it.
+//! Hooks for processes: a fork shares connections with the child; executing or starting a program
+//! returns them to TCP.
 
 use core::ffi::{c_char, c_int, c_void};
 use preload::real;
 
 use libc::pid_t;
 
+use crate::connection::Connection;
 use crate::statistics::Why;
 use crate::{borrowed, settings, sys, table};
 
 type List = *const *const c_char;
 
-/// Before another program takes this one's place: it finds plain TCP.
+/// Called before another program replaces this one: the inherited connections become plain TCP.
 fn executing() {
     handing_over(true);
 }
 
-/// Before another program starts with descriptors of this one: it finds plain TCP.
+/// Called before another program starts with descriptors of this process: they become plain TCP.
 fn spawning() {
     handing_over(false);
 }
 
 fn handing_over(ends_here: bool) {
-    for (fd, connection) in table::connections(0, c_int::MAX) {
+    for (fd, connection) in table::entries::<Connection>(0, c_int::MAX) {
         if !table::closes_on_exec(fd) {
             connection.leave(fd, Why::Execute);
         } else if ends_here && !borrowed::is_here() {
@@ -30,15 +32,15 @@ fn handing_over(ends_here: bool) {
     }
 }
 
-/// Where vfork(2) cannot be followed, fork(2) may stand for it.
+/// Calls fork(2) in place of a vfork(2) that the library cannot support.
 #[cfg_attr(not(target_arch = "x86_64"), unsafe(export_name = "vfork"))]
 unsafe extern "C" fn fork_instead() -> pid_t {
     // SAFETY: no arguments.
     unsafe { real::fork() }
 }
 
-/// vfork(2) in front of the kernel itself: no function of this library may have a frame on the
-/// stack when the child returns into the application, because the child then overwrites it.
+/// vfork(2), as a direct system call: no function of this library may have a frame on the stack
+/// when the child returns into the application, because the child then overwrites it.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -49,7 +51,7 @@ unsafe extern "C" fn vfork() -> pid_t {
         "add rsp, 8",
         "test eax, eax",
         "jz {fork_instead}",
-        // The address to return to, which the kernel keeps for both.
+        // The return address, which the kernel preserves for parent and child.
         "pop rdi",
         "mov eax, {number}",
         "syscall",
@@ -72,7 +74,7 @@ unsafe extern "C" fn vfork() -> pid_t {
 #[cfg(target_arch = "x86_64")]
 extern "C" fn take_back(result: c_int) -> c_int {
     if borrowed::take_back() {
-        for (fd, connection) in table::connections(0, c_int::MAX) {
+        for (fd, connection) in table::entries::<Connection>(0, c_int::MAX) {
             if connection.own().has_left() {
                 connection.become_plain(fd);
             }
@@ -92,21 +94,21 @@ pub(super) unsafe extern "C" fn execve(
     environment: List,
 ) -> c_int {
     executing();
-    // SAFETY: the arguments are the application's, as in all functions here.
+    // SAFETY: the arguments are the application's, as all arguments of hooks.
     unsafe { real::execve(path, arguments, environment) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn execv(path: *const c_char, arguments: List) -> c_int {
     executing();
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::execv(path, arguments) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn execvp(path: *const c_char, arguments: List) -> c_int {
     executing();
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::execvp(path, arguments) }
 }
 
@@ -117,19 +119,19 @@ pub(super) unsafe extern "C" fn execvpe(
     environment: List,
 ) -> c_int {
     executing();
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::execvpe(path, arguments, environment) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
     executing();
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::fexecve(fd, arguments, environment) }
 }
 
-/// Functions with any number of arguments: what is due is done, and the next definition is entered
-/// with registers and stack as they were.
+/// Functions with any number of arguments: each prepares the connections, and then jumps to the
+/// real function with registers and stack as they were.
 #[cfg(target_arch = "x86_64")]
 mod lists {
     use preload::real::Symbol;
@@ -186,7 +188,7 @@ pub(super) unsafe extern "C" fn posix_spawn(
     environment: *const *mut c_char,
 ) -> c_int {
     spawning();
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::posix_spawn(child, path, actions, attributes, arguments, environment) }
 }
 
@@ -200,45 +202,45 @@ pub(super) unsafe extern "C" fn posix_spawnp(
     environment: *const *mut c_char,
 ) -> c_int {
     spawning();
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::posix_spawnp(child, path, actions, attributes, arguments, environment) }
 }
 
-/// Called before posix_spawn(3) for a descriptor that the new program is to have: even one that
-/// would be closed on executing.
+/// Returns a connection to TCP whose descriptor a program of posix_spawn(3) will have, even if it
+/// has close-on-exec.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     actions: *mut c_void,
     fd: c_int,
     to: c_int,
 ) -> c_int {
-    if let Some(connection) = table::connection(fd) {
+    if let Some(connection) = table::get::<Connection>(fd) {
         connection.leave(fd, Why::Execute);
     }
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn system(command: *const c_char) -> c_int {
     spawning();
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::system(command) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
     spawning();
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::popen(command, mode) }
 }
 
-/// Sockets of several network namespaces in one process: addresses no longer tell connections
-/// apart.
+/// Stops upgrades: with sockets of several network namespaces in one process, addresses no longer
+/// identify a connection.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     settings::stop();
-    // SAFETY: as above.
+    // SAFETY: the arguments are the application's.
     unsafe { real::setns(fd, kind) }
 }
 
@@ -247,6 +249,6 @@ pub(super) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_NEWNET != 0 {
         settings::stop();
     }
-    // SAFETY: as above.
+    // SAFETY: the call takes a number and no pointer.
     unsafe { real::unshare(flags) }
 }

@@ -1,4 +1,4 @@
-//! Waiting for descriptors.
+//! Hooks for poll(2), select(2) and epoll(7).
 
 use core::ffi::c_int;
 
@@ -7,19 +7,19 @@ use preload::deadline::Deadline;
 use preload::hooks::readiness::Readiness;
 
 use super::{Library, refused};
-use crate::counted::Held;
+use crate::counted::CountedRef;
 use crate::epoll::{self, Set};
 use crate::{poll, table};
 
 impl Readiness for Library {
-    type Set = Held<Set>;
+    type Set = CountedRef<Set>;
 
     fn concerns(list: &[pollfd]) -> bool {
         poll::concerns(list)
     }
 
     unsafe fn poll(list: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int {
-        // SAFETY: the mask is the application's, as all pointers here.
+        // SAFETY: the list and the mask are the application's.
         unsafe { poll::poll(list, deadline, mask) }
     }
 
@@ -33,23 +33,23 @@ impl Readiness for Library {
         fd: c_int,
         event: *mut epoll_event,
     ) -> Option<c_int> {
-        // SAFETY: as above.
+        // SAFETY: the event is the application's.
         refused(fd).or_else(|| Some(unsafe { epoll::control(set, operation, fd, event) }))
     }
 
-    fn epoll(set: c_int) -> Option<Held<Set>> {
-        table::set(set)
+    fn epoll(set: c_int) -> Option<CountedRef<Set>> {
+        table::get::<Set>(set)
     }
 
     unsafe fn epoll_wait(
-        known: Held<Set>,
+        known: CountedRef<Set>,
         set: c_int,
         events: *mut epoll_event,
         room: c_int,
         deadline: Deadline,
         mask: *const sigset_t,
     ) -> Option<c_int> {
-        // SAFETY: as above.
+        // SAFETY: the events and the mask are the application's.
         unsafe { epoll::wait(&known, set, events, room, deadline, mask) }
     }
 }

@@ -1,4 +1,4 @@
-//! The life of a socket.
+//! Hooks for sockets: listen(2), connect(2), accept(2) and shutdown(2).
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -8,8 +8,11 @@ use preload::hooks::sockets::Sockets;
 use preload::real;
 
 use super::Library;
+use crate::connection::Connection;
+use crate::page::Leaving;
+use crate::rendezvous::{self, Listener};
 use crate::statistics::Why;
-use crate::{page, rendezvous, sys, table};
+use crate::{sys, table};
 
 impl Sockets for Library {
     fn opened(fd: c_int, _: c_int, _: c_int, _: c_int) {
@@ -27,12 +30,12 @@ impl Sockets for Library {
 
     unsafe fn connect(fd: c_int, address: *const sockaddr, size: socklen_t) -> Option<c_int> {
         let keep = sys::KeepErrno::new();
-        // SAFETY: the arguments are the application's, as in all functions here.
+        // SAFETY: the arguments are the application's, as all arguments of hooks.
         let offered = unsafe { rendezvous::offer(fd, address, size) };
         drop(keep);
         let (connection, here) = offered?;
-        table::put_connection(fd, connection.clone());
-        // SAFETY: as above.
+        table::put(fd, connection.clone());
+        // SAFETY: the arguments are the application's.
         let result = unsafe { real::connect(fd, address, size) };
         let _keep = sys::KeepErrno::new();
         if result == 0 || matches!(sys::errno(), libc::EINPROGRESS | libc::EINTR) {
@@ -52,29 +55,27 @@ impl Sockets for Library {
             return;
         }
         table::forget(fd);
-        if let Some(listener) = table::listener(listener) {
+        if let Some(listener) = table::get::<Listener>(listener) {
             listener.adopt(fd);
         }
     }
 
     fn shutdown(fd: c_int, how: c_int) -> Option<c_int> {
-        let connection = table::connection(fd)?;
-        // The end of the stream is to come behind all that was written.
+        let connection = table::get::<Connection>(fd)?;
+        // The end of the stream must follow all written bytes.
         connection.finish_resending(fd);
         let own = connection.own();
         if how != libc::SHUT_WR {
             own.shut_read.store(1, Ordering::Relaxed);
-            let leaving = &connection.mine().incoming.leaving;
-            let order = (Ordering::SeqCst, Ordering::Relaxed);
-            // Too late if the peer sends again already.
-            let _ = leaving.compare_exchange(page::RETURNS, page::DRAINS, order.0, order.1);
+            // Has no effect if the peer already sends again.
+            connection.mine().drain_instead_of_returning();
         }
         if how != libc::SHUT_RD {
             let shut = own.shut_read.load(Ordering::Relaxed) != 0;
-            connection.end_outgoing(fd, if shut { page::DRAINS } else { page::RETURNS });
+            connection.end_outgoing(fd, if shut { Leaving::Drains } else { Leaving::Returns });
             own.shut_write.store(1, Ordering::Relaxed);
         }
-        // The kernel's part.
+        // The kernel does the rest.
         None
     }
 }

@@ -1,22 +1,23 @@
-//! syscall(2), and the ways into io_uring.
+//! Hooks for syscall(2) and the entry points of io_uring.
 
 use core::ffi::{c_int, c_long};
 use preload::hooks::system_calls::SystemCalls;
 
 use super::Library;
+use crate::connection::Connection;
 use crate::statistics::Why;
 use crate::{settings, table};
 
-/// The kernel will read and write sockets behind our back: all go back to TCP, and none is
-/// upgraded.
+/// Returns all connections to TCP and stops upgrades, because io_uring reads and writes sockets
+/// without calling this library.
 fn using_io_uring() {
     settings::stop();
-    for (fd, connection) in table::connections(0, c_int::MAX) {
+    for (fd, connection) in table::entries::<Connection>(0, c_int::MAX) {
         connection.leave(fd, Why::IoUring);
     }
 }
 
-/// Which of the arguments of another system call are descriptors, as bits.
+/// Returns which arguments of another system call are descriptors, as bits.
 fn descriptors(number: c_long) -> u32 {
     match number {
         libc::SYS_preadv2 | libc::SYS_pwritev2 => 0b001,
@@ -26,7 +27,7 @@ fn descriptors(number: c_long) -> u32 {
     }
 }
 
-/// Calls about many descriptors, or about all.
+/// Returns whether a system call concerns many descriptors, or all.
 fn concerns_all(number: c_long) -> bool {
     matches!(number, libc::SYS_pselect6 | libc::SYS_execve | libc::SYS_execveat)
 }
@@ -39,20 +40,21 @@ impl SystemCalls for Library {
         let which = descriptors(number);
         for (place, argument) in arguments.into_iter().enumerate() {
             if which >> place & 1 != 0
-                && let Some(connection) = table::connection(argument as c_int)
+                && let Some(connection) = table::get::<Connection>(argument as c_int)
             {
                 connection.leave(argument as c_int, Why::Call);
             }
         }
         if concerns_all(number) {
-            for (fd, connection) in table::connections(0, c_int::MAX) {
+            for (fd, connection) in table::entries::<Connection>(0, c_int::MAX) {
                 connection.leave(fd, Why::Waiting);
             }
         }
         None
     }
 
-    /// liburing enters the kernel by itself, but its users call one of these first.
+    /// Called before the first function of liburing that a program calls, because liburing makes
+    /// its system calls itself.
     fn before_liburing() -> Option<c_int> {
         using_io_uring();
         None

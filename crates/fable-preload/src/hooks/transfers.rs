@@ -1,4 +1,5 @@
-//! Reading and writing.
+//! Hooks for reading and writing: recv(2), send(2), readv(2), writev(2), sendfile(2), splice(2) and
+//! others.
 
 use core::ffi::{c_int, c_uint, c_void};
 use preload::real;
@@ -13,17 +14,17 @@ use crate::statistics::Why;
 use crate::sys::{self, KeepErrno};
 use crate::table;
 
-/// Flags for recv(2) that concern what only the kernel knows.
+/// Flags for recv(2) about data that only the kernel has.
 const KERNEL_RECEIVES: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
-/// As much as a pipe holds.
+/// The capacity of a pipe, in bytes.
 const SPLICE_BYTES: usize = 65536;
 
-/// Flags for send(2) that a ring cannot honour.
+/// Flags for send(2) that a ring cannot support.
 const KERNEL_SENDS: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
 
 impl Transfers for Library {
     unsafe fn receive(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> Option<ssize_t> {
-        let Some(connection) = table::connection(fd) else { return refused(fd) };
+        let Some(connection) = table::get::<Connection>(fd) else { return refused(fd) };
         if flags & KERNEL_RECEIVES != 0 {
             return None;
         }
@@ -39,7 +40,7 @@ impl Transfers for Library {
         length: size_t,
         flags: c_int,
     ) -> Option<ssize_t> {
-        let Some(connection) = table::connection(fd) else { return refused(fd) };
+        let Some(connection) = table::get::<Connection>(fd) else { return refused(fd) };
         if flags & KERNEL_SENDS != 0 {
             return answer(connection.withdraw(fd, Why::Call).map(|()| None));
         }
@@ -52,20 +53,20 @@ impl Transfers for Library {
     unsafe fn read_list(fd: c_int, list: *const iovec, count: c_int) -> Option<ssize_t> {
         // SAFETY: the list is the application's.
         if !table::is_foreign(fd) && unsafe { has_no_room(list, count) } {
-            // Into no room readv(2) reads nothing, as read(2).
+            // With no room readv(2) reads nothing, as read(2) does.
             return None;
         }
-        // SAFETY: as above; a negative count is refused by the kernel.
+        // SAFETY: the list is the application's; a negative count is refused by the kernel.
         unsafe { receive_many(fd, list, count as usize, 0) }
     }
 
     unsafe fn write_list(fd: c_int, list: *const iovec, count: c_int) -> Option<ssize_t> {
         // SAFETY: the list is the application's.
         if !table::is_foreign(fd) && unsafe { has_no_room(list, count) } {
-            // Of nothing writev(2) writes nothing, and tells no error.
+            // With nothing to write writev(2) writes nothing, and reports no error.
             return None;
         }
-        // SAFETY: as above.
+        // SAFETY: the list is the application's; a negative count is refused by the kernel.
         unsafe { send_many(fd, list, count as usize, 0) }
     }
 
@@ -110,12 +111,12 @@ impl Transfers for Library {
         flags: c_uint,
     ) -> Option<ssize_t> {
         if length > 0
-            && let Some(connection) = table::connection(to)
+            && let Some(connection) = table::get::<Connection>(to)
             && let Some(failure) = answer(connection.withdraw(to, Why::Call).map(|()| None))
         {
             return Some(failure);
         }
-        let connection = table::connection(from)?;
+        let connection = table::get::<Connection>(from)?;
         if connection.may_hold_bytes(from) && from_at.is_null() && to_at.is_null() && length > 0 {
             splice_from(&connection, from, to, length, flags)
         } else {
@@ -124,69 +125,69 @@ impl Transfers for Library {
     }
 }
 
-/// Reads into a list of buffers; `None` asks for the next definition.
+/// Reads into a list of buffers; `None` calls the real function.
 ///
 /// # Safety
-/// The list has `count` entries.
+/// The list must have `count` entries.
 pub(super) unsafe fn receive_many(
     fd: c_int,
     list: *const iovec,
     count: usize,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let Some(connection) = table::connection(fd) else { return refused(fd) };
+    let Some(connection) = table::get::<Connection>(fd) else { return refused(fd) };
     if flags & KERNEL_RECEIVES != 0 || count > 1024 {
         return None;
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees that the list has `count` entries.
     let mut cursor = unsafe { Cursor::new(list, count) };
     read_from(&connection, fd, &mut cursor, flags)
 }
 
-/// Writes from a list of buffers; `None` asks for the next definition.
+/// Writes from a list of buffers; `None` calls the real function.
 ///
 /// # Safety
-/// The list has `count` entries.
+/// The list must have `count` entries.
 pub(super) unsafe fn send_many(
     fd: c_int,
     list: *const iovec,
     count: usize,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let Some(connection) = table::connection(fd) else { return refused(fd) };
+    let Some(connection) = table::get::<Connection>(fd) else { return refused(fd) };
     if flags & KERNEL_SENDS != 0 || count > 1024 {
         return answer(connection.withdraw(fd, Why::Call).map(|()| None));
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees that the list has `count` entries.
     let mut cursor = unsafe { Cursor::new(list, count) };
     write_to(&connection, fd, &mut cursor, flags)
 }
 
 /// # Safety
-/// The list has `count` entries.
+/// The list must have `count` entries.
 unsafe fn has_no_room(list: *const iovec, count: c_int) -> bool {
     let entries = usize::try_from(count).unwrap_or(0).min(1024);
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees that the list has `count` entries.
     (0..entries).all(|index| unsafe { (*list.add(index)).iov_len } == 0)
 }
 
-/// Copies straight from the file into the ring; what the ring has no room for waits as a write
+/// Copies directly from the file into the ring. If the ring is full, the rest waits as a write
 /// does.
 ///
 /// # Safety
-/// `offset` is null or can be written.
+/// `offset` must be null or writable.
 unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Option<ssize_t> {
     if count == 0 {
-        // Nothing is to be sent; the kernel says what it says of that.
+        // Nothing to send; the kernel returns its own result for that.
         return None;
     }
-    let connection = table::connection(to)?;
+    let connection = table::get::<Connection>(to)?;
     if offset.is_null() || !connection.own().is_nonblocking() {
         return answer(connection.withdraw(to, Why::Call).map(|()| None));
     }
     let mut moved = 0;
     while moved < count {
-        // SAFETY: not null, and promised by the caller.
+        // SAFETY: not null, and the caller guarantees that it is writable.
         let at = unsafe { *offset };
         let keep = KeepErrno::new();
         let result = connection.write_file(to, from, at, count - moved);
@@ -199,7 +200,7 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
             Ok(Some(0)) => break,
             Ok(Some(step)) => {
                 moved += step;
-                // SAFETY: as above.
+                // SAFETY: not null, and the caller guarantees that it is writable.
                 unsafe { *offset += step as off_t };
             }
             other => return answer(other),
@@ -208,8 +209,8 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
     Some(moved as ssize_t)
 }
 
-/// Copies from a connection into a pipe: what is peeked at is taken as far as the pipe had room.
-/// `None` asks for the next definition.
+/// Copies from a connection into a pipe: peeks at bytes first, and takes as many as the pipe had
+/// room for. `None` calls the real function.
 fn splice_from(
     connection: &Connection,
     from: c_int,
@@ -224,13 +225,13 @@ fn splice_from(
     }
     let mut buffer = [0_u8; SPLICE_BYTES];
     let mut room = length.min(SPLICE_BYTES);
-    // For the pipe only: the socket waits as its own flags say.
+    // The flag applies to the pipe only: the socket waits as its own flags say.
     if flags & libc::SPLICE_F_NONBLOCK != 0 {
         if sys::poll_one(to, libc::POLLOUT, 0) & libc::POLLOUT == 0 {
             sys::set_errno(libc::EAGAIN);
             return Some(-1);
         }
-        // A pipe that is writable has room for so many bytes.
+        // A writable pipe has room for at least this many bytes.
         room = room.min(libc::PIPE_BUF);
     }
     let at: *mut c_void = buffer.as_mut_ptr().cast();
@@ -238,7 +239,7 @@ fn splice_from(
     let sleeper = connection.sleeper();
     let peeked = {
         let entry = iovec { iov_base: at, iov_len: room };
-        // SAFETY: one entry is given; the buffer is ours.
+        // SAFETY: one entry is given; the buffer is a local variable.
         let mut cursor = unsafe { Cursor::new(&entry, 1) };
         let keep = KeepErrno::new();
         let result = connection.read(from, &mut cursor, Reading::splicing(connection));
@@ -247,12 +248,13 @@ fn splice_from(
     };
     let from = sleeper.as_ref().map_or(from, |sleeper| sleeper.descriptor(from));
     let Ok(found @ 1..) = usize::try_from(peeked) else { return Some(peeked) };
-    // SAFETY: so many bytes of the buffer are filled.
+    // SAFETY: `found` bytes of the buffer are filled.
     let written = unsafe { real::write(to, at, found) };
-    // The bytes may lie in the socket and in the ring, and the descriptor may become plain between.
+    // The bytes may be in the socket and in the ring, and the descriptor may become plain
+    // meanwhile.
     let mut left = usize::try_from(written).unwrap_or(0);
     while left > 0 {
-        // SAFETY: so many bytes of the buffer are filled.
+        // SAFETY: the buffer has more than `left` bytes after `at`.
         let taken = unsafe { transfers::recv::<Library>(from, at, left, libc::MSG_DONTWAIT) };
         let Ok(taken @ 1..) = usize::try_from(taken) else { break };
         left -= taken;
@@ -269,7 +271,7 @@ unsafe extern "C" fn tee(from: c_int, to: c_int, length: size_t, flags: c_uint) 
 }
 
 fn leave(fd: c_int) {
-    if let Some(connection) = table::connection(fd) {
+    if let Some(connection) = table::get::<Connection>(fd) {
         connection.leave(fd, Why::Call);
     }
 }

@@ -1,4 +1,4 @@
-//! Internet addresses of either family, comparable.
+//! Comparable Internet addresses of both families.
 
 use core::ffi::c_int;
 use preload::real;
@@ -16,10 +16,10 @@ pub(crate) struct Address {
 type Question = unsafe fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
 
 impl Address {
-    /// Reads what an application or the kernel gave; `None` if it is no internet address.
+    /// Parses an address of the application or the kernel; `None` if it is not an Internet address.
     ///
     /// # Safety
-    /// `size` bytes at `address` can be read.
+    /// `size` bytes at `address` must be readable.
     pub(crate) unsafe fn read(address: *const sockaddr, size: socklen_t) -> Option<Address> {
         if address.is_null() || (size as usize) < size_of::<sockaddr_in>() {
             return None;
@@ -36,7 +36,7 @@ impl Address {
         {
             return None;
         }
-        // SAFETY: as above.
+        // SAFETY: the size was checked, and the caller guarantees that so many bytes are readable.
         let long = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
         Some(Address { host: long.sin6_addr.s6_addr, port: u16::from_be(long.sin6_port) })
     }
@@ -46,16 +46,16 @@ impl Address {
         let mut storage: sockaddr_storage = unsafe { core::mem::zeroed() };
         let mut size = size_of::<sockaddr_storage>() as socklen_t;
         let at = (&raw mut storage).cast();
-        // SAFETY: the storage has the size that is announced, and holds what the kernel wrote.
+        // SAFETY: the storage has the announced size, and contains what the kernel wrote.
         unsafe { if question(fd, at, &mut size) == 0 { Self::read(at, size) } else { None } }
     }
 
-    /// The address of this end of a socket.
+    /// Returns the local address of the socket.
     pub(crate) fn here(fd: c_int) -> Option<Address> {
         Self::ask(real::getsockname, fd)
     }
 
-    /// The address of the other end of a socket.
+    /// Returns the address of the socket's peer.
     pub(crate) fn there(fd: c_int) -> Option<Address> {
         Self::ask(real::getpeername, fd)
     }
@@ -64,12 +64,12 @@ impl Address {
         self.host[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]
     }
 
-    /// Whether it is all zeros: any address, or none.
+    /// Returns whether the address is all zeros (any address, or none).
     pub(crate) fn is_unspecified(&self) -> bool {
         self.host == [0; 16] || (self.is_version_4() && self.host[12..] == [0; 4])
     }
 
-    /// The address that a connection to this one has at its near end, if this one is on this host.
+    /// Returns the local address of a connection to this address, if this address is on this host.
     pub(crate) fn source(&self) -> Option<[u8; 16]> {
         if self.is_version_4() && self.host[12] == 127 {
             let mut source = self.host;
@@ -83,7 +83,7 @@ impl Address {
         (near.host == self.host).then_some(near.host)
     }
 
-    /// Asks the routing table with a datagram socket, which sends nothing by connecting.
+    /// Asks the routing table by connecting a datagram socket, which sends nothing.
     fn probe(&self) -> Option<Address> {
         // SAFETY: plain data, for which zeros are valid.
         let mut to: sockaddr_in6 = unsafe { core::mem::zeroed() };
@@ -91,9 +91,9 @@ impl Address {
         to.sin6_port = self.port.to_be();
         to.sin6_addr.s6_addr = self.host;
         let size = size_of::<sockaddr_in6>() as socklen_t;
-        // SAFETY: no pointers.
+        // SAFETY: the call has no pointers.
         let fd = unsafe { real::socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-        // SAFETY: `to` has the size that is announced.
+        // SAFETY: `to` has the announced size.
         let connected = fd >= 0 && unsafe { real::connect(fd, (&raw const to).cast(), size) } == 0;
         let near = if connected { Self::here(fd) } else { None };
         crate::sys::close(fd);

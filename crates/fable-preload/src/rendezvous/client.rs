@@ -1,32 +1,32 @@
-//! The connecting side.
+//! The connecting side of the rendezvous.
 
 use core::ffi::c_int;
 use preload::real;
 
 use libc::{sockaddr, socklen_t};
 
-use super::message::Offer;
+use super::message::Message;
 use super::{Address, PLACES, is_tcp, name, unix_socket};
 use crate::connection::{self, Connection};
-use crate::counted::Held;
+use crate::counted::CountedRef;
 use crate::statistics::Why;
 use crate::{page, settings, sys, table};
 
-/// Offers shared memory to whoever listens at an address, before the application's socket is
-/// connected to it; also says which address the socket will have. `None`: nobody is there to take
-/// it, or the socket is not one that can be upgraded.
+/// Offers shared memory to the process that listens at an address, before the application's socket
+/// is connected to it. Also returns the local address that the socket will have. `None`: no
+/// listener can take the offer, or the socket cannot be upgraded.
 ///
 /// # Safety
-/// `size` bytes at `address` can be read.
+/// `size` bytes at `address` must be readable.
 pub(crate) unsafe fn offer(
     fd: c_int,
     address: *const sockaddr,
     size: socklen_t,
-) -> Option<(Held<Connection>, Address)> {
+) -> Option<(CountedRef<Connection>, Address)> {
     if settings::is_stopped() || !connection::has_room() || !table::is_plain(fd) {
         return None;
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees that `size` bytes are readable.
     let server = unsafe { Address::read(address, size) }?;
     if server.port == 0 || server.is_unspecified() || !is_tcp(fd) {
         return None;
@@ -38,23 +38,25 @@ pub(crate) unsafe fn offer(
     let client = near_end(fd, &server)?;
     let ring_bytes = settings::get().ring_bytes;
     let (memory, mapping) = page::create(ring_bytes).ok()?;
-    let offer = Offer::new(client, server);
-    let taken = places.sockets().filter(|&place| offer.send(place, memory)).count();
-    sys::close(memory);
     let nonblocking = sys::is_nonblocking(fd);
-    let connection = Connection::new(mapping, ring_bytes, page::CLIENT, nonblocking).ok()?;
-    (taken > 0).then_some((connection, client))
+    // Before the offer is sent: a listener that takes it writes into memory from then on.
+    let connection = Connection::new(mapping, ring_bytes, page::CLIENT, nonblocking);
+    let offer = Message::offer(client, server);
+    let is_sent = |place| connection.is_ok() && offer.send(place, memory);
+    let taken = places.sockets().filter(|&place| is_sent(place)).count();
+    sys::close(memory);
+    (taken > 0).then_some((connection.ok()?, client))
 }
 
-/// After connecting: whether the connection is the one that was offered. If not, the offer is
-/// revoked.
+/// Checks, after connecting, whether the connection is the one that was offered. If not, the offer
+/// is revoked.
 pub(crate) fn confirm(fd: c_int, connection: &Connection, offered: &Address) {
     if Address::here(fd) != Some(*offered) {
         connection.leave(fd, Why::NotTaken);
     }
 }
 
-/// Where the socket will be at this end, which it is bound to now if it was not.
+/// Returns the local address of the socket; binds the socket if it was not bound.
 fn near_end(fd: c_int, server: &Address) -> Option<Address> {
     let source = server.source()?;
     let mut here = Address::here(fd)?;
@@ -68,7 +70,7 @@ fn near_end(fd: c_int, server: &Address) -> Option<Address> {
     Some(here)
 }
 
-/// Binds to a port that the kernel chooses; the address is chosen on connecting, as always.
+/// Binds to a port that the kernel chooses; connect(2) chooses the address, as usual.
 fn bind_anywhere(fd: c_int) -> Option<()> {
     let family = sys::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
     // SAFETY: plain data, for which zeros are valid; zeros mean any address and any port.
@@ -79,12 +81,12 @@ fn bind_anywhere(fd: c_int) -> Option<()> {
     } else {
         size_of::<libc::sockaddr_in6>()
     };
-    // SAFETY: the structure is at least that large.
+    // SAFETY: the structure is at least `size` bytes long.
     let result = unsafe { real::bind(fd, (&raw const any).cast(), size as socklen_t) };
     (result == 0).then_some(())
 }
 
-/// The listening processes at a port that may be told, each by a socket connected to it.
+/// The listening processes at a port to which an offer can be sent, each as a connected socket.
 struct Places {
     sockets: [c_int; PLACES as usize],
     count: usize,
@@ -93,12 +95,12 @@ struct Places {
 impl Places {
     fn find(port: u16) -> Self {
         let mut places = Places { sockets: [-1; PLACES as usize], count: 0 };
-        // SAFETY: no arguments.
+        // SAFETY: geteuid(2) has no arguments.
         let me = unsafe { libc::geteuid() };
         for place in 0..PLACES {
             let socket = unix_socket();
             let (to, size) = name(port, place);
-            // SAFETY: `to` has the size that is announced.
+            // SAFETY: `to` has the announced size.
             let result = unsafe { real::connect(socket, (&raw const to).cast(), size) };
             // Another user could take this name, and so get the bytes that are meant for a server.
             let trusted =

@@ -1,11 +1,12 @@
-//! How two programs that both run this library find each other, before any byte is sent.
+//! Rendezvous: two programs that both run this library find each other before the first byte is
+//! sent.
 //!
 //! A listening process also listens on an abstract UNIX socket that is named after its port;
 //! abstract names belong to a network namespace, as ports do. A connecting process binds its
-//! socket, so that it knows its port, and sends both addresses and the memory file there before it
-//! connects. Whoever accepts the connection looks for an offer with exactly these addresses, which
-//! are unique in the namespace, and marks the page. Until a side has seen that mark it uses TCP and
-//! nothing else.
+//! socket, so that it knows its port, and sends both addresses and the memory file to the UNIX
+//! socket before it connects. The process that accepts the connection looks for an offer with
+//! exactly these addresses, which are unique in the namespace, and marks the page. Until an end has
+//! seen that mark it uses only TCP.
 
 mod address;
 mod client;
@@ -21,10 +22,10 @@ pub(crate) use server::{Listener, listening, move_aside};
 
 use crate::sys;
 
-/// How many listening sockets may share a port (SO_REUSEPORT) and still be found.
+/// The most listening sockets that share a port (SO_REUSEPORT) and can be found.
 const PLACES: u32 = 8;
 
-/// The abstract name of a port's rendezvous, and its size.
+/// Returns the abstract name of a port's rendezvous, and its size.
 fn name(port: u16, place: u32) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: plain data, for which zeros are valid.
     let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
@@ -45,14 +46,14 @@ fn hexadecimal(bytes: &[u8]) -> impl Iterator<Item = u8> {
     bytes.iter().flat_map(move |byte| [digit(byte >> 4), digit(*byte)])
 }
 
-/// A socket for the rendezvous.
+/// Makes a socket for the rendezvous.
 fn unix_socket() -> c_int {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers.
+    // SAFETY: the call has no pointers.
     unsafe { real::socket(libc::AF_UNIX, kind, 0) }
 }
 
-/// Whether a socket speaks TCP itself, and not something above it.
+/// Returns whether a socket is plain TCP, and not a protocol above it.
 fn is_tcp(fd: c_int) -> bool {
     sys::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
 }

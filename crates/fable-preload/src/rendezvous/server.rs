@@ -1,29 +1,35 @@
-//! The listening side.
+//! The listening side of the rendezvous.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use preload::real;
 
-use super::message::Offer;
+use super::message::{Message, Received};
 use super::{Address, PLACES, is_tcp, name, unix_socket};
 use crate::connection::{self, Connection};
-use crate::counted::{Counted, Held};
-use crate::lock::{Lock, Locked};
-use crate::page::{self, ACCEPTED, OFFERED};
+use crate::counted::{Counted, CountedRef};
+use crate::page;
 use crate::statistics::{self, Why};
 use crate::{settings, sys, table};
+use preload::lock::{Lock, Locked};
 
-/// How long to wait for an offer whose sender has connected to the rendezvous already.
-const SENDER_MS: c_int = 10;
-/// How many offers are looked at for one accepted connection.
+/// The most offers that are checked for one accepted connection.
 const OFFERS_MAX: u32 = 4096;
+/// How many clients may be kept that have connected to the rendezvous and sent no offer yet. The
+/// connections of others stay in TCP.
+const VISITORS_MAX: u32 = 128;
+/// How long an accepting process waits, in milliseconds, until another one that shares the listener
+/// has looked for its own offer. Then the connection stays in TCP.
+const TURN_MS: u32 = 20;
 
-/// What all processes share that inherited the listening socket.
+/// State that is shared by all processes which inherited the listening socket.
 #[repr(C)]
 struct Shared {
     lock: Lock,
-    /// Offers in the store, which belong to connections that are not accepted yet.
+    /// Messages in the store: offers for connections that are not accepted yet, and visitors.
     stored: AtomicU32,
+    /// Visitors among them: clients that have connected and sent no offer yet.
+    visitors: AtomicU32,
 }
 
 /// A listening socket with its rendezvous.
@@ -39,6 +45,8 @@ pub(crate) struct Listener {
 static POOL: Locked<Vec<&'static Listener>> = Locked::new(Vec::new());
 
 impl Counted for Listener {
+    const TAG: usize = table::LISTENER;
+
     fn users(&self) -> &AtomicUsize {
         &self.users
     }
@@ -52,7 +60,7 @@ impl Counted for Listener {
                 sys::close(fd);
             }
         }
-        // SAFETY: no user of this process is left.
+        // SAFETY: this process has no users of the mapping left.
         unsafe { sys::unmap(self.shared.load(Ordering::Relaxed).cast(), size_of::<Shared>()) };
         if let Some(mut pool) = POOL.take() {
             pool.push(self);
@@ -60,7 +68,7 @@ impl Counted for Listener {
     }
 }
 
-/// After listen(2): opens the rendezvous, unless there is one or the socket is none of ours.
+/// Opens the rendezvous after listen(2), unless there is one or the socket is not supported.
 pub(crate) fn listening(fd: c_int) {
     let _keep = sys::KeepErrno::new();
     if settings::is_stopped() || !table::is_plain(fd) || !is_tcp(fd) {
@@ -82,15 +90,15 @@ pub(crate) fn listening(fd: c_int) {
     listener.store_out.store(aside(store[0]), Ordering::Relaxed);
     listener.store_in.store(aside(store[1]), Ordering::Relaxed);
     listener.shared.store(shared.cast(), Ordering::Relaxed);
-    // SAFETY: no arguments.
+    // SAFETY: geteuid(2) has no arguments.
     listener.user.store(unsafe { libc::geteuid() }, Ordering::Relaxed);
-    table::put_listener(fd, Held::first(listener));
+    table::put(fd, CountedRef::first(listener));
 }
 
 fn open(port: u16, place: u32) -> Option<c_int> {
     let fd = unix_socket();
     let (address, size) = name(port, place);
-    // SAFETY: `address` has the size that is announced.
+    // SAFETY: `address` has the announced size.
     let opened = unsafe {
         real::bind(fd, (&raw const address).cast(), size) == 0
             && real::listen(fd, OFFERS_MAX as c_int) == 0
@@ -102,9 +110,9 @@ fn open(port: u16, place: u32) -> Option<c_int> {
     None
 }
 
-/// Moves a descriptor of ours out of the way.
+/// Moves a descriptor of the library to a high number.
 fn aside(fd: c_int) -> c_int {
-    // SAFETY: no pointers.
+    // SAFETY: the command takes a number and no pointer.
     let high = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, sys::lowest_descriptor()) };
     let fd = if high >= 0 {
         sys::close(fd);
@@ -116,12 +124,12 @@ fn aside(fd: c_int) -> c_int {
     fd
 }
 
-/// The application takes the number of a descriptor of ours: ours gets another one.
+/// Moves a descriptor of the library, because the application takes its number.
 pub(crate) fn move_aside(fd: c_int) {
     let _keep = sys::KeepErrno::new();
-    // SAFETY: no pointers.
+    // SAFETY: the command takes a number and no pointer.
     let other = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) };
-    for listener in table::listeners() {
+    for (_, listener) in table::entries::<Listener>(0, c_int::MAX) {
         for descriptor in [&listener.rendezvous, &listener.store_out, &listener.store_in] {
             let order = (Ordering::AcqRel, Ordering::Relaxed);
             if descriptor.compare_exchange(fd, other, order.0, order.1).is_ok() && other >= 0 {
@@ -144,7 +152,7 @@ impl Listener {
         }
     }
 
-    /// Upgrades a connection that was just accepted, if it was offered.
+    /// Upgrades a connection that was just accepted, if there is an offer for it.
     pub(crate) fn adopt(&self, fd: c_int) {
         let _keep = sys::KeepErrno::new();
         if settings::is_stopped() || !table::covers(fd) || !connection::has_room() {
@@ -157,93 +165,135 @@ impl Listener {
         let nonblocking = sys::is_nonblocking(fd);
         let made = Connection::new(mapping, ring_bytes, page::SERVER, nonblocking);
         let Ok(connection) = made else { return };
-        let standing = &connection.page().standing;
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        if standing.compare_exchange(OFFERED, ACCEPTED, order.0, order.1).is_ok()
-            && connection.switch(fd).is_ok()
-        {
+        if connection.page().standing.accept() && connection.switch(fd).is_ok() {
             statistics::count(Why::Accepted);
-            table::put_connection(fd, connection);
+            table::put(fd, connection);
         }
     }
 
-    /// The memory file that was offered for a connection. The caller owns it.
+    /// Returns the memory file that was offered for a connection. The caller owns it.
+    ///
+    /// Never waits for a client: its offer for this connection was sent before it connected.
     fn find(&self, fd: c_int) -> Option<c_int> {
         let rendezvous = self.rendezvous.load(Ordering::Relaxed);
         if !table::is_reserved(rendezvous) {
             return None;
         }
-        // SAFETY: mapped as long as the listener is held; its words are atomics.
+        // SAFETY: the memory is mapped as long as the listener is held; its words are atomics.
         let shared = unsafe { &*self.shared.load(Ordering::Relaxed) };
-        let _guard = shared.lock.take()?;
+        let _guard = shared.lock.take_within(TURN_MS).ok()?;
         let mut seeker = Seeker { listener: self, shared, connection: None, fd };
-        for _ in 0..shared.stored.load(Ordering::Relaxed).min(OFFERS_MAX) {
-            let Some((offer, memory)) = Offer::receive(self.store_out.load(Ordering::Relaxed))
-            else {
-                shared.stored.store(0, Ordering::Relaxed);
-                break;
-            };
-            shared.stored.fetch_sub(1, Ordering::Relaxed);
-            if let Some(memory) = seeker.sift(offer, memory) {
-                return Some(memory);
-            }
-        }
-        for _ in 0..OFFERS_MAX {
-            let (null, flags) = (core::ptr::null_mut(), libc::SOCK_CLOEXEC);
-            // SAFETY: no address is asked for.
-            let sender = unsafe { real::accept4(rendezvous, null, null.cast(), flags) };
-            if sender < 0 {
-                break;
-            }
-            let received = self.hear(sender);
-            sys::close(sender);
-            if let Some((offer, memory)) = received
-                && let Some(memory) = seeker.sift(offer, memory)
-            {
-                return Some(memory);
-            }
-        }
-        None
+        seeker.look_into_store().or_else(|| seeker.hear_new_visitors(rendezvous))
     }
 
-    /// Reads the offer of one sender, if it is of our user.
-    fn hear(&self, sender: c_int) -> Option<(Offer, c_int)> {
-        let user = sys::peer_user(sender)?;
-        // SAFETY: no arguments.
+    /// Returns whether offers from the client's user are accepted.
+    fn is_trusted(&self, visitor: c_int) -> bool {
+        // SAFETY: geteuid(2) has no arguments.
         let me = unsafe { libc::geteuid() };
-        if user != me && user != self.user.load(Ordering::Relaxed) {
-            return None;
-        }
-        Offer::receive(sender).or_else(|| {
-            sys::poll_one(sender, libc::POLLIN, SENDER_MS);
-            Offer::receive(sender)
-        })
+        sys::peer_user(visitor)
+            .is_some_and(|user| user == me || user == self.user.load(Ordering::Relaxed))
     }
 }
 
-/// Looks for the offer of one connection.
+/// Looks for the offer of one connection, with the lock of the listener held.
 struct Seeker<'a> {
     listener: &'a Listener,
     shared: &'a Shared,
-    /// Both ends, asked for when the first offer is there.
+    /// Both addresses, determined when the first offer is found.
     connection: Option<(Address, Address)>,
     fd: c_int,
 }
 
 impl Seeker<'_> {
-    /// The memory file, if it is the right one; else it is kept for others or, if stale, closed.
-    fn sift(&mut self, offer: Offer, memory: c_int) -> Option<c_int> {
+    fn look_into_store(&mut self) -> Option<c_int> {
+        let store = self.listener.store_out.load(Ordering::Relaxed);
+        for _ in 0..self.shared.stored.load(Ordering::Relaxed).min(OFFERS_MAX) {
+            let Received::Message(message, descriptor) = Message::receive(store) else {
+                // A process was killed before it had counted.
+                self.shared.stored.store(0, Ordering::Relaxed);
+                self.shared.visitors.store(0, Ordering::Relaxed);
+                break;
+            };
+            lower(&self.shared.stored);
+            let found = if message.is_offer() {
+                self.sift(message, descriptor)
+            } else {
+                lower(&self.shared.visitors);
+                self.hear(message, descriptor)
+            };
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    fn hear_new_visitors(&mut self, rendezvous: c_int) -> Option<c_int> {
+        for _ in 0..OFFERS_MAX {
+            let (null, flags) = (core::ptr::null_mut(), libc::SOCK_CLOEXEC);
+            // SAFETY: the pointers are null, so no address is written.
+            let visitor = unsafe { real::accept4(rendezvous, null, null.cast(), flags) };
+            if visitor < 0 {
+                break;
+            }
+            if !self.listener.is_trusted(visitor) {
+                sys::close(visitor);
+                continue;
+            }
+            let found = self.hear(Message::visitor(), visitor);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Takes the offer of a visitor. If it has sent none, it is kept, with its entry of the store.
+    fn hear(&mut self, entry: Message, visitor: c_int) -> Option<c_int> {
+        match Message::receive(visitor) {
+            Received::Message(offer, memory) if offer.is_offer() => {
+                sys::close(visitor);
+                return self.sift(offer.as_of_now(), memory);
+            }
+            Received::Message(_, descriptor) => sys::close(descriptor),
+            Received::Nothing if self.shared.visitors.load(Ordering::Relaxed) < VISITORS_MAX => {
+                if self.keep(entry, visitor) {
+                    self.shared.visitors.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Received::Nothing | Received::Invalid => (),
+        }
+        sys::close(visitor);
+        None
+    }
+
+    /// Returns the memory file if the offer is for this connection. Otherwise keeps the offer for
+    /// other connections or, if it is stale, closes it.
+    fn sift(&mut self, offer: Message, memory: c_int) -> Option<c_int> {
         if self.connection.is_none() {
             self.connection = Address::there(self.fd).zip(Address::here(self.fd));
         }
         if self.connection == Some((offer.client, offer.server)) {
             return Some(memory);
         }
-        let store = self.listener.store_in.load(Ordering::Relaxed);
-        if !offer.is_stale() && offer.send(store, memory) {
-            self.shared.stored.fetch_add(1, Ordering::Relaxed);
-        }
+        self.keep(offer, memory);
         sys::close(memory);
         None
     }
+
+    /// Puts a message into the store, unless it is stale or there is no room.
+    fn keep(&self, message: Message, descriptor: c_int) -> bool {
+        let store = self.listener.store_in.load(Ordering::Relaxed);
+        let is_kept = !message.is_stale() && message.send(store, descriptor);
+        if is_kept {
+            self.shared.stored.fetch_add(1, Ordering::Relaxed);
+        }
+        is_kept
+    }
+}
+
+/// Counts down to zero.
+fn lower(count: &AtomicU32) {
+    let value = count.load(Ordering::Relaxed);
+    count.store(value.saturating_sub(1), Ordering::Relaxed);
 }

@@ -1,16 +1,17 @@
-//! How much of something this process keeps for each peer.
+//! Counts the objects that this process keeps for each peer, and limits them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Counts what is kept for each peer.
+/// Counts the objects kept for each peer.
 #[derive(Debug, Default)]
 pub(crate) struct Quota {
     held: Mutex<HashMap<Arc<str>, usize>>,
 }
 
 impl Quota {
-    /// One more for this peer, unless there are `max` already. It ends when the share is dropped.
+    /// Counts one more object of this peer, or returns `None` if there are `max` already. Dropping
+    /// the share counts it down.
     pub(crate) fn take(&'static self, peer: &str, max: usize) -> Option<Share> {
         let mut held = self.lock();
         let known = held.get_key_value(peer).map(|(peer, count)| (Arc::clone(peer), *count));
@@ -22,7 +23,7 @@ impl Quota {
         Some(Share { quota: self, peer })
     }
 
-    /// How many there are of all peers.
+    /// Returns how many objects are counted for all peers.
     pub(crate) fn total(&self) -> usize {
         self.lock().values().sum()
     }
@@ -32,7 +33,7 @@ impl Quota {
     }
 }
 
-/// One of what is counted.
+/// One counted object; dropping it counts it down.
 #[derive(Debug)]
 pub(crate) struct Share {
     quota: &'static Quota,

@@ -1,58 +1,64 @@
-//! Everything that the agent waits for: an epoll set and the deadlines, in order.
+//! The agent's set of watched objects: an epoll set, and the deadlines in order.
 //!
-//! Every descriptor is registered for one event at a time. One that is closed here and still open
-//! in a child of `fork` cannot be taken out of the set any more, and so reports one event at most.
+//! Every descriptor is registered with `EPOLLONESHOT`, for one event at a time. If this process
+//! closes a descriptor that a child of `fork` still has open, the descriptor cannot be removed from
+//! the set any more; it then reports one event at most.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::{Keep, Place, Watched};
+use super::{WatchId, WatchOutcome, Watched};
+use crate::error::{Error, Result};
 use crate::event::EpollSet;
 
-/// How many events are taken at a time.
+/// The number of events that one `epoll_wait` takes.
 const EVENTS_MAX: usize = 64;
 
-/// How often a descriptor is looked at that the set does not take.
+/// How often to poll a descriptor that the epoll set refuses.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// The bell's key; places count from 1.
+/// The key of the agent's eventfd; places count from 1.
 const BELL: u64 = 0;
 
 struct Entry {
     watched: Box<dyn Watched>,
-    /// What is registered, negative if nothing is.
+    /// The registered descriptor, negative if there is none.
     descriptor: RawFd,
-    /// Its own deadline, asked for once: one that is always "now" would never have passed when
-    /// asked for again.
+    /// The object's own deadline. It is read once after each change: an object whose deadline is
+    /// always "now" would otherwise never be late.
     own_deadline: Option<Instant>,
-    /// When to look at it at the latest, as it stands in the order of all deadlines.
+    /// When to look at the object at the latest; the key of this entry in `deadlines`.
     deadline: Option<Instant>,
-    /// The set does not take the descriptor.
+    /// Whether the epoll set refuses the descriptor.
     is_refused: bool,
 }
 
+/// The watched objects with their deadlines and the epoll set.
 pub(super) struct Watching {
     epoll: EpollSet,
-    entries: HashMap<Place, Entry>,
-    /// Which entry a descriptor is registered for. A number that its owner has closed may be
-    /// another entry's by the time at which the first one is asked again.
-    owners: HashMap<RawFd, Place>,
-    deadlines: BTreeSet<(Instant, Place)>,
+    entries: HashMap<WatchId, Entry>,
+    /// Which entry a descriptor is registered for. After its owner has closed it, the same number
+    /// can belong to another entry before the agent asks the first one again.
+    owners: HashMap<RawFd, WatchId>,
+    deadlines: BTreeSet<(Instant, WatchId)>,
 }
 
 impl Watching {
-    pub(super) fn new(epoll: EpollSet, bell: &OwnedFd) -> Watching {
-        let (entries, owners, deadlines) = (HashMap::new(), HashMap::new(), BTreeSet::new());
-        let watching = Watching { epoll, entries, owners, deadlines };
+    /// Creates an empty set, in which only the agent's eventfd is registered. Without it, commands
+    /// would never be noticed.
+    pub(super) fn new(bell: &OwnedFd) -> Result<Watching> {
+        let epoll = EpollSet::new().map_err(Error::system("epoll_create1 for the agent thread"))?;
         let events = libc::EPOLLIN as u32;
-        // Both are new: only memory can be lacking, and then commands wait for the next event.
-        let _ = watching.epoll.control(libc::EPOLL_CTL_ADD, bell.as_raw_fd(), events, BELL);
-        watching
+        let added = epoll.control(libc::EPOLL_CTL_ADD, bell.as_raw_fd(), events, BELL);
+        added.map_err(Error::system("epoll_ctl for the agent thread"))?;
+        let (entries, owners, deadlines) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        Ok(Watching { epoll, entries, owners, deadlines })
     }
 
-    pub(super) fn add(&mut self, place: Place, watched: Box<dyn Watched>) {
+    /// Adds an object under this place and registers what it waits for.
+    pub(super) fn add(&mut self, place: WatchId, watched: Box<dyn Watched>) {
         self.entries.insert(
             place,
             Entry {
@@ -66,8 +72,8 @@ impl Watching {
         self.ask(place);
     }
 
-    /// Asks what to wait for.
-    pub(super) fn ask(&mut self, place: Place) {
+    /// Asks an object what to wait for, and registers the answer.
+    pub(super) fn ask(&mut self, place: WatchId) {
         let Some(entry) = self.entries.get_mut(&place) else { return };
         let (descriptor, events) = (entry.watched.descriptor(), entry.watched.events());
         let own_deadline = entry.watched.deadline();
@@ -75,8 +81,8 @@ impl Watching {
         if old != descriptor {
             self.forget(place, old);
         }
-        // Memory is lacking in the kernel, or it is a file, which epoll does not take, and which a
-        // peer may have sent in place of a socket.
+        // The kernel lacks memory, or the descriptor is a file, which epoll refuses. A peer can
+        // send a file in place of a socket.
         let is_refused = descriptor >= 0 && self.register(place, descriptor, events).is_err();
         if descriptor >= 0 && !is_refused {
             self.owners.insert(descriptor, place);
@@ -93,9 +99,9 @@ impl Watching {
         }
     }
 
-    /// A number may have been used for another file meanwhile, and files vanish from the set when
-    /// they are closed.
-    fn register(&self, place: Place, descriptor: RawFd, events: i16) -> io::Result<()> {
+    /// Registers a descriptor anew, because its number can belong to another file meanwhile, and
+    /// the kernel removes closed files from the set.
+    fn register(&self, place: WatchId, descriptor: RawFd, events: i16) -> io::Result<()> {
         let events = u32::from(events.unsigned_abs()) | libc::EPOLLONESHOT as u32;
         match self.epoll.control(libc::EPOLL_CTL_MOD, descriptor, events, place.0) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
@@ -105,7 +111,8 @@ impl Watching {
         }
     }
 
-    /// Waits until something happens, and lets it be dealt with; true if the bell was rung.
+    /// Waits for events and deadlines, and handles them. Returns true if the agent's eventfd was
+    /// signalled.
     pub(super) fn wait(&mut self) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         let count = self.wait_for_events(&mut events);
@@ -114,15 +121,15 @@ impl Watching {
             let (key, events) = (event.u64, event.events);
             match key {
                 BELL => is_rung = true,
-                // What poll(2) calls the same lies in the lower half.
-                place => self.tell(Place(place), (events & 0x7fff) as i16),
+                // The lower half has the bits of poll(2).
+                place => self.tell(WatchId(place), (events & 0x7fff) as i16),
             }
         }
         let now = Instant::now();
-        let due = self.deadlines.range(..=(now, Place(u64::MAX)));
-        let due: Vec<Place> = due.map(|(_, place)| *place).collect();
+        let due = self.deadlines.range(..=(now, WatchId(u64::MAX)));
+        let due: Vec<WatchId> = due.map(|(_, place)| *place).collect();
         for place in due {
-            // Unless an event, or what another did, has changed that.
+            // Unless an event or another object's `ready` has changed the deadline.
             let Some(entry) = self.entries.get(&place) else { continue };
             if entry.deadline.is_none_or(|at| at > now) {
                 continue;
@@ -144,12 +151,12 @@ impl Watching {
     fn wait_for_events(&self, events: &mut [libc::epoll_event; EVENTS_MAX]) -> usize {
         let timeout_ms = self.deadlines.first().map_or(-1, |(at, _)| {
             let left = at.saturating_duration_since(Instant::now());
-            // Rounded up, so that a deadline has passed when epoll says so.
+            // Rounds up, so that the deadline has passed when epoll_wait returns.
             let left = left + Duration::from_micros(999);
             i32::try_from(left.as_millis()).unwrap_or(i32::MAX)
         });
         let (epoll, room) = (self.epoll.as_raw_fd(), EVENTS_MAX as i32);
-        // SAFETY: the events outlive the call, and there are as many as it is told.
+        // SAFETY: the events outlive the call, and there are `room` of them.
         let count = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), room, timeout_ms) };
         usize::try_from(count).unwrap_or_else(|_| {
             if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
@@ -160,22 +167,22 @@ impl Watching {
         })
     }
 
-    fn tell(&mut self, place: Place, events: i16) {
+    fn tell(&mut self, place: WatchId, events: i16) {
         let Some(entry) = self.entries.get_mut(&place) else { return };
-        if entry.watched.ready(events) == Keep::Watching {
+        if entry.watched.ready(events) == WatchOutcome::Watching {
             return self.ask(place);
         }
         let Some(entry) = self.entries.remove(&place) else { return };
         entry.deadline.map(|at| self.deadlines.remove(&(at, place)));
-        // While it is still open, if it is to be closed with the entry.
+        // Before the entry is dropped, which may close the descriptor.
         self.forget(place, entry.descriptor);
     }
 
-    /// Takes a descriptor out of the set, unless the number is another entry's by now.
-    fn forget(&mut self, place: Place, descriptor: RawFd) {
+    /// Removes a descriptor from the set, unless its number belongs to another entry by now.
+    fn forget(&mut self, place: WatchId, descriptor: RawFd) {
         if self.owners.get(&descriptor) == Some(&place) {
             self.owners.remove(&descriptor);
-            // One that is closed already is what we want.
+            // An error means that the descriptor is closed, and so no longer in the set.
             let _ = self.epoll.control(libc::EPOLL_CTL_DEL, descriptor, 0, 0);
         }
     }

@@ -1,4 +1,4 @@
-//! The agent's side of a flow: its control link, and the paths that are being made.
+//! Runs the agent's side of a flow: its control link, and the paths that are being opened.
 
 mod watched;
 
@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::link::{Descriptors, Link, Received};
-use super::mailbox::{Mail, Mailbox, Permit};
+use super::mailbox::{FlowMessage, Mailbox, Permit};
 use super::message::Message;
 use super::moves::{Action, Basis, Moves, PEER_GONE, Rules};
 use super::remote::{self, Reached};
 use super::report::Reporter;
-use crate::agent::{Agent, Place};
+use crate::agent::{Agent, WatchId};
 use crate::error::Error;
 use crate::identity::{FlowId, Peer, Role, Trust};
 use crate::kind::Kind;
@@ -24,16 +24,21 @@ use crate::transport::{self, Offer, PathOptions, Transport};
 use watched::Introduction;
 pub(crate) use watched::{watch, watch_process};
 
-/// The longest message of a flow, so that it fits into every transport that the flow may come to.
+/// The longest message of a flow, in bytes. Every transport that the flow may move to accepts it.
 pub(crate) const FLOW_MESSAGE_BYTES_MAX: usize = 128 * 1024;
 
-/// The most paths of one flow at a time. More would be moves that the application does not notice.
+/// The largest ring or shared heap of a peer that an end accepts, in bytes, unless its own are set
+/// to be larger: an end comes to use as much memory as its peer has chosen.
+pub(crate) const PEER_RING_BYTES_MAX: usize = 16 << 20;
+
+/// The most paths of one flow at a time. More are needed only if the application does not notice
+/// its moves.
 const PATHS_MAX: u32 = 16;
 
-/// After this many messages in a row other links have their turn.
+/// After this many messages in a row the agent serves other links.
 const MESSAGES_PER_TURN: usize = 32;
 
-/// What the threads of a flow share.
+/// The state that the threads of a flow share.
 pub(crate) struct Shared {
     pub(crate) id: FlowId,
     pub(crate) name: Name,
@@ -48,63 +53,66 @@ pub(crate) struct Shared {
     pub(crate) offer_timeout: Duration,
     pub(crate) silence_timeout: Duration,
     pub(crate) protected: AtomicBool,
-    /// What the flow writes on: the epoch, and the transport's index in [`Kind::ALL`].
+    /// The path that the flow writes to: its epoch, and its transport's index in [`Kind::ALL`].
     pub(crate) epoch: AtomicU32,
     pub(crate) transport: AtomicU32,
 }
 
 impl Shared {
-    /// The flow writes on this now.
+    /// Publishes the epoch and transport that the flow now writes on.
     pub(crate) fn tell_epoch(&self, epoch: u32, kind: Kind) {
         let index = Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0);
         self.transport.store(u32::try_from(index).unwrap_or(0), Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// The flow is closed, and not to be described any more.
+    /// Marks the flow as closed, so that it is no longer announced to a daemon.
     pub(crate) fn tell_closed(&self) {
         self.epoch.store(0, Ordering::Relaxed);
     }
 }
 
-/// A path that does not stand yet.
+/// A path that is being opened.
 struct Prepared {
     epoch: u32,
     kind: Kind,
     transport: Option<Box<dyn Transport>>,
     permit: Permit,
-    /// What the offer carries.
+    /// The descriptors that the offer carries.
     descriptors: Vec<OwnedFd>,
     port: Option<u16>,
     token: Option<String>,
-    /// Ends the listener for this path.
+    /// The listener for this path; dropping it ends it.
     listening: Option<remote::Listening>,
 }
 
-/// How many turns of messages are read of a process that has ended: a child of it that has the link
-/// could go on writing.
+/// How many times messages are read after the peer's process has ended. A child of that process
+/// that has the link open could write without end.
 const TURNS_AFTER_DEATH: usize = 8;
 
-/// Lives in the agent's thread; others only lock it to create and to close it.
+/// The control link and the opening paths of a flow. It is used on the agent's thread; other
+/// threads lock it only to create it, to close it, or to read its orders.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     link: Option<Link>,
     moves: Moves,
     prepared: Option<Prepared>,
-    /// What came with the offer that is looked at.
+    /// What came with the offer that is being handled.
     offered: (Descriptors, Option<u16>, Option<String>),
     deadline: Option<Instant>,
-    /// Where the agent watches this, and the peer's process.
-    places: Vec<Place>,
+    /// The agent's entries for this driver and the peer's process.
+    places: Vec<WatchId>,
     me: Weak<Mutex<Driver>>,
 }
 
-/// The lock, also if a thread has panicked with it: the state is checked at every use.
+/// Locks the driver, even if a thread has panicked while it held the lock: the state is checked at
+/// every use.
 pub(crate) fn lock(driver: &Mutex<Driver>) -> MutexGuard<'_, Driver> {
     driver.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Driver {
+    /// Creates a driver for this control link.
     pub(crate) fn new(shared: Arc<Shared>, link: OwnedFd, rules: Rules) -> Arc<Mutex<Driver>> {
         Arc::new_cyclic(|me| {
             Mutex::new(Driver {
@@ -120,12 +128,13 @@ impl Driver {
         })
     }
 
-    /// Moves, as the daemon wants it, unless it would not if it knew what this end knows.
+    /// Handles a move that the daemon requests, unless this end has newer information than the
+    /// daemon had.
     pub(crate) fn want(&mut self, kind: Kind, reason: &str, basis: Basis) {
         self.ask(kind, |moves| moves.want(kind, reason, basis));
     }
 
-    /// Moves, as the application wants it.
+    /// Handles a move that the application requests.
     pub(crate) fn want_as_application(&mut self, kind: Kind, reason: &str) {
         self.ask(kind, |moves| moves.want_as_application(kind, reason));
     }
@@ -139,18 +148,19 @@ impl Driver {
         self.act();
     }
 
-    /// The daemon says what is ordered.
+    /// Merges the orders that the daemon has sent.
     pub(crate) fn adopt(&mut self, orders: &Orders) {
         self.moves.adopt(orders);
         self.act();
     }
 
-    /// What is ordered, as far as this end knows.
+    /// Returns the orders that this end knows.
     pub(crate) fn orders(&self) -> &Orders {
         self.moves.orders()
     }
 
-    /// Ends everything. The link closes now, for children of `fork` that have it, too.
+    /// Closes the control link and discards the paths that are being opened. The link is shut down,
+    /// because a child of `fork` may have it open too.
     fn close(&mut self) {
         if let Some(link) = self.link.take() {
             link.shut_down();
@@ -160,17 +170,18 @@ impl Driver {
         self.has_changed();
     }
 
-    /// What the agent is to wait for may have changed.
+    /// Makes the agent ask again what to wait for.
     fn has_changed(&self) {
         if let Ok(agent) = Agent::get() {
             self.places.iter().for_each(|place| agent.look(*place));
         }
     }
 
-    /// The same, and nobody is there any more who would take what is in the mailbox.
+    /// Closes as `close` does, and drops what is in the mailbox, because the flow no longer reads
+    /// it.
     pub(crate) fn abandon(&mut self) {
         self.close();
-        // A path in it holds the mailbox by its permit, which would keep both for good.
+        // A path in the mailbox holds the mailbox by its permit: neither would ever be freed.
         drop(self.shared.mailbox.take());
     }
 
@@ -183,7 +194,7 @@ impl Driver {
                 Ok(Received::End) => self.peer_gone(),
                 Ok(Received::Silence) => {
                     self.close();
-                    self.shared.mailbox.put(Mail::Silent);
+                    self.shared.mailbox.put(FlowMessage::Silent);
                 }
                 Ok(Received::Message(message, descriptors)) => self.hear(message, descriptors),
                 Err(error) => self.break_off(&error.to_string()),
@@ -195,10 +206,10 @@ impl Driver {
         self.moves.peer_gone();
         self.act();
         self.close();
-        self.shared.mailbox.put(Mail::Gone);
+        self.shared.mailbox.put(FlowMessage::Gone);
     }
 
-    /// The peer's process has ended: what it has said before still counts.
+    /// Handles the death of the peer's process: messages that it sent before still count.
     fn peer_died(&mut self) {
         for _ in 0..TURNS_AFTER_DEATH {
             if self.link.as_ref().is_some_and(Link::has_something) {
@@ -226,16 +237,16 @@ impl Driver {
             Ok(()) => self.act(),
             Err(violation) => self.break_off(violation.0),
         }
-        // What the machine did not want is closed.
+        // Closes the descriptors that the state machine did not take.
         self.offered = (Descriptors::NONE, None, None);
     }
 
     fn break_off(&mut self, what: &str) {
         self.close();
-        self.shared.mailbox.put(Mail::Broken { what: format!("control link: {what}") });
+        self.shared.mailbox.put(FlowMessage::Broken { what: format!("control link: {what}") });
     }
 
-    /// Does what the machine wants done, until it wants nothing.
+    /// Executes the actions of the state machine until it has no more.
     fn act(&mut self) {
         loop {
             let actions = self.moves.take_actions();
@@ -279,10 +290,10 @@ impl Driver {
                 let prepared = self.prepared.take().filter(|prepared| prepared.epoch == epoch);
                 match prepared.and_then(|p| Some((p.transport?, p.permit))) {
                     Some((transport, permit)) => {
-                        let mail = Mail::Path { epoch, kind, reason, transport, permit };
+                        let mail = FlowMessage::Path { epoch, kind, reason, transport, permit };
                         self.shared.mailbox.put(mail);
                     }
-                    // The link broke when the peer was to be told of the path.
+                    // The link broke while this end was about to confirm the path to the peer.
                     None if self.link.is_none() => {}
                     None => self.break_off("a path stands that was not made"),
                 }
@@ -295,7 +306,7 @@ impl Driver {
 
     fn fail(&self, kind: Kind, reason: String) {
         self.shared.reporter.move_failed(self.shared.id, kind, &reason);
-        self.shared.mailbox.put(Mail::Failed { kind, reason });
+        self.shared.mailbox.put(FlowMessage::Failed { kind, reason });
     }
 
     fn say(&mut self, message: &Message, descriptors: Vec<OwnedFd>) {
@@ -330,7 +341,7 @@ impl Driver {
 
     fn make(&mut self, epoch: u32, kind: Kind) -> Result<(), String> {
         if self.link.as_ref().is_some_and(Link::wants_to_send) {
-            // Further offers, each with descriptors, would only pile up.
+            // Each further offer has descriptors, which would accumulate.
             return Err("the peer reads nothing of what it was told before".to_owned());
         }
         let (options, local) = (self.shared.path, self.shared.local);
@@ -392,11 +403,13 @@ impl Driver {
             self.protect(epoch, socket);
             return Ok(());
         }
-        let opened = transport::open(Offer { kind, descriptors });
+        let ring_bytes = self.shared.path.ring_bytes.max(PEER_RING_BYTES_MAX);
+        let opened =
+            transport::open_within(Offer { kind, descriptors }, PathOptions { ring_bytes });
         self.finish(epoch, opened.map_err(|error| error.to_string())?)
     }
 
-    /// The connection of a path between hosts is there, or will never be.
+    /// Handles the result of connecting a path between hosts.
     fn reached(&mut self, epoch: u32, outcome: Result<Reached, String>) {
         let Some(kind) = self.prepared_kind(epoch) else { return };
         let outcome = match outcome {
@@ -413,11 +426,11 @@ impl Driver {
         self.act();
     }
 
-    /// Asks for keys, and goes on in `protected`.
+    /// Requests keys from the daemon, and continues in `protected`.
     fn protect(&mut self, epoch: u32, socket: OwnedFd) {
         let me = self.me.clone();
         let answer = Box::new(move |keys| {
-            // Whatever thread this is, and whatever it has locked.
+            // Not in the callback, which runs on any thread, with any lock held.
             if let Ok(agent) = Agent::get() {
                 agent.run(move || {
                     if let Some(driver) = me.upgrade() {
@@ -434,7 +447,7 @@ impl Driver {
             return;
         }
         let outcome = keys.and_then(|keys| {
-            // The follower begins the handshake, whoever has made the connection.
+            // The follower starts the handshake, whichever end has connected.
             let begun = match self.shared.role {
                 Role::Leader => Handshake::accept(socket, &keys),
                 Role::Follower => Handshake::connect(socket, &keys),
@@ -446,7 +459,7 @@ impl Driver {
         self.act();
     }
 
-    /// Goes on with the handshake in the background: only who is known gets a path.
+    /// Continues the handshake in the background: only an authenticated peer gets a path.
     fn shake_hands(&mut self, epoch: u32, handshake: Handshake) -> Result<(), String> {
         if self.shared.role == Role::Leader {
             // The follower's end of a local connection is part of the offer.
@@ -467,17 +480,18 @@ impl Driver {
         }
     }
 
-    /// This end's transport is complete.
-    fn finish(&mut self, epoch: u32, transport: Box<dyn Transport>) -> Result<(), String> {
+    /// Completes the opening of a path: this end's transport is ready.
+    fn finish(&mut self, epoch: u32, mut transport: Box<dyn Transport>) -> Result<(), String> {
         if transport.message_bytes_max() < FLOW_MESSAGE_BYTES_MAX {
             let bytes_max = transport.message_bytes_max();
             return Err(format!("a path for messages of {bytes_max} bytes is too narrow"));
         }
+        transport.limit_reads(FLOW_MESSAGE_BYTES_MAX);
         let Some(prepared) = &mut self.prepared else { return Ok(()) };
         prepared.transport = Some(transport);
         match self.shared.role {
             Role::Leader => {
-                // Whichever it is that is missing.
+                // If either is missing, the path cannot be used.
                 self.moves.made(epoch, true);
                 self.moves.connected(epoch);
             }

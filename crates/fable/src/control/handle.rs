@@ -11,8 +11,8 @@ use crate::kind::Kind;
 use crate::orders::Orders;
 use crate::protocol::Announcement;
 
-/// A flow seen from other threads: what the daemon's connection needs of it. Does not keep the
-/// flow alive.
+/// A handle on a flow for other threads, such as the one that serves the daemon connection. It does
+/// not keep the flow alive.
 #[derive(Clone)]
 pub struct FlowHandle {
     pub(crate) flow: FlowId,
@@ -27,13 +27,13 @@ impl std::fmt::Debug for FlowHandle {
 }
 
 impl FlowHandle {
-    /// The flow.
+    /// Returns the flow's identifier.
     pub fn id(&self) -> FlowId {
         self.flow
     }
 
-    /// Asks in the application's name for a move to this transport; the reporter and the flow's
-    /// events tell of the outcome. Does nothing if the flow is closed.
+    /// Requests a move to this transport for the application. The reporter and the flow's events
+    /// report the outcome. Does nothing if the flow is closed.
     ///
     /// # Errors
     /// [`Error::System`] if this process cannot have an agent thread.
@@ -42,18 +42,18 @@ impl FlowHandle {
         self.run(move |driver| driver.want_as_application(kind, &reason))
     }
 
-    /// The daemon's order to move, with what it knows of the flow.
+    /// Moves the flow by the daemon's order; `basis` is what the daemon knew about the flow.
     pub(crate) fn order_move(&self, kind: Kind, reason: &str, basis: Basis) -> Result<()> {
         let reason = reason.to_owned();
         self.run(move |driver| driver.want(kind, &reason, basis))
     }
 
-    /// The daemon says what is ordered.
+    /// Merges the orders that the daemon has sent.
     pub(crate) fn adopt(&self, orders: Orders) -> Result<()> {
         self.run(move |driver| driver.adopt(&orders))
     }
 
-    /// What is ordered, as far as this end knows; `None` if the flow is closed.
+    /// Returns the orders that this end knows, or `None` if the flow is closed.
     pub(crate) fn orders(&self) -> Option<Orders> {
         self.driver.upgrade().map(|driver| lock(&driver).orders().clone())
     }
@@ -68,15 +68,15 @@ impl FlowHandle {
         Ok(())
     }
 
-    /// Changes whether only protected transports may be used beyond this host, for later moves.
+    /// Sets whether only encrypted transports may be used between hosts, for later moves.
     pub fn set_protected(&self, protected: bool) {
         if let Some(shared) = self.shared.upgrade() {
             shared.protected.store(protected, Ordering::Relaxed);
         }
     }
 
-    /// What a restarted daemon must know, with the flow's page; `None` if the flow is closed, or
-    /// has no path yet.
+    /// Returns what a restarted daemon must know, with the flow page; `None` if the flow is closed,
+    /// or has no path yet.
     ///
     /// # Errors
     /// [`Error::System`] if the page's descriptor cannot be duplicated.

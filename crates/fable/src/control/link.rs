@@ -1,4 +1,4 @@
-//! Messages over a control link's socket, without blocking.
+//! Sends and receives messages over a control link's socket, without blocking.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,52 +13,53 @@ use crate::fork::NotInherited;
 use crate::kind::Kind;
 use crate::{packet, socket};
 
-/// The most messages that wait for a peer that does not read.
+/// The most messages that are queued for a peer that does not read.
 const WAITING_MAX: usize = 64;
 
-/// How often a host that does not answer is asked, and from when on at the earliest.
+/// The interval between probes to a host that does not answer, and the least idle time before one.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// A host is asked when it has said nothing for this part of the time after which it is given up.
+/// The first probe follows after this part of the time after which a silent host counts as lost.
 const ASK_PART: u32 = 10;
 
-/// What a look at the link has brought.
+/// The result of receiving from the link.
 #[derive(Debug)]
 pub(crate) enum Received {
     Message(Message, Descriptors),
     Nothing,
     /// The peer has closed.
     End,
-    /// The peer's host does not answer any more.
+    /// The peer's host no longer answers.
     Silence,
 }
 
-/// What comes with a message.
+/// The descriptors that came with a message.
 #[derive(Debug)]
 pub(crate) enum Descriptors {
     All(Vec<OwnedFd>),
-    /// They did not fit into this process, or there were too many.
+    /// This process had no room for them, or there were too many.
     Lost,
 }
 
 impl Descriptors {
+    /// No descriptors.
     pub(crate) const NONE: Descriptors = Descriptors::All(Vec::new());
 }
 
-/// A control link. On one host messages are packets, and may carry descriptors; between hosts they
-/// are a stream, each behind its length in four bytes, most significant first.
+/// A control link. On one host messages are packets, which can carry descriptors. Between hosts
+/// they are a byte stream, in which each message follows its length (four bytes, big endian).
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: NotInherited,
     local: bool,
     waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    /// What has arrived of a stream, and is no whole message yet.
+    /// The bytes of a stream that have arrived and are no whole message yet.
     arrived: Vec<u8>,
 }
 
 impl Link {
-    /// A link whose peer, if that is not local, is given up when its host does not answer for as
-    /// long as `silence`.
+    /// Makes a link. If the peer is on another host, the link reports [`Received::Silence`] when
+    /// that host has not answered for `silence`.
     pub(crate) fn new(socket: OwnedFd, local: bool, silence: Duration) -> Link {
         if !local {
             ask_now_and_then(socket.as_fd(), silence);
@@ -71,40 +72,49 @@ impl Link {
         }
     }
 
-    /// Tells a follower that waits for the first path why there will be none, and closes.
+    /// Sends a follower that waits for its first path the reason why there is none, and closes.
     pub(crate) fn decline(socket: OwnedFd, local: bool, kind: Kind, reason: &str) {
         let (waiting, arrived) = (VecDeque::new(), Vec::new());
         let mut link = Link { socket: NotInherited::new(socket), local, waiting, arrived };
         let (transport, reason) = (kind.to_string(), bounded(reason));
-        // A follower that cannot be told sees the end.
+        // A follower that does not get the message sees the end of the link.
         let _ = link.send(&Message::Decline { transport, reason }, Vec::new());
         link.shut_down();
     }
 
+    /// Returns the link's socket.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Tells the peer that this is the end, whoever else has the socket.
+    /// Shuts the socket down, so that the peer sees the end even if another process has the socket
+    /// open.
     pub(crate) fn shut_down(self) {
-        // To a peer that is gone there is nothing to tell.
+        // Fails only if the peer is gone.
         let _ = SockRef::from(&self.socket).shutdown(Shutdown::Both);
     }
 
-    /// Whether something has arrived that was not received yet; not the peer's end.
+    /// Returns whether something has arrived that was not received yet. The end of the link does
+    /// not count.
     pub(crate) fn has_something(&self) -> bool {
         crate::poll::look(self.socket.as_raw_fd(), libc::POLLIN) & libc::POLLIN != 0
     }
 
+    /// Returns how many bytes are held of messages that have not arrived completely.
+    pub(crate) fn arrived_bytes(&self) -> usize {
+        self.arrived.len()
+    }
+
+    /// Returns whether messages are queued.
     pub(crate) fn wants_to_send(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Sends, or keeps it until the peer reads.
+    /// Sends a message, or queues it until the peer reads.
     ///
     /// # Errors
-    /// The kernel's, or `OutOfMemory` for a peer that reads nothing. A peer that is gone is none:
-    /// `receive` will tell.
+    /// The kernel's, or `OutOfMemory` for a peer that reads nothing. A peer that is gone is no
+    /// error here: `receive` reports it.
     pub(crate) fn send(&mut self, message: &Message, descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let body = serde_json::to_vec(message)?;
         let mut bytes = Vec::with_capacity(4 + body.len());
@@ -119,10 +129,10 @@ impl Link {
         self.send_waiting()
     }
 
-    /// Sends what waits.
+    /// Sends the queued messages.
     ///
     /// # Errors
-    /// As `send`.
+    /// Those of `send`.
     pub(crate) fn send_waiting(&mut self) -> io::Result<()> {
         while let Some((bytes, descriptors)) = self.waiting.front_mut() {
             let sent = if self.local {
@@ -150,10 +160,10 @@ impl Link {
         Ok(())
     }
 
-    /// The next message.
+    /// Receives the next message.
     ///
     /// # Errors
-    /// `InvalidData` for what no honest peer sends, or the kernel's.
+    /// `InvalidData` for input that no correct peer sends, or the kernel's error.
     pub(crate) fn receive(&mut self) -> io::Result<Received> {
         if self.local { self.receive_packet() } else { self.receive_from_stream() }
     }
@@ -171,8 +181,8 @@ impl Link {
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
-                    // A peer that dies with unread messages resets the pair. The kernel says so
-                    // once, and then gives what the peer had sent.
+                    // If a peer dies with unread messages, the kernel resets the pair: it reports
+                    // that once, and then returns what the peer had sent.
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionReset => {}
                     _ => return Err(error),
                 },
@@ -204,7 +214,7 @@ impl Link {
                     io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::ConnectionReset => return Ok(Received::End),
-                    // Which of them it is depends on what the network has said last.
+                    // Which error it is depends on the last ICMP message or time-out.
                     io::ErrorKind::TimedOut
                     | io::ErrorKind::HostUnreachable
                     | io::ErrorKind::NetworkUnreachable => return Ok(Received::Silence),
@@ -215,15 +225,15 @@ impl Link {
     }
 }
 
-/// Lets the kernel notice a host that is gone without a word, which ends nothing by itself: tcp(7).
-/// The kernel counts its limit from the last packet that has arrived, not from the first question
-/// without answer: the time before that question comes on top, or an idle host would be given up
-/// that much too early.
+/// Makes the kernel detect a host that has become unreachable, by TCP keep-alive: without it
+/// nothing ends the connection, see tcp(7). The kernel counts its limit from the last packet that
+/// arrived, not from the first unanswered probe. The time before that probe is therefore added;
+/// otherwise an idle host would be given up too early.
 fn ask_now_and_then(socket: BorrowedFd<'_>, silence: Duration) {
     let socket = SockRef::from(&socket);
     let ask_after = (silence / ASK_PART).max(ASK_EVERY);
     let asking = TcpKeepalive::new().with_time(ask_after).with_interval(ASK_EVERY);
-    // A link that is no TCP connection has no host that could fall silent.
+    // A UNIX socket has no keep-alive, and no host that could become unreachable.
     let _ = socket.set_tcp_keepalive(&asking);
     let _ = socket.set_tcp_user_timeout(Some(silence + ask_after));
 }
@@ -250,11 +260,11 @@ mod tests {
         // SAFETY: a plain system call.
         let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0) };
         assert!(socket >= 0, "{}", io::Error::last_os_error());
-        // SAFETY: plain data.
+        // SAFETY: all zeros are a valid `ifreq`.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         (request.ifr_name[0], request.ifr_name[1]) = (b'l' as libc::c_char, b'o' as libc::c_char);
         request.ifr_ifru.ifru_flags = if is_up { libc::IFF_UP as libc::c_short } else { 0 };
-        // SAFETY: the request outlives the call; the socket is ours.
+        // SAFETY: the request outlives the call; the socket is open and owned here.
         unsafe {
             assert_eq!(libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request), 0);
             libc::close(socket);
@@ -278,7 +288,7 @@ mod tests {
             set_loopback(true);
             let [one, _other] = pair();
             let mut link = Link::new(one, false, silence);
-            // The link is idle for most of the time after which the peer is asked at all.
+            // The link stays idle until shortly before the kernel sends its first probe.
             std::thread::sleep(silence / 2 - Duration::from_millis(200));
             assert!(matches!(link.receive(), Ok(Received::Nothing)));
             set_loopback(false);
@@ -301,7 +311,7 @@ mod tests {
             let link = Link::new(one, false, silence);
             let socket = SockRef::from(&link.socket);
             let limit = socket.tcp_user_timeout().unwrap().unwrap();
-            // The kernel counts both from the last packet that has arrived.
+            // The kernel counts both times from the last packet that arrived.
             let asked_after = socket.tcp_keepalive_time().unwrap();
             assert!(limit >= silence + asked_after, "{limit:?}, asked after {asked_after:?}");
         }

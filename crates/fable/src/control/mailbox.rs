@@ -1,4 +1,5 @@
-//! From the agent to the thread that uses a flow.
+//! Mailbox of a flow: the agent leaves paths, failures and the peer's end in it for the flow's
+//! thread.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,35 +11,37 @@ use crate::event::{event_descriptor, ring, silence};
 use crate::kind::Kind;
 use crate::transport::Transport;
 
-/// The most mail of one kind that waits for an application that does not look at it.
+/// The most failures that are kept for an application that does not take them.
 const FAILURES_MAX: usize = 32;
 
-/// What the agent tells a flow.
-pub(crate) enum Mail {
+/// A message from the agent to a flow.
+pub(crate) enum FlowMessage {
     /// The path of the next epoch.
     Path { epoch: u32, kind: Kind, reason: String, transport: Box<dyn Transport>, permit: Permit },
-    /// A move did not come about.
+    /// A move failed.
     Failed { kind: Kind, reason: String },
-    /// The control link has ended: the peer is gone.
+    /// The control link has ended: the peer has closed or died.
     Gone,
-    /// The peer's host does not answer any more: what has not arrived will not.
+    /// The peer's host no longer answers: data that have not arrived are lost.
     Silent,
     /// The peer broke the rules of the control link.
     Broken { what: String },
 }
 
-/// A queue with three ways of noticing that something is in it.
+/// A queue from the agent to a flow's thread. A word, which is also a futex, and an eventfd show
+/// that it is not empty.
 pub(crate) struct Mailbox {
-    /// Not zero: look into the queue. A private futex for those who sleep.
+    /// Not zero if the queue has messages. Sleeping threads wait on it as a private futex.
     attention: AtomicU32,
-    queue: Mutex<VecDeque<Mail>>,
-    /// Readable while attention is wanted.
+    queue: Mutex<VecDeque<FlowMessage>>,
+    /// An eventfd that is readable while the queue has messages.
     bell: OwnedFd,
-    /// Paths of this flow that exist: under way, in the queue, or in use.
+    /// The number of this flow's paths: being opened, queued, or in use.
     paths: AtomicU32,
 }
 
 impl Mailbox {
+    /// Creates an empty mailbox.
     pub(crate) fn new() -> Result<Mailbox> {
         Ok(Mailbox {
             attention: AtomicU32::new(0),
@@ -48,55 +51,62 @@ impl Mailbox {
         })
     }
 
+    /// Returns the word that is not zero while there are messages.
     pub(crate) fn attention(&self) -> &AtomicU32 {
         &self.attention
     }
 
+    /// Returns whether there are messages.
     #[inline]
     pub(crate) fn wants_attention(&self) -> bool {
         self.attention.load(Ordering::Relaxed) != 0
     }
 
+    /// Returns the eventfd that is readable while there are messages.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    pub(crate) fn put(&self, mail: Mail) {
+    /// Appends a message and wakes the flow's thread.
+    pub(crate) fn put(&self, mail: FlowMessage) {
         {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_failure = |mail: &Mail| matches!(mail, Mail::Failed { .. });
+            let is_failure = |mail: &FlowMessage| matches!(mail, FlowMessage::Failed { .. });
             if is_failure(&mail) && queue.iter().filter(|m| is_failure(m)).count() >= FAILURES_MAX {
                 return;
             }
             queue.push_back(mail);
-            // Under the lock: `take` must not forget what comes behind what it takes, and the bell
-            // not ring behind it, which would keep who waits for it from sleeping.
+            // Under the lock: otherwise `take` could clear the word for a later message, or the
+            // eventfd could stay readable for an empty queue, and its waiters would not sleep.
             self.attention.store(1, Ordering::Release);
             ring(&self.bell);
         }
-        // SAFETY: waking touches no memory of ours.
+        // SAFETY: FUTEX_WAKE does not access memory of this process.
         unsafe {
             let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
             libc::syscall(libc::SYS_futex, self.attention.as_ptr(), operation, i32::MAX);
         }
     }
 
-    pub(crate) fn take(&self) -> VecDeque<Mail> {
+    /// Takes all messages.
+    pub(crate) fn take(&self) -> VecDeque<FlowMessage> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.attention.store(0, Ordering::Relaxed);
         silence(&self.bell);
         std::mem::take(&mut queue)
     }
 
+    /// Returns the number of paths that exist.
     pub(crate) fn paths(&self) -> u32 {
         self.paths.load(Ordering::Relaxed)
     }
 }
 
-/// Counts a path for as long as it exists.
+/// Counts a path of the flow while it exists.
 pub(crate) struct Permit(Arc<Mailbox>);
 
 impl Permit {
+    /// Counts one more path.
     pub(crate) fn new(mailbox: Arc<Mailbox>) -> Permit {
         mailbox.paths.fetch_add(1, Ordering::Relaxed);
         Permit(mailbox)
@@ -120,13 +130,13 @@ mod tests {
         crate::poll::wait_for(fd, libc::POLLIN, Some(now)).expect("a poll")
     }
 
-    /// Who sleeps by the bell would not sleep.
+    /// A thread that waits for the eventfd must be able to sleep.
     #[test]
     fn the_bell_is_silent_when_all_mail_is_taken() {
         for round in 0..400 {
             let mailbox = Arc::new(Mailbox::new().unwrap());
             let other = Arc::clone(&mailbox);
-            let sender = thread::spawn(move || other.put(Mail::Gone));
+            let sender = thread::spawn(move || other.put(FlowMessage::Gone));
             while !mailbox.wants_attention() {
                 std::hint::spin_loop();
             }

@@ -1,4 +1,4 @@
-//! What the two ends of a flow say to each other about paths.
+//! The messages that the two ends of a flow exchange on the control link.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,15 +10,16 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// The longest reason that is passed on, in bytes.
 const REASON_BYTES_MAX: usize = 512;
 
-/// One message of a control link. The leader offers, the follower answers, and the leader decides:
-/// only what it has said [`Message::Use`] to stands, so that it can withdraw until then.
+/// One message of a control link. The leader offers, the follower answers, and the leader decides.
+/// Only a path that the leader has confirmed with [`Message::Use`] is valid, so the leader can
+/// withdraw an offer until then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Message {
-    /// From the leader: a path. On one host the descriptors that the transport needs travel with
-    /// it; between hosts it is reached at the port, by a connection that begins with the token.
+    /// From the leader: a path. On one host the transport's descriptors travel with the message;
+    /// between hosts the follower connects to the port and sends the token first.
     Offer {
-        /// Greater than that of all earlier offers.
+        /// Greater than in all earlier offers.
         epoch: u32,
         transport: String,
         reason: String,
@@ -27,15 +28,15 @@ pub(crate) enum Message {
     },
     /// From the follower: it can use the path.
     Accept { epoch: u32 },
-    /// From the follower: it cannot.
+    /// From the follower: it cannot use the path.
     Refuse { epoch: u32, reason: String },
-    /// From the leader: the path stands. Both ends switch to it, each when it wants to.
+    /// From the leader: the path is confirmed. Each end switches to it when it is ready.
     Use { epoch: u32 },
-    /// From the leader: the offer does not hold any more.
+    /// From the leader: the offer is no longer valid.
     Withdraw { epoch: u32 },
-    /// From the follower: it would like to move. With a sequence number, unless the leader knows of
-    /// a later order of an operator's. The leader notes the wish of an application with the orders
-    /// when the path stands. Both since revision 2.
+    /// From the follower: it requests a move. The message has a sequence number, unless the leader
+    /// knows a later operator's order. When the path is confirmed, the leader records an
+    /// application's wish with the orders. Both since revision 2.
     Request {
         transport: String,
         reason: String,
@@ -44,20 +45,20 @@ pub(crate) enum Message {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         by_application: bool,
     },
-    /// From the leader: that does not come about. Also if the first path does not.
+    /// From the leader: the requested move, or the first path, failed.
     Decline { transport: String, reason: String },
-    /// From the leader, to a follower that has asked for a transport [`REVISION_PROBE`]: what it
-    /// understands ([`crate::protocol::REVISION`]).
+    /// From the leader, to a follower that has requested a transport [`REVISION_PROBE`]: the
+    /// revision that the leader implements ([`crate::protocol::REVISION`]).
     Revision { revision: u32 },
-    /// What is ordered about the flow, as this end knows it. Since revision 2.
+    /// The orders of the flow, as this end knows them. Since revision 2.
     Orders { orders: Box<Orders> },
 }
 
-/// How the name of a transport begins that does not exist, and by whose number a follower says
-/// which revision it understands: a leader that knows of no revisions just declines it.
+/// Prefix of a transport name that does not exist. A follower requests this transport to announce
+/// its revision: a leader of revision 1 declines the unknown transport.
 pub(crate) const REVISION_PROBE: &str = "revision-";
 
-/// Cuts a reason that comes from somewhere else to a size fit for logs.
+/// Cuts a reason that comes from a peer to a length that suits logs.
 pub(crate) fn bounded(reason: &str) -> String {
     let mut end = reason.len().min(REASON_BYTES_MAX);
     while !reason.is_char_boundary(end) {

@@ -1,11 +1,12 @@
-//! Agreeing on paths, without I/O: one end of a control link as a state machine.
+//! State machine of one end of a control link: agrees with the peer on paths, without I/O.
 //!
-//! Law: both ends install the epochs that the leader has decided upon, in that order; when no
-//! message is under way, the same ones. The leader offers one path at a time, with epochs that only
-//! grow; an offer that fails leaves a gap.
-//! Law: the leader says that a path stands before it gives the path to its own flow.
-//! Law: what an application wants is noted on both ends before the path stands there.
-//! Law: once an end knows that a side demands encryption, no path in the clear stands by its word.
+//! Invariants:
+//! - Both ends install the epochs that the leader has decided on, in that order. When no message is
+//!   in flight, they have installed the same ones. The leader offers one path at a time, with
+//!   increasing epochs; an offer that fails leaves a gap.
+//! - The leader sends `Use` for a path before it gives the path to its own flow.
+//! - What an application wants is recorded on both ends before they install the path.
+//! - An end that knows of a demand for encryption agrees to no path without encryption.
 
 use super::message::{Message, REVISION_PROBE, bounded};
 use crate::identity::{Role, Trust};
@@ -14,13 +15,13 @@ use crate::orders::Orders;
 use crate::protocol::REVISION;
 pub(crate) use ordered::Basis;
 
-/// The most requests of a follower that wait for an answer.
+/// The most unanswered requests of a follower.
 const ASKED_MAX: usize = 8;
 
-/// Why nothing moves any more.
+/// The reason of every failure after the peer is gone.
 pub(crate) const PEER_GONE: &str = "the peer is gone";
 
-/// Which transports a flow may use.
+/// The transports that a flow may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) local: bool,
@@ -31,7 +32,7 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// # Errors
-    /// Why this flow may not use the transport.
+    /// The reason why this flow may not use the transport.
     pub(crate) fn check(&self, kind: Kind) -> Result<(), String> {
         let no = |why: &str| Err(format!("{kind}: {why}"));
         if kind == Kind::Cacheline {
@@ -53,29 +54,29 @@ impl Rules {
     }
 }
 
-/// What the machine wants done.
+/// An action that the state machine requests from its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Leader: make this end of a path; report by `made` or `make_failed`.
     Make { epoch: u32, kind: Kind },
-    /// Leader: send the offer, with what `Make` has brought forth.
+    /// Leader: send the offer, with the descriptors that `Make` produced.
     Offer { epoch: u32, kind: Kind, reason: String },
-    /// Follower: open what was offered; report by `opened` or `open_failed`.
+    /// Follower: open the offered path; report by `opened` or `open_failed`.
     Open { epoch: u32, kind: Kind },
-    /// Say this.
+    /// Send this message.
     Send(Message),
-    /// The path stands: give it to the flow.
+    /// The path is confirmed: give it to the flow.
     Install { epoch: u32, kind: Kind, reason: String },
-    /// The path is not wanted any more.
+    /// Drop the path.
     Discard { epoch: u32 },
-    /// Tell the flow and the daemon.
+    /// Report the failure to the flow and to the daemon.
     Failed { kind: Kind, reason: String },
-    /// What is ordered has changed other than by the daemon's word: tell it.
+    /// Report the orders to the daemon: a message of the peer or a move has changed them.
     Ordered,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wish {
+struct MoveRequest {
     kind: Kind,
     reason: String,
     from_peer: bool,
@@ -86,19 +87,19 @@ struct Wish {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    /// Leader: its end is being made.
+    /// Leader: its end of the path is being made.
     Making {
         epoch: u32,
-        wish: Wish,
+        wish: MoveRequest,
     },
-    /// Leader: waits for the answer, and for its own end if the peer must connect to it.
+    /// Leader: waits for the answer, and for the peer's connection if the path needs one.
     Offered {
         epoch: u32,
-        wish: Wish,
+        wish: MoveRequest,
         accepted: bool,
         ready: bool,
     },
-    /// Follower: its end is being opened.
+    /// Follower: its end of the path is being opened.
     Opening {
         epoch: u32,
         kind: Kind,
@@ -112,36 +113,37 @@ enum State {
     },
 }
 
-/// A message that an honest peer never sends: the rule that it breaks.
+/// A message that a correct peer never sends: the rule that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violation(pub(crate) &'static str);
 
-/// One end.
+/// The state machine of one end.
 #[derive(Debug)]
 pub(crate) struct Moves {
     role: Role,
     pub(crate) rules: Rules,
     state: State,
-    /// The last epoch that was offered.
+    /// The last offered epoch.
     offered: u32,
-    /// What stands.
+    /// The transport of the last confirmed path.
     current: Option<Kind>,
-    /// Its epoch; 0 before the first path.
+    /// The epoch of that path; 0 before the first.
     epoch: u32,
-    /// Leader: what comes next.
-    next: Option<Wish>,
-    /// Follower: what it has asked for.
+    /// Leader: the next move.
+    next: Option<MoveRequest>,
+    /// Follower: its unanswered requests.
     asked: Vec<Kind>,
-    /// What is ordered, as far as this end knows.
+    /// The orders that this end knows.
     orders: Orders,
-    /// Follower: where its application wants to go by itself.
+    /// Follower: the transport that its application has requested and not reached.
     application_wish: Option<Kind>,
-    /// What the peer understands.
+    /// The revision that the peer implements.
     peer_revision: u32,
     actions: Vec<Action>,
 }
 
 impl Moves {
+    /// Creates the state machine of an end that has no path yet.
     pub(crate) fn new(role: Role, rules: Rules) -> Moves {
         Moves {
             role,
@@ -159,17 +161,18 @@ impl Moves {
         }
     }
 
-    /// What is to be done, in this order. Empty when everything is.
+    /// Takes the requested actions, in the order in which they are to be executed.
     pub(crate) fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether an answer or an outcome is awaited, which a time-out should guard.
+    /// Returns whether this end waits for an answer or a result. A timeout should limit that.
     pub(crate) fn is_busy(&self) -> bool {
         self.state != State::Idle
     }
 
-    /// The daemon wants to move, unless it would not if it knew what this end knows.
+    /// Handles a move that the daemon requests. It is ignored or refused if this end has newer
+    /// information than `basis`.
     pub(crate) fn want(&mut self, kind: Kind, reason: &str, basis: Basis) {
         if self.has_moved_since(basis) || basis.epoch.is_some() && self.application_is_next() {
             return;
@@ -185,7 +188,7 @@ impl Moves {
         let reason = bounded(reason);
         match self.role {
             Role::Leader => {
-                self.plan(Wish { kind, reason, from_peer: false, by_application, basis });
+                self.plan(MoveRequest { kind, reason, from_peer: false, by_application, basis });
             }
             Role::Follower if self.asked.len() >= ASKED_MAX => {
                 let reason = "too many requests wait for the peer".to_owned();
@@ -194,7 +197,7 @@ impl Moves {
             Role::Follower => {
                 self.asked.push(kind);
                 self.application_wish = by_application.then_some(kind).or(self.application_wish);
-                // An older leader does not know these fields.
+                // A leader of revision 1 does not know these fields.
                 let is_told = self.peer_revision >= 2;
                 let (sequence, by_application) =
                     (basis.sequence.filter(|_| is_told), by_application && is_told);
@@ -204,7 +207,7 @@ impl Moves {
         }
     }
 
-    /// Leader: its end is made. Not `ready` if the peer must connect to it first.
+    /// Leader: its end of the path exists. `ready` is false if the peer must connect to it first.
     pub(crate) fn made(&mut self, epoch: u32, ready: bool) {
         match self.take_state() {
             State::Making { epoch: making, wish } if making == epoch => {
@@ -226,7 +229,7 @@ impl Moves {
         }
     }
 
-    /// Leader: its end cannot be made, or the peer did not connect to it.
+    /// Leader: its end cannot be made, or the peer did not connect to it, for the reason `why`.
     pub(crate) fn make_failed(&mut self, epoch: u32, why: &str) {
         match self.take_state() {
             State::Making { epoch: making, wish } if making == epoch => self.give_up(wish, why),
@@ -250,7 +253,7 @@ impl Moves {
         }
     }
 
-    /// Follower: its end cannot be opened.
+    /// Follower: its end cannot be opened, for the reason `why`.
     pub(crate) fn open_failed(&mut self, epoch: u32, why: &str) {
         match self.take_state() {
             State::Opening { epoch: opening, kind, .. } if opening == epoch => {
@@ -260,15 +263,16 @@ impl Moves {
         }
     }
 
-    /// The time for the present move is over. A follower goes on waiting: the leader decides.
+    /// Handles the time-out of the present move. A follower continues to wait, because the leader
+    /// decides.
     pub(crate) fn expired(&mut self) {
         if let State::Making { epoch, .. } | State::Offered { epoch, .. } = self.state {
             self.make_failed(epoch, "the peer has not answered in time");
         }
     }
 
-    /// The peer is gone: what is under way, or was to come, does not come about. Whoever waits for
-    /// the first path is told otherwise.
+    /// Handles the end of the peer: fails the present and the next move. A caller that waits for
+    /// the first path is notified by other means.
     pub(crate) fn peer_gone(&mut self) {
         let under_way = match self.take_state() {
             State::Making { wish, .. } | State::Offered { wish, .. } => Some(wish),
@@ -284,10 +288,10 @@ impl Moves {
         }
     }
 
-    /// A message of the peer's.
+    /// Handles a message of the peer.
     ///
     /// # Errors
-    /// [`Violation`] if an honest peer would not have sent it.
+    /// [`Violation`] if a correct peer would not have sent it.
     pub(crate) fn receive(&mut self, message: Message) -> Result<(), Violation> {
         match (self.role, message) {
             (Role::Follower, Message::Offer { epoch, transport, reason, .. }) => {
@@ -342,7 +346,7 @@ impl Moves {
     fn refuse(&mut self, epoch: u32, kind: Kind, why: &str) {
         self.say(Message::Refuse { epoch, reason: bounded(why) });
         if self.current.is_none() {
-            // The flow does not come about, and whoever waits for it should know why.
+            // The flow cannot be opened; the caller that waits for it gets the reason.
             self.act(Action::Failed { kind, reason: bounded(why) });
         }
     }
@@ -368,7 +372,7 @@ impl Moves {
             State::Making { epoch: making, .. } if making == epoch => {
                 return Err(Violation("an answer to what was not offered"));
             }
-            // It has crossed our withdrawal.
+            // The message has crossed this end's withdrawal.
             other => self.state = other,
         }
         Ok(())
@@ -378,7 +382,7 @@ impl Moves {
         match self.take_state() {
             State::Offered { epoch, wish, accepted: true, ready: true } => {
                 if let Err(why) = self.check(wish.kind) {
-                    // It was ordered while the path was made.
+                    // The order arrived while the path was being made.
                     self.say(Message::Withdraw { epoch });
                     self.act(Action::Discard { epoch });
                     return self.give_up(wish, &why);
@@ -388,8 +392,8 @@ impl Moves {
                     let side = if wish.from_peer { Role::Follower } else { Role::Leader };
                     self.note_insistence(side, kind);
                 }
-                // The word first: the flow writes on the path at once, and if this process died
-                // before it has spoken, the peer would take what is in the path for nothing.
+                // `Use` goes first: the flow writes to the path at once, and if this process died
+                // before `Use` was sent, the peer would discard what is in the path.
                 self.say(Message::Use { epoch });
                 self.act(Action::Install { epoch, kind, reason: wish.reason });
                 self.stands(epoch, kind);
@@ -424,7 +428,7 @@ impl Moves {
                 }
                 Ok(())
             }
-            // It has crossed our refusal.
+            // The message has crossed this end's refusal.
             State::Idle if epoch == self.offered => Ok(()),
             _ => Err(Violation("a withdrawal of what was not offered")),
         }
@@ -450,7 +454,7 @@ impl Moves {
         match self.check(kind).and_then(|()| self.check_sequence(sequence)) {
             Ok(()) => {
                 let (reason, basis) = (bounded(reason), Basis { sequence, epoch: None });
-                self.plan(Wish { kind, reason, from_peer: true, by_application, basis });
+                self.plan(MoveRequest { kind, reason, from_peer: true, by_application, basis });
             }
             Err(why) => {
                 self.say(Message::Decline { transport: kind.to_string(), reason: why });
@@ -470,8 +474,8 @@ impl Moves {
         found.map(|index| self.asked.remove(index)).is_some()
     }
 
-    /// Leader: a wish, which replaces one that has not begun.
-    fn plan(&mut self, wish: Wish) {
+    /// Leader: schedules a move, in place of one that has not begun.
+    fn plan(&mut self, wish: MoveRequest) {
         if let Some(replaced) = self.next.replace(wish) {
             self.disappoint(replaced, "a later order has replaced it");
         }
@@ -489,7 +493,7 @@ impl Moves {
             return;
         }
         if let Err(why) = self.check(wish.kind) {
-            // It was ordered while the wish waited.
+            // The order arrived while the wish waited.
             return self.disappoint(wish, &why);
         }
         let Some(epoch) = self.offered.checked_add(1) else {
@@ -501,12 +505,12 @@ impl Moves {
         self.state = State::Making { epoch, wish };
     }
 
-    fn give_up(&mut self, wish: Wish, why: &str) {
+    fn give_up(&mut self, wish: MoveRequest, why: &str) {
         self.disappoint(wish, why);
         self.go_on();
     }
 
-    fn disappoint(&mut self, wish: Wish, why: &str) {
+    fn disappoint(&mut self, wish: MoveRequest, why: &str) {
         if wish.from_peer || self.current.is_none() {
             let transport = wish.kind.to_string();
             self.say(Message::Decline { transport, reason: bounded(why) });
@@ -520,7 +524,7 @@ impl Moves {
         std::mem::replace(&mut self.state, State::Idle)
     }
 
-    /// A move that this side wanted does not come about.
+    /// Reports that a move which this side requested has failed.
     fn fail(&mut self, kind: Kind, reason: String) {
         self.application_wish.take_if(|wish| *wish == kind);
         self.act(Action::Failed { kind, reason });

@@ -11,10 +11,10 @@ fn rules() -> Rules {
     Rules { local: true, protected: false, own_trust: trusted, peer_trust: trusted }
 }
 
-/// A daemon that wants to move whatever there is.
+/// A daemon's request without conditions.
 const ANY: Basis = Basis { sequence: None, epoch: None };
 
-/// What a leader of the first revision understands.
+/// Returns the form of a request that a leader of revision 1 understands.
 fn plain_request(transport: &str, reason: &str) -> Message {
     Message::Request {
         transport: transport.to_owned(),
@@ -24,7 +24,7 @@ fn plain_request(transport: &str, reason: &str) -> Message {
     }
 }
 
-/// Two machines, the messages between them, and what each would have to do.
+/// Two state machines, the messages between them, and the actions that each still has to execute.
 struct Pair {
     ends: [Moves; 2],
     /// `links[i]` leads to end `i`.
@@ -35,14 +35,14 @@ struct Pair {
     connecting: Vec<u32>,
     opening: Vec<u32>,
     alive: bool,
-    /// The application's wish that the daemons were told last, and when the last path came.
+    /// The application's wish that each daemon was last informed of, and when the last path came.
     told: [Option<String>; 2],
     insisted: [Option<String>; 2],
     /// The two daemons' orders, if the ends are on two hosts.
     far: Option<[Orders; 2]>,
 }
 
-/// What flows between hosts may use.
+/// The transports that a flow between hosts may use.
 const FAR_KINDS: [Kind; 3] = [Kind::Tcp, Kind::Tls, Kind::Mptcp];
 
 impl Pair {
@@ -52,7 +52,7 @@ impl Pair {
         Pair { ends, far: Some(Default::default()), ..Pair::new() }
     }
 
-    /// A daemon's order: the transport, or to demand encryption, or not to.
+    /// Gives a daemon's order: a transport, a demand for encryption, or its withdrawal.
     fn order(&mut self, side: usize, argument: u8) {
         let Some(known) = &mut self.far else { return };
         let (role, who) = ([Role::Leader, Role::Follower][side], ["a", "b"][side]);
@@ -97,7 +97,7 @@ impl Pair {
                 }
                 Action::Send(message) => self.links[1 - side].push_back(message),
                 Action::Install { epoch, kind, .. } => {
-                    // The leader may die right after: the follower must know of the path by then.
+                    // The leader may die right after this, so `Use` must already be on its way.
                     let told = self.links[1].contains(&Message::Use { epoch });
                     assert!(side == 1 || told, "the leader uses {epoch} and has told nobody");
                     let allowed =
@@ -115,7 +115,7 @@ impl Pair {
         }
     }
 
-    /// One step; false if it changes nothing.
+    /// Executes one step; returns false if it changes nothing.
     fn step(&mut self, choice: u8, argument: u8) -> bool {
         let argument = argument as usize;
         let side = match choice {
@@ -169,8 +169,8 @@ impl Pair {
         true
     }
 
-    /// Does everything that is under way, without failures.
-    fn settle(&mut self) {
+    /// Delivers all messages and executes all actions, without failures.
+    fn deliver_all(&mut self) {
         for _ in 0..10_000 {
             let done = [3, 4, 6, 8, 9].map(|choice| self.step(choice, 0));
             if done == [false; 5] {
@@ -199,7 +199,7 @@ proptest! {
             pair.step(choice, argument);
         }
         if pair.alive {
-            pair.settle();
+            pair.deliver_all();
             prop_assert_eq!(&pair.installed[0], &pair.installed[1]);
             prop_assert!(!pair.ends[0].is_busy() && !pair.ends[1].is_busy());
             prop_assert!(pair.ends[1].asked.is_empty(), "every request is answered");
@@ -216,7 +216,7 @@ proptest! {
         for (choice, argument) in steps {
             match choice {
                 10 | 11 => pair.order(usize::from(choice - 10), argument),
-                // The other choices of kinds are refused between hosts.
+                // Between hosts the other choices of transports are refused.
                 0 | 1 => {
                     let kind = FAR_KINDS[argument as usize % 3];
                     pair.ends[usize::from(choice)].want_as_application(kind, "test");
@@ -225,14 +225,14 @@ proptest! {
                 _ => drop(pair.step(choice, argument)),
             }
         }
-        pair.settle();
+        pair.deliver_all();
         prop_assert_eq!(&pair.installed[0], &pair.installed[1]);
         if !pair.installed[0].is_empty() {
             prop_assert_eq!(pair.ends[0].orders(), pair.ends[1].orders());
         }
     }
 
-    /// Whatever a hostile peer says, an end has a bounded amount of things to do about it.
+    /// Whatever a hostile peer sends, an end does a bounded number of things for it.
     #[test]
     fn a_hostile_peer_gets_nothing_but_refusals(
         says in proptest::collection::vec((0_u8..7, 0_u32..6, 0_usize..4), 0..200),
@@ -299,18 +299,18 @@ fn a_leader_says_that_a_path_stands_before_it_uses_the_path() {
     );
 }
 
-/// A daemon that saw the move first would take the flow back to where the application was before.
+/// A daemon that saw the move first would move the flow back to the application's earlier choice.
 #[test]
 fn daemons_are_told_what_an_application_wants_before_the_flow_moves() {
     for side in [0, 1] {
         let mut pair = Pair::new();
         pair.ends[0].want(Kind::Tcp, "the first path", ANY);
         pair.act(0);
-        pair.settle();
+        pair.deliver_all();
         for kind in [Kind::Unix, Kind::Pipe] {
             pair.ends[side].want_as_application(kind, "test");
             pair.act(side);
-            pair.settle();
+            pair.deliver_all();
             assert_eq!(pair.installed.each_ref().map(|all| all.last().unwrap().1), [kind; 2]);
             assert_eq!(pair.insisted, [Some(kind.to_string()), Some(kind.to_string())], "{side}");
         }
@@ -330,16 +330,16 @@ fn what_the_daemon_chose_before_the_last_move_is_not_carried_out() {
     leader.want(Kind::Tcp, "test", ANY);
     go(&mut leader, 1);
     leader.want_as_application(Kind::Unix, "test");
-    // It comes while the application's move is under way.
+    // The request arrives during the application's move.
     leader.want(Kind::Pipe, "the application insists on it", chosen_at(1));
     let actions = go(&mut leader, 2);
     assert!(actions.iter().any(|action| matches!(action, Action::Install { epoch: 2, .. })));
     let is_made = |action: &Action| matches!(action, Action::Make { epoch: 3, .. });
     assert!(!actions.iter().any(is_made), "{actions:?}");
-    // It comes afterwards.
+    // The request arrives after that move.
     leader.want(Kind::Pipe, "the application insists on it", chosen_at(1));
     assert_eq!(leader.take_actions(), []);
-    // It would replace what the application wants next.
+    // The request would replace the application's next move.
     leader.want(Kind::Pipe, "test", chosen_at(2));
     leader.want_as_application(Kind::Tcp, "test");
     leader.take_actions();
@@ -353,7 +353,7 @@ fn ends_of_the_first_revision_are_told_nothing_that_they_do_not_know() {
     let mut orders = Orders::default();
     orders.order(Role::Follower, "user 0 on b", Some(Kind::Tls));
     orders.demand(Role::Follower, "user 0 on b", Encryption::Ordered);
-    // A follower whose leader does not know the probe.
+    // The leader does not know the probe.
     let mut follower = Moves::new(Role::Follower, far);
     let offer = |epoch, kind: Kind| Message::Offer {
         epoch,
@@ -365,7 +365,7 @@ fn ends_of_the_first_revision_are_told_nothing_that_they_do_not_know() {
     follower.receive(offer(1, Kind::Tcp)).unwrap();
     follower.opened(1);
     follower.receive(Message::Use { epoch: 1 }).unwrap();
-    let probe = "revision-2".to_owned();
+    let probe = format!("revision-{}", crate::protocol::REVISION);
     let says = follower.take_actions();
     let request = plain_request(&probe, "");
     assert!(says.contains(&Action::Send(request)), "{says:?}");
@@ -375,7 +375,7 @@ fn ends_of_the_first_revision_are_told_nothing_that_they_do_not_know() {
     let sequence = Some(orders.operator_sequence());
     follower.want(Kind::Tls, "test", Basis { sequence, epoch: None });
     assert_eq!(follower.take_actions(), [Action::Send(plain_request("tls", "test"))]);
-    // What is encrypted by its order it keeps so alone.
+    // The follower keeps an order for encryption by itself.
     follower.receive(offer(2, Kind::Tcp)).unwrap();
     let says = follower.take_actions();
     let refuses = |action: &Action| {
@@ -383,7 +383,7 @@ fn ends_of_the_first_revision_are_told_nothing_that_they_do_not_know() {
         if reason.contains("user 0 on b ordered tls"))
     };
     assert!(says.iter().any(refuses), "{says:?}");
-    // A leader whose follower never says what it knows.
+    // The follower never announces its revision.
     let mut leader = Moves::new(Role::Leader, far);
     leader.adopt(&orders);
     assert_eq!(leader.take_actions(), []);

@@ -1,5 +1,5 @@
-//! The connection of a path between hosts: the leader listens beside its control link, the follower
-//! connects there and proves by a token that it has read the offer.
+//! Connects paths between hosts: the leader listens at the address of its control link, and the
+//! follower connects there and sends the token of the offer as proof.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-use crate::agent::{Agent, Keep, Place, Watched};
+use crate::agent::{Agent, WatchId, WatchOutcome, Watched};
 use crate::kind::Kind;
 use crate::random::random_bytes;
 use crate::socket;
@@ -17,23 +17,23 @@ use crate::socket;
 /// A token: 128 random bits, in hexadecimal digits.
 const TOKEN_BYTES: usize = 32;
 
-/// The most connections of strangers that are listened to at a time.
+/// The most accepted connections at a time that have not shown the token yet.
 const GREETINGS_MAX: u32 = 8;
 
 type Outcome = Result<Reached, String>;
 
-/// The connection of a path.
+/// The TCP connection of a path.
 pub(super) struct Reached {
     pub(super) socket: OwnedFd,
-    /// Where the peer's kernel joins further paths to it, which is refused without a listener: RFC
-    /// 8684, 3.2. Only of Multipath TCP.
+    /// The listener by which the peer's kernel adds subflows; without one it refuses them (RFC
+    /// 8684, 3.2). Only for Multipath TCP.
     pub(super) joins: Option<Arc<Socket>>,
 }
 
-/// Where the connection goes.
+/// Receives the connection of a path, or the reason why there is none.
 type Taker = Box<dyn FnOnce(Outcome) + Send>;
 
-/// A listener for one path; dropping this ends it.
+/// A listener for one path; dropping it stops listening.
 pub(super) struct Listening {
     pub(super) port: u16,
     pub(super) token: String,
@@ -69,8 +69,8 @@ fn random_token() -> Result<String, String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Listens at the link's own address, and hands the connection to `reached`, on the agent's thread,
-/// later.
+/// Listens at the control link's own address. Passes the connection to `reached` later, on the
+/// agent's thread.
 pub(super) fn listen(
     link: BorrowedFd<'_>,
     kind: Kind,
@@ -98,13 +98,13 @@ pub(super) fn listen(
     Ok(Listening { port, token, visitors })
 }
 
-/// What the listener and its connections share.
+/// The state that the listener shares with the connections that it accepted.
 #[derive(Clone)]
 struct Visitors {
     token: String,
     over: Arc<AtomicBool>,
-    /// Where the agent watches the listener and its connections.
-    places: Arc<Mutex<Vec<Place>>>,
+    /// The agent's entries for the listener and its connections.
+    places: Arc<Mutex<Vec<WatchId>>>,
     greetings: Arc<AtomicU32>,
     deadline: Instant,
     reached: Arc<dyn Fn(Outcome) + Send + Sync>,
@@ -118,14 +118,14 @@ impl Visitors {
     fn watch(&self, agent: &Agent, watched: Box<dyn Watched>) {
         let place = agent.watch(watched);
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of the connections, the oldest are over.
+        // The oldest connections are over.
         if places.len() > 2 * GREETINGS_MAX as usize {
             places.remove(1);
         }
         places.push(place);
     }
 
-    /// They are over: the agent need not wait for their deadline.
+    /// Makes the agent look at the entries at once, not at their deadline: they are over.
     fn have_changed(&self) {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if let Ok(agent) = Agent::get() {
@@ -157,21 +157,22 @@ impl Watched for Doorman {
         Some(self.visitors.next_look())
     }
 
-    fn ready(&mut self, _events: i16) -> Keep {
+    fn ready(&mut self, _events: i16) -> WatchOutcome {
         if self.visitors.is_over() {
-            return Keep::Not;
+            return WatchOutcome::Not;
         }
         let socket = match self.listener.accept() {
             Ok((socket, _)) => socket,
             Err(error) => match error.raw_os_error() {
-                // What cannot be accepted would stay readable, and the agent do nothing else.
+                // A connection that cannot be accepted would keep the listener readable and the
+                // agent busy.
                 Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => {
                     self.visitors.over.store(true, Ordering::Relaxed);
                     self.visitors.have_changed();
                     (self.visitors.reached)(Err(failed("accept beside the control link")(error)));
-                    return Keep::Not;
+                    return WatchOutcome::Not;
                 }
-                _ => return Keep::Watching,
+                _ => return WatchOutcome::Watching,
             },
         };
         if self.visitors.greetings.fetch_add(1, Ordering::Relaxed) < GREETINGS_MAX
@@ -184,11 +185,11 @@ impl Watched for Doorman {
         } else {
             self.visitors.greetings.fetch_sub(1, Ordering::Relaxed);
         }
-        Keep::Watching
+        WatchOutcome::Watching
     }
 }
 
-/// A connection that has not shown its token yet.
+/// A connection that has not shown the token yet.
 struct Greeting {
     socket: Option<Socket>,
     joins: Option<Arc<Socket>>,
@@ -209,21 +210,23 @@ impl Watched for Greeting {
         Some(self.visitors.next_look())
     }
 
-    fn ready(&mut self, _events: i16) -> Keep {
+    fn ready(&mut self, _events: i16) -> WatchOutcome {
         let Some(socket) = self.socket.as_ref().filter(|_| !self.visitors.is_over()) else {
-            return Keep::Not;
+            return WatchOutcome::Not;
         };
-        // Not a byte more than the token: what follows belongs to the path.
+        // Reads no byte beyond the token: the bytes after it belong to the path.
         let mut room = [0_u8; TOKEN_BYTES];
         let missing = TOKEN_BYTES - self.said.len();
         match socket::receive(socket, &mut room[..missing]) {
-            Ok(0) => return Keep::Not,
+            Ok(0) => return WatchOutcome::Not,
             Ok(count) => self.said.extend_from_slice(&room[..count]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Keep::Watching,
-            Err(_) => return Keep::Not,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                return WatchOutcome::Watching;
+            }
+            Err(_) => return WatchOutcome::Not,
         }
         if self.said.len() < TOKEN_BYTES {
-            return Keep::Watching;
+            return WatchOutcome::Watching;
         }
         if self.said == self.visitors.token.as_bytes()
             && !self.visitors.over.swap(true, Ordering::Relaxed)
@@ -233,7 +236,7 @@ impl Watched for Greeting {
             let joins = self.joins.take();
             (self.visitors.reached)(Ok(Reached { socket: socket.into(), joins }));
         }
-        Keep::Not
+        WatchOutcome::Not
     }
 }
 
@@ -243,8 +246,8 @@ impl Drop for Greeting {
     }
 }
 
-/// Connects to the leader's listener, and hands the connection to `reached`, on the agent's thread,
-/// later.
+/// Connects to the leader's listener. Passes the connection to `reached` later, on the agent's
+/// thread.
 pub(super) fn connect(
     link: BorrowedFd<'_>,
     kind: Kind,
@@ -271,7 +274,7 @@ pub(super) fn connect(
     Ok(())
 }
 
-/// A connection to the leader that is being made.
+/// A connection to the leader that is being opened.
 struct Visit {
     rest: Option<(Socket, Taker)>,
     token: String,
@@ -291,8 +294,8 @@ impl Watched for Visit {
         Some(self.deadline)
     }
 
-    fn ready(&mut self, events: i16) -> Keep {
-        let Some((socket, reached)) = self.rest.take() else { return Keep::Not };
+    fn ready(&mut self, events: i16) -> WatchOutcome {
+        let Some((socket, reached)) = self.rest.take() else { return WatchOutcome::Not };
         let outcome = if events == 0 {
             Err("nobody answers beside the control link".to_owned())
         } else if let Ok(Some(error)) = socket.take_error() {
@@ -305,6 +308,6 @@ impl Watched for Visit {
             }
         };
         reached(outcome);
-        Keep::Not
+        WatchOutcome::Not
     }
 }

@@ -1,4 +1,4 @@
-//! Questions to the daemon, each with a time-out.
+//! Requests to the daemon, each with a timeout.
 
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::Daemon;
 use super::backlog::Backlog;
 use super::message::Message;
-use super::state::{Asked, Held, Link, State};
+use super::state::{Asked, Link, RegisteredName, State};
 use crate::agent::Agent;
 use crate::error::Error;
 use crate::identity::{Access, FlowId, Peer, Role, Trust};
@@ -17,7 +17,7 @@ use crate::kind::Kind;
 use crate::name::Name;
 use crate::protocol::{ToDaemon, ToProcess};
 
-/// Where a name was found.
+/// The daemon's answer to `Daemon::find`: where the endpoint with this name is.
 pub(crate) enum Found {
     /// On this host.
     Here {
@@ -25,11 +25,11 @@ pub(crate) enum Found {
         flow: FlowId,
         /// The endpoint's full name.
         name: Name,
-        /// Who listens.
+        /// The process that listens.
         peer: Peer,
         /// The control socket.
         link: OwnedFd,
-        /// The flow's page.
+        /// The flow page.
         page: OwnedFd,
         /// Becomes readable when the peer's process ends.
         process: Option<OwnedFd>,
@@ -40,22 +40,22 @@ pub(crate) enum Found {
         flow: FlowId,
         /// The endpoint's full name.
         name: Name,
-        /// Who listens.
+        /// The process that listens.
         peer: Peer,
-        /// Where the daemon of that host listens.
+        /// The addresses at which the daemon of that host listens.
         addresses: Vec<SocketAddr>,
-        /// What to send to it first.
+        /// The ticket to send to that daemon first.
         ticket: String,
         /// Whether only protected transports may be used.
         protected: bool,
-        /// This end's page.
+        /// This end's flow page.
         page: OwnedFd,
     },
 }
 
 impl Daemon {
-    /// Registers a name, and returns it in full, with the number of the registration: a name that
-    /// was lost may be registered again.
+    /// Registers a name. Returns the full name and the number of the registration. A process that
+    /// has lost a name can register it again, under another number.
     pub(crate) fn register(
         &'static self,
         name: &Name,
@@ -69,7 +69,7 @@ impl Daemon {
             access: access.clone(),
             trust,
         };
-        let held = Held { number: 0, access: access.clone(), trust, backlog: None };
+        let held = RegisteredName { number: 0, access: access.clone(), trust, backlog: None };
         let asked = |sender| Asked::Registrar(sender, held);
         match self.ask(asked, question, deadline)?.body {
             ToProcess::Registered { name, request } => Ok((name, request)),
@@ -77,7 +77,7 @@ impl Daemon {
         }
     }
 
-    /// Gives a name up. Without a daemon there is nobody to tell.
+    /// Unregisters a name. Does nothing without a connection to a daemon.
     pub(crate) fn unregister(&'static self, name: &Name, number: u64) {
         let mut state = self.lock();
         if state.held(name, number).is_some() {
@@ -86,7 +86,7 @@ impl Daemon {
         }
     }
 
-    /// From now on, who connects to the name comes into the backlog.
+    /// Starts to listen: from now on, flows to the name arrive in the backlog.
     pub(crate) fn listen(
         &self,
         name: &Name,
@@ -95,7 +95,7 @@ impl Daemon {
     ) -> Result<(), Error> {
         let refused = |reason| Err(Error::Refused { reason });
         match self.lock().held(name, number) {
-            Some(Held { backlog: Some(_), .. }) => {
+            Some(RegisteredName { backlog: Some(_), .. }) => {
                 refused(format!("{name} has a listener already: use that, or drop it first"))
             }
             Some(held) => {
@@ -106,19 +106,20 @@ impl Daemon {
         }
     }
 
-    /// From now on, who connects to the name is refused.
+    /// Stops listening: from now on, connections to the name are refused.
     pub(crate) fn stop_listening(&self, name: &Name, number: u64) {
         if let Some(held) = self.lock().held(name, number) {
             held.backlog = None;
         }
     }
 
-    /// Asks for a flow.
+    /// Requests a flow to a name, whose other end must run as `owner` if that is given.
     pub(crate) fn find(
         &'static self,
         name: &Name,
         trust: Trust,
         transport: Option<Kind>,
+        owner: Option<u32>,
         deadline: Instant,
     ) -> Result<Found, Error> {
         let question = |request| ToDaemon::Connect {
@@ -126,6 +127,7 @@ impl Daemon {
             name: name.clone(),
             trust,
             transport: transport.map(|kind| kind.to_string()),
+            owner,
         };
         let answer = self.ask(Asked::Caller, question, deadline)?;
         let Message { body, descriptors, has_lost_descriptors } = answer;
@@ -136,8 +138,21 @@ impl Daemon {
             self.ended((*flow, Role::Follower), &error.to_string());
             return Err(error);
         }
+        if let (ToProcess::Connected { flow, name, peer, .. }, Some(expected))
+        | (ToProcess::Elsewhere { flow, name, peer, .. }, Some(expected)) = (&body, owner)
+            && peer.uid != expected
+        {
+            let error = Error::OtherOwner { name: name.to_string(), expected, found: peer.uid };
+            self.ended((*flow, Role::Follower), &error.to_string());
+            return Err(error);
+        }
         let mut descriptors = descriptors.into_iter();
         match (body, descriptors.next(), descriptors.next()) {
+            (ToProcess::OtherOwner { name, owner: found, .. }, ..) => Err(Error::OtherOwner {
+                name: name.to_string(),
+                expected: owner.unwrap_or(found),
+                found,
+            }),
             (ToProcess::Connected { flow, name, peer, .. }, Some(link), Some(page)) => {
                 let process = descriptors.next();
                 Ok(Found::Here { flow, name, peer, link, page, process })
@@ -151,7 +166,7 @@ impl Daemon {
         }
     }
 
-    /// Asks one question and waits for its answer.
+    /// Sends one request and waits for its answer.
     pub(super) fn ask(
         &'static self,
         asked: impl FnOnce(SyncSender<Message>) -> Asked,
@@ -171,7 +186,7 @@ impl Daemon {
             Ok(message) => message,
             Err(RecvTimeoutError::Timeout) => {
                 self.lock().asked.remove(&request);
-                // The answer may have come in between.
+                // The answer may have come after the time-out and before the withdrawal.
                 answer.try_recv().map_err(|_| Error::TimedOut)?
             }
             Err(RecvTimeoutError::Disconnected) => {
@@ -182,12 +197,12 @@ impl Daemon {
         Ok(message)
     }
 
-    /// Sends a message; failing to ends the connection.
+    /// Sends a message. A failure ends the connection.
     pub(super) fn tell(&'static self, state: &mut State, message: &ToDaemon) {
         self.tell_with(state, message, &[]);
     }
 
-    /// The same with descriptors.
+    /// Sends a message with descriptors. A failure ends the connection.
     pub(super) fn tell_with(
         &'static self,
         state: &mut State,
@@ -196,7 +211,7 @@ impl Daemon {
     ) {
         match state.say(message, descriptors) {
             Err(error) => self.lose(state, error.to_string()),
-            // The agent is to wait for room, too.
+            // The agent must also wait until the daemon reads.
             Ok(()) if state.is_behind() => {
                 if let (Ok(agent), Some(place)) = (Agent::get(), state.place) {
                     agent.look(place);

@@ -1,8 +1,7 @@
-//! Flows that have come in and wait to be accepted.
+//! Queue of incoming flows that wait to be accepted.
 //!
-//! A flow is opened by the agent as soon as it comes in, while it waits here; `accept` takes the
-//! oldest whose first path stands. So a peer that connects and then does nothing keeps nobody
-//! behind it waiting.
+//! The agent opens a flow as soon as it arrives, while it waits here. `accept` takes the oldest
+//! flow whose first path is open, so a peer that connects and then stalls delays no other flow.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,15 +11,15 @@ use crate::error::{Error, Result};
 use crate::event::{EpollSet, event_descriptor, ring};
 use crate::flow::{FlowSettings, Opening};
 
-/// How many flows wait at most, opened or not.
+/// The most flows that wait, open or not.
 const WAITING_MAX: usize = 128;
 
-/// The queue of one listener.
+/// The queue of incoming flows of one listener.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     settings: FlowSettings,
-    /// Readable when a flow is open or has failed, or the backlog is closed: an epoll descriptor
-    /// that watches all openings and the bell.
+    /// Readable when a flow is open or has failed, or when the backlog is closed: an epoll
+    /// descriptor that watches all openings and an eventfd.
     readiness: EpollSet,
     bell: OwnedFd,
     waiting: Mutex<Waiting>,
@@ -33,6 +32,7 @@ struct Waiting {
 }
 
 impl Backlog {
+    /// Creates an empty backlog, whose flows get these settings.
     pub(crate) fn new(settings: FlowSettings) -> Result<Backlog> {
         let readiness = EpollSet::new().map_err(Error::system("epoll_create1 for a listener"))?;
         let bell = event_descriptor()?;
@@ -45,18 +45,20 @@ impl Backlog {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the settings of incoming flows.
     pub(crate) fn settings(&self) -> FlowSettings {
         self.settings.clone()
     }
 
+    /// Returns whether the limit is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.lock().openings.len() >= WAITING_MAX
     }
 
-    /// A flow that has begun to open.
+    /// Adds a flow that has begun to open.
     pub(crate) fn add(&self, opening: Opening) {
         let mut waiting = self.lock();
-        // A flow that nobody would hear of is refused by dropping it.
+        // After `close` the flow is dropped, which refuses it.
         if waiting.closed.is_none()
             && self.control(libc::EPOLL_CTL_ADD, opening.descriptor()).is_ok()
         {
@@ -64,7 +66,7 @@ impl Backlog {
         }
     }
 
-    /// Refuses everything from now on, and tells those who accept why.
+    /// Refuses all flows from now on; `take` fails with the reason.
     pub(crate) fn close(&self, reason: String) {
         let mut waiting = self.lock();
         waiting.closed = Some(reason);
@@ -74,7 +76,7 @@ impl Backlog {
         drop(refused);
     }
 
-    /// The oldest flow that is open, or has failed to.
+    /// Takes the oldest flow that is open or has failed to open.
     pub(crate) fn take(&self) -> Result<Option<Opening>> {
         let mut waiting = self.lock();
         if let Some(reason) = &waiting.closed {
@@ -88,6 +90,7 @@ impl Backlog {
         Ok(opening)
     }
 
+    /// Returns the descriptor that is readable when `take` should be called.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.readiness.as_fd()
     }

@@ -1,7 +1,7 @@
-//! The flows that the daemon has brokered: opened, ordered about, reported.
+//! The flows that the daemon has connected: opens them, executes orders, and sends their reports.
 //!
-//! Flows report on their own threads and on the agent's, holding locks of theirs. So whatever is
-//! asked of a flow here is asked without the lock of the connection's state.
+//! Flows report on their own threads and on the agent's, while they hold their own locks. Code here
+//! therefore calls a flow only without the lock of the connection's state.
 
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::Daemon;
 use super::message::Message;
-use super::state::{Asked, End, Known, State};
+use super::state::{Asked, End, KnownFlow, State};
 use crate::control::link::Link;
 use crate::control::moves::Basis;
 use crate::control::{FlowHandle, KeysAnswer, Reporter};
@@ -20,29 +20,29 @@ use crate::kind::{Form, Kind};
 use crate::orders::Orders;
 use crate::protocol::{Announcement, ToDaemon, ToProcess, kind_of};
 
-/// Tells the daemon of one end.
+/// Reports one end of a flow to the daemon.
 struct EndReporter {
     daemon: &'static Daemon,
     role: Role,
 }
 
 impl Daemon {
-    /// Who tells the daemon of the flows of which this process has that end.
+    /// Returns the reporter for the flows of which this process has that end.
     pub(crate) fn reporter(&'static self, role: Role) -> Arc<dyn Reporter> {
         Arc::new(EndReporter { daemon: self, role })
     }
 
-    /// Begins to open a flow, which from now on is the daemon's to see and to move. The peer is
-    /// gone when its process, if that is on this host, has ended.
+    /// Starts to open a flow, which the daemon can see and move from now on. If the peer's process
+    /// is on this host, the process's end counts as the peer's end.
     pub(crate) fn open(
         &'static self,
         parts: FlowParts,
         peer_process: Option<OwnedFd>,
     ) -> Result<Opening> {
         let end = (parts.id, parts.role);
-        // The flow may report before it can be handled.
+        // The flow may report before its handle exists.
         match self.lock().flows.entry(end) {
-            Entry::Vacant(entry) => drop(entry.insert(Known::default())),
+            Entry::Vacant(entry) => drop(entry.insert(KnownFlow::default())),
             Entry::Occupied(_) => {
                 let reason = "the daemon has used the number of another flow".to_owned();
                 return Err(Error::Refused { reason });
@@ -65,7 +65,7 @@ impl Daemon {
         }
     }
 
-    /// Somebody has connected to a name of this process.
+    /// Handles `Incoming`: another process has connected to a name of this process.
     pub(super) fn incoming(&'static self, message: Message) {
         let ToProcess::Incoming { flow, name, peer, trust, local, protected, transport, reason } =
             message.body
@@ -116,7 +116,7 @@ impl Daemon {
         }
     }
 
-    /// An order to move.
+    /// Executes the daemon's order to move a flow.
     pub(super) fn order_move(
         &'static self,
         flow: FlowId,
@@ -124,7 +124,7 @@ impl Daemon {
         reason: &str,
         basis: Basis,
     ) {
-        // The leader's end first: it need not ask the other. None at all if the flow has ended
+        // The leader's end first: it need not ask the other. There is no end if the flow ended
         // while the order was on its way.
         let Some(handle) = self.handles(flow).next() else { return };
         let requested = match kind_of(transport) {
@@ -138,14 +138,15 @@ impl Daemon {
         }
     }
 
-    /// What is ordered, by the daemon's word.
+    /// Merges the orders that the daemon has sent for a flow.
     pub(super) fn adopt_orders(&'static self, flow: FlowId, orders: &Orders) {
         for handle in self.handles(flow) {
-            // An end without an agent does not move, either.
+            // An end without an agent cannot move either.
             let _ = handle.adopt(orders.clone());
         }
     }
 
+    /// Sets whether this process's ends of the flow may use protected transports only.
     pub(super) fn order_protection(&self, flow: FlowId, protected: bool) {
         self.handles(flow).for_each(|handle| handle.set_protected(protected));
     }
@@ -156,39 +157,39 @@ impl Daemon {
         Role::BOTH.map(handle).into_iter().flatten()
     }
 
-    /// This end is closed, or was never opened.
+    /// Reports that this end is closed, or was never opened.
     pub(crate) fn ended(&'static self, end: End, reason: &str) {
         let mut state = self.lock();
         state.flows.remove(&end);
         self.tell(&mut state, &ToDaemon::Ended { flow: end.0, reason: reason.to_owned() });
     }
 
-    /// Tells a daemon that has come back of the flows that never noticed.
+    /// Announces all flows to a new daemon after a reconnection.
     pub(super) fn announce(&'static self) {
-        let ends = |(end, known): (&End, &Known)| Some((*end, known.handle.clone()?));
+        let ends = |(end, known): (&End, &KnownFlow)| Some((*end, known.handle.clone()?));
         let handles: Vec<_> = self.lock().flows.iter().filter_map(ends).collect();
         for (end, handle) in handles {
             match handle.describe() {
                 Ok(Some((said, page))) => {
                     self.announce_one(&mut self.lock(), said, &page);
-                    // Asked behind that: the daemon does not take orders for a flow that it does
-                    // not know, and what changes from now on is told by itself.
+                    // Read after `describe`: the daemon accepts no orders for a flow that it does
+                    // not know, and later changes are reported as they happen.
                     let orders = handle.orders().unwrap_or_default();
                     self.tell_orders(&mut self.lock(), end.0, orders);
                 }
-                // It has no path yet, or is closed and about to say so.
+                // It has no path yet, or is closed and about to report that.
                 Ok(None) => {
                     if let Some(known) = self.lock().flows.get_mut(&end) {
                         known.is_untold = true;
                     }
                 }
-                // It stays unknown to the daemon, and works.
+                // The daemon does not learn of the flow, which continues to work.
                 Err(_) => {}
             }
         }
     }
 
-    /// Tells a daemon that understands it what is ordered, if anything is.
+    /// Sends the flow's orders, if there are any, to a daemon of revision 2 or later.
     fn tell_orders(&'static self, state: &mut State, flow: FlowId, orders: Orders) {
         if state.revision >= 2 && orders != Orders::default() {
             self.tell(state, &ToDaemon::Orders { flow, orders });
@@ -196,7 +197,7 @@ impl Daemon {
     }
 
     fn announce_one(&'static self, state: &mut State, mut said: Announcement, page: &OwnedFd) {
-        // It may have ended, or moved on, since it was asked.
+        // The flow may have ended or moved since the request.
         let Some(known) = state.flows.get(&(said.flow, said.role)) else { return };
         if let Some((later, kind)) = known.moved
             && later > said.epoch
@@ -207,7 +208,7 @@ impl Daemon {
     }
 }
 
-/// What a leader offers if it does not know what the daemon has chosen.
+/// Returns the transport that a leader offers if it does not know the daemon's choice.
 fn fallback(local: bool, protected: bool) -> Kind {
     match (local, protected) {
         (true, _) => Kind::MempipeFutex(Form::Safe),

@@ -1,20 +1,20 @@
-//! The daemon's packets, checked before anybody acts on them.
+//! Parses the daemon's packets and checks their descriptors.
 
 use std::os::fd::OwnedFd;
 
 use crate::packet::Packet;
 use crate::protocol::ToProcess;
 
-/// A message with exactly the descriptors that belong to it, or the first of them.
+/// A message with the descriptors that belong to it: all of them, or the first ones.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) body: ToProcess,
     pub(super) descriptors: Vec<OwnedFd>,
-    /// This process has no room for the others.
+    /// Whether this process had no room for the remaining descriptors.
     pub(super) has_lost_descriptors: bool,
 }
 
-/// Takes a packet apart; the descriptors of one that is refused are closed.
+/// Parses a packet. Closes the descriptors of a packet that it refuses.
 pub(super) fn parse(packet: Packet) -> Result<Message, &'static str> {
     let body = serde_json::from_slice(&packet.bytes).map_err(|_| "it is no message we know")?;
     let expected = match &body {
@@ -23,7 +23,7 @@ pub(super) fn parse(packet: Packet) -> Result<Message, &'static str> {
         _ => 0..=0,
     };
     let Packet { descriptors, has_lost_descriptors, .. } = packet;
-    // A flow that cannot be opened for want of descriptors is no reason to lose the others.
+    // One flow that cannot be opened for lack of descriptors must not end all the others.
     let has_right_number = match has_lost_descriptors {
         true => descriptors.len() < *expected.end(),
         false => expected.contains(&descriptors.len()),
@@ -34,7 +34,7 @@ pub(super) fn parse(packet: Packet) -> Result<Message, &'static str> {
     Ok(Message { body, descriptors, has_lost_descriptors })
 }
 
-/// The number of the question that a message answers.
+/// Returns the number of the request that a message answers.
 pub(super) fn answered(body: &ToProcess) -> Option<u64> {
     match body {
         ToProcess::Registered { request, .. }
@@ -42,6 +42,7 @@ pub(super) fn answered(body: &ToProcess) -> Option<u64> {
         | ToProcess::Elsewhere { request, .. }
         | ToProcess::Keys { request, .. }
         | ToProcess::Answer { request, .. }
+        | ToProcess::OtherOwner { request, .. }
         | ToProcess::Refused { request, .. } => Some(*request),
         ToProcess::Welcome { .. }
         | ToProcess::Incoming { .. }

@@ -1,17 +1,18 @@
 //! The process's connection to the name daemon.
 //!
-//! One connection per process and socket, shared by all endpoints and flows that came from there.
-//! Whoever asks something waits on a thread of its own with a time-out; the agent thread alone
-//! reads what the daemon says. When the daemon goes away, every question that it has not answered
-//! fails at once, and flows stay as they are: if there are names or flows, the agent connects
-//! again, with growing pauses, registers the names and announces the flows.
+//! There is one connection per process and socket; all endpoints and flows of that daemon share it.
+//! A request waits on the caller's thread with a timeout; only the agent thread reads the daemon's
+//! messages. When the connection ends, every open request fails at once, and flows continue as they
+//! are. If there are names or flows, the agent connects again with growing pauses, registers the
+//! names and announces the flows.
 
 mod asking;
 mod backlog;
 mod flows;
+pub(crate) mod fuzzing;
 mod message;
-mod place;
 mod serving;
+mod socket_path;
 mod state;
 
 use std::fmt;
@@ -24,7 +25,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 pub(crate) use asking::Found;
 pub(crate) use backlog::Backlog;
-pub use place::socket_path;
+pub use socket_path::socket_path;
 use state::{Link, State};
 
 use crate::agent::Agent;
@@ -32,22 +33,22 @@ use crate::error::Error;
 use crate::fork::NotInherited;
 use crate::protocol::{REVISION, ToDaemon, VERSION};
 
-/// All daemons that this process talks to.
+/// All daemons that this process uses.
 static DAEMONS: Mutex<Vec<&'static Daemon>> = Mutex::new(Vec::new());
 
-/// A name daemon, as this process knows it. It is never freed: a program that gives up its last
-/// name and registers it again does so on the same connection, so that neither overtakes the other.
+/// A name daemon, as this process knows it. It is never freed: a program that unregisters its last
+/// name and registers it again uses the same connection, so the two messages stay in order.
 pub(crate) struct Daemon {
     path: PathBuf,
-    /// Whose connection this is: the child of a fork must not use it.
+    /// The process that made the connection: a forked child must not use it.
     process: u32,
     state: Mutex<State>,
-    /// The state of the connection has changed.
+    /// Notified when the state of the connection changes.
     changed: Condvar,
 }
 
 impl Daemon {
-    /// The daemon behind this socket. Connects when something is asked.
+    /// Returns the daemon at this socket. The first request connects to it.
     pub(crate) fn at(path: &Path) -> &'static Daemon {
         let process = std::process::id();
         let mut daemons = DAEMONS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,12 +66,12 @@ impl Daemon {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is a forked child that has the connection by inheritance.
+    /// Returns whether this is a forked child that has inherited the connection.
     pub(crate) fn is_inherited(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// Connects and says hello; the answer comes to the agent.
+    /// Connects and sends `Hello`; the agent receives the answer.
     fn connect(&'static self, state: &mut State) -> Result<(), Error> {
         let socket = self.open_socket().map_err(|error| self.absent(&error.to_string()))?;
         let hello = ToDaemon::Hello { version: VERSION, program: program(), revision: REVISION };
@@ -93,7 +94,7 @@ impl Daemon {
     fn absent(&self, why: &str) -> Error {
         Error::NoDaemon {
             path: self.path.clone(),
-            remedy: format!("{why}; start it with `fabled`, or say where it is by FABLE_SOCKET"),
+            remedy: format!("{why}; start it with `fabled`, or set FABLE_SOCKET to its socket"),
         }
     }
 }
@@ -104,7 +105,7 @@ impl fmt::Debug for Daemon {
     }
 }
 
-/// What this program is called.
+/// Returns the name of this program.
 fn program() -> String {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     name.trim_end().chars().take(64).collect()

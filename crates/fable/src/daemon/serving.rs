@@ -1,4 +1,5 @@
-//! What the agent thread does for the connection: it reads, acts, and connects again.
+//! Serves the daemon connection on the agent's thread: reads messages, executes them, and
+//! reconnects.
 
 use std::io;
 use std::net::Shutdown;
@@ -10,24 +11,25 @@ use socket2::SockRef;
 
 use super::Daemon;
 use super::message::{self, Message};
-use super::state::{Asked, Held, Link, State, answer_keys};
-use crate::agent::{Agent, Keep, Watched};
+use super::state::{Asked, Link, RegisteredName, State, answer_keys};
+use crate::agent::{Agent, WatchOutcome, Watched};
 use crate::control::moves::Basis;
 use crate::fork::NotInherited;
 use crate::name::Name;
 use crate::packet;
 use crate::protocol::{ToDaemon, ToProcess, VERSION};
 
-/// How many packets are read before the agent looks after others.
+/// The most packets that are read before the agent serves other objects.
 const PACKETS_AT_ONCE: usize = 64;
 
-/// The connection, as the agent watches it.
+/// The daemon connection as an object that the agent watches.
 pub(super) struct Connection {
     daemon: &'static Daemon,
     socket: Arc<NotInherited>,
 }
 
 impl Connection {
+    /// Creates the agent's entry for this connection.
     pub(super) fn new(daemon: &'static Daemon, socket: Arc<NotInherited>) -> Connection {
         Connection { daemon, socket }
     }
@@ -42,8 +44,8 @@ impl Watched for Connection {
         if self.daemon.lock().is_behind() { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN }
     }
 
-    fn ready(&mut self, _events: i16) -> Keep {
-        if self.daemon.serve(&self.socket) { Keep::Watching } else { Keep::Not }
+    fn ready(&mut self, _events: i16) -> WatchOutcome {
+        if self.daemon.serve(&self.socket) { WatchOutcome::Watching } else { WatchOutcome::Not }
     }
 }
 
@@ -66,14 +68,14 @@ impl Watched for Pause {
         Some(self.until)
     }
 
-    fn ready(&mut self, _events: i16) -> Keep {
+    fn ready(&mut self, _events: i16) -> WatchOutcome {
         self.daemon.come_back();
-        Keep::Not
+        WatchOutcome::Not
     }
 }
 
 impl Daemon {
-    /// Reads and does what the daemon says. False when this connection is over.
+    /// Reads the daemon's messages and executes them. Returns false when this connection is over.
     fn serve(&'static self, socket: &Arc<NotInherited>) -> bool {
         for _ in 0..PACKETS_AT_ONCE {
             let mut state = self.lock();
@@ -95,10 +97,10 @@ impl Daemon {
         true
     }
 
-    /// Ends the connection, and plans the next one if it is needed.
+    /// Ends the connection, and schedules a reconnection if one is needed.
     pub(super) fn lose(&'static self, state: &mut State, trouble: String) {
         if let Some(socket) = state.socket() {
-            // The agent, which may be asleep on it, sees the end and lets go of it.
+            // The agent, which may wait for the socket, sees its end and stops watching it.
             let _ = SockRef::from(socket).shutdown(Shutdown::Both);
         }
         state.lose(trouble);
@@ -110,7 +112,7 @@ impl Daemon {
         if !state.has_something_to_keep() {
             return;
         }
-        // Without an agent there is no return until somebody asks something.
+        // Without an agent the next request reconnects.
         if let Ok(agent) = Agent::get() {
             let until = Instant::now() + state.next_pause();
             agent.watch(Box::new(Pause { daemon: self, until }));
@@ -167,8 +169,8 @@ impl Daemon {
         let mut state = self.lock();
         match (state.asked.remove(&request), &message.body) {
             (Some(Asked::Registrar(caller, held)), ToProcess::Registered { name, .. }) => {
-                state.names.insert(name.clone(), Held { number: request, ..held });
-                // Who gives up waiting withdraws the question first, so somebody is there.
+                state.names.insert(name.clone(), RegisteredName { number: request, ..held });
+                // A caller that gives up withdraws its request first, so this caller still waits.
                 let _ = caller.try_send(message);
             }
             (Some(Asked::Caller(caller) | Asked::Registrar(caller, _)), _) => {
@@ -179,7 +181,7 @@ impl Daemon {
                 lose_name(&mut state, &name, reason);
             }
             (Some(Asked::Again(_)), _) => {}
-            // The answer to a question whose time is over.
+            // The request of this answer has timed out.
             (None, ToProcess::Registered { name, .. }) if !state.names.contains_key(name) => {
                 self.tell(&mut state, &ToDaemon::Unregister { name: name.clone() });
             }
@@ -192,10 +194,10 @@ impl Daemon {
     }
 }
 
-/// The next message, `None` if there is none now, or why the connection is of no use any more.
+/// Returns the next message, `None` if there is none now, or why the connection is unusable.
 fn read(state: &mut State, socket: &NotInherited) -> Result<Option<Message>, String> {
-    // Of what comes for a flow when no descriptor is left, the first is the link, by which whoever
-    // connects can be told why there will be no flow.
+    // If no descriptor is left, the reserve has room for the first one of a flow. That is the link,
+    // over which the connecting process can be informed why there is no flow.
     state.release_reserve();
     let received = packet::receive(socket.as_fd());
     state.take_reserve();
@@ -213,7 +215,7 @@ fn read(state: &mut State, socket: &NotInherited) -> Result<Option<Message>, Str
 
 /// Another process took the name while there was no daemon.
 fn lose_name(state: &mut State, name: &Name, reason: &str) {
-    if let Some(Held { backlog: Some(backlog), .. }) = state.names.remove(name) {
+    if let Some(RegisteredName { backlog: Some(backlog), .. }) = state.names.remove(name) {
         backlog.close(format!("{name} was lost when the daemon came back: {reason}"));
     }
 }

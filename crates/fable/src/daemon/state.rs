@@ -1,4 +1,4 @@
-//! What this process has told the daemon, and asked it.
+//! State of the daemon connection: registered names, known flows, open requests, queued packets.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::backlog::Backlog;
 use super::message::Message;
-use crate::agent::{Agent, Place};
+use crate::agent::{Agent, WatchId};
 use crate::control::{FlowHandle, KeysAnswer};
 use crate::event::event_descriptor;
 use crate::fork::NotInherited;
@@ -19,90 +19,93 @@ use crate::name::Name;
 use crate::packet;
 use crate::protocol::{ToDaemon, ToProcess};
 
-/// How many packets wait for a daemon that does not read.
+/// The most packets that are queued for a daemon that does not read.
 const OUTBOX_MAX: usize = 1024;
 
 /// The first pause before connecting again, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_LAST: Duration = Duration::from_secs(2);
 
-/// Which end of which flow: a process may hold both.
+/// One end of one flow. A process can have both.
 pub(super) type End = (FlowId, Role);
 
-/// The connection.
+/// The state of the connection.
 #[derive(Default)]
 pub(super) enum Link {
-    /// There is none.
+    /// There is no connection.
     #[default]
     Down,
-    /// Hello was said.
+    /// `Hello` was sent; `Welcome` has not arrived.
     Greeting(Arc<NotInherited>),
-    /// The daemon has said welcome.
+    /// `Welcome` has arrived.
     Up(Arc<NotInherited>),
 }
 
-/// Who waits for an answer.
+/// Who gets the answer to a request.
 pub(super) enum Asked {
     /// A thread.
     Caller(SyncSender<Message>),
     /// A thread that registers a name.
-    Registrar(SyncSender<Message>, Held),
-    /// A flow that needs keys.
+    Registrar(SyncSender<Message>, RegisteredName),
+    /// A flow that requests keys.
     Keys(KeysAnswer),
-    /// Nobody: the name had been registered with an earlier daemon.
+    /// Nothing: the agent registers again a name that an earlier daemon knew.
     Again(Name),
 }
 
 /// A name of this process.
-pub(super) struct Held {
-    /// The number of the question by which it was registered.
+pub(super) struct RegisteredName {
+    /// The number of the request that registered it.
     pub(super) number: u64,
     pub(super) access: Access,
     pub(super) trust: Trust,
-    /// Takes incoming flows while somebody listens.
+    /// Takes incoming flows while there is a listener.
     pub(super) backlog: Option<Arc<Backlog>>,
 }
 
 /// A flow of this process.
 #[derive(Default)]
-pub(super) struct Known {
-    /// There is none yet while the flow begins to open.
+pub(super) struct KnownFlow {
+    /// `None` while the flow begins to open.
     pub(super) handle: Option<FlowHandle>,
     /// The last epoch that the flow has reported, and its transport.
     pub(super) moved: Option<(u32, Kind)>,
-    /// The present daemon came while the flow had no path that it could be told.
+    /// Whether the flow had no path to announce when the present connection to the daemon began.
     pub(super) is_untold: bool,
 }
 
+/// The state of the connection, behind the lock of `Daemon`.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) link: Link,
-    /// Where the agent watches the latest link.
-    pub(super) place: Option<Place>,
-    /// What the daemon understands, while the link is up.
+    /// The agent's entry for the latest link.
+    pub(super) place: Option<WatchId>,
+    /// The revision that the daemon implements, while the link is up.
     pub(super) revision: u32,
     /// Why the last connection ended.
     pub(super) trouble: String,
     pub(super) asked: HashMap<u64, Asked>,
-    pub(super) names: HashMap<Name, Held>,
-    pub(super) flows: HashMap<End, Known>,
+    pub(super) names: HashMap<Name, RegisteredName>,
+    pub(super) flows: HashMap<End, KnownFlow>,
     last_request: u64,
     outbox: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     failures: u32,
-    /// A descriptor that keeps room for another one.
+    /// An open descriptor; closing it makes room for a received one.
     reserve: Option<OwnedFd>,
 }
 
 impl State {
+    /// Closes the reserve descriptor, so that one received descriptor has room.
     pub(super) fn release_reserve(&mut self) {
         self.reserve = None;
     }
 
-    /// As long as there is none, a later call tries again.
+    /// Opens the reserve descriptor if there is none; a later call tries again if that fails.
     pub(super) fn take_reserve(&mut self) {
         self.reserve = self.reserve.take().or_else(|| event_descriptor().ok());
     }
 
+    /// Returns the socket of the connection, if there is one.
     pub(super) fn socket(&self) -> Option<&Arc<NotInherited>> {
         match &self.link {
             Link::Down => None,
@@ -110,26 +113,27 @@ impl State {
         }
     }
 
+    /// Returns whether the daemon has answered `Hello`.
     pub(super) fn is_up(&self) -> bool {
         matches!(self.link, Link::Up(_))
     }
 
-    /// The name, if it is still held by this registration.
-    pub(super) fn held(&mut self, name: &Name, number: u64) -> Option<&mut Held> {
+    /// Returns the name's entry, if this registration still holds the name.
+    pub(super) fn held(&mut self, name: &Name, number: u64) -> Option<&mut RegisteredName> {
         self.names.get_mut(name).filter(|held| held.number == number)
     }
 
-    /// The number of a new question.
+    /// Records a new request and returns its number.
     pub(super) fn ask(&mut self, asked: Asked) -> u64 {
         self.last_request += 1;
         self.asked.insert(self.last_request, asked);
         self.last_request
     }
 
-    /// Sends a message, or keeps it until the daemon reads on.
+    /// Sends a message, or queues it while the daemon does not read.
     ///
     /// # Errors
-    /// The connection is of no use any more.
+    /// The kernel's, if the connection cannot be used any more.
     pub(super) fn say(
         &mut self,
         message: &ToDaemon,
@@ -144,10 +148,10 @@ impl State {
         self.flush()
     }
 
-    /// Sends what waits, as far as the daemon reads.
+    /// Sends queued packets, as many as the daemon reads.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let Link::Up(socket) = &self.link else {
-            // What is told to nobody is told again, where it matters, to the next daemon.
+            // The next daemon gets what still matters again.
             self.outbox.clear();
             return Ok(());
         };
@@ -162,12 +166,13 @@ impl State {
         Ok(())
     }
 
-    /// Whether something waits for the daemon to read on.
+    /// Returns whether packets are queued.
     pub(super) fn is_behind(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// The connection has ended: whoever waits for an answer learns that by its channel's end.
+    /// Records that the connection has ended. Callers that wait for an answer see that their
+    /// channel is closed.
     pub(super) fn lose(&mut self, trouble: String) {
         self.link = Link::Down;
         self.reserve = None;
@@ -180,13 +185,13 @@ impl State {
         self.outbox.clear();
     }
 
-    /// Whether there is something to tell the next daemon.
+    /// Returns whether there are names or flows to report to the next daemon.
     pub(super) fn has_something_to_keep(&self) -> bool {
         !self.names.is_empty() || !self.flows.is_empty()
     }
 
-    /// How long to wait before the next attempt to connect. Processes of one daemon do not come
-    /// back all at once.
+    /// Returns the pause before the next attempt to connect. It depends on the process id, so that
+    /// the processes of one daemon do not reconnect all at once.
     pub(super) fn next_pause(&mut self) -> Duration {
         let doubled = PAUSE_FIRST * 2_u32.pow(self.failures.min(10));
         self.failures = self.failures.saturating_add(1);
@@ -194,13 +199,14 @@ impl State {
         doubled.min(PAUSE_LAST) * (32 + spread) / 64
     }
 
-    /// The daemon is there.
+    /// Resets the pause after a successful connection.
     pub(super) fn forget_failures(&mut self) {
         self.failures = 0;
     }
 }
 
-/// Gives somebody keys, or the reason why not, when no lock is held.
+/// Passes keys, or the reason why there are none, to the flow that asked. Call it without locks
+/// held.
 pub(super) fn answer_keys(answer: KeysAnswer, result: std::result::Result<Box<ToProcess>, String>) {
     let keys = result.and_then(|body| match *body {
         ToProcess::Keys { keys, .. } => Ok(keys),

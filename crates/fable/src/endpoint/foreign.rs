@@ -1,4 +1,4 @@
-//! Names of programs that know nothing of us: `tcp://` and `unix://` sockets.
+//! Connections with foreign programs: `tcp://` and `unix://` sockets.
 
 use std::fs;
 use std::io;
@@ -16,18 +16,18 @@ use crate::kind::Kind;
 use crate::name::Name;
 use crate::transport::raw::Raw;
 
-/// How many connections the kernel keeps for a listener.
+/// The most connections that the kernel queues for a listener.
 const BACKLOG: i32 = 128;
 
 /// The pause before another attempt at a UNIX socket whose queue is full.
 const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(2);
 
-/// A socket that is bound to its name, and then listens.
+/// A socket that is bound to its name; `listen` follows.
 #[derive(Debug)]
 pub(super) struct Bound {
     socket: Socket,
     kind: Kind,
-    /// Held for its drop.
+    /// Removes the socket's file when it is dropped.
     _file: Option<SocketFile>,
 }
 
@@ -39,7 +39,7 @@ struct SocketFile {
     process: u32,
 }
 
-/// A connection with a foreign program, and who that is as far as the kernel knows.
+/// A connection with a foreign program, and what the kernel reports about that program.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) transport: Raw,
@@ -47,7 +47,7 @@ pub(super) struct Connection {
 }
 
 impl Bound {
-    /// Takes the name, which comes back with the port that was chosen for port 0.
+    /// Binds the name, and returns it with the port that the kernel chose for port 0.
     pub(super) fn new(name: &Name) -> Result<(Bound, Name)> {
         match name {
             Name::Tcp { host, port } => Bound::tcp(name, host, *port),
@@ -90,12 +90,13 @@ impl Bound {
         Ok((Bound { socket, kind: Kind::Unix, _file: file }, name.clone()))
     }
 
+    /// Starts to listen.
     pub(super) fn listen(&self) -> Result<()> {
         self.socket.set_nonblocking(true).map_err(Error::system("fcntl(O_NONBLOCK)"))?;
         self.socket.listen(BACKLOG).map_err(Error::system("listen"))
     }
 
-    /// A connection that waits, if there is one.
+    /// Accepts a connection, if there is one in the queue.
     pub(super) fn accept(&self) -> Result<Option<Connection>> {
         match self.socket.accept() {
             Ok((socket, _)) => Connection::new(socket, self.kind).map(Some),
@@ -104,12 +105,14 @@ impl Bound {
         }
     }
 
+    /// Returns the socket, which is readable when a connection is in the queue.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// Whether accept(2) has just nothing to give; a connection that died in the queue is nothing.
+/// Returns whether an error of accept(2) means that the queue is empty. A connection that ended
+/// while it was queued counts as none.
 fn is_nothing_yet(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -131,7 +134,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.process == std::process::id() && identity(&self.path) == Some(self.identity) {
-            // Who has removed it already has spared us that.
+            // Fails if the file is already removed.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -142,7 +145,8 @@ impl Connection {
         let peer = match kind {
             Kind::Unix => unix_peer(&socket),
             _ => {
-                // Answers of a request-reply program must not wait for acknowledgements.
+                // Answers of request-response programs must not wait for acknowledgements (Nagle's
+                // algorithm).
                 socket.set_tcp_nodelay(true).map_err(Error::system("setsockopt(TCP_NODELAY)"))?;
                 let address = socket.peer_addr().ok().and_then(|address| address.as_socket());
                 unknown_peer(address.map_or_else(String::new, |address| address.to_string()))
@@ -151,7 +155,7 @@ impl Connection {
         Ok(Connection { transport: Raw::new(OwnedFd::from(socket), kind)?, peer })
     }
 
-    /// Connects to a program.
+    /// Connects to a foreign program.
     pub(super) fn to(name: &Name, deadline: Instant) -> Result<Connection> {
         match name {
             Name::Tcp { host, port } => {
@@ -192,7 +196,7 @@ fn connect_unix(path: &str, deadline: Instant) -> Result<Socket> {
             .map_err(Error::system("socket"))?;
         match socket.connect(&address) {
             Ok(()) => return Ok(socket),
-            // The program's queue is full, and there is no way to wait for room (unix(7)).
+            // The program's accept queue is full, and unix(7) offers no way to wait for room.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if Instant::now() >= deadline {
                     return Err(Error::TimedOut);
@@ -251,7 +255,7 @@ fn unix_peer(socket: &Socket) -> Peer {
     Peer { host: String::new(), pid, uid, gid, program }
 }
 
-/// Somebody behind an address.
+/// Returns the description of an unknown program at an address.
 fn unknown_peer(host: String) -> Peer {
     Peer { host, pid: 0, uid: u32::MAX, gid: u32::MAX, program: String::new() }
 }

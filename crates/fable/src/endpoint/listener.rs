@@ -1,31 +1,32 @@
-//! Taking in flows.
+//! Accepts incoming flows.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::foreign::Connection;
-use super::registration::{Place, Registration};
+use super::registration::{Registration, Registry};
 use crate::daemon::Backlog;
 use crate::error::{Error, Result};
 use crate::flow::{Flow, FlowSettings};
 use crate::name::Name;
 use crate::poll;
 
-/// Where flows to an endpoint come in, from [`Endpoint::listen`](crate::Endpoint::listen).
+/// Accepts flows to an endpoint; made by [`Endpoint::listen`](crate::Endpoint::listen).
 ///
 /// Up to 128 flows wait; further ones are refused. Each is opened while it waits, so a peer that
-/// connects and then stalls holds up nobody else. What waits is refused when the listener is
-/// dropped. Several threads may accept from one listener.
+/// connects and then stalls delays no other. Dropping the listener refuses the waiting flows.
+/// Several threads may accept from one listener.
 #[derive(Debug)]
 pub struct Listener {
     registration: Arc<Registration>,
-    /// `None` for foreign names, whose sockets the kernel queues.
+    /// `None` for foreign names: the kernel queues their connections.
     backlog: Option<Arc<Backlog>>,
     settings: FlowSettings,
 }
 
 impl Listener {
+    /// Makes a listener that takes flows from this backlog, or from the name's own socket.
     pub(super) fn new(
         registration: Arc<Registration>,
         backlog: Option<Arc<Backlog>>,
@@ -34,12 +35,12 @@ impl Listener {
         Listener { registration, backlog, settings }
     }
 
-    /// The endpoint's full name.
+    /// Returns the endpoint's full name.
     pub fn name(&self) -> &Name {
         self.registration.name()
     }
 
-    /// The next flow. Waits for it.
+    /// Waits for the next flow and returns it.
     ///
     /// # Errors
     /// [`Error::Refused`] when the name was lost to another process while there was no daemon;
@@ -48,29 +49,31 @@ impl Listener {
         self.accept_before(None)
     }
 
-    /// As [`Listener::accept`], but gives up with [`Error::TimedOut`].
+    /// Waits for the next flow as [`Listener::accept`] does, and fails with [`Error::TimedOut`]
+    /// after `timeout`.
     ///
     /// # Errors
-    /// As `accept`.
+    /// [`Error::TimedOut`], and those of [`Listener::accept`].
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Flow> {
         self.accept_before(Instant::now().checked_add(timeout))
     }
 
-    /// The next flow if one has come in, else [`Error::WouldBlock`].
+    /// Returns the next flow if one has arrived, else fails with [`Error::WouldBlock`].
     ///
     /// # Errors
-    /// As `accept`.
+    /// [`Error::WouldBlock`], and those of [`Listener::accept`].
     pub fn try_accept(&self) -> Result<Flow> {
         self.registration.check_process()?;
         self.next()?.ok_or(Error::WouldBlock)
     }
 
-    /// Becomes readable when `try_accept` should be called. Stays the same for the listener's life.
+    /// Returns a descriptor that becomes readable when `try_accept` should be called. It stays the
+    /// same for the listener's life.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         match (&self.backlog, self.registration.place()) {
             (Some(backlog), _) => backlog.descriptor(),
-            (None, Place::Socket(bound)) => bound.descriptor(),
-            (None, Place::Daemon(..)) => unreachable!("names of the daemon's have a backlog"),
+            (None, Registry::Socket(bound)) => bound.descriptor(),
+            (None, Registry::Daemon(..)) => unreachable!("names of the daemon's have a backlog"),
         }
     }
 
@@ -92,14 +95,14 @@ impl Listener {
         match (&self.backlog, self.registration.place()) {
             (Some(backlog), _) => {
                 while let Some(opening) = backlog.take()? {
-                    // One that has failed is its peer's concern, who has been told.
+                    // A failed opening is skipped: its peer was informed.
                     if let Ok(flow) = opening.finish() {
                         return Ok(Some(flow));
                     }
                 }
                 Ok(None)
             }
-            (None, Place::Socket(bound)) => {
+            (None, Registry::Socket(bound)) => {
                 let Some(Connection { transport, peer }) = bound.accept()? else {
                     return Ok(None);
                 };
@@ -107,7 +110,7 @@ impl Listener {
                 let (transport, name) = (Box::new(transport), self.name().clone());
                 Flow::foreign(transport, name, peer, timeouts, undelivered).map(Some)
             }
-            (None, Place::Daemon(..)) => unreachable!("names of the daemon's have a backlog"),
+            (None, Registry::Daemon(..)) => unreachable!("names of the daemon's have a backlog"),
         }
     }
 }
@@ -120,7 +123,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let (Some(backlog), Place::Daemon(daemon, number)) =
+        if let (Some(backlog), Registry::Daemon(daemon, number)) =
             (&self.backlog, self.registration.place())
             && !daemon.is_inherited()
         {

@@ -1,4 +1,4 @@
-//! Endpoints: names, and flows between them (section 3.1.1 of the paper).
+//! Endpoints: register names, listen, and connect flows (section 3.1.1 of the paper).
 
 mod foreign;
 mod listener;
@@ -16,17 +16,18 @@ pub use options::EndpointOptions;
 use crate::daemon::{Backlog, Daemon, Found};
 use crate::error::{Error, Result};
 use crate::flow::{Flow, FlowParts, FlowSettings};
-use crate::identity::{Role, Trust};
+use crate::identity::{Peer, Role, Trust};
 use crate::kind::{Form, Kind};
 use crate::name::Name;
 use foreign::Connection;
-use registration::{Place, Registration};
+use registration::{Registration, Registry};
 
-/// One party of a conversation: a name under which others find it, and a place to connect from.
+/// A party that opens flows: it has a name under which others find it, or is anonymous and only
+/// connects.
 ///
-/// The name is this endpoint's until it and its [`Listener`] are dropped, or the process ends.
+/// The endpoint holds the name until it and its [`Listener`] are dropped, or the process ends.
 /// Names of the `fable` scheme need the name daemon ([`Error::NoDaemon`] says how to start it);
-/// `tcp://` and `unix://` names are sockets, and reach programs that know nothing of us.
+/// `tcp://` and `unix://` names are sockets, and reach foreign programs.
 ///
 /// An endpoint can be used by several threads; the flows that it makes belong to one thread each.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Endpoint {
         Endpoint { options, registration, process: std::process::id() }
     }
 
-    /// Takes a name.
+    /// Registers a name.
     ///
     /// `fable://service` gets an instance of its own (see [`Endpoint::name`]) and shares the load
     /// with the other instances; `fable://service/instance` must be free. `tcp://host:0` gets a
@@ -55,22 +56,22 @@ impl Endpoint {
         Endpoint::options().register(name)
     }
 
-    /// An endpoint that can connect, and that nobody can connect to.
+    /// Makes an endpoint without a name: it can connect, and no other endpoint can connect to it.
     pub fn anonymous() -> Endpoint {
         Endpoint::options().anonymous()
     }
 
-    /// Everything that can be chosen.
+    /// Returns the options of a new endpoint.
     pub fn options() -> EndpointOptions {
         EndpointOptions::default()
     }
 
-    /// The full name, with the instance or port that was chosen; `None` if it has none.
+    /// Returns the full name, with the instance or port that was chosen; `None` if there is none.
     pub fn name(&self) -> Option<&Name> {
         self.registration.as_ref().map(|registration| registration.name())
     }
 
-    /// Begins to take in flows. One listener at a time.
+    /// Starts to accept flows. There is one listener at a time.
     ///
     /// # Errors
     /// [`Error::Refused`] without a name, with a listener already there, or if the name was lost to
@@ -82,13 +83,13 @@ impl Endpoint {
             return Err(Error::Refused { reason });
         };
         let backlog = match registration.place() {
-            Place::Daemon(daemon, number) => {
+            Registry::Daemon(daemon, number) => {
                 let settings = self.options.flow_settings(self.options.deadline());
                 let backlog = Arc::new(Backlog::new(settings)?);
                 daemon.listen(registration.name(), *number, Arc::clone(&backlog))?;
                 Some(backlog)
             }
-            Place::Socket(bound) => {
+            Registry::Socket(bound) => {
                 bound.listen()?;
                 None
             }
@@ -97,23 +98,24 @@ impl Endpoint {
         Ok(Listener::new(Arc::clone(registration), backlog, settings))
     }
 
-    /// How many messages the endpoint's flows had committed and could not deliver before they were
-    /// dropped or closed: a peer was gone, or took nothing for as long as
-    /// [`EndpointOptions::linger`]. 0 is what a healthy program sees. What a message's delivery is
-    /// says [`Flow::close`]. What a connection had taken and its peer never acknowledged is counted
-    /// when that is known, which may be long after the flow's end.
+    /// Returns how many messages the endpoint's flows had committed and could not deliver before
+    /// they were dropped or closed, because a peer was gone or took nothing for as long as
+    /// [`EndpointOptions::linger`]. It is 0 in normal operation. [`Flow::close`] defines delivery.
+    /// A message that a connection had taken and its peer never acknowledged is counted when that
+    /// is known, which may be long after the flow's end.
     pub fn undelivered(&self) -> u64 {
         self.options.undelivered.load(Ordering::Relaxed)
     }
 
-    /// Opens a flow to a name: returns when its first path stands.
+    /// Opens a flow to a name. Returns when its first path is open.
     ///
-    /// A `tcp://` or `unix://` name gives a flow of raw bytes: each buffer that is read is whatever
-    /// has arrived, each that is committed is sent as its bytes.
+    /// A `tcp://` or `unix://` name gives a flow of raw bytes: a buffer that is read contains the
+    /// bytes that have arrived, and a committed buffer is sent as bytes.
     ///
     /// # Errors
-    /// [`Error::BadName`]; [`Error::NoDaemon`]; [`Error::Refused`] with what the daemon or the
-    /// other end says; [`Error::TimedOut`]; [`Error::Forked`]; [`Error::System`].
+    /// [`Error::BadName`]; [`Error::NoDaemon`]; [`Error::Refused`] with the reason that the daemon
+    /// or the other end gave; [`Error::OtherOwner`] if [`EndpointOptions::owner`] requires another
+    /// user; [`Error::TimedOut`]; [`Error::Forked`]; [`Error::System`].
     pub fn connect(&self, name: &str) -> Result<Flow> {
         self.check_process()?;
         let name: Name = name.parse()?;
@@ -122,16 +124,17 @@ impl Endpoint {
             return self.connect_by_daemon(&name, deadline);
         }
         let Connection { transport, peer } = Connection::to(&name, deadline)?;
+        self.check_owner(&name, &peer)?;
         let FlowSettings { timeouts, undelivered, .. } = self.options.flow_settings(deadline);
         Flow::foreign(Box::new(transport), name, peer, timeouts, undelivered)
     }
 
     fn connect_by_daemon(&self, name: &Name, deadline: Instant) -> Result<Flow> {
-        let EndpointOptions { trust, transport, .. } = self.options;
+        let EndpointOptions { trust, transport, owner, .. } = self.options;
         let daemon = self.daemon();
         let (id, name, peer, link, page, protected, process) =
-            match daemon.find(name, trust, transport, deadline)? {
-                // Whether a path of this kernel must be protected is never a question.
+            match daemon.find(name, trust, transport, owner, deadline)? {
+                // A path within one kernel never needs protection.
                 Found::Here { flow, name, peer, link, page, process } => {
                     (flow, name, peer, link, page, false, Some(process))
                 }
@@ -172,10 +175,28 @@ impl Endpoint {
         })
     }
 
-    /// The daemon that has the endpoint's name, or that the options tell.
+    /// Checks the user of a foreign program, as far as the kernel knows it.
+    fn check_owner(&self, name: &Name, peer: &Peer) -> Result<()> {
+        match (self.options.owner, name) {
+            (None, _) => Ok(()),
+            (Some(expected), Name::Unix { .. }) if peer.uid == expected => Ok(()),
+            (Some(expected), Name::Unix { .. }) => {
+                Err(Error::OtherOwner { name: name.to_string(), expected, found: peer.uid })
+            }
+            (Some(_), _) => {
+                let reason = format!(
+                    "{name} has no owner that the kernel could vouch for: use a fable:// or \
+                     unix:// name, or require no owner"
+                );
+                Err(Error::Refused { reason })
+            }
+        }
+    }
+
+    /// Returns the daemon that holds the endpoint's name, or else the one that the options select.
     fn daemon(&self) -> &'static Daemon {
         match self.registration.as_ref().map(|registration| registration.place()) {
-            Some(Place::Daemon(daemon, _)) => daemon,
+            Some(Registry::Daemon(daemon, _)) => daemon,
             _ => self.options.daemon(),
         }
     }

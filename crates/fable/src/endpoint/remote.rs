@@ -1,4 +1,4 @@
-//! Reaching an endpoint of another host.
+//! Opens the control link to an endpoint on another host.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -9,13 +9,13 @@ use super::foreign::connect_tcp;
 use crate::error::{Error, Result};
 use crate::name::Name;
 
-/// How many addresses of a host are tried.
+/// The most addresses of a host that are tried.
 const ADDRESSES_MAX: usize = 16;
 
 /// The longest ticket that is passed on, in bytes.
 const TICKET_BYTES_MAX: usize = 64 * 1024;
 
-/// Connects to the other host's daemon and hands in the ticket: behind it, the connection is the
+/// Connects to the other host's daemon and sends the ticket. After that, the connection is the
 /// flow's control link.
 pub(super) fn open_link(
     name: &Name,
@@ -30,7 +30,7 @@ pub(super) fn open_link(
     let mut last = "its daemon has no address".to_owned();
     let tried = addresses.len().min(ADDRESSES_MAX);
     for (index, address) in addresses.iter().take(ADDRESSES_MAX).enumerate() {
-        // A dead address must not use up the time of those behind it.
+        // Limits the time for each address, so that a dead one leaves time for the others.
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / u32::try_from(tried - index).unwrap_or(1);
         match hand_in(*address, ticket, Instant::now() + share) {
@@ -48,7 +48,7 @@ fn hand_in(address: SocketAddr, ticket: &str, deadline: Instant) -> Result<Owned
     let mut link = TcpStream::from(connect_tcp(address, deadline)?);
     link.set_nodelay(true).map_err(Error::system("setsockopt(TCP_NODELAY)"))?;
     let left = deadline.saturating_duration_since(Instant::now());
-    // Zero would be no time-out at all.
+    // Zero would mean no time-out.
     link.set_write_timeout(Some(left.max(Duration::from_millis(1))))
         .map_err(Error::system("setsockopt(SO_SNDTIMEO)"))?;
     let line = [ticket.as_bytes(), b"\n"].concat();

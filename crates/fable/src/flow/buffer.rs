@@ -1,17 +1,16 @@
-//! Buffers: single use, each owned by exactly one flow (section 3.1.3 of the paper).
+//! Read and write buffers: used once, each owned by exactly one flow (section 3.1.3 of the paper).
 
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use super::Flow;
-use super::core::{Core, Room};
+use super::core::{Core, WriteMemory};
 use super::path::Path;
 use crate::error::Error;
 use crate::error::Result;
 use crate::transport::ReadSlot;
 
-/// A message that has arrived. Its memory goes back to the transport when this is released or
-/// dropped.
+/// A message that has arrived. Releasing or dropping it returns its memory to the transport.
 ///
 /// ```compile_fail,E0382
 /// # fn example(buffer: fable::ReadBuffer) {
@@ -19,32 +18,32 @@ use crate::transport::ReadSlot;
 /// println!("{}", buffer.len()); // used after release
 /// # }
 /// ```
-///
-/// On a transport in its unsafe form the bytes are in memory that the peer can still write to:
-/// flows use these only between ends that have both said that they trust each other.
+/// On a transport in its unsafe form the bytes are in memory that the peer can still write to.
+/// Flows use these forms only between ends that have both declared trust.
 #[derive(Debug)]
 pub struct ReadBuffer {
-    /// Taken when it goes back.
+    /// `None` once the slot is returned.
     slot: Option<ReadSlot>,
     path: Rc<Path>,
 }
 
 impl ReadBuffer {
+    /// Wraps a slot of this path.
     pub(super) fn new(slot: ReadSlot, path: Rc<Path>) -> ReadBuffer {
         ReadBuffer { slot: Some(slot), path }
     }
 
-    /// The epoch of the path that it came on.
+    /// Returns the epoch of the path on which the message arrived.
     pub fn epoch(&self) -> u32 {
         self.path.epoch
     }
 
-    /// Returns its memory, as dropping it does.
+    /// Returns the memory to the transport, as dropping the buffer does.
     pub fn release(self) {}
 
-    /// Sends the message on over another flow and releases it (section 3.1.3). Sockets and pipes
-    /// take it from where it lies, if nothing waits before it; into shared memory it is copied,
-    /// because no two paths share any.
+    /// Sends the message over another flow and releases it (section 3.1.3). Sockets and pipes send
+    /// it without a copy, if nothing is queued before it. A transport in shared memory copies it,
+    /// because no two paths share memory.
     ///
     /// # Errors
     /// Those of [`Flow::try_write`] and [`WriteBuffer::commit`], with the buffer unchanged.
@@ -72,15 +71,21 @@ impl Deref for ReadBuffer {
 
 impl Drop for ReadBuffer {
     fn drop(&mut self) {
-        // In a child of fork it is the parent's to return.
-        if let Some(slot) = self.slot.take().filter(|_| self.path.birth.is_here()) {
+        // In a forked child the slot still belongs to the parent.
+        if let Some(slot) = self.slot.take().filter(|_| self.path.creator.is_here()) {
             self.path.inner.borrow_mut().transport.release(slot);
         }
     }
 }
 
-/// Room for a message, to be filled and committed. Its content is undefined at first. Dropped, it
-/// goes back unused.
+/// Memory for one message, to be filled and committed. Its content is undefined at first. Dropping
+/// it returns the memory unused.
+///
+/// On a transport in shared memory, in its safe form too, the peer has this memory mapped: it can
+/// read what is written here before `commit`, and write to it at any time. The safe form protects
+/// what is read, not what is written. So write the message, and nothing that the peer must not see;
+/// and take no decision from what is read back here. Who computes a message in several steps does
+/// that in memory of its own, and copies the result.
 ///
 /// ```compile_fail,E0382
 /// # fn example(mut buffer: fable::WriteBuffer) -> fable::Result<()> {
@@ -90,8 +95,8 @@ impl Drop for ReadBuffer {
 /// # }
 /// ```
 pub struct WriteBuffer {
-    /// Taken when it goes back.
-    room: Option<Room>,
+    /// `None` once the memory is returned.
+    room: Option<WriteMemory>,
     core: Rc<Core>,
 }
 
@@ -103,24 +108,26 @@ impl std::fmt::Debug for WriteBuffer {
 }
 
 impl WriteBuffer {
-    pub(super) fn new(room: Room, core: Rc<Core>) -> WriteBuffer {
+    /// Wraps memory of this flow.
+    pub(super) fn new(room: WriteMemory, core: Rc<Core>) -> WriteBuffer {
         WriteBuffer { room: Some(room), core }
     }
 
-    /// The epoch of the path that it was made for. It may still be committed when the flow has
-    /// moved on: on the old path as long as that takes messages, copied over afterwards.
+    /// Returns the epoch of the path that the buffer was allocated for. After a move the buffer can
+    /// still be committed: it is sent on the old path as long as that takes messages, and copied to
+    /// the new path afterwards.
     pub fn epoch(&self) -> u32 {
         match &self.room {
-            Some(Room::Slot(_, path) | Room::Private(_, path, _)) => path.epoch,
+            Some(WriteMemory::Slot(_, path) | WriteMemory::Private(_, path, _)) => path.epoch,
             None => 0,
         }
     }
 
-    /// Sends it whole. Never waits.
+    /// Sends the whole buffer. Never waits.
     ///
-    /// Messages arrive in the order of the acquisitions of their buffers if they are committed in
-    /// that order. Whether one that is committed before an older buffer arrives before it depends
-    /// on the transport.
+    /// Messages arrive in the order in which their buffers were allocated if they are committed in
+    /// that order. Whether a message that is committed before an older buffer arrives before it
+    /// depends on the transport.
     ///
     /// # Errors
     /// [`Error::PeerDied`], [`Error::Ended`] behind [`Flow::finish`] or when the flow was dropped,
@@ -130,10 +137,10 @@ impl WriteBuffer {
         self.commit_first(bytes)
     }
 
-    /// Sends its first `bytes`, or all if it has fewer.
+    /// Sends the first `bytes` bytes, or the whole buffer if it has fewer.
     ///
     /// # Errors
-    /// As [`WriteBuffer::commit`].
+    /// Those of [`WriteBuffer::commit`].
     pub fn commit_first(mut self, bytes: usize) -> Result<()> {
         match self.room.take() {
             Some(room) => self.core.commit(room, bytes),
@@ -147,8 +154,8 @@ impl Deref for WriteBuffer {
 
     fn deref(&self) -> &[u8] {
         match &self.room {
-            Some(Room::Slot(slot, _)) => slot,
-            Some(Room::Private(bytes, ..)) => bytes,
+            Some(WriteMemory::Slot(slot, _)) => slot,
+            Some(WriteMemory::Private(bytes, ..)) => bytes,
             None => &[],
         }
     }
@@ -157,8 +164,8 @@ impl Deref for WriteBuffer {
 impl DerefMut for WriteBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.room {
-            Some(Room::Slot(slot, _)) => slot,
-            Some(Room::Private(bytes, ..)) => bytes,
+            Some(WriteMemory::Slot(slot, _)) => slot,
+            Some(WriteMemory::Private(bytes, ..)) => bytes,
             None => &mut [],
         }
     }

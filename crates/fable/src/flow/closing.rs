@@ -16,25 +16,25 @@ use crate::error::{Error, Result};
 use crate::page::Counter;
 use crate::transport::{Direction, Record, Remainder, Undelivered};
 
-/// How long a closing flow sleeps at most before it looks again for input to discard, and for what
-/// the peer's kernel has acknowledged, which no descriptor tells.
+/// The longest sleep of a closing flow before it checks again for input to discard, and for
+/// acknowledgements of the peer's kernel, which no descriptor reports.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Messages that are discarded in a row.
+/// The most messages that are discarded in a row.
 const DISCARDED_MAX: usize = 4096;
 
 /// What a closing flow waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitFor {
-    /// Everything is delivered.
+    /// The delivery of everything.
     Delivered,
-    /// Nothing is lost when this end closes its socket: the kernel delivers what a connection
-    /// without unread input has taken.
+    /// That closing the socket loses nothing: the kernel delivers what a connection has taken,
+    /// unless it has unread input.
     Handover,
 }
 
 impl Core {
-    /// Closes the flow: see [`super::Flow::close`]. Not to be called twice.
+    /// Closes the flow, see [`super::Flow::close`]. Must not be called twice.
     pub(super) fn close(&self, timeout: Duration, wait_for: WaitFor) -> Result<()> {
         self.is_closed.set(true);
         let deadline = deadline_after(timeout);
@@ -52,16 +52,16 @@ impl Core {
         if all != Undelivered::default() {
             return Err(Error::Undelivered { messages: all.messages, bytes: all.bytes });
         }
-        // What is delivered is no less so because the peer has closed since.
+        // Delivered messages stay delivered when the peer closes afterwards.
         if is_dead { Ok(()) } else { outcome }
     }
 
-    /// Closes without a word to the peer: what is committed and not sent is lost.
+    /// Closes without an end record: committed messages that were not sent are lost.
     pub(super) fn abandon(&self) {
         self.close_control(&Ok(()), Undelivered::default());
     }
 
-    /// What is committed and not delivered now.
+    /// Returns the committed messages that are not delivered at this moment.
     pub(super) fn undelivered(&self) -> Undelivered {
         let mut sum = self.waiting();
         let state = self.state.borrow();
@@ -71,7 +71,7 @@ impl Core {
         sum
     }
 
-    /// What has no room in any path.
+    /// Returns the committed messages that have no room in any path.
     fn waiting(&self) -> Undelivered {
         let mut sum = Undelivered::default();
         let state = self.state.borrow();
@@ -81,7 +81,7 @@ impl Core {
         sum
     }
 
-    /// What will never be delivered, when the paths have ended.
+    /// Returns the messages that will never be delivered, after the paths have ended.
     fn lost(&self) -> Undelivered {
         let mut lost = self.undelivered();
         if self.state.borrow().peer_gone.is_some()
@@ -92,7 +92,7 @@ impl Core {
         lost
     }
 
-    /// What a peer that is gone has not read, where it wrote that down: on this host.
+    /// Returns what a dead peer on this host has not read, if it recorded that.
     fn unread_by_dead_peer(&self) -> Option<Undelivered> {
         let peer = self.role.other();
         let is_local = self.control.as_ref().is_some_and(|(shared, _)| shared.local);
@@ -104,8 +104,9 @@ impl Core {
         })
     }
 
-    /// Sends what is committed, and the end, as far as the peer takes it in time. What the peer
-    /// sends is discarded: two ends that both wait for room would wait for each other.
+    /// Sends the committed messages and the end record, as far as the peer takes them before the
+    /// deadline. Discards the peer's input meanwhile: otherwise two ends that both wait for room
+    /// would wait for each other.
     fn send_rest(&self, deadline: Instant) -> Result<()> {
         self.finish()?;
         loop {
@@ -128,7 +129,7 @@ impl Core {
 
     fn discard_input(&self) {
         for _ in 0..DISCARDED_MAX {
-            // An error comes again where it matters.
+            // A lasting error appears again in the calls that report it.
             let Ok(Some((slot, path))) = self.read_now() else { return };
             path.inner.borrow_mut().transport.release(slot);
         }
@@ -145,7 +146,7 @@ impl Core {
         paths.iter().filter_map(|path| path.inner.borrow_mut().transport.end()).collect()
     }
 
-    /// Lets the agent look after what must not be closed yet.
+    /// Gives connections that must not be closed yet to the agent.
     fn hand_over(&self, remainders: Vec<Remainder>) {
         for remainder in remainders {
             let counter = Arc::clone(&self.undelivered);
@@ -176,7 +177,7 @@ impl Core {
     }
 }
 
-/// Discards input until the peer has what it should have, or the time is over.
+/// Discards input until the peer has everything that `wait_for` requires, or the deadline.
 fn await_acknowledgements(remainders: &mut [Remainder], deadline: Instant, wait_for: WaitFor) {
     loop {
         remainders.iter_mut().for_each(Remainder::discard);
@@ -194,7 +195,7 @@ fn await_acknowledgements(remainders: &mut [Remainder], deadline: Instant, wait_
         if entries.is_empty() || now >= deadline {
             return;
         }
-        // A poll that fails is a look without sleep.
+        // If poll(2) fails, the loop checks again without a sleep.
         let _ = crate::poll::wait(&mut entries, Some(deadline.min(now + LOOK_EVERY)));
     }
 }

@@ -1,9 +1,11 @@
-//! The heart of a flow: which path is read, which is written, and what is in between.
+//! State and operations of a flow: the path that is read, the path that is written, older paths
+//! that are drained, and committed messages without room.
 //!
-//! Law of the writer: a path's `EndOfEpoch` is the last record that is committed to it, and nothing
-//! is committed to a newer path before it. Its room is reserved before any slot of a newer path is
-//! given out, so that a commit never has to wait.
-//! Law of the reader: a path is read up to its `EndOfEpoch`, which names the next one.
+//! Invariant of the writer: a path's `EndOfEpoch` is the last record that is committed to it, and
+//! nothing is committed to a newer path before it. Its room is reserved before any slot of a newer
+//! path is allocated, so a commit never has to wait.
+//!
+//! Invariant of the reader: a path is read up to its `EndOfEpoch`, which names the next epoch.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use megapipe::fork::Birth;
+use megapipe::fork::CreatorProcess;
 
 use super::counters::Counters;
 use super::parts::{FlowEvent, Timeouts};
@@ -27,71 +29,73 @@ use crate::name::Name;
 use crate::page::Counter;
 use crate::transport::{ReadSlot, Record, WriteSlot};
 
-/// The most write buffers of a flow that may be held. Below what a transport gives, so that there
-/// is always a place for the record that ends a path.
+/// The most write buffers of a flow that may be held. It is below the limit of a transport, so that
+/// there is always a slot for the record that ends a path.
 pub(super) const WRITE_BUFFERS_MAX: usize = 128;
 
-/// Events that nobody takes: the oldest are forgotten.
+/// The most events that are kept: beyond that the oldest are discarded.
 const EVENTS_MAX: usize = 64;
 
-/// Everything but the control link's socket.
+/// The state of a flow, except the control link's socket.
 pub(super) struct Core {
     pub(super) id: FlowId,
     pub(super) name: Name,
     pub(super) role: Role,
     pub(super) peer: Peer,
-    pub(super) birth: Birth,
+    pub(super) creator: CreatorProcess,
     pub(super) timeouts: Timeouts,
     pub(super) mailbox: Arc<Mailbox>,
-    /// Not for foreign flows.
+    /// `None` for foreign flows.
     pub(super) control: Option<(Arc<Shared>, Arc<Mutex<Driver>>)>,
     pub(super) counters: Counters,
     pub(super) state: RefCell<State>,
     pub(super) watch: RefCell<Option<Watch>>,
     pub(super) write_buffers: Cell<usize>,
-    /// Whether a write that found no room waits for the descriptor: see `Core::arm`.
+    /// Whether a write without room waits for the descriptor, see `Core::arm`.
     pub(super) wants_room: Cell<bool>,
-    /// Whether there is more to do than reading and writing: see `State::tend`.
+    /// Whether there is work besides reading and writing, see `State::tend`.
     pub(super) is_busy: Cell<bool>,
     pub(super) is_closed: Cell<bool>,
-    /// Messages that flows of this endpoint could not deliver.
+    /// The number of messages that flows of this endpoint could not deliver.
     pub(super) undelivered: Arc<AtomicU64>,
 }
 
+/// The mutable state of a flow.
 pub(super) struct State {
     pub(super) reading: Rc<Path>,
-    /// The reading path has ended; this epoch comes next.
+    /// The next epoch, after the reading path has ended.
     pub(super) awaited: Option<u32>,
-    /// Newer paths that the reader has not come to.
+    /// Newer paths that the reader has not reached.
     pub(super) ahead: VecDeque<Rc<Path>>,
     pub(super) writing: Rc<Path>,
     /// Older paths whose last record is not committed, oldest first.
     pub(super) draining: VecDeque<Draining>,
-    /// Older paths that a socket or pipe has not taken all of.
+    /// Older paths with data that a socket or pipe has not taken.
     pub(super) flushing: Vec<Rc<Path>>,
-    /// Write buffers that are still held and whose path has ended.
+    /// The number of held write buffers whose path has ended.
     pub(super) late: usize,
-    /// Write buffers that are still held and have memory of our own, in the order of their
-    /// acquisition.
+    /// The held write buffers in private memory, in the order of their allocation.
     pub(super) private: Vec<Private>,
-    /// The number of the next one of these.
+    /// The number of the next entry of `private`.
     pub(super) next_private: u64,
-    /// What is committed and has no room yet.
+    /// Committed messages that have no room yet.
     pub(super) backlog: VecDeque<(Vec<u8>, Record)>,
-    /// Moves that are not reported yet, with the time since when they keep this end from sending.
+    /// Moves that are not reported yet, with the time since when they have prevented this end from
+    /// sending.
     pub(super) moving: Vec<(u32, Kind, Instant)>,
     pub(super) events: VecDeque<FlowEvent>,
-    /// Whether an event has come since the descriptor last told of one.
+    /// Whether there is an event that the descriptor has not reported yet.
     pub(super) has_untold_event: bool,
     pub(super) batch: u32,
     pub(super) read_ended: bool,
     pub(super) write_ended: bool,
-    /// Up to when what the dead peer's kernel still delivers is waited for.
+    /// The latest time at which data of the dead peer's kernel can still arrive.
     pub(super) peer_gone: Option<Instant>,
     pub(super) broken: Option<String>,
 }
 
 impl State {
+    /// Creates the state of a flow on its first path.
     pub(super) fn new(path: Rc<Path>) -> State {
         State {
             reading: Rc::clone(&path),
@@ -115,6 +119,7 @@ impl State {
         }
     }
 
+    /// Queues an event for the application.
     pub(super) fn note(&mut self, event: FlowEvent) {
         if self.events.len() >= EVENTS_MAX {
             self.events.pop_front();
@@ -132,6 +137,7 @@ impl State {
         }
     }
 
+    /// Returns whether there is work besides reading and writing.
     pub(super) fn has_more_to_do(&self) -> bool {
         !self.draining.is_empty()
             || !self.flushing.is_empty()
@@ -142,57 +148,58 @@ impl State {
             || self.broken.is_some()
     }
 
-    /// When held buffers of an old path come too late, or a dead peer's kernel has had its time.
+    /// Returns the earliest deadline: of held buffers of an old path, or of data that a dead peer's
+    /// kernel still delivers.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        // A path that is overdue waits for what the application does, not for a time.
+        // An overdue path waits for an action of the application, not for a time.
         let drain = self.draining.front().filter(|old| !old.is_overdue).map(|old| old.deadline);
         let gone = self.peer_gone.filter(|_| !self.reading.is_ring());
         [drain, gone].into_iter().flatten().min()
     }
 
-    /// The path whose room a writer waits for: `None` if there is nothing to wait for.
+    /// Returns the path whose room a writer waits for.
     pub(super) fn bottleneck(&self) -> &Rc<Path> {
         let is_open = |path: &Rc<Path>| matches!(path.inner.borrow().end, End::Open);
         let old = self.draining.iter().map(|old| &old.path).find(|path| is_open(path));
         old.unwrap_or(&self.writing)
     }
 
-    /// Whether something committed waits for room at the bottleneck.
+    /// Returns whether a committed message waits for room at the bottleneck.
     pub(super) fn wants_room(&self) -> bool {
         let is_open = |path: &Rc<Path>| matches!(path.inner.borrow().end, End::Open);
         !self.backlog.is_empty() || self.draining.iter().any(|old| is_open(&old.path))
     }
 
-    /// Every path that may hold back something committed.
+    /// Returns every path that can have committed data which were not sent.
     pub(super) fn senders(&self) -> impl Iterator<Item = &Rc<Path>> {
         let draining = self.draining.iter().map(|old| &old.path);
         self.flushing.iter().chain(draining).chain([&self.writing])
     }
 }
 
-/// A path that is being left.
+/// An old path whose end record is not committed yet.
 pub(super) struct Draining {
     pub(super) path: Rc<Path>,
-    /// When buffers of it that are still held come too late.
+    /// The time after which held buffers of this path are late.
     pub(super) deadline: Instant,
-    /// The deadline has passed, and something else than time keeps the path from ending.
+    /// Whether the deadline has passed and something else prevents the path from ending.
     pub(super) is_overdue: bool,
 }
 
-/// What a writer gets.
-pub(super) enum Room {
+/// The memory of a write buffer.
+pub(super) enum WriteMemory {
     Slot(WriteSlot, Rc<Path>),
-    /// Memory of our own: older buffers are still to be copied before this one. The number is that
-    /// of its [`Private`].
+    /// Private memory: older buffers must be copied before this one. The number is that of its
+    /// [`Private`].
     Private(Vec<u8>, Rc<Path>, u64),
 }
 
-/// A write buffer in memory of our own that the application holds.
+/// A write buffer in private memory that the application holds.
 pub(super) struct Private {
     pub(super) number: u64,
     pub(super) bytes: usize,
-    /// Where it will be copied to: known before any newer buffer gets a place of its own, which
-    /// would overtake it on a ring.
+    /// The slot that it will be copied to. It is allocated before any newer buffer gets a slot,
+    /// which would otherwise overtake it on a ring.
     pub(super) place: Option<(WriteSlot, Rc<Path>)>,
 }
 
@@ -201,10 +208,11 @@ impl Core {
     /// [`Error::Forked`].
     #[inline]
     pub(super) fn check_process(&self) -> Result<()> {
-        if self.birth.is_here() { Ok(()) } else { Err(Error::Forked) }
+        if self.creator.is_here() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// Does what is due besides reading and writing. Cheap if nothing is.
+    /// Processes messages of the agent, and ends and flushes old paths. Cheap if there is nothing
+    /// to do.
     #[inline]
     pub(super) fn tend(&self, state: &mut State) {
         if self.mailbox.wants_attention() || self.is_busy.get() {
@@ -212,7 +220,7 @@ impl Core {
         }
     }
 
-    /// One attempt to read.
+    /// Tries once to read.
     #[inline]
     pub(super) fn read_now(&self) -> Result<Option<(ReadSlot, Rc<Path>)>> {
         self.check_process()?;
@@ -232,7 +240,7 @@ impl Core {
                 Ok(None) => return Err(self.nothing(&state)),
                 Err(error) => {
                     if matches!(error, TransportError::Closed) {
-                        // Before the agent says so.
+                        // The agent's message follows later.
                         state.peer_gone.get_or_insert_with(Instant::now);
                         self.is_busy.set(true);
                     }
@@ -270,7 +278,7 @@ impl Core {
         }
     }
 
-    /// Goes to the path that comes next; false if it is not there yet.
+    /// Switches to the next path. Returns false if the agent has not delivered it yet.
     fn go_to_next_path(&self, state: &mut State) -> Result<bool> {
         let Some(next) = state.ahead.pop_front() else { return Ok(false) };
         if state.awaited != Some(next.epoch) {
@@ -283,10 +291,11 @@ impl Core {
         Ok(true)
     }
 
-    /// Why there is nothing to read.
+    /// Returns the error that says why there is nothing to read.
     fn nothing(&self, state: &State) -> Error {
         match state.peer_gone {
-            // What the peer wrote before its end was seen is in the ring, and was read.
+            // The ring had everything that the peer wrote before its end was seen; all of it was
+            // read.
             Some(_) if state.awaited.is_some() || state.reading.is_ring() => Error::PeerDied,
             Some(deadline) if deadline <= Instant::now() => Error::PeerDied,
             _ => Error::WouldBlock,
@@ -307,9 +316,9 @@ impl Core {
         error.into()
     }
 
-    /// One attempt to get room.
+    /// Tries once to allocate room.
     #[inline]
-    pub(super) fn write_now(&self, bytes: usize) -> Result<Room> {
+    pub(super) fn write_now(&self, bytes: usize) -> Result<WriteMemory> {
         self.check_process()?;
         let mut state = self.state.borrow_mut();
         self.tend(&mut state);
@@ -333,7 +342,7 @@ impl Core {
                 inner.outstanding.push(slot.place());
                 drop(inner);
                 self.write_buffers.set(self.write_buffers.get() + 1);
-                Ok(Room::Slot(slot, Rc::clone(&state.writing)))
+                Ok(WriteMemory::Slot(slot, Rc::clone(&state.writing)))
             }
             Ok(None) => Err(Error::WouldBlock),
             Err(error) => {
@@ -344,7 +353,7 @@ impl Core {
     }
 
     #[cold]
-    fn check_writer(&self, state: &mut State, bytes: usize) -> Result<Option<Room>> {
+    fn check_writer(&self, state: &mut State, bytes: usize) -> Result<Option<WriteMemory>> {
         state.check()?;
         if state.peer_gone.is_some() {
             return Err(Error::PeerDied);
@@ -360,11 +369,11 @@ impl Core {
         let number = state.next_private;
         state.next_private += 1;
         state.private.push(Private { number, bytes, place: None });
-        Ok(Some(Room::Private(vec![0; bytes], Rc::clone(&state.writing), number)))
+        Ok(Some(WriteMemory::Private(vec![0; bytes], Rc::clone(&state.writing), number)))
     }
 
-    /// Gives every buffer in memory of our own its place in the newest path, so that what is
-    /// acquired from now on comes behind them.
+    /// Allocates a slot in the newest path for every held buffer in private memory, so that newer
+    /// buffers are ordered after them.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if there is no room for one of them.
@@ -379,38 +388,38 @@ impl Core {
         Ok(())
     }
 
-    /// A buffer comes back from the application: where it lies now.
+    /// Copies a private buffer that the application returns into its slot, if it has one.
     #[cold]
-    fn settle(state: &mut State, room: Room) -> Room {
-        let Room::Private(content, path, number) = room else { return room };
+    fn move_to_slot(state: &mut State, room: WriteMemory) -> WriteMemory {
+        let WriteMemory::Private(content, path, number) = room else { return room };
         let index = state.private.iter().position(|room| room.number == number);
         match index.and_then(|index| state.private.remove(index).place) {
             Some((mut slot, path)) => {
                 slot.copy_from_slice(&content);
-                Room::Slot(slot, path)
+                WriteMemory::Slot(slot, path)
             }
-            None => Room::Private(content, path, number),
+            None => WriteMemory::Private(content, path, number),
         }
     }
 
     /// Sends a buffer's first bytes.
     #[inline]
-    pub(super) fn commit(&self, room: Room, bytes: usize) -> Result<()> {
+    pub(super) fn commit(&self, room: WriteMemory, bytes: usize) -> Result<()> {
         self.check_process()?;
         self.write_buffers.set(self.write_buffers.get() - 1);
         let mut state = self.state.borrow_mut();
         let room = match room {
-            Room::Private(..) => Core::settle(&mut state, room),
+            WriteMemory::Private(..) => Core::move_to_slot(&mut state, room),
             slot => slot,
         };
         match room {
-            Room::Slot(slot, path) if !path.is_closed.get() => {
+            WriteMemory::Slot(slot, path) if !path.is_closed.get() => {
                 if state.write_ended {
                     abandon(&path, slot);
                     return Err(Error::Ended);
                 }
                 if self.is_busy.get() {
-                    // Room for the records is reserved, or this slot would not exist.
+                    // Room for the end records is reserved; without it this slot would not exist.
                     self.end_older(&mut state, Some(path.epoch));
                 }
                 let bytes = bytes.min(slot.len());
@@ -425,13 +434,13 @@ impl Core {
         }
         self.tend(&mut state);
         if self.wants_room.get() {
-            // The transport may have taken notice of what the descriptor was to tell.
+            // The transport may have consumed the notification that the descriptor should show.
             self.disarm();
         }
         Ok(())
     }
 
-    /// Sends a message from where it lies. False if it has to be copied.
+    /// Sends a message without a copy. Returns false if it has to be copied.
     pub(super) fn forward(&self, message: &[u8]) -> Result<bool> {
         self.check_process()?;
         let mut state = self.state.borrow_mut();
@@ -449,13 +458,13 @@ impl Core {
     }
 
     #[cold]
-    fn commit_copy(&self, state: &mut State, room: Room, bytes: usize) -> Result<()> {
+    fn commit_copy(&self, state: &mut State, room: WriteMemory, bytes: usize) -> Result<()> {
         let content = match room {
-            Room::Private(mut content, ..) => {
+            WriteMemory::Private(mut content, ..) => {
                 content.truncate(bytes);
                 content
             }
-            Room::Slot(slot, path) => {
+            WriteMemory::Slot(slot, path) => {
                 let content = slot[..bytes.min(slot.len())].to_vec();
                 abandon(&path, slot);
                 state.late = state.late.saturating_sub(1);
@@ -474,14 +483,14 @@ impl Core {
         Ok(())
     }
 
-    /// A buffer comes back unused.
-    pub(super) fn give_back(&self, room: Room) {
-        if !self.birth.is_here() {
+    /// Takes back an unused buffer.
+    pub(super) fn give_back(&self, room: WriteMemory) {
+        if !self.creator.is_here() {
             return;
         }
         self.write_buffers.set(self.write_buffers.get() - 1);
         let mut state = self.state.borrow_mut();
-        if let Room::Slot(slot, path) = Core::settle(&mut state, room) {
+        if let WriteMemory::Slot(slot, path) = Core::move_to_slot(&mut state, room) {
             if path.is_closed.get() && !state.write_ended {
                 state.late = state.late.saturating_sub(1);
             }
@@ -490,7 +499,7 @@ impl Core {
         self.tend(&mut state);
     }
 
-    /// Ends the writing direction: the record goes behind everything that is committed.
+    /// Ends the writing direction: the end record follows everything that is committed.
     pub(super) fn finish(&self) -> Result<()> {
         self.check_process()?;
         let mut state = self.state.borrow_mut();
@@ -505,14 +514,14 @@ impl Core {
         Ok(())
     }
 
-    /// Brings what is committed on its way; false if something must wait.
+    /// Sends what is committed. Returns false if something has to wait.
     pub(super) fn flush_all(&self, state: &mut State) -> Result<bool> {
         self.tend(state);
         let mut all = !state.wants_room();
         for path in state.senders() {
             match path.inner.borrow_mut().transport.flush() {
                 Ok(done) => all &= done,
-                // Said by whoever reads.
+                // The reader reports that the peer is gone.
                 Err(TransportError::Closed) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -520,12 +529,14 @@ impl Core {
         Ok(all)
     }
 
+    /// Disarms the descriptor and stops the transports' notifications for it.
     pub(super) fn stop_watching(&self) {
         if let Some(watch) = &mut *self.watch.borrow_mut() {
             watch.forget();
         }
     }
 
+    /// Returns the length of the longest message in bytes.
     pub(super) fn message_bytes_max(&self) -> usize {
         match &self.control {
             Some(_) => FLOW_MESSAGE_BYTES_MAX,
@@ -533,6 +544,7 @@ impl Core {
         }
     }
 
+    /// Returns the time until the next deadline.
     pub(super) fn drain_limit(&self, state: &State) -> Option<Duration> {
         state.next_deadline().map(|at| at.saturating_duration_since(Instant::now()))
     }

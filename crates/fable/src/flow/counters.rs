@@ -1,4 +1,4 @@
-//! What a flow counts, for its page and for its owner.
+//! Counters of a flow, for its page and for the application.
 
 use std::cell::Cell;
 
@@ -7,7 +7,7 @@ use crate::identity::Role;
 use crate::page::{Counter, Page};
 use crate::transport::this_cpu;
 
-/// Every so many messages one is timed, and the CPU is looked at.
+/// One of so many messages is timed; the CPU is recorded at the same time.
 const SAMPLE_MESSAGES: u64 = 1024;
 
 /// The counters of one end. Only the flow's thread writes them.
@@ -26,6 +26,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    /// Creates the counters, in the flow page if there is one.
     pub(super) fn new(page: Option<Page>, role: Role) -> Counters {
         let counters = Counters {
             page,
@@ -39,19 +40,20 @@ impl Counters {
             pause_max_ns: Cell::new(0),
             pause_total_ns: Cell::new(0),
         };
-        // SAFETY: no arguments.
+        // SAFETY: gettid(2) has no arguments and cannot fail.
         counters.write(Counter::Thread, unsafe { libc::gettid() }.unsigned_abs().into());
         counters.note_cpu();
         counters
     }
 
+    /// Sets one counter in the page, if there is one.
     pub(super) fn write(&self, counter: Counter, value: u64) {
         if let Some(page) = &self.page {
             page.write(self.role, counter, value);
         }
     }
 
-    /// What an end of the flow has counted, if there is a page.
+    /// Returns a counter of either end, if there is a page.
     pub(super) fn read(&self, role: Role, counter: Counter) -> Option<u64> {
         self.page.as_ref().map(|page| page.read(role, counter))
     }
@@ -60,7 +62,7 @@ impl Counters {
         self.write(Counter::Cpu, this_cpu().into());
     }
 
-    /// A message is about to be committed.
+    /// Counts a message that is about to be committed.
     #[inline]
     pub(super) fn sending(&self, bytes: usize) {
         let number = self.messages_sent.get();
@@ -77,7 +79,7 @@ impl Counters {
         }
     }
 
-    /// A message was acquired.
+    /// Counts a message that was read.
     #[inline]
     pub(super) fn received(&self, bytes: usize) {
         let number = self.messages_received.get();
@@ -93,7 +95,7 @@ impl Counters {
         }
     }
 
-    /// How long this message was under way, if its sender has timed just this one.
+    /// Measures the latency of this message, if its sender has timed it.
     fn time(&self, number: u64) {
         let Some(page) = &self.page else { return };
         let peer = self.role.other();
@@ -107,12 +109,14 @@ impl Counters {
         self.write(Counter::LatencyNs, smoothed.max(1));
     }
 
+    /// Counts one sleep.
     pub(super) fn slept(&self) {
         self.sleeps.set(self.sleeps.get() + 1);
         self.write(Counter::Sleeps, self.sleeps.get());
         self.note_cpu();
     }
 
+    /// Records a move to this epoch.
     pub(super) fn moved(&self, epoch: u32, pause_ns: u64) {
         self.write(Counter::EpochWritten, epoch.into());
         self.moves.set(self.moves.get() + 1);

@@ -1,4 +1,4 @@
-//! From one epoch to the next: new paths are taken over, old ones ended.
+//! Moves a flow from one epoch to the next: takes over new paths and ends old ones.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -7,10 +7,11 @@ use std::time::Instant;
 use super::core::{Core, Draining, State};
 use super::parts::FlowEvent;
 use super::path::{End, Path};
-use crate::control::mailbox::Mail;
+use crate::control::mailbox::FlowMessage;
 use crate::transport::Record;
 
 impl Core {
+    /// Processes the agent's messages, ends and flushes old paths, and reports finished moves.
     #[cold]
     pub(super) fn tend_slowly(&self, state: &mut State) {
         if self.mailbox.wants_attention() {
@@ -25,8 +26,8 @@ impl Core {
         self.is_busy.set(state.has_more_to_do());
     }
 
-    /// What came behind the first path.
-    pub(super) fn take_mails(&self, mails: VecDeque<Mail>) {
+    /// Handles messages of the agent.
+    pub(super) fn take_mails(&self, mails: VecDeque<FlowMessage>) {
         let mut state = self.state.borrow_mut();
         for mail in mails {
             self.take_mail(&mut state, mail);
@@ -34,19 +35,19 @@ impl Core {
         self.tend_slowly(&mut state);
     }
 
-    fn take_mail(&self, state: &mut State, mail: Mail) {
+    fn take_mail(&self, state: &mut State, mail: FlowMessage) {
         match mail {
-            Mail::Path { epoch, kind, reason, transport, permit } => {
-                let path = Rc::new(Path::new(epoch, transport, self.birth, Some(permit)));
+            FlowMessage::Path { epoch, kind, reason, transport, permit } => {
+                let path = Rc::new(Path::new(epoch, transport, self.creator, Some(permit)));
                 self.adopt(state, path);
                 state.note(FlowEvent::Moved { epoch, transport: kind, reason });
             }
-            Mail::Failed { kind, reason } => {
+            FlowMessage::Failed { kind, reason } => {
                 state.note(FlowEvent::MoveFailed { transport: kind, reason });
             }
-            Mail::Gone => state.peer_gone = Some(Instant::now() + self.timeouts.grace),
-            Mail::Silent => state.peer_gone = Some(Instant::now()),
-            Mail::Broken { what } => state.broken = Some(what),
+            FlowMessage::Gone => state.peer_gone = Some(Instant::now() + self.timeouts.grace),
+            FlowMessage::Silent => state.peer_gone = Some(Instant::now()),
+            FlowMessage::Broken { what } => state.broken = Some(what),
         }
     }
 
@@ -58,7 +59,7 @@ impl Core {
         }
         let now = Instant::now();
         state.moving.push((path.epoch, path.kind, now));
-        // Behind the flow's last record nothing is written: its path stays, until all is sent.
+        // After the flow's last record nothing is written: the path remains until all is sent.
         if !state.writing.is_closed.get() {
             let old = std::mem::replace(&mut state.writing, path);
             let deadline = now + self.timeouts.drain;
@@ -66,8 +67,8 @@ impl Core {
         }
     }
 
-    /// Ends old paths, oldest first: reserves the room, and sends the record when no buffer is held
-    /// or those that are have had their time.
+    /// Ends old paths, oldest first: reserves room for the end record, and sends it when no buffer
+    /// is held or the drain timeout of the held ones has passed.
     fn drain(&self, state: &mut State) {
         for old in &state.draining {
             reserve_end(&old.path);
@@ -78,8 +79,8 @@ impl Core {
         }
         while let Some(old) = state.draining.front() {
             let has_buffers = is_held(&old.path);
-            // A newer buffer that is held would come to lie before the late ones' copies; its
-            // commit is what ends the path then.
+            // The late buffers' copies must come before newer buffers that are held; the commit of
+            // such a buffer ends the path instead.
             let newer_is_held = state.draining.iter().skip(1).any(|newer| is_held(&newer.path))
                 || is_held(&state.writing);
             let may_end = !has_buffers || old.is_overdue && !newer_is_held;
@@ -89,7 +90,7 @@ impl Core {
         }
     }
 
-    /// Sends the last record of the oldest path; false if there is no room for it.
+    /// Sends the end record of the oldest path. Returns false if there is no room for it.
     fn end_oldest(&self, state: &mut State) -> bool {
         let Some(old) = state.draining.front() else { return false };
         let next = state.draining.get(1).map_or(&state.writing, |newer| &newer.path).epoch;
@@ -120,14 +121,14 @@ impl Core {
             }
             let done = inner.transport.commit(slot, bytes.len(), record);
             if record == Record::EndOfFlow && done.is_ok() {
-                // Nothing comes behind it that could push it out of a batch.
+                // No later record would push it out of the transport's batch.
                 let _ = inner.transport.flush();
             }
         }
     }
 
-    /// Sends the last records of all paths older than this one, or than the newest: false if there
-    /// is no room for one.
+    /// Sends the end records of all paths older than this epoch, or than the newest. Returns false
+    /// if there is no room for one.
     pub(super) fn end_older(&self, state: &mut State, than: Option<u32>) -> bool {
         let epoch = than.unwrap_or(state.writing.epoch);
         while state.draining.front().is_some_and(|old| old.path.epoch < epoch) {
@@ -169,7 +170,7 @@ fn is_held(path: &Rc<Path>) -> bool {
     !path.inner.borrow().outstanding.is_empty()
 }
 
-/// Keeps room for the record that ends the path.
+/// Reserves room for the record that ends the path.
 fn reserve_end(path: &Path) {
     let mut inner = path.inner.borrow_mut();
     if !matches!(inner.end, End::Open) {
@@ -178,24 +179,24 @@ fn reserve_end(path: &Path) {
     match inner.transport.acquire_write(size_of::<u32>()) {
         Ok(Some(slot)) => inner.end = End::Reserved(slot),
         Ok(None) => {}
-        // The peer has left, and reads no record.
+        // The peer has left the path and reads no end record.
         Err(_) => inner.end = End::Sent,
     }
 }
 
-/// Commits the record that ends the path, and says how many buffers are now late; `None` if there
-/// is no room.
+/// Commits the record that ends the path. Returns how many held buffers are now late, or `None` if
+/// there is no room.
 fn end_path(path: &Path, next: u32) -> Option<usize> {
     let mut inner = path.inner.borrow_mut();
     if matches!(inner.end, End::Open) {
         return None;
     }
-    // Before the record wakes the peer: it would find itself before a slot that is still held.
+    // First: the record wakes the peer, which would stop at a slot that is still held.
     let late = inner.pass_over_outstanding();
     path.is_closed.set(true);
     if let End::Reserved(mut slot) = std::mem::replace(&mut inner.end, End::Sent) {
         slot.copy_from_slice(&next.to_le_bytes());
-        // A path that fails here is one that the peer has left; it will say so elsewhere.
+        // A path that fails here is one that the peer has left; a later call reports that.
         let _ = inner.transport.commit(slot, size_of::<u32>(), Record::EndOfEpoch);
         let _ = inner.transport.flush();
     }

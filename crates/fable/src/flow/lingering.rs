@@ -1,46 +1,47 @@
-//! What lives on of flows that are closed: connections whose peers have not acknowledged all that
-//! was committed. The agent keeps them, so many for each peer, and each for so long.
+//! Lingering connections of closed flows, whose peers have not acknowledged everything that was
+//! committed. The agent keeps a limited number of them for each peer, each for a limited time.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::agent::{Agent, Keep, Share, Watched};
+use crate::agent::{Agent, Share, WatchOutcome, Watched};
 use crate::identity::Peer;
 use crate::transport::{Remainder, Undelivered};
 
-/// How often the agent looks at what is still under way.
+/// The interval at which the agent checks lingering connections.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Connections that are kept for one user of one host. A connection beyond that is closed at once:
+/// The most connections that are kept for one user of one host. A further one is closed at once:
 /// the kernel still delivers what it has taken, unless the peer sends something more.
 const CONNECTIONS_PER_PEER_MAX: usize = 256;
 
-/// Up to so many times the grace a connection is kept, however slowly its peer acknowledges.
+/// The most grace times for which a connection is kept, however slowly its peer acknowledges.
 const GRACES_MAX: u32 = 6;
 
-/// Connections that were closed before their peers had acknowledged everything.
+/// Counts connections that were closed before their peers had acknowledged everything.
 static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
 
 /// Connections of closed flows in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lingering {
-    /// Those that are kept now until their peers have acknowledged everything: at most 256 for each
-    /// user of a host, each for up to six times [`Timeouts::grace`](super::Timeouts::grace).
+    /// The connections that are kept at present until their peers have acknowledged everything: at
+    /// most 256 for each user of a host, each for up to six times
+    /// [`Timeouts::grace`](super::Timeouts::grace).
     pub connections: u64,
-    /// Those that were closed before, since the process began.
+    /// The connections that were closed before that, since the process began.
     pub given_up: u64,
 }
 
-/// What this process keeps of flows that are closed.
+/// Returns how many connections of closed flows this process keeps, and how many it has given up.
 pub fn lingering() -> Lingering {
     let connections = Agent::get().map_or(0, |agent| agent.quota().total() as u64);
     Lingering { connections, given_up: GIVEN_UP.load(Ordering::Relaxed) }
 }
 
-/// Lets the agent look after a connection that must not be closed yet, and count the messages that
-/// are not delivered in the end.
+/// Hands a connection that must not be closed yet to the agent, which counts the messages that are
+/// finally not delivered.
 pub(super) fn keep(
     mut remainder: Remainder,
     peer: &Peer,
@@ -61,7 +62,7 @@ pub(super) fn keep(
         counter,
         share,
     };
-    if linger.look() == Keep::Not {
+    if linger.look() == WatchOutcome::Not {
         return;
     }
     let Ok(agent) = Agent::get() else { return linger.give_up() };
@@ -73,15 +74,15 @@ pub(super) fn keep(
     }
 }
 
-/// The agent's entry for a connection whose flow is closed.
+/// The agent's entry for a lingering connection.
 struct Linger {
     remainder: Remainder,
-    /// What was not delivered at the last look.
+    /// What was not delivered at the last check.
     undelivered: Undelivered,
-    /// How long the peer may acknowledge nothing.
+    /// The longest time without an acknowledgement.
     grace: Duration,
     deadline: Instant,
-    /// However much it acknowledges.
+    /// The end of waiting, even if the peer still acknowledges.
     last_deadline: Instant,
     next_look: Instant,
     counter: Arc<AtomicU64>,
@@ -89,7 +90,7 @@ struct Linger {
 }
 
 impl Linger {
-    fn look(&mut self) -> Keep {
+    fn look(&mut self) -> WatchOutcome {
         self.remainder.discard();
         let undelivered = self.remainder.undelivered();
         let now = Instant::now();
@@ -99,13 +100,13 @@ impl Linger {
             self.deadline = (now + self.grace).min(self.last_deadline);
         }
         if undelivered == Undelivered::default() {
-            return Keep::Not;
+            return WatchOutcome::Not;
         }
         if self.remainder.is_over() || self.deadline <= now {
             self.give_up();
-            return Keep::Not;
+            return WatchOutcome::Not;
         }
-        Keep::Watching
+        WatchOutcome::Watching
     }
 
     fn give_up(&mut self) {
@@ -127,7 +128,7 @@ impl Watched for Linger {
         Some(self.deadline.min(self.next_look))
     }
 
-    fn ready(&mut self, _events: i16) -> Keep {
+    fn ready(&mut self, _events: i16) -> WatchOutcome {
         self.look()
     }
 }

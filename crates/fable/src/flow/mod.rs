@@ -1,11 +1,14 @@
-//! Flows: connections whose transport changes while they live (section 3 of the paper).
+//! Flows: message connections that can change their transport while they are open (section 3 of the
+//! paper).
 //!
-//! A [`Flow`] belongs to one thread. It reads one path and writes one; when its ends agree on
-//! another, in the background, it goes over without losing, repeating or reordering a message.
+//! A [`Flow`] belongs to one thread. It reads one path and writes one. When its ends have agreed on
+//! another path, in the background, the flow continues there without losing, repeating or
+//! reordering a message.
 //!
-//! `core` reads and writes, `epochs` goes from one path to the next, `path` is one of them,
-//! `buffer` what the application gets, `wait` sleeps, `watch` makes one descriptor of it all and
-//! `arming` decides when that tells, `opening` begins.
+//! `core` reads and writes. `epochs` moves from one path to the next; `path` is one of them.
+//! `buffer` is what the application gets. `wait` sleeps. `watch` makes one descriptor of all that a
+//! flow waits for, and `arming` decides when it is readable. `opening` opens a flow. `closing` and
+//! `lingering` end one.
 
 mod arming;
 mod buffer;
@@ -43,15 +46,14 @@ use crate::name::Name;
 use crate::transport::{Direction, Transport};
 
 /// One end of a connection. It belongs to one thread, and to the process that opened it: in a child
-/// of `fork` every call gives [`Error::Forked`].
+/// of `fork` every call fails with [`Error::Forked`].
 ///
-/// Dropping it ends its direction in good order, as [`Flow::finish`] does, unless the thread is
-/// panicking, and discards what the peer still sends. It waits up to
+/// Dropping it ends its direction, as [`Flow::finish`] does, unless the thread is panicking, and
+/// discards what the peer still sends. The drop waits up to
 /// [`EndpointOptions::linger`](crate::EndpointOptions::linger) until the kernel or the peer has
-/// taken what is committed; what then lies in a socket reaches the peer as long as this process
-/// lives. What cannot be delivered is counted by
-/// [`Endpoint::undelivered`](crate::Endpoint::undelivered). [`Flow::close`] waits for more and says
-/// more.
+/// taken the committed messages. Those in a socket then reach the peer as long as this process
+/// lives. [`Endpoint::undelivered`](crate::Endpoint::undelivered) counts those that cannot be
+/// delivered. [`Flow::close`] waits for delivery and returns what was not delivered.
 pub struct Flow {
     core: Rc<Core>,
     _thread: PhantomData<*const ()>,
@@ -74,17 +76,17 @@ impl std::fmt::Debug for Flow {
 }
 
 impl Flow {
-    /// Opens a flow: returns when its first path stands.
+    /// Opens a flow. Returns when its first path is open.
     ///
     /// # Errors
-    /// As [`Opening::start`] and [`Opening::finish`].
+    /// Those of [`Opening::start`] and [`Opening::finish`].
     pub fn open(parts: FlowParts) -> Result<Flow> {
         Opening::start(parts)?.finish()
     }
 
-    /// A flow over one path that never moves, without control link: for foreign names. Its
-    /// transport says by [`crate::transport::Record::EndOfFlow`] that the peer has ended, and by
-    /// [`crate::TransportError::Closed`] that it is gone without having done so.
+    /// Makes a flow over one path that never moves, without control link: for foreign names. Its
+    /// transport returns [`crate::transport::Record::EndOfFlow`] when the peer has ended, and
+    /// [`crate::TransportError::Closed`] when the peer is gone without having ended.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -92,6 +94,7 @@ impl Flow {
         Flow::foreign(transport, name, peer, Timeouts::default(), Arc::default())
     }
 
+    /// Makes a flow over one path, with the counters of the endpoint that it belongs to.
     pub(crate) fn foreign(
         transport: Box<dyn Transport>,
         name: Name,
@@ -103,7 +106,7 @@ impl Flow {
         Ok(Flow { core: Rc::new(core), _thread: PhantomData })
     }
 
-    /// The next message. Waits for it. `None`: the peer has ended its direction.
+    /// Waits for the next message and returns it; `None` if the peer has ended its direction.
     ///
     /// # Errors
     /// [`Error::PeerDied`], [`Error::Corrupt`], [`Error::TooManyBuffers`] if too many read buffers
@@ -112,10 +115,10 @@ impl Flow {
         self.core.wait_for(Direction::Read, None, || self.attempt_read())
     }
 
-    /// The next message, if there is one now; else [`Error::WouldBlock`].
+    /// Returns the next message if there is one now, else fails with [`Error::WouldBlock`].
     ///
     /// # Errors
-    /// That, and those of [`Flow::read`].
+    /// [`Error::WouldBlock`], and those of [`Flow::read`].
     pub fn try_read(&self) -> Result<Option<ReadBuffer>> {
         match self.attempt_read() {
             Err(Error::WouldBlock) => {
@@ -126,10 +129,10 @@ impl Flow {
         }
     }
 
-    /// As [`Flow::read`], but gives up with [`Error::TimedOut`].
+    /// Waits as [`Flow::read`] does, and fails with [`Error::TimedOut`] after `timeout`.
     ///
     /// # Errors
-    /// That, and those of [`Flow::read`].
+    /// [`Error::TimedOut`], and those of [`Flow::read`].
     pub fn read_timeout(&self, timeout: Duration) -> Result<Option<ReadBuffer>> {
         self.core.wait_for(Direction::Read, Some(timeout), || self.attempt_read())
     }
@@ -137,27 +140,29 @@ impl Flow {
     #[inline]
     fn attempt_read(&self) -> Result<Option<ReadBuffer>> {
         let Some((slot, path)) = self.core.read_now()? else { return Ok(None) };
-        // Whatever call has brought a message, whether it has slept or not: more may have come with
-        // it that the descriptor does not show.
+        // Also after a call that did not sleep: more messages can have arrived with this one that
+        // the descriptor does not show.
         self.core.got(&path);
         Ok(Some(ReadBuffer::new(slot, path)))
     }
 
-    /// Room for a message of up to `bytes`, all of which are sent unless
-    /// [`WriteBuffer::commit_first`] says fewer. Waits for it: this is where back-pressure happens.
+    /// Allocates a buffer of `bytes` bytes, all of which are sent unless
+    /// [`WriteBuffer::commit_first`] takes fewer. Waits for room: this is where back-pressure
+    /// happens.
     ///
     /// # Errors
     /// [`Error::TooLong`] beyond [`Flow::message_bytes_max`], [`Error::TooManyBuffers`],
-    /// [`Error::Ended`] behind [`Flow::finish`], [`Error::PeerDied`], [`Error::Corrupt`],
+    /// [`Error::Ended`] after [`Flow::finish`], [`Error::PeerDied`], [`Error::Corrupt`],
     /// [`Error::Forked`], [`Error::System`].
     pub fn write(&self, bytes: usize) -> Result<WriteBuffer> {
         self.core.wait_for(Direction::Write, None, || self.attempt_write(bytes))
     }
 
-    /// Room for a message, if there is some now; else [`Error::WouldBlock`].
+    /// Allocates a buffer for a message if there is room now, else fails with
+    /// [`Error::WouldBlock`].
     ///
     /// # Errors
-    /// That, and those of [`Flow::write`].
+    /// [`Error::WouldBlock`], and those of [`Flow::write`].
     pub fn try_write(&self, bytes: usize) -> Result<WriteBuffer> {
         let attempt = self.attempt_write(bytes);
         if matches!(attempt, Err(Error::WouldBlock)) {
@@ -166,10 +171,10 @@ impl Flow {
         attempt
     }
 
-    /// As [`Flow::write`], but gives up with [`Error::TimedOut`].
+    /// Waits as [`Flow::write`] does, and fails with [`Error::TimedOut`] after `timeout`.
     ///
     /// # Errors
-    /// That, and those of [`Flow::write`].
+    /// [`Error::TimedOut`], and those of [`Flow::write`].
     pub fn write_timeout(&self, bytes: usize, timeout: Duration) -> Result<WriteBuffer> {
         self.core.wait_for(Direction::Write, Some(timeout), || self.attempt_write(bytes))
     }
@@ -178,7 +183,7 @@ impl Flow {
     fn attempt_write(&self, bytes: usize) -> Result<WriteBuffer> {
         match self.core.write_now(bytes) {
             Ok(room) => {
-                // Room that any call has found settles what an earlier one wanted.
+                // A call that found room fulfils what an earlier one waited for.
                 self.core.found_room();
                 Ok(WriteBuffer::new(room, Rc::clone(&self.core)))
             }
@@ -191,8 +196,8 @@ impl Flow {
         }
     }
 
-    /// Hands over what is committed, as far as the peer takes it now: false if something waits.
-    /// Reads and writes that wait do this by themselves.
+    /// Sends the committed messages, as far as the peer takes them now. Returns false if some have
+    /// to wait. Calls that wait do this by themselves.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Forked`], [`Error::System`].
@@ -202,16 +207,16 @@ impl Flow {
         self.core.flush_all(&mut self.core.state.borrow_mut())
     }
 
-    /// After how many commits the peer is told of them: 1, as at first, is batching off. The rest
-    /// waits for [`Flow::flush`] or a call that waits.
+    /// Sets after how many commits the peer is notified. The default, 1, turns batching off. The
+    /// remaining messages of a batch wait for [`Flow::flush`] or a call that waits.
     pub fn set_batch(&self, commits: u32) {
         let mut state = self.core.state.borrow_mut();
         state.batch = commits;
         state.writing.inner.borrow_mut().transport.set_batch(commits);
     }
 
-    /// Ends this direction: the peer reads `None` behind the last message. Never waits; what has no
-    /// room yet goes with later calls, or with the drop. Buffers that are still held are lost.
+    /// Ends this direction: the peer reads `None` after the last message. Never waits; messages
+    /// without room are sent by later calls or by the drop. Buffers that are still held are lost.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Forked`].
@@ -220,14 +225,14 @@ impl Flow {
     }
 
     /// Ends this direction, closes the flow, and waits up to `timeout` until the peer has what was
-    /// committed. Zero only looks. The flow is closed in any case; what the peer still sends is
-    /// discarded.
+    /// committed. A timeout of zero does not wait. The flow is closed in any case; what the peer
+    /// still sends is discarded.
     ///
     /// A message is *delivered* when it lies where the peer can read it, whatever becomes of this
     /// process: in shared memory, in a pipe, or in the peer's kernel, which has acknowledged it.
-    /// That the peer's application has read it only an answer of that application can tell; only
-    /// of a peer on this host that is gone already is it known, and what it has not read is not
-    /// delivered.
+    /// Only an answer of the peer's application shows that the application has read it. There is
+    /// one exception: if a peer on this host is gone already, what it has not read is known, and is
+    /// not delivered.
     ///
     /// ```
     /// use fable::{Endpoint, Error};
@@ -248,49 +253,49 @@ impl Flow {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Undelivered`] with what was not delivered when the time was over, or when the
-    /// peer turned out to be gone: what a connection has taken goes on to the peer as long as this
-    /// process lives, the rest is lost. [`Error::TimedOut`] if all messages were delivered and only
-    /// the end had no room, which the peer takes for a death. [`Error::Corrupt`],
+    /// [`Error::Undelivered`] with what was not delivered when the time was over, or when the peer
+    /// turned out to be gone. What a connection has taken is still sent to the peer as long as this
+    /// process lives; the rest is lost. [`Error::TimedOut`] if all messages were delivered and only
+    /// the end had no room; the peer then sees [`Error::PeerDied`]. [`Error::Corrupt`],
     /// [`Error::Forked`], [`Error::System`].
     pub fn close(self, timeout: Duration) -> Result<()> {
         self.core.check_process()?;
         self.core.close(timeout, WaitFor::Delivered)
     }
 
-    /// The flow's name in the cluster.
+    /// Returns the flow's identifier, which is unique in the cluster.
     pub fn id(&self) -> FlowId {
         self.core.id
     }
 
-    /// The endpoint's name.
+    /// Returns the endpoint's name.
     pub fn name(&self) -> &Name {
         &self.core.name
     }
 
-    /// The other end.
+    /// Returns the process at the other end.
     pub fn peer(&self) -> &Peer {
         &self.core.peer
     }
 
-    /// Which end this is.
+    /// Returns which end this is.
     pub fn role(&self) -> Role {
         self.core.role
     }
 
-    /// The epoch of new write buffers; of the last ones behind [`Flow::finish`].
+    /// Returns the epoch of new write buffers; after [`Flow::finish`], that of the last ones.
     pub fn epoch(&self) -> u32 {
         self.core.state.borrow().writing.epoch
     }
 
-    /// The transport of new write buffers.
+    /// Returns the transport of new write buffers.
     pub fn transport(&self) -> Kind {
         self.core.state.borrow().writing.kind
     }
 
-    /// The oldest event that was not taken yet. The last 64 are kept.
+    /// Takes the oldest event that was not taken yet. The latest 64 are kept.
     pub fn take_event(&self) -> Option<FlowEvent> {
-        if !self.core.birth.is_here() {
+        if !self.core.creator.is_here() {
             return None;
         }
         let mut state = self.core.state.borrow_mut();
@@ -299,8 +304,8 @@ impl Flow {
         state.events.pop_front()
     }
 
-    /// Asks for a move; an event tells what became of it. Either end may ask, and the path changes
-    /// for both.
+    /// Requests a move; an event reports the outcome. Either end may request one, and the path
+    /// changes for both.
     ///
     /// # Errors
     /// [`Error::Refused`] for a flow that cannot move, [`Error::Forked`], [`Error::System`].
@@ -313,28 +318,29 @@ impl Flow {
         handle.request_move(kind, "the application asked for it")
     }
 
-    /// Becomes readable when `try_read`, or a `try_write` that has found no room, or `take_event`
-    /// may go on; call them until they would block, then wait again. Stays the same for the flow's
-    /// life. Calls that wait work beside it.
+    /// Returns a descriptor that becomes readable when `try_read`, a `try_write` that has found no
+    /// room, or `take_event` may succeed. Call them until they would block, then wait again. The
+    /// descriptor stays the same for the flow's life. Calls that wait may be used beside it.
     ///
-    /// A transport that spins rings no bell: on such a path the descriptor is always readable.
-    /// The flow's page says that the flow is watched, so that the policy can choose another.
+    /// A transport that spins signals no descriptor: on such a path the descriptor is always
+    /// readable. The flow's page shows that the flow is watched, so that the policy can choose
+    /// another transport.
     ///
     /// # Errors
     /// [`Error::System`] if the kernel has no more descriptors, [`Error::Forked`].
     pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
         self.core.check_process()?;
         let descriptor = self.core.descriptor()?;
-        // SAFETY: the core keeps it open, and this flow keeps the core.
+        // SAFETY: the core keeps the descriptor open, and this flow keeps the core.
         Ok(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// The longest message, in bytes, whatever the transport.
+    /// Returns the length of the longest message, in bytes, whatever the transport.
     pub fn message_bytes_max(&self) -> usize {
         self.core.message_bytes_max()
     }
 
-    /// What the flow has done so far, as this end counts it.
+    /// Returns the counters of this end.
     pub fn statistics(&self) -> Statistics {
         let counters = &self.core.counters;
         Statistics {
@@ -350,7 +356,7 @@ impl Flow {
         }
     }
 
-    /// The flow from other threads; `None` for a foreign one.
+    /// Returns a handle on the flow for other threads; `None` for a foreign flow.
     pub fn handle(&self) -> Option<FlowHandle> {
         self.core.control.as_ref().map(opening::handle_of)
     }
@@ -358,13 +364,13 @@ impl Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        if !self.core.birth.is_here() || self.core.is_closed.get() {
+        if !self.core.creator.is_here() || self.core.is_closed.get() {
             return;
         }
         if std::thread::panicking() {
             self.core.abandon();
         } else {
-            // What is lost is counted: `Endpoint::undelivered`.
+            // `Endpoint::undelivered` counts the lost messages.
             let _ = self.core.close(self.core.timeouts.linger, WaitFor::Handover);
         }
     }

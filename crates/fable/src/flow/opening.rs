@@ -1,4 +1,4 @@
-//! From the parts of a flow to its first path.
+//! Opens a flow: from its parts to its first path.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use megapipe::fork::Birth;
+use megapipe::fork::CreatorProcess;
 
 use super::core::{Core, State};
 use super::counters::Counters;
@@ -19,7 +19,7 @@ use super::{Flow, FlowHandle};
 use crate::agent::Agent;
 use crate::control::driver::{self, Driver, Shared};
 use crate::control::link::Link;
-use crate::control::mailbox::{Mail, Mailbox, Permit};
+use crate::control::mailbox::{FlowMessage, Mailbox, Permit};
 use crate::control::moves::{Basis, Rules};
 use crate::error::{Error, Result};
 use crate::identity::{FlowId, Peer, Role};
@@ -30,14 +30,14 @@ use crate::transport::Transport;
 
 type Control = (Arc<Shared>, Arc<Mutex<Driver>>);
 
-/// A flow whose first path is being made, by the agent. It can be sent to the thread that is going
-/// to use the flow; a listener that keeps some of these is not held up by a slow peer. Dropping it
+/// A flow whose first path the agent is opening. It can be sent to the thread that is going to use
+/// the flow, so that a listener with several of these does not wait for a slow peer. Dropping it
 /// closes the control link.
 pub struct Opening {
     control: Control,
-    /// Until the flow takes it.
+    /// The flow page; `None` once the flow has it.
     page: Option<Page>,
-    birth: Birth,
+    creator: CreatorProcess,
     timeouts: Timeouts,
     undelivered: Arc<AtomicU64>,
     deadline: Instant,
@@ -49,34 +49,35 @@ impl std::fmt::Debug for Opening {
     }
 }
 
-/// What an opening needs of this process.
-struct Means {
-    birth: Birth,
+/// The descriptors and objects of this process that an opening needs.
+struct ProcessParts {
+    creator: CreatorProcess,
     page: Page,
     agent: &'static Agent,
     mailbox: Mailbox,
 }
 
-impl Means {
-    fn gather(page: BorrowedFd<'_>) -> Result<Means> {
-        let (birth, page) = (birth()?, Page::open(page)?);
-        Ok(Means { birth, page, agent: Agent::get()?, mailbox: Mailbox::new()? })
+impl ProcessParts {
+    fn gather(page: BorrowedFd<'_>) -> Result<ProcessParts> {
+        let (creator, page) = (creator()?, Page::open(page)?);
+        Ok(ProcessParts { creator, page, agent: Agent::get()?, mailbox: Mailbox::new()? })
     }
 }
 
+/// Returns the handle on the flow with this control link.
 pub(super) fn handle_of(control: &Control) -> FlowHandle {
     let (shared, driver) = control;
     FlowHandle { flow: shared.id, shared: Arc::downgrade(shared), driver: Arc::downgrade(driver) }
 }
 
 impl Opening {
-    /// Begins to make the first path, on the agent's thread.
+    /// Starts to open the first path, on the agent's thread.
     ///
     /// # Errors
-    /// [`Error::Transport`] for a page that is none, [`Error::System`]. The follower is told what
-    /// the leader lacks.
+    /// [`Error::Transport`] if the page is not valid, [`Error::System`]. The follower is sent the
+    /// reason why the leader cannot open the flow.
     pub fn start(parts: FlowParts) -> Result<Opening> {
-        match Means::gather(parts.page.as_fd()) {
+        match ProcessParts::gather(parts.page.as_fd()) {
             Ok(means) => Opening::start_with(parts, means),
             Err(error) => {
                 if parts.role == Role::Leader {
@@ -87,8 +88,8 @@ impl Opening {
         }
     }
 
-    fn start_with(parts: FlowParts, means: Means) -> Result<Opening> {
-        let Means { birth, page, agent, mailbox } = means;
+    fn start_with(parts: FlowParts, means: ProcessParts) -> Result<Opening> {
+        let ProcessParts { creator, page, agent, mailbox } = means;
         let rules = Rules {
             local: parts.local,
             protected: parts.protected,
@@ -121,53 +122,55 @@ impl Opening {
         Ok(Opening {
             control: (shared, driver),
             page: Some(page),
-            birth,
+            creator,
             timeouts: parts.timeouts,
             undelivered: parts.undelivered,
             deadline: Instant::now() + parts.timeouts.offer,
         })
     }
 
-    /// The peer is gone when this process, of which a child may still have the control link, has
-    /// ended: when this pidfd becomes readable.
+    /// Watches the peer's process by its pidfd: when it becomes readable, the peer is gone, even if
+    /// a child of that process still has the control link.
     pub(crate) fn watch_process(&self, process: OwnedFd) -> Result<()> {
         driver::watch_process(&self.control.1, process)
     }
 
-    /// Becomes readable when [`Opening::finish`] will not wait, for better or worse.
+    /// Returns a descriptor that becomes readable when [`Opening::finish`] will not wait, because
+    /// the path is open or has failed.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.control.0.mailbox.bell()
     }
 
-    /// Whether `finish` will not wait.
+    /// Returns whether `finish` will not wait.
     pub fn is_ready(&self) -> bool {
         self.control.0.mailbox.wants_attention() || self.deadline <= Instant::now()
     }
 
-    /// The flow from other threads.
+    /// Returns a handle on the flow for other threads.
     pub fn handle(&self) -> FlowHandle {
         handle_of(&self.control)
     }
 
-    /// Waits for the first path, on the thread that will use the flow.
+    /// Waits for the first path and returns the flow. Call it on the thread that will use the flow.
     ///
     /// # Errors
-    /// [`Error::Refused`] if there can be none, [`Error::TimedOut`] after [`Timeouts::offer`],
+    /// [`Error::Refused`] if the path cannot be opened, [`Error::TimedOut`] after
+    /// [`Timeouts::offer`],
     /// [`Error::PeerDied`], [`Error::Corrupt`], [`Error::Forked`].
     pub fn finish(mut self) -> Result<Flow> {
-        if !self.birth.is_here() {
+        if !self.creator.is_here() {
             return Err(Error::Forked);
         }
         let ((epoch, kind, transport, permit), rest) = self.first_path()?;
         let counters = Counters::new(self.page.take(), self.control.0.role);
-        let path = Rc::new(Path::new(epoch, transport, self.birth, Some(permit)));
+        let path = Rc::new(Path::new(epoch, transport, self.creator, Some(permit)));
         let shared = Arc::clone(&self.control.0);
         let core = Core {
             id: shared.id,
             name: shared.name.clone(),
             role: shared.role,
             peer: shared.peer.clone(),
-            birth: self.birth,
+            creator: self.creator,
             timeouts: self.timeouts,
             mailbox: Arc::clone(&shared.mailbox),
             control: Some((Arc::clone(&shared), Arc::clone(&self.control.1))),
@@ -188,21 +191,21 @@ impl Opening {
         Ok(Flow { core: Rc::new(core), _thread: PhantomData })
     }
 
-    fn first_path(&self) -> Result<(First, VecDeque<Mail>)> {
+    fn first_path(&self) -> Result<(First, VecDeque<FlowMessage>)> {
         loop {
             let mut mails = self.control.0.mailbox.take();
             match mails.pop_front() {
                 None => self.wait()?,
-                Some(Mail::Path { epoch, kind, transport, permit, .. }) => {
+                Some(FlowMessage::Path { epoch, kind, transport, permit, .. }) => {
                     return Ok(((epoch, kind, transport, permit), mails));
                 }
-                Some(Mail::Failed { kind, reason }) => {
+                Some(FlowMessage::Failed { kind, reason }) => {
                     let reason =
                         format!("the first path, over {kind}, does not come about: {reason}");
                     return Err(Error::Refused { reason });
                 }
-                Some(Mail::Gone | Mail::Silent) => return Err(Error::PeerDied),
-                Some(Mail::Broken { what }) => return Err(Error::Corrupt { what }),
+                Some(FlowMessage::Gone | FlowMessage::Silent) => return Err(Error::PeerDied),
+                Some(FlowMessage::Broken { what }) => return Err(Error::Corrupt { what }),
             }
         }
     }
@@ -221,8 +224,8 @@ type First = (u32, Kind, Box<dyn Transport>, Permit);
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        // The flow has taken the page, and the rest with it.
-        if self.page.is_none() || !self.birth.is_here() {
+        // The flow has taken the page and everything else.
+        if self.page.is_none() || !self.creator.is_here() {
             return;
         }
         let (shared, driver) = &self.control;
@@ -234,11 +237,11 @@ impl Drop for Opening {
     }
 }
 
-fn birth() -> Result<Birth> {
-    Birth::here().map_err(Error::system("a page that fork wipes"))
+fn creator() -> Result<CreatorProcess> {
+    CreatorProcess::here().map_err(Error::system("a page that fork wipes"))
 }
 
-/// The heart of a flow without control link.
+/// Makes the state of a flow without control link.
 pub(super) fn foreign(
     transport: Box<dyn Transport>,
     name: Name,
@@ -246,14 +249,14 @@ pub(super) fn foreign(
     timeouts: Timeouts,
     undelivered: Arc<AtomicU64>,
 ) -> Result<Core> {
-    let birth = birth()?;
-    let path = Rc::new(Path::new(1, transport, birth, None));
+    let creator = creator()?;
+    let path = Rc::new(Path::new(1, transport, creator, None));
     Ok(Core {
         id: FlowId(0),
         name,
         role: Role::Follower,
         peer,
-        birth,
+        creator,
         timeouts,
         mailbox: Arc::new(Mailbox::new()?),
         control: None,

@@ -1,4 +1,4 @@
-//! What a flow is made of, and what it says to the application.
+//! Parts, timeouts, events and statistics of a flow.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,20 +11,22 @@ use crate::kind::Kind;
 use crate::name::Name;
 use crate::transport::PathOptions;
 
-/// How long a flow waits for what.
+/// Timeouts of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For the first path, and for the answer to each offer of a later one.
+    /// The longest wait for the first path, and for the answer to each offer of a later one.
     pub offer: Duration,
-    /// For write buffers of an old epoch: those that are committed later are copied over.
+    /// The longest wait for held write buffers of an old epoch; buffers that are committed later
+    /// are copied to the new path.
     pub drain: Duration,
-    /// In `drop`, until the kernel or the peer has taken what is committed.
+    /// The longest wait of `drop` until the kernel or the peer has taken the committed messages.
     pub linger: Duration,
-    /// After the peer's end, for the next of what its kernel still delivers. It ends by itself,
-    /// unless somebody else has the peer's sockets, too, or the network is down. After this end's
-    /// own, for the peer's kernel to acknowledge more; six times that in all.
+    /// After the peer's end: the longest wait for the next message that the peer's kernel still
+    /// delivers. That delivery ends by itself, unless another process has the peer's sockets too,
+    /// or the network is down. After this end's own end: the longest wait for the next
+    /// acknowledgement of the peer's kernel; six times this value in all.
     pub grace: Duration,
-    /// For a sign of life of the peer's host, if that is another one.
+    /// The longest silence of the peer's host, if that is another one.
     pub silence: Duration,
 }
 
@@ -40,9 +42,9 @@ impl Default for Timeouts {
     }
 }
 
-/// Everything that a flow is made of.
+/// The parts from which a flow is opened.
 pub struct FlowParts {
-    /// Its name in the cluster.
+    /// The flow's identifier in the cluster.
     pub id: FlowId,
     /// The endpoint's full name.
     pub name: Name,
@@ -58,36 +60,36 @@ pub struct FlowParts {
     pub page: OwnedFd,
     /// Whether this end trusts the peer.
     pub own_trust: Trust,
-    /// Whether the peer trusts this end. Only the leader is told; a follower, for whom the leader
-    /// decides this, says [`Trust::Trusted`].
+    /// Whether the peer trusts this end. Only the leader gets the peer's declaration. The leader
+    /// decides for the follower, which sets [`Trust::Trusted`].
     pub peer_trust: Trust,
     /// Whether only protected transports may be used beyond this host.
     pub protected: bool,
-    /// What a leader offers first.
+    /// The transport that a leader offers first.
     pub first: Kind,
-    /// Why.
+    /// The reason for that choice.
     pub reason: String,
-    /// Memory of the paths.
+    /// The sizes of the paths' memory.
     pub path: PathOptions,
-    /// How long to wait for what.
+    /// The flow's timeouts.
     pub timeouts: Timeouts,
-    /// Who tells the daemon.
+    /// The object that reports to the daemon.
     pub reporter: Arc<dyn Reporter>,
     /// Counts messages that were committed and could not be delivered before the flow was closed.
     pub undelivered: Arc<AtomicU64>,
 }
 
-/// How the flows of an endpoint are opened.
+/// The settings with which an endpoint opens its flows.
 #[derive(Clone, Debug)]
 pub(crate) struct FlowSettings {
     pub(crate) trust: Trust,
     pub(crate) path: PathOptions,
     pub(crate) timeouts: Timeouts,
-    /// What its flows could not deliver.
+    /// Counts messages that the flows could not deliver.
     pub(crate) undelivered: Arc<AtomicU64>,
 }
 
-/// Something that happened to a flow (section 3.1.4 of the paper).
+/// An event of a flow (section 3.1.4 of the paper).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlowEvent {
@@ -97,37 +99,48 @@ pub enum FlowEvent {
         epoch: u32,
         /// Its transport.
         transport: Kind,
-        /// Why.
+        /// The reason for the move.
         reason: String,
     },
-    /// A move did not come about; the flow goes on as it was.
+    /// A move failed; the flow continues on its present transport.
     MoveFailed {
-        /// What was wanted.
+        /// The requested transport.
         transport: Kind,
-        /// Why not.
+        /// The reason for the failure.
         reason: String,
     },
 }
 
-/// What a flow has done so far, as this end counts it.
+/// The counters of a flow, as this end counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Messages committed.
     pub messages_sent: u64,
-    /// Their bytes.
+    /// Bytes of those messages.
     pub bytes_sent: u64,
-    /// Messages acquired.
+    /// Messages read.
     pub messages_received: u64,
-    /// Their bytes.
+    /// Bytes of those messages.
     pub bytes_received: u64,
-    /// How often this end has slept.
+    /// The number of times that this end has slept.
     pub sleeps: u64,
-    /// How often the direction from this end has moved to another path.
+    /// The number of times that this end has begun to write to another path.
     pub moves: u64,
     /// The longest time that this end could not send because of a move, in nanoseconds.
     pub pause_max_ns: u64,
     /// The sum of those times.
     pub pause_total_ns: u64,
-    /// Messages committed that are not delivered yet, in the sense of [`crate::Flow::close`].
+    /// Messages that are committed and not delivered yet, as [`crate::Flow::close`] defines it.
     pub undelivered: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::{documented, field_names};
+
+    #[test]
+    fn every_counter_is_in_the_reference() {
+        assert_eq!(documented("counters.md", "Flows"), field_names(&Statistics::default()));
+    }
 }

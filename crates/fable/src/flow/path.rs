@@ -1,28 +1,28 @@
-//! One end of one path, as a flow sees it.
+//! One end of one path, as the flow's state keeps it.
 
 use std::cell::{Cell, RefCell};
 
-use megapipe::fork::Birth;
+use megapipe::fork::CreatorProcess;
 
 use crate::control::mailbox::Permit;
 use crate::kind::Kind;
 use crate::transport::{SlotPlace, Transport, WriteSlot};
 
-/// What of a path's writing end is left.
+/// The state of a path's writing end.
 #[derive(Debug)]
 pub(super) enum End {
-    /// Everything.
+    /// Messages can be committed.
     Open,
-    /// There will be a newer path, and this is the room for the record that says so.
+    /// A newer path follows; this is the reserved slot for the `EndOfEpoch` record.
     Reserved(WriteSlot),
     /// The last record is committed.
     Sent,
 }
 
-/// The parts that change.
+/// The mutable state of a path.
 pub(super) struct Inner {
     pub(super) transport: Box<dyn Transport>,
-    /// Write slots in the application's hands, in the order of their acquisition.
+    /// Write slots that the application holds, in the order of their allocation.
     pub(super) outstanding: Vec<SlotPlace>,
     pub(super) end: End,
 }
@@ -31,9 +31,9 @@ pub(super) struct Inner {
 pub(super) struct Path {
     pub(super) epoch: u32,
     pub(super) kind: Kind,
-    pub(super) birth: Birth,
+    pub(super) creator: CreatorProcess,
     pub(super) inner: RefCell<Inner>,
-    /// Whether the last record is committed: buffers of this path come too late.
+    /// Whether the last record is committed: held buffers of this path are late.
     pub(super) is_closed: Cell<bool>,
     _permit: Option<Permit>,
 }
@@ -45,30 +45,32 @@ impl std::fmt::Debug for Path {
 }
 
 impl Path {
+    /// Wraps a transport as the path of this epoch.
     pub(super) fn new(
         epoch: u32,
         transport: Box<dyn Transport>,
-        birth: Birth,
+        creator: CreatorProcess,
         permit: Option<Permit>,
     ) -> Path {
         Path {
             epoch,
             kind: transport.kind(),
-            birth,
+            creator,
             inner: RefCell::new(Inner { transport, outstanding: Vec::new(), end: End::Open }),
             is_closed: Cell::new(false),
             _permit: permit,
         }
     }
 
-    /// Whether all that the peer committed before its death is here, without asking the kernel.
+    /// Returns whether the path is a ring: all that the peer committed before its death is then in
+    /// memory, and no kernel has to deliver it.
     pub(super) fn is_ring(&self) -> bool {
         matches!(self.kind, Kind::MempipeFutex(_) | Kind::MempipeSpin(_))
     }
 }
 
 impl Inner {
-    /// A slot has come back from the application.
+    /// Removes a slot that the application has returned from `outstanding`.
     #[inline]
     pub(super) fn forget(&mut self, place: SlotPlace) {
         match self.outstanding.last() {
@@ -77,7 +79,8 @@ impl Inner {
         }
     }
 
-    /// Nobody waits for the slots that are still held.
+    /// Marks all slots that are still held as unused, so that the peer does not wait for them.
+    /// Returns how many there are.
     pub(super) fn pass_over_outstanding(&mut self) -> usize {
         for place in &self.outstanding {
             self.transport.pass_over(*place);

@@ -1,4 +1,4 @@
-//! Sleeping until a flow can go on: for its peer, and for its agent.
+//! Sleeps until a flow can go on, because of its peer or because of its agent.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -8,15 +8,15 @@ use super::core::Core;
 use super::path::Path;
 use crate::clock::{monotonic_ns, timespec};
 use crate::error::{Error, Result};
-use crate::transport::{Direction, Manner, Wait};
+use crate::transport::{Direction, Wait, WaitMethod};
 
-/// How long a ring is looked at in its own way before this thread sleeps in ours.
+/// How long a thread waits by the ring's own means before it sleeps on both words.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// How long a transport that only spins is left to itself before the agent is asked.
+/// How long a transport that only spins is awaited before the agent's mailbox is checked.
 const SPIN_ALONE: Duration = Duration::from_micros(200);
 
-/// Whether the kernel has `futex_waitv` (Linux 5.16); it is asked once.
+/// Whether the kernel has `futex_waitv` (Linux 5.16). A failure clears it for the process.
 static WAITS_FOR_TWO_WORDS: AtomicBool = AtomicBool::new(true);
 
 /// `struct futex_waitv` of the kernel.
@@ -32,7 +32,7 @@ const FUTEX2_SIZE_U32: u32 = 2;
 const FUTEX2_PRIVATE: u32 = 128;
 
 impl Core {
-    /// Tries until it works, and sleeps in between.
+    /// Repeats an attempt until it succeeds, and sleeps in between.
     #[inline]
     pub(super) fn wait_for<T>(
         &self,
@@ -66,12 +66,12 @@ impl Core {
         }
     }
 
-    /// Sleeps until another attempt is worth while, or the deadline.
+    /// Sleeps until another attempt may succeed, or until the deadline.
     pub(super) fn sleep(&self, direction: Direction, deadline: Option<Instant>) -> Result<()> {
         let mut state = self.state.borrow_mut();
         let all_is_sent = self.flush_all(&mut state)?;
         if direction == Direction::Read && state.awaited.is_some() && !state.ahead.is_empty() {
-            // The awaited path has just come out of the mailbox, whose bell is silent again.
+            // The awaited path was taken from the mailbox, whose eventfd is clear again.
             return Ok(());
         }
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -80,7 +80,7 @@ impl Core {
             Direction::Read => state.awaited.is_none().then(|| state.reading.clone()),
             Direction::Write => Some(state.bottleneck().clone()),
         };
-        // Another call arms the descriptor again.
+        // A later call that would have to wait arms the descriptor again.
         self.disarm();
         if let Some(path) = &path
             && (all_is_sent || direction == Direction::Write && state.flushing.is_empty())
@@ -89,7 +89,7 @@ impl Core {
             return self.sleep_on_one(path, direction, limit);
         }
         let mut entries = vec![poll_entry(self.mailbox.bell().as_raw_fd(), libc::POLLIN)];
-        // At most so long, for the sake of one of the paths.
+        // The longest sleep that all paths permit.
         let mut least = None;
         if let Some(path) = &path {
             least = sooner(least, prepare(path, direction, &mut entries)?);
@@ -118,7 +118,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sleeps on one path and the agent's word.
+    /// Sleeps on one path's word and the agent's word.
     fn sleep_on_one(
         &self,
         path: &Path,
@@ -133,8 +133,8 @@ impl Core {
             }
         }
         let two_words = WAITS_FOR_TWO_WORDS.load(Ordering::Relaxed);
-        let manner = if two_words { Manner::Futex } else { Manner::Descriptor };
-        let outcome = match inner.transport.prepare_wait(direction, manner)? {
+        let method = if two_words { WaitMethod::Futex } else { WaitMethod::Descriptor };
+        let outcome = match inner.transport.prepare_wait(direction, method)? {
             Wait::Ready => Ok(()),
             Wait::Spin => {
                 let spin = limit.map_or(SPIN_ALONE, |limit| limit.min(SPIN_ALONE));
@@ -142,7 +142,7 @@ impl Core {
             }
             Wait::Futex { word, expected } => {
                 self.counters.slept();
-                // SAFETY: the transport keeps the word, and the path keeps the transport.
+                // SAFETY: the transport owns the word, and the path owns the transport.
                 let word = unsafe { &*word };
                 wait_for_two(word, expected, self.mailbox.attention(), limit)
             }
@@ -158,21 +158,22 @@ impl Core {
     }
 }
 
-/// Adds what to poll for, and gives how long a sleep may be that it does not end; `None`: for ever.
+/// Adds the descriptors to poll for. Returns the longest sleep for which they suffice; `None` if
+/// there is no limit.
 fn prepare(
     path: &Path,
     direction: Direction,
     entries: &mut Vec<libc::pollfd>,
 ) -> Result<Option<Duration>> {
     let mut inner = path.inner.borrow_mut();
-    match inner.transport.prepare_wait(direction, Manner::Descriptor) {
+    match inner.transport.prepare_wait(direction, WaitMethod::Descriptor) {
         Ok(Wait::Descriptor { descriptor, events }) => {
             entries.push(poll_entry(descriptor, events));
             Ok(None)
         }
-        // It has nothing that wakes: it is looked at now and then while others are waited for.
+        // Nothing wakes a waiter for this path: it is polled while the others are waited for.
         Ok(Wait::Spin) => Ok(Some(SPIN_ALONE)),
-        // What only flushes fails where it is read.
+        // A path that is only flushed reports its failure when it is used.
         Ok(_) | Err(crate::error::TransportError::Closed) => Ok(Some(Duration::ZERO)),
         Err(error) => Err(error.into()),
     }
@@ -192,7 +193,7 @@ fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<()> {
     done.map(drop).map_err(Error::system("ppoll"))
 }
 
-/// Sleeps while the peer's word is `expected` and the agent's is zero. May return early.
+/// Sleeps while the peer's word is `expected` and the agent's word is zero. May return early.
 fn wait_for_two(
     peer: &AtomicU32,
     expected: u32,
@@ -228,7 +229,7 @@ fn wait_for_two(
     let source = std::io::Error::last_os_error();
     match source.raw_os_error() {
         Some(libc::ENOSYS | libc::EPERM) => {
-            // An older kernel, or a sandbox that does not know the call: sleep by descriptors.
+            // The kernel is older, or a sandbox refuses the call: sleep by descriptors.
             WAITS_FOR_TWO_WORDS.store(false, Ordering::Relaxed);
             Ok(())
         }

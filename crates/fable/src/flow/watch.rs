@@ -1,7 +1,7 @@
-//! One descriptor for all that a flow may wait for, whatever its transport is at the moment.
+//! One descriptor for everything that a flow can wait for, whatever its present transport.
 //!
-//! It is level-triggered. While the flow is *armed*, the paths' own descriptors tell; while it is
-//! not, because something may be left that those do not show, a bell of our own keeps it readable
+//! It is level-triggered. While the watch is *armed*, the paths' own descriptors make it readable.
+//! While it is disarmed, there may be input that those do not show: an eventfd keeps it readable
 //! until a call finds that it would have to wait.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -15,20 +15,21 @@ use rustix::time::{
 use crate::error::{Error, Result};
 use crate::event::{EpollSet, event_descriptor, ring, silence};
 
-/// The descriptor and what it consists of.
+/// The epoll set behind a flow's descriptor, and its members.
 pub(super) struct Watch {
     epoll: EpollSet,
-    /// Readable while not armed.
+    /// An eventfd that is readable while the watch is disarmed.
     bell: OwnedFd,
     timer: OwnedFd,
     is_armed: bool,
-    /// Of the paths.
+    /// The paths' descriptors that are in the set, with their events.
     registered: Vec<(RawFd, i16)>,
-    /// What a write that found no room wanted.
+    /// The length that a write without room has requested.
     pub(super) wanted_bytes: Option<usize>,
 }
 
 impl Watch {
+    /// Creates a disarmed watch that also shows messages in the mailbox.
     pub(super) fn new(mailbox_bell: BorrowedFd<'_>) -> Result<Watch> {
         let epoll = EpollSet::new().map_err(Error::system("epoll_create1"))?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
@@ -50,21 +51,21 @@ impl Watch {
         done.map_err(Error::system("epoll_ctl"))
     }
 
-    /// The one descriptor.
+    /// Returns the descriptor of the epoll set.
     pub(super) fn descriptor(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }
 
-    /// Forgets the paths' descriptors, which are about to change, while they are still open.
+    /// Removes the paths' descriptors from the set while they are still open, before they change.
     pub(super) fn forget(&mut self) {
         for (descriptor, _) in std::mem::take(&mut self.registered) {
-            // One that is gone already is what we want.
+            // An error means that the descriptor is closed, and so no longer in the set.
             let _ = self.control(libc::EPOLL_CTL_DEL, descriptor, 0);
         }
         self.disarm();
     }
 
-    /// The next call looks for itself.
+    /// Disarms the watch: the descriptor is readable until the next call that would have to wait.
     pub(super) fn disarm(&mut self) {
         if self.is_armed {
             self.is_armed = false;
@@ -72,7 +73,8 @@ impl Watch {
         }
     }
 
-    /// From now on these descriptors tell, and the deadline; at once if the flow is ready.
+    /// Arms the watch with these descriptors and the deadline; if the flow is ready, the descriptor
+    /// becomes readable at once.
     pub(super) fn arm(
         &mut self,
         wanted: Vec<(RawFd, i16)>,
@@ -91,7 +93,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Registers just these.
+    /// Registers these descriptors and removes all others.
     fn register(&mut self, wanted: Vec<(RawFd, i16)>) -> Result<()> {
         for (descriptor, events) in &wanted {
             match self.registered.iter().find(|(known, _)| known == descriptor) {
@@ -115,10 +117,10 @@ impl Watch {
         });
         let timer = Itimerspec {
             it_interval: Timespec::default(),
-            // What is too long for a timer never comes, and no timer says the same.
+            // A deadline beyond the timer's range sets no timer: it is never reached.
             it_value: left.try_into().unwrap_or_default(),
         };
-        // Setting a timer also takes back its expiry.
+        // Setting the timer also clears an expiration.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer);
     }
 }

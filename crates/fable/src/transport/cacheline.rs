@@ -1,9 +1,10 @@
-//! One cache line each way: how fast a message can be at all.
+//! Transport over one cache line in each direction: the lower bound of message latency, for
+//! measurements.
 //!
-//! The paper takes inter-processor interrupts as its lower bound (section 2.1.6), which no user
-//! program can send; between two processes that look all the time, nothing is faster than one cache
-//! line that changes its owner. A message of up to 56 bytes and its sequence number share the line;
-//! the reader's acknowledgement is the next message of its own.
+//! The paper uses inter-processor interrupts as its lower bound (section 2.1.6), which no user
+//! program can send. Between two processes that both spin, nothing is faster than one cache line
+//! that changes its owner. A message of up to 56 bytes and its sequence number share the line; the
+//! reader acknowledges with its own next message.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
@@ -12,24 +13,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::spin::Placement;
-use super::{Direction, Manner, Offer, ReadSlot, Record, Transport, Wait, WriteSlot, slot::Owner};
+use super::{
+    Direction, Offer, ReadSlot, Record, Transport, Wait, WaitMethod, WriteSlot, slot::Owner,
+};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 use crate::memory::{Mapping, PAGE_BYTES, create_sealed};
 
-/// What fits beside the eight bytes of the sequence number.
+/// The bytes of the line beside the eight of the sequence number.
 const PAYLOAD_BYTES: usize = 56;
 
-/// Where the two lines lie in the page, and where the words that acknowledge them: apart, so that
-/// no prefetching of neighbours moves one with the other.
+/// The offsets of the two lines in the page. They and the words that acknowledge them are far
+/// apart, so that prefetching of adjacent lines does not move one with the other.
 const LINE_OFFSETS: [usize; 2] = [0, 1024];
 const READ_OFFSETS: [usize; 2] = [2048, 3072];
 const CPU_OFFSETS: [usize; 2] = [2560, 3584];
 
-/// Sequence numbers and acknowledgements share a word with the rest, so they are short.
+/// Sequence numbers and acknowledgements share a word with other fields, so they have 28 bits.
 const SEQUENCE_MASK: u64 = (1 << 28) - 1;
 
-/// The other end gets the second line to write.
+/// Makes a path; the other end writes the second line.
 pub(super) fn create() -> TransportResult<(Box<dyn Transport>, Offer)> {
     let file = create_sealed(c"fable-cacheline", PAGE_BYTES)?;
     let mapping = Mapping::with_rings(file.as_fd(), PAGE_BYTES, 0, 0)?;
@@ -37,6 +40,7 @@ pub(super) fn create() -> TransportResult<(Box<dyn Transport>, Offer)> {
     Ok((Box::new(Cacheline::new(mapping, 0)), offer))
 }
 
+/// Opens the other end of a path.
 pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     let [file] = <[_; 1]>::try_from(offer.descriptors)
         .map_err(|_| TransportError::BadOffer("a cache line comes as one descriptor"))?;
@@ -47,13 +51,13 @@ pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
 struct Cacheline {
     mapping: ManuallyDrop<Mapping>,
     owner: Owner,
-    /// Which line this end writes.
+    /// The index of the line that this end writes.
     side: usize,
     written: u64,
     read: u64,
     writing: bool,
     reading: bool,
-    /// How many of our messages the peer had read when it last wrote.
+    /// The number of messages that the peer had read when it last wrote, as far as this end knows.
     acknowledged: u64,
     placement: Placement,
 }
@@ -61,7 +65,7 @@ struct Cacheline {
 impl Cacheline {
     fn new(mapping: Mapping, side: usize) -> Cacheline {
         let cpu = |side: usize| mapping.at(CPU_OFFSETS[side], 4).cast::<AtomicU32>();
-        // SAFETY: the mapping is kept beside the placement.
+        // SAFETY: `Cacheline` owns the mapping and the placement together.
         let placement = unsafe { Placement::new(cpu(side), cpu(1 - side)) };
         Cacheline {
             mapping: ManuallyDrop::new(mapping),
@@ -77,8 +81,8 @@ impl Cacheline {
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the offset lies within the page, is a multiple of 8, and is only used as an
-        // atomic word by both sides.
+        // SAFETY: the offset lies within the page and is a multiple of 8; both sides access the
+        // word only as an atomic.
         unsafe { self.mapping.at(offset, 8).cast::<AtomicU64>().as_ref() }
     }
 
@@ -86,7 +90,8 @@ impl Cacheline {
         self.mapping.at(LINE_OFFSETS[side] + 8, PAYLOAD_BYTES)
     }
 
-    /// The word in the line: its number, how many of the other side's were read, record, length.
+    /// Returns the line's first word: its number, how many of the other side's messages were read,
+    /// record, length.
     fn header(&self, bytes: usize, record: Record) -> u64 {
         let (written, read) = (self.written & SEQUENCE_MASK, self.read & SEQUENCE_MASK);
         written << 36 | read << 8 | (record as u64) << 6 | bytes as u64
@@ -114,6 +119,9 @@ impl Transport for Cacheline {
         PAYLOAD_BYTES
     }
 
+    /// Does nothing: no message is long, and none is copied.
+    fn limit_reads(&mut self, _bytes_max: usize) {}
+
     fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
         if bytes > PAYLOAD_BYTES {
             let transport = self.kind().base_name();
@@ -122,8 +130,8 @@ impl Transport for Cacheline {
         if self.writing {
             return Err(TransportError::TooManySlots { held: 1 });
         }
-        // In a ping-pong the peer's message has acknowledged ours; only who sends twice in a row
-        // looks at the word.
+        // In a ping-pong the peer's message acknowledges this end's; the separate word matters only
+        // to an end that sends twice in a row.
         let acknowledged = self.acknowledged == self.written & SEQUENCE_MASK;
         if !acknowledged && !self.may_go_on(Direction::Write) {
             return Ok(None);
@@ -171,8 +179,8 @@ impl Transport for Cacheline {
         self.reading = true;
         self.acknowledged = header >> 8 & SEQUENCE_MASK;
         let payload = self.payload(1 - self.side);
-        // SAFETY: the bytes lie within the line, and the peer leaves them alone until it is
-        // acknowledged; it is trusted to, as on every transport in its unsafe form.
+        // SAFETY: the bytes lie within the line. The peer does not change them before they are
+        // acknowledged; as on every transport in its unsafe form, it is trusted to do so.
         Ok(Some(unsafe { ReadSlot::new(payload, bytes, record, self.owner, 0) }))
     }
 
@@ -188,7 +196,7 @@ impl Transport for Cacheline {
         self.may_go_on(Direction::Write)
     }
 
-    fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
+    fn prepare_wait(&mut self, direction: Direction, _manner: WaitMethod) -> TransportResult<Wait> {
         Ok(if self.may_go_on(direction) { Wait::Ready } else { Wait::Spin })
     }
 
@@ -211,7 +219,7 @@ impl Transport for Cacheline {
 
 impl Drop for Cacheline {
     fn drop(&mut self) {
-        // Somebody may still look at a slot otherwise.
+        // Otherwise a slot may still point into the mapping.
         if !self.writing && !self.reading {
             // SAFETY: the mapping is not used again.
             unsafe { ManuallyDrop::drop(&mut self.mapping) };

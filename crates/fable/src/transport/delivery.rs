@@ -1,10 +1,9 @@
-//! What of a path is delivered: it lies where the peer can read it, whatever becomes of this
-//! process.
+//! Tracks which messages of a path are delivered: the peer can read them even if this process ends.
 //!
-//! Shared memory and pipes deliver at once what they take, and so does a UNIX socket. What a
-//! network connection has taken lies in this kernel until the peer's acknowledges it, and a socket
-//! that is closed before, with unread input, resets the connection and throws all of that away
-//! (RFC 1122, 4.2.2.13). So such a socket lives on as a [`Remainder`], which reads and discards
+//! Shared memory, pipes and UNIX sockets deliver at once what they take. What a network connection
+//! has taken stays in this kernel until the peer's kernel acknowledges it. Closing the socket
+//! before that, with unread input, resets the connection and discards all of it (RFC 1122,
+//! 4.2.2.13). Such a socket is therefore kept as a [`Remainder`], which reads and discards input
 //! until the peer has everything.
 
 use std::collections::VecDeque;
@@ -16,16 +15,16 @@ use socket2::Socket;
 
 use crate::socket;
 
-/// Messages whose delivery is not known are looked through when there are this many.
+/// With at least this many entries, the delivered ones are looked for and removed.
 const MESSAGES_MIN: usize = 1024;
 
-/// The most that is discarded in one call.
+/// The most bytes that one call discards.
 const DISCARD_BYTES_MAX: usize = 1 << 20;
 
-/// What was committed and is not delivered.
+/// The messages that were committed and are not delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Undelivered {
-    /// How many messages; one of which a part is missing counts.
+    /// The number of messages, including one of which only a part is missing.
     pub messages: u64,
     /// The sum of their lengths.
     pub bytes: u64,
@@ -38,7 +37,7 @@ impl std::ops::AddAssign for Undelivered {
     }
 }
 
-/// Where in a stream of bytes each message ends whose delivery is not known.
+/// The positions in a stream of bytes at which the messages end whose delivery is not known.
 #[derive(Debug)]
 pub(crate) struct Deliveries {
     ends: VecDeque<(u64, u32)>,
@@ -46,31 +45,33 @@ pub(crate) struct Deliveries {
 }
 
 impl Deliveries {
+    /// Creates an empty list.
     pub(super) fn new() -> Deliveries {
         Deliveries { ends: VecDeque::new(), look_at: MESSAGES_MIN }
     }
 
-    /// A message of `bytes` was committed, which ends at this position.
+    /// Records a committed message of `bytes` bytes, which ends at this position of the stream.
     #[inline]
     pub(super) fn committed(&mut self, end: u64, bytes: usize) {
         self.ends.push_back((end, u32::try_from(bytes).unwrap_or(u32::MAX)));
     }
 
-    /// Whether [`Deliveries::forget`] is worth while.
+    /// Returns whether there are enough entries for a call of [`Deliveries::forget`].
     #[inline]
     pub(super) fn is_long(&self) -> bool {
         self.ends.len() >= self.look_at
     }
 
-    /// Everything before this position is delivered.
+    /// Removes the messages before this position, which are delivered.
     pub(super) fn forget(&mut self, delivered: u64) {
         while self.ends.front().is_some_and(|(end, _)| *end <= delivered) {
             self.ends.pop_front();
         }
-        // A look costs a system call: not at every message as long as little is delivered.
+        // Each check costs a system call: while little is delivered, do not check at every message.
         self.look_at = (2 * self.ends.len()).max(MESSAGES_MIN);
     }
 
+    /// Returns the messages that end behind this position.
     pub(super) fn undelivered(&mut self, delivered: u64) -> Undelivered {
         self.forget(delivered);
         let bytes = self.ends.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
@@ -78,27 +79,29 @@ impl Deliveries {
     }
 }
 
-/// How many bytes the peer's kernel has not acknowledged; 0 where there is no such thing.
+/// Returns how many bytes the peer's kernel has not acknowledged; 0 for sockets without
+/// acknowledgements.
 pub(super) fn unacknowledged(socket: &Socket) -> u64 {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the number outlives the call, and the descriptor is the socket's. `SIOCOUTQ` is the
-    // same request as `TIOCOUTQ`: tcp(7).
+    // same request as `TIOCOUTQ`, see tcp(7).
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if done < 0 { 0 } else { u64::try_from(bytes).unwrap_or(0) }
 }
 
-/// The socket of a path whose flow is closed, until the peer has all that was committed.
+/// The socket of a path whose flow is closed, kept until the peer has everything that was
+/// committed.
 #[derive(Debug)]
 pub struct Remainder {
     socket: Socket,
     deliveries: Deliveries,
-    /// Up to where the stream was handed to the kernel.
+    /// The position up to which the stream was handed to the kernel.
     sent: u64,
-    /// Behind the stream's bytes, and acknowledged like them.
+    /// 1 if the end of the stream is acknowledged like a byte, else 0.
     end_bytes: u64,
     has_discarded: bool,
     half_close: HalfClose,
-    /// The peer has ended its own direction.
+    /// Whether the peer has ended its own direction.
     has_ended: bool,
     is_over: bool,
 }
@@ -106,24 +109,23 @@ pub struct Remainder {
 /// Whether a peer that has ended its own direction may go on reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HalfClose {
-    /// A flow's end does not: it ends its direction of a socket when it closes the flow.
+    /// A flow does not: it ends its direction of a socket when it closes the flow.
     Never,
     /// A foreign program may.
     Possible,
 }
 
 impl Remainder {
-    /// Ends the sending direction of a network connection behind `sent` bytes of its stream. The
-    /// socket is another descriptor of it: where there is none, what is not delivered stays with
-    /// the transport, and is counted as lost.
+    /// Ends the sending direction of a network connection after `sent` bytes of its stream. The
+    /// socket is a duplicated descriptor; without one, undelivered messages stay in the transport
+    /// and are counted as lost.
     pub(super) fn new(
         socket: Socket,
         deliveries: Deliveries,
         sent: u64,
         half_close: HalfClose,
     ) -> Remainder {
-        // A connection that has ended already needs no end.
-        // The end of the stream is acknowledged like a byte.
+        // Fails if the connection has ended already. The end is acknowledged like a byte.
         let end_bytes = u64::from(socket.shutdown(Shutdown::Write).is_ok());
         Remainder {
             socket,
@@ -137,11 +139,11 @@ impl Remainder {
         }
     }
 
-    /// Reads and throws away what the peer has sent. Never blocks.
+    /// Reads and discards what the peer has sent. Never blocks.
     pub(crate) fn discard(&mut self) {
         if self.has_ended {
-            // Behind the peer's end `recv` tells of no failure, and another call may have been told
-            // of the error already: a connection that is over has no peer.
+            // After the peer's end `recv` reports no failure, and another call may have taken the
+            // error: a connection without a peer address is over.
             self.is_over |= self.socket.peer_addr().is_err();
             return;
         }
@@ -163,24 +165,26 @@ impl Remainder {
         }
     }
 
-    /// Whether the connection has failed, or the peer has closed it: there is nothing to wait for.
+    /// Returns whether the connection has failed or the peer has closed it, so that no
+    /// acknowledgement can follow.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Whether the peer has sent something that the application has not read.
+    /// Returns whether the peer has sent something that the application has not read.
     pub(crate) fn has_discarded(&self) -> bool {
         self.has_discarded
     }
 
-    /// What the peer's kernel has not acknowledged.
+    /// Returns what the peer's kernel has not acknowledged.
     pub(crate) fn undelivered(&mut self) -> Undelivered {
         let missing = unacknowledged(&self.socket).saturating_sub(self.end_bytes);
         self.deliveries.undelivered(self.sent.saturating_sub(missing))
     }
 
-    /// Becomes readable when there is something to discard, or the peer has ended. Negative when it
-    /// has: from then on the socket is always ready.
+    /// Returns a descriptor that becomes readable when there is input to discard, or when the peer
+    /// has ended. It is negative after the peer's end, because the socket is always readable from
+    /// then on.
     pub(crate) fn descriptor(&self) -> RawFd {
         if self.has_ended { -1 } else { self.socket.as_raw_fd() }
     }

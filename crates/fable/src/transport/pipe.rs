@@ -1,10 +1,10 @@
-//! Pipes: one each way as a transport, and what other transports need of them.
+//! Pipes: a transport with one pipe in each direction, and calls on pipes for other transports.
 //!
-//! A pipe's flags belong to both processes, so a peer could make it blocking at any time: every
-//! call here asks not to block by itself (`RWF_NOWAIT`, on pipes since Linux 6.4; on older kernels
-//! the pipe is made non-blocking again before each call, and a hostile peer that changes it between
-//! the two calls can block this process). Nor does a write to a dead peer raise `SIGPIPE`
-//! (`RWF_NOSIGNAL`, Linux 6.18; on older kernels the signal is blocked meanwhile).
+//! Both processes share a pipe's flags, so a peer can make it blocking at any time. Every call here
+//! therefore uses `RWF_NOWAIT` (on pipes since Linux 6.4). On older kernels the pipe is made
+//! non-blocking again before each call; a hostile peer that changes it between the two calls can
+//! block this process. A write to a dead peer does not raise `SIGPIPE` (`RWF_NOSIGNAL`, Linux 6.18;
+//! on older kernels the signal is blocked meanwhile).
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -18,23 +18,23 @@ use super::{Offer, PathOptions, Transport, sigpipe};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 
-/// What an unprivileged process may ask for, unless the administrator says otherwise
-/// (`/proc/sys/fs/pipe-max-size`).
+/// The capacity that an unprivileged process may request by default (`/proc/sys/fs/pipe-max-size`).
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
-/// What a pipe has at first.
+/// The capacity of a new pipe.
 const PIPE_BYTES_MIN: usize = 64 << 10;
 
-/// Not in the C library's headers yet.
+/// The C library's headers do not define it yet.
 const RWF_NOSIGNAL: libc::c_int = 0x100;
 
-/// Which end of a pipe.
+/// An end of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Reading,
     Writing,
 }
 
+/// Makes a path, and the offer for the other end.
 pub(super) fn create(options: PathOptions) -> TransportResult<(Box<dyn Transport>, Offer)> {
     let (own_reading, peer_writing) = make(options.ring_bytes)?;
     let (peer_reading, own_writing) = make(options.ring_bytes)?;
@@ -43,6 +43,7 @@ pub(super) fn create(options: PathOptions) -> TransportResult<(Box<dyn Transport
     Ok((Box::new(Framed::new(Kind::Pipe, own, Keeping::UntilSent)?), offer))
 }
 
+/// Opens the other end of a path.
 pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     let [reading, writing] = <[_; 2]>::try_from(offer.descriptors)
         .map_err(|_| TransportError::BadOffer("pipes come as two descriptors"))?;
@@ -52,7 +53,7 @@ pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     Ok(Box::new(Framed::new(Kind::Pipe, link, Keeping::UntilSent)?))
 }
 
-/// A pipe's reading and writing end, with room for about `bytes`, as far as the system allows.
+/// Makes a pipe with room for about `bytes`, as far as the system allows.
 pub(super) fn make(bytes: usize) -> TransportResult<(OwnedFd, OwnedFd)> {
     let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
         .map_err(TransportError::system("pipe2"))?;
@@ -63,7 +64,7 @@ pub(super) fn make(bytes: usize) -> TransportResult<(OwnedFd, OwnedFd)> {
     Ok((reading, writing))
 }
 
-/// How much fits into the pipe.
+/// Returns the capacity of the pipe in bytes.
 pub(super) fn bytes(pipe: BorrowedFd<'_>) -> TransportResult<usize> {
     fcntl_getpipe_size(pipe).map_err(TransportError::system("fcntl F_GETPIPE_SZ"))
 }
@@ -81,7 +82,7 @@ pub(super) fn check(pipe: BorrowedFd<'_>, end: End) -> TransportResult<()> {
     Ok(())
 }
 
-/// Makes sure that a call with these flags does not block.
+/// Makes the pipe non-blocking if these flags do not prevent a call from blocking.
 fn prepare(pipe: BorrowedFd<'_>, flags: libc::c_int) -> TransportResult<()> {
     if flags & libc::RWF_NOWAIT != 0 {
         return Ok(());
@@ -93,8 +94,8 @@ fn prepare(pipe: BorrowedFd<'_>, flags: libc::c_int) -> TransportResult<()> {
     fcntl_setfl(pipe, status | OFlags::NONBLOCK).map_err(TransportError::system("fcntl F_SETFL"))
 }
 
-/// The flags that the kernel may know beyond those of an `errno`, which says that it knows not all;
-/// `None` if that is not what it says.
+/// Returns the flags that the kernel may support, after `errno` has shown that it does not support
+/// all of these; `None` if `errno` shows no such thing.
 fn known_flags(flags: libc::c_int, errno: Option<libc::c_int>) -> Option<libc::c_int> {
     match errno {
         Some(libc::EOPNOTSUPP | libc::EINVAL) if flags & RWF_NOSIGNAL != 0 => {
@@ -105,13 +106,13 @@ fn known_flags(flags: libc::c_int, errno: Option<libc::c_int>) -> Option<libc::c
     }
 }
 
-/// Writes some of the bytes, and says how many; 0 if the pipe is full.
+/// Writes some of the bytes and returns how many; 0 if the pipe is full.
 pub(super) fn write(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> TransportResult<usize> {
     static FLAGS: AtomicI32 = AtomicI32::new(libc::RWF_NOWAIT | RWF_NOSIGNAL);
     write_with(&FLAGS, pipe, pieces)
 }
 
-/// The same with the flags that the kernel is thought to know.
+/// Writes as `write` does, with the flags that the kernel presumably supports.
 fn write_with(
     known: &AtomicI32,
     pipe: BorrowedFd<'_>,
@@ -147,19 +148,19 @@ fn write_with(
 
 fn write_once(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>], flags: i32) -> io::Result<usize> {
     let count = libc::c_int::try_from(pieces.len()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: slices of the standard library are laid out as the kernel's `iovec`.
+    // SAFETY: `IoSlice` is guaranteed to have the layout of the kernel's `iovec`.
     let written =
         unsafe { libc::pwritev2(pipe.as_raw_fd(), pieces.as_ptr().cast(), count, -1, flags) };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
-/// Reads what is there.
+/// Reads what has arrived.
 pub(super) fn read(pipe: BorrowedFd<'_>, room: &mut [u8]) -> TransportResult<Received> {
     static FLAGS: AtomicI32 = AtomicI32::new(libc::RWF_NOWAIT);
     read_with(&FLAGS, pipe, room)
 }
 
-/// The same with the flags that the kernel is thought to know.
+/// Reads as `read` does, with the flags that the kernel presumably supports.
 fn read_with(
     known: &AtomicI32,
     pipe: BorrowedFd<'_>,
@@ -169,7 +170,7 @@ fn read_with(
     loop {
         let flags = known.load(Ordering::Relaxed);
         prepare(pipe, flags)?;
-        // SAFETY: one piece, which is borrowed exclusively as long as the call.
+        // SAFETY: one piece, which is borrowed exclusively during the call.
         let received = unsafe { libc::preadv2(pipe.as_raw_fd(), &raw const piece, 1, -1, flags) };
         match usize::try_from(received) {
             Ok(0) => return Ok(Received::End),
@@ -189,7 +190,7 @@ fn read_with(
     }
 }
 
-/// Two pipes as a stream each way.
+/// Two pipes as a stream in each direction.
 struct PipeLink {
     reading: OwnedFd,
     writing: OwnedFd,
@@ -220,7 +221,7 @@ mod tests {
         fcntl_setfl(pipe, OFlags::empty()).unwrap();
     }
 
-    /// As before Linux 6.4: no flags at all, and a pipe that the peer has made blocking.
+    /// As before Linux 6.4: no flags are supported, and the peer has made the pipe blocking.
     #[test]
     fn without_flags_of_the_kernel_no_call_blocks() {
         let (reading, writing) = make(PIPE_BYTES_MIN).unwrap();

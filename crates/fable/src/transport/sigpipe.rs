@@ -1,13 +1,14 @@
-//! Keeps `SIGPIPE` from the application where a system call cannot be asked to leave it out.
+//! Prevents `SIGPIPE` for the application where a system call has no flag for that.
 //!
 //! A write to a pipe without a reader raises the signal in the calling thread, besides `EPIPE`. A
-//! process that has left it as the kernel sets it, as C programs do, would die of its peer's death.
+//! process with the default action for `SIGPIPE`, such as a C program, would be killed when its
+//! peer dies.
 
 use std::mem::MaybeUninit;
 
-/// Runs `call`, which may raise `SIGPIPE` and says whether it has met a pipe without a reader. The
-/// signal is blocked meanwhile and, if it was raised, taken back. A process that ignores `SIGPIPE`,
-/// as Rust programs do, pays one system call for this, others two.
+/// Runs `call`, which can raise `SIGPIPE` and returns its result and whether a pipe had no reader.
+/// The signal is blocked meanwhile and, if it was raised, removed. This costs one system call in a
+/// process that ignores `SIGPIPE`, as Rust programs do, and two in others.
 pub(super) fn without<T>(call: impl FnOnce() -> (T, bool)) -> T {
     if is_ignored() {
         return call().0;
@@ -21,7 +22,7 @@ pub(super) fn without<T>(call: impl FnOnce() -> (T, bool)) -> T {
         libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
         (pipe.assume_init(), before.assume_init())
     };
-    // One that is pending already is the application's.
+    // A signal that is already pending belongs to the application.
     let was_pending = is_pending();
     let (outcome, is_broken) = call();
     if is_broken && !was_pending {
@@ -29,14 +30,14 @@ pub(super) fn without<T>(call: impl FnOnce() -> (T, bool)) -> T {
         // SAFETY: the set and the time outlive the call; nothing is written.
         unsafe { libc::sigtimedwait(&raw const pipe, std::ptr::null_mut(), &raw const now) };
     }
-    // SAFETY: the mask is the one of before.
+    // SAFETY: `before` is the mask that the call above returned.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     outcome
 }
 
 fn is_ignored() -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: only asks; an action of zeros is a valid one if the call should fail.
+    // SAFETY: the call only reads the action; if it fails, the action of zeros is valid.
     unsafe {
         libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr());
         action.assume_init().sa_sigaction == libc::SIG_IGN
@@ -45,7 +46,7 @@ fn is_ignored() -> bool {
 
 fn is_pending() -> bool {
     let mut pending = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: a set of zeros is an empty one if the call should fail.
+    // SAFETY: if the call fails, the set of zeros is valid and empty.
     unsafe {
         libc::sigpending(pending.as_mut_ptr());
         libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1

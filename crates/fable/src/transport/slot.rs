@@ -1,23 +1,23 @@
-//! Places for messages.
+//! Message slots.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a message is to the flow above the path. It travels in the header of every transport.
+/// The type of a message for the flow above the path. It travels in the header of every transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Record {
     /// The application's bytes.
     Data = 1,
-    /// The last message of this path: what follows comes on the next epoch's.
+    /// The last message of this path: later ones are on the next epoch's path.
     EndOfEpoch = 2,
     /// The last message of the flow in this direction.
     EndOfFlow = 3,
 }
 
 impl Record {
-    /// The record with this number on the wire.
+    /// Returns the record with this number on the wire.
     pub(crate) fn from_wire(number: u8) -> Option<Record> {
         match number {
             1 => Some(Record::Data),
@@ -28,39 +28,43 @@ impl Record {
     }
 }
 
-/// Which transport a slot belongs to. Numbers are unique in the process.
+/// Identifies the transport that a slot belongs to. Numbers are unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(u32);
 
 impl Owner {
+    /// Draws a new number.
     pub(crate) fn new() -> Owner {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Owner(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// Where a write slot lies, for who no longer has it.
+/// Identifies a write slot, for code that does not hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotPlace {
     pub(crate) bytes: usize,
     pub(crate) token: u64,
 }
 
-/// Room for a message, to be filled and committed. Its content is undefined at first: what an
-/// earlier message left there, for example.
+/// Memory for a message, to be filled and committed. Its content is undefined at first: it can be
+/// that of an earlier message.
+///
+/// In shared memory the peer can read and change it at any time, before `commit` too, in either
+/// form of a transport: the safe form protects what is read, not what is written.
 #[derive(Debug)]
 pub struct WriteSlot {
     pointer: NonNull<u8>,
     bytes: usize,
     pub(crate) owner: Owner,
-    /// The transport's own mark of the place.
+    /// Identifies the slot within its transport.
     pub(crate) token: u64,
 }
 
 impl WriteSlot {
     /// # Safety
-    /// `bytes` bytes at `pointer` must be initialised, stay valid, and be nobody else's in this
-    /// process until the slot has come back to its transport or been dropped.
+    /// `bytes` bytes at `pointer` must be initialised, stay valid, and be used by nothing else in
+    /// this process until the slot has been returned to its transport or dropped.
     pub(crate) unsafe fn new(
         pointer: NonNull<u8>,
         bytes: usize,
@@ -70,7 +74,7 @@ impl WriteSlot {
         WriteSlot { pointer, bytes, owner, token }
     }
 
-    /// Where it lies.
+    /// Returns the place of the slot.
     pub(crate) fn place(&self) -> SlotPlace {
         SlotPlace { bytes: self.bytes, token: self.token }
     }
@@ -80,36 +84,37 @@ impl Deref for WriteSlot {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `new` demands that the memory is valid and this process's only.
+        // SAFETY: `new` demands that the memory is valid and that only this slot uses it.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
 }
 
 impl DerefMut for WriteSlot {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and the slot is borrowed exclusively.
+        // SAFETY: `new` demands that the memory is valid and that only this slot, which is borrowed
+        // exclusively, uses it.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
     }
 }
 
 /// A message that has arrived.
 ///
-/// On a transport in its unsafe form the bytes are the writer's, who can still change them: trust
-/// the peer, or take the safe form.
+/// On a transport in its unsafe form the writer can still change the bytes: trust the peer, or use
+/// the safe form.
 #[derive(Debug)]
 pub struct ReadSlot {
     pointer: NonNull<u8>,
     bytes: usize,
     record: Record,
     pub(crate) owner: Owner,
-    /// The transport's own mark of the place.
+    /// Identifies the slot within its transport.
     pub(crate) token: u64,
 }
 
 impl ReadSlot {
     /// # Safety
-    /// `bytes` bytes at `pointer` must be initialised and stay valid until the slot has come back
-    /// to its transport or been dropped, and nobody in this process may write to them.
+    /// `bytes` bytes at `pointer` must be initialised and stay valid until the slot has been
+    /// returned to its transport or dropped, and this process must not write to them.
     pub(crate) unsafe fn new(
         pointer: NonNull<u8>,
         bytes: usize,
@@ -120,7 +125,7 @@ impl ReadSlot {
         ReadSlot { pointer, bytes, record, owner, token }
     }
 
-    /// What the message is to the flow.
+    /// Returns the type of the message.
     pub fn record(&self) -> Record {
         self.record
     }

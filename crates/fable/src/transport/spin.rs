@@ -1,33 +1,34 @@
-//! Looking again and again, with regard for who else needs the CPU.
+//! Spins on shared memory, and yields the CPU to a peer or to other threads that need it.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Looks at the clock and at the placement are this many looks at the memory apart.
+/// The number of checks of the memory between two checks of the clock and the placement.
 const LOOKS_PER_CLOCK: u32 = 128;
 
-/// How a spin ended.
+/// The result of a spin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spun {
     Ready,
-    /// Both ends run on this CPU: looking keeps the peer from working.
+    /// Both ends run on this CPU: spinning keeps the peer from working.
     Shared,
     TimedOut,
 }
 
-/// Two words in shared memory in which each end says on which CPU it last waited, plus one, so that
-/// zero is nowhere. The peer's word is a hint: a lie costs the liar's peer a bounded spin.
+/// Two words in shared memory. In each, one end writes on which CPU it last waited, plus one, so
+/// that zero means unknown. The peer's word is only a hint: a false value costs this end a bounded
+/// spin.
 #[derive(Debug)]
 pub(super) struct Placement {
     own: NonNull<AtomicU32>,
     peer: NonNull<AtomicU32>,
     last: u32,
-    /// How many waits not to offer the CPU, because others took it for long.
+    /// The number of waits that will not yield the CPU, because the last yield took long.
     abstain: u32,
 }
 
-// SAFETY: the words are atomics in a mapping that the transport holds beside this.
+// SAFETY: the words are atomics in a mapping that the transport keeps with the placement.
 unsafe impl Send for Placement {}
 
 impl Placement {
@@ -37,7 +38,8 @@ impl Placement {
         Placement { own, peer, last: 0, abstain: 0 }
     }
 
-    /// Whether both ends run on one CPU, as far as is known; tells the peer where this one is.
+    /// Publishes this end's CPU. Returns whether both ends run on one CPU, as far as this end
+    /// knows.
     pub(super) fn is_shared(&mut self) -> bool {
         let own = this_cpu();
         if own != self.last {
@@ -49,7 +51,7 @@ impl Placement {
         own != 0 && own == unsafe { self.peer.as_ref() }.load(Ordering::Relaxed)
     }
 
-    /// Looks until `ready` says so, `budget` is used up, or both ends turn out to share a CPU.
+    /// Spins until `ready` returns true, `budget` is used up, or both ends turn out to share a CPU.
     pub(super) fn spin(&mut self, budget: Duration, ready: impl Fn() -> bool) -> Spun {
         let mut start = None;
         loop {
@@ -69,9 +71,9 @@ impl Placement {
         }
     }
 
-    /// Lets the peer, which shares this CPU, work for a moment: in an exchange of messages it needs
-    /// no more, and both are spared falling asleep and waking each other. Where others want the
-    /// CPU, too, that would be a place at the end of their queue, and sleeping is better.
+    /// Yields the CPU, which the peer shares, up to twice. In an exchange of messages the peer
+    /// needs no more, and both ends avoid a sleep and a wake-up. If other threads want the CPU too,
+    /// a yield would take long; then sleeping is better, and the next waits do not yield.
     pub(super) fn offer_cpu(&mut self, ready: impl Fn() -> bool) -> bool {
         const TURNS: usize = 2;
         const ABSTAIN_WAITS: u32 = 256;
@@ -93,8 +95,8 @@ impl Placement {
         false
     }
 
-    /// Looks until `ready` or the end of `timeout`, never sleeping; on a shared CPU, and after a
-    /// long while, the CPU is offered to others between looks.
+    /// Spins until `ready` returns true or `timeout` has passed, without sleeping. On a shared CPU,
+    /// and after every 200 µs, it yields the CPU.
     pub(super) fn spin_on(&mut self, timeout: Option<Duration>, ready: impl Fn() -> bool) -> bool {
         const POLITE: Duration = Duration::from_micros(200);
         if ready() {
@@ -117,10 +119,10 @@ impl Placement {
     }
 }
 
-/// The CPU that runs this thread, plus one; 0 if the kernel does not say.
+/// Returns the CPU that runs this thread, plus one; 0 if the kernel does not report it.
 #[inline]
 pub(crate) fn this_cpu() -> u32 {
-    // SAFETY: no arguments; the call fails only where there is no such call, with -1.
+    // SAFETY: no arguments; without such a system call it fails with -1.
     let cpu = unsafe { libc::sched_getcpu() };
     u32::try_from(cpu + 1).unwrap_or(0)
 }

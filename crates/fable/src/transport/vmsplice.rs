@@ -1,17 +1,17 @@
-//! Cooperative `vmsplice` (section 2.1.5 of the paper).
+//! Transport over cooperative `vmsplice` (section 2.1.5 of the paper).
 //!
 //! The writer's pages themselves go into a pipe, and the reader's `read` is the only copy. The
-//! kernel does not say when that has happened, so the reader does, through a second pipe: how many
-//! bytes of the stream it has read so far, in eight bytes. Until then the writer keeps the pages as
-//! they are. A reader that lies about it gets messages that change under its eyes, and harms nobody
-//! else; one that says nothing stops the writer.
+//! kernel does not report when that has happened, so the reader does: through a second pipe it
+//! sends how many bytes of the stream it has read so far, in eight bytes. Until then the writer
+//! does not change the pages. A reader that reports too much gets messages that change while it
+//! reads them, and harms only itself; a reader that reports nothing stops the writer.
 //!
 //! A pipe has room for a number of pages, 16 at first, however little of each is used. Short
-//! messages share pages here and, in a batch, a place in the pipe. `SPLICE_F_GIFT` would be a lie:
-//! the pages are used again.
+//! messages therefore share pages and, in a batch, an entry of the pipe. `SPLICE_F_GIFT` is not
+//! set, because the pages are used again.
 //!
-//! A writer whose reader is dead gets `SIGPIPE`, which `vmsplice` cannot be asked to leave out; the
-//! application never sees it.
+//! A write to a pipe whose reader is dead raises `SIGPIPE`, and `vmsplice` has no flag against
+//! that. The signal is blocked and removed, so the application never receives it.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -22,23 +22,24 @@ use super::{Offer, PathOptions, Transport, sigpipe};
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 
-/// How much of a writer's memory may be unread. The lower bound leaves room for what the reader
-/// has read and not acknowledged yet.
+/// The most unread memory of a writer. The lower bound leaves room for what the reader has read and
+/// not acknowledged yet.
 const UNREAD_BYTES_MIN: usize = 4 * ACKNOWLEDGE_BYTES as usize;
 const UNREAD_BYTES_MAX: usize = 16 << 20;
 
-/// The reader speaks up after this many bytes, and whenever it finds the pipe empty.
+/// The reader reports after this many bytes, and whenever it finds the pipe empty.
 const ACKNOWLEDGE_BYTES: u64 = 64 << 10;
 
-/// The writer listens at least this often, so that the pipe of acknowledgements never fills: the
-/// last one would be lost on a writer that waits for it. Each call of `vmsplice` sends 16 pieces at
-/// most, and no piece or page is acknowledged in more than two parts.
+/// The writer reads acknowledgements at least this often, so that their pipe never fills: a writer
+/// that waits for the last one would not get it. Each call of `vmsplice` sends 16 pieces at most,
+/// and no piece or page is acknowledged in more than two parts.
 const CALLS_UNHEARD_MAX: u32 = 128;
 const BYTES_UNHEARD_MAX: u64 = 4 << 20;
 
-/// Reads of acknowledgements in a row.
+/// The most reads of acknowledgements in a row.
 const READS_MAX: usize = 64;
 
+/// Makes a path, and the offer for the other end.
 pub(super) fn create(options: PathOptions) -> TransportResult<(Box<dyn Transport>, Offer)> {
     let (data_in, peer_data_out) = pipe::make(options.ring_bytes)?;
     let (peer_data_in, data_out) = pipe::make(options.ring_bytes)?;
@@ -49,6 +50,7 @@ pub(super) fn create(options: PathOptions) -> TransportResult<(Box<dyn Transport
     Ok((transport, Offer { kind: Kind::VmspliceCoop, descriptors }))
 }
 
+/// Opens the other end of a path.
 pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     let pipes = <[_; 4]>::try_from(offer.descriptors)
         .map_err(|_| TransportError::BadOffer("vmsplice needs four pipes"))?;
@@ -56,7 +58,7 @@ pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
         let end = if number % 2 == 0 { End::Reading } else { End::Writing };
         pipe::check(pipe.as_fd(), end)?;
     }
-    // What this end keeps is its own affair; the pipe's size says what the other end had in mind.
+    // This end chooses its own memory limit; the pipe's size shows what the other end intended.
     let ring_bytes = pipe::bytes(pipes[1].as_fd())?;
     framed(pipes, PathOptions { ring_bytes })
 }
@@ -81,7 +83,7 @@ fn framed(pipes: [OwnedFd; 4], options: PathOptions) -> TransportResult<Box<dyn 
 struct SpliceLink {
     data_in: OwnedFd,
     data_out: OwnedFd,
-    /// What the peer has read of ours, and what we have read of the peer's.
+    /// The pipe with the peer's reports, and the pipe for the reports to the peer.
     read_in: OwnedFd,
     read_out: OwnedFd,
     heard: u64,
@@ -92,7 +94,7 @@ struct SpliceLink {
 }
 
 impl SpliceLink {
-    /// Tells the peer what was read. If that must wait, it is told with what is read next.
+    /// Reports to the peer what was read. If the pipe is full, the next report covers it.
     fn tell(&mut self) -> TransportResult<()> {
         if self.told == self.received {
             return Ok(());
@@ -108,8 +110,8 @@ impl SpliceLink {
         }
     }
 
-    /// Reads what the peer has told; the last word counts. Words come whole, as they must be
-    /// written. More than fits into a pipe is not listened to at once.
+    /// Reads the peer's reports; the last one counts. Pipes transfer whole words, because a correct
+    /// peer writes whole words. At most one full pipe of reports is read at once.
     fn hear(&mut self) -> TransportResult<()> {
         (self.calls_unheard, self.bytes_unheard) = (0, 0);
         let mut room = [0; 4096];
@@ -133,11 +135,11 @@ impl SpliceLink {
     }
 }
 
-/// Puts the pieces into the pipe, as pages where they lie.
+/// Puts the pieces into the pipe as pages, without a copy.
 fn splice(pipe: BorrowedFd<'_>, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
     let (start, count) = (pieces.as_ptr().cast(), pieces.len());
-    // SAFETY: slices of the standard library are laid out as the kernel's `iovec`. The pages stay
-    // as they are until the peer has read them, see `Keeping::UntilRead`.
+    // SAFETY: `IoSlice` is guaranteed to have the layout of the kernel's `iovec`. The pages do not
+    // change until the peer has read them, see `Keeping::UntilRead`.
     let spliced =
         unsafe { libc::vmsplice(pipe.as_raw_fd(), start, count, libc::SPLICE_F_NONBLOCK) };
     usize::try_from(spliced).map_err(|_| io::Error::last_os_error())

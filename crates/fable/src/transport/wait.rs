@@ -1,4 +1,4 @@
-//! Sleeping until a path can go on.
+//! What to sleep on until a call on a path may succeed.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicU32;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{TransportError, TransportResult};
 
-/// Which way of a path.
+/// A direction of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the peer to this end.
@@ -15,41 +15,42 @@ pub enum Direction {
     Write,
 }
 
-/// What kind of sleep the caller can do.
+/// The kinds of sleep that the caller can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum WaitMethod {
     /// On a futex word, or on a descriptor where the transport has no such word.
     Futex,
-    /// On a descriptor only, because others are waited for with it.
+    /// On a descriptor only, because it is waited for together with others.
     Descriptor,
 }
 
 /// What to sleep on.
 #[derive(Clone, Copy, Debug)]
 pub enum Wait {
-    /// Not at all: try again now.
+    /// Nothing: try again now.
     Ready,
-    /// Until `poll` reports one of these events on the descriptor, which the transport keeps.
+    /// Sleep until poll(2) reports one of these events on the descriptor, which the transport
+    /// keeps.
     Descriptor {
         /// The descriptor.
         descriptor: RawFd,
-        /// The events for `poll`: `POLLIN` or `POLLOUT`.
+        /// The events for poll(2): `POLLIN` or `POLLOUT`.
         events: i16,
     },
-    /// As long as the word is `expected`: a futex shared between processes (no
+    /// Sleep while the word is `expected`, on a futex shared between processes (no
     /// `FUTEX_PRIVATE_FLAG`). The word lives as long as the transport.
     Futex {
         /// The word.
         word: *const AtomicU32,
-        /// What it holds while there is nothing to do.
+        /// The value of the word while there is nothing to do.
         expected: u32,
     },
-    /// The peer will not tell: look again and again.
+    /// The peer will not notify: try again repeatedly.
     Spin,
 }
 
-/// Sleeps as `wait` says, for a transport that knows no other sleep than on descriptors. False if
-/// `timeout` has passed; `None` is without end.
+/// Sleeps on the descriptor of `wait`, for a transport that uses descriptors only. Returns false if
+/// `timeout` has passed; `None` waits without limit.
 pub(super) fn wait_by_poll(wait: Wait, timeout: Option<Duration>) -> TransportResult<bool> {
     let Wait::Descriptor { descriptor, events } = wait else {
         return Ok(true);

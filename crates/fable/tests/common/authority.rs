@@ -1,4 +1,4 @@
-//! A certificate authority for tests, in the place of a daemon's.
+//! A certificate authority for tests, in place of a daemon's.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,13 +10,13 @@ use rcgen::{
 use fable::Role;
 use fable::transport::TlsKeys;
 
-/// Clocks of two hosts may be this far apart.
+/// The largest clock difference between two hosts.
 const SKEW: Duration = Duration::from_secs(300);
 
-/// How long an authority is good for. A daemon that lives longer makes a new one.
+/// How long an authority's certificate is valid.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The name that the certificate of this end of a flow is for.
+/// Returns the DNS name in the certificate of this end of a flow.
 fn end_name(flow: u64, role: Role) -> String {
     let role = match role {
         Role::Leader => "leader",
@@ -25,7 +25,7 @@ fn end_name(flow: u64, role: Role) -> String {
     format!("{role}.{flow:016x}.flow.fable")
 }
 
-/// A key or certificate that could not be made.
+/// The error for a key or certificate that cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate authority failed: {0}")]
 pub(crate) struct AuthorityError(#[from] rcgen::Error);
@@ -37,10 +37,10 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// A new authority with a key of its own (P-256), which never leaves this process.
+    /// Makes an authority with a key of its own (P-256), which stays in this process.
     ///
     /// # Errors
-    /// If no key can be made, which happens without a source of randomness.
+    /// If no key can be made, for lack of randomness.
     pub(crate) fn new(host: &str) -> Result<Authority, AuthorityError> {
         let mut parameters = CertificateParams::new(Vec::new())?;
         parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -54,16 +54,17 @@ impl Authority {
         Ok(Authority { issuer: Issuer::new(parameters, key), certificate })
     }
 
-    /// The authority's certificate as DER, for the daemons of other hosts.
+    /// Returns the authority's certificate as DER, for the daemons of other hosts.
     pub(crate) fn anchor(&self) -> &[u8] {
         self.certificate.der()
     }
 
-    /// The keys of one end of a flow, good for `lifetime` from now (and for five minutes before,
-    /// as clocks differ). The peer's certificate must come from the authority `peer_anchor`.
+    /// Issues the keys of one end of a flow, valid for `lifetime` from now, and from five minutes
+    /// before, because clocks differ. The peer's certificate must come from the authority
+    /// `peer_anchor`.
     ///
     /// # Errors
-    /// As [`Authority::new`].
+    /// Those of [`Authority::new`].
     pub(crate) fn issue(
         &self,
         flow: u64,
@@ -75,6 +76,7 @@ impl Authority {
         self.issue_between(flow, role, now - SKEW, now + lifetime, peer_anchor)
     }
 
+    /// Issues keys as `issue` does, for any period.
     pub(crate) fn issue_between(
         &self,
         flow: u64,

@@ -1,15 +1,16 @@
-//! Memory that a fork shares.
+//! Memory that forked processes share.
 
-/// What each of two processes tells the other and the test.
+/// Memory in which each of two processes reports its state to the other and to the test.
 pub(crate) struct Board<T> {
     ends: *mut [T; 2],
 }
 
 impl<T> Board<T> {
-    /// Zeroed.
+    /// Makes a zeroed board.
     ///
     /// # Safety
-    /// Zeroes are a valid `T`, which several processes may use at the same time: atomics.
+    /// All zeros must be a valid `T`, and several processes must be able to use it at the same time
+    /// (atomics).
     pub(crate) unsafe fn new() -> Board<T> {
         let (access, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
@@ -20,15 +21,16 @@ impl<T> Board<T> {
         Board { ends: ends.cast() }
     }
 
+    /// Returns the state of each process.
     pub(crate) fn ends(&self) -> &[T; 2] {
-        // SAFETY: mapped, aligned, and valid by the promise of `new`.
+        // SAFETY: the memory is mapped and aligned, and `new` demands that zeros are a valid `T`.
         unsafe { &*self.ends }
     }
 }
 
 impl<T> Drop for Board<T> {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and nobody borrows from it any more.
+        // SAFETY: `new` mapped the memory, and no borrow outlives the board.
         unsafe { libc::munmap(self.ends.cast(), size_of::<[T; 2]>()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Forked processes that end with the test.
+//! Forked child processes that are killed when the test ends.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,18 +8,19 @@ use std::time::{Duration, Instant};
 pub(crate) struct Child(i32);
 
 impl Child {
+    /// Sends a signal to the child.
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: a child of ours that was not waited for.
+        // SAFETY: the number is that of a child of this process that was not waited for.
         unsafe { libc::kill(self.0, signal) };
     }
 
-    /// Its status, once it ends; `None` after the patience of the test.
-    pub(crate) fn wait(&mut self, patience: Duration) -> Option<i32> {
+    /// Waits for the child and returns its status; `None` if it has not ended after `time_limit`.
+    pub(crate) fn wait(&mut self, time_limit: Duration) -> Option<i32> {
         let begin = Instant::now();
         let mut status = 0;
-        // SAFETY: as in `signal`; the status outlives the call.
+        // SAFETY: a child of this process that was not waited for; the status outlives the call.
         while unsafe { libc::waitpid(self.0, &raw mut status, libc::WNOHANG) } == 0 {
-            if begin.elapsed() > patience {
+            if begin.elapsed() > time_limit {
                 return None;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -33,13 +34,13 @@ impl Drop for Child {
     fn drop(&mut self) {
         if self.0 > 0 {
             self.signal(libc::SIGKILL);
-            // SAFETY: as in `signal`.
+            // SAFETY: a child of this process that was not waited for.
             unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
         }
     }
 }
 
-/// Writes what a panic said past the harness, which keeps a child's output to itself.
+/// Writes the panic's message to the standard error, which the harness does not capture in a child.
 fn tell(panic: &(dyn Any + Send)) {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
@@ -48,16 +49,17 @@ fn tell(panic: &(dyn Any + Send)) {
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
-/// Runs `work` in a child, which says by its status whether it went well.
+/// Runs `work` in a child, whose exit status shows whether it succeeded.
 pub(crate) fn fork(work: impl FnOnce()) -> Child {
-    // SAFETY: the test has one thread besides the harness's, which holds no lock a child needs.
+    // SAFETY: besides the test's thread there is only the harness's, which holds no lock that a
+    // child needs.
     match unsafe { libc::fork() } {
         0 => {
             let outcome = catch_unwind(AssertUnwindSafe(work));
             if let Err(panic) = &outcome {
                 tell(panic.as_ref());
             }
-            // SAFETY: ends the child without running what belongs to the parent.
+            // SAFETY: ends the child without running destructors that belong to the parent.
             unsafe { libc::_exit(i32::from(outcome.is_err())) }
         }
         child => {

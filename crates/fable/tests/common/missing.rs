@@ -1,9 +1,9 @@
-//! Transports that the running kernel does not have.
+//! Detects transports that the running kernel does not have.
 
 use fable::transport::{self, PathOptions};
 use fable::{Kind, TransportError};
 
-/// Whether the kernel is built without what this kind needs: Multipath TCP (Linux 5.6, and
+/// Returns whether the kernel lacks what this kind needs: Multipath TCP (Linux 5.6, and
 /// CONFIG_MPTCP).
 pub(crate) fn is_missing(kind: Kind) -> bool {
     kind == Kind::Mptcp

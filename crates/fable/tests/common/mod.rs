@@ -1,4 +1,4 @@
-//! Messages that show what happened to them, and how to send and receive them.
+//! Messages with a checkable content, and functions that send and receive them.
 
 pub(crate) mod random;
 
@@ -9,19 +9,19 @@ use fable::Kind;
 use fable::transport::{self, Direction, Offer, PathOptions, ReadSlot, Record, Transport};
 use random::Random;
 
-/// No test decides by this time; it ends what hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+/// Ends a test that hangs; no test's result depends on it.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(600);
 
-/// A path of this kind, and what its other end needs.
+/// Makes a path of this kind. Returns one end, and what the other end needs.
 pub(crate) fn create(kind: Kind) -> (Box<dyn Transport>, Offer) {
     transport::create(kind, PathOptions::default())
         .unwrap_or_else(|error| panic!("{kind}: {error}"))
 }
 
-/// Bytes of the pattern, which then begins anew: no multiple of anything.
+/// The length of the repeating pattern: a prime number.
 const PATTERN_BYTES: usize = 1_048_573;
 
-/// Random bytes, made once: copying and comparing them is cheap without optimization, too.
+/// Random bytes, generated once, so that filling and comparing is cheap without optimization too.
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut random = Random(1);
     let words = PATTERN_BYTES.div_ceil(8);
@@ -30,8 +30,8 @@ static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     pattern
 });
 
-/// The pieces of the pattern that so many bytes of message `number` are: each message begins at
-/// another place, so any gap, repeat or shift shows.
+/// Returns the pieces of the pattern that make up message `number`: each message begins at another
+/// position, so any gap, repeat or shift shows.
 fn pieces(number: u64, bytes: usize) -> impl Iterator<Item = &'static [u8]> {
     let mut from = (number % PATTERN_BYTES as u64) as usize;
     let mut rest = bytes;
@@ -43,6 +43,7 @@ fn pieces(number: u64, bytes: usize) -> impl Iterator<Item = &'static [u8]> {
     })
 }
 
+/// Fills a message with its pattern.
 pub(crate) fn fill(mut bytes: &mut [u8], number: u64) {
     for piece in pieces(number, bytes.len()) {
         let (filled, rest) = bytes.split_at_mut(piece.len());
@@ -51,6 +52,7 @@ pub(crate) fn fill(mut bytes: &mut [u8], number: u64) {
     }
 }
 
+/// Returns whether a message has its pattern.
 pub(crate) fn is_filled(mut bytes: &[u8], number: u64) -> bool {
     pieces(number, bytes.len()).all(|piece| {
         let (filled, rest) = bytes.split_at(piece.len());
@@ -59,7 +61,7 @@ pub(crate) fn is_filled(mut bytes: &[u8], number: u64) -> bool {
     })
 }
 
-/// Commits message `number` if there is room.
+/// Commits message `number`, if there is room.
 pub(crate) fn try_send(end: &mut dyn Transport, bytes: usize, number: u64) -> bool {
     let Some(mut slot) = end.acquire_write(bytes).expect("room can be asked for") else {
         return false;
@@ -77,20 +79,20 @@ pub(crate) fn await_message(reader: &mut dyn Transport) -> ReadSlot {
         if let Some(slot) = reader.acquire_read().expect("a message can be read") {
             return slot;
         }
-        assert!(begin.elapsed() < PATIENCE, "{}: the message does not arrive", reader.kind());
-        reader.wait(Direction::Read, Some(PATIENCE)).expect("a reader can wait");
+        assert!(begin.elapsed() < TIME_LIMIT, "{}: the message does not arrive", reader.kind());
+        reader.wait(Direction::Read, Some(TIME_LIMIT)).expect("a reader can wait");
     }
 }
 
-/// Commits message `number`, waiting for room in the writer's own way.
+/// Commits message `number`; waits for room in the writer's own way.
 pub(crate) fn send(writer: &mut dyn Transport, bytes: usize, number: u64) {
     let begin = Instant::now();
     while !try_send(writer, bytes, number) {
-        assert!(begin.elapsed() < PATIENCE, "{}: there is no room", writer.kind());
-        writer.wait(Direction::Write, Some(PATIENCE)).expect("a writer can wait");
+        assert!(begin.elapsed() < TIME_LIMIT, "{}: there is no room", writer.kind());
+        writer.wait(Direction::Write, Some(TIME_LIMIT)).expect("a writer can wait");
     }
     while !writer.flush().expect("what is committed can be sent") {
-        assert!(begin.elapsed() < PATIENCE, "{}: nothing is taken", writer.kind());
-        writer.wait(Direction::Write, Some(PATIENCE)).expect("a writer can wait");
+        assert!(begin.elapsed() < TIME_LIMIT, "{}: nothing is taken", writer.kind());
+        writer.wait(Direction::Write, Some(TIME_LIMIT)).expect("a writer can wait");
     }
 }

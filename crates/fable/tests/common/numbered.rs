@@ -1,7 +1,8 @@
-//! Messages that begin with their number, from which the rest follows.
+//! Messages that begin with their number, from which their content is computed.
 
 use crate::random::Random;
 
+/// Writes the number and the content that follows from it.
 pub(crate) fn fill(bytes: &mut [u8], number: u64) {
     let mut random = Random(number);
     bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -10,6 +11,7 @@ pub(crate) fn fill(bytes: &mut [u8], number: u64) {
     }
 }
 
+/// Checks that a message has this number and its content.
 pub(crate) fn check(bytes: &[u8], number: u64) {
     assert!(bytes.len() >= 8, "message {number} has {} bytes", bytes.len());
     let found = u64::from_le_bytes(bytes[..8].try_into().unwrap());

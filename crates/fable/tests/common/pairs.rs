@@ -1,4 +1,4 @@
-//! Both ends of a path in one process.
+//! Makes both ends of a path in one process.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
@@ -8,11 +8,12 @@ use fable::{Kind, Role};
 
 use crate::authority::Authority;
 use crate::common::random::Random;
-use crate::common::{PATIENCE, create, try_send};
+use crate::common::{TIME_LIMIT, create, try_send};
 
 /// Two ends of a path.
 pub(crate) type Pair = (Box<dyn Transport>, Box<dyn Transport>);
 
+/// Makes both ends of a path of this kind.
 pub(crate) fn pair(kind: Kind) -> Pair {
     if kind == Kind::Tls {
         return tls_pair();
@@ -21,14 +22,14 @@ pub(crate) fn pair(kind: Kind) -> Pair {
     (own, transport::open(offer).unwrap_or_else(|error| panic!("{kind}: {error}")))
 }
 
-/// Over a TCP connection, after the handshake.
+/// Makes both ends over a TCP connection, and completes the handshake.
 fn tls_pair() -> Pair {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let one = TcpStream::connect(listener.local_addr().expect("its address")).expect("it listens");
     let other = listener.accept().expect("a connection").0;
     let (here, there) = (Authority::new("here").unwrap(), Authority::new("there").unwrap());
-    let leader = here.issue(1, Role::Leader, PATIENCE, there.anchor()).unwrap();
-    let follower = there.issue(1, Role::Follower, PATIENCE, here.anchor()).unwrap();
+    let leader = here.issue(1, Role::Leader, TIME_LIMIT, there.anchor()).unwrap();
+    let follower = there.issue(1, Role::Follower, TIME_LIMIT, here.anchor()).unwrap();
     let mut one = tls::connect(one.into(), &leader).unwrap();
     let mut other = tls::accept(other.into(), &follower).unwrap();
     assert!(try_send(&mut *other, 1, 0));
@@ -42,7 +43,7 @@ fn tls_pair() -> Pair {
     (one, other)
 }
 
-/// The next message, with the writer's help if it has some of it still to send.
+/// Receives the next message. Flushes the writer, which may not have sent all of it.
 pub(crate) fn receive(writer: &mut dyn Transport, reader: &mut dyn Transport) -> ReadSlot {
     let begin = Instant::now();
     loop {
@@ -50,12 +51,12 @@ pub(crate) fn receive(writer: &mut dyn Transport, reader: &mut dyn Transport) ->
         if let Some(slot) = reader.acquire_read().expect("a message can be read") {
             return slot;
         }
-        assert!(begin.elapsed() < PATIENCE, "{}: the message does not arrive", reader.kind());
+        assert!(begin.elapsed() < TIME_LIMIT, "{}: the message does not arrive", reader.kind());
         std::thread::yield_now();
     }
 }
 
-/// A number less than the bound.
+/// Returns a random number less than the bound.
 pub(crate) fn below(random: &mut Random, bound: usize) -> usize {
     (random.next() % bound as u64) as usize
 }

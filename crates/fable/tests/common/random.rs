@@ -1,9 +1,10 @@
-//! Numbers that a seed brings back.
+//! Random numbers that can be repeated from a seed.
 
-/// Numbers from a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
+    /// Returns the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,5 +1,5 @@
-//! What can only be seen in a process that does nothing else: that no descriptor is leaked, and
-//! what a child of fork can do.
+//! Tests that need a process of their own: descriptors that are not leaked, and the calls of a
+//! child of `fork`.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::rig::{Deed, GUARD, TestDaemon, eventually};
 
 const ALONE: &str = "FABLE_TEST_ALONE";
 
-/// How many descriptors this process has open.
+/// Returns how many descriptors this process has open.
 fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -42,14 +42,14 @@ fn speak_as_a_child() {
     let parents = kv.connect("fable://kv").unwrap();
     let server = listener.accept_timeout(GUARD).unwrap();
     let options = daemon.options();
-    // SAFETY: nothing in this process holds a lock now that the child would need.
+    // SAFETY: no thread of this process holds a lock now that the child needs.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let is_right = matches!(parents.try_read(), Err(Error::Forked))
             && matches!(kv.connect("fable://kv"), Err(Error::Forked))
             && ask_as_a_child(options).is_ok_and(|answer| answer == b"from the parent");
         drop((parents, server, listener, kv));
-        // SAFETY: it ends the child.
+        // SAFETY: ends the child without running destructors that belong to the parent.
         unsafe { libc::_exit(i32::from(!is_right)) };
     }
     let childs = listener.accept_timeout(GUARD).unwrap();
@@ -59,7 +59,7 @@ fn speak_as_a_child() {
     // SAFETY: the status outlives the call.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
-    // What the child did to its copies is nothing to ours.
+    // The child's actions on its copies do not affect those of the parent.
     send(&parents, b"still here");
     assert_eq!(&server.read_timeout(GUARD).unwrap().unwrap()[..], b"still here");
     let _another = kv.connect("fable://kv").unwrap();
@@ -78,7 +78,7 @@ fn send(flow: &Flow, bytes: &[u8]) {
 }
 
 fn count() {
-    // What is made once stays: the agent and the page that tells of forks.
+    // The agent and the page for fork detection are made once and stay.
     one_life();
     let before = open_descriptors();
     for _ in 0..5 {
@@ -87,7 +87,7 @@ fn count() {
     eventually("every descriptor is closed", || open_descriptors() <= before);
 }
 
-/// Daemons, endpoints and flows, good and bad, from their beginning to their end.
+/// Makes daemons, endpoints and flows, successful and failing ones, and ends them.
 fn one_life() {
     let daemon = TestDaemon::start();
     let kv = daemon.options().register("fable://kv").unwrap();
@@ -100,7 +100,7 @@ fn one_life() {
         assert_eq!(server.read_timeout(GUARD).unwrap().unwrap().len(), 5);
         client.descriptor().unwrap();
     }
-    // One that is never accepted, one that nobody answers, one that is refused.
+    // One flow is never accepted, one is not answered, one is refused.
     let _waiting = kv.connect("fable://kv").unwrap();
     drop(listener);
     kv.connect("fable://kv").unwrap_err();
@@ -115,7 +115,7 @@ fn one_life() {
     hostile_daemon();
 }
 
-/// Descriptors come with everything that it says.
+/// Runs a daemon that sends descriptors with every message.
 fn hostile_daemon() {
     let daemon = TestDaemon::with_whims(|said| match said {
         ToDaemon::Register { request, name, .. } => {

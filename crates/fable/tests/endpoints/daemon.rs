@@ -1,5 +1,5 @@
-//! The connection to the name daemon: what it is told, and what becomes of a bad or dead one. No
-//! flow needs to open for this.
+//! Tests of the connection to the name daemon: what the library sends, and how it handles a hostile
+//! or dead daemon. No flow has to open for this.
 
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
@@ -20,7 +20,7 @@ fn welcome() -> ToProcess {
     ToProcess::Welcome { version: VERSION, host: "here".into(), revision: 1 }
 }
 
-/// Some descriptor.
+/// Returns an arbitrary descriptor.
 fn descriptor() -> OwnedFd {
     fable::page::create().unwrap()
 }
@@ -111,7 +111,7 @@ fn a_daemon_that_goes_away_between_any_two_messages_is_an_error_at_once() {
                 if moment(said) { Deed::Close } else { Deed::Serve }
             },
         );
-        // The guard is the time-out here: what is told at once does not use it up.
+        // The endpoint's time-out is `GUARD`: an immediate answer must not wait for it.
         let outcome = daemon
             .options()
             .register("fable://kv")
@@ -201,6 +201,37 @@ fn answers_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn another_owner_than_the_required_one_is_an_error_of_its_own() {
+    let is_other = |error: &Error, wanted: [u32; 2]| match error {
+        Error::OtherOwner { expected, found, .. } => [*expected, *found] == wanted,
+        _ => false,
+    };
+    // A daemon that knows nothing of it: what it answers is checked. Its peers are root's.
+    let daemon = TestDaemon::start();
+    let endpoint = daemon.options().register("fable://kv/1").unwrap();
+    let listener = endpoint.listen().unwrap();
+    let error = daemon.options().owner(7).anonymous().connect("fable://kv/1").unwrap_err();
+    assert!(is_other(&error, [7, 0]), "{error}");
+    assert!(error.to_string().contains("fable ls"), "{error}");
+    daemon.wait_to_hear("the flow's end", |said| matches!(said, ToDaemon::Ended { .. }));
+    let accept = std::thread::spawn(move || listener.accept_timeout(rig::GUARD).map(drop));
+    let flow = daemon.options().owner(0).anonymous().connect("fable://kv/1").unwrap();
+    drop(flow);
+    let _ = accept.join().unwrap();
+    // One that refuses.
+    let daemon = TestDaemon::with_whims(|said| match said {
+        ToDaemon::Connect { request, name, owner: Some(7), .. } => {
+            let (request, name) = (*request, name.clone());
+            let refused = ToProcess::OtherOwner { request, name, owner: 8 };
+            Deed::Send(vec![(bytes(&refused), vec![])])
+        }
+        _ => Deed::Serve,
+    });
+    let error = daemon.options().owner(7).anonymous().connect("fable://kv/1").unwrap_err();
+    assert!(is_other(&error, [7, 8]), "{error}");
+}
+
+#[test]
 fn what_nobody_asked_for_is_passed_over() {
     let daemon = TestDaemon::with_whims(|said| match said {
         ToDaemon::Hello { .. } => {
@@ -252,10 +283,10 @@ fn names_are_registered_with_a_daemon_that_comes_back() {
     drop(first);
     assert!(matches!(listener.try_accept(), Err(Error::WouldBlock)), "there is just no daemon");
 
-    // The directory went with the first daemon.
+    // The first daemon removed the directory.
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let second = TestDaemon::at(&path, |said| match said {
-        // Somebody was faster.
+        // Another process has registered the name first.
         ToDaemon::Register { request, name, .. } if name.to_string() == "fable://kv" => {
             let refused = ToProcess::Refused { request: *request, reason: "too late".into() };
             Deed::Send(vec![(bytes(&refused), vec![])])
@@ -278,14 +309,14 @@ fn a_late_registration_is_given_back() {
     let (give_up, given_up) = mpsc::channel();
     let daemon = TestDaemon::with_whims(move |said| match said {
         ToDaemon::Register { request, name, .. } if name.to_string() == "fable://late" => {
-            // Not before the caller has given up.
+            // Answers only after the caller has given up.
             let _ = given_up.recv_timeout(GUARD);
             let late = ToProcess::Registered { request: *request, name: name.clone() };
             Deed::Send(vec![(bytes(&late), vec![])])
         }
         _ => Deed::Serve,
     });
-    // Keeps the connection.
+    // Keeps the connection in use.
     let keeper = daemon.options().timeout(GUARD).register("fable://keeper").unwrap();
     let error = daemon.options().timeout(SHORT).register("fable://late").unwrap_err();
     give_up.send(()).unwrap();
@@ -302,7 +333,7 @@ fn a_forked_child_neither_uses_nor_ends_its_parents_names() {
     let daemon = TestDaemon::start();
     let kv = daemon.options().register("fable://kv").unwrap();
     let listener = kv.listen().unwrap();
-    // SAFETY: the child calls nothing that needs the parent's other threads, and leaves by _exit.
+    // SAFETY: the child calls nothing that needs the parent's other threads, and ends by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = matches!(kv.connect("fable://kv"), Err(Error::Forked))
@@ -310,7 +341,7 @@ fn a_forked_child_neither_uses_nor_ends_its_parents_names() {
             && matches!(kv.listen(), Err(Error::Forked));
         drop(listener);
         drop(kv);
-        // SAFETY: it ends the child.
+        // SAFETY: ends the child without running destructors that belong to the parent.
         unsafe { libc::_exit(i32::from(!refused)) };
     }
     let mut status = 0;

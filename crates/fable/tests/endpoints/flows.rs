@@ -1,4 +1,4 @@
-//! Flows that a daemon brokers: opened, accepted, moved, announced, and refused.
+//! Tests of flows that a daemon connects: opened, accepted, moved, announced, and refused.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
@@ -16,7 +16,7 @@ fn send(flow: &Flow, bytes: &[u8]) {
     buffer.commit().unwrap();
 }
 
-/// A message each way.
+/// Sends a message in each direction.
 fn check(client: &Flow, server: &Flow) {
     for (from, to) in [(client, server), (server, client)] {
         send(from, b"hello");
@@ -30,7 +30,7 @@ fn kv(daemon: &TestDaemon) -> (Endpoint, Listener) {
     (kv, listener)
 }
 
-/// What a peer that only exists on paper has sent.
+/// Returns an `Incoming` message of a peer that does not exist.
 fn incoming(flow: u64) -> ToProcess {
     ToProcess::Incoming {
         flow: FlowId(flow),
@@ -96,7 +96,7 @@ fn the_daemon_moves_a_flow() {
     daemon.order(order("pipe"), vec![]);
     for end in [&client, &server] {
         eventually("the move is an event", || {
-            // The flow's own thread has to call for a move to come about.
+            // A move happens during calls of the flow's own thread.
             assert!(matches!(end.try_read(), Err(Error::WouldBlock)));
             let event = end.take_event();
             event.is_some_and(|event| {
@@ -110,7 +110,7 @@ fn the_daemon_moves_a_flow() {
     daemon.order(order("carrier-pigeon"), vec![]);
     let said = daemon.wait_to_hear("no", |said| matches!(said, ToDaemon::MoveFailed { .. }));
     let ToDaemon::MoveFailed { reason, .. } = said else { unreachable!() };
-    assert!(reason.contains("there is no transport"), "{reason}");
+    assert!(reason.contains("unknown transport"), "{reason}");
     check(&client, &server);
 }
 
@@ -147,8 +147,8 @@ fn flows_outlive_the_daemon_and_are_announced_to_the_next() {
         second.heard().iter().any(|said| matches!(said, ToDaemon::Moved { epoch: 2, .. }))
     });
     check(&client, &server);
-    let newcomer = second.options().anonymous().connect("fable://kv").unwrap();
-    check(&newcomer, &listener.accept_timeout(GUARD).unwrap());
+    let third = second.options().anonymous().connect("fable://kv").unwrap();
+    check(&third, &listener.accept_timeout(GUARD).unwrap());
     drop(second);
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
@@ -175,10 +175,10 @@ fn peers_that_stall_hold_up_nobody_and_are_bounded() {
         "a refusal",
         |said| matches!(said, ToDaemon::Ended { reason, .. } if reason.contains("too many")),
     );
-    // They go away, and there is room again.
+    // The stalling peers close, so there is room again.
     drop(stalling);
     eventually("room", || {
-        // Failed openings leave the queue when somebody looks.
+        // A call of the listener removes failed openings from the queue.
         let _ = listener.try_accept();
         let short = daemon.options().timeout(Duration::from_millis(500));
         short.anonymous().connect("fable://kv").is_ok()
@@ -208,13 +208,13 @@ fn a_dropped_listener_refuses_what_waits() {
     assert!(matches!(client.read_timeout(GUARD), Ok(None) | Err(Error::PeerDied)));
     let error = daemon.options().anonymous().connect("fable://kv").unwrap_err();
     assert!(matches!(&error, Error::Refused { .. }), "{error}");
-    // The name is still there to listen again.
+    // The name is still registered and can listen again.
     let listener = kv.listen().unwrap();
     let client = daemon.options().anonymous().connect("fable://kv").unwrap();
     check(&client, &listener.accept_timeout(GUARD).unwrap());
 }
 
-/// A daemon that sends everybody who connects elsewhere.
+/// Returns a daemon that answers every `Connect` with `Elsewhere`.
 fn sending_elsewhere(addresses: Vec<SocketAddr>) -> TestDaemon {
     TestDaemon::with_whims(move |said| match said {
         ToDaemon::Connect { request, name, .. } => {
@@ -304,7 +304,7 @@ fn a_daemon_that_dies_with_the_keys_costs_the_move_and_not_the_flow() {
             _ => false,
         })
     });
-    // Without a daemon there is nobody to ask.
+    // Moves need no daemon.
     server.move_to(Kind::Tls).unwrap();
     eventually("the move has failed", || {
         check(&client, &server);

@@ -1,4 +1,4 @@
-//! `tcp://` and `unix://` names, against programs of the standard library.
+//! Tests of `tcp://` and `unix://` names, against sockets of the standard library.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ fn send(flow: &Flow, bytes: &[u8]) {
     buffer.commit().unwrap();
 }
 
-/// Reads until there are that many bytes.
+/// Reads until this many bytes have arrived.
 fn receive(flow: &Flow, bytes: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < bytes {
@@ -24,7 +24,7 @@ fn receive(flow: &Flow, bytes: usize) -> Vec<u8> {
     all
 }
 
-/// A program that answers what it hears, then ends.
+/// Echoes its input until the end of it, then ends.
 fn echo(mut stream: impl Read + Write) {
     let mut bytes = [0; 4096];
     loop {
@@ -103,7 +103,7 @@ fn a_path_is_taken_once_and_given_back() {
     drop(listener);
     drop(endpoint);
     assert!(!path.exists());
-    // A file that somebody else has put there since is not ours to remove.
+    // A file that another program has put there since must not be removed.
     let endpoint = Endpoint::register(&name).unwrap();
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "a file").unwrap();
@@ -159,4 +159,21 @@ fn a_program_that_resets_the_connection_has_died() {
     accepted.set_linger(Some(Duration::ZERO)).unwrap();
     drop(accepted);
     assert!(matches!(flow.read_timeout(GUARD), Err(Error::PeerDied)));
+}
+
+#[test]
+fn the_kernel_vouches_for_the_owner_of_a_unix_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("kv.sock");
+    let _program = UnixListener::bind(&path).unwrap();
+    let name = format!("unix://{}", path.display());
+    let own = rustix::process::geteuid().as_raw();
+    Endpoint::options().owner(own).anonymous().connect(&name).unwrap();
+    let error = Endpoint::options().owner(own + 1).anonymous().connect(&name).unwrap_err();
+    let Error::OtherOwner { expected, found, .. } = error else { panic!("{error}") };
+    assert_eq!([expected, found], [own + 1, own]);
+    let program = TcpListener::bind("127.0.0.1:0").unwrap();
+    let name = format!("tcp://{}", program.local_addr().unwrap());
+    let error = Endpoint::options().owner(own).anonymous().connect(&name).unwrap_err();
+    assert!(matches!(&error, Error::Refused { reason } if reason.contains("no owner")), "{error}");
 }

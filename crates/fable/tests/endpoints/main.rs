@@ -1,4 +1,4 @@
-//! Endpoints, listeners, the connection to the daemon, and waiting, seen from outside.
+//! Tests of the public interface: endpoints, listeners, the daemon connection, and waiting.
 
 mod alone;
 mod daemon;

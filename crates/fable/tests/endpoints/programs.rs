@@ -1,4 +1,5 @@
-//! The example programs, each a process of its own, and what is left of them when they are killed.
+//! Tests of the example programs, each in its own process, including what remains when they are
+//! killed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -8,7 +9,7 @@ use testkit::process::{self, Guard};
 
 use crate::rig::{GUARD, TestDaemon, eventually};
 
-/// An example program, which cargo builds next to the tests.
+/// Returns the command of an example program, which cargo builds next to the tests.
 fn example(daemon: &TestDaemon, name: &str) -> Command {
     let mut command = Command::new(process::example("fable", name));
     command.env("FABLE_SOCKET", daemon.path());

@@ -1,5 +1,5 @@
-//! A name daemon for tests, in a thread of the test: it speaks the protocol over a real socket, can
-//! be made to misbehave, and can die.
+//! A name daemon for tests, in a thread of the test. It implements the protocol over a real socket,
+//! can be made to misbehave, and can be stopped.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -16,25 +16,25 @@ use fable::protocol::{ToDaemon, ToProcess, VERSION};
 use fable::{EndpointOptions, FlowId, Name, Peer, Trust};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Generous: only a hang takes that long.
+/// Ends a test that hangs; no test's result depends on it.
 pub(crate) const GUARD: Duration = Duration::from_secs(60);
 
 /// What the daemon does with a message.
 pub(crate) enum Deed {
-    /// What a good daemon does.
+    /// It does what a correct daemon does.
     Serve,
-    /// Nothing.
+    /// It does nothing.
     Ignore,
     /// It closes the connection.
     Close,
-    /// It sends this instead.
+    /// It sends these packets instead of the answer.
     Send(Vec<(Vec<u8>, Vec<OwnedFd>)>),
 }
 
 type Order = (ToProcess, Vec<OwnedFd>);
 type Whim = Box<dyn FnMut(&ToDaemon) -> Deed + Send>;
 
-/// The daemon; it dies when dropped, and its socket's file goes with it.
+/// The daemon; dropping it stops it and removes its socket file.
 pub(crate) struct TestDaemon {
     path: PathBuf,
     stop: UnixStream,
@@ -46,10 +46,12 @@ pub(crate) struct TestDaemon {
 }
 
 impl TestDaemon {
+    /// Starts a correct daemon.
     pub(crate) fn start() -> TestDaemon {
         TestDaemon::with_whims(|_| Deed::Serve)
     }
 
+    /// Starts a daemon whose reaction to each message `whim` chooses.
     pub(crate) fn with_whims(whim: impl FnMut(&ToDaemon) -> Deed + Send + 'static) -> TestDaemon {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("fabled.sock");
@@ -58,6 +60,7 @@ impl TestDaemon {
         daemon
     }
 
+    /// Starts a daemon at this path.
     pub(crate) fn at(
         path: &Path,
         whim: impl FnMut(&ToDaemon) -> Deed + Send + 'static,
@@ -83,31 +86,32 @@ impl TestDaemon {
         TestDaemon { path: path.to_owned(), stop, heard, orders, pages, thread, _directory: None }
     }
 
+    /// Returns the path of the daemon's socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Endpoints of this daemon.
+    /// Returns the options of endpoints that use this daemon.
     pub(crate) fn options(&self) -> EndpointOptions {
         fable::Endpoint::options().socket(&self.path).timeout(GUARD)
     }
 
-    /// Everything that processes have said so far.
+    /// Returns all messages that processes have sent so far.
     pub(crate) fn heard(&self) -> Vec<ToDaemon> {
         self.heard.lock().unwrap().clone()
     }
 
-    /// How many announcements came with a page.
+    /// Returns how many announcements came with a page.
     pub(crate) fn pages(&self) -> usize {
         *self.pages.lock().unwrap()
     }
 
-    /// Tells all processes.
+    /// Sends a message to all processes.
     pub(crate) fn order(&self, order: ToProcess, descriptors: Vec<OwnedFd>) {
         self.orders.lock().unwrap().push((order, descriptors));
     }
 
-    /// Waits until something of the kind has been said.
+    /// Waits until a matching message has arrived.
     pub(crate) fn wait_to_hear(&self, what: &str, matches: impl Fn(&ToDaemon) -> bool) -> ToDaemon {
         let deadline = Instant::now() + GUARD;
         loop {
@@ -223,7 +227,7 @@ impl Broker {
                 say(socket, &ToProcess::Registered { request, name }, &[]);
             }
             ToDaemon::Unregister { name } => drop(self.names.remove(&name)),
-            ToDaemon::Connect { request, name, trust, transport } => {
+            ToDaemon::Connect { request, name, trust, transport, .. } => {
                 self.connect(client, request, name, trust, transport);
             }
             _ => {}
@@ -243,7 +247,7 @@ impl Broker {
             let reason = format!("nobody has {name}");
             return say(socket, &ToProcess::Refused { request, reason }, &[]);
         };
-        // As good as random: no two daemons of this process choose the same.
+        // Flow numbers count up from here: no two daemons of this process choose the same ones.
         static LAST: AtomicU64 = AtomicU64::new(0);
         let flow = FlowId(LAST.fetch_add(1, Ordering::Relaxed));
         let (leader, follower) = packet::pair().unwrap();
@@ -269,15 +273,16 @@ impl Broker {
 
 fn say(client: &OwnedFd, message: &ToProcess, descriptors: &[&OwnedFd]) {
     let descriptors: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
-    // Who has gone in between hears nothing.
+    // Fails only for a process that has closed its connection.
     let _ = packet::send(client.as_fd(), &serde_json::to_vec(message).unwrap(), &descriptors);
 }
 
+/// Returns an arbitrary peer.
 pub(crate) fn somebody() -> Peer {
     Peer { host: "here".into(), pid: 1, uid: 0, gid: 0, program: "somebody".into() }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     testkit::within(GUARD, what, || is_so().then_some(()));
 }

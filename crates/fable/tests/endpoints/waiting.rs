@@ -1,4 +1,5 @@
-//! Waiting for flows, listeners and descriptors together: xpoll, and channels of both drivers.
+//! Tests of waiting for flows, listeners and descriptors together: with xpoll, and with channels of
+//! both drivers.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -21,7 +22,8 @@ fn ready(interests: &[Interest<'_>]) -> Vec<usize> {
     xpoll(interests, GUARD).unwrap().iter().map(|ready| ready.index).collect()
 }
 
-/// Transports whose readiness comes in different ways: a doorbell, a pipe, a socket.
+/// Transports whose readiness comes from different sources: a notification socket, a pipe, a stream
+/// socket.
 const TRANSPORTS: [&str; 4] =
     ["mempipe-futex-safe", "mempipe-spin-safe", "shmem-pipe-safe", "tcp-nodelay"];
 
@@ -30,7 +32,7 @@ fn flows_of_all_kinds_and_a_socket_are_waited_for_together() {
     let daemon = TestDaemon::start();
     for transport in TRANSPORTS {
         let kind: Kind = transport.parse().unwrap();
-        // Such a path rings no bell: xpoll takes it for ready all the time.
+        // A spinning path signals no descriptor: xpoll always reports it.
         let spins = matches!(kind, Kind::MempipeSpin(_));
         let kv = daemon.options().transport(kind).register("fable://kv").unwrap();
         let listener = kv.listen().unwrap();
@@ -52,7 +54,7 @@ fn flows_of_all_kinds_and_a_socket_are_waited_for_together() {
 
         let all = [Interest::Flow(&server), Interest::Flow(&inside), socket];
         near.write_all(b"!").unwrap();
-        // What was not looked at yet may be told without need.
+        // `xpoll` may report a flow too early until it was tried once.
         assert!(ready(&all).contains(&2), "{transport}");
         for flow in [&server, &inside] {
             assert!(matches!(flow.try_read(), Err(Error::WouldBlock)), "{transport}");

@@ -1,4 +1,4 @@
-//! Both ends of a flow without a daemon.
+//! Fixture: both ends of a flow without a daemon.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -17,13 +17,13 @@ mod authority;
 #[path = "../common/missing.rs"]
 mod missing;
 
-/// How long both ends wait for each other when a path is made: only a hang takes that long.
+/// How long both ends wait for each other when a path is opened; no test's result depends on it.
 const OFFER: Duration = Duration::from_secs(60);
 
-/// What a reporter was told, in words.
+/// The calls of a reporter, as text.
 pub(crate) type Reports = Arc<Mutex<Vec<String>>>;
 
-/// Plays the daemon: has the keys, and writes down what it is told.
+/// Takes the daemon's part: hands out keys, and records reports.
 struct Recorder {
     keys: [TlsKeys; 2],
     reports: Reports,
@@ -50,13 +50,13 @@ impl Reporter for Recorder {
     }
 }
 
-/// The parts of a leader and of a follower who trust each other, with what each reports.
+/// Makes the parts of a leader and of a follower that trust each other, with the reports of each.
 pub(crate) fn parts(first: Kind) -> [(FlowParts, Reports); 2] {
     let (leader, follower) = packet::pair().expect("a control link");
     parts_over(first, [leader, follower], true)
 }
 
-/// The same over these control links.
+/// Makes such parts over these control links.
 pub(crate) fn parts_over(
     first: Kind,
     links: [OwnedFd; 2],
@@ -99,7 +99,7 @@ pub(crate) fn parts_over(
     })
 }
 
-/// Every transport that a flow may use between processes of one kernel.
+/// Returns every transport that a flow may use between processes of one kernel.
 pub(crate) fn kinds() -> Vec<Kind> {
     let mut kinds: Vec<Kind> = Kind::ALL.to_vec();
     kinds.retain(|kind| *kind != Kind::Cacheline && !is_missing(*kind));

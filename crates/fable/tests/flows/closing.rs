@@ -1,4 +1,4 @@
-//! What becomes of committed messages when their flow is closed.
+//! Tests of closing: which committed messages are delivered, and which are counted as undelivered.
 
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use fable::flow::Timeouts;
 use fable::{Endpoint, Error, Flow, Kind};
 
-use super::{PATIENCE, RING, fill_up, kinds, move_both, open, open_parts, parts, send};
+use super::{RING, TIME_LIMIT, fill_up, kinds, move_both, open, open_parts, parts, send};
 
+/// The length of the tests' messages.
 pub(super) const BYTES: usize = 16 << 10;
 
 const NETWORK: [Kind; 4] = [Kind::Tcp, Kind::TcpNodelay, Kind::Tls, Kind::Mptcp];
 
-/// Flows whose drop waits for so long, with the leader's count of what it could not deliver.
+/// Opens flows with this linger time, and returns the leader's counter of undelivered messages.
 fn open_with_linger(kind: Kind, linger: Duration) -> (Flow, Flow, Arc<AtomicU64>) {
     let [leader, follower] = parts(kind).map(|(mut parts, _)| {
         parts.timeouts = Timeouts { linger, ..parts.timeouts };
@@ -30,21 +31,22 @@ fn open_with_linger(kind: Kind, linger: Duration) -> (Flow, Flow, Arc<AtomicU64>
 /// Commits as many messages as sockets take without a reader, but not more.
 pub(super) fn fill(flow: &Flow, messages: usize) {
     for number in 0..messages {
-        let mut message = flow.write_timeout(BYTES, PATIENCE).unwrap();
+        let mut message = flow.write_timeout(BYTES, TIME_LIMIT).unwrap();
         message.fill(number as u8);
         message.commit().unwrap();
     }
     let begin = Instant::now();
     while !flow.flush().unwrap() {
-        assert!(begin.elapsed() < PATIENCE, "the kernel takes what was committed");
+        assert!(begin.elapsed() < TIME_LIMIT, "the kernel takes what was committed");
     }
 }
 
-/// How many messages arrive before the end in good order, or before the peer has died.
+/// Returns how many messages arrive before the end, and whether the flow was ended rather than the
+/// peer dead.
 pub(super) fn drain(flow: &Flow) -> (usize, bool) {
     let mut received = 0;
     loop {
-        match flow.read_timeout(PATIENCE) {
+        match flow.read_timeout(TIME_LIMIT) {
             Ok(Some(message)) => {
                 let is_whole = message.iter().all(|byte| *byte == received as u8);
                 assert!(message.len() == BYTES && is_whole, "message {received}");
@@ -58,15 +60,15 @@ pub(super) fn drain(flow: &Flow) -> (usize, bool) {
 }
 
 fn messages_for(kind: Kind) -> usize {
-    // What a pipe, a ring or a UNIX socket holds without a reader.
+    // The number of messages that a pipe, a ring or a UNIX socket holds without a reader.
     if NETWORK.contains(&kind) { 200 } else { 8 }
 }
 
-/// Waits until a message is there, and leaves it unread.
+/// Waits until a message has arrived, and leaves it unread.
 pub(super) fn send_unread(from: &Flow, to: &Flow) {
     send(from, "never read");
     from.flush().unwrap();
-    assert!(super::is_readable(to, PATIENCE));
+    assert!(super::is_readable(to, TIME_LIMIT));
 }
 
 #[test]
@@ -87,7 +89,7 @@ fn input_that_comes_after_the_drop_loses_nothing() {
         let (leader, follower, counter) = open_with_linger(kind, Duration::from_millis(50));
         fill(&leader, messages_for(kind));
         drop(leader);
-        // The peer does not know yet, or writes what it had begun.
+        // The follower may not have noticed the end yet, or still sends what it had begun.
         for _ in 0..50 {
             let Ok(message) = follower.try_write(1000) else { break };
             if message.commit().is_err() {
@@ -118,11 +120,11 @@ fn a_close_says_that_the_peer_has_everything() {
         let reader = std::thread::spawn(move || drain(&Flow::open(follower).unwrap()));
         let flow = Flow::open(leader).unwrap();
         for number in 0..300 {
-            let mut message = flow.write_timeout(BYTES, PATIENCE).unwrap();
+            let mut message = flow.write_timeout(BYTES, TIME_LIMIT).unwrap();
             message.fill(number as u8);
             message.commit().unwrap();
         }
-        flow.close(PATIENCE).unwrap();
+        flow.close(TIME_LIMIT).unwrap();
         assert_eq!(reader.join().unwrap(), (300, true), "{kind}");
     }
 }
@@ -156,7 +158,7 @@ fn what_shared_memory_and_pipes_hold_is_delivered() {
     }
 }
 
-/// What the kernel does not take is lost when the time is over, to the message.
+/// At the time-out, messages that the kernel did not take are lost, and the count is exact.
 #[test]
 fn what_has_no_room_is_counted() {
     for (kind, closes) in [(Kind::Unix, true), (Kind::Pipe, true), (Kind::Unix, false)] {
@@ -189,14 +191,14 @@ fn what_a_dead_peer_has_not_read_is_not_delivered() {
         let [(leader, reports), (follower, _)] = parts(kind);
         let (leader, follower) = open_parts([leader, follower]);
         fill(&leader, 5);
-        drop(follower.read_timeout(PATIENCE).unwrap());
+        drop(follower.read_timeout(TIME_LIMIT).unwrap());
         drop(follower);
-        // Until the control link has told.
+        // Wait until the control link has reported the end.
         let begin = Instant::now();
         while !matches!(leader.try_write(1), Err(Error::PeerDied)) {
-            assert!(begin.elapsed() < PATIENCE, "{kind}");
+            assert!(begin.elapsed() < TIME_LIMIT, "{kind}");
         }
-        match leader.close(PATIENCE) {
+        match leader.close(TIME_LIMIT) {
             Err(Error::Undelivered { messages, bytes }) => {
                 assert_eq!((messages, bytes), (4, 4 * BYTES as u64), "{kind}");
             }
@@ -211,7 +213,7 @@ fn what_a_dead_peer_has_not_read_is_not_delivered() {
 fn two_ends_that_close_with_full_queues_do_not_wait_for_each_other() {
     for kind in kinds() {
         let ends = parts(kind).map(|(mut parts, _)| {
-            parts.timeouts = Timeouts { linger: PATIENCE, ..parts.timeouts };
+            parts.timeouts = Timeouts { linger: TIME_LIMIT, ..parts.timeouts };
             std::thread::spawn(move || {
                 let flow = Flow::open(parts).unwrap();
                 while let Ok(message) = flow.try_write(100_000) {
@@ -223,7 +225,7 @@ fn two_ends_that_close_with_full_queues_do_not_wait_for_each_other() {
             })
         });
         for end in ends {
-            assert!(end.join().unwrap() < PATIENCE / 2, "{kind}");
+            assert!(end.join().unwrap() < TIME_LIMIT / 2, "{kind}");
         }
     }
 }
@@ -234,7 +236,7 @@ fn endpoints_have_a_linger_and_a_count() {
     let listener = server.listen().unwrap();
     let client = Endpoint::options().linger(Duration::ZERO).anonymous();
     let flow = client.connect("unix://@fable-closing").unwrap();
-    let accepted = listener.accept_timeout(PATIENCE).unwrap();
+    let accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
     let sent = fill_up(&flow, BYTES) as u64;
     assert_eq!(client.undelivered(), 0);
     drop(flow);
@@ -244,7 +246,7 @@ fn endpoints_have_a_linger_and_a_count() {
     drop(accepted);
 }
 
-/// Bytes of `tcp://` names, with input that nobody reads.
+/// A `tcp://` flow whose peer does not read its input.
 #[test]
 fn a_foreign_connection_with_unread_input_loses_nothing() {
     let server = Endpoint::register("tcp://127.0.0.1:0").unwrap();
@@ -252,12 +254,12 @@ fn a_foreign_connection_with_unread_input_loses_nothing() {
     let name = server.name().unwrap().to_string();
     let client = Endpoint::options().linger(Duration::from_millis(50)).anonymous();
     let flow = client.connect(&name).unwrap();
-    let accepted = listener.accept_timeout(PATIENCE).unwrap();
+    let accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
     send_unread(&accepted, &flow);
     fill(&flow, 100);
     drop(flow);
     let mut received = 0;
-    while let Some(bytes) = accepted.read_timeout(PATIENCE).unwrap() {
+    while let Some(bytes) = accepted.read_timeout(TIME_LIMIT).unwrap() {
         received += bytes.len();
     }
     assert_eq!(received, 100 * BYTES);
@@ -271,16 +273,16 @@ fn a_peer_that_has_ended_its_own_direction_gets_everything() {
     let name = server.name().unwrap().to_string();
     let mut client = TcpStream::connect(name.strip_prefix("tcp://").unwrap()).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    let flow = listener.accept_timeout(PATIENCE).unwrap();
+    let flow = listener.accept_timeout(TIME_LIMIT).unwrap();
     fill(&flow, 200);
     let reader = thread::spawn(move || {
-        // As a rule the flow is being closed by then.
+        // In most runs the flow is being closed by then.
         thread::sleep(Duration::from_millis(50));
         let mut bytes = Vec::new();
         client.read_to_end(&mut bytes).unwrap();
         bytes.len()
     });
-    let closed = flow.close(PATIENCE);
+    let closed = flow.close(TIME_LIMIT);
     assert_eq!(reader.join().unwrap(), 200 * BYTES);
     assert!(closed.is_ok(), "{closed:?}");
     assert_eq!(server.undelivered(), 0);

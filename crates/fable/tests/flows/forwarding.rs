@@ -1,4 +1,4 @@
-//! Messages that are committed into another flow.
+//! Tests of messages that are committed into another flow.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn a_message_goes_on_into_another_flow() {
     assert_eq!(&*message, b"too late", "the buffer comes back");
 }
 
-/// Streams send what is forwarded from where it lies, and keep what the kernel does not take.
+/// Streams send forwarded messages without a copy, and keep what the kernel does not take.
 #[test]
 fn forwarded_messages_keep_their_order_and_bytes_through_full_sockets() {
     for kind in kinds() {
@@ -33,7 +33,7 @@ fn forwarded_messages_keep_their_order_and_bytes_through_full_sockets() {
         let mut taken = 0;
         let mut take = |all: bool| {
             loop {
-                // What has no room yet goes on its way.
+                // Sends what found no room before.
                 into.flush().unwrap();
                 match sink.try_read() {
                     Ok(Some(buffer)) => {
@@ -48,10 +48,10 @@ fn forwarded_messages_keep_their_order_and_bytes_through_full_sockets() {
         };
         for number in 0..60 {
             let content = message(number);
-            let mut buffer = source.write_timeout(content.len(), PATIENCE).unwrap();
+            let mut buffer = source.write_timeout(content.len(), TIME_LIMIT).unwrap();
             buffer.copy_from_slice(&content);
             buffer.commit().unwrap();
-            let mut buffer = from.read_timeout(PATIENCE).unwrap().unwrap();
+            let mut buffer = from.read_timeout(TIME_LIMIT).unwrap().unwrap();
             while let Err((error, same)) = buffer.commit_into(&into) {
                 assert!(matches!(error, Error::WouldBlock), "{kind}: {error}");
                 buffer = same;

@@ -1,4 +1,4 @@
-//! Buffers that the application keeps: across moves, and while its peer waits for room.
+//! Tests of buffers that the application holds: across moves, and while its peer waits for room.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use fable::{Error, Flow, Form, Kind, WriteBuffer};
 
 use super::{
-    PATIENCE, RING, fill_up, is_readable, kinds, move_both, open, open_with_drain, parts, receive,
-    send,
+    RING, TIME_LIMIT, fill_up, is_readable, kinds, move_both, open, open_with_drain, parts,
+    receive, send,
 };
 
 const DRAIN: Duration = Duration::from_millis(1);
 
 fn buffer(flow: &Flow, text: &str) -> WriteBuffer {
-    let mut buffer = flow.write_timeout(text.len(), PATIENCE).unwrap();
+    let mut buffer = flow.write_timeout(text.len(), TIME_LIMIT).unwrap();
     buffer.copy_from_slice(text.as_bytes());
     buffer
 }
 
-/// Waits until buffers of the old epoch come too late.
+/// Waits until the drain time-out has passed, so that buffers of the old epoch are late.
 fn pass_drain_timeout(flow: &Flow) {
     std::thread::sleep(2 * DRAIN);
     assert_eq!(flow.take_event(), None, "the call notices that the time is over");
@@ -56,14 +56,14 @@ fn buffers_held_over_several_moves_keep_their_order() {
                 move_both(&leader, &follower, target);
                 pass_drain_timeout(&leader);
             }
-            // Always between one and three are held.
+            // There are always between one and three held buffers.
             if held.len() == 3 {
                 for _ in 0..2 {
                     held.pop_front().unwrap().commit().unwrap();
                 }
             }
         }
-        // One in the middle is not wanted after all.
+        // A buffer in the middle is dropped unused.
         drop(buffer(&leader, "unwanted"));
         held.into_iter().for_each(|buffer| buffer.commit().unwrap());
         for text in expected {
@@ -73,7 +73,7 @@ fn buffers_held_over_several_moves_keep_their_order() {
     }
 }
 
-/// After buffers that had to be copied, messages are written in place again.
+/// When no buffer needs a copy any more, messages are written in place again.
 #[test]
 fn copying_ends_although_a_buffer_is_always_held() {
     let (leader, follower) = open_with_drain(Kind::Unix, DRAIN);
@@ -95,7 +95,7 @@ fn copying_ends_although_a_buffer_is_always_held() {
     assert_eq!(receive(&follower), "end");
 }
 
-/// How often a flow may wake up that has nothing to do for `IDLE`.
+/// The most wake-ups during `IDLE` of a flow that has nothing to do.
 const WAKEUPS_MAX: u64 = 64;
 const IDLE: Duration = Duration::from_millis(300);
 
@@ -125,8 +125,8 @@ fn a_flow_that_waits_with_buffers_of_two_epochs_sleeps() {
     }
 }
 
-/// A ring that spins wakes nothing: while an older path waits for its reader it is looked at now
-/// and then, and not all the time.
+/// A spinning ring wakes no waiter: while an older path waits for its reader, the ring is checked
+/// at intervals, and not all the time.
 #[test]
 fn a_flow_that_waits_on_a_spinning_ring_beside_a_full_path_sleeps_in_between() {
     let (leader, follower) = open_with_drain(Kind::Unix, DRAIN);
@@ -149,16 +149,16 @@ fn a_flow_that_waits_on_a_spinning_ring_beside_a_full_path_sleeps_in_between() {
                 assert_eq!(message.expect("a message").len(), 60_000);
                 written -= 1;
             }
-            // What waits goes on when the leader is called.
+            // The leader's pending work continues in its calls.
             Err(Error::WouldBlock) => drop(leader.read_timeout(Duration::from_millis(1))),
             Err(error) => panic!("{error}"),
         }
-        assert!(begin.elapsed() < PATIENCE, "{written} messages did not arrive");
+        assert!(begin.elapsed() < TIME_LIMIT, "{written} messages did not arrive");
     }
 }
 
-/// A held buffer of the newer epoch holds the end of the older path back; when it is dropped, the
-/// older path ends although its time was over long before.
+/// A held buffer of the newer epoch delays the end of the older path. When it is dropped, the older
+/// path ends, although the drain time-out passed long before.
 #[test]
 fn an_old_path_ends_when_the_newer_buffer_is_given_up() {
     let (leader, follower) = open_with_drain(RING, DRAIN);
@@ -172,8 +172,8 @@ fn an_old_path_ends_when_the_newer_buffer_is_given_up() {
     assert_eq!((receive(&follower), receive(&follower)), ("newest".into(), "old".into()));
 }
 
-/// A reader that keeps so many messages in place that the longest message never has room, while
-/// those that are written always come to have some.
+/// The reader holds so many messages in place that the longest message never has room, while the
+/// messages that are written always get room.
 #[test]
 fn a_write_waits_for_the_room_that_it_needs_and_not_for_more() {
     const BYTES: usize = 60_000;
@@ -184,7 +184,7 @@ fn a_write_waits_for_the_room_that_it_needs_and_not_for_more() {
         let reader = std::thread::spawn(move || {
             let flow = Flow::open(follower).unwrap();
             let mut kept = VecDeque::new();
-            while let Some(message) = flow.read_timeout(PATIENCE).unwrap() {
+            while let Some(message) = flow.read_timeout(TIME_LIMIT).unwrap() {
                 assert_eq!(message.len(), BYTES);
                 kept.push_back(message);
                 if kept.len() > KEPT {
@@ -195,10 +195,10 @@ fn a_write_waits_for_the_room_that_it_needs_and_not_for_more() {
         let flow = Flow::open(leader).unwrap();
         for number in 0..MESSAGES {
             let begin = Instant::now();
-            flow.write_timeout(BYTES, PATIENCE / 2).unwrap().commit().unwrap();
-            // A call that sleeps to its end finds the room that it should have been told of.
+            flow.write_timeout(BYTES, TIME_LIMIT / 2).unwrap().commit().unwrap();
+            // A call that returns at its time-out found room of which it was not notified.
             assert!(
-                begin.elapsed() < PATIENCE / 2,
+                begin.elapsed() < TIME_LIMIT / 2,
                 "{kind}: message {number} had room long before"
             );
         }
@@ -207,7 +207,7 @@ fn a_write_waits_for_the_room_that_it_needs_and_not_for_more() {
     }
 }
 
-/// The same without a race, for a writer that waits by the flow's descriptor.
+/// The same situation without a race, for a writer that waits by the flow's descriptor.
 #[test]
 fn a_full_ring_with_room_for_the_message_is_writable() {
     for kind in [Kind::MempipeFutex(Form::Unsafe), Kind::ShmemPipe(Form::Unsafe)] {
@@ -222,7 +222,7 @@ fn a_full_ring_with_room_for_the_message_is_writable() {
         assert!(matches!(leader.try_write(60_000), Err(Error::WouldBlock)), "{kind}");
         kept.pop_front();
         assert!(matches!(follower.try_read(), Err(Error::WouldBlock)), "{kind}: it is told now");
-        assert!(is_readable(&leader, PATIENCE), "{kind}: there is room");
+        assert!(is_readable(&leader, TIME_LIMIT), "{kind}: there is room");
         assert!(leader.try_write(60_000).is_ok(), "{kind}");
     }
 }

@@ -1,4 +1,4 @@
-//! Bounds of what lives on of closed flows, for peers that do not take what was committed.
+//! Tests of the limits on lingering connections, with peers that do not take what was committed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,15 +9,15 @@ use fable::flow::{Timeouts, lingering};
 use fable::{Flow, Kind};
 
 use super::closing::{drain, fill, send_unread};
-use super::{PATIENCE, open_parts, parts};
+use super::{TIME_LIMIT, open_parts, parts};
 
-/// Connections that are kept for one user of one host.
+/// The most connections that are kept for one user of one host.
 const PER_PEER_MAX: usize = 256;
 
-/// More than the ends of all flows of a test need.
+/// More descriptors than all flows of a test need.
 const DESCRIPTORS: u64 = 8_192;
 
-/// Flows whose drop does not wait, with the count of what the leader could not deliver.
+/// Opens flows whose drop does not wait, and returns the leader's counter of undelivered messages.
 fn open(host: &str, grace: Duration) -> (Flow, Flow, Arc<AtomicU64>) {
     let [mut leader, follower] = parts(Kind::Tcp).map(|(parts, _)| parts);
     leader.peer.host = host.to_owned();
@@ -28,7 +28,7 @@ fn open(host: &str, grace: Duration) -> (Flow, Flow, Arc<AtomicU64>) {
 }
 
 fn need_descriptors() {
-    // SAFETY: plain data, which outlives the system calls.
+    // SAFETY: the limit is plain data and outlives the system calls.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
@@ -39,20 +39,20 @@ fn need_descriptors() {
 
 #[test]
 fn so_many_connections_of_closed_flows_are_kept_for_a_peer() {
-    // More than the peer's kernel takes of a flow that is not read.
+    // More messages than the peer's kernel takes of a flow that is not read.
     const MESSAGES: usize = 24;
     need_descriptors();
     let given_up = lingering().given_up;
     let mut peers = Vec::new();
     for _ in 0..PER_PEER_MAX + 4 {
-        let (leader, follower, counter) = open("many", PATIENCE);
+        let (leader, follower, counter) = open("many", TIME_LIMIT);
         send_unread(&follower, &leader);
         fill(&leader, MESSAGES);
         drop(leader);
         peers.push((follower, counter));
     }
-    // Another peer's are not in their way.
-    let (leader, other, other_counter) = open("other", PATIENCE);
+    // Another peer's connections have a limit of their own.
+    let (leader, other, other_counter) = open("other", TIME_LIMIT);
     send_unread(&other, &leader);
     fill(&leader, MESSAGES);
     drop(leader);
@@ -64,7 +64,7 @@ fn so_many_connections_of_closed_flows_are_kept_for_a_peer() {
             assert_eq!(drain(follower), (MESSAGES, true), "number {number}");
             assert_eq!(counted, 0, "number {number}");
         } else {
-            // What is lost is counted.
+            // Lost messages are counted.
             let (received, _) = drain(follower);
             assert!(counted > 0 && received + counted as usize >= MESSAGES, "{received} {counted}");
         }
@@ -81,13 +81,13 @@ fn a_peer_that_takes_little_by_little_is_waited_for_only_so_long() {
     fill(&leader, MESSAGES);
     drop(leader);
     let (begin, mut received) = (Instant::now(), 0);
-    while let Ok(Some(_)) = follower.read_timeout(PATIENCE) {
+    while let Ok(Some(_)) = follower.read_timeout(TIME_LIMIT) {
         received += 1;
-        // Three times as slowly as it would have to be.
+        // Reads at a third of the speed that would be needed.
         thread::sleep(grace * 18 / MESSAGES as u32);
     }
     let counted = counter.load(Ordering::Relaxed);
     let what = format!("{received} received, {counted} counted after {:?}", begin.elapsed());
-    // The kernel may still deliver what is counted: no more input has come.
+    // The kernel may still deliver counted messages, because no further input has arrived.
     assert!(counted > 0 && received + counted as usize >= MESSAGES, "{what}");
 }

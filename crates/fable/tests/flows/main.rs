@@ -1,4 +1,4 @@
-//! What a flow promises, seen from outside. Both ends are in one process, on one thread.
+//! Tests of the public interface of flows. Both ends are in one process, on one thread.
 
 mod closing;
 #[path = "../flow_rig/mod.rs"]
@@ -17,8 +17,8 @@ use fable::protocol::{Role, Trust};
 use fable::{Error, Flow, FlowEvent, Form, Kind, packet, page};
 use flow_rig::{Reports, kinds, parts, parts_over};
 
-/// Ends what hangs; decides nothing.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Ends a test that hangs; no test's result depends on it.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 const RING: Kind = Kind::MempipeFutex(Form::Safe);
 
@@ -31,7 +31,7 @@ fn open(first: Kind) -> (Flow, Flow) {
     open_parts(parts(first).map(|(parts, _)| parts))
 }
 
-/// Flows that wait so long for the buffers of an old epoch.
+/// Opens flows with this drain time-out.
 fn open_with_drain(first: Kind, drain: Duration) -> (Flow, Flow) {
     open_parts(parts(first).map(|(mut parts, _)| {
         parts.timeouts = Timeouts { drain, ..parts.timeouts };
@@ -40,12 +40,12 @@ fn open_with_drain(first: Kind, drain: Duration) -> (Flow, Flow) {
 }
 
 fn send(flow: &Flow, text: &str) {
-    let mut buffer = flow.write_timeout(text.len(), PATIENCE).unwrap();
+    let mut buffer = flow.write_timeout(text.len(), TIME_LIMIT).unwrap();
     buffer.copy_from_slice(text.as_bytes());
     buffer.commit().unwrap();
 }
 
-/// Sends messages of so many bytes until there is no room; how many that were.
+/// Sends messages of this length until there is no room; returns how many.
 fn fill_up(flow: &Flow, bytes: usize) -> usize {
     let mut sent = 0;
     while let Ok(room) = flow.try_write(bytes) {
@@ -56,7 +56,7 @@ fn fill_up(flow: &Flow, bytes: usize) -> usize {
 }
 
 fn receive(flow: &Flow) -> String {
-    let buffer = flow.read_timeout(PATIENCE).unwrap().expect("a message");
+    let buffer = flow.read_timeout(TIME_LIMIT).unwrap().expect("a message");
     String::from_utf8(buffer.to_vec()).unwrap()
 }
 
@@ -66,12 +66,12 @@ fn next_event(flow: &Flow) -> FlowEvent {
         if let Some(event) = flow.take_event() {
             return event;
         }
-        assert!(begin.elapsed() < PATIENCE, "no event comes");
+        assert!(begin.elapsed() < TIME_LIMIT, "no event comes");
         std::thread::sleep(Duration::from_micros(100));
     }
 }
 
-/// Moves both ends, and sees that both say so.
+/// Moves both ends, and checks that both report it.
 fn move_both(by: &Flow, other: &Flow, kind: Kind) {
     by.move_to(kind).unwrap();
     for flow in [by, other] {
@@ -107,7 +107,7 @@ fn messages_go_both_ways_over_every_transport_and_every_move() {
         for (from, to) in [(&leader, &follower), (&follower, &leader)] {
             send(from, &format!("over {kind}"));
             assert_eq!(receive(to), format!("over {kind}"));
-            let mut long = from.write_timeout(from.message_bytes_max(), PATIENCE).unwrap();
+            let mut long = from.write_timeout(from.message_bytes_max(), TIME_LIMIT).unwrap();
             long.fill(77);
             long.commit().unwrap();
             let begin = Instant::now();
@@ -115,7 +115,7 @@ fn messages_go_both_ways_over_every_transport_and_every_move() {
                 from.flush().unwrap();
                 match to.try_read() {
                     Ok(message) => break message.unwrap(),
-                    Err(Error::WouldBlock) => assert!(begin.elapsed() < PATIENCE),
+                    Err(Error::WouldBlock) => assert!(begin.elapsed() < TIME_LIMIT),
                     Err(error) => panic!("{kind}: {error}"),
                 }
             };
@@ -153,7 +153,7 @@ fn a_peer_that_is_gone_without_an_end_has_died() {
         send(&follower, "before");
         follower.flush().unwrap();
         let gone = std::thread::scope(|scope| {
-            // A thread that panics with its flow: the end is not in good order.
+            // A flow of a panicking thread does not end its direction properly.
             let parts = parts(kind).map(|(parts, _)| parts);
             let [left, right] = parts;
             let left = scope.spawn(move || {
@@ -164,9 +164,9 @@ fn a_peer_that_is_gone_without_an_end_has_died() {
             });
             let right = Flow::open(right).unwrap();
             assert_eq!(receive(&right), "before", "{kind}");
-            let gone = right.read_timeout(PATIENCE).map(|_| ());
+            let gone = right.read_timeout(TIME_LIMIT).map(|_| ());
             assert!(left.join().is_err());
-            (gone, right.write_timeout(1, PATIENCE).map(|_| ()))
+            (gone, right.write_timeout(1, TIME_LIMIT).map(|_| ()))
         });
         assert!(matches!(gone.0, Err(Error::PeerDied)), "{kind}: {gone:?}");
         assert!(matches!(gone.1, Err(Error::PeerDied)), "{kind}: {gone:?}");
@@ -177,8 +177,8 @@ fn a_peer_that_is_gone_without_an_end_has_died() {
 #[test]
 fn buffers_keep_their_epoch_and_old_ones_go_the_old_way() {
     for kind in kinds() {
-        // What is held is in good time, however long the moves take.
-        let (leader, follower) = open_with_drain(RING, PATIENCE);
+        // The drain time-out is so long that held buffers are never late.
+        let (leader, follower) = open_with_drain(RING, TIME_LIMIT);
         send(&leader, "zero");
         let zero = follower.read().unwrap().unwrap();
         let mut one = leader.write(3).unwrap();
@@ -186,14 +186,14 @@ fn buffers_keep_their_epoch_and_old_ones_go_the_old_way() {
             continue;
         }
         move_both(&leader, &follower, kind);
-        let mut two = leader.write_timeout(3, PATIENCE).unwrap();
+        let mut two = leader.write_timeout(3, TIME_LIMIT).unwrap();
         assert_eq!((one.epoch(), two.epoch()), (1, 2));
         one.copy_from_slice(b"one");
         two.copy_from_slice(b"two");
         one.commit().unwrap();
         two.commit().unwrap();
-        let one = follower.read_timeout(PATIENCE).unwrap().unwrap();
-        let two = follower.read_timeout(PATIENCE).unwrap().unwrap();
+        let one = follower.read_timeout(TIME_LIMIT).unwrap().unwrap();
+        let two = follower.read_timeout(TIME_LIMIT).unwrap().unwrap();
         assert_eq!((&*zero, &*one, &*two), (&b"zero"[..], &b"one"[..], &b"two"[..]), "{kind}");
         assert_eq!((zero.epoch(), one.epoch(), two.epoch()), (1, 1, 2), "{kind}");
     }
@@ -229,7 +229,7 @@ fn after_the_drain_timeout_order_is_kept_by_copies() {
         move_both(&leader, &follower, kind);
         std::thread::sleep(2 * drain);
         assert_eq!(leader.take_event(), None, "the call notices that the time is over");
-        let mut second = leader.write_timeout(6, PATIENCE).unwrap();
+        let mut second = leader.write_timeout(6, TIME_LIMIT).unwrap();
         second.copy_from_slice(b"second");
         first.commit().unwrap();
         drop(dropped);
@@ -246,16 +246,16 @@ fn after_the_drain_timeout_order_is_kept_by_copies() {
 fn calls_that_must_not_wait_say_so_and_the_descriptor_tells_when_to_try_again() {
     for kind in kinds() {
         let (leader, follower) = open(kind);
-        assert!(is_readable(&leader, PATIENCE), "at first, one has to look");
+        assert!(is_readable(&leader, TIME_LIMIT), "at first, one has to look");
         assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
         let spins = matches!(kind, Kind::MempipeSpin(_));
         assert_eq!(is_readable(&leader, Duration::ZERO), spins, "{kind}: nothing is there");
         send(&follower, "one");
         send(&follower, "two");
         for expected in ["one", "two"] {
-            // Nagle's algorithm may hold the second one back, and readiness may be a mistake.
+            // Nagle's algorithm may delay the second one, and readiness may be reported too early.
             let message = loop {
-                assert!(is_readable(&leader, PATIENCE), "{kind}: `{expected}` is there");
+                assert!(is_readable(&leader, TIME_LIMIT), "{kind}: `{expected}` is there");
                 match leader.try_read() {
                     Ok(message) => break message.unwrap(),
                     Err(error) => assert!(matches!(error, Error::WouldBlock), "{kind}: {error}"),
@@ -278,7 +278,7 @@ fn calls_that_must_not_wait_say_so_and_the_descriptor_tells_when_to_try_again() 
         let mut received = 0;
         let begin = Instant::now();
         while received < sent {
-            assert!(begin.elapsed() < PATIENCE, "{kind}: {received} of {sent}");
+            assert!(begin.elapsed() < TIME_LIMIT, "{kind}: {received} of {sent}");
             leader.flush().unwrap();
             match follower.try_read() {
                 Ok(_) => received += 1,
@@ -286,10 +286,10 @@ fn calls_that_must_not_wait_say_so_and_the_descriptor_tells_when_to_try_again() 
                 Err(error) => panic!("{kind}: {error}"),
             }
         }
-        // What the reader tells late, it tells when it finds nothing more.
+        // The reader sends the releases that it held back when it finds no further message.
         assert!(matches!(follower.try_read(), Err(Error::WouldBlock)), "{kind}");
         loop {
-            assert!(is_readable(&leader, PATIENCE), "{kind}: there is room again");
+            assert!(is_readable(&leader, TIME_LIMIT), "{kind}: there is room again");
             match leader.try_write(1) {
                 Ok(_) => break,
                 Err(error) => assert!(matches!(error, Error::WouldBlock), "{kind}: {error}"),
@@ -307,7 +307,7 @@ fn an_event_makes_the_descriptor_readable() {
     assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
     assert!(!is_readable(&leader, Duration::ZERO));
     follower.move_to(Kind::Pipe).unwrap();
-    assert!(is_readable(&leader, PATIENCE));
+    assert!(is_readable(&leader, TIME_LIMIT));
     assert!(matches!(next_event(&leader), FlowEvent::Moved { transport: Kind::Pipe, .. }));
 }
 
@@ -325,7 +325,7 @@ fn a_reader_that_sleeps_follows_a_move() {
         send(&leader, "found you");
         let begin = Instant::now();
         while !leader.flush().unwrap() {
-            assert!(begin.elapsed() < PATIENCE);
+            assert!(begin.elapsed() < TIME_LIMIT);
         }
         assert_eq!(thread.join().unwrap(), "found you", "{kind}");
     }
@@ -357,7 +357,7 @@ fn a_move_that_the_peer_does_not_live_to_see_has_failed() {
             drop(follower);
             leader.move_to(Kind::Unix).unwrap();
         }
-        // What is agreed upon may still stand; the last word is a failure.
+        // An agreed move may still complete; the last event is a failure.
         let mut events = [next_event(&leader)].to_vec();
         while !matches!(events.last(), Some(FlowEvent::MoveFailed { .. })) {
             events.push(next_event(&leader));
@@ -371,7 +371,7 @@ fn a_child_of_fork_cannot_use_the_flow_and_does_not_disturb_it() {
     send(&leader, "one");
     let message = follower.read().unwrap().unwrap();
     let buffer = leader.write(3).unwrap();
-    // SAFETY: the child makes only calls that give errors, drops, and ends.
+    // SAFETY: the child makes only calls that fail, drops, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = matches!(follower.read(), Err(Error::Forked))
@@ -379,11 +379,11 @@ fn a_child_of_fork_cannot_use_the_flow_and_does_not_disturb_it() {
             && matches!(buffer.commit(), Err(Error::Forked))
             && matches!(leader.finish(), Err(Error::Forked));
         drop((message, leader, follower));
-        // SAFETY: ends the child without running what belongs to the parent.
+        // SAFETY: ends the child without running destructors that belong to the parent.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) }
     }
     let mut status = -1;
-    // SAFETY: a child of ours.
+    // SAFETY: a child of this process; the status outlives the call.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(status, 0);
     assert_eq!(&*message, b"one");
@@ -395,7 +395,7 @@ fn a_child_of_fork_cannot_use_the_flow_and_does_not_disturb_it() {
 #[test]
 fn a_child_of_fork_that_lives_on_does_not_hide_the_end() {
     let (leader, follower) = open(RING);
-    // SAFETY: the child does nothing, with copies of all descriptors, until it is killed.
+    // SAFETY: the child only holds copies of all descriptors until it is killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: plain system calls.
@@ -410,11 +410,11 @@ fn a_child_of_fork_that_lives_on_does_not_hide_the_end() {
     let is_told = loop {
         match follower.try_write(1) {
             Err(Error::PeerDied) => break true,
-            _ if begin.elapsed() > PATIENCE => break false,
+            _ if begin.elapsed() > TIME_LIMIT => break false,
             _ => std::thread::sleep(Duration::from_millis(1)),
         }
     };
-    // SAFETY: a child of ours.
+    // SAFETY: a child of this process that was not waited for.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, std::ptr::null_mut(), 0);
@@ -449,7 +449,7 @@ fn moves_that_must_not_be_are_refused_with_a_reason() {
     assert!(told.contains("failed cacheline"), "{told}");
 }
 
-/// Control links as between hosts: connected TCP sockets.
+/// Returns control links as between hosts: connected TCP sockets.
 fn far_links() -> [OwnedFd; 2] {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let one = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -471,7 +471,7 @@ fn flows_between_hosts_move_among_what_reaches_there() {
                 from.flush().unwrap();
                 match to.try_read() {
                     Ok(message) => break message.unwrap(),
-                    Err(Error::WouldBlock) => assert!(begin.elapsed() < PATIENCE),
+                    Err(Error::WouldBlock) => assert!(begin.elapsed() < TIME_LIMIT),
                     Err(error) => panic!("{kind}: {error}"),
                 }
             };

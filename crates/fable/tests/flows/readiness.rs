@@ -1,12 +1,12 @@
-//! The flow's descriptor beside calls that wait.
+//! Tests of the flow's descriptor beside calls that wait.
 
 use std::time::{Duration, Instant};
 
 use fable::{Error, FlowEvent, Kind};
 
-use super::{PATIENCE, RING, fill_up, is_readable, kinds, next_event, open, receive, send};
+use super::{RING, TIME_LIMIT, fill_up, is_readable, kinds, next_event, open, receive, send};
 
-/// No message takes that long to be told of.
+/// The longest time until a message is reported.
 const TOLD: Duration = Duration::from_secs(5);
 
 #[test]
@@ -37,7 +37,7 @@ fn reads_with_and_without_waiting_take_turns() {
                 let message = match (round + number) % 3 {
                     0 => leader.read(),
                     1 => leader.read_timeout(TOLD),
-                    // Readiness may be a mistake.
+                    // Readiness may be reported too early.
                     _ => match leader.try_read() {
                         Err(Error::WouldBlock) => leader.read_timeout(TOLD),
                         outcome => outcome,
@@ -57,11 +57,11 @@ fn the_descriptor_tells_of_an_event_that_another_call_has_found() {
     assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
     leader.move_to(Kind::Cacheline).unwrap();
     assert!(is_readable(&leader, TOLD), "the failure is there");
-    // The read takes it out of the agent's mailbox, and finds no message.
+    // This read takes the move from the agent's mailbox, and finds no message.
     assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
     assert!(is_readable(&leader, TOLD), "an event is there to be taken");
     assert!(matches!(next_event(&leader), FlowEvent::MoveFailed { .. }));
-    // Who takes no events is not told of them for ever.
+    // An application that takes no events must not be woken for them again and again.
     assert!(matches!(leader.try_read(), Err(Error::WouldBlock)));
     assert!(!is_readable(&leader, Duration::ZERO), "the event was taken");
     leader.move_to(Kind::Cacheline).unwrap();
@@ -84,14 +84,14 @@ fn a_write_that_waits_and_gets_room_settles_what_an_earlier_one_wanted() {
         let mut received = 0;
         let begin = Instant::now();
         while received < sent {
-            assert!(begin.elapsed() < PATIENCE, "{kind}: {received} of {sent}");
+            assert!(begin.elapsed() < TIME_LIMIT, "{kind}: {received} of {sent}");
             leader.flush().unwrap();
             if follower.try_read().is_ok() {
                 received += 1;
             }
         }
         assert!(matches!(follower.try_read(), Err(Error::WouldBlock)), "{kind}");
-        drop(leader.write_timeout(100_000, PATIENCE).unwrap());
+        drop(leader.write_timeout(100_000, TIME_LIMIT).unwrap());
         assert!(matches!(leader.try_read(), Err(Error::WouldBlock)), "{kind}");
         let spins = matches!(kind, Kind::MempipeSpin(_));
         assert_eq!(is_readable(&leader, Duration::ZERO), spins, "{kind}: nothing is wanted");
@@ -109,8 +109,8 @@ fn a_write_that_times_out_leaves_what_an_earlier_one_wanted() {
         assert!(matches!(leader.try_read(), Err(Error::WouldBlock)), "{kind}");
         let (mut received, begin) = (0, Instant::now());
         while received < sent {
-            assert!(begin.elapsed() < PATIENCE, "{kind}: {received} of {sent}");
-            // As an event loop does it, which only looks when it is told to.
+            assert!(begin.elapsed() < TIME_LIMIT, "{kind}: {received} of {sent}");
+            // As an event loop does, which calls only when the descriptor is readable.
             if is_readable(&leader, Duration::ZERO) {
                 let _ = leader.try_read();
             }

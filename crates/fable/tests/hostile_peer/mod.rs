@@ -1,29 +1,31 @@
-//! A peer that does what it wants with all that it was given, and an honest end that works
-//! meanwhile. Bytes decide what both do, so that a seed or a fuzzer can play.
+//! A hostile peer, which uses every descriptor that it has in arbitrary ways, and an honest end
+//! that works meanwhile. Input bytes decide what both do, so a seed or a fuzzer can drive them.
 
 mod weapons;
 
 use fable::transport::{
-    self, Direction, Manner, PathOptions, ReadSlot, Record, Transport, WriteSlot,
+    self, Direction, PathOptions, ReadSlot, Record, Transport, WaitMethod, WriteSlot,
 };
 use fable::{Kind, TransportError};
 
 pub(crate) use weapons::Weapons;
 
-/// Small, so that rings wrap and heaps fill within a game.
+/// Small, so that rings wrap and heaps fill within one run.
 const OPTIONS: PathOptions = PathOptions { ring_bytes: 16 << 10 };
 
-/// Longer games show nothing new.
+/// Longer runs find nothing more.
 const MOVES_MAX: usize = 400;
 
-/// Bytes as choices; zeros when they are used up.
+/// Reads the input bytes as choices; zeros after their end.
 pub(crate) struct Script<'a>(pub(crate) &'a [u8]);
 
 impl Script<'_> {
+    /// Returns whether the input is used up.
     pub(crate) fn is_over(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Returns the next byte.
     pub(crate) fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else {
             return 0;
@@ -32,19 +34,20 @@ impl Script<'_> {
         *first
     }
 
+    /// Returns the next eight bytes as a word.
     pub(crate) fn word(&mut self) -> u64 {
         u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// A number up to 2^16, small ones more often.
+    /// Returns a number up to 2^16; small ones are more frequent.
     pub(crate) fn small(&mut self) -> usize {
         let shift = self.byte() % 17;
         (usize::from(u16::from_le_bytes([self.byte(), self.byte()]))) & ((1 << shift) - 1)
     }
 }
 
-/// Plays one game on a new path of this kind. The honest end must come to no harm: an error that
-/// says what the peer is, or messages within bounds.
+/// Runs one attack on a new path of this kind. The honest end must either return an error about its
+/// peer, or messages within bounds.
 pub(crate) fn play(kind: Kind, script: &mut Script<'_>) {
     let (end, offer) = transport::create(kind, OPTIONS).expect("a path can be made");
     let mut weapons = Weapons::new(offer);
@@ -63,7 +66,7 @@ pub(crate) fn play(kind: Kind, script: &mut Script<'_>) {
             }
         }
     }
-    // Whatever the error was, every call must still be safe.
+    // After any error, every call must still be safe.
     for choice in 0..8 {
         if let Err(error) = honest.work(choice, &mut Script(&[200, 1, 7])) {
             check(kind, &error);
@@ -71,7 +74,7 @@ pub(crate) fn play(kind: Kind, script: &mut Script<'_>) {
     }
 }
 
-/// What a peer may bring about; `System` would be a mistake of ours.
+/// Checks that a peer can cause this error; `System` would be a bug of this library.
 fn check(kind: Kind, error: &TransportError) {
     let is_expected = matches!(
         error,
@@ -90,7 +93,8 @@ pub(crate) struct Honest {
 }
 
 impl Drop for Honest {
-    /// A transport leaks the memory of slots that outlive it, and fuzzers look for leaks.
+    /// A transport leaks the memory of slots that outlive it, and fuzzers report leaks. So slots
+    /// are returned first.
     fn drop(&mut self) {
         self.reading.drain(..).for_each(|slot| self.end.release(slot));
         self.writing.drain(..).for_each(|slot| self.end.abandon(slot));
@@ -98,6 +102,7 @@ impl Drop for Honest {
 }
 
 impl Honest {
+    /// Makes one call, which the script chooses.
     pub(crate) fn work(
         &mut self,
         choice: u8,
@@ -143,7 +148,7 @@ impl Honest {
                 } else {
                     Direction::Write
                 };
-                end.prepare_wait(direction, Manner::Descriptor)?;
+                end.prepare_wait(direction, WaitMethod::Descriptor)?;
                 end.end_wait(direction);
                 end.wait(direction, Some(std::time::Duration::ZERO))?;
             }
@@ -159,7 +164,7 @@ fn take<T>(slots: &mut Vec<T>, choice: u8) -> Option<T> {
     }
 }
 
-/// Reads each byte, of which each must be mapped.
+/// Reads each byte of the slot, so that unmapped memory would crash.
 fn look_at(slot: &ReadSlot) {
     for byte in slot.iter() {
         std::hint::black_box(*byte);

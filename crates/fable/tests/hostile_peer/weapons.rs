@@ -1,4 +1,4 @@
-//! What a peer can do with the descriptors of an offer.
+//! The attacks that a hostile peer can make with the descriptors of an offer.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -17,10 +17,11 @@ pub(crate) struct Weapons {
     memory_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to no thread.
+// SAFETY: a mapping is not bound to a thread.
 unsafe impl Send for Weapons {}
 
 impl Weapons {
+    /// Takes the descriptors, and maps the memory.
     pub(crate) fn new(offer: Offer) -> Weapons {
         let mut weapons = Weapons {
             descriptors: offer.descriptors,
@@ -28,7 +29,8 @@ impl Weapons {
             memory_bytes: 0,
         };
         for descriptor in &weapons.descriptors {
-            // SAFETY: plain data, valid when zeroed; the descriptor is ours.
+            // SAFETY: `stat` is plain data, valid when zeroed; the descriptor is open and owned
+            // here.
             let status = unsafe {
                 let mut status: libc::stat = std::mem::zeroed();
                 libc::fstat(descriptor.as_raw_fd(), &raw mut status);
@@ -52,14 +54,14 @@ impl Weapons {
             }
         }
         for descriptor in &weapons.descriptors {
-            // The peer may do this at any time: then calls that rely on the flag would block.
-            // SAFETY: plain system calls on a descriptor of ours.
+            // A peer can do this at any time; calls that rely on the flag would then block.
+            // SAFETY: a plain system call on a descriptor that is owned here.
             unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFL, 0) };
         }
         weapons
     }
 
-    /// Writes this word everywhere.
+    /// Writes this word to all offsets.
     pub(crate) fn fill_memory(&mut self, word: u64) {
         for place in 0..self.memory_bytes / 8 {
             // SAFETY: the mapping is as long, and aligned to a page.
@@ -67,6 +69,7 @@ impl Weapons {
         }
     }
 
+    /// Makes one attack, which the script chooses.
     pub(crate) fn attack(&mut self, kind: Kind, script: &mut Script<'_>) {
         match script.byte() % 8 {
             0 => self.write_word(script.word(), script),
@@ -103,12 +106,12 @@ impl Weapons {
         let offset = match script.byte() % 4 {
             0 => anywhere,
             1 => anywhere % WORDS,
-            // The beginnings of rings and messages, behind the page of words.
+            // The first messages of the rings, behind the page of words.
             2 => (4096 + anywhere % 256) % self.memory_bytes,
             _ => (self.memory_bytes / 2 + 2048 + anywhere % 256) % self.memory_bytes / 8 * 8,
         };
-        // SAFETY: within the mapping, and aligned; other users of it look at atomics or expect
-        // anything.
+        // SAFETY: the word lies within the mapping and is aligned; other users of the memory access
+        // atomics or expect any value.
         unsafe { self.memory.add(offset).cast::<u64>().write_volatile(word) };
     }
 
@@ -123,8 +126,8 @@ impl Weapons {
             && is_ready(descriptor, libc::POLLOUT)
         {
             let piece = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
-            // SAFETY: the bytes are valid; what cannot be written to, or is the memory itself, is
-            // refused or does what a peer may do.
+            // SAFETY: the bytes are valid. A write to a descriptor that does not permit it is
+            // refused; a write to the memory itself is an attack that a peer can make.
             unsafe {
                 libc::pwritev2(descriptor, &raw const piece, 1, -1, libc::RWF_NOWAIT);
             }
@@ -136,7 +139,7 @@ impl Weapons {
         if let Some(descriptor) = self.pick(script)
             && is_ready(descriptor, libc::POLLIN)
         {
-            // SAFETY: the room is valid for its length.
+            // SAFETY: the room is writable for its length.
             unsafe { libc::read(descriptor, room.as_mut_ptr().cast(), room.len()) };
         }
     }
@@ -145,7 +148,7 @@ impl Weapons {
 impl Drop for Weapons {
     fn drop(&mut self) {
         if self.memory_bytes > 0 {
-            // SAFETY: our mapping, which nobody else knows.
+            // SAFETY: only this value uses the mapping.
             unsafe { libc::munmap(self.memory.cast(), self.memory_bytes) };
         }
     }
@@ -157,7 +160,7 @@ fn is_ready(descriptor: RawFd, events: i16) -> bool {
     unsafe { libc::poll(&raw mut entry, 1, 0) == 1 && entry.revents & events != 0 }
 }
 
-/// A word that the kind's end might believe.
+/// Returns a word that this kind of transport might accept.
 fn near_valid(kind: Kind, script: &mut Script<'_>) -> u64 {
     let record = match script.byte() % 8 {
         0 => script.byte(),
@@ -173,7 +176,7 @@ fn near_valid(kind: Kind, script: &mut Script<'_>) -> u64 {
             };
             let record = if script.byte().is_multiple_of(4) { 0xff } else { u64::from(record) };
             match script.byte() % 4 {
-                // A position: what the peer has read.
+                // A position up to which the peer has read.
                 0 => script.small() as u64 & !7,
                 _ => bytes | units << 32 | record << 56,
             }
@@ -190,7 +193,7 @@ fn near_valid(kind: Kind, script: &mut Script<'_>) -> u64 {
             let read = script.small() as u64 % 8;
             sequence << 36 | read << 8 | u64::from(record) << 6 | (bytes % 64)
         }
-        // A header, or what was read.
+        // A header, or a number of read bytes.
         _ if script.byte().is_multiple_of(4) => bytes,
         _ => bytes | u64::from(record) << 32,
     };

@@ -1,17 +1,18 @@
-//! A model of what applications do with flows, at random: two processes keep buffers over moves,
-//! read in place, mix calls that wait with calls that do not, fork, and close with unread input,
-//! while both ends order moves from threads of their own. The model knows what must arrive: the
-//! numbers from zero on, each with the content that follows from it, all that was committed.
+//! Model-based test of applications that use flows at random. Two processes hold buffers across
+//! moves, read in place, mix calls that wait with calls that do not, fork, and close with unread
+//! input, while both ends request moves from threads of their own. The model knows which messages
+//! must arrive: the numbers from zero on, each with the content that follows from it, up to the
+//! last one that was committed.
 //!
-//! It runs for `FABLE_MODEL_SECONDS` (60) and prints `FABLE_MODEL_SEED`, which brings a run back as
-//! far as the scheduler allows; a fault names the seed of its flow, which as the run's brings just
-//! that one back. For long:
+//! It runs for `FABLE_MODEL_SECONDS` (60) and prints `FABLE_MODEL_SEED`, which repeats a run as far
+//! as the scheduler allows. A failure names the seed of its flow; given as the run's seed, it
+//! repeats only that flow. A long run:
 //!
 //! ```sh
 //! FABLE_MODEL_SECONDS=1800 cargo test --release -p fable --test model -- --nocapture
 //! ```
 //!
-//! Deaths are the storm's: `tests/storm.rs`.
+//! Killed processes are tested in `tests/storm.rs`.
 
 #[path = "../common/board.rs"]
 mod board;
@@ -39,10 +40,10 @@ use plan::Plan;
 use random::Random;
 use worker::Worker;
 
-/// Ends what hangs; decides nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Ends a test that hangs; no test's result depends on it.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// What one end tells the test and the other end.
+/// The state that one end reports to the test and to the other end.
 #[derive(Default)]
 pub(crate) struct End {
     pub(crate) committed: AtomicU64,
@@ -61,11 +62,11 @@ fn order_moves(handle: FlowHandle, plan: Plan, mut random: Random, is_over: Arc<
     }
 }
 
-/// One end's process.
+/// Runs one end in its process.
 fn run_end(mut parts: FlowParts, side: usize, ends: &[End; 2], plan: &Plan, seed: u64) {
-    // A process that ends with a fault takes along what the harness keeps of its output.
+    // The harness captures output; a process that panics writes its message itself.
     std::panic::set_hook(Box::new(|fault| drop(writeln!(std::io::stderr(), "end: {fault}"))));
-    let timeouts = Timeouts { drain: plan.drain, linger: PATIENCE, ..parts.timeouts };
+    let timeouts = Timeouts { drain: plan.drain, linger: TIME_LIMIT, ..parts.timeouts };
     parts.timeouts = timeouts;
     let flow = Flow::open(parts).expect("the flow opens");
     let is_over = Arc::new(AtomicBool::new(false));
@@ -79,11 +80,11 @@ fn run_end(mut parts: FlowParts, side: usize, ends: &[End; 2], plan: &Plan, seed
     is_over.store(true, Ordering::Relaxed);
     orders.join().expect("the orders");
     if side == 0 && plan.closes {
-        // What is delivered is so whatever becomes of this process: it ends now.
+        // Delivered messages stay delivered after this process: it ends now.
         return;
     }
     let begin = Instant::now();
-    while ends[1 - side].is_done.load(Ordering::Acquire) == 0 && begin.elapsed() < PATIENCE {
+    while ends[1 - side].is_done.load(Ordering::Acquire) == 0 && begin.elapsed() < TIME_LIMIT {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -100,7 +101,7 @@ struct Totals {
 fn episode(seed: u64, totals: &mut Totals) {
     let mut random = Random(seed);
     let plan = Plan::draw(&mut random);
-    // SAFETY: the ends are atomics.
+    // SAFETY: `End` consists of atomics, for which zeros are valid.
     let board = unsafe { Board::<End>::new() };
     let first = plan.kinds[random.next() as usize % plan.kinds.len()];
     let seeds = [random.next(), random.next()];
@@ -109,14 +110,14 @@ fn episode(seed: u64, totals: &mut Totals) {
     for side in [0, 1] {
         children.push(fork(|| {
             let own = both[side].take().expect("the parts");
-            // The other end is the other process's.
+            // The other end belongs to the other process.
             both[1 - side] = None;
             run_end(own, side, board.ends(), &plan, seeds[side]);
         }));
     }
     drop(both);
     for (side, child) in children.iter_mut().enumerate() {
-        let status = child.wait(2 * PATIENCE);
+        let status = child.wait(2 * TIME_LIMIT);
         let told = |end: &End| {
             (end.committed.load(Ordering::Relaxed), end.received.load(Ordering::Relaxed))
         };
@@ -148,7 +149,7 @@ fn flows_keep_their_promises_whatever_applications_do() {
     let seconds: u64 = from_environment("FABLE_MODEL_SECONDS").unwrap_or(60);
     println!("FABLE_MODEL_SEED={seed}");
     let (begin, mut random, mut totals) = (Instant::now(), Random(seed), Totals::default());
-    // The first is the seed's own.
+    // The first flow has the seed of the run.
     episode(seed, &mut totals);
     while begin.elapsed() < Duration::from_secs(seconds) {
         episode(random.next(), &mut totals);

@@ -1,4 +1,4 @@
-//! What the two ends of one flow are going to do.
+//! The random plan of one flow: what its two ends do.
 
 use std::time::Duration;
 
@@ -7,21 +7,23 @@ use fable::{Form, Kind};
 use crate::flow_rig;
 use crate::random::Random;
 
-/// What a flow is used for.
+/// The pattern of messages on a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Both ends write and read, and never wait for one direction only.
     Both,
-    /// End 0 writes, end 1 reads, and both may wait for each other.
+    /// End 0 writes, end 1 reads, and both can wait for each other.
     OneWay,
-    /// End 0 asks, end 1 answers.
+    /// End 0 sends requests, end 1 answers them.
     Requests,
     /// End 0 writes and reads nothing, end 1 does both.
     Unread,
 }
 
+/// The number of variants of [`Use`].
 pub(crate) const USES: usize = 4;
 
+/// The random choices for one flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) usage: Use,
@@ -31,41 +33,44 @@ pub(crate) struct Plan {
     pub(crate) bytes_max: usize,
     /// Whether all messages are that long.
     pub(crate) is_uniform: bool,
-    /// Buffers that are kept at most.
+    /// The most read buffers that are kept.
     pub(crate) kept_reads: usize,
     pub(crate) kept_writes: usize,
-    /// Every read is one with a time-out that follows on `xpoll`; else all ways of reading mix.
+    /// Whether every read has a time-out and follows `xpoll`; else all ways of reading are mixed.
     pub(crate) is_polite: bool,
-    /// The reader keeps so much that a single message has room, and releases in order.
+    /// Whether the reader keeps so many messages that there is room for a single one, and releases
+    /// them in order.
     pub(crate) is_tight: bool,
-    /// The flow stays on its first transport: a move wakes who sleeps, and hides what does not.
+    /// Whether the flow stays on its first transport: a move would wake a sleeper and so hide a
+    /// lost wake-up.
     pub(crate) is_still: bool,
     pub(crate) drain: Duration,
     pub(crate) move_every: Duration,
-    /// End 0 closes its flow and ends at once; else it drops it.
+    /// Whether end 0 closes its flow and ends its process at once; else it drops the flow.
     pub(crate) closes: bool,
     pub(crate) forks: bool,
     pub(crate) batches: bool,
 }
 
-/// The bytes of each ring and heap. A reader keeps so much less that there is always room for what
-/// the writer keeps and one more message, in parts of powers of two.
+/// The bytes of each ring and heap. A reader keeps so much less that there is always room for the
+/// writer's held buffers and one more message, in parts of powers of two.
 const RING_BYTES: usize = 1 << 20;
 
-/// More than a message takes in a ring besides its bytes.
+/// More than a message occupies in a ring besides its bytes.
 const OVERHEAD_BYTES: usize = 128;
 
-/// So many younger messages may be released before the oldest that is kept.
+/// The most younger messages that may be released before the oldest one that is kept.
 pub(crate) const AHEAD_MAX: u64 = 3;
 
 impl Plan {
+    /// Draws a plan.
     pub(crate) fn draw(random: &mut Random) -> Plan {
         let mut below = |bound: u64| random.next() % bound;
         let usage = [Use::Both, Use::OneWay, Use::Requests, Use::Unread][below(4) as usize];
         let is_tight = below(3) == 0;
         let bytes_max = match usage {
             Use::Requests => 8 + below(2000) as usize,
-            // So that a message fills its part of every kind of ring.
+            // So that a message fills its part in every kind of ring.
             _ if is_tight => (1 << (15 + below(3))) - OVERHEAD_BYTES,
             _ => [100, 3000, 20_000, 60_000, 120_000][below(5) as usize],
         };
@@ -93,20 +98,20 @@ impl Plan {
         }
     }
 
-    /// A call that takes that long hangs. Linux 6.18 has been seen to leave a Multipath TCP
-    /// connection alone for over 20 s while its receiver had read everything: the receiver's
-    /// acknowledgement of the data does not reach the sender, whose window is full.
+    /// Returns the time after which a call counts as hanging. Linux 6.18 has been seen to stall a
+    /// Multipath TCP connection for over 20 s while its receiver had read everything: the
+    /// receiver's acknowledgement of the data does not reach the sender, whose window is full.
     pub(crate) fn hang(&self) -> Duration {
         Duration::from_secs(if self.kinds.contains(&Kind::Mptcp) { 55 } else { 20 })
     }
 
-    /// What end 1 has committed may be lost, because end 0 closes before it has read it.
+    /// Returns whether messages of end 1 may be lost, because end 0 closes before it has read them.
     pub(crate) fn leaves_input_unread(&self) -> bool {
         self.usage == Use::Unread
     }
 }
 
-/// All transports, or few of one sort, which are then used for longer.
+/// Draws all transports, or few of one sort, which are then used for longer.
 fn kinds(choice: u64) -> Vec<Kind> {
     let mut kinds = flow_rig::kinds();
     kinds.retain(|kind| match choice {

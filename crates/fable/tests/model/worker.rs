@@ -1,4 +1,4 @@
-//! One end of a flow, as an application uses it.
+//! One end of a flow in the model-based test, as an application uses it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -12,31 +12,33 @@ use crate::numbered::{check, fill};
 use crate::plan::{self, Plan, Use};
 use crate::random::Random;
 
-/// How long an end waits for what does not come, and how often it may wake up meanwhile: so many
-/// times, and for the outcomes of orders, which both ends give.
+/// How long an end waits for a message that does not come, and how often it may wake up meanwhile:
+/// this many times, and once for the result of each requested move of both ends.
 const IDLE: Duration = Duration::from_millis(30);
 const WAKEUPS_MAX: u64 = 250;
 const WAKEUPS_PER_ORDER_MAX: u64 = 4;
 
-/// Requests under way.
+/// The most unanswered requests.
 const WINDOW: u64 = 8;
 
+/// One end of a flow, and its plan.
 pub(crate) struct Worker<'a> {
     flow: Flow,
     side: usize,
     ends: &'a [End; 2],
     plan: &'a Plan,
     random: Random,
-    /// Write buffers of various epochs, committed in the order of their acquisition.
+    /// Write buffers of various epochs, committed in the order of their allocation.
     to_commit: VecDeque<WriteBuffer>,
-    /// Read buffers of various epochs that are looked at again later.
+    /// Read buffers of various epochs that are checked again later.
     to_check: VecDeque<(u64, ReadBuffer)>,
     may_write: bool,
-    /// Children that live on with copies of all descriptors.
+    /// Children that stay alive with copies of all descriptors.
     children: Vec<Child>,
 }
 
 impl<'a> Worker<'a> {
+    /// Takes the flow and its plan.
     pub(crate) fn new(
         flow: Flow,
         side: usize,
@@ -50,6 +52,7 @@ impl<'a> Worker<'a> {
         Worker { flow, side, ends, plan, random, to_commit, to_check, may_write, children }
     }
 
+    /// Uses the flow until its end.
     pub(crate) fn run(mut self) {
         match (self.plan.usage, self.side) {
             (Use::Both, _) | (Use::Unread, 1) => self.write_and_read(),
@@ -78,7 +81,7 @@ impl<'a> Worker<'a> {
         self.random.next().is_multiple_of(one_in)
     }
 
-    /// What applications do besides: events, moves, batches, forks.
+    /// Takes events, requests moves, sets batches and forks, at random.
     fn idle(&mut self) {
         if self.chance(8) {
             while self.flow.take_event().is_some() {}
@@ -95,12 +98,12 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// A child that has copies of everything, and lives on for a while or until the end.
+    /// Forks a child that has copies of all descriptors, and lives for a while or until the end.
     fn fork(&mut self) {
         let lives_on = self.chance(2);
         let flow = &self.flow;
         let child = fork(|| {
-            // SAFETY: plain system calls; whatever becomes of the parent, this process ends.
+            // SAFETY: plain system calls; this process ends even if the parent has died.
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 libc::alarm(120);
@@ -123,7 +126,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Acquires room for a message, and commits what is not kept. False: there is no room.
+    /// Allocates a buffer for a message, and commits those that are not kept. Returns false if
+    /// there is no room.
     fn write_one(&mut self, waits: bool) -> bool {
         let bytes = self.bytes();
         let begin = Instant::now();
@@ -133,7 +137,7 @@ impl<'a> Worker<'a> {
             self.flow.try_write(bytes)
         };
         match room {
-            // On a ring it takes room until all before it is released.
+            // On a ring the dropped slot occupies room until all slots before it are released.
             Ok(room) if !self.plan.is_tight && self.chance(64) => drop(room),
             Ok(room) => self.to_commit.push_back(room),
             Err(Error::WouldBlock) => return false,
@@ -149,7 +153,7 @@ impl<'a> Worker<'a> {
             self.flow
         );
         let keep = if self.chance(4) { self.plan.kept_writes } else { 0 };
-        // Each message is known to be there before the call for the next one may wait.
+        // The reader has each message before the call for the next one may wait.
         self.commit_all_but(keep);
         true
     }
@@ -189,7 +193,8 @@ impl<'a> Worker<'a> {
         self.own().received.store(number + 1, Ordering::Release);
         self.to_check.push_back((number, message));
         while self.to_check.len() > self.plan.kept_reads {
-            // A ring gets room back in order only: none is kept for long behind younger ones.
+            // A ring regains room in order only: no message is kept for long after younger ones are
+            // released.
             let oldest = self.to_check.front().map_or(number, |(number, _)| *number);
             let is_old = number >= oldest + self.plan.kept_reads as u64 + plan::AHEAD_MAX;
             let index = usize::from(!self.plan.is_tight && !is_old && self.chance(8));
@@ -199,7 +204,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Reads in one of the ways that wait, some after `xpoll`. False: the peer has ended.
+    /// Reads in one of the ways that wait, some after `xpoll`. Returns false if the peer has ended.
     fn read_one_waiting(&mut self) -> bool {
         let begin = Instant::now();
         loop {
@@ -211,7 +216,7 @@ impl<'a> Worker<'a> {
                     let ready = xpoll(&[Interest::Flow(&self.flow)], self.plan.hang())
                         .expect("a descriptor");
                     assert!(!ready.is_empty(), "lost readiness: {:?}", self.flow);
-                    // One message at a time, whatever call brings it.
+                    // Each call returns one message.
                     match choice {
                         2 => self.flow.try_read(),
                         _ => self.flow.read_timeout(Duration::from_millis(1)),
@@ -230,7 +235,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Holds buffers of two epochs and waits for what does not come: that costs next to no CPU.
+    /// Holds buffers of two epochs and waits for a message that does not come: that must need next
+    /// to no CPU time.
     fn idle_with_buffers(&mut self) {
         let epoch = self.flow.epoch();
         self.write_one(true);
@@ -304,12 +310,12 @@ impl<'a> Worker<'a> {
                 continue;
             }
             assert!(last.elapsed() < self.plan.hang(), "nothing goes on: {:?}", self.flow);
-            // Who keeps buffers has more to do than its descriptor tells.
+            // A flow with held buffers has pending work that its descriptor does not show.
             let keeps = !self.to_commit.is_empty() || !self.to_check.is_empty();
             let limit = if keeps { Duration::from_millis(1) } else { self.plan.hang() };
             let ready = xpoll(&[Interest::Flow(&self.flow)], limit).expect("a descriptor");
             assert!(!ready.is_empty() || keeps, "lost readiness: {:?}", self.flow);
-            // A path that spins is always ready.
+            // A spinning path is always reported as ready.
             if ready.is_empty() || last.elapsed() > Duration::from_millis(50) {
                 self.commit_all_but(0);
                 self.to_check.pop_front();
@@ -325,7 +331,7 @@ impl<'a> Worker<'a> {
                 self.end_writing_when_done();
             }
             let _ = self.flow.flush().expect("a flush");
-            // From here on the descriptor tells, and all answers may come at once.
+            // From here on the descriptor shows readiness, and all answers can arrive at once.
             match self.flow.try_read() {
                 Ok(Some(message)) => self.take(message),
                 Ok(None) => panic!("the answers end too soon"),
@@ -365,7 +371,7 @@ impl<'a> Worker<'a> {
             drop(flow);
             assert!(begin.elapsed() < plan.hang(), "a drop takes {:?}", begin.elapsed());
         }
-        // Killed, if they still live.
+        // Kills those that are still alive.
         drop(children);
     }
 }

@@ -1,4 +1,5 @@
-//! `fable`: look at flows, move them, and run programs over them.
+//! `fable`: lists names and flows, moves flows to other transports, and runs programs over shared
+//! memory.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,11 +8,11 @@ use clap::{CommandFactory, Parser, Subcommand};
 use fabled::commands::{self, CommandError, Connection};
 use fabled::run;
 
-/// Look at the names and flows of this host, and move flows from one transport to another.
+/// List names and flows, move flows to other transports, and run programs over shared memory.
 #[derive(Debug, Parser)]
 #[command(name = "fable", version)]
 struct Cli {
-    /// The daemon's socket [default: $FABLE_SOCKET, else /run/fable/fabled.sock, else
+    /// Path of the daemon's socket [default: $FABLE_SOCKET, else /run/fable/fabled.sock, else
     /// $XDG_RUNTIME_DIR/fable/fabled.sock]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -22,17 +23,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a program whose TCP connections to others like it on this host go through shared memory
+    /// Run a program whose TCP connections on this host use shared memory
     Run(run::Options),
     #[command(flatten)]
     Ask(Question),
 }
 
-/// What is asked of a daemon, or of nobody.
+/// The commands that query a daemon, or print completions and manual pages.
 #[derive(Debug, Subcommand)]
 enum Question {
     Ls(commands::LsArguments),
     Top(commands::TopArguments),
+    Stat(commands::StatArguments),
     Move(commands::MoveArguments),
     Why(commands::WhyArguments),
     Protect(commands::ProtectArguments),
@@ -42,9 +44,9 @@ enum Question {
     Man,
 }
 
-/// What shells say of a command that cannot be executed.
+/// The exit status of shells for a command that cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
-/// What shells say of a command that is not there.
+/// The exit status of shells for a command that does not exist.
 const NOT_FOUND: u8 = 127;
 
 fn main() -> ExitCode {
@@ -74,6 +76,7 @@ fn ask(question: &Question, socket: Option<PathBuf>) -> Result<(), CommandError>
     match question {
         Question::Ls(arguments) => commands::ls(&mut open()?, arguments),
         Question::Top(arguments) => commands::top(&mut open()?, arguments),
+        Question::Stat(arguments) => commands::stat(&mut open()?, arguments),
         Question::Move(arguments) => commands::move_flow(&mut open()?, arguments),
         Question::Why(arguments) => commands::why(&mut open()?, arguments),
         Question::Protect(arguments) => commands::protect(&mut open()?, arguments),

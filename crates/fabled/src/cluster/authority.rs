@@ -1,9 +1,9 @@
-//! The authority of a host: it signs what the two ends of a TLS path show each other.
+//! The certificate authority of a host: signs the certificates of the ends of TLS paths.
 //!
-//! Each host has one, whose certificate stands in etcd beside the host's addresses. Each end of
-//! each flow gets a key and a certificate of its own, for an hour and for the name
-//! `<role>.<flow>.flow.fable`: that end of that flow, and nothing else, so that the other end can
-//! tell that it speaks to the process that the two daemons meant.
+//! Each host has one authority, whose certificate is in etcd beside the host's addresses. Each end
+//! of each flow gets its own key and a certificate that is valid for one hour, for the name
+//! `<role>.<flow>.flow.fable`. With it the other end verifies that its peer is the process that the
+//! two daemons have connected.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -24,56 +24,58 @@ use serde::{Deserialize, Serialize};
 const VERSION: u32 = 1;
 const FILE: &str = "authority.json";
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// How long a flow's certificate is good. Paths that were opened with it may live longer.
+/// How long a flow's certificate is valid. A path that was opened with it may stay open longer.
 const LEAF_LIFE: Duration = Duration::from_secs(3600);
-/// By how much the clocks of two hosts may differ.
+/// The largest accepted difference between the clocks of two hosts.
 const SKEW: Duration = Duration::from_secs(300);
 const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Why there is no authority, or no certificate of it.
+/// Errors of the authority and of its file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
-    /// Its file cannot be read or written.
-    #[error("cannot {what} {path}: {source}; the state directory must belong to the daemon")]
+    /// The authority's file cannot be read or written.
+    #[error(
+        "cannot {what} {path}: {source}; use a --state-directory that belongs to the daemon's user"
+    )]
     File {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// Others could have read the key.
-    #[error("{path} is open to others (mode {mode:o}): remove it, and a new one is made")]
+    /// Other users could have read the key.
+    #[error("other users can read {path} (mode {mode:o}); remove it, and fabled makes a new one")]
     Exposed {
         /// The file.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
-    /// Its file holds something else.
-    #[error("{path} holds no authority ({why}): remove it, and a new one is made")]
+    /// The file's content is not an authority.
+    #[error("{path} contains no authority ({why}); remove it, and fabled makes a new one")]
     Unusable {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// Something could not be signed.
-    #[error("cannot make a certificate: {0}")]
+    /// A key or certificate could not be made.
+    #[error("cannot sign a certificate: {0}; remove the authority from --state-directory")]
     Signing(#[from] rcgen::Error),
 }
 
 type Result<T> = std::result::Result<T, AuthorityError>;
 
-/// Signs the keys of one host's flows.
+/// Signs the certificates of the ends of one host's flows.
 pub struct Authority {
     certificate: Vec<u8>,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// The file. One, so that key and certificate cannot disagree.
+/// Content of the authority's file. Key and certificate are in one file, so that they always match.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,
@@ -85,8 +87,8 @@ struct Stored {
 }
 
 impl Authority {
-    /// A new one, which is forgotten with this process: flows that live on with another daemon
-    /// need nothing of it until they open their next path.
+    /// Makes a new authority that exists only in this process. Flows that continue with a later
+    /// daemon need its certificate only when they open their next path.
     ///
     /// # Errors
     /// [`AuthorityError::Signing`] if there is no randomness.
@@ -97,8 +99,8 @@ impl Authority {
         Ok(Authority { certificate, issuer: Issuer::new(params, key) })
     }
 
-    /// That of an earlier daemon of this host, from `authority.json` in a directory, or a new one,
-    /// which is stored there and only readable by this user.
+    /// Loads the authority of an earlier daemon of this host from `authority.json` in a directory,
+    /// or makes a new one and stores it there, readable by this user only.
     ///
     /// # Errors
     /// [`AuthorityError`] if the file is unusable or cannot be written.
@@ -167,13 +169,13 @@ impl Authority {
         Ok(authority)
     }
 
-    /// The certificate, DER: what others must trust.
+    /// Returns the certificate as DER, which other hosts must trust.
     pub fn certificate(&self) -> &[u8] {
         &self.certificate
     }
 
-    /// A new key with a certificate for one end of a flow whose other end's certificate is signed
-    /// by one of these authorities (DER).
+    /// Makes a new key and certificate for one end of a flow. The other end's certificate must be
+    /// signed by one of these authorities (DER).
     ///
     /// # Errors
     /// [`AuthorityError::Signing`] if there is no randomness.
@@ -199,7 +201,7 @@ impl Authority {
     }
 }
 
-/// The name in the certificate of one end.
+/// Returns the name in the certificate of one end.
 fn end_name(flow: FlowId, role: Role) -> String {
     let role = match role {
         Role::Leader => "leader",
@@ -249,7 +251,7 @@ mod tests {
         (chain, PrivateKeyDer::try_from(keys.private_key.clone()).unwrap())
     }
 
-    /// A handshake with client certificates between two ends, in memory.
+    /// Runs a handshake with client certificates between two ends, in memory.
     fn handshake(leader: &TlsKeys, follower: &TlsKeys) -> std::result::Result<(), String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots(leader), provider.clone());
@@ -334,9 +336,9 @@ mod tests {
         fs::write(&path, serde_json::to_vec(&mixed).unwrap()).unwrap();
         assert!(refused("a").contains("for another key"));
         fs::write(&path, "{}").unwrap();
-        assert!(refused("a").contains("holds no authority"));
+        assert!(refused("a").contains("contains no authority"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(refused("a").contains("open to others (mode 640)"));
+        assert!(refused("a").contains("(mode 640)"));
         let missing = directory.path().join("missing");
         assert!(
             Authority::in_directory("a", &missing)

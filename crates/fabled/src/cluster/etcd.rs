@@ -1,11 +1,11 @@
-//! A small client of etcd's v3 interface, through its JSON gateway over HTTP/1.1.
+//! Client of etcd's v3 interface, through its JSON gateway over HTTP/1.1.
 //!
-//! Why not the crate `etcd-client`: it compiles etcd's protocol definitions while it is built,
-//! which needs `protoc` on every machine, and brings 45 crates that the workspace does not have
-//! otherwise (among them tonic and two web frameworks' worth of their companions); the gateway
-//! needs nine, no program, and the six calls below. The gateway is part of etcd and on by default.
+//! The crate `etcd-client` is not used. It compiles etcd's protocol definitions at build time,
+//! which needs `protoc` on every machine, and adds 45 crates that the workspace does not have
+//! otherwise (among them tonic). The gateway needs ten crates, no program, and the seven calls
+//! below. It is part of etcd and enabled by default.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::time::Duration;
 
@@ -16,131 +16,138 @@ use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
+use super::etcd_access::{Credentials, Endpoint, EtcdAccess};
+use super::etcd_error::{EtcdError, refused};
 use super::wire::{
-    Bytes, Compare, GrantRequest, LeaseRequest, LeaseResponse, Nothing, Number, RangeRequest,
-    RangeResponse, Step, Streamed, Transaction, TransactionResponse, WatchCreate, WatchRequest,
-    WatchResponse, behind_prefix,
+    AuthenticateRequest, AuthenticateResponse, Bytes, Compare, GrantRequest, LeaseRequest,
+    LeaseResponse, Nothing, Number, RangeRequest, RangeResponse, Step, Streamed, Transaction,
+    TransactionResponse, WatchCreate, WatchRequest, WatchResponse, behind_prefix,
 };
 
 /// The longest answer, or line of a streamed answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// Keys that are listed at once.
+/// The most bytes of the keys and values in a listing. A zone with as many names as it may have
+/// needs less than half of it.
+const LISTING_BYTES_MAX: usize = 64 << 20;
+/// The most keys in one page of a listing.
 const PAGE_KEYS: i64 = 1000;
-const DEFAULT_PORT: u16 = 2379;
-
-/// Why etcd did not do what was asked.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EtcdError {
-    /// No usable endpoint was given.
-    #[error("`{text}` is no endpoint of etcd ({why}); write http://host:port")]
-    BadEndpoint {
-        /// What was given.
-        text: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// It cannot be reached.
-    #[error("etcd at {endpoint} cannot be reached: {source}; is it running, and its port open?")]
-    Unreachable {
-        /// Where it should be.
-        endpoint: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// It did not answer in time.
-    #[error("etcd at {endpoint} did not answer within {timeout_ms} ms")]
-    TimedOut {
-        /// Where it is.
-        endpoint: String,
-        /// How long was waited.
-        timeout_ms: u128,
-    },
-    /// The connection broke, or what came over it is not HTTP.
-    #[error("the connection to etcd at {endpoint} broke: {source}")]
-    Broken {
-        /// Where it is.
-        endpoint: String,
-        /// How.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// It refused.
-    #[error("etcd refused: {message} (HTTP status {status})")]
-    Refused {
-        /// HTTP's number.
-        status: u16,
-        /// etcd's words.
-        message: String,
-    },
-    /// Its answer cannot be understood.
-    #[error("etcd's answer cannot be understood: {source}; version 3.4 or newer is needed")]
-    Malformed {
-        /// Why not.
-        source: serde_json::Error,
-    },
-    /// The revisions that a watch wants to begin with have been thrown away.
-    #[error("etcd has compacted its history up to revision {revision}")]
-    Compacted {
-        /// The oldest revision that is left.
-        revision: i64,
-    },
-}
+/// The header with the token of a user.
+const AUTHORIZATION: &str = "authorization";
 
 type Result<T> = std::result::Result<T, EtcdError>;
 
-/// Speaks to one of several endpoints until that fails, then to the next. Every call is a
-/// connection of its own: there are only a few in each of a lease's lives.
+/// Sends calls to one of several endpoints; after a failure, to the next one. Every call opens its
+/// own connection: a lease needs only a few calls.
 pub(super) struct Client {
-    endpoints: Vec<String>,
+    endpoints: Vec<Endpoint>,
+    tls: Option<TlsConnector>,
+    credentials: Option<Credentials>,
+    /// Proves the user to etcd until it expires.
+    token: RefCell<Option<String>>,
     current: Cell<usize>,
     timeout: Duration,
 }
 
-/// All keys with a prefix, as they were in one revision.
+/// All keys with a prefix, as of one revision.
 pub(super) struct Listing {
     pub(super) revision: i64,
     pub(super) entries: Vec<super::wire::KeyValue>,
 }
 
-/// What became of a transaction on one key.
+/// A listing under construction.
+pub(super) struct Pages {
+    pub(super) listing: Listing,
+    keys_max: usize,
+    /// The bytes of the keys and values.
+    bytes: usize,
+}
+
+impl Pages {
+    /// Makes an empty listing of at most `keys_max` keys.
+    pub(super) fn new(keys_max: usize) -> Pages {
+        Pages { listing: Listing { revision: 0, entries: Vec::new() }, keys_max, bytes: 0 }
+    }
+
+    /// Adds a page. Returns the key with which the next page begins, if there is one and the
+    /// limits permit it.
+    pub(super) fn add(&mut self, page: RangeResponse) -> Option<Bytes> {
+        let Listing { revision, entries } = &mut self.listing;
+        if *revision == 0 {
+            *revision = page.header.revision.0;
+        }
+        // After a page without keys the next one would be the same.
+        let has_more = page.more && !page.kvs.is_empty();
+        for entry in page.kvs.into_iter().take(self.keys_max - entries.len()) {
+            self.bytes += entry.key.0.len() + entry.value.0.len();
+            if self.bytes > LISTING_BYTES_MAX {
+                tracing::warn!(
+                    "the keys of this zone in etcd have more than {} MiB, the rest is ignored; \
+                     delete those that no daemon wrote",
+                    LISTING_BYTES_MAX >> 20
+                );
+                return None;
+            }
+            entries.push(entry);
+        }
+        let last = entries.last().filter(|_| has_more && entries.len() < self.keys_max)?;
+        let mut next = last.key.clone();
+        next.0.push(0);
+        Some(next)
+    }
+}
+
+/// The result of a transaction on one key.
 pub(super) enum Outcome {
-    /// It was done, in this revision.
+    /// The transaction was executed, in this revision.
     Done(i64),
-    /// The condition did not hold in this revision; what is there instead.
+    /// The condition did not hold in this revision; the record that exists instead.
     Differs(i64, Option<super::wire::KeyValue>),
 }
 
 impl Client {
-    /// `timeout` bounds every call except a watch.
-    pub(super) fn new(endpoints: &[String], timeout: Duration) -> Result<Client> {
-        let endpoints = endpoints.iter().map(|text| endpoint(text)).collect::<Result<Vec<_>>>()?;
+    /// Makes a client; `timeout` limits every call except a watch.
+    pub(super) fn new(urls: &[String], access: &EtcdAccess, timeout: Duration) -> Result<Client> {
+        let endpoints = access.endpoints(urls)?;
         if endpoints.is_empty() {
             return Err(EtcdError::BadEndpoint { text: String::new(), why: "none was given" });
         }
-        Ok(Client { endpoints, current: Cell::new(0), timeout })
+        let (tls, credentials) = (access.tls()?, access.credentials()?);
+        let (token, current) = (RefCell::default(), Cell::new(0));
+        Ok(Client { endpoints, tls, credentials, token, current, timeout })
     }
 
+    /// Iterates over the endpoints that are reached without TLS over a network.
+    pub(super) fn unprotected(&self) -> impl Iterator<Item = &str> {
+        let unprotected =
+            |endpoint: &&Endpoint| endpoint.server_name.is_none() && !endpoint.is_loopback();
+        self.endpoints.iter().filter(unprotected).map(|endpoint| &*endpoint.address)
+    }
+
+    /// Requests a lease of this many seconds.
     pub(super) async fn grant(&self, ttl_s: u32) -> Result<i64> {
         let request = GrantRequest { ttl_s: Number(ttl_s.into()) };
         let lease: LeaseResponse = self.call("lease/grant", &request).await?;
         Ok(lease.lease.0)
     }
 
-    /// Whether the lease is still there; if so, its time begins anew.
+    /// Renews the lease. Returns false if it no longer exists.
     pub(super) async fn keep_alive(&self, lease: i64) -> Result<bool> {
         let request = LeaseRequest { lease: Number(lease) };
         let answer: Streamed<LeaseResponse> = self.call("lease/keepalive", &request).await?;
         Ok(answer.result.is_some_and(|lease| lease.ttl_s.0 > 0))
     }
 
+    /// Ends a lease, and so removes its keys.
     pub(super) async fn revoke(&self, lease: i64) -> Result<()> {
         let request = LeaseRequest { lease: Number(lease) };
         self.call::<_, Nothing>("lease/revoke", &request).await.map(|_| ())
     }
 
-    /// At most `keys_max` keys with this prefix, all of the same revision.
+    /// Lists at most `keys_max` keys with this prefix, all of the same revision.
     pub(super) async fn list(&self, prefix: &str, keys_max: usize) -> Result<Listing> {
         let mut request = RangeRequest {
             key: Bytes::of(prefix),
@@ -148,22 +155,12 @@ impl Client {
             limit: Number(PAGE_KEYS),
             revision: Number(0),
         };
-        let mut entries = Vec::new();
-        loop {
-            let page: RangeResponse = self.call("kv/range", &request).await?;
-            if request.revision.0 == 0 {
-                request.revision = page.header.revision;
-            }
-            entries.extend(page.kvs);
-            entries.truncate(keys_max);
-            match entries.last() {
-                Some(last) if page.more && entries.len() < keys_max => {
-                    request.key = last.key.clone();
-                    request.key.0.push(0);
-                }
-                _ => return Ok(Listing { revision: request.revision.0, entries }),
-            }
+        let mut pages = Pages::new(keys_max);
+        while let Some(key) = pages.add(self.call("kv/range", &request).await?) {
+            request.key = key;
+            request.revision = Number(pages.listing.revision);
         }
+        Ok(pages.listing)
     }
 
     /// Writes a key under a lease (0: none) if the condition holds.
@@ -199,39 +196,79 @@ impl Client {
         Ok(Outcome::Differs(revision, range.and_then(|range| range.kvs.into_iter().next())))
     }
 
-    /// Everything that happens to the keys with this prefix from a revision on.
+    /// Watches all changes of the keys with this prefix, from a revision on.
     pub(super) async fn watch(&self, prefix: &str, revision: i64) -> Result<Watch> {
         let create_request = WatchCreate {
             key: Bytes::of(prefix),
             range_end: behind_prefix(prefix),
             start_revision: Number(revision),
         };
-        let endpoint = self.endpoint();
-        let answer = self.bounded(self.post("watch", &WatchRequest { create_request })).await?;
-        Ok(Watch { endpoint, body: answer.into_body(), buffer: Vec::new() })
+        let endpoint = self.endpoint().address.clone();
+        let begin = async {
+            self.authenticate().await?;
+            let answer = self.post("watch", &WatchRequest { create_request }).await?;
+            match answer.status().is_success() {
+                true => Ok(answer.into_body()),
+                false => Err(self
+                    .read::<Nothing>(answer)
+                    .await
+                    .err()
+                    .unwrap_or_else(|| refused(0, "the watch failed without a reason"))),
+            }
+        };
+        Ok(Watch { endpoint, body: self.bounded(begin).await?, buffer: Vec::new() })
     }
 
     async fn call<Q: Serialize, A: DeserializeOwned>(&self, path: &str, request: &Q) -> Result<A> {
-        let endpoint = self.endpoint();
-        let exchange = async {
-            let answer = self.post(path, request).await?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
-            let body = body.map_err(|source| EtcdError::Broken { endpoint, source })?.to_bytes();
-            if !status.is_success() {
-                let message = String::from_utf8_lossy(&body).chars().take(300).collect();
-                return Err(EtcdError::Refused { status: status.as_u16(), message });
+        self.bounded(async {
+            match self.attempt(path, request).await {
+                Err(error) if error.is_stale_token() && self.credentials.is_some() => {
+                    self.token.take();
+                    self.attempt(path, request).await
+                }
+                result => result,
             }
-            serde_json::from_slice(&body).map_err(|source| EtcdError::Malformed { source })
-        };
-        self.bounded(exchange).await
+        })
+        .await
     }
 
-    /// Bounds a call in time; if it fails for want of etcd, the next one goes elsewhere.
+    async fn attempt<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &Q,
+    ) -> Result<A> {
+        self.authenticate().await?;
+        self.read(self.post(path, request).await?).await
+    }
+
+    /// Gets a token for the user, if there is one and it has no token.
+    async fn authenticate(&self) -> Result<()> {
+        let Some(Credentials { name, password }) = &self.credentials else { return Ok(()) };
+        if self.token.borrow().is_none() {
+            let request = AuthenticateRequest { name, password };
+            let answer: AuthenticateResponse =
+                self.read(self.post("auth/authenticate", &request).await?).await?;
+            self.token.replace(Some(answer.token));
+        }
+        Ok(())
+    }
+
+    async fn read<A: DeserializeOwned>(&self, answer: Response<Incoming>) -> Result<A> {
+        let (endpoint, status) = (self.endpoint(), answer.status());
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|source| endpoint.broken(source))?.to_bytes();
+        if !status.is_success() {
+            let message: String = String::from_utf8_lossy(&body).chars().take(300).collect();
+            return Err(refused(status.as_u16(), &message));
+        }
+        serde_json::from_slice(&body).map_err(|source| EtcdError::Malformed { source })
+    }
+
+    /// Limits a call's time. If etcd did not answer, the next call uses another endpoint.
     async fn bounded<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let result = tokio::time::timeout(self.timeout, call).await.unwrap_or_else(|_| {
             let timeout_ms = self.timeout.as_millis();
-            Err(EtcdError::TimedOut { endpoint: self.endpoint(), timeout_ms })
+            Err(EtcdError::TimedOut { endpoint: self.endpoint().address.clone(), timeout_ms })
         });
         if result.as_ref().is_err_and(EtcdError::is_absence) {
             self.current.set((self.current.get() + 1) % self.endpoints.len());
@@ -239,49 +276,92 @@ impl Client {
         result
     }
 
-    fn endpoint(&self) -> String {
-        self.endpoints[self.current.get()].clone()
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoints[self.current.get()]
     }
 
     async fn post<Q: Serialize>(&self, path: &str, request: &Q) -> Result<Response<Incoming>> {
         let endpoint = self.endpoint();
-        let unreachable = |source| EtcdError::Unreachable { endpoint: endpoint.clone(), source };
-        let broken = |source: hyper::Error| EtcdError::Broken {
-            endpoint: endpoint.clone(),
-            source: source.into(),
-        };
+        let unreachable =
+            |source| EtcdError::Unreachable { endpoint: endpoint.address.clone(), source };
         let body = serde_json::to_vec(request).map_err(|source| EtcdError::Malformed { source })?;
-        let request = Request::post(format!("/v3/{path}"))
-            .header(header::HOST, &endpoint)
-            .header(header::CONTENT_TYPE, "application/json")
+        let mut request = Request::post(format!("/v3/{path}"))
+            .header(header::HOST, &endpoint.address)
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(token) = &*self.token.borrow() {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let request = request
             .body(Full::new(hyper::body::Bytes::from(body)))
             .map_err(|error| unreachable(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
-        let stream = TcpStream::connect(&endpoint).await.map_err(unreachable)?;
+        let stream = TcpStream::connect(&endpoint.address).await.map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        // It ends with the request's answer, or when that is dropped; its errors come out there.
-        tokio::spawn(connection);
-        sender.send_request(request).await.map_err(broken)
+        let answer = match (&self.tls, &endpoint.server_name) {
+            (Some(tls), Some(name)) => {
+                let stream = tls.connect(name.clone(), stream).await;
+                send(stream.map_err(|error| endpoint.broken(error.into()))?, request).await
+            }
+            // Client::new has checked that an endpoint with TLS has a CA.
+            _ => send(stream, request).await,
+        };
+        answer.map_err(|error| endpoint.broken(error.into()))
     }
 }
 
-impl EtcdError {
-    /// Whether another endpoint may do better.
-    fn is_absence(&self) -> bool {
-        match self {
-            EtcdError::Unreachable { .. }
-            | EtcdError::TimedOut { .. }
-            | EtcdError::Broken { .. } => true,
-            EtcdError::Refused { status, .. } => *status >= 500,
-            _ => false,
-        }
-    }
+async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    request: Request<Full<hyper::body::Bytes>>,
+) -> hyper::Result<Response<Incoming>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // The task ends with the request's answer, or when that is dropped; the answer has its errors.
+    tokio::spawn(connection);
+    sender.send_request(request).await
+}
 
-    /// Whether a lease that was used is gone.
-    pub(super) fn is_lease_lost(&self) -> bool {
-        matches!(self, EtcdError::Refused { message, .. } if message.contains("lease not found"))
+impl Endpoint {
+    /// Returns the error of a connection that broke. etcd refuses a client's certificate after the
+    /// handshake, and its reason may be lost with the connection.
+    fn broken(&self, source: Box<dyn std::error::Error + Send + Sync>) -> EtcdError {
+        let endpoint = self.address.clone();
+        if self.server_name.is_none() {
+            return EtcdError::Broken { endpoint, source };
+        }
+        let (source, remedy) = match tls_cause(&*source) {
+            Some(rustls::Error::InvalidCertificate(_)) => {
+                let remedy = "name the CA that signed etcd's certificate with --etcd-ca, and a \
+                              host of that certificate with --etcd";
+                (tls_cause(&*source).map_or(source.to_string(), rustls::Error::to_string), remedy)
+            }
+            Some(rustls::Error::InvalidMessage(_)) => {
+                (source.to_string(), "check that this is etcd's client port and has TLS")
+            }
+            cause => {
+                let remedy = "see etcd's log; if it refused this host's certificate, name one that \
+                              etcd's --trusted-ca-file signed with --etcd-certificate and \
+                              --etcd-key";
+                (cause.map_or(source.to_string(), rustls::Error::to_string), remedy)
+            }
+        };
+        EtcdError::Tls { endpoint, source: source.into(), remedy }
     }
+}
+
+/// Returns the TLS library's error behind an error of a connection.
+fn tls_cause<'a>(
+    error: &'a (dyn std::error::Error + Send + Sync + 'static),
+) -> Option<&'a rustls::Error> {
+    let mut cause: Option<&'a (dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        let inside = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        cause = match inside {
+            Some(inside) => Some(inside),
+            None => error.source(),
+        };
+    }
+    None
 }
 
 /// A stream of changes.
@@ -292,8 +372,9 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// The next changes, which all belong to one or more whole revisions. Waits for as long as
-    /// nothing changes: who watches must find out by other means whether etcd is still there.
+    /// Waits for the next changes and returns them; they belong to one or more whole revisions.
+    /// Does not return while nothing changes, so the caller needs other means to detect that etcd
+    /// is gone.
     pub(super) async fn next(&mut self) -> Result<WatchResponse> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -316,64 +397,26 @@ impl Watch {
     }
 }
 
-fn changes(line: &[u8]) -> Result<WatchResponse> {
+/// Parses a line of a watch.
+pub(super) fn changes(line: &[u8]) -> Result<WatchResponse> {
     let line: Streamed<WatchResponse> =
         serde_json::from_slice(line).map_err(|source| EtcdError::Malformed { source })?;
-    let refused = |message| EtcdError::Refused { status: 200, message };
+    let refused = |message: &str| refused(200, message);
     match line {
         Streamed { result: Some(changes), .. } if changes.compact_revision.0 > 0 => {
             Err(EtcdError::Compacted { revision: changes.compact_revision.0 })
         }
         Streamed { result: Some(changes), .. } if changes.canceled => {
-            Err(refused(changes.cancel_reason))
+            Err(refused(&changes.cancel_reason))
         }
         Streamed { result: Some(changes), .. } => Ok(changes),
-        Streamed { error, .. } => Err(refused(error.unwrap_or_default().to_string())),
-    }
-}
-
-/// `host:port` of a URL.
-fn endpoint(text: &str) -> Result<String> {
-    let bad = |why| EtcdError::BadEndpoint { text: text.to_owned(), why };
-    if text.starts_with("https://") {
-        return Err(bad("this client speaks no TLS; let etcd, or a gateway of it, listen on a \
-                        network that only the hosts can reach"));
-    }
-    let rest = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
-    let port_follows = |rest: &str| {
-        let port = rest
-            .rsplit_once(':')
-            .map(|(host, port)| (host.ends_with(']') || !host.contains(':'), port));
-        matches!(port, Some((true, port)) if port.parse::<u16>().is_ok())
-    };
-    match rest {
-        "" => Err(bad("it lacks a host")),
-        _ if rest.contains('/') || rest.contains('@') => Err(bad("only host and port are allowed")),
-        _ if port_follows(rest) => Ok(rest.to_owned()),
-        _ if rest.contains(':') && !rest.ends_with(']') => Err(bad("its port is no number")),
-        _ => Ok(format!("{rest}:{DEFAULT_PORT}")),
+        Streamed { error, .. } => Err(refused(&error.unwrap_or_default().to_string())),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn endpoints_are_hosts_with_ports() {
-        for (text, expected) in [
-            ("http://etcd:1", "etcd:1"),
-            ("http://10.0.0.1", "10.0.0.1:2379"),
-            ("[::1]:2379", "[::1]:2379"),
-            ("http://[::1]/", "[::1]:2379"),
-        ] {
-            assert_eq!(endpoint(text).unwrap(), expected);
-        }
-        for text in ["", "http://", "https://etcd:1", "http://a:b", "::1", "http://a/b", "u@h:1"] {
-            assert!(endpoint(text).is_err(), "{text}");
-        }
-        assert!(Client::new(&[], Duration::from_secs(1)).is_err());
-    }
 
     #[test]
     fn a_watch_that_was_compacted_away_says_so() {
@@ -383,5 +426,47 @@ mod tests {
         assert!(matches!(changes(line), Err(EtcdError::Refused { .. })));
         assert!(matches!(changes(b"{}"), Err(EtcdError::Refused { .. })));
         assert!(matches!(changes(b"<html>"), Err(EtcdError::Malformed { .. })));
+    }
+
+    fn page(values: &[usize], more: bool) -> RangeResponse {
+        let entry = |(index, bytes): (usize, &usize)| {
+            let (key, value) = (Bytes::of(&format!("{index:05}")), Bytes(vec![b'x'; *bytes]));
+            super::super::wire::KeyValue { key, value, ..Default::default() }
+        };
+        let kvs = values.iter().enumerate().map(entry).collect();
+        RangeResponse { header: Default::default(), kvs, more }
+    }
+
+    #[test]
+    fn a_listing_ends_with_its_last_page_and_with_an_empty_one() {
+        let mut pages = Pages::new(10);
+        assert_eq!(pages.add(page(&[1, 1], true)), Some(Bytes::of("00001\0")));
+        assert_eq!(pages.add(page(&[1], false)), None);
+        assert_eq!(pages.listing.entries.len(), 3);
+        let mut pages = Pages::new(10);
+        assert!(pages.add(page(&[1, 1], true)).is_some());
+        assert_eq!(pages.add(page(&[], true)), None);
+        let mut pages = Pages::new(3);
+        assert!(pages.add(page(&[1, 1], true)).is_some());
+        assert_eq!(pages.add(page(&[1, 1], true)), None);
+        assert_eq!(pages.listing.entries.len(), 3);
+    }
+
+    #[test]
+    fn a_listing_has_a_limit_of_bytes() {
+        let mut pages = Pages::new(1 << 20);
+        for _ in 0..LISTING_BYTES_MAX / ANSWER_BYTES_MAX {
+            assert!(pages.add(page(&[ANSWER_BYTES_MAX - 100], true)).is_some());
+        }
+        assert_eq!(pages.add(page(&[ANSWER_BYTES_MAX - 100], true)), None);
+        assert_eq!(pages.listing.entries.len(), LISTING_BYTES_MAX / ANSWER_BYTES_MAX);
+    }
+
+    #[test]
+    fn an_error_of_tls_is_found_behind_others() {
+        let tls = rustls::Error::AlertReceived(rustls::AlertDescription::UnknownCA);
+        let wrapped = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls.clone()));
+        assert_eq!(tls_cause(&wrapped), Some(&tls));
+        assert_eq!(tls_cause(&io::Error::other("else")), None);
     }
 }

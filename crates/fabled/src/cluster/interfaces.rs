@@ -1,9 +1,9 @@
-//! The addresses of this host, as other hosts may reach them.
+//! Lists the addresses at which other hosts may reach this host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Every address of an interface that is up, with this port: not those of the loopback interface
-/// and of a single link, unless there are no others.
+/// Returns every address of an interface that is up, with this port. Leaves out loopback and
+/// link-local addresses; if no other remains, the result is 127.0.0.1.
 pub(super) fn addresses(port: u16) -> Vec<SocketAddr> {
     let all = all();
     let reachable = |address: &&IpAddr| {
@@ -24,15 +24,15 @@ pub(super) fn addresses(port: u16) -> Vec<SocketAddr> {
 
 fn all() -> Vec<IpAddr> {
     let mut list = std::ptr::null_mut();
-    // SAFETY: room for one pointer.
+    // SAFETY: `list` has room for one pointer.
     if unsafe { libc::getifaddrs(&raw mut list) } < 0 {
         return Vec::new();
     }
     let mut found = Vec::new();
     let mut next = list;
     while !next.is_null() {
-        // SAFETY: the list is the kernel's answer as the C library made it, and ours until it is
-        // freed; an entry's address is null or as long as its family says.
+        // SAFETY: getifaddrs made the list, which stays valid until it is freed; an entry's address
+        // is null or as long as its family says.
         unsafe {
             let entry = &*next;
             let is_up = entry.ifa_flags & libc::IFF_UP as libc::c_uint != 0;
@@ -42,7 +42,7 @@ fn all() -> Vec<IpAddr> {
             next = entry.ifa_next;
         }
     }
-    // SAFETY: it came from getifaddrs, and nothing points into it any more.
+    // SAFETY: the list came from getifaddrs, and nothing points into it any more.
     unsafe { libc::freeifaddrs(list) };
     found
 }
@@ -50,7 +50,8 @@ fn all() -> Vec<IpAddr> {
 /// # Safety
 /// `pointer` is a socket address that is as long as its family says.
 unsafe fn address(pointer: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the caller's promise; addresses are read by value, whatever their alignment.
+    // SAFETY: the caller guarantees the length; addresses are read by value, whatever their
+    // alignment.
     unsafe {
         match i32::from((*pointer).sa_family) {
             libc::AF_INET => {

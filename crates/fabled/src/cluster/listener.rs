@@ -1,8 +1,8 @@
-//! Where processes of other hosts connect. Each sends its ticket as one line; everything behind
-//! that belongs to the process that gets the connection, so not a byte more is consumed.
+//! Accepts connections from processes of other hosts. Each sends its ticket as one line. Everything
+//! after the line belongs to the process that gets the connection, so no further byte is consumed.
 //!
-//! A stranger can hold a place for [`DEADLINE`] and nothing else. Who is refused learns nothing:
-//! the connection is closed, and the reason is in this daemon's log.
+//! A connection without a valid ticket occupies a place for at most [`DEADLINE`]. A refused
+//! connection is closed without an answer; the reason is in this daemon's log.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,11 +17,11 @@ use super::registry::Shared;
 use super::ticket::{BadTicket, Inspector, LINE_BYTES_MAX};
 use crate::cluster_link::{ClusterEvent, Ticket};
 
-/// For the whole line.
+/// The longest time until the whole line has arrived.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Connections whose ticket is not there yet. More wait in the kernel's queue.
+/// The most connections whose ticket has not arrived. Further ones wait in the accept queue.
 const WAITING_MAX: usize = 256;
-/// How long to wait when the process has no descriptor left.
+/// The pause after accept(2) has failed because the process has no descriptor left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
 /// Why a connection is refused.
@@ -39,7 +39,7 @@ enum Refusal {
     Ticket(#[from] BadTicket),
 }
 
-/// Accepts connections for as long as it is polled.
+/// Accepts connections while it is polled.
 pub(super) async fn serve(listener: TcpListener, host: String, shared: Arc<Shared>) {
     let places = Arc::new(Semaphore::new(WAITING_MAX));
     let inspector = Arc::new(Mutex::new(Inspector::default()));
@@ -87,7 +87,7 @@ async fn admit(
     Ok((stream.into_std()?, ticket))
 }
 
-/// A line without its end, and nothing of what follows it.
+/// Reads a line without its end, and no byte after it.
 async fn read_line(stream: &mut TcpStream) -> Result<Vec<u8>, Refusal> {
     let mut line = Vec::new();
     let mut seen = [0_u8; LINE_BYTES_MAX];
@@ -99,7 +99,8 @@ async fn read_line(stream: &mut TcpStream) -> Result<Vec<u8>, Refusal> {
         let start = line.len();
         let end = seen[start..start + count].iter().position(|byte| *byte == b'\n');
         let taken = end.map_or(count, |end| end + 1);
-        // What was seen is there: this does not wait, and takes what was looked at.
+        // The peeked bytes are in the socket's buffer: this does not wait, and consumes exactly
+        // them.
         stream.read_exact(&mut seen[start..start + taken]).await?;
         line.extend_from_slice(&seen[start..start + taken]);
         if end.is_some() {
@@ -126,10 +127,10 @@ mod tests {
     use std::thread::{self, JoinHandle};
 
     const SECRET: [u8; 32] = [9; 32];
-    /// No test waits longer for what must come.
+    /// Ends a test that hangs; no test's result depends on it.
     const GUARD: Duration = Duration::from_secs(60);
 
-    /// A listener on a thread of its own.
+    /// Runs a listener on a thread of its own.
     struct Serving {
         shared: Arc<Shared>,
         address: SocketAddr,
@@ -143,8 +144,11 @@ mod tests {
             let key = KeyValue {
                 key: Bytes::of("/fable/zone/key"),
                 value: Bytes(
-                    serde_json::to_vec(&crate::cluster::records::KeyRecord::new(&SECRET, [0; 16]))
-                        .unwrap(),
+                    serde_json::to_vec(&crate::cluster::records::KeyRecord::new(
+                        Some(&SECRET),
+                        [0; 16],
+                    ))
+                    .unwrap(),
                 ),
                 ..KeyValue::default()
             };

@@ -1,9 +1,9 @@
-//! The daemon's part in a cluster: the same names on all hosts of a zone, through etcd. Nothing
-//! else in the project knows etcd. A daemon without one is [`Standalone`].
+//! Shares names among the hosts of a zone, through etcd. No other module knows etcd. A daemon
+//! without etcd uses [`Standalone`].
 //!
-//! A [`Member`] runs a thread of its own, which keeps the host's lease, its keys and a copy of the
-//! zone up to date (`session`), and accepts connections from processes of other hosts
-//! (`listener`). The daemon's loop asks the copy, and never waits for that thread:
+//! A [`Member`] runs one thread. It keeps the host's lease, its keys and a copy of the zone up to
+//! date (`session`), and accepts connections from processes of other hosts (`listener`). The
+//! daemon's loop reads the copy, and never waits for that thread:
 //!
 //! ```text
 //!  daemon's loop                      shared                     thread
@@ -12,16 +12,24 @@
 //!  take_events        ◀──────────  the outbox      ◀───────────  listener ◀── other hosts
 //! ```
 //!
-//! Trust: whoever can read a zone's keys in etcd can speak for every host of the zone, and whoever
-//! can write them can take every name. So etcd must only be open to the hosts themselves. It is
-//! spoken to without TLS: over a network that is not trusted, put a tunnel or etcd's own
-//! `grpc-proxy` in between.
+//! Trust: every host of a zone has the file with the zone's secret, and a process that has it can
+//! act as any host (`zone_secret`). A process that reaches etcd without it can read names and
+//! addresses, delete records and put older ones back, but it can sign no ticket and write no record
+//! that the hosts believe. In a zone without a secret it can do both. TLS, and user and password
+//! (`etcd_access`), keep such processes out. Users of other hosts are nobody here unless the
+//! configuration lists their host (`foreign_users`).
 
 mod authority;
 mod etcd;
+mod etcd_access;
+mod etcd_error;
+mod foreign_users;
+#[doc(hidden)]
+pub mod fuzzing;
 mod interfaces;
 mod listener;
 mod outbox;
+mod private_file;
 mod records;
 mod registry;
 mod session;
@@ -29,6 +37,7 @@ mod standalone;
 mod ticket;
 mod view;
 mod wire;
+mod zone_secret;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -43,19 +52,26 @@ use fable::protocol::{Access, FlowId, Peer, Role};
 use fable::transport::TlsKeys;
 
 pub use authority::{Authority, AuthorityError};
-pub use etcd::EtcdError;
+pub use etcd_access::EtcdAccess;
+pub use etcd_error::EtcdError;
+pub use foreign_users::{ForeignUsers, Hosts, NOBODY};
+pub use private_file::PrivateFileError;
 pub use standalone::Standalone;
+pub use zone_secret::make_secret;
 
 use crate::cluster_link::{Cluster, ClusterError, ClusterEvent, RemoteName, Ticket};
 use records::{HostRecord, is_label};
 use registry::{Shared, State};
+use sys::capabilities;
+use sys::signals::SignalSet;
+use zone_secret::ZoneKeys;
 
-/// What etcd accepts as a lease, in seconds: it lengthens shorter ones by itself, and a host that
-/// is gone for longer than the maximum should not be remembered.
+/// The accepted lease times, in seconds: etcd lengthens shorter ones by itself, and a host that is
+/// gone for longer than the maximum should not be remembered.
 const TTL_S: std::ops::RangeInclusive<u32> = 2..=3600;
 const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// What a host needs to be a member of a zone.
+/// The parameters of a host's membership in a zone.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The zone: hosts of different zones may share an etcd without seeing each other. Like a
@@ -63,69 +79,97 @@ pub struct Options {
     pub zone: String,
     /// This host's name, which no other host of the zone may have.
     pub host: String,
-    /// Where etcd is: URLs like `http://10.0.0.1:2379`. The next is tried when one fails.
+    /// The endpoints of etcd: URLs like `https://10.0.0.1:2379`. The next is tried when one fails.
     pub etcd: Vec<String>,
-    /// For how long the others believe in this host when it is silent: 2 to 3600 seconds.
+    /// The files that give access to etcd.
+    pub etcd_access: EtcdAccess,
+    /// The file with the zone's secret, which only this process's user can read. Without it every
+    /// process that reaches etcd is trusted with everything in the zone.
+    pub zone_secret: Option<PathBuf>,
+    /// The hosts whose users are the same as this host's.
+    pub foreign_users: ForeignUsers,
+    /// How long the records of a silent host remain: 2 to 3600 seconds.
     pub lease_ttl_s: u32,
-    /// Where processes of other hosts connect. Port 0 takes any.
+    /// The address at which processes of other hosts connect. Port 0 lets the kernel choose.
     pub listen: SocketAddr,
-    /// Where the others are told to connect, to be tried in this order, at most 16. If there are
+    /// The addresses that other hosts should connect to, in this order, at most 16. If there are
     /// none: `listen`, or if that is unspecified, its port on every address of this host.
     pub advertise: Vec<SocketAddr>,
-    /// Keeps the host's authority over a restart of the daemon, which then has its names back at
-    /// once; without one it has to wait for the end of its predecessor's lease.
+    /// The directory in which the host's authority is stored. With it a restarted daemon gets its
+    /// names back at once; without it the daemon waits for the end of its predecessor's lease.
     pub state_directory: Option<PathBuf>,
 }
 
-/// Why a host is no member.
+/// Why a host cannot join a zone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A zone or host cannot be called that.
-    #[error("`{0}` is no name for a zone or host: use 1 to 64 letters, digits and ._-")]
+    /// The text cannot name a zone or host.
+    #[error(
+        "`{0}` cannot name a zone or host; use 1 to 64 letters, digits and ._- with --zone or \
+         --host"
+    )]
     BadLabel(String),
     /// The lease is too short or too long.
-    #[error("a lease of {0} s is not possible: give 2 to 3600")]
+    #[error("a lease of {0} s is out of range; use --lease 2 to 3600")]
     BadLease(u32),
-    /// An endpoint of etcd is none.
+    /// A text is not an endpoint of etcd, or a file that gives access to it is not usable.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
-    /// There is no authority.
+    /// The file with the zone's secret is not usable.
+    #[error(transparent)]
+    ZoneSecret(#[from] PrivateFileError),
+    /// The zone has no secret, and nobody has asked for such a zone.
+    #[error(
+        "zone {0} has no secret, so whoever reaches etcd could be any user of any host; make one \
+         with `fabled --make-secret FILE`, copy it to every host, and name it with --zone-secret \
+         (or accept that with --insecure-zone)"
+    )]
+    NoZoneSecret(String),
+    /// The authority cannot be loaded or made.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// Others could not connect.
-    #[error("cannot listen on {address}: {source}; choose another with --listen")]
+    /// The host cannot listen for other hosts.
+    #[error(
+        "cannot listen on {address}: {source}; use --listen with a free port and an address that \
+         `ip address` shows"
+    )]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The kernel lacks something.
-    #[error("cannot {what}: {source}")]
+    /// A system call failed.
+    #[error(
+        "cannot {what}: {source}; raise `ulimit -n` (descriptors) or `ulimit -u` (threads) if \
+         reached"
+    )]
     System {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-/// A host that is a member of a zone, for as long as this lives. Dropping it takes at most a
-/// second; then its names are gone.
+/// Membership of a host in a zone. Dropping it takes at most one second; then the host's names are
+/// removed.
 pub struct Member {
     host: String,
     authority: Authority,
+    foreign_users: ForeignUsers,
     shared: Arc<Shared>,
     listening: SocketAddr,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Member {
-    /// Starts to join. etcd need not be there yet: [`ClusterEvent::Up`] tells when it is.
+    /// Starts to join. etcd may still be unreachable: [`ClusterEvent::Up`] reports that the host
+    /// has joined.
     ///
     /// # Errors
-    /// [`StartError`] for what cannot get better by itself.
+    /// [`StartError`] for errors that a later attempt would not avoid.
     pub fn start(options: &Options) -> Result<Member, StartError> {
         for label in [&options.zone, &options.host] {
             if !is_label(label) {
@@ -136,7 +180,10 @@ impl Member {
             return Err(StartError::BadLease(options.lease_ttl_s));
         }
         let ttl = Duration::from_secs(options.lease_ttl_s.into());
-        let client = etcd::Client::new(&options.etcd, (ttl / 3).max(CALL_TIMEOUT_MIN))?;
+        let timeout = (ttl / 3).max(CALL_TIMEOUT_MIN);
+        let client = etcd::Client::new(&options.etcd, &options.etcd_access, timeout)?;
+        let keys = options.zone_secret.as_ref();
+        let keys = keys.map(|path| ZoneKeys::read(path, &options.zone)).transpose()?;
         let authority = match &options.state_directory {
             Some(directory) => Authority::in_directory(&options.host, directory)?,
             None => Authority::in_memory(&options.host)?,
@@ -150,7 +197,11 @@ impl Member {
             false => options.advertise.clone(),
         };
         let host_record = HostRecord::new(&addresses, authority.certificate());
-        let state = State::new(&options.zone, &options.host, host_record);
+        warn_of_exposure(options, &client);
+        let mut state = State::new(&options.zone, &options.host, host_record);
+        if let Some(keys) = keys {
+            state.view.protect(keys);
+        }
         let system = |what| move |source| StartError::System { what, source };
         let outbox = outbox::Outbox::new().map_err(system("make an event descriptor"))?;
         let shared = Shared::new(state, outbox);
@@ -165,13 +216,20 @@ impl Member {
         };
         let thread = start_thread(session, listener, options.host.clone())
             .map_err(system("start the cluster's thread"))?;
-        let host = options.host.clone();
-        Ok(Member { host, authority, shared, listening, thread: Some(thread) })
+        let (host, foreign_users) = (options.host.clone(), options.foreign_users.clone());
+        Ok(Member { host, authority, foreign_users, shared, listening, thread: Some(thread) })
     }
 
-    /// Where processes of other hosts connect.
+    /// Returns the address at which processes of other hosts connect.
     pub fn listening(&self) -> SocketAddr {
         self.listening
+    }
+
+    /// Returns names of other hosts with the users that their owners are here.
+    fn mapped(&self, names: Vec<RemoteName>) -> Vec<RemoteName> {
+        let map =
+            |name: RemoteName| RemoteName { owner: self.foreign_users.map(name.owner), ..name };
+        names.into_iter().map(map).collect()
     }
 }
 
@@ -184,7 +242,8 @@ impl Cluster for Member {
         true
     }
 
-    /// Who may connect is not told to the others: it is checked here, when somebody does.
+    /// Publishes the name without its access list: the host of a name checks access when a process
+    /// connects.
     fn publish(&mut self, name: &Name, owner: &Peer, _access: &Access) {
         self.shared.lock().publish(name, owner);
         self.shared.changed.notify_one();
@@ -196,16 +255,20 @@ impl Cluster for Member {
     }
 
     fn find(&self, name: &Name) -> Vec<RemoteName> {
-        self.shared.lock().view.find(name)
+        let found = self.shared.lock().view.find(name);
+        self.mapped(found)
     }
 
     fn names(&self) -> Vec<RemoteName> {
-        self.shared.lock().view.remote_names()
+        let names = self.shared.lock().view.remote_names();
+        self.mapped(names)
     }
 
     fn ticket(&mut self, ticket: &Ticket, host: &str) -> Result<String, ClusterError> {
         let secret = self.shared.lock().view.secret().copied().ok_or_else(|| {
-            let reason = "this host has not joined its zone yet: is etcd running?".to_owned();
+            let reason = "this host has not joined its zone yet: check that etcd runs and --etcd \
+                 names it"
+                .to_owned();
             ClusterError { reason }
         })?;
         let authority = self.authority.certificate();
@@ -225,7 +288,7 @@ impl Cluster for Member {
             self.shared.lock().authority_of(peer_host)
         };
         let authority = authority.ok_or_else(|| {
-            let reason = format!("host {peer_host} is not in the zone: is its daemon running?");
+            let reason = format!("host {peer_host} is not in the zone: check that its fabled runs");
             ClusterError { reason }
         })?;
         self.authority
@@ -238,7 +301,23 @@ impl Cluster for Member {
     }
 
     fn take_events(&mut self) -> Vec<ClusterEvent> {
-        self.shared.outbox.take()
+        let mut events = self.shared.outbox.take();
+        for event in &mut events {
+            if let ClusterEvent::Connection { ticket, .. } = event {
+                let mapped = self.foreign_users.map(ticket.peer.clone());
+                if mapped.uid != ticket.peer.uid {
+                    let (uid, host) = (ticket.peer.uid, &ticket.peer.host);
+                    let option = if uid == 0 { "--same-root" } else { "--same-users" };
+                    tracing::info!(
+                        "flow {}: user {uid} of {host} is nobody here ({NOBODY}); {option} {host} \
+                         lets it keep its number",
+                        ticket.flow
+                    );
+                }
+                ticket.peer = mapped;
+            }
+        }
+        events
     }
 }
 
@@ -250,6 +329,24 @@ impl Drop for Member {
         {
             tracing::error!("the cluster's thread panicked; its names end with its lease");
         }
+    }
+}
+
+/// Logs what an operator of a network that is not trusted should correct.
+fn warn_of_exposure(options: &Options, client: &etcd::Client) {
+    for endpoint in client.unprotected() {
+        tracing::warn!(
+            "etcd at {endpoint} is reached without TLS: whoever is on the way reads and changes \
+             the zone's records; use https:// with --etcd-ca"
+        );
+    }
+    if options.zone_secret.is_none() {
+        tracing::warn!(
+            "zone {} has no secret: whoever reads etcd can be any user of any host at {}; give \
+             every host the same --zone-secret",
+            options.zone,
+            options.listen
+        );
     }
 }
 
@@ -272,28 +369,23 @@ fn start_thread(
     };
     let shared = Arc::clone(&session.shared);
     thread::Builder::new().name("cluster".to_owned()).spawn(move || {
-        block_signals();
+        // Only the daemon's loop handles signals.
+        SignalSet::all().block();
+        // All files were read, and the address is bound.
+        if let Err(error) = capabilities::retain(capabilities::CHANGE_USER) {
+            tracing::warn!("the cluster's thread keeps its capabilities: {error}");
+        }
         runtime.block_on(async {
             tokio::spawn(listener::serve(listener, host, shared));
             session.run().await;
         });
-        // A name being resolved is not waited for.
+        // Does not wait for name resolutions in progress.
         runtime.shutdown_background();
     })
 }
 
-/// Signals are the daemon's loop's.
-fn block_signals() {
-    // SAFETY: the set is filled before it is used; only the calling thread's mask changes.
-    unsafe {
-        let mut signals: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut signals);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
-    }
-}
-
 /// # Panics
-/// If the kernel has no random bytes, which it always has once it is up.
+/// If the kernel has no random bytes, which happens only while it boots.
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     if let Err(error) = getrandom::fill(&mut bytes) {

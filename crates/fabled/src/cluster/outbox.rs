@@ -1,5 +1,5 @@
-//! Events for the daemon's loop: a bounded queue, and a descriptor that is readable while there is
-//! something in it.
+//! Queue of events for the daemon's loop: bounded, with a descriptor that is readable while the
+//! queue is not empty.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,22 +10,24 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::cluster_link::ClusterEvent;
 
-/// More than one turn of the daemon's loop can bring, unless it has stopped.
+/// More events than one turn of the daemon's loop can produce, unless the loop has stopped.
 const EVENTS_MAX: usize = 16 * 1024;
 
+/// The queue, and the eventfd that shows that it is not empty.
 pub(super) struct Outbox {
     events: Mutex<VecDeque<ClusterEvent>>,
     ready: OwnedFd,
 }
 
 impl Outbox {
+    /// Creates an empty queue.
     pub(super) fn new() -> io::Result<Outbox> {
         let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Outbox { events: Mutex::default(), ready })
     }
 
-    /// Files an event. If the daemon's loop has stood still for so long that there is no room, it
-    /// is dropped, and with it the connection that it may carry.
+    /// Adds an event. If the queue is full, because the daemon's loop has stopped for long, the
+    /// event is dropped, with the connection that it may contain.
     pub(super) fn push(&self, event: ClusterEvent) {
         let mut events = self.lock();
         if events.len() >= EVENTS_MAX {
@@ -33,17 +35,19 @@ impl Outbox {
             return;
         }
         events.push_back(event);
-        // It fails only when it has been signalled 2^64 times already.
+        // Fails only if the counter is full; the descriptor is then readable.
         let _ = rustix::io::write(&self.ready, &1_u64.to_ne_bytes());
     }
 
+    /// Takes all events.
     pub(super) fn take(&self) -> Vec<ClusterEvent> {
         let mut events = self.lock();
-        // It fails when nothing was signalled.
+        // Fails if the counter is zero.
         let _ = rustix::io::read(&self.ready, &mut [0_u8; 8]);
         events.drain(..).collect()
     }
 
+    /// Returns the descriptor that is readable while there are events.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }

@@ -1,4 +1,4 @@
-//! What stands in etcd, and nothing else may be believed of it:
+//! Records in etcd: their keys, and parsing and checks of their values.
 //!
 //! | key | value | lease |
 //! | --- | --- | --- |
@@ -6,8 +6,9 @@
 //! | `/fable/<zone>/hosts/<host>` | [`HostRecord`] | of the host |
 //! | `/fable/<zone>/key` | [`KeyRecord`] | none |
 //!
-//! Values are JSON with a version. Whoever can write to etcd can say anything: what does not fit
-//! its key, or is longer than it may be, is no record.
+//! Values are JSON with a version; in a zone with a secret they are authenticated, see
+//! [`ZoneKeys`](super::zone_secret::ZoneKeys). Any process with access to etcd can write any value:
+//! a value that does not match its key, is too long, or is not authenticated, is ignored.
 
 use std::net::SocketAddr;
 
@@ -20,10 +21,12 @@ use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
 const VALUE_BYTES_MAX: usize = 16 * 1024;
+/// The longest value with an authenticated record, whose text is escaped once more.
+pub(super) const SEALED_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX + 256;
 const LABEL_BYTES_MAX: usize = 64;
 const ADDRESSES_MAX: usize = 16;
 const PROGRAM_BYTES_MAX: usize = 256;
-/// Of a zone's secret.
+/// The length of a zone's secret.
 pub(super) const SECRET_BYTES: usize = 32;
 
 /// A key of a zone.
@@ -34,35 +37,39 @@ pub(super) enum Key {
     Secret,
 }
 
-/// Who has a name.
+/// The record of a name: which process holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NameRecord {
     version: u32,
-    /// Which daemon wrote this, should two call themselves the same: see [`identity_of`].
+    /// Identifies the daemon that wrote the record, in case two use one host name; see
+    /// [`identity_of`].
     pub(super) identity: String,
     pub(super) owner: Peer,
 }
 
-/// Where a host's daemon is, and who signs its keys.
+/// The record of a host: the addresses of its daemon, and its authority's certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HostRecord {
     version: u32,
     pub(super) addresses: Vec<SocketAddr>,
-    /// Its authority's certificate, DER in base64.
+    /// The certificate of the host's authority, DER in base64.
     authority: String,
 }
 
-/// The secret of a zone, with which tickets are signed.
+/// The record that identifies a store. In a zone without a secret file it also has the secret with
+/// which tickets are signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeyRecord {
     version: u32,
-    /// In base64.
-    secret: String,
-    /// Drawn whenever this record is created: another one means that etcd has lost its data since.
+    /// The secret, in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+    /// A random number, drawn when this record is created. A changed number means that etcd has
+    /// lost its data since.
     pub(super) store: String,
 }
 
-/// Why a value is no record.
+/// Why a value is ignored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BadRecord {
     #[error("its key is none of ours")]
@@ -71,25 +78,30 @@ pub(super) enum BadRecord {
     TooLong,
     #[error("it is not understood: {0}")]
     Malformed(#[from] serde_json::Error),
+    #[error(
+        "it is not authenticated by this zone's secret; give every host of the zone the same \
+         --zone-secret, and use a new --zone after a change of the secret"
+    )]
+    Forged,
     #[error("it has version {0}, this daemon knows {VERSION}")]
     Version(u32),
     #[error("{0}")]
     Content(&'static str),
 }
 
-/// A name for zones and hosts: what may stand between the slashes of a key.
+/// Returns whether a text can name a zone or host: it must be valid as one part of a key.
 pub(super) fn is_label(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=LABEL_BYTES_MAX).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-/// What all keys of a zone begin with.
+/// Returns the prefix of all keys of a zone.
 pub(super) fn prefix(zone: &str) -> String {
     format!("/fable/{zone}/")
 }
 
 impl Key {
-    /// The key behind a zone's prefix. A name without an instance has none.
+    /// Returns the full key. A name without an instance has none.
     pub(super) fn path(&self, zone: &str) -> Option<String> {
         let prefix = prefix(zone);
         match self {
@@ -102,6 +114,7 @@ impl Key {
         }
     }
 
+    /// Parses a key of this zone.
     pub(super) fn parse(zone: &str, key: &[u8]) -> Result<Key, BadRecord> {
         let text = std::str::from_utf8(key).map_err(|_| BadRecord::Key)?;
         let rest = text.strip_prefix(&prefix(zone)).ok_or(BadRecord::Key)?;
@@ -122,10 +135,12 @@ impl Key {
 }
 
 impl NameRecord {
+    /// Makes the record of a name that `owner` holds.
     pub(super) fn new(identity: &str, owner: &Peer) -> NameRecord {
         NameRecord { version: VERSION, identity: identity.to_owned(), owner: owner.clone() }
     }
 
+    /// Parses and checks a value.
     pub(super) fn parse(value: &[u8]) -> Result<NameRecord, BadRecord> {
         let record: NameRecord = parse(value, |record: &NameRecord| record.version)?;
         check(is_label(&record.identity), "its identity is none")?;
@@ -136,17 +151,19 @@ impl NameRecord {
 }
 
 impl HostRecord {
+    /// Makes the record of a host.
     pub(super) fn new(addresses: &[SocketAddr], authority: &[u8]) -> HostRecord {
         let authority = STANDARD.encode(authority);
         HostRecord { version: VERSION, addresses: Vec::new(), authority }.with_addresses(addresses)
     }
 
-    /// The same with these addresses; those beyond the most that a record may have are left out.
+    /// Returns a copy with these addresses; those beyond the limit of a record are left out.
     pub(super) fn with_addresses(&self, addresses: &[SocketAddr]) -> HostRecord {
         let addresses = addresses.iter().take(ADDRESSES_MAX).copied().collect();
         HostRecord { addresses, ..self.clone() }
     }
 
+    /// Parses and checks a value.
     pub(super) fn parse(value: &[u8]) -> Result<HostRecord, BadRecord> {
         let record: HostRecord = parse(value, |record: &HostRecord| record.version)?;
         check(record.addresses.len() <= ADDRESSES_MAX, "it has too many addresses")?;
@@ -156,35 +173,41 @@ impl HostRecord {
         Ok(record)
     }
 
-    /// The certificate, DER.
+    /// Returns the certificate as DER.
     pub(super) fn authority(&self) -> Option<Vec<u8>> {
         STANDARD.decode(&self.authority).ok()
     }
 
+    /// Returns the fingerprint of the authority.
     pub(super) fn identity(&self) -> Option<String> {
         self.authority().map(|authority| identity_of(&authority))
     }
 }
 
 impl KeyRecord {
-    pub(super) fn new(secret: &[u8; SECRET_BYTES], store: [u8; 16]) -> KeyRecord {
-        let (secret, store) = (STANDARD.encode(secret), hexadecimal(&store));
+    /// Makes the record of a secret.
+    pub(super) fn new(secret: Option<&[u8; SECRET_BYTES]>, store: [u8; 16]) -> KeyRecord {
+        let (secret, store) = (secret.map(|secret| STANDARD.encode(secret)), hexadecimal(&store));
         KeyRecord { version: VERSION, secret, store }
     }
 
+    /// Parses and checks a value.
     pub(super) fn parse(value: &[u8]) -> Result<KeyRecord, BadRecord> {
         let record: KeyRecord = parse(value, |record: &KeyRecord| record.version)?;
-        check(record.secret().is_some(), "its secret has not 256 bits")?;
+        let usable = record.secret.is_none() || record.secret().is_some();
+        check(usable, "its secret has not 256 bits")?;
         check(is_label(&record.store), "its store has no name")?;
         Ok(record)
     }
 
+    /// Returns the secret.
     pub(super) fn secret(&self) -> Option<[u8; SECRET_BYTES]> {
-        STANDARD.decode(&self.secret).ok()?.try_into().ok()
+        STANDARD.decode(self.secret.as_ref()?).ok()?.try_into().ok()
     }
 }
 
-/// Tells daemons apart that give their host the same name: their authority's fingerprint.
+/// Returns the fingerprint of an authority, which distinguishes daemons that use the same host
+/// name.
 pub(super) fn identity_of(authority: &[u8]) -> String {
     let digest = digest::digest(&digest::SHA256, authority);
     hexadecimal(&digest.as_ref()[..16])
@@ -259,9 +282,11 @@ mod tests {
         let host = HostRecord::new(&["10.0.0.1:7000".parse().unwrap()], b"certificate");
         assert_eq!(HostRecord::parse(&serde_json::to_vec(&host).unwrap()).unwrap(), host);
         assert_eq!(host.authority().unwrap(), b"certificate");
-        let key = KeyRecord::new(&[7; SECRET_BYTES], [1; 16]);
-        assert_eq!(KeyRecord::parse(&serde_json::to_vec(&key).unwrap()).unwrap(), key);
-        assert_eq!(key.secret(), Some([7; SECRET_BYTES]));
+        for secret in [None, Some([7; SECRET_BYTES])] {
+            let key = KeyRecord::new(secret.as_ref(), [1; 16]);
+            assert_eq!(KeyRecord::parse(&serde_json::to_vec(&key).unwrap()).unwrap(), key);
+            assert_eq!(key.secret(), secret);
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! What this host wants to stand in etcd, and the steps from what stands there to that.
+//! Computes the transactions that bring etcd from its known state to what this host wants to
+//! publish.
 //!
-//! There is no queue of changes that could be lost or overtake each other: the daemon's loop
-//! changes what is wanted, etcd's watch changes what is known, and the difference is worked off.
+//! There is no queue of changes that could be lost or reordered. The daemon's loop changes the
+//! wanted state, etcd's watch changes the known state, and the difference gives the next steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,15 +19,16 @@ use super::view::{HOSTS_MAX, View};
 use super::wire::{Bytes, EventKind, KeyValue, Number};
 use crate::cluster_link::ClusterEvent;
 
-/// What the daemon's loop and the cluster's thread share.
+/// State that the daemon's loop and the cluster's thread share.
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Something was changed that steps may follow from.
+    /// Notified after every change that steps may follow from.
     pub(super) changed: Notify,
     pub(super) stop: Notify,
     pub(super) outbox: Outbox,
 }
 
+/// The wanted state, the known state, and what the daemon was informed of.
 pub(super) struct State {
     zone: String,
     host: String,
@@ -34,42 +36,45 @@ pub(super) struct State {
     pub(super) view: View,
     pub(super) host_record: HostRecord,
     wanted: BTreeMap<Name, Peer>,
-    /// Authorities (DER) of hosts that came with a genuine ticket before etcd told of them.
+    /// Authorities (DER) of hosts whose valid tickets arrived before their records.
     introduced: BTreeMap<String, Vec<u8>>,
-    /// Lease and epoch under which the daemon was told that a name stands.
+    /// Lease and epoch of each name that was reported to the daemon as published.
     published: BTreeMap<Name, (i64, i64)>,
-    /// Where something else stands, that only its owner can remove.
+    /// Keys with records that only their owners can remove.
     blocked: BTreeSet<Key>,
 }
 
 /// One transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The key does not exist, as far as is known.
+    /// Creates a key that does not exist, as far as this host knows.
     Create { key: Key, value: Vec<u8> },
-    /// The key is this host's, but under another lease, or with another value.
+    /// Replaces a record of this host that has another lease or another value.
     Replace { key: Key, value: Vec<u8>, revision: i64 },
-    /// The key is this host's, and no longer wanted.
+    /// Deletes a record of this host that is no longer wanted.
     Delete { key: Key, revision: i64 },
 }
 
 impl Shared {
+    /// Creates the shared state.
     pub(super) fn new(state: State, outbox: Outbox) -> Arc<Shared> {
         let (changed, stop) = (Notify::new(), Notify::new());
         Arc::new(Shared { state: Mutex::new(state), changed, stop, outbox })
     }
 
-    /// Held for a few lines only, never while waiting.
+    /// Locks the state. The lock is held for a few lines only, never while waiting.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Queues these events for the daemon's loop.
     pub(super) fn push_all(&self, events: Vec<ClusterEvent>) {
         events.into_iter().for_each(|event| self.outbox.push(event));
     }
 }
 
 impl State {
+    /// Creates the state of a host that wants to publish its own record only.
     pub(super) fn new(zone: &str, host: &str, host_record: HostRecord) -> State {
         State {
             zone: zone.to_owned(),
@@ -84,37 +89,39 @@ impl State {
         }
     }
 
+    /// Adds a name to the wanted state.
     pub(super) fn publish(&mut self, name: &Name, owner: &Peer) {
         let owner = Peer { host: self.host.clone(), ..owner.clone() };
         self.wanted.insert(name.clone(), owner);
         self.blocked.remove(&Key::Name(name.clone()));
     }
 
+    /// Removes a name from the wanted state.
     pub(super) fn withdraw(&mut self, name: &Name) {
         self.wanted.remove(name);
         self.published.remove(name);
         self.blocked.remove(&Key::Name(name.clone()));
     }
 
-    /// Notes the authority of a host whose ticket was genuine.
+    /// Records the authority of a host whose ticket was valid.
     pub(super) fn introduce(&mut self, host: &str, authority: Vec<u8>) {
         if self.view.host(host).is_none() && self.introduced.len() < HOSTS_MAX {
             self.introduced.insert(host.to_owned(), authority);
         }
     }
 
-    /// The certificate of a host's authority: what etcd says of it counts, if it says anything.
+    /// Returns the certificate of a host's authority: that in etcd, or else the one from a ticket.
     pub(super) fn authority_of(&self, host: &str) -> Option<Vec<u8>> {
         let listed = self.view.host(host).and_then(|entry| entry.record.authority());
         listed.or_else(|| self.introduced.get(host).cloned())
     }
 
-    /// Gives every key another chance.
+    /// Retries every key that was blocked by another record.
     pub(super) fn unblock(&mut self) {
         self.blocked.clear();
     }
 
-    /// Takes over a change from etcd. True if steps may follow from it.
+    /// Applies a change from etcd. Returns true if steps may follow from it.
     pub(super) fn apply(
         &mut self,
         kind: &EventKind,
@@ -139,14 +146,14 @@ impl State {
         (concerns_us, events)
     }
 
-    /// Whether this host's own record stands, under this lease.
+    /// Returns whether this host's own record is in etcd under this lease.
     pub(super) fn is_joined(&self, lease: i64) -> bool {
         let entry = self.view.host(&self.host);
         entry.is_some_and(|entry| entry.lease == lease && entry.record == self.host_record)
     }
 
-    /// What is to be done, in this order. As long as the host's own record does not stand, nothing
-    /// else is: the names would point to nowhere.
+    /// Returns the next steps, in order. Until the host's own record exists there are no others,
+    /// because the names would have no addresses.
     pub(super) fn plan(&self, lease: i64) -> Vec<Step> {
         if !self.is_joined(lease) {
             let known = self.view.host(&self.host).filter(|entry| {
@@ -157,7 +164,7 @@ impl State {
             return self.write(key, &self.host_record, revision).into_iter().collect();
         }
         let unwanted = self.view.each_name().filter(|(name, entry)| {
-            // Those of an earlier lease end with that, unless they are wanted again.
+            // Records of an earlier lease end with it, unless they are wanted again.
             entry.lease == lease && self.wrote(&entry.record) && !self.wanted.contains_key(name)
         });
         let deletions = unwanted
@@ -174,8 +181,8 @@ impl State {
         deletions.chain(wanted).collect()
     }
 
-    /// Which names stand now, and the daemon was not told so. Looked up in the view, because a step
-    /// may have been done though its answer was lost.
+    /// Returns events for the published names that were not reported to the daemon yet. It compares
+    /// with the view, because a step may have succeeded although its answer was lost.
     pub(super) fn confirm(&mut self, lease: i64) -> Vec<ClusterEvent> {
         let standing = self.wanted.iter().filter_map(|(name, owner)| {
             let epoch = self.standing(name, owner, lease)?;
@@ -186,14 +193,14 @@ impl State {
         news.into_iter().map(|(name, epoch)| ClusterEvent::Published { name, epoch }).collect()
     }
 
-    /// The epoch of a name that stands as it is wanted.
+    /// Returns the epoch of a name whose record is as wanted.
     fn standing(&self, name: &Name, owner: &Peer, lease: i64) -> Option<i64> {
         let wanted = NameRecord::new(&self.identity, owner);
         let entry = self.view.name(name)?;
         (entry.lease == lease && entry.record == wanted).then_some(entry.revision)
     }
 
-    /// Takes over what became of a step.
+    /// Applies the result of a step.
     pub(super) fn conclude(
         &mut self,
         step: Step,
@@ -204,7 +211,7 @@ impl State {
         let mut events = Vec::new();
         let (Outcome::Done(revision) | Outcome::Differs(revision, _)) = &outcome;
         if self.view.watched > *revision {
-            // The watch was faster, and has told of what came after this, too.
+            // The watch was faster, and has reported later changes too.
             return events;
         }
         let (key, value) = match step {
@@ -239,7 +246,7 @@ impl State {
         if self.blocked.contains(&key) {
             return None;
         }
-        let value = serde_json::to_vec(record).ok()?;
+        let value = self.view.seal(&key, record)?;
         Some(match known {
             Some(revision) => Step::Replace { key, value, revision },
             None => Step::Create { key, value },
@@ -301,8 +308,12 @@ mod tests {
         "fable://kv/1".parse().unwrap()
     }
 
-    /// Does all steps as an etcd would that holds nothing else.
-    fn settle(state: &mut State, lease: i64, first_revision: i64) -> Vec<ClusterEvent> {
+    /// Executes all steps, as an etcd without other keys would.
+    fn run_until_registered(
+        state: &mut State,
+        lease: i64,
+        first_revision: i64,
+    ) -> Vec<ClusterEvent> {
         let mut events = Vec::new();
         let mut revision = first_revision;
         while let Some(step) = state.plan(lease).into_iter().next() {
@@ -315,10 +326,10 @@ mod tests {
         events
     }
 
-    /// What a step of another host would leave in etcd.
+    /// Returns the record that another host's step would leave in etcd.
     fn left_by(host: &str, authority: &str, revision: i64) -> KeyValue {
         let mut other = state(host, authority);
-        settle(&mut other, 99, 1);
+        run_until_registered(&mut other, 99, 1);
         other.publish(&kv(), &owner(50));
         let Some(Step::Create { key, value }) = other.plan(99).into_iter().next() else {
             panic!("nothing is created")
@@ -333,13 +344,13 @@ mod tests {
         let mut state = state("a", "authority");
         state.publish(&kv(), &owner(1));
         assert!(matches!(&state.plan(LEASE)[..], [Step::Create { key: Key::Host(_), .. }]));
-        let events = settle(&mut state, LEASE, 10);
+        let events = run_until_registered(&mut state, LEASE, 10);
         assert!(matches!(&events[..], [ClusterEvent::Published { epoch: 11, .. }]), "{events:?}");
         assert!(state.is_joined(LEASE));
         state.withdraw(&kv());
         let expected = Step::Delete { key: Key::Name(kv()), revision: 11 };
         assert_eq!(state.plan(LEASE), [expected]);
-        assert!(settle(&mut state, LEASE, 12).is_empty());
+        assert!(run_until_registered(&mut state, LEASE, 12).is_empty());
         assert!(state.view.name(&kv()).is_none());
     }
 
@@ -347,12 +358,12 @@ mod tests {
     fn everything_is_written_again_under_a_new_lease() {
         let mut state = state("a", "authority");
         state.publish(&kv(), &owner(1));
-        settle(&mut state, LEASE, 10);
+        run_until_registered(&mut state, LEASE, 10);
         let steps = state.plan(LEASE + 1);
         assert!(matches!(&steps[..], [Step::Replace { key: Key::Host(_), revision: 10, .. }]));
-        let events = settle(&mut state, LEASE + 1, 20);
+        let events = run_until_registered(&mut state, LEASE + 1, 20);
         assert!(matches!(&events[..], [ClusterEvent::Published { epoch: 21, .. }]));
-        // Another process has the name now.
+        // Another process now has the name.
         state.publish(&kv(), &owner(2));
         let steps = state.plan(LEASE + 1);
         assert!(matches!(&steps[..], [Step::Replace { revision: 21, .. }]), "{steps:?}");
@@ -361,7 +372,7 @@ mod tests {
     #[test]
     fn a_name_that_another_host_has_is_a_conflict_until_it_is_gone() {
         let mut state = state("a", "authority");
-        settle(&mut state, LEASE, 1);
+        run_until_registered(&mut state, LEASE, 1);
         state.publish(&kv(), &owner(1));
         let now = Instant::now();
         let theirs = left_by("b", "authority of b", 5);
@@ -383,7 +394,7 @@ mod tests {
     #[test]
     fn an_answer_that_the_watch_has_overtaken_blocks_nothing() {
         let mut state = state("a", "authority");
-        settle(&mut state, LEASE, 1);
+        run_until_registered(&mut state, LEASE, 1);
         state.publish(&kv(), &owner(1));
         let now = Instant::now();
         let theirs = left_by("b", "authority of b", 5);
@@ -399,7 +410,7 @@ mod tests {
     #[test]
     fn a_value_that_nobody_understands_blocks_its_name_without_a_loop() {
         let mut state = state("a", "authority");
-        settle(&mut state, LEASE, 1);
+        run_until_registered(&mut state, LEASE, 1);
         state.publish(&kv(), &owner(1));
         let garbage = KeyValue { value: Bytes::of("?"), ..left_by("b", "b", 5) };
         let step = state.plan(LEASE).remove(0);
@@ -414,7 +425,7 @@ mod tests {
         let now = Instant::now();
         let mut successor = state("a", "authority");
         successor.publish(&kv(), &owner(1));
-        settle(&mut successor, LEASE, 10);
+        run_until_registered(&mut successor, LEASE, 10);
         successor.apply(&EventKind::Put, &left_by("a", "authority", 20), now);
         let steps = successor.plan(LEASE);
         assert!(matches!(&steps[..], [Step::Replace { revision: 20, .. }]), "{steps:?}");
@@ -434,7 +445,7 @@ mod tests {
         assert!(namesake.plan(LEASE).is_empty());
         let gone = KeyValue { mod_revision: Number(4), ..entry };
         assert!(namesake.apply(&EventKind::Delete, &gone, now).0);
-        settle(&mut namesake, LEASE, 5);
+        run_until_registered(&mut namesake, LEASE, 5);
         assert!(namesake.is_joined(LEASE));
     }
 }

@@ -1,14 +1,16 @@
-//! The life of a host in etcd. A session is a lease, a listing of the zone, a watch from there on,
-//! and the host's own keys; when any of it fails, the whole is made anew, under the same lease if
-//! that still lives. So whatever happens to etcd, there is one way back.
+//! Keeps a host's session with etcd. A session is a lease, a listing of the zone, a watch that
+//! starts at the listing's revision, and the host's own keys. If any of them fails, the session
+//! starts again, under the same lease if that still exists. Every failure of etcd therefore has the
+//! same recovery.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
 
-use super::etcd::{Client, EtcdError, Outcome, Watch};
-use super::records::{Key, KeyRecord, SECRET_BYTES, prefix};
+use super::etcd::{Client, Outcome, Watch};
+use super::etcd_error::EtcdError;
+use super::records::{Key, prefix};
 use super::registry::{Shared, Step};
 use super::view::NAMES_MAX;
 use super::wire::{Compare, EventKind};
@@ -17,9 +19,10 @@ use crate::cluster_link::ClusterEvent;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// How long the orderly end may take.
+/// The most time for revoking the lease at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// A host's session: its client, its options, and the state shared with the daemon's loop.
 pub(super) struct Session {
     pub(super) shared: Arc<Shared>,
     pub(super) client: Client,
@@ -28,7 +31,7 @@ pub(super) struct Session {
     /// The port to advertise on all of the host's addresses, if none were given.
     pub(super) port: Option<u16>,
     pub(super) lease: Option<i64>,
-    /// Whether the daemon was told that the cluster is up, or that it is down.
+    /// The state of the cluster that was reported to the daemon: up or down.
     pub(super) told: Option<bool>,
 }
 
@@ -44,7 +47,8 @@ enum End {
 enum Never {}
 
 impl Session {
-    /// Until it is stopped. Then the lease is given back, so that the names are gone at once.
+    /// Runs sessions until it is stopped. Then revokes the lease, so that the names are removed at
+    /// once.
     pub(super) async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         tokio::select! {
@@ -52,7 +56,7 @@ impl Session {
             () = self.keep_going() => {}
         }
         if let Some(lease) = self.lease {
-            // Without it the lease ends by itself.
+            // If this fails, the lease expires.
             let _ = timeout(FAREWELL, self.client.revoke(lease)).await;
         }
     }
@@ -64,7 +68,7 @@ impl Session {
             match &end {
                 End::LeaseLost => self.lease = None,
                 End::Etcd(error) if error.is_lease_lost() => self.lease = None,
-                // Listing again is all that it takes.
+                // A new listing is sufficient.
                 End::Etcd(EtcdError::Compacted { .. }) => continue,
                 End::Etcd(_) => {}
             }
@@ -73,7 +77,7 @@ impl Session {
                 self.shared.outbox.push(ClusterEvent::Down { reason: end.to_string() });
             }
             tracing::debug!("the session with etcd is over: {end}");
-            // Hosts that have lost the same etcd shall not return in the same instant.
+            // Hosts that lost etcd at the same time should not return at the same time.
             let share = f64::from(u16::from_ne_bytes(random())) / f64::from(u16::MAX);
             sleep(backoff.mul_f64(0.5 + share / 2.0)).await;
             backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -123,19 +127,17 @@ impl Session {
         Ok(listing.revision)
     }
 
-    /// The first host of a zone draws its secret. If etcd has lost it, whoever comes first brings
-    /// it again, so that tickets stay good.
+    /// Creates the record of the store if there is none. If etcd has lost it, the first host that
+    /// reconnects writes the known secret again, so that tickets stay valid.
     async fn ensure_secret(&self) -> Result<(), EtcdError> {
-        let known = self.shared.lock().view.secret().copied();
-        let secret = known.unwrap_or_else(random::<SECRET_BYTES>);
         let Some(path) = Key::Secret.path(&self.zone) else { return Ok(()) };
-        let Ok(value) = serde_json::to_vec(&KeyRecord::new(&secret, random())) else {
-            return Ok(());
-        };
+        let value = self.shared.lock().view.new_store(random(), random());
+        let Some(value) = value else { return Ok(()) };
         let outcome = self.client.put_if(Compare::absent(&path), &path, &value, 0).await?;
         let mut state = self.shared.lock();
         let events = match outcome {
-            // Not left to the watch: a ticket that is signed with it may be there sooner.
+            // Applied now, because a ticket that is signed with it may arrive before the watch's
+            // report.
             Outcome::Differs(_, Some(entry)) => {
                 state.view.apply(&EventKind::Put, &entry, Instant::now())
             }

@@ -1,4 +1,4 @@
-//! The cluster of one host.
+//! The cluster of a single host, without etcd.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,16 +9,16 @@ use fable::transport::TlsKeys;
 use super::authority::{Authority, AuthorityError};
 use crate::cluster_link::{Cluster, ClusterError, ClusterEvent, RemoteName, Ticket};
 
-/// A host that knows no others.
+/// A cluster with this host only.
 #[derive(Default)]
 pub struct Standalone {
     host: String,
-    /// Made when the first keys are wanted, which most hosts never do.
+    /// Made at the first request for keys, which most hosts never get.
     authority: Option<Authority>,
 }
 
 impl Standalone {
-    /// Of this name.
+    /// Makes the cluster of the host with this name.
     pub fn new(host: String) -> Standalone {
         Standalone { host, authority: None }
     }

@@ -1,10 +1,11 @@
-//! Tickets: what the daemon of the connecting end signs for the daemon of the listening end, so
-//! that nobody else can speak for a process of its host.
+//! Tickets: the daemon of the connecting end signs one for the daemon of the listening end. It
+//! identifies the connecting process; only a daemon of the zone can sign one.
 //!
-//! A ticket is one line of JSON: `{"ticket": TEXT, "signature": BASE64}`. TEXT is JSON itself, and
-//! what is signed are its bytes, so that there is no question of how it is written. The signature
-//! is HMAC-SHA256 (RFC 2104) under the zone's secret; whoever can read that secret in etcd can
-//! speak for every host of the zone. A ticket can be used once, and for a minute.
+//! A ticket is one line of JSON: `{"ticket": TEXT, "signature": BASE64}`. TEXT is itself JSON, and
+//! the signature covers its bytes, so its formatting does not matter. The signature is HMAC-SHA256
+//! (RFC 2104) with a key of the zone, which is derived from the file of --zone-secret and never in
+//! etcd. In a zone without that file the key is in etcd, and a process that can read it there can
+//! sign tickets for every host of the zone. A ticket is valid for one minute and can be used once.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
@@ -17,16 +18,16 @@ use serde::{Deserialize, Serialize};
 use super::records::SECRET_BYTES;
 use crate::cluster_link::Ticket;
 
-/// How long a ticket is good.
+/// How long a ticket is valid.
 const LIFE: Duration = Duration::from_secs(60);
-/// By how much the clocks of two hosts may differ.
+/// The largest accepted difference between the clocks of two hosts.
 const SKEW: Duration = Duration::from_secs(30);
 /// The longest line, with its end.
 pub(super) const LINE_BYTES_MAX: usize = 4096;
-/// How long a ticket is remembered at least after it was used: longer than it is good, whatever
-/// the wall clock says, which may step there and back.
+/// How long a used ticket is remembered at least: longer than it is valid, even if the wall clock
+/// steps forth and back.
 const MEMORY: Duration = LIFE.saturating_add(SKEW);
-/// Tickets that are remembered because they could be shown again.
+/// The most used tickets that are remembered.
 const REMEMBERED_MAX: usize = 64 * 1024;
 
 /// Why a ticket is refused.
@@ -34,7 +35,7 @@ const REMEMBERED_MAX: usize = 64 * 1024;
 pub(super) enum BadTicket {
     #[error("it is no ticket")]
     Malformed,
-    #[error("its signature is wrong; do both hosts use the same etcd and zone?")]
+    #[error("its signature is wrong; do both hosts use the same zone, and the same --zone-secret?")]
     Signature,
     #[error("it is for host `{0}`")]
     Target(String),
@@ -60,8 +61,8 @@ struct Text {
     #[serde(flatten)]
     ticket: Ticket,
     target: String,
-    /// The certificate of the authority of the host that signs, DER in base64: the other host may
-    /// not have heard of this one yet.
+    /// The certificate of the signing host's authority, DER in base64: the other host may not have
+    /// its record yet.
     authority: String,
     /// Seconds since 1970.
     expires_s: u64,
@@ -69,8 +70,8 @@ struct Text {
     nonce: String,
 }
 
-/// Writes a ticket for the daemon of `target`, without the end of the line. `None` if it would be
-/// longer than a line may be.
+/// Makes and signs a ticket for the daemon of `target`, without the end of the line. Returns `None`
+/// if the line would be too long.
 pub(super) fn seal(
     ticket: &Ticket,
     target: &str,
@@ -86,17 +87,22 @@ pub(super) fn seal(
         expires_s: seconds(now + LIFE),
         nonce: STANDARD.encode(nonce),
     };
-    let ticket = serde_json::to_string(&text).ok()?;
-    let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), ticket.as_bytes());
-    let line = Line { ticket, signature: STANDARD.encode(signature) };
-    serde_json::to_string(&line).ok().filter(|line| line.len() < LINE_BYTES_MAX)
+    let line = sign(&serde_json::to_string(&text).ok()?, secret);
+    (line.len() < LINE_BYTES_MAX).then_some(line)
 }
 
-/// Remembers the tickets that were shown to it.
+/// Returns the line with this content, without its end.
+pub(super) fn sign(content: &str, secret: &[u8; SECRET_BYTES]) -> String {
+    let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), content.as_bytes());
+    let line = Line { ticket: content.to_owned(), signature: STANDARD.encode(signature) };
+    serde_json::to_string(&line).expect("strings can be written")
+}
+
+/// Checks tickets, and remembers used ones.
 #[derive(Default)]
 pub(super) struct Inspector {
     used: HashSet<Nonce>,
-    /// The same in the order of their use.
+    /// The same tickets in the order of their use.
     in_order: VecDeque<Used>,
 }
 
@@ -110,9 +116,9 @@ struct Used {
 }
 
 impl Inspector {
-    /// Reads a line, without its end, that was written under one of these secrets for `host`: the
-    /// ticket, and the certificate of the authority of the host that it comes from. It is shown at
-    /// `shown`, which is `now` on the wall clock.
+    /// Checks a line, without its end, that has to be signed with one of these secrets for `host`.
+    /// Returns the ticket, and the certificate of the signing host's authority. The ticket was
+    /// presented at `shown`, which is `now` on the wall clock.
     pub(super) fn open(
         &mut self,
         line: &[u8],
@@ -151,8 +157,8 @@ impl Inspector {
         Ok((text.ticket, authority))
     }
 
-    /// Forgets what is good no longer by either clock: the monotonic one does not step back, and
-    /// the wall clock, by which a ticket expires, may.
+    /// Records a used ticket, and removes those that have expired by both clocks: the monotonic
+    /// clock does not step back; the wall clock, by which a ticket expires, may.
     fn remember(&mut self, new: Used, now_s: u64) -> Result<(), BadTicket> {
         let is_old =
             |used: &Used| new.at.duration_since(used.at) >= MEMORY && used.expires_s <= now_s;
@@ -173,7 +179,7 @@ impl Inspector {
     }
 }
 
-/// Since 1970.
+/// Returns the seconds since 1970.
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
@@ -290,7 +296,7 @@ pub(super) mod tests {
         let mut open =
             |now, shown| inspector.open(line.as_bytes(), "b", &[SECRET], now, shown).map(drop);
         assert_eq!(open(now, shown), Ok(()));
-        // The clock has been set back by as much as has passed.
+        // The clock has been set back by as much time as has passed.
         let later = shown + MEMORY + Duration::from_secs(1);
         assert_eq!(open(now, later), Err(BadTicket::Replayed));
         assert_eq!(open(now + LIFE, later), Err(BadTicket::Expired));

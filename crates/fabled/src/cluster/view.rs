@@ -1,6 +1,7 @@
-//! What this host knows of its zone: a copy of what stands in etcd. Whoever looks a name up looks
-//! here, so that etcd may be slow, or away.
+//! Copy of the zone's records in etcd. Names are looked up here, so that lookups work while etcd is
+//! slow or unreachable.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,57 +9,89 @@ use std::time::{Duration, Instant};
 use fable::Name;
 
 use super::etcd::Listing;
-use super::records::{BadRecord, HostRecord, Key, KeyRecord, NameRecord, SECRET_BYTES};
+use super::records::{
+    BadRecord, HostRecord, Key, KeyRecord, NameRecord, SEALED_BYTES_MAX, SECRET_BYTES,
+};
 use super::wire::{EventKind, KeyValue};
+use super::zone_secret::ZoneKeys;
 use crate::cluster_link::{ClusterEvent, RemoteName};
 
-/// Names of a zone; what comes after these is ignored.
+/// The most names of a zone; further ones are ignored.
 pub(super) const NAMES_MAX: usize = 64 * 1024;
+/// The most hosts of a zone; further ones are ignored.
 pub(super) const HOSTS_MAX: usize = 4096;
-/// How long tickets under a replaced secret are still taken: longer than a ticket lives.
+/// How long tickets under a replaced secret are accepted: longer than a ticket is valid.
 const FORMER_SECRET_LIFE: Duration = Duration::from_secs(90);
 
-/// A record as it stands in etcd.
+/// A record as it is in etcd.
 #[derive(Clone, Debug)]
 pub(super) struct Entry<R> {
     pub(super) record: R,
-    /// Of its latest change: the registration's epoch.
+    /// The revision of its latest change: the registration's epoch.
     pub(super) revision: i64,
     pub(super) lease: i64,
-    /// Set for what the store has lost, and its owner will hopefully bring again.
+    /// Set if the store has lost the record: until then its owner can write it again.
     unconfirmed_until: Option<Instant>,
 }
 
 impl<R> Entry<R> {
+    /// Returns whether the record is in the present store.
     pub(super) fn is_confirmed(&self) -> bool {
         self.unconfirmed_until.is_none()
     }
 }
 
+/// The copy of a zone's records.
 #[derive(Default)]
 pub(super) struct View {
     zone: String,
     host: String,
-    /// By service and instance.
+    /// The names, by service and instance.
     names: BTreeMap<String, BTreeMap<String, Entry<NameRecord>>>,
     names_count: usize,
     hosts: BTreeMap<String, Entry<HostRecord>>,
+    /// Authenticate the records, if the zone has a secret file.
+    keys: Option<ZoneKeys>,
     secret: Option<[u8; SECRET_BYTES]>,
     former_secret: Option<([u8; SECRET_BYTES], Instant)>,
-    /// Which store the secret came from.
+    /// Identifies the store that the secret came from.
     store: Option<String>,
     revision: i64,
-    /// Up to where listing and watch have told of everything.
+    /// The revision up to which listing and watch have reported everything.
     pub(super) watched: i64,
 }
 
 impl View {
+    /// Creates an empty copy.
     pub(super) fn new(zone: &str, host: &str) -> View {
         View { zone: zone.to_owned(), host: host.to_owned(), ..View::default() }
     }
 
-    /// Takes over a listing of the whole zone. If the store is another one, or has gone back in
-    /// time, then what is missing is kept for `grace`, because its owners still live.
+    /// Believes only records that were authenticated with these keys, and signs tickets with them.
+    pub(super) fn protect(&mut self, keys: ZoneKeys) {
+        self.secret = Some(keys.tickets());
+        self.keys = Some(keys);
+    }
+
+    /// Returns the value with which etcd gets this record.
+    pub(super) fn seal(&self, key: &Key, record: &impl serde::Serialize) -> Option<Vec<u8>> {
+        let record = serde_json::to_vec(record).ok()?;
+        match &self.keys {
+            Some(keys) => keys.seal(&key.path(&self.zone)?, record),
+            None => Some(record),
+        }
+    }
+
+    /// Returns the value of a new record of the store. In a zone without a secret file it contains
+    /// the known secret, or else a new one.
+    pub(super) fn new_store(&self, secret: [u8; SECRET_BYTES], store: [u8; 16]) -> Option<Vec<u8>> {
+        let secret = self.secret.unwrap_or(secret);
+        let secret = self.keys.is_none().then_some(&secret);
+        self.seal(&Key::Secret, &KeyRecord::new(secret, store))
+    }
+
+    /// Replaces the copy by a listing of the whole zone. If etcd has another store, or its revision
+    /// has gone back, missing records are kept for `grace`, because their owners still run.
     pub(super) fn replace(
         &mut self,
         listing: &Listing,
@@ -91,7 +124,7 @@ impl View {
         events
     }
 
-    /// Takes over one change. Changes may come twice, and those of this host's own transactions do.
+    /// Applies one change. Changes may arrive twice; those of this host's own transactions do.
     pub(super) fn apply(
         &mut self,
         kind: &EventKind,
@@ -121,7 +154,7 @@ impl View {
         }
     }
 
-    /// Drops what the store has lost and nobody brought again.
+    /// Removes records that the store has lost and that their owner did not write again.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<ClusterEvent> {
         let doubtful = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         let hosts = self.hosts.iter().filter(|(_, entry)| doubtful(entry.unconfirmed_until));
@@ -131,23 +164,35 @@ impl View {
         gone.iter().flat_map(|key| self.remove(key)).collect()
     }
 
+    /// Returns the record of this name.
     pub(super) fn name(&self, name: &Name) -> Option<&Entry<NameRecord>> {
         let Name::Fable { service, instance: Some(instance) } = name else { return None };
         self.names.get(service)?.get(instance)
     }
 
+    /// Returns the record of this host.
     pub(super) fn host(&self, host: &str) -> Option<&Entry<HostRecord>> {
         self.hosts.get(host)
     }
 
-    /// Every name with its record.
+    /// Returns how many hosts there are.
+    pub(super) fn host_count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Returns how many names there are.
+    pub(super) fn name_count(&self) -> usize {
+        self.names_count
+    }
+
+    /// Iterates over all names with their records.
     pub(super) fn each_name(&self) -> impl Iterator<Item = (Name, &Entry<NameRecord>)> {
         self.names.iter().flat_map(|(service, instances)| {
             instances.iter().map(|(instance, entry)| (full_name(service, instance), entry))
         })
     }
 
-    /// The names of other hosts that fit, see [`crate::cluster_link::Cluster::find`].
+    /// Returns the matching names of other hosts, see [`crate::cluster_link::Cluster::find`].
     pub(super) fn find(&self, name: &Name) -> Vec<RemoteName> {
         let Name::Fable { service, instance } = name else { return Vec::new() };
         let Some(instances) = self.names.get(service) else { return Vec::new() };
@@ -158,16 +203,17 @@ impl View {
             .collect()
     }
 
+    /// Returns all names of other hosts.
     pub(super) fn remote_names(&self) -> Vec<RemoteName> {
         self.each_name().filter_map(|(name, entry)| self.remote(name, entry)).collect()
     }
 
-    /// What tickets are signed with.
+    /// Returns the secret with which tickets are signed.
     pub(super) fn secret(&self) -> Option<&[u8; SECRET_BYTES]> {
         self.secret.as_ref()
     }
 
-    /// What tickets may be signed with.
+    /// Returns the secrets with which a valid ticket may be signed.
     pub(super) fn secrets(&self, now: Instant) -> Vec<[u8; SECRET_BYTES]> {
         let former = self.former_secret.filter(|(_, until)| now < *until);
         self.secret.into_iter().chain(former.map(|(secret, _)| secret)).collect()
@@ -176,12 +222,24 @@ impl View {
     fn is_other_store(&self, listing: &Listing) -> bool {
         let found = listing.entries.iter().find_map(|entry| {
             let key = Key::parse(&self.zone, &entry.key.0).ok().filter(|key| *key == Key::Secret);
-            key.and_then(|_| KeyRecord::parse(&entry.value.0).ok())
+            key.and_then(|key| KeyRecord::parse(&self.open(&key, &entry.value.0).ok()?).ok())
         });
         self.store.is_some() && self.store != found.map(|record| record.store)
     }
 
-    /// A name that another host has, if that host is known and wrote it itself.
+    /// Returns the record in a value, see [`View::seal`].
+    fn open<'a>(&self, key: &Key, value: &'a [u8]) -> Result<Cow<'a, [u8]>, BadRecord> {
+        match &self.keys {
+            Some(_) if value.len() > SEALED_BYTES_MAX => Err(BadRecord::TooLong),
+            Some(keys) => {
+                let path = key.path(&self.zone).ok_or(BadRecord::Key)?;
+                keys.open(&path, value).map(Cow::Owned)
+            }
+            None => Ok(Cow::Borrowed(value)),
+        }
+    }
+
+    /// Returns a name of another host, if that host is known and wrote the record itself.
     fn remote(&self, name: Name, entry: &Entry<NameRecord>) -> Option<RemoteName> {
         let owner = &entry.record.owner;
         let host = self.hosts.get(&owner.host).filter(|_| owner.host != self.host)?;
@@ -221,11 +279,15 @@ impl View {
         found: &KeyValue,
         now: Instant,
     ) -> Result<Vec<ClusterEvent>, BadRecord> {
-        let value = &found.value.0;
+        let value = &*self.open(key, &found.value.0)?;
         match key {
             Key::Secret => {
                 let record = KeyRecord::parse(value)?;
-                let secret = record.secret().ok_or(BadRecord::Content("it has no secret"))?;
+                let secret = match &self.keys {
+                    Some(keys) => Some(keys.tickets()),
+                    None => record.secret(),
+                };
+                let secret = secret.ok_or(BadRecord::Content("it has no secret"))?;
                 self.store = Some(record.store);
                 if let Some(former) = self.secret.replace(secret).filter(|old| *old != secret) {
                     self.former_secret = Some((former, now + FORMER_SECRET_LIFE));
@@ -279,7 +341,7 @@ impl View {
                 let is_news = entry.record.owner.host != self.host;
                 is_news.then(|| ClusterEvent::NameGone { name: name.clone() })
             }
-            // The secret is kept: the next that joins brings it again.
+            // The secret is kept: the next host that joins writes it again.
             Key::Name(_) | Key::Secret => None,
         }
     }
@@ -300,7 +362,8 @@ impl View {
         self.names.get_mut(service)?.get_mut(instance)
     }
 
-    /// The store counts anew: whatever it says is newer than what is known.
+    /// Clears all revisions, because the new store counts from the beginning: its records are
+    /// always newer.
     fn forget_revisions(&mut self) {
         self.hosts.values_mut().for_each(|entry| entry.revision = 0);
         let names = self.names.values_mut().flat_map(BTreeMap::values_mut);
@@ -376,7 +439,7 @@ mod tests {
         assert_eq!(found(&view, "fable://kv"), both);
         assert_eq!(found(&view, "fable://kv/2"), both[1..]);
         assert!(found(&view, "fable://other").is_empty());
-        // Own names are not for others to have.
+        // Own names are not in the results.
         view.apply(&EventKind::Put, &host("own", 9), now);
         assert!(view.apply(&EventKind::Put, &name("3", "own", 10), now).is_empty());
         assert_eq!(found(&view, "fable://kv").len(), 2);
@@ -436,7 +499,7 @@ mod tests {
         let mut view = filled(now);
         assert!(view.replace(&listing(1, Vec::new()), now, GRACE).is_empty());
         assert_eq!(found(&view, "fable://kv").len(), 2);
-        // One comes back, with a revision of the new count.
+        // One host writes its record again, with a revision of the new count.
         view.apply(&EventKind::Put, &host("a", 2), now);
         assert!(view.apply(&EventKind::Put, &name("1", "a", 3), now).is_empty());
         assert_eq!(found(&view, "fable://kv/1"), [("fable://kv/1".to_owned(), 3)]);
@@ -450,12 +513,12 @@ mod tests {
     #[test]
     fn another_store_is_noticed_however_far_it_has_come() {
         let now = Instant::now();
-        let key = |store| entry("key", &KeyRecord::new(&[1; SECRET_BYTES], [store; 16]), 2);
+        let key = |store| entry("key", &KeyRecord::new(Some(&[1; SECRET_BYTES]), [store; 16]), 2);
         let mut view = filled(now);
         view.apply(&EventKind::Put, &key(1), now);
         assert!(view.replace(&listing(1000, vec![key(2)]), now, GRACE).is_empty());
         assert_eq!(found(&view, "fable://kv").len(), 2);
-        // The same store again: what it lacks is gone.
+        // The same store again: records that it does not have are removed.
         let lost = listing(1001, vec![key(2), host("a", 900), name("1", "a", 901)]);
         let events = view.replace(&lost, now, GRACE);
         assert!(matches!(&events[..], [ClusterEvent::NameGone { .. }]), "{events:?}");
@@ -468,13 +531,54 @@ mod tests {
         let mut view = View::new("z", "own");
         assert!(view.secrets(now).is_empty());
         for secret in [[1; SECRET_BYTES], [2; SECRET_BYTES]] {
-            view.apply(&EventKind::Put, &entry("key", &KeyRecord::new(&secret, [0; 16]), 2), now);
+            view.apply(
+                &EventKind::Put,
+                &entry("key", &KeyRecord::new(Some(&secret), [0; 16]), 2),
+                now,
+            );
         }
         assert_eq!(view.secret(), Some(&[2; SECRET_BYTES]));
         assert_eq!(view.secrets(now).len(), 2);
         assert_eq!(view.secrets(now + FORMER_SECRET_LIFE), [[2; SECRET_BYTES]]);
         view.apply(&EventKind::Delete, &entry("key", &(), 3), now);
         assert_eq!(view.secret(), Some(&[2; SECRET_BYTES]));
+    }
+
+    #[test]
+    fn with_a_secret_only_authenticated_records_are_believed() {
+        let now = Instant::now();
+        let keys = ZoneKeys::derive(&[1; 32], "z");
+        let sealed = |found: KeyValue| {
+            let path = String::from_utf8(found.key.0.clone()).unwrap();
+            KeyValue { value: Bytes(keys.seal(&path, found.value.0).unwrap()), ..found }
+        };
+        let mut view = View::new("z", "own");
+        view.protect(keys.clone());
+        let good = [host("a", 3), name("1", "a", 4)].map(sealed);
+        view.replace(&listing(5, good.to_vec()), now, GRACE);
+        assert_eq!(found(&view, "fable://kv"), [("fable://kv/1".to_owned(), 4)]);
+        let secret = entry("key", &KeyRecord::new(Some(&[9; SECRET_BYTES]), [1; 16]), 6);
+        view.apply(&EventKind::Put, &secret, now);
+        assert_eq!(view.secrets(now), [keys.tickets()], "etcd has no say in what signs tickets");
+        // A name without authentication, and one that was copied from another key.
+        view.apply(&EventKind::Put, &name("2", "a", 7), now);
+        let copied = KeyValue { key: name("3", "a", 8).key, ..good[1].clone() };
+        view.apply(&EventKind::Put, &copied, now);
+        assert_eq!(found(&view, "fable://kv"), [("fable://kv/1".to_owned(), 4)]);
+        // A replaced authority takes the host and its names away, and is not used.
+        view.apply(&EventKind::Put, &entry("hosts/a", &host_record("impostor"), 9), now);
+        assert!(view.host("a").is_none() && found(&view, "fable://kv").is_empty());
+    }
+
+    #[test]
+    fn a_record_of_the_store_has_no_secret_if_a_file_has() {
+        let mut view = View::new("z", "own");
+        let text = |view: &View| {
+            String::from_utf8(view.new_store([3; SECRET_BYTES], [4; 16]).unwrap()).unwrap()
+        };
+        assert!(text(&view).contains("secret"));
+        view.protect(ZoneKeys::derive(&[1; 32], "z"));
+        assert!(!text(&view).contains("secret"), "{}", text(&view));
     }
 
     #[test]

@@ -1,15 +1,16 @@
-//! What etcd's JSON gateway says: the messages of its `rpc.proto`, as proto3's JSON mapping writes
-//! them. 64-bit numbers are strings, bytes are base64, and what is zero is left out.
+//! Messages of etcd's JSON gateway: those of its `rpc.proto`, in proto3's JSON mapping. 64-bit
+//! numbers are strings, bytes are base64, and zero values are omitted.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A key or a value.
+/// A key or a value, in base64.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bytes(pub(super) Vec<u8>);
 
 impl Bytes {
+    /// Wraps a text's bytes.
     pub(super) fn of(text: &str) -> Bytes {
         Bytes(text.as_bytes().to_vec())
     }
@@ -28,7 +29,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// A 64-bit number.
+/// A 64-bit number, as a string.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Number(pub(super) i64);
 
@@ -90,7 +91,7 @@ pub(super) struct Compare {
 }
 
 impl Compare {
-    /// The key does not exist.
+    /// Makes the condition that the key does not exist.
     pub(super) fn absent(key: &str) -> Compare {
         Compare {
             key: Bytes::of(key),
@@ -101,7 +102,7 @@ impl Compare {
         }
     }
 
-    /// The key is as it was written in this revision.
+    /// Makes the condition that the key was not changed after this revision.
     pub(super) fn unchanged(key: &str, revision: i64) -> Compare {
         Compare {
             key: Bytes::of(key),
@@ -113,7 +114,7 @@ impl Compare {
     }
 }
 
-/// A step of a transaction: exactly one of them.
+/// A step of a transaction: exactly one of the fields is set.
 #[derive(Debug, Serialize)]
 pub(super) enum Step {
     #[serde(rename = "request_put")]
@@ -145,6 +146,17 @@ pub(super) struct StepResponse {
     pub(super) response_range: Option<RangeResponse>,
 }
 
+#[derive(Serialize)]
+pub(super) struct AuthenticateRequest<'a> {
+    pub(super) name: &'a str,
+    pub(super) password: &'a str,
+}
+
+#[derive(Deserialize)]
+pub(super) struct AuthenticateResponse {
+    pub(super) token: String,
+}
+
 #[derive(Debug, Serialize)]
 pub(super) struct GrantRequest {
     #[serde(rename = "TTL")]
@@ -157,7 +169,8 @@ pub(super) struct LeaseRequest {
     pub(super) lease: Number,
 }
 
-/// To a grant, and inside of [`Streamed`] to a keep-alive. Without seconds: the lease is gone.
+/// The answer to a grant, and within [`Streamed`] to a keep-alive. Without a time to live, the
+/// lease no longer exists.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct LeaseResponse {
@@ -167,7 +180,7 @@ pub(super) struct LeaseResponse {
     pub(super) ttl_s: Number,
 }
 
-/// The body is of no interest.
+/// An answer whose content is not used.
 #[derive(Debug, Deserialize)]
 pub(super) struct Nothing {}
 
@@ -203,7 +216,7 @@ pub(super) struct WatchResponse {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct WatchEvent {
-    /// Left out for a put.
+    /// Absent for a put.
     #[serde(rename = "type")]
     pub(super) kind: EventKind,
     pub(super) kv: KeyValue,
@@ -218,7 +231,7 @@ pub(super) enum EventKind {
     Delete,
 }
 
-/// The smallest key behind all that begin with this prefix, which must not end in 0xff.
+/// Returns the smallest key after all keys with this prefix, which must not end in 0xff.
 pub(super) fn behind_prefix(prefix: &str) -> Bytes {
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {

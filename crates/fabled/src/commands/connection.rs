@@ -1,4 +1,4 @@
-//! A conversation with the daemon.
+//! Sends requests to the daemon and receives its answers.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 
 use fable::packet;
 use fable::protocol::{
-    Answer, FlowEntry, FlowId, NameEntry, Operation, REVISION, ToDaemon, ToProcess, VERSION,
+    Answer, FlowEntry, FlowId, NameEntry, Operation, REVISION, ToDaemon, ToProcess, UserEntry,
+    VERSION,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::CommandError;
 
-/// How long the daemon may take: longer than it waits for a flow to move.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Timeout of an answer: longer than the daemon waits for a flow to move.
+const TIME_LIMIT: Duration = Duration::from_secs(15);
 
-/// More entries than a daemon keeps, so that a false one cannot keep us busy for ever.
+/// More entries than a daemon keeps, so that a faulty daemon cannot send a list without end.
 const ENTRIES_MAX: usize = 1 << 20;
 
 /// A connection to the daemon.
@@ -25,10 +26,12 @@ const ENTRIES_MAX: usize = 1 << 20;
 pub struct Connection {
     socket: OwnedFd,
     request: u64,
+    /// What the daemon understands.
+    revision: u32,
 }
 
 impl Connection {
-    /// Connects and says hello.
+    /// Connects and sends `Hello`.
     ///
     /// # Errors
     /// [`CommandError::NoDaemon`], [`CommandError::Refused`] or [`CommandError::Lost`].
@@ -45,36 +48,39 @@ impl Connection {
             path: path.clone(),
             source: errno.into(),
         })?;
-        let mut connection = Connection { socket, request: 0 };
+        let mut connection = Connection { socket, request: 0, revision: 1 };
         connection.say(&ToDaemon::Hello {
             version: VERSION,
             program: "fable".to_owned(),
             revision: REVISION,
         })?;
-        match connection.hear(Some(PATIENCE))? {
-            ToProcess::Welcome { .. } => Ok(connection),
+        match connection.hear(Some(TIME_LIMIT))? {
+            ToProcess::Welcome { revision, .. } => {
+                connection.revision = revision;
+                Ok(connection)
+            }
             ToProcess::Refused { reason, .. } => Err(CommandError::Refused(reason)),
-            _ => Err(CommandError::Lost("does not greet back".to_owned())),
+            _ => Err(CommandError::Lost("answered the greeting with another message".to_owned())),
         }
     }
 
-    /// Asks, and takes the first answer.
+    /// Sends a request and returns the first answer.
     ///
     /// # Errors
-    /// As [`Connection::open`].
+    /// Those of [`Connection::open`].
     pub fn ask(&mut self, operation: Operation) -> Result<Answer, CommandError> {
         self.request += 1;
         self.say(&ToDaemon::Operate { request: self.request, operation })?;
-        self.next_answer(Some(PATIENCE))
+        self.next_answer(Some(TIME_LIMIT))
     }
 
-    /// The next answer to the latest question.
+    /// Returns the next answer to the latest request.
     ///
     /// # Errors
-    /// As [`Connection::open`].
-    pub fn next_answer(&mut self, patience: Option<Duration>) -> Result<Answer, CommandError> {
+    /// Those of [`Connection::open`].
+    pub fn next_answer(&mut self, time_limit: Option<Duration>) -> Result<Answer, CommandError> {
         loop {
-            match self.hear(patience)? {
+            match self.hear(time_limit)? {
                 ToProcess::Answer { request, answer } if request == self.request => {
                     return Ok(answer);
                 }
@@ -86,19 +92,19 @@ impl Connection {
         }
     }
 
-    /// Asks for what is answered in silence until something happens.
+    /// Sends a request that is answered only when events happen.
     ///
     /// # Errors
-    /// As [`Connection::open`].
+    /// Those of [`Connection::open`].
     pub fn subscribe(&mut self) -> Result<(), CommandError> {
         self.request += 1;
         self.say(&ToDaemon::Operate { request: self.request, operation: Operation::Events })
     }
 
-    /// All names.
+    /// Returns all names.
     ///
     /// # Errors
-    /// As [`Connection::open`].
+    /// Those of [`Connection::open`].
     pub fn names(&mut self) -> Result<Vec<NameEntry>, CommandError> {
         let mut all = Vec::new();
         let mut answer = self.ask(Operation::Names)?;
@@ -108,14 +114,14 @@ impl Connection {
             if !more || all.len() > ENTRIES_MAX {
                 return Ok(all);
             }
-            answer = self.next_answer(Some(PATIENCE))?;
+            answer = self.next_answer(Some(TIME_LIMIT))?;
         }
     }
 
-    /// All flows that we may see.
+    /// Returns all flows that this user may see.
     ///
     /// # Errors
-    /// As [`Connection::open`].
+    /// Those of [`Connection::open`].
     pub fn flows(&mut self) -> Result<Vec<FlowEntry>, CommandError> {
         let mut all = Vec::new();
         let mut answer = self.ask(Operation::Flows)?;
@@ -125,14 +131,36 @@ impl Connection {
             if !more || all.len() > ENTRIES_MAX {
                 return Ok(all);
             }
-            answer = self.next_answer(Some(PATIENCE))?;
+            answer = self.next_answer(Some(TIME_LIMIT))?;
         }
     }
 
-    /// The flow whose number begins with these hexadecimal digits.
+    /// Returns what each user makes the daemon hold, all together first.
     ///
     /// # Errors
-    /// [`CommandError::NoFlow`] if none does, or several; and as [`Connection::open`].
+    /// As [`Connection::open`].
+    pub fn users(&mut self) -> Result<Vec<UserEntry>, CommandError> {
+        if self.revision < 3 {
+            let reason = "this daemon is too old to count what users hold: start a newer one";
+            return Err(CommandError::Refused(reason.to_owned()));
+        }
+        let mut all = Vec::new();
+        let mut answer = self.ask(Operation::Users)?;
+        loop {
+            let Answer::Users { users, more } = answer else { return Err(off_topic()) };
+            all.extend(users);
+            if !more || all.len() > ENTRIES_MAX {
+                return Ok(all);
+            }
+            answer = self.next_answer(Some(TIME_LIMIT))?;
+        }
+    }
+
+    /// Finds the flow whose number begins with these hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`CommandError::NoFlow`] if there is none, or more than one; and those of
+    /// [`Connection::open`].
     pub fn flow(&mut self, digits: &str) -> Result<FlowId, CommandError> {
         let wanted = digits.to_ascii_lowercase();
         let mut fits = self.flows()?.into_iter().map(|entry| entry.flow);
@@ -140,11 +168,11 @@ impl Connection {
         match (fits.next(), fits.count()) {
             (Some(flow), 0) => Ok(flow),
             (Some(_), others) => Err(CommandError::NoFlow(format!(
-                "{} flows begin with {digits}: give more digits",
+                "{} flows begin with {digits}; give more digits, as `fable top` lists them",
                 others + 1
             ))),
             (None, _) => Err(CommandError::NoFlow(format!(
-                "there is no flow {digits} that you may see: `fable top` shows those that you may"
+                "no flow {digits} is visible to this user; choose one that `fable top` lists"
             ))),
         }
     }
@@ -154,15 +182,18 @@ impl Connection {
         packet::send(self.socket.as_fd(), &bytes, &[]).map_err(lost)
     }
 
-    fn hear(&mut self, patience: Option<Duration>) -> Result<ToProcess, CommandError> {
-        let deadline = patience.map(|patience| Instant::now() + patience);
+    fn hear(&mut self, time_limit: Option<Duration>) -> Result<ToProcess, CommandError> {
+        let deadline = time_limit.map(|time_limit| Instant::now() + time_limit);
         loop {
             match packet::receive(self.socket.as_fd()) {
                 Ok(Some(packet)) => {
-                    return serde_json::from_slice(&packet.bytes)
-                        .map_err(|error| CommandError::Lost(format!("speaks nonsense: {error}")));
+                    return serde_json::from_slice(&packet.bytes).map_err(|error| {
+                        CommandError::Lost(format!(
+                            "sent a message that cannot be parsed ({error})"
+                        ))
+                    });
                 }
-                Ok(None) => return Err(CommandError::Lost("has gone".to_owned())),
+                Ok(None) => return Err(CommandError::Lost("closed the connection".to_owned())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(deadline)?,
                 Err(error) => return Err(lost(error)),
             }
@@ -172,7 +203,7 @@ impl Connection {
     fn wait(&self, deadline: Option<Instant>) -> Result<(), CommandError> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
-            return Err(CommandError::Lost("does not answer".to_owned()));
+            return Err(CommandError::Lost("did not answer within the time limit".to_owned()));
         }
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut ends = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -184,9 +215,9 @@ impl Connection {
 }
 
 fn lost(error: io::Error) -> CommandError {
-    CommandError::Lost(format!("cannot be talked to: {error}"))
+    CommandError::Lost(format!("is not reachable any longer ({error})"))
 }
 
 fn off_topic() -> CommandError {
-    CommandError::Lost("answers another question".to_owned())
+    CommandError::Lost("sent an answer to another request".to_owned())
 }

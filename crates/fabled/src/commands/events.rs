@@ -1,4 +1,4 @@
-//! `fable events`.
+//! Implements `fable events`.
 
 use clap::Args;
 use fable::protocol::Answer;
@@ -6,18 +6,18 @@ use fable::protocol::Answer;
 use super::{CommandError, Connection, json, print};
 use crate::text::plain;
 
-/// Tell what happens from now on: names, flows, moves and their reasons
+/// Print events as they happen: names, flows, moves and their reasons
 ///
-/// Each line has the time of day (UTC) and what happened. Events of flows of other users are told
-/// to root and to the user who runs the daemon.
+/// Each line has the time of day (UTC) and the event. Root and the user who runs the daemon see the
+/// events of all users' flows.
 #[derive(Debug, Args)]
 pub struct EventsArguments {
-    /// Print a JSON object for each
+    /// Print a JSON object per event
     #[arg(long)]
     pub json: bool,
 }
 
-/// Tells events until the reader or the daemon has gone.
+/// Prints events until the reader or the daemon has gone.
 ///
 /// # Errors
 /// [`CommandError`].

@@ -1,4 +1,4 @@
-//! What `fable` does: questions and orders to the daemon.
+//! Implements the commands of `fable` that send requests to the daemon.
 
 mod connection;
 mod events;
@@ -8,6 +8,7 @@ mod pages;
 mod prose;
 mod table;
 mod top;
+mod users;
 
 use std::io;
 use std::path::PathBuf;
@@ -18,8 +19,9 @@ pub use names::{LsArguments, ls};
 pub use orders::{MoveArguments, ProtectArguments, WhyArguments, move_flow, protect, why};
 pub use pages::{CompletionsArguments, completions, manual};
 pub use top::{TopArguments, top};
+pub use users::{StatArguments, stat};
 
-/// Why a command failed. The message says what to do.
+/// Why a command failed. The message includes the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
@@ -29,26 +31,26 @@ pub enum CommandError {
         path.display()
     )]
     NoDaemon {
-        /// Where it was looked for.
+        /// The path of its socket.
         path: PathBuf,
-        /// What the kernel says.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The daemon said no.
+    /// The daemon refused the request.
     #[error("{0}")]
     Refused(String),
-    /// The daemon went away or does not answer.
-    #[error("the daemon {0}; its log on standard error may say why")]
+    /// The daemon closed the connection or does not answer.
+    #[error("the daemon {0}; see its log (standard error), and restart it")]
     Lost(String),
-    /// A flow that is none.
+    /// The digits match no flow, or more than one.
     #[error("{0}")]
     NoFlow(String),
-    /// Standard output cannot be written.
-    #[error("cannot write the output: {0}")]
+    /// Standard output cannot be written to.
+    #[error("cannot write to standard output: {0}; check the disk or pipe that it goes to")]
     Output(io::Error),
 }
 
-/// Writes to standard output. False if its reader has gone away.
+/// Writes to standard output. Returns false if its reader has gone.
 fn print(text: &str) -> Result<bool, CommandError> {
     use io::Write;
     let mut stdout = io::stdout().lock();

@@ -1,4 +1,4 @@
-//! `fable move`, `fable protect` and `fable why`.
+//! Implements `fable move`, `fable protect` and `fable why`.
 
 use clap::{Args, ValueEnum};
 use fable::protocol::{Answer, Operation};
@@ -7,24 +7,24 @@ use super::prose::story;
 use super::{CommandError, Connection, json, print};
 use crate::flows::wall_time_s;
 
-/// Move a flow to another transport, and keep it there
+/// Move a flow to another transport, and pin it there
 ///
-/// The command ends when the flow has moved, or with the reason why it did not. The policy leaves
-/// the flow alone until it is moved to `auto`. Root, the user who runs the daemon and the users of
+/// The command returns when the flow has moved, or prints why it has not. The policy does not move
+/// the flow again until it is moved to `auto`. Root, the user who runs the daemon and the users of
 /// the two ends may do this.
 #[derive(Debug, Args)]
 pub struct MoveArguments {
-    /// The flow's number or a unique beginning of it, as in `fable top`
+    /// Flow number or a unique prefix of it, such as 3f2a, from `fable top`
     pub flow: String,
 
-    /// The transport, for example mempipe-spin, unix or tcp-nodelay; auto leaves it to the policy
+    /// Transport, such as mempipe-spin, unix or tcp-nodelay; auto lets the policy choose
     pub transport: String,
 }
 
-/// Explain a flow's transport: the facts, and the decisions with their reasons
+/// Print the facts about a flow, and the decisions about its transport with their reasons
 #[derive(Debug, Args)]
 pub struct WhyArguments {
-    /// The flow's number or a unique beginning of it, as in `fable top`
+    /// Flow number or a unique prefix of it, such as 3f2a, from `fable top`
     pub flow: String,
 
     /// Print a JSON object
@@ -32,22 +32,22 @@ pub struct WhyArguments {
     pub json: bool,
 }
 
-/// Say whether a flow must be protected (TLS) when it leaves its host
+/// Set whether a flow between hosts must use TLS
 #[derive(Debug, Args)]
 pub struct ProtectArguments {
-    /// The flow's number or a unique beginning of it, as in `fable top`
+    /// Flow number or a unique prefix of it, such as 3f2a, from `fable top`
     pub flow: String,
 
-    /// The new state
+    /// New state: on or off
     pub state: Switch,
 }
 
 /// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
-    /// It must.
+    /// TLS is required between hosts
     On,
-    /// It need not.
+    /// The policy chooses
     Off,
 }
 
@@ -65,7 +65,7 @@ pub fn move_flow(
     print_done(&answer)
 }
 
-/// Protects a flow, or no longer.
+/// Sets whether a flow must be encrypted between hosts.
 ///
 /// # Errors
 /// [`CommandError`].
@@ -79,7 +79,7 @@ pub fn protect(
     print_done(&answer)
 }
 
-/// Explains a flow.
+/// Prints a flow's transport and the decisions about it.
 ///
 /// # Errors
 /// [`CommandError`].
@@ -89,7 +89,7 @@ pub fn why(connection: &mut Connection, arguments: &WhyArguments) -> Result<(), 
     let text = match &answer {
         answer if arguments.json => format!("{}\n", json(answer)?),
         Answer::Why { flow, decisions } => story(flow, decisions, wall_time_s()),
-        _ => return Err(CommandError::Lost("answers another question".to_owned())),
+        _ => return Err(CommandError::Lost("sent an answer to another request".to_owned())),
     };
     print(&text).map(drop)
 }
@@ -97,6 +97,6 @@ pub fn why(connection: &mut Connection, arguments: &WhyArguments) -> Result<(), 
 fn print_done(answer: &Answer) -> Result<(), CommandError> {
     match answer {
         Answer::Done { what } => print(&format!("{what}\n")).map(drop),
-        _ => Err(CommandError::Lost("answers another question".to_owned())),
+        _ => Err(CommandError::Lost("sent an answer to another request".to_owned())),
     }
 }

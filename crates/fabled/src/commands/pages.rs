@@ -1,4 +1,4 @@
-//! Shell completions and manual pages, made of the definition of the command line.
+//! Generates shell completions and manual pages from the definition of the command line.
 
 use std::io;
 
@@ -8,10 +8,13 @@ use clap_mangen::Man;
 
 use super::{CommandError, print};
 
-/// Print a shell's completions
+/// The date in the page; a release changes it.
+const DATE: &str = "2026-11-26";
+
+/// Print the completion script of a shell
 #[derive(Debug, Args)]
 pub struct CompletionsArguments {
-    /// The shell
+    /// Shell, such as bash
     pub shell: Shell,
 }
 
@@ -28,20 +31,22 @@ pub fn completions(
     print(&String::from_utf8_lossy(&script)).map(drop)
 }
 
-/// Prints the manual page, which has those of all commands in it.
+/// Prints the manual page, which includes those of all commands.
 ///
 /// # Errors
 /// [`CommandError::Output`].
 pub fn manual(command: Command) -> Result<(), CommandError> {
     let page = rendered(command).map_err(CommandError::Output)?;
-    print(&String::from_utf8_lossy(&page)).map(drop)
+    // Line breaks beside an empty line have no effect; mandoc(1) warns of them.
+    let page = String::from_utf8_lossy(&page).replace("\n.br\n\n.br\n", "\n.sp\n");
+    print(&page).map(drop)
 }
 
 fn rendered(command: Command) -> io::Result<Vec<u8>> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut page = Vec::new();
-    Man::new(command.clone()).manual("fable").render(&mut page)?;
+    Man::new(command.clone()).manual("fable").date(DATE).render(&mut page)?;
     for part in command.get_subcommands() {
         let man = Man::new(part.clone());
         man.render_synopsis_section(&mut page)?;

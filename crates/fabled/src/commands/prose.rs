@@ -1,16 +1,16 @@
-//! A flow in sentences.
+//! Describes a flow in sentences, for `fable why`.
 
 use fable::protocol::{Decision, FlowEntry, Peer};
 
 use super::table::{duration, latency, short};
 use crate::text::plain;
 
-/// Who is at an end, in a word.
+/// Returns a short text for the process at an end.
 pub(super) fn party(peer: &Peer) -> String {
     format!("{}:{}", plain(&peer.program, 32), peer.pid)
 }
 
-/// What a flow is, does, and why it is so.
+/// Returns a text on what the flow is, what it does, and why it uses its transport.
 pub(super) fn story(flow: &FlowEntry, decisions: &[Decision], now_s: f64) -> String {
     let mut text = format!("Flow {} goes to {}.\n", flow.flow, flow.name);
     for (end, (peer, role)) in

@@ -1,13 +1,13 @@
-//! Columns.
+//! Formats tables, numbers and times.
 
-/// How a column is set.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Align {
     Left,
     Right,
 }
 
-/// Lines with columns as wide as their longest entry; the last one is not padded.
+/// Formats lines with columns as wide as their longest entry; the last one is not padded.
 pub(super) fn table(heads: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let entries = rows.iter().map(|row| row[column].chars().count());
@@ -30,7 +30,7 @@ pub(super) fn table(heads: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A number with a unit that keeps it short: 999, 1.5k, 20M.
+/// Formats a number with a unit that keeps it short: 999, 1.5k, 20M.
 pub(super) fn short(value: f64) -> String {
     let units = ["", "k", "M", "G", "T"];
     let mut value = if value.is_finite() { value.max(0.0) } else { 0.0 };
@@ -43,7 +43,7 @@ pub(super) fn short(value: f64) -> String {
     format!("{value:.digits$}{}", units[unit])
 }
 
-/// A time with a unit.
+/// Formats a time with a unit.
 pub(super) fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     match seconds {
@@ -54,7 +54,7 @@ pub(super) fn duration(seconds: f64) -> String {
     }
 }
 
-/// Nanoseconds with a unit.
+/// Formats nanoseconds with a unit.
 pub(super) fn latency(nanoseconds: u64) -> String {
     let value = nanoseconds as f64;
     match nanoseconds {

@@ -1,4 +1,4 @@
-//! `fable top`.
+//! Implements `fable top`.
 
 use std::io::{IsTerminal, stdout};
 use std::thread;
@@ -11,39 +11,39 @@ use super::table::{Align, duration, latency, short, table};
 use super::{CommandError, Connection, json, print};
 use crate::text::plain;
 
-/// Show the flows and what they do, the busiest first
+/// List the flows with their traffic, the busiest first
 ///
-/// Columns: FLOW is the flow's number, of which a unique beginning is enough for the other
-/// commands; NAME the endpoint's name; TRANSPORT what is in use, with * if an operator chose it and
-/// ! if the flow must be protected beyond the host; EPOCH counts its changes. MSG/S and B/S are
-/// messages and bytes per second from the end that listens to the end that connects, and back;
-/// LATENCY is from commit to acquisition at the end that listens, and at the other; CPU is where
-/// the two last ran; - is what is not known. STATE is flapping if the flow goes to and fro between
-/// transports, and dead if a process of it has ended. LISTENS and CONNECTS are the two programs.
+/// Columns: FLOW is the flow's number, of which the other commands take a unique prefix; NAME the
+/// endpoint's name; TRANSPORT the one in use, with * if an operator chose it and ! if the flow must
+/// use TLS between hosts; EPOCH the number of its changes. MSG/S and B/S are messages and bytes per
+/// second from the listening to the connecting end, and back; LATENCY is the time from commit to
+/// acquisition at the listening end, and at the other; CPU is where the two ends last ran; - means
+/// unknown. STATE is flapping if the flow changes its transport too often, and dead if one of its
+/// processes has ended. LISTENS and CONNECTS are the two programs.
 ///
-/// Flows of other users are shown to root and to the user who runs the daemon.
+/// Root and the user who runs the daemon see the flows of all users.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct TopArguments {
-    /// Print once and end
+    /// Print once and exit
     #[arg(long)]
     pub once: bool,
 
-    /// Print a JSON array each time
+    /// Print a JSON array instead of the table
     #[arg(long)]
     pub json: bool,
 
-    /// How many seconds to wait in between
+    /// Interval of the output, in seconds, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub interval: f64,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value| (0.1..=3600.0).contains(value));
-    value.ok_or_else(|| "it is a number of seconds from 0.1 to 3600".to_owned())
+    value.ok_or_else(|| "use a number of seconds from 0.1 to 3600".to_owned())
 }
 
-/// Shows flows until the reader has enough.
+/// Prints flows at intervals until the reader has gone.
 ///
 /// # Errors
 /// [`CommandError`].
@@ -57,7 +57,7 @@ pub fn top(connection: &mut Connection, arguments: &TopArguments) -> Result<(), 
         });
         let text = match arguments.json {
             true => format!("{}\n", json(&flows)?),
-            // Home, then the rest of the screen is cleared: without flicker.
+            // Moves the cursor home and clears the rest of the screen, which does not flicker.
             false if redraws => format!("\x1b[H\x1b[J{}", listing(&flows)),
             false => listing(&flows),
         };

@@ -1,33 +1,32 @@
-//! Flows that are older than the daemon, or than the connection of an end.
+//! Handles announcements: flows that are older than the daemon, or than the connection of an end.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use fable::Kind;
-use fable::protocol::{Announcement, Role, Trust, kind_of};
+use fable::protocol::{Announcement, FlowId, Role, Trust, kind_of};
+use fable::{Kind, page};
 
 use super::connect::identity;
 use super::{Daemon, limits};
 use crate::flows::{End, Flow, Outcome};
 use crate::process::Process;
+use crate::quota;
 use crate::registry::ClientId;
 
 impl Daemon {
+    /// Handles `Announce`.
     pub(super) fn announce(&mut self, id: ClientId, said: &Announcement, page: &OwnedFd) {
         let Ok(kind) = kind_of(&said.transport) else {
             return self.expel(id, "it announced a transport that does not exist");
         };
         let Some(client) = self.clients.get(&id) else { return };
         let process = Rc::clone(&client.process);
-        let many = client.flows >= limits::FLOWS_OF_CLIENT_MAX;
         let flow = said.flow;
-        let result = if self.flows.contains_key(&flow) {
-            self.complete(id, &process, said, kind, page)
-        } else if many || self.flows.len() >= limits::FLOWS_MAX {
-            Err("there are too many flows".to_owned())
-        } else {
-            self.learn(id, &process, said, kind, page)
-        };
+        let result =
+            self.check_page(flow, page).and_then(|()| match self.flows.contains_key(&flow) {
+                true => self.complete(id, &process, said, kind, page),
+                false => self.learn(id, &process, said, kind, page),
+            });
         match result {
             Ok(()) => {
                 let what = format!(
@@ -37,16 +36,28 @@ impl Daemon {
                 );
                 self.event(Some(flow), &what);
             }
-            // The flow goes on without the daemon; only its table lacks it.
+            // The flow continues without the daemon, whose table does not have it.
             Err(why) => {
                 let what = format!("the announcement of flow {flow} is not believed: {why}");
                 tracing::warn!(client = id.0, pid = process.peer.pid, "{what}");
-                self.refuse(id, 0, what);
+                self.refuse_and_count(id, 0, what);
             }
         }
     }
 
-    /// The first end of a flow, or the only one on this host.
+    /// Checks that a page is that of the flow. Only a daemon makes pages of this name that belong
+    /// to root or to the daemon's user, and it gives them to the two ends only.
+    fn check_page(&self, flow: FlowId, page: &OwnedFd) -> Result<(), String> {
+        let made = page::made_for(page.as_fd()).map_err(|error| format!("its page: {error}"))?;
+        match made {
+            Some((of, maker)) if of == flow && (maker == 0 || maker == self.own_uid) => Ok(()),
+            Some((of, _)) if of != flow => Err(format!("its page is that of flow {of}")),
+            Some((_, maker)) => Err(format!("its page was made by user {maker}, not by a daemon")),
+            None => Err("its page was not made by a daemon".to_owned()),
+        }
+    }
+
+    /// Records the first end of an announced flow, or the only one on this host.
     fn learn(
         &mut self,
         id: ClientId,
@@ -55,6 +66,19 @@ impl Daemon {
         kind: Kind,
         page: &OwnedFd,
     ) -> Result<(), String> {
+        let time = self.policy.announced_within();
+        if self.started.elapsed() > time {
+            return Err(format!(
+                "this daemon does not know it, and started more than {} s ago \
+                 (`announced_within_s` in its policy)",
+                time.as_secs()
+            ));
+        }
+        let client = self.clients.get(&id).ok_or("its process is gone")?;
+        if client.flows >= limits::FLOWS_OF_CLIENT_MAX {
+            return Err("its process has too many flows".to_owned());
+        }
+        let charge = client.holder.charge(quota::flow())?;
         let own = End {
             peer: process.peer.clone(),
             client: Some(id),
@@ -76,15 +100,16 @@ impl Daemon {
         flow.protected = said.protected;
         flow.current = Some(kind);
         flow.epoch = said.epoch;
-        // What a network the flow crosses is not known any more; that it was allowed to be
+        // The network that the flow crosses is no longer known; that it was allowed to be
         // unprotected is.
         flow.trusted_network = !said.protected;
         flow.decided(kind, "it was in use before this daemon knew the flow", Outcome::InUse);
-        self.keep(flow, id);
+        self.keep(flow, id, charge);
         Ok(())
     }
 
-    /// The other end, or one that comes back. It proves that it belongs to the flow by its page.
+    /// Records the other end, or one that has reconnected. Its page proves that it belongs to the
+    /// flow.
     fn complete(
         &mut self,
         id: ClientId,
@@ -112,7 +137,7 @@ impl Daemon {
     }
 }
 
-/// Whether what an end says fits what is known.
+/// Checks that an announcement matches what is known of the flow.
 fn check(
     flow: &Flow,
     process: &Process,

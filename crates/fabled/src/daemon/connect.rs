@@ -1,4 +1,4 @@
-//! New flows.
+//! Makes new flows.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,63 +11,88 @@ use fable::page::{self, Page};
 use fable::protocol::{FlowId, ToProcess, Trust, kind_of};
 use fable::{Kind, Name};
 
-use super::names::{admits, who};
+use super::names::{Caller, Refusal, admits, who};
 use super::{Daemon, limits};
 use crate::cluster_link::{RemoteName, Ticket};
 use crate::flows::{End, Flow, Meter, Outcome, Pending};
 use crate::policy::steady::Steady;
 use crate::policy::{Verdict, choose, permitted};
 use crate::process::Process;
+use crate::quota::{self, Charge};
 use crate::registry::{ClientId, Registration};
 
-/// What the client wants, as far as it was understood.
+/// The parameters of a connection request, checked.
 #[derive(Clone)]
 pub(super) struct Wanted {
     pub(super) request: u64,
     pub(super) trust: Trust,
     pub(super) insisted: Option<Kind>,
+    /// As whom the other end must run.
+    pub(super) owner: Option<u32>,
 }
 
 impl Daemon {
+    /// Handles `Connect`.
     pub(super) fn connect(
         &mut self,
         id: ClientId,
-        request: u64,
         name: &Name,
-        trust: Trust,
+        wanted: Wanted,
         transport: Option<&str>,
     ) {
+        let request = wanted.request;
         let Some(client) = self.clients.get(&id) else { return };
         if client.flows >= limits::FLOWS_OF_CLIENT_MAX {
             let most = limits::FLOWS_OF_CLIENT_MAX;
             let reason = format!("one process makes at most {most} flows: end some first");
-            return self.refuse(id, request, reason);
-        }
-        if self.flows.len() >= limits::FLOWS_MAX {
-            return self.refuse(id, request, "this host has as many flows as it may have");
+            return self.refuse_and_count(id, request, reason);
         }
         let insisted = match transport.map(kind_of).transpose() {
             Ok(kind) => kind,
             Err(unknown) => return self.refuse(id, request, unknown.to_string()),
         };
-        self.connect_wanted(id, name, Wanted { request, trust, insisted });
+        self.connect_wanted(id, name, Wanted { insisted, ..wanted });
     }
 
+    /// Connects a client to a name of this host or of another one, or lets it wait for the name.
     pub(super) fn connect_wanted(&mut self, id: ClientId, name: &Name, wanted: Wanted) {
         let Some(client) = self.clients.get(&id) else { return };
         let request = wanted.request;
-        let (process, access) = (Rc::clone(&client.process), self.policy.access);
-        let admits = |found: &Registration| admits(found, &process.peer, &process.groups, access);
-        let result = match self.names.pick(name, admits) {
-            Ok(found) => self.connect_here(id, &wanted, &found),
-            Err(refused) => match self.pick_elsewhere(name) {
-                Some(found) => self.connect_elsewhere(id, &wanted, &found),
-                None if refused.is_none() && self.returning.keep(id, name, &wanted) => Ok(()),
-                None => Err(refused.unwrap_or_else(|| unknown(name))),
+        let process = Rc::clone(&client.process);
+        let charge = match client.holder.charge(quota::flow()) {
+            Ok(charge) => charge,
+            Err(reason) => return self.refuse(id, request, reason),
+        };
+        let caller = Caller {
+            peer: &process.peer,
+            groups: &process.groups,
+            by_default: self.policy.access,
+            owner: self.owner_of(name),
+            expected: wanted.owner,
+        };
+        let result = match self.names.pick(name, |found| admits(found, &caller)) {
+            Ok(found) => self.connect_here(id, &wanted, &found, charge),
+            Err(refused) => match self.pick_elsewhere(name, &caller) {
+                Ok(found) => self.connect_elsewhere(id, &wanted, &found, charge),
+                Err(other) => match refused.or(other) {
+                    Some(refusal) => return self.refuse_connect(id, request, name, refusal),
+                    None if self.returning.keep(id, process.peer.uid, name, &wanted) => Ok(()),
+                    None => Err(unknown(name)),
+                },
             },
         };
         if let Err(reason) = result {
             self.refuse(id, request, reason);
+        }
+    }
+
+    fn refuse_connect(&mut self, id: ClientId, request: u64, name: &Name, refusal: Refusal) {
+        match refusal.other_owner {
+            Some(owner) => {
+                let name = name.clone();
+                self.send(id, &ToProcess::OtherOwner { request, name, owner }, &[]);
+            }
+            None => self.refuse(id, request, refusal.reason),
         }
     }
 
@@ -76,13 +101,14 @@ impl Daemon {
         id: ClientId,
         wanted: &Wanted,
         found: &Registration,
+        charge: Charge,
     ) -> Result<(), String> {
         let (Some(leader), Some(follower)) =
             (self.clients.get(&found.owner), self.clients.get(&id))
         else {
             return Err(unknown(&found.name));
         };
-        // Whoever connects too often must not get the listener disconnected.
+        // Too many connections to a name must not get its listener disconnected.
         if leader.queued() >= limits::QUEUE_FOR_INCOMING {
             return Err(format!("{} does not keep up with its connections: try later", found.name));
         }
@@ -119,7 +145,7 @@ impl Daemon {
             who(&flow.ends[1].peer)
         );
         let processes = flow.ends.each_ref().map(|end| end.process.clone());
-        self.keep(flow, id);
+        self.keep(flow, id, charge);
         let [leader, follower] = processes;
         let given = self.with_process(found.owner, vec![leading, Rc::clone(&memory)], follower);
         self.send(found.owner, &incoming, &given);
@@ -131,7 +157,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The descriptors for an end, and the peer's pidfd if the end understands that.
+    /// Returns the descriptors for an end, with the peer's pidfd if the end's revision supports it.
     fn with_process(
         &self,
         to: ClientId,
@@ -144,14 +170,27 @@ impl Daemon {
         descriptors
     }
 
-    /// The name on another host: one after the other.
-    fn pick_elsewhere(&self, name: &Name) -> Option<RemoteName> {
-        let mut found = self.cluster.find(name);
+    /// Picks an instance of the name on another host, at random. Fails with the reason why the last
+    /// one is no choice, or without one if there is none.
+    fn pick_elsewhere(
+        &self,
+        name: &Name,
+        caller: &Caller<'_>,
+    ) -> Result<RemoteName, Option<Refusal>> {
+        let (mut found, mut refused) = (self.cluster.find(name), None);
+        found.retain(|found| match caller.check_owner(&found.name, found.owner.uid) {
+            Ok(()) => true,
+            Err(refusal) => {
+                refused = Some(refusal);
+                false
+            }
+        });
         if found.is_empty() {
-            return None;
+            return Err(refused);
         }
-        let turn = usize::try_from(random().ok()?).unwrap_or(0) % found.len();
-        Some(found.swap_remove(turn))
+        let number = random().map_err(|error| Some(Refusal::from(error.to_string())))?;
+        let turn = usize::try_from(number).unwrap_or(0) % found.len();
+        Ok(found.swap_remove(turn))
     }
 
     fn connect_elsewhere(
@@ -159,6 +198,7 @@ impl Daemon {
         id: ClientId,
         wanted: &Wanted,
         found: &RemoteName,
+        charge: Charge,
     ) -> Result<(), String> {
         let Some(client) = self.clients.get(&id) else { return Ok(()) };
         if found.addresses.is_empty() {
@@ -210,29 +250,29 @@ impl Daemon {
             verdict.kind,
             verdict.reason
         );
-        self.keep(flow, id);
+        self.keep(flow, id, charge);
         self.send(id, &elsewhere, &[memory]);
         self.event(Some(id_of_flow), &what);
         Ok(())
     }
 
-    /// A flow without a path, and the memory of its page.
+    /// Makes a flow without a path, and the memory of its page.
     pub(super) fn new_flow(
         &self,
         name: &Name,
         ends: [End; 2],
     ) -> Result<(Flow, Rc<OwnedFd>), io::Error> {
-        let memory = page::create().map_err(io::Error::other)?;
         let id = loop {
             let id = FlowId(random()?);
             if !self.flows.contains_key(&id) {
                 break id;
             }
         };
+        let memory = page::create_for(id).map_err(io::Error::other)?;
         Ok((self.flow_with(id, name, ends, &memory)?, Rc::new(memory)))
     }
 
-    /// A flow of this number with this page.
+    /// Makes a flow with this number and this page.
     pub(super) fn flow_with(
         &self,
         id: FlowId,
@@ -246,6 +286,7 @@ impl Daemon {
             name: name.clone(),
             ends,
             maker: None,
+            charge: None,
             local: false,
             trusted_network: false,
             protected: false,
@@ -265,8 +306,8 @@ impl Daemon {
         })
     }
 
-    /// What the leader is to offer first; an application that insists on what may not be is
-    /// refused rather than surprised.
+    /// Returns the transport that the leader is to offer first. Refuses an application that
+    /// requests a transport which is not permitted.
     pub(super) fn first_choice(&self, flow: &mut Flow) -> Result<Verdict, String> {
         let facts = self.facts(flow);
         flow.protected |= self.policy.protects(&facts);
@@ -285,9 +326,10 @@ impl Daemon {
         Ok(verdict)
     }
 
-    /// Takes a flow into the table.
-    pub(super) fn keep(&mut self, mut flow: Flow, maker: ClientId) {
+    /// Adds a flow to the table.
+    pub(super) fn keep(&mut self, mut flow: Flow, maker: ClientId, charge: Charge) {
         flow.maker = Some(maker);
+        flow.charge = Some(charge);
         if let Some(client) = self.clients.get_mut(&maker) {
             client.flows += 1;
         }
@@ -303,12 +345,12 @@ fn no_memory(error: io::Error) -> String {
     format!("the daemon cannot make a page for the flow: {error}")
 }
 
-/// A number that nobody can guess.
+/// Returns a number that cannot be guessed.
 fn random() -> io::Result<u64> {
     getrandom::u64().map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// Which file this is.
+/// Returns the file system and inode of a file.
 pub(super) fn identity(file: &OwnedFd) -> io::Result<(u64, u64)> {
     let status = rustix::fs::fstat(file)?;
     Ok((status.st_dev, status.st_ino))

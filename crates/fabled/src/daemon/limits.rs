@@ -1,51 +1,59 @@
-//! How much there may be of everything.
+//! Limits of one connection. [`crate::quota`] has those of the tables and of each user.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Connections taken in one turn of the loop.
+/// The most connections that one turn of the loop accepts.
 pub(super) const ACCEPTED_AT_ONCE: usize = 64;
 
-/// Connections.
-pub(super) const CLIENTS_MAX: usize = 8192;
-
-/// Connections of one user who is no operator.
-pub(super) const CLIENTS_OF_USER_MAX: usize = 2048;
-
-/// Names of one connection.
+/// The most names of one connection.
 pub(super) const NAMES_MAX: usize = 1024;
 
-/// Entries of a list of users or groups who may connect.
+/// The most entries of a list of users or groups that may connect.
 pub(super) const ACCESS_MAX: usize = 1024;
 
-/// Flows that one connection may make; those that others make to it are counted there.
+/// The most flows that one connection may make; flows that others make to it count for them.
 pub(super) const FLOWS_OF_CLIENT_MAX: usize = 4096;
 
-/// Flows; each costs one of the 65,530 mappings that a process may have.
-pub(super) const FLOWS_MAX: usize = 32_768;
-
-/// Packets taken from one connection before the others get their turn.
+/// The most packets that are read from one connection before the others get their turn.
 pub(super) const PACKETS_AT_ONCE: usize = 32;
 
-/// Packets taken from one connection in one period of observation; the rest waits for the next.
+/// The most packets that are read from one connection in one period of observation; the rest waits
+/// for the next.
 pub(super) const PACKETS_PER_TICK: u32 = 2048;
 
-/// Packets for a connection that make us stop to listen to it until it reads.
+/// The queue length, in packets, at which a connection is not read any more until it reads.
 pub(super) const QUEUE_TO_PAUSE: usize = 16;
 
-/// New flows that may wait for a listening process to read of them.
+/// The most new flows that wait for a listening process to read their messages.
 pub(super) const QUEUE_FOR_INCOMING: usize = 256;
 
-/// Bytes that wait for all connections together, from which on no more lists are made.
-pub(super) const QUEUED_BYTES_FOR_LISTS: usize = 64 << 20;
+/// Bytes that wait for all connections of a user together, from which on no more lists are made
+/// for it.
+pub(super) const QUEUED_BYTES_FOR_LISTS: usize = 16 << 20;
 
-/// Packets for a connection that get it closed.
+/// Bytes that wait for a connection that has subscribed to events, before it is closed. What the
+/// socket has taken, about 200 KiB, does not count.
+pub(super) const SUBSCRIBER_UNSENT_BYTES_MAX: usize = 8 << 10;
+
+/// The queue length, in packets, at which a connection is closed.
 pub(super) const QUEUE_MAX: usize = 2048;
 
-/// Descriptors are the first thing that a daemon with many clients runs out of.
-pub(super) fn raise_descriptors() {
+/// Descriptors that are enough for full tables. Only root raises the hard limit to that.
+const DESCRIPTORS_WANTED: u64 = 65_536;
+
+/// Raises the limit of descriptors, the first resource that a daemon with many clients exhausts.
+/// Returns what it is then.
+pub(super) fn raise_descriptors() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(errno) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!("the limit of descriptors stays at {:?}: {errno}", limit.current);
+    let hard = limit.maximum.unwrap_or(u64::MAX);
+    for wanted in [hard.max(DESCRIPTORS_WANTED), hard] {
+        let raised = Rlimit { current: Some(wanted), maximum: Some(wanted) };
+        match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => return wanted,
+            Err(errno) => {
+                tracing::debug!("the limit of descriptors cannot be set to {wanted}: {errno}");
+            }
+        }
     }
+    limit.current.unwrap_or(u64::MAX)
 }

@@ -1,17 +1,23 @@
-//! The daemon: one thread, one loop, no waiting for anybody.
+//! The daemon: one thread with one event loop that never blocks on a client.
 //!
-//! `client` is a connection and its bounded queue; `serve` takes messages apart; `names`,
-//! `connect`, `reports`, `announce` and `operate` carry them out; `observe` looks at flows from
-//! time to time; `limits` says how much there may be of everything.
+//! `client` is a connection with its bounded queue. `serve` parses messages; `names`, `connect`,
+//! `reports`, `announce`, `operate` and `orders` execute them. `remote` handles events of other
+//! hosts, `returning` connections that wait for reconnecting processes. `observe` evaluates the
+//! flows periodically. `limits` has the limits of a connection, `quotas` shows and applies those of
+//! users, and `ownership` decides whose instances of a service are served.
 
 mod announce;
 mod client;
 mod connect;
+#[doc(hidden)]
+pub mod fuzzing;
 mod limits;
 mod names;
 mod observe;
 mod operate;
 mod orders;
+mod ownership;
+mod quotas;
 mod reload;
 mod remote;
 mod reports;
@@ -32,35 +38,41 @@ use rustix::event::{Timespec, epoll};
 
 use crate::cluster_link::Cluster;
 use crate::flows::{Flow, wall_time_s};
+use crate::log_quota;
 use crate::machine::Machine;
+use crate::owners::Owners;
 use crate::policy::{FileError, Policy};
 use crate::process::Process;
+use crate::quota::{self, Account, Quotas};
 use crate::registry::{ClientId, Registry};
 use client::Client;
 use returning::Returning;
-use signals::Wish;
-use socket::Door;
+use signals::SignalRequest;
+use socket::ListenSocket;
 
 pub use signals::Signals;
 pub use socket::DoorError;
 
-/// Keys of the loop for what is no client; clients count from [`FIRST_CLIENT`].
+/// The loop's keys of everything that is not a client; clients count from [`FIRST_CLIENT`].
 const DOOR: u64 = 0;
 const SIGNALS: u64 = 1;
 const CLUSTER: u64 = 2;
 const FIRST_CLIENT: u64 = 16;
 
-/// What a daemon is made of.
+/// The most events that one turn of the loop handles.
+const EVENTS_MAX: usize = 256;
+
+/// The parts of a daemon.
 pub struct Options {
-    /// What ends it. Caught before anything else that starts threads.
+    /// The signals that stop the daemon. They must be caught before any thread starts.
     pub signals: Signals,
-    /// Where processes connect.
+    /// The path of the socket.
     pub socket: PathBuf,
-    /// Which transports to choose.
+    /// The policy.
     pub policy: Policy,
-    /// Reads the policy again, at SIGHUP.
+    /// Reads the policy again, after SIGHUP.
     pub read_policy: Box<dyn Fn() -> Result<Policy, FileError>>,
-    /// The other hosts.
+    /// The access to other hosts.
     pub cluster: Box<dyn Cluster>,
 }
 
@@ -68,15 +80,15 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// Its socket cannot be had.
+    /// The socket cannot be opened.
     #[error(transparent)]
-    Door(#[from] DoorError),
-    /// The operating system failed.
-    #[error("{call}: {source}")]
+    ListenSocket(#[from] DoorError),
+    /// A system call failed.
+    #[error("{call} failed: {source}; raise the limit on open files (ulimit -n) if it is reached")]
     System {
-        /// What was tried.
+        /// The failed operation.
         call: &'static str,
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
 }
@@ -89,10 +101,12 @@ impl DaemonError {
 
 /// A running daemon. Dropping it removes its socket.
 pub struct Daemon {
-    door: Door,
+    listen_socket: ListenSocket,
     door_is_open: bool,
     signals: Signals,
     epoll: OwnedFd,
+    /// Room for the events of one turn.
+    events: Vec<epoll::Event>,
     policy: Policy,
     read_policy: Box<dyn Fn() -> Result<Policy, FileError>>,
     cluster: Box<dyn Cluster>,
@@ -100,8 +114,10 @@ pub struct Daemon {
     clients: HashMap<ClientId, Client>,
     next_client: u64,
     names: Registry,
+    owners: Owners,
+    quotas: Quotas,
     flows: HashMap<FlowId, Flow>,
-    /// Connections to names whose processes may be about to come back.
+    /// Connections to unknown names whose processes may be about to reconnect.
     returning: Returning,
     started: Instant,
     next_tick: Instant,
@@ -115,8 +131,8 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`] if there is another daemon, or the kernel refuses.
     pub fn start(options: Options) -> Result<Daemon, DaemonError> {
-        limits::raise_descriptors();
-        let door = Door::open(&options.socket)?;
+        let descriptors = limits::raise_descriptors();
+        let listen_socket = ListenSocket::open(&options.socket)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(DaemonError::system("epoll_create"))?;
         let add = |descriptor, key| {
@@ -124,20 +140,25 @@ impl Daemon {
             epoll::add(&epoll, descriptor, key, epoll::EventFlags::IN)
                 .map_err(DaemonError::system("epoll_ctl"))
         };
-        add(door.as_fd(), DOOR)?;
+        add(listen_socket.as_fd(), DOOR)?;
         add(options.signals.as_fd(), SIGNALS)?;
         if let Some(descriptor) = options.cluster.poll_descriptor() {
             add(descriptor, CLUSTER)?;
         }
         let now = Instant::now();
-        // A cluster's names are not known at once, either.
-        let awaits = door.succeeds() || options.cluster.has_others();
+        // A cluster's names are not known at once either.
+        let awaits = listen_socket.succeeds() || options.cluster.has_others();
+        let own_uid = rustix::process::geteuid().as_raw();
+        log_quota::configure(options.policy.quota.log_lines_s, own_uid);
         Ok(Daemon {
+            owners: Owners::of_socket(&options.socket, options.policy.owner_kept(), now),
+            quotas: Quotas::new(own_uid, quotas::amounts(&options.policy.quota), descriptors),
             returning: Returning::new(awaits.then_some(now)),
-            door,
+            listen_socket,
             door_is_open: true,
             signals: options.signals,
             epoll,
+            events: Vec::with_capacity(EVENTS_MAX),
             policy: options.policy,
             read_policy: options.read_policy,
             cluster: options.cluster,
@@ -148,63 +169,74 @@ impl Daemon {
             flows: HashMap::new(),
             started: now,
             next_tick: now,
-            own_uid: rustix::process::geteuid().as_raw(),
+            own_uid,
         })
     }
 
-    /// Where processes connect.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
-        self.door.path()
+        self.listen_socket.path()
     }
 
-    /// Serves until a signal comes.
+    /// Serves until a signal stops it.
     ///
     /// # Errors
-    /// [`DaemonError::System`] if the loop itself cannot go on.
+    /// [`DaemonError::System`] if waiting for events fails.
     pub fn run(&mut self) -> Result<(), DaemonError> {
-        let mut events = Vec::with_capacity(256);
         loop {
             let timeout = self.time_to_tick();
-            events.clear();
-            let buffer = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.epoll, buffer, timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(DaemonError::system("epoll_wait")(errno)),
+            if !self.turn(timeout.as_ref())? {
+                return Ok(());
             }
-            for event in &events {
-                match event.data.u64() {
-                    DOOR => self.admit(),
-                    SIGNALS => match self.signals.take() {
-                        Wish::Reload => self.reload_policy(),
-                        Wish::Stop(signal) => {
-                            tracing::info!("stopping at the signal {signal}");
-                            if self.names.iter().next().is_some() {
-                                self.door.leave_trace();
-                            }
-                            return Ok(());
-                        }
-                    },
-                    CLUSTER => self.take_cluster_events(),
-                    key if key & client::DEATH != 0 => {
-                        self.process_ended(ClientId(key & !client::DEATH));
-                    }
-                    client => self.serve(ClientId(client), event.flags),
-                }
-            }
-            if self.next_tick <= Instant::now() {
-                self.tick();
-            }
-            self.settle();
         }
     }
 
-    /// Who has no clients sleeps.
+    /// Waits for events and handles them. Returns false after a signal that stops the daemon.
+    fn turn(&mut self, timeout: Option<&Timespec>) -> Result<bool, DaemonError> {
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        let buffer = rustix::buffer::spare_capacity(&mut events);
+        match epoll::wait(&self.epoll, buffer, timeout) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(DaemonError::system("epoll_wait")(errno)),
+        }
+        for event in &events {
+            match event.data.u64() {
+                DOOR => self.admit(),
+                SIGNALS => match self.signals.take() {
+                    None => {}
+                    Some(SignalRequest::Reload) => self.reload_policy(),
+                    Some(SignalRequest::Stop(signal)) => {
+                        tracing::info!("stopping at the signal {signal}");
+                        if self.names.iter().next().is_some() {
+                            self.listen_socket.leave_trace();
+                        }
+                        self.owners.close(Instant::now());
+                        return Ok(false);
+                    }
+                },
+                CLUSTER => self.take_cluster_events(),
+                key if key & client::DEATH != 0 => {
+                    self.process_ended(ClientId(key & !client::DEATH));
+                }
+                client => self.serve(ClientId(client), event.flags),
+            }
+        }
+        self.events = events;
+        if self.next_tick <= Instant::now() {
+            self.tick();
+        }
+        self.disconnect_marked();
+        Ok(true)
+    }
+
+    /// Returns the time until the next tick. Without clients the loop sleeps without limit.
     fn time_to_tick(&self) -> Option<Timespec> {
         if self.clients.is_empty() && self.door_is_open {
             return None;
         }
         let left = self.next_tick.saturating_duration_since(Instant::now());
-        // Up, so as not to spin through the last microseconds.
+        // Rounds up, so that the loop does not spin through the last microseconds.
         Timespec::try_from(left + Duration::from_micros(100)).ok()
     }
 
@@ -218,21 +250,23 @@ impl Daemon {
         }
         self.observe();
         self.retry_connects();
+        self.report_suppressed_lines();
     }
 
-    /// The time of everything that is not for people.
+    /// Returns the monotonic time, for everything that is not shown to users.
     fn now_ns(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Takes the connections that wait.
+    /// Accepts the waiting connections.
     fn admit(&mut self) {
         for _ in 0..limits::ACCEPTED_AT_ONCE {
-            let socket = match self.door.accept() {
+            let socket = match self.listen_socket.accept() {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
                 Err(error) => {
-                    // Out of descriptors, most likely: asking again at once would not help.
+                    // Most likely there is no descriptor left: another attempt at once would not
+                    // help.
                     tracing::warn!("cannot accept connections for now: {error}");
                     return self.open_door(false);
                 }
@@ -244,14 +278,20 @@ impl Daemon {
                     continue;
                 }
             };
-            if let Some(why) = self.is_full_for(&process) {
-                tracing::warn!(pid = process.peer.pid, "a connection is refused: {why}");
-                client::refuse_at_the_door(&socket, &why);
-                continue;
-            }
+            let account = Account::User(process.peer.uid);
+            let _acting = log_quota::acting(Some(account.clone()));
+            let holder = self.quotas.holder(&account);
+            let charge = match holder.charge(quota::connection()) {
+                Ok(charge) => charge,
+                Err(why) => {
+                    tracing::warn!(pid = process.peer.pid, "a connection is refused: {why}");
+                    client::refuse_at_the_door(&socket, &why);
+                    continue;
+                }
+            };
             let id = ClientId(self.next_client);
             self.next_client += 1;
-            match Client::new(id, socket, process, &self.epoll) {
+            match Client::new(id, socket, process, (holder, charge), &self.epoll) {
                 Ok(client) => {
                     tracing::debug!(client = id.0, pid = client.process.peer.pid, "connected");
                     self.clients.insert(id, client);
@@ -261,30 +301,23 @@ impl Daemon {
         }
     }
 
-    /// Whether connections are taken; if not, until the next tick.
+    /// Enables or disables accepting connections; it stays disabled until the next tick.
     fn open_door(&mut self, open: bool) {
         let flags = if open { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        match epoll::modify(&self.epoll, &self.door, epoll::EventData::new_u64(DOOR), flags) {
+        match epoll::modify(
+            &self.epoll,
+            &self.listen_socket,
+            epoll::EventData::new_u64(DOOR),
+            flags,
+        ) {
             Ok(()) => self.door_is_open = open,
             Err(errno) => tracing::error!("the listening socket cannot be watched: {errno}"),
         }
     }
 
-    fn is_full_for(&self, process: &Process) -> Option<String> {
-        if self.clients.len() >= limits::CLIENTS_MAX {
-            return Some(format!("{} processes are connected already", limits::CLIENTS_MAX));
-        }
-        let uid = process.peer.uid;
-        let same_user = |client: &&Client| client.process.peer.uid == uid;
-        let many = self.clients.values().filter(same_user).count() >= limits::CLIENTS_OF_USER_MAX;
-        (many && uid != 0 && uid != self.own_uid).then(|| {
-            format!("{} processes of user {uid} are connected already", limits::CLIENTS_OF_USER_MAX)
-        })
-    }
-
-    /// Ends the connections that have to be ended, and whatever follows from that; tells the
-    /// kernel what the others wait for.
-    fn settle(&mut self) {
+    /// Disconnects the clients that are marked, with all consequences, and updates the epoll
+    /// registrations of the others.
+    fn disconnect_marked(&mut self) {
         loop {
             let doomed: Vec<ClientId> = self
                 .clients
@@ -302,8 +335,8 @@ impl Daemon {
         }
     }
 
-    /// A process has ended. Its connection may live on in a child, which has no right to it; what
-    /// it said before its end still counts.
+    /// Handles the end of a process. Its connection may still be open in a child, which has no
+    /// right to it; messages that were sent before are still handled.
     fn process_ended(&mut self, id: ClientId) {
         self.serve(id, epoll::EventFlags::IN);
         if let Some(client) = self.clients.get_mut(&id) {
@@ -314,6 +347,7 @@ impl Daemon {
     fn disconnect(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
         client.stop_watching(&self.epoll);
+        let _acting = log_quota::acting(Some(client.holder.account().clone()));
         let why = client.doom().unwrap_or("closed").to_owned();
         let pid = client.process.peer.pid;
         tracing::debug!(client = id.0, pid, "disconnected: {why}");
@@ -321,11 +355,11 @@ impl Daemon {
             self.drop_name(&name, id, "its process is gone");
         }
         self.detach(id);
-        // Dropping the socket takes it out of the loop.
+        // Dropping the socket removes it from the epoll set.
         drop(client);
     }
 
-    /// Sends to a client that is still there.
+    /// Sends to a client, if it is still connected.
     fn send(&mut self, to: ClientId, message: &ToProcess, descriptors: &[Rc<OwnedFd>]) {
         if let Some(client) = self.clients.get_mut(&to) {
             client.send(message, descriptors);
@@ -336,12 +370,25 @@ impl Daemon {
         self.send(to, &ToProcess::Refused { request, reason: reason.into() }, &[]);
     }
 
+    /// Refuses something that a limit, or the owner of a service, forbids.
+    fn refuse_and_count(&mut self, to: ClientId, request: u64, reason: impl Into<String>) {
+        if let Some(client) = self.clients.get(&to) {
+            client.holder.count_refusal();
+        }
+        self.refuse(to, request, reason);
+    }
+
     fn answer(&mut self, to: ClientId, request: u64, answer: Answer) {
         self.send(to, &ToProcess::Answer { request, answer }, &[]);
     }
 
-    /// Logs what happened, and tells it to those operators who may know.
+    /// Logs an event, and sends it to the subscribers that may see it. Events that exceed the
+    /// acting user's rate are only counted.
     fn event(&mut self, about: Option<FlowId>, what: &str) {
+        if !log_quota::take_line() {
+            return;
+        }
+        let _paid = log_quota::acting(None);
         tracing::info!("{what}");
         let flow = about.and_then(|id| self.flows.get(&id));
         let (host, own) = (self.cluster.host(), self.own_uid);
@@ -352,12 +399,12 @@ impl Daemon {
             let operator = uid == 0 || uid == own;
             if operator || about.is_none() || flow.is_some_and(|flow| flow.belongs_to(uid, host)) {
                 let answer = Answer::Event { time_s, what: what.to_owned() };
-                client.send(&ToProcess::Answer { request, answer }, &[]);
+                client.send_event(&ToProcess::Answer { request, answer });
             }
         }
     }
 
-    /// Whether a client may see and change everything.
+    /// Returns whether a client may see and change everything.
     fn is_operator(&self, client: ClientId) -> bool {
         let uid = self.clients.get(&client).map(|client| client.process.peer.uid);
         uid.is_some_and(|uid| uid == 0 || uid == self.own_uid)

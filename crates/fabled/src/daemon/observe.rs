@@ -1,19 +1,21 @@
-//! Looks at the flows from time to time, and moves those that another transport suits better.
+//! Evaluates the flows periodically, and moves those for which the policy prefers another
+//! transport.
 
 use fable::protocol::{FlowId, ToProcess};
 
 use super::Daemon;
 use super::reports::is_over;
-use crate::flows::{Flow, MOVE_PATIENCE, Outcome, Pending, Sample};
+use crate::flows::{Flow, MOVE_TIME_LIMIT, Outcome, Pending, Sample};
+use crate::log_quota::{self, Acting};
 use crate::policy::{Facts, Placement, Reach, Verdict, choose};
 
 impl Daemon {
-    /// One period has passed.
+    /// Runs at the end of each period of observation.
     pub(super) fn observe(&mut self) {
         self.machine.observe();
         let now_ns = self.now_ns();
         let (mut over, mut late) = (Vec::new(), Vec::new());
-        let patience_ns = MOVE_PATIENCE.as_nanos() as u64;
+        let time_limit_ns = MOVE_TIME_LIMIT.as_nanos() as u64;
         for flow in self.flows.values_mut() {
             flow.meter.add(now_ns, Sample::of(&flow.page, flow.only_end()));
             flow.failed.retain(|(_, until_ns)| *until_ns > now_ns);
@@ -21,28 +23,44 @@ impl Daemon {
                 over.push(flow.id);
                 continue;
             }
-            // The first path may wait for the application to accept.
+            // The first path may wait until the application accepts the flow.
             let moving = flow.pending.as_ref().filter(|_| flow.current.is_some());
-            if moving.is_some_and(|ordered| now_ns.saturating_sub(ordered.since_ns) > patience_ns) {
+            if moving.is_some_and(|ordered| now_ns.saturating_sub(ordered.since_ns) > time_limit_ns)
+            {
                 late.push(flow.id);
             }
         }
-        over.into_iter().for_each(|id| self.forget(id, "a process is gone"));
+        for id in over {
+            let _acting = self.acting_for(id);
+            self.forget(id, "a process is gone");
+        }
         for id in late {
+            let _acting = self.acting_for(id);
             let pending = self.flows.get_mut(&id).and_then(|flow| flow.pending.take());
             let Some(kind) = pending.as_ref().map(|pending| pending.kind) else { continue };
             let reason =
-                format!("no end has said within {} s that it did", MOVE_PATIENCE.as_secs());
+                format!("no end has said within {} s that it did", MOVE_TIME_LIMIT.as_secs());
             self.has_failed(id, kind, pending, &reason);
         }
         let ids: Vec<FlowId> = self.flows.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.reconsider(id));
+        for id in ids {
+            let _acting = self.acting_for(id);
+            self.reconsider(id);
+        }
     }
 
-    /// Follows the policy, if it wants another transport and has wanted it for long enough.
+    /// Charges log lines to the user who is charged for a flow. Its ends can cause any number of
+    /// decisions by what they write into its page.
+    fn acting_for(&self, id: FlowId) -> Acting {
+        let charge = self.flows.get(&id).and_then(|flow| flow.charge.as_ref());
+        log_quota::acting(charge.map(|charge| charge.account().clone()))
+    }
+
+    /// Moves the flow, if the policy prefers another transport and has preferred it for long
+    /// enough.
     pub(super) fn reconsider(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get(&id) else { return };
-        // The first path is still being made, a move is under way, or half of the facts lack.
+        // The first path is still being opened, a move is in progress, or an end is not connected.
         if flow.current.is_none() || flow.pending.is_some() || !flow.is_complete() {
             return;
         }
@@ -65,7 +83,7 @@ impl Daemon {
         }
     }
 
-    /// Tells an end to move.
+    /// Sends an end the order to move.
     pub(super) fn order(&mut self, id: FlowId, verdict: &Verdict, pending: Pending) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let Some(mover) = flow.mover() else { return };
@@ -79,7 +97,7 @@ impl Daemon {
         self.send(mover, &ToProcess::Move { flow: id, transport, reason, sequence, epoch }, &[]);
     }
 
-    /// All that a choice depends on, as far as it is known now.
+    /// Collects all facts that a choice depends on, as far as they are known.
     pub(super) fn facts(&self, flow: &Flow) -> Facts {
         let sample = flow.meter.latest();
         let reach = match flow.local {
@@ -105,7 +123,7 @@ impl Daemon {
             encryption: flow.encryption().cloned(),
             pinned: flow.pinned(),
             pinned_by: match &flow.orders.operator {
-                // Within a host it does not matter whose order it was.
+                // Within a host the origin of the order does not matter.
                 Some(order) if !flow.local => order.who.clone(),
                 _ => String::new(),
             },

@@ -1,7 +1,7 @@
-//! Operators' questions and orders.
+//! Handles requests of operators.
 //!
-//! Names are public. A flow is seen by the users of its ends, by root and by the user who runs the
-//! daemon; the same may move it. To others it does not exist.
+//! All users can see all names. A flow can be seen and moved by the users of its ends, by root and
+//! by the user who runs the daemon. For other users it does not exist.
 
 use fable::Name;
 use std::collections::HashMap;
@@ -14,23 +14,21 @@ use crate::flows::{Flow, wall_time_s};
 use crate::policy::{Urgency, choose};
 use crate::registry::ClientId;
 
-/// Entries of a list in one packet; the longest entry has less than a kilobyte.
+/// The most entries of a list in one packet; the longest entry has less than a kilobyte.
 const ENTRIES_PER_PACKET: usize = 64;
 
 impl Daemon {
+    /// Handles `Operate`.
     pub(super) fn operate(&mut self, id: ClientId, request: u64, operation: Operation) {
-        let is_list = matches!(operation, Operation::Names | Operation::Flows);
-        let queued: usize = match is_list {
-            true => self.clients.values().map(Client::queued_bytes).sum(),
-            false => 0,
-        };
-        if queued > limits::QUEUED_BYTES_FOR_LISTS {
-            let reason = "too many answers wait for those who asked: try again later";
-            return self.refuse(id, request, reason);
+        let is_list = matches!(operation, Operation::Names | Operation::Flows | Operation::Users);
+        if is_list && self.queued_bytes_of_user(id) > limits::QUEUED_BYTES_FOR_LISTS {
+            let reason = "too many answers wait for processes of your user: let them read first";
+            return self.refuse_and_count(id, request, reason);
         }
         match operation {
             Operation::Names => self.list_names(id, request),
             Operation::Flows => self.list_flows(id, request),
+            Operation::Users => self.list_users(id, request),
             Operation::Move { flow, transport } => {
                 if let Err(reason) = self.order_by_operator(id, request, flow, &transport) {
                     self.refuse(id, request, reason);
@@ -53,6 +51,14 @@ impl Daemon {
         }
     }
 
+    fn queued_bytes_of_user(&self, id: ClientId) -> usize {
+        let Some(account) = self.clients.get(&id).map(|client| client.holder.account()) else {
+            return 0;
+        };
+        let own = self.clients.values().filter(|client| client.holder.account() == account);
+        own.map(Client::queued_bytes).sum()
+    }
+
     fn list_names(&mut self, id: ClientId, request: u64) {
         let mut flows: HashMap<&Name, usize> = HashMap::new();
         for flow in self.flows.values() {
@@ -68,6 +74,7 @@ impl Daemon {
                 epoch: found.epoch,
                 flows: count(&found.name),
                 is_gone: !owner.process.is_alive(),
+                service_owner: None,
             });
         }
         names.extend(self.cluster.names().into_iter().map(|found| NameEntry {
@@ -76,7 +83,15 @@ impl Daemon {
             owner: found.owner,
             epoch: Some(found.epoch),
             is_gone: false,
+            service_owner: None,
         }));
+        let mut owners: HashMap<String, Option<u32>> = HashMap::new();
+        for entry in &mut names {
+            let Name::Fable { service, .. } = &entry.name else { continue };
+            let owner = owners.entry(service.clone());
+            let find = || self.owner_of(&entry.name).map(|owner| owner.uid);
+            entry.service_owner = *owner.or_insert_with(find);
+        }
         self.answer_in_parts(id, request, names, |names, more| Answer::Names { names, more });
     }
 
@@ -92,8 +107,8 @@ impl Daemon {
         self.answer_in_parts(id, request, flows, |flows, more| Answer::Flows { flows, more });
     }
 
-    /// A list that may be longer than a packet.
-    fn answer_in_parts<T>(
+    /// Sends a list in several answers if it does not fit into one packet.
+    pub(super) fn answer_in_parts<T>(
         &mut self,
         id: ClientId,
         request: u64,
@@ -111,12 +126,13 @@ impl Daemon {
         }
     }
 
-    /// Whether the client may see and change the flow.
+    /// Returns whether the client may see and change the flow.
     fn may(&self, id: ClientId, flow: &Flow) -> bool {
         let uid = self.clients.get(&id).map(|client| client.process.peer.uid);
         self.is_operator(id) || uid.is_some_and(|uid| flow.belongs_to(uid, self.cluster.host()))
     }
 
+    /// Returns a flow that this client may see, or the text of a refusal.
     pub(super) fn visible(&self, id: ClientId, flow: FlowId) -> Result<&Flow, String> {
         self.flows.get(&flow).filter(|known| self.may(id, known)).ok_or_else(|| {
             format!(

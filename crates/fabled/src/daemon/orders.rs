@@ -1,5 +1,5 @@
-//! Orders about a flow: given by operators of this host, or told by an end that has them from the
-//! other host. Both daemons and both ends hold the same ([`fable::orders`]).
+//! Orders about a flow, from operators of this host or, through an end, from the other host. Both
+//! daemons and both ends hold the same orders ([`fable::orders`]).
 
 use fable::Kind;
 use fable::orders::{Encryption, Orders};
@@ -11,6 +11,7 @@ use crate::policy::{Urgency, Verdict, best_form, permitted};
 use crate::registry::ClientId;
 
 impl Daemon {
+    /// Orders a transport, or leaves the choice to the policy again.
     pub(super) fn order_by_operator(
         &mut self,
         id: ClientId,
@@ -69,7 +70,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// A move that was ordered before is not waited for any more.
+    /// Cancels the pending move of an earlier order.
     fn overtake(&mut self, flow: FlowId, why: &str) {
         let Some(known) = self.flows.get_mut(&flow).filter(|known| known.current.is_some()) else {
             return;
@@ -84,7 +85,7 @@ impl Daemon {
         }
     }
 
-    /// Tells the end that carries out moves what is ordered; it tells the other one.
+    /// Sends the orders to the end that executes moves, which forwards them to the other end.
     pub(super) fn share_orders(&mut self, flow: FlowId) {
         let Some(known) = self.flows.get(&flow) else { return };
         let (mover, orders) = (known.mover(), known.orders.clone());
@@ -94,7 +95,7 @@ impl Daemon {
         }
     }
 
-    /// An order that could not be carried out gives way to what was ordered before it.
+    /// Restores the earlier orders after an order that could not be executed.
     pub(super) fn take_back_order(&mut self, flow: FlowId, before: Orders) {
         let Some(known) = self.flows.get_mut(&flow) else { return };
         let side = known.own_side();
@@ -110,13 +111,14 @@ impl Daemon {
         self.share_orders(flow);
     }
 
-    /// An end tells what is ordered, as the other end has told it or as it still knows.
+    /// Merges the orders that an end has sent: they come from the other end, or from before a
+    /// restart of the daemon.
     pub(super) fn told_orders(&mut self, id: ClientId, flow: FlowId, mut orders: Orders) {
         let now_ns = self.now_ns();
         let Some(known) = self.flows.get_mut(&flow).filter(|known| known.has(id)) else {
             return tracing::debug!(client = id.0, flow = flow.0, "orders for a foreign flow");
         };
-        // Only its own end says what a side of this host demands.
+        // The demand of a side of this host may come only from that side's own end.
         for side in Role::BOTH {
             let end = &known.ends[side.index()];
             if end.process.is_some() && end.client != Some(id) {
@@ -144,7 +146,7 @@ impl Daemon {
             (None, None) => "what is ordered has changed".to_owned(),
         };
         let pinned = known.pinned();
-        // If it fails now, the later order stands all the same.
+        // If the move fails now, the later order still applies.
         if let (Some(pending), Some(_)) = (&mut known.pending, &order) {
             pending.before = None;
         }
@@ -152,7 +154,7 @@ impl Daemon {
         if known.pending.as_ref().is_some_and(is_other) {
             self.overtake(flow, &format!("a later order has overtaken this one: {what}"));
         }
-        // The daemon that was given the order carries it out; this one steps in if it does not.
+        // The daemon that received the order executes it; this one does so only if that fails.
         if let Some(known) = self.flows.get_mut(&flow)
             && let (Some(kind), Some(_), Some(_)) = (pinned, known.current, &order)
             && known.current != Some(kind)
@@ -166,13 +168,13 @@ impl Daemon {
         let is_for_daemons = order.is_some()
             || self.flows.get(&flow).is_some_and(|known| known.orders.encryption != demanded);
         self.event(Some(flow), &format!("flow {flow}: {what}"));
-        // An application's order is told before its move, which is under way.
+        // An application's order is reported before its move, which is in progress.
         if is_for_daemons {
             self.reconsider(flow);
         }
     }
 
-    /// Who gives an order, for people; of both hosts, if the flow has two.
+    /// Describes the operator who gives an order; with the host, if the flow has two.
     fn operator_name(&self, id: ClientId, flow: &Flow) -> String {
         let uid = self.clients.get(&id).map_or(u32::MAX, |client| client.process.peer.uid);
         match flow.local {
@@ -181,6 +183,7 @@ impl Daemon {
         }
     }
 
+    /// Sets whether a flow must be encrypted between hosts.
     pub(super) fn protect(
         &mut self,
         id: ClientId,
@@ -220,8 +223,8 @@ impl Daemon {
     }
 }
 
-/// Notes an order of this host's side, and what follows from it for encryption: ordering TLS
-/// demands it, and any other order lifts that.
+/// Records an order of this host's side and its effect on encryption: an order for TLS demands
+/// encryption, and any other order withdraws that demand.
 fn order(orders: &mut Orders, known: &Flow, who: &str, kind: Option<Kind>) {
     let side = known.own_side();
     orders.order(side, who, kind);
@@ -232,7 +235,8 @@ fn order(orders: &mut Orders, known: &Flow, who: &str, kind: Option<Kind>) {
     }
 }
 
-/// The kind that an operator names. Without a form it means the best that is allowed.
+/// Parses the transport that an operator names. A name without a form means the best permitted
+/// form.
 fn ordered_kind(name: &str, best: impl Fn(Kind) -> Kind) -> Result<Kind, String> {
     let kind = kind_of(name).map_err(|unknown| format!("{unknown}, and auto"))?;
     let without_form = kind.form().is_some() && kind.base_name() == name;

@@ -1,4 +1,4 @@
-//! A new policy for a running daemon.
+//! Reloads the policy of a running daemon.
 
 use fable::orders::Encryption;
 use fable::protocol::FlowId;
@@ -6,10 +6,13 @@ use fable::protocol::FlowId;
 use super::Daemon;
 
 impl Daemon {
-    /// Reads the policy again, and follows it. One with a mistake changes nothing.
+    /// Reads the policy again and applies it. A policy with an error changes nothing.
     pub(super) fn reload_policy(&mut self) {
         match (self.read_policy)() {
-            Ok(policy) => self.policy = policy,
+            Ok(policy) => {
+                self.policy = policy;
+                self.apply_quotas();
+            }
             Err(error) => {
                 tracing::error!("the policy stays as it was: {error}");
                 return self.event(None, &format!("the policy stays as it was: {error}"));
@@ -23,8 +26,8 @@ impl Daemon {
         }
     }
 
-    /// What the policy says of the protection of a flow between hosts becomes this side's demand,
-    /// so that the other host's daemon knows of it.
+    /// Converts the policy's rule on encryption between hosts to this side's demand, so that the
+    /// other host's daemon knows it.
     fn demand_by_policy(&mut self, id: FlowId) {
         let who = format!("the policy of {}", self.cluster.host());
         let Some(flow) = self.flows.get(&id).filter(|flow| !flow.local) else { return };
@@ -33,7 +36,7 @@ impl Daemon {
         let demand = flow.orders.demand_of(side);
         let level = match (protects, demand.level) {
             (true, Encryption::Free | Encryption::Ordered) => Encryption::Protected,
-            // What an operator demanded stays.
+            // An operator's demand stays.
             (false, Encryption::Protected) if demand.who == who => Encryption::Free,
             _ => return,
         };

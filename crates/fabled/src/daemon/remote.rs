@@ -1,4 +1,4 @@
-//! What comes from other hosts.
+//! Handles events and connections from other hosts.
 
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -6,18 +6,23 @@ use std::rc::Rc;
 
 use fable::protocol::{FlowId, Role, ToProcess};
 
-use super::names::{admits, who};
+use super::names::{Caller, admits, who};
 use super::{Daemon, limits};
 use crate::cluster_link::{ClusterEvent, Ticket};
 use crate::flows::End;
+use crate::log_quota;
+use crate::quota::{self, Account};
 use crate::registry::ClientId;
 
 impl Daemon {
+    /// Handles the events of the cluster.
     pub(super) fn take_cluster_events(&mut self) {
         for event in self.cluster.take_events() {
             match event {
                 ClusterEvent::Connection { stream, ticket } => {
                     let flow = ticket.flow;
+                    let account = Account::Host(ticket.peer.host.clone());
+                    let _acting = log_quota::acting(Some(account));
                     if let Err(why) = self.incoming(stream, &ticket) {
                         let from = format!("{} on {}", who(&ticket.peer), ticket.peer.host);
                         let name = &ticket.name;
@@ -59,17 +64,26 @@ impl Daemon {
         }
     }
 
-    /// A process of another host connects to a name of this one. The other daemon has vouched for
-    /// who it is; whether it may is decided here.
+    /// Handles a process of another host that connects to a name of this host. The other daemon's
+    /// ticket identifies the process; this daemon decides whether it may connect.
     fn incoming(&mut self, stream: TcpStream, ticket: &Ticket) -> Result<(), String> {
-        if self.flows.contains_key(&ticket.flow) || self.flows.len() >= limits::FLOWS_MAX {
-            return Err("there is such a flow already, or there are too many".to_owned());
+        if self.flows.contains_key(&ticket.flow) {
+            return Err("there is such a flow already".to_owned());
         }
-        let access = self.policy.access;
-        let found = self
-            .names
-            .pick(&ticket.name, |found| admits(found, &ticket.peer, &[], access))
-            .map_err(|refused| refused.unwrap_or_else(|| "nobody has registered it".to_owned()))?;
+        let account = Account::Host(ticket.peer.host.clone());
+        let charge = self.quotas.holder(&account).charge(quota::flow())?;
+        let caller = Caller {
+            peer: &ticket.peer,
+            groups: &[],
+            by_default: self.policy.access,
+            owner: self.owner_of(&ticket.name),
+            expected: None,
+        };
+        let found = self.names.pick(&ticket.name, |found| admits(found, &caller));
+        let found = found.map_err(|refused| match refused {
+            Some(refusal) => refusal.reason,
+            None => "nobody has registered it".to_owned(),
+        })?;
         let Some(leader) = self.clients.get(&found.owner) else {
             return Err("its process is gone".to_owned());
         };
@@ -85,7 +99,7 @@ impl Daemon {
             },
             End { peer: ticket.peer.clone(), client: None, process: None, trust: ticket.trust },
         ];
-        let memory = fable::page::create().map_err(|error| error.to_string())?;
+        let memory = fable::page::create_for(ticket.flow).map_err(|error| error.to_string())?;
         let mut flow = self
             .flow_with(ticket.flow, &found.name, ends, &memory)
             .map_err(|error| error.to_string())?;
@@ -112,13 +126,14 @@ impl Daemon {
             verdict.kind,
             verdict.reason
         );
-        self.keep(flow, found.owner);
+        self.keep(flow, found.owner, charge);
         let descriptors = [Rc::new(OwnedFd::from(stream)), Rc::new(memory)];
         self.send(found.owner, &incoming, &descriptors);
         self.event(Some(ticket.flow), &what);
         Ok(())
     }
 
+    /// Handles `GetKeys`.
     pub(super) fn get_keys(&mut self, id: ClientId, request: u64, flow: FlowId, role: Role) {
         let Some(known) = self.flows.get(&flow) else {
             return self.refuse(id, request, "there is no such flow");

@@ -1,4 +1,4 @@
-//! What the ends report: moves, failures, ends.
+//! Handles reports of the ends: moves, failures, ends.
 
 use fable::Kind;
 use fable::protocol::{Answer, FlowId, kind_of};
@@ -8,10 +8,11 @@ use crate::flows::{Flow, Outcome, Pending};
 use crate::registry::ClientId;
 use crate::text::plain;
 
-/// The longest reason that is kept of what an end says.
+/// The longest reason of an end that is kept.
 const REASON_CHARS_MAX: usize = 200;
 
 impl Daemon {
+    /// Handles `Moved`.
     pub(super) fn moved(
         &mut self,
         id: ClientId,
@@ -28,7 +29,7 @@ impl Daemon {
         let Some(known) = self.flows.get_mut(&flow).filter(|known| known.has(id)) else {
             return tracing::debug!(client = id.0, flow = flow.0, "moved a flow that is not its");
         };
-        // The other end has reported it before.
+        // The other end has already reported this epoch.
         if epoch <= known.epoch {
             return;
         }
@@ -45,8 +46,8 @@ impl Daemon {
         known.outdated(epoch, says_orders);
         let was_overtaken = known.overtaken.iter().position(|overtaken| *overtaken == kind);
         was_overtaken.map(|index| known.overtaken.remove(index));
-        // An end that does not say who wanted it: no order did, so it was the application, which
-        // would not like to be moved back. Between hosts it may have been the other daemon.
+        // No order explains the move, so the application requested it, and it must not be moved
+        // back. Between hosts the other daemon may have requested it.
         let is_unexplained = !first && done.is_none() && was_overtaken.is_none();
         if is_unexplained && known.local && !says_orders && kind != Kind::Tls {
             known.insisted = Some(kind);
@@ -67,6 +68,7 @@ impl Daemon {
         }
     }
 
+    /// Handles `MoveFailed`.
     pub(super) fn move_failed(
         &mut self,
         id: ClientId,
@@ -84,7 +86,8 @@ impl Daemon {
         self.has_failed(flow, kind, pending, &plain(reason, REASON_CHARS_MAX));
     }
 
-    /// A move did not happen: the operator is told, the order is taken back, the policy waits.
+    /// Handles a failed move: informs the operator, restores the earlier orders, and makes the
+    /// policy wait.
     pub(super) fn has_failed(
         &mut self,
         flow: FlowId,
@@ -110,14 +113,15 @@ impl Daemon {
         }
     }
 
+    /// Handles `Ended`.
     pub(super) fn ended(&mut self, id: ClientId, flow: FlowId, reason: &str) {
         if self.flows.get(&flow).is_some_and(|known| known.has(id)) {
             self.forget(flow, &plain(reason, REASON_CHARS_MAX));
         }
     }
 
-    /// A connection is gone, and with it its ends. A flow that nobody holds any more is over; of
-    /// others, the other end will tell, or the process come back and announce it.
+    /// Removes a connection from its flows. Ends a flow without any connected end. For others, the
+    /// other end will report, or the process will reconnect and announce the flow.
     pub(super) fn detach(&mut self, client: ClientId) {
         let mut over = Vec::new();
         for flow in self.flows.values_mut().filter(|flow| flow.has(client)) {
@@ -130,7 +134,7 @@ impl Daemon {
         over.into_iter().for_each(|id| self.forget(id, "its process is gone"));
     }
 
-    /// Takes a flow out of the table.
+    /// Removes a flow from the table.
     pub(super) fn forget(&mut self, flow: FlowId, why: &str) {
         let what = format!("flow {flow} has ended: {why}");
         self.event(Some(flow), &what);
@@ -144,7 +148,8 @@ impl Daemon {
     }
 }
 
-/// Whether nobody holds the flow any more, or one of its processes is known to be dead.
+/// Returns whether no connected process has the flow any more, or one of its processes is known to
+/// be dead.
 pub(super) fn is_over(flow: &Flow) -> bool {
     let lost = flow.ends.iter().filter(|end| end.client.is_none());
     let dead = |process: &std::rc::Rc<crate::process::Process>| !process.is_alive();

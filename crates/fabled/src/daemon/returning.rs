@@ -1,7 +1,7 @@
-//! Connections to names that are not there yet because the daemon has just come back.
+//! Delays connections to unknown names after a restart of the daemon.
 //!
-//! The processes of an earlier daemon come back within two seconds of the next one's start, each at
-//! its own time, and the names of other hosts are known when the cluster is reached. Until then a
+//! The processes of an earlier daemon reconnect within two seconds of the next one's start, at
+//! different times, and names of other hosts are known when the cluster is reached. Until then a
 //! connection to an unknown name waits instead of being refused.
 
 use std::time::{Duration, Instant};
@@ -12,28 +12,29 @@ use super::Daemon;
 use super::connect::Wanted;
 use crate::registry::ClientId;
 
-/// How long after its start a daemon waits for those who come back: longer than the longest pause
-/// of the library between two attempts to connect.
+/// How long after its start a daemon waits for processes to reconnect: longer than the longest
+/// pause of the library between two attempts.
 const RETURN_TIME: Duration = Duration::from_millis(2500);
 
-/// Connections that wait at most, and of one client.
+/// The most waiting connections, in total and of one client.
 const WAITING_MAX: usize = 1024;
 const WAITING_OF_CLIENT_MAX: usize = 64;
 
 struct Waiting {
     client: ClientId,
+    uid: u32,
     name: Name,
     wanted: Wanted,
 }
 
-/// What waits.
+/// The waiting connections.
 pub(super) struct Returning {
     until: Option<Instant>,
     waiting: Vec<Waiting>,
 }
 
 impl Returning {
-    /// For a daemon that started then; `None` if no process is to come back.
+    /// Starts waiting at this time; `None` if no process will reconnect.
     pub(super) fn new(started: Option<Instant>) -> Returning {
         Returning { until: started.map(|at| at + RETURN_TIME), waiting: Vec::new() }
     }
@@ -42,25 +43,35 @@ impl Returning {
         self.until.is_none_or(|until| until <= Instant::now())
     }
 
-    /// Keeps a connection until the name is there; false if it is to be refused now.
-    pub(super) fn keep(&mut self, client: ClientId, name: &Name, wanted: &Wanted) -> bool {
+    /// Keeps a connection until the name is known. Returns false if the connection should be
+    /// refused now.
+    pub(super) fn keep(
+        &mut self,
+        client: ClientId,
+        uid: u32,
+        name: &Name,
+        wanted: &Wanted,
+    ) -> bool {
         let own = self.waiting.iter().filter(|waiting| waiting.client == client).count();
-        if self.is_over() || own >= WAITING_OF_CLIENT_MAX || self.waiting.len() >= WAITING_MAX {
+        let of_user = self.waiting.iter().filter(|waiting| waiting.uid == uid).count();
+        // A user has no more than what is left for the others.
+        let left = WAITING_MAX - self.waiting.len();
+        if self.is_over() || own >= WAITING_OF_CLIENT_MAX || of_user >= left {
             return false;
         }
-        self.waiting.push(Waiting { client, name: name.clone(), wanted: wanted.clone() });
+        self.waiting.push(Waiting { client, uid, name: name.clone(), wanted: wanted.clone() });
         true
     }
 }
 
 impl Daemon {
-    /// A name is there, or some time has passed: tries what waits again. When the time is over, all
-    /// that is left is refused.
+    /// Retries the waiting connections, after a name was registered or at a tick. After
+    /// `RETURN_TIME` the remaining ones are refused.
     pub(super) fn retry_connects(&mut self) {
         if self.returning.waiting.is_empty() {
             return;
         }
-        for Waiting { client, name, wanted } in std::mem::take(&mut self.returning.waiting) {
+        for Waiting { client, name, wanted, .. } in std::mem::take(&mut self.returning.waiting) {
             self.connect_wanted(client, &name, wanted);
         }
     }

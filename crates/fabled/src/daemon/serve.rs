@@ -1,4 +1,4 @@
-//! Takes messages apart.
+//! Parses the messages of clients and calls their handlers.
 
 use std::os::fd::OwnedFd;
 
@@ -6,17 +6,21 @@ use fable::packet::Packet;
 use fable::protocol::{REVISION, ToDaemon, ToProcess, VERSION};
 use rustix::event::epoll::EventFlags;
 
+use super::connect::Wanted;
 use super::{Daemon, limits};
+use crate::log_quota;
 use crate::registry::ClientId;
 
 impl Daemon {
-    /// A client's socket can be read or written, or is broken.
+    /// Handles readiness or an error of a client's socket.
     pub(super) fn serve(&mut self, id: ClientId, flags: EventFlags) {
+        let account = self.clients.get(&id).map(|client| client.holder.account().clone());
+        let _acting = log_quota::acting(account);
         if let Some(client) = self.clients.get_mut(&id) {
             if flags.contains(EventFlags::OUT) {
                 client.flush();
             }
-            // A client that is not listened to now may have gone nevertheless.
+            // A client that is not read at present may still have closed.
             if flags.intersects(EventFlags::HUP | EventFlags::ERR)
                 && !flags.contains(EventFlags::IN)
             {
@@ -61,8 +65,9 @@ impl Daemon {
                 self.register(id, request, &name, access, trust);
             }
             ToDaemon::Unregister { name } => self.drop_name(&name, id, "it was given up"),
-            ToDaemon::Connect { request, name, trust, transport } => {
-                self.connect(id, request, &name, trust, transport.as_deref());
+            ToDaemon::Connect { request, name, trust, transport, owner } => {
+                let wanted = Wanted { request, trust, insisted: None, owner };
+                self.connect(id, &name, wanted, transport.as_deref());
             }
             ToDaemon::Moved { flow, epoch, transport, pause_ns } => {
                 self.moved(id, flow, epoch, &transport, pause_ns);
@@ -96,6 +101,7 @@ impl Daemon {
         }
     }
 
+    /// Disconnects a client that broke the rules.
     pub(super) fn expel(&mut self, id: ClientId, why: &str) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.expel(why);

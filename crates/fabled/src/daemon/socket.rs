@@ -1,4 +1,4 @@
-//! The daemon's socket in the file system.
+//! The daemon's listening socket in the file system, with its lock file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -13,58 +13,59 @@ use rustix::net::{
     socket_with,
 };
 
-/// Connections that may wait to be taken.
+/// The most connections in the accept queue.
 const BACKLOG: i32 = 1024;
 
-/// Why there is no socket.
+/// Why the socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DoorError {
-    /// Somebody listens there.
+    /// Another daemon listens there.
     #[error(
-        "another fabled listens on {}: stop it first, or choose another place with --socket",
+        "another fabled listens on {}; stop it first, or choose another path with --socket",
         path.display()
     )]
     Taken {
         /// The socket.
         path: PathBuf,
     },
-    /// Something else is there.
-    #[error("{} is there and is no socket: remove it, or choose another place with --socket",
+    /// The path is a file that is not a socket.
+    #[error("cannot listen on {}: the file exists and is no socket; remove it, or choose another \
+         path with --socket",
         path.display())]
     NoSocket {
         /// The file.
         path: PathBuf,
     },
-    /// The operating system refuses.
-    #[error("cannot {what} {}: {source}; choose another place with --socket", path.display())]
+    /// A system call failed.
+    #[error("cannot {what} {}: {source}; choose a writable path with --socket", path.display())]
     System {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// With what.
+        /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
 /// The listening socket; socket and lock file are removed when it is dropped.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct ListenSocket {
     listener: OwnedFd,
     path: PathBuf,
     lock_path: PathBuf,
-    /// Where a daemon that stops says that it had names.
+    /// The file that marks that a daemon stopped while it had names.
     trace_path: PathBuf,
     succeeds: bool,
-    /// Held for life: who has it is the daemon of this socket.
+    /// Held until the drop: its owner is the daemon of this socket.
     _lock: File,
 }
 
-impl Door {
-    /// Listens at `path`, to which everybody may connect who can reach it. A missing directory is
-    /// made: for root one that all can enter, else one for its user alone.
-    pub(super) fn open(path: &Path) -> Result<Door, DoorError> {
+impl ListenSocket {
+    /// Listens at `path`; every user who can reach the path may connect. Makes a missing directory:
+    /// for root one that all users can enter, else one for its user alone.
+    pub(super) fn open(path: &Path) -> Result<ListenSocket, DoorError> {
         let failed = |what| {
             let path = path.to_owned();
             move |source: io::Error| DoorError::System { what, path, source }
@@ -92,16 +93,16 @@ impl Door {
         })?;
         let has_stopped = fs::remove_file(&trace_path).is_ok();
         let (path, succeeds) = (path.to_owned(), was_killed || has_stopped);
-        Ok(Door { listener, path, lock_path, trace_path, succeeds, _lock: lock })
+        Ok(ListenSocket { listener, path, lock_path, trace_path, succeeds, _lock: lock })
     }
 
-    /// Whether an earlier daemon had this socket and processes of it may come back: it was killed,
-    /// or has stopped with names.
+    /// Returns whether an earlier daemon had this socket and its processes may reconnect: it was
+    /// killed, or it stopped while it had names.
     pub(super) fn succeeds(&self) -> bool {
         self.succeeds
     }
 
-    /// Tells the next daemon that processes will come back to it.
+    /// Creates a file that informs the next daemon that processes will reconnect to it.
     pub(super) fn leave_trace(&self) {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
@@ -110,11 +111,12 @@ impl Door {
         }
     }
 
+    /// Returns the socket's path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next connection, if one waits.
+    /// Accepts the next connection, if there is one.
     pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
         match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => Ok(Some(socket)),
@@ -124,21 +126,21 @@ impl Door {
     }
 }
 
-impl AsFd for Door {
+impl AsFd for ListenSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 }
 
-impl Drop for Door {
+impl Drop for ListenSocket {
     fn drop(&mut self) {
-        // The lock goes last: nobody can have made a new socket here before.
+        // The lock file goes last: until then no other daemon can make a socket here.
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_file(&self.lock_path);
     }
 }
 
-/// The lock, unless another process has it.
+/// Takes the lock, unless another process holds it.
 fn take_lock(path: &Path) -> io::Result<Option<File>> {
     loop {
         let mut options = OpenOptions::new();
@@ -149,7 +151,7 @@ fn take_lock(path: &Path) -> io::Result<Option<File>> {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         }
-        // A daemon that stopped in between has removed the file that we locked.
+        // A daemon that stopped meanwhile has removed the locked file.
         let same = |there: fs::Metadata, ours: fs::Metadata| {
             (there.dev(), there.ino()) == (ours.dev(), ours.ino())
         };
@@ -174,7 +176,8 @@ fn listen_at(path: &Path) -> Result<OwnedFd, DoorError> {
             return Err(DoorError::NoSocket { path: path.to_owned() });
         }
         let probe = socket().map_err(failed("make a socket for"))?;
-        // Only a socket without a listener refuses. A full backlog or another type is somebody.
+        // Only a socket without a listener refuses. A full backlog or another type means that it is
+        // used.
         if connect(&probe, &address) != Err(Errno::CONNREFUSED) {
             return Err(DoorError::Taken { path: path.to_owned() });
         }

@@ -1,4 +1,4 @@
-//! What was decided about a flow.
+//! The decisions about a flow.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,13 +7,14 @@ use fable::protocol::Decision;
 
 use super::Flow;
 
-/// How many decisions are kept.
+/// The most decisions that are kept.
 const DECISIONS_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 8 << 10;
 
-/// What became of a decision.
+/// The outcome of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// An end was told.
+    /// An order was sent to an end.
     Proposed,
     /// An end uses it.
     InUse,
@@ -31,16 +32,19 @@ impl Outcome {
     }
 }
 
-/// Seconds since 1970.
+/// Returns seconds since 1970.
 pub(crate) fn wall_time_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 impl Flow {
-    /// Notes a decision.
+    /// Records a decision.
     pub(crate) fn decided(&mut self, kind: Kind, reason: &str, outcome: Outcome) {
-        if self.history.len() == DECISIONS_MAX {
-            self.history.pop_front();
+        let text = |decision: &Decision| decision.reason.len() + decision.outcome.len();
+        let mut bytes: usize = self.history.iter().map(text).sum();
+        while self.history.len() >= DECISIONS_MAX || bytes > TEXT_BYTES_MAX {
+            let Some(oldest) = self.history.pop_front() else { break };
+            bytes -= text(&oldest);
         }
         self.history.push_back(Decision {
             time_s: wall_time_s(),
@@ -50,8 +54,8 @@ impl Flow {
         });
     }
 
-    /// Notes what became of the latest decision for this transport; of a move that was not ordered
-    /// from here, that it was made.
+    /// Records the result of the latest decision for this transport. A move that this daemon did
+    /// not order becomes a decision of its own.
     pub(crate) fn became(&mut self, kind: Kind, outcome: Outcome) {
         let (transport, proposed) = (kind.to_string(), Outcome::Proposed.words());
         let latest = self

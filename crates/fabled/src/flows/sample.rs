@@ -1,32 +1,32 @@
-//! Counters into rates. The page is written by the ends, which may write anything.
+//! Computes rates from a flow page's counters. The ends write the page, and may write any value.
 
 use fable::page::{Counter, Page};
 use fable::protocol::Role;
 
-/// Over how long rates are smoothed, in seconds.
+/// The period over which rates are smoothed, in seconds.
 const SMOOTHING_S: f64 = 1.0;
 
-/// A CPU number that no machine has.
+/// The least number that is no valid CPU number.
 const CPU_MAX: u64 = 1 << 16;
 
-/// What a page said at one moment. Each word is read once.
+/// The counters of a page at one time. Each word is read once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sample {
     /// Messages sent by leader and follower.
     pub(crate) messages: [u64; 2],
     /// Bytes sent by leader and follower.
     pub(crate) bytes: [u64; 2],
-    /// Where they last ran.
+    /// The CPUs on which leader and follower last ran.
     pub(crate) cpus: [Option<u32>; 2],
     /// Whether one of them waits by a descriptor.
     pub(crate) watched: bool,
-    /// Of messages to the leader and to the follower; 0 if unknown.
+    /// Latencies of messages to the leader and to the follower, in nanoseconds; 0 if unknown.
     pub(crate) latency_ns: [u64; 2],
 }
 
 impl Sample {
-    /// Reads a page. If only one end writes it, what the other has sent is what that one has
-    /// received.
+    /// Reads a page. If only one end writes it, the number of messages that this end has received
+    /// stands for those that the other end has sent.
     pub(crate) fn of(page: &Page, only_end: Option<Role>) -> Sample {
         let both = |counter| Role::BOTH.map(|role| page.read(role, counter));
         let sent = |sent, received| {
@@ -49,20 +49,19 @@ impl Sample {
     }
 }
 
-/// Rates of a flow.
+/// The rates of a flow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     /// The latest sample and its time.
     latest: Option<(u64, Sample)>,
     /// Messages per second from leader to follower, and back.
     pub(crate) messages_s: [f64; 2],
-    /// Bytes per second likewise.
+    /// Bytes per second from leader to follower, and back.
     pub(crate) bytes_s: [f64; 2],
 }
 
 impl Meter {
-    /// Takes a sample at a time of a monotonic clock. A counter that runs backwards counts as
-    /// standing still.
+    /// Adds a sample at a time of a monotonic clock. A counter that decreases counts as unchanged.
     pub(crate) fn add(&mut self, now_ns: u64, sample: Sample) {
         if let Some((then_ns, before)) = self.latest {
             let passed_s = now_ns.saturating_sub(then_ns) as f64 / 1e9;
@@ -82,7 +81,7 @@ impl Meter {
         self.latest = Some((now_ns, sample));
     }
 
-    /// The latest sample.
+    /// Returns the latest sample.
     pub(crate) fn latest(&self) -> Sample {
         self.latest.map(|(_, sample)| sample).unwrap_or_default()
     }
@@ -131,7 +130,7 @@ mod tests {
             meter.add(second * 1_000_000_000, sample);
         }
         assert!((meter.messages_s[0] - 1000.0).abs() < 1.0, "{:?}", meter.messages_s);
-        // A peer that writes nonsense, twice at the same time, and backwards.
+        // A peer that writes invalid values, twice at the same time, and decreasing ones.
         for (time, count) in [(21, u64::MAX), (21, 0), (22, 0), (20, u64::MAX), (23, 5)] {
             let sample = Sample { messages: [count; 2], bytes: [count; 2], ..Sample::default() };
             meter.add(time * 1_000_000_000, sample);

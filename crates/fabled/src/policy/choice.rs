@@ -1,15 +1,14 @@
-//! From facts to a transport.
+//! Chooses a transport from facts.
 
 use fable::{Form, Kind};
 
 use super::file::Rule;
 use super::{Facts, Placement, Policy, Reach, Urgency, Verdict};
 
-/// Whether a flow may use this transport at all. The reason for a no has the remedy, if there is
-/// one.
+/// Checks whether a flow may use this transport at all.
 ///
 /// # Errors
-/// The reason.
+/// The reason, with a remedy if there is one.
 pub fn permitted(kind: Kind, facts: &Facts, policy: &Policy) -> Result<(), String> {
     if kind == Kind::Cacheline {
         return Err("cacheline carries no messages: it is for measuring only".to_owned());
@@ -43,7 +42,7 @@ pub fn permitted(kind: Kind, facts: &Facts, policy: &Policy) -> Result<(), Strin
     Ok(())
 }
 
-/// The kind in the fastest form that the ends' trust allows; a kind without forms as it is.
+/// Returns the kind in the fastest form that the ends' trust allows; a kind without forms as it is.
 pub fn best_form(kind: Kind, facts: &Facts) -> Kind {
     let form = if unsafe_form(facts).is_ok() { Form::Unsafe } else { Form::Safe };
     match kind {
@@ -54,8 +53,9 @@ pub fn best_form(kind: Kind, facts: &Facts) -> Kind {
     }
 }
 
-/// Which transport the flow should use, and why. Always answers; that the transport failed lately
-/// is told by [`Facts::failed`], and whoever proposes it again may wait.
+/// Chooses the transport that the flow should use, with the reason. There is always a result, even
+/// if the transport failed recently ([`Facts::failed`]); the caller decides whether to wait before
+/// it tries again.
 pub fn choose(facts: &Facts, policy: &Policy) -> Verdict {
     let rule = policy.rule_for(facts);
     let mut remark = String::new();
@@ -64,7 +64,7 @@ pub fn choose(facts: &Facts, policy: &Policy) -> Verdict {
         (facts.insisted, "the application insists on it".to_owned()),
         (rule.and_then(|rule| rule.transport), by_rule(rule)),
     ] {
-        // A transport is wanted by its name; the safe form is not worth insisting on by accident.
+        // An explicit choice is used in the form that it names, if that is permitted.
         let Some(kind) = wanted else { continue };
         match permitted(kind, facts, policy) {
             Ok(()) => {
@@ -82,7 +82,7 @@ pub fn choose(facts: &Facts, policy: &Policy) -> Verdict {
     Verdict { kind, reason: format!("{remark}{reason}"), urgency }
 }
 
-/// This, or more where the present transport is not allowed.
+/// Returns this urgency, or `Must` if the present transport is not permitted.
 fn urgency(facts: &Facts, policy: &Policy, otherwise: Urgency) -> Urgency {
     let allowed = facts.current.is_some_and(|kind| permitted(kind, facts, policy).is_ok());
     if allowed { otherwise } else { Urgency::Must }
@@ -132,7 +132,7 @@ fn remote(facts: &Facts, policy: &Policy, trusted_network: bool) -> (Kind, Strin
     (kind, "the ends are on different hosts, and the network between them is trusted".to_owned())
 }
 
-/// What is fast on one host, leaving out what failed lately.
+/// Chooses a fast transport on one host, except those that failed recently.
 fn local(
     facts: &Facts,
     policy: &Policy,

@@ -1,5 +1,6 @@
-//! The policy as people write it: TOML.
+//! Parses the policy file (TOML).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -8,60 +9,96 @@ use std::time::Duration;
 use fable::{Kind, Name};
 use serde::{Deserialize, Deserializer};
 
-use super::{Facts, Network, Reach};
+use super::{Facts, Network, Reach, User};
 
 /// The built-in policy, with comments.
 pub const DEFAULT: &str = include_str!("default.toml");
 
-/// A policy.
+/// The policy: access, trusted networks, thresholds, transports, rules.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
-    /// Who may connect to a name whose owner did not say.
+    /// The users that may connect to a name whose owner has set no access.
     #[serde(default)]
     pub access: Access,
-    /// Where flows need no TLS.
+    /// The networks in which flows need no TLS.
     #[serde(default = "loopback")]
     pub trusted_networks: Vec<Network>,
     /// The period of observations, in milliseconds.
     #[serde(default = "default_period_ms")]
     observe_every_ms: u64,
-    /// When to change.
+    /// The thresholds for changes of the transport.
     #[serde(default)]
     pub thresholds: Thresholds,
-    /// What to change to.
+    /// The transport for each situation.
     #[serde(default)]
     pub transports: Transports,
-    /// Exceptions, in order.
+    /// Exceptions; the first matching one applies.
     #[serde(default, rename = "rule")]
     pub rules: Vec<Rule>,
-    /// Names that not everybody may register, in order.
+    /// Names that only some users may register; the first match applies.
     #[serde(default, rename = "reserve")]
     pub reserved: Vec<Reserve>,
+    /// Owners of services, by service.
+    #[serde(default, rename = "owner")]
+    pub owners: BTreeMap<String, User>,
+    /// For how long a service belongs to its owner after its last instance, in seconds.
+    #[serde(default = "default_owner_kept_s")]
+    owner_kept_s: u64,
+    /// For how long after its start a daemon learns of flows from announcements, in seconds.
+    #[serde(default = "default_announced_within_s")]
+    announced_within_s: u64,
+    /// What one user may hold.
+    #[serde(default)]
+    pub quota: Quota,
+}
+
+/// What one user may hold; the built-in policy explains it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs, reason = "explained where people read them, in default.toml")]
+pub struct Quota {
+    pub connections: u32,
+    pub names: u32,
+    pub flows: u32,
+    pub memory_kib: u32,
+    pub log_lines_s: u32,
+}
+
+impl Default for Quota {
+    fn default() -> Quota {
+        Quota {
+            connections: 2048,
+            names: 4096,
+            flows: 8192,
+            memory_kib: 192 << 10,
+            log_lines_s: 10,
+        }
+    }
 }
 
 /// Names that are kept for some users.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reserve {
-    /// Names like this, in which `*` stands for anything.
+    /// Names that match this pattern, in which `*` stands for any text.
     pub name: String,
-    /// Who may register them, apart from root.
+    /// The users that may register them, besides root.
     pub users: Vec<u32>,
 }
 
-/// Who may connect by default.
+/// The users that may connect by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
-    /// Who runs as the same user, and root.
+    /// The owner's user, and root.
     #[default]
     SameUser,
-    /// Everybody on the hosts of the cluster.
+    /// All users on the hosts of the cluster.
     Everyone,
 }
 
-/// When to change; see the built-in policy for the meaning.
+/// Thresholds for changes of the transport; the built-in policy explains them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "explained where people read them, in default.toml")]
@@ -91,7 +128,7 @@ impl Default for Thresholds {
     }
 }
 
-/// Which transport for which situation.
+/// The transport for each situation.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Transports {
@@ -121,26 +158,26 @@ impl Default for Transports {
     }
 }
 
-/// An exception.
+/// A rule: conditions, and what applies if all of them hold.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {
-    /// Fits names like this, in which `*` stands for anything.
+    /// Matches names that fit this pattern, in which `*` stands for any text.
     pub name: Option<String>,
-    /// Fits if both ends run as one of these users.
+    /// Matches if both ends run as one of these users.
     pub users: Option<Vec<u32>>,
-    /// Fits if both ends trust each other, or if they do not.
+    /// Matches if both ends trust each other (true), or if they do not (false).
     pub trusted: Option<bool>,
-    /// Fits if the ends are on different hosts, or if they are not.
+    /// Matches if the ends are on different hosts (true), or if they are not (false).
     pub remote: Option<bool>,
-    /// Use this transport.
+    /// The transport to use.
     #[serde(deserialize_with = "some_kind")]
     pub transport: Option<Kind>,
-    /// False: never spin.
+    /// If false, never spin.
     pub spin: Option<bool>,
-    /// True: TLS beyond the host.
+    /// If true, TLS between hosts.
     pub protected: Option<bool>,
-    /// For people.
+    /// The reason, for displays.
     pub why: Option<String>,
 }
 
@@ -150,6 +187,14 @@ fn loopback() -> Vec<Network> {
 
 fn default_period_ms() -> u64 {
     250
+}
+
+fn default_owner_kept_s() -> u64 {
+    60
+}
+
+fn default_announced_within_s() -> u64 {
+    30
 }
 
 fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Kind, D::Error> {
@@ -169,7 +214,7 @@ fn some_kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Kind>,
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(
         "cannot read the policy {}: {source}; name a readable file with --policy",
         path.display()
@@ -177,42 +222,42 @@ pub enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: std::io::Error,
     },
-    /// It is no policy. The message has line and column.
+    /// The file is not a policy. The message has line and column.
     #[error(
-        "the policy {} is wrong: {source}`fabled --print-policy` shows what may stand there",
+        "cannot use the policy {}: {source}`fabled --print-policy` prints all settings and values",
         path.display()
     )]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The parser's error, with its place.
         source: Box<toml::de::Error>,
     },
-    /// A number in it makes no sense.
-    #[error("the policy {} is wrong: {what}", path.display())]
+    /// A number in the file is out of range.
+    #[error("cannot use the policy {}: {what}", path.display())]
     Value {
         /// The file.
         path: PathBuf,
-        /// Which, and what it should be.
+        /// The setting, and its valid values.
         what: &'static str,
     },
 }
 
 impl Policy {
-    /// Reads a file.
+    /// Reads a policy file.
     ///
     /// # Errors
-    /// [`FileError`], which names line and remedy.
+    /// [`FileError`], which includes line and remedy.
     pub fn read(path: &Path) -> Result<Policy, FileError> {
         let text = fs::read_to_string(path)
             .map_err(|source| FileError::Read { path: path.to_owned(), source })?;
         Policy::parse(&text, path)
     }
 
-    /// The built-in one.
+    /// Returns the built-in policy.
     pub fn built_in() -> Policy {
         Policy {
             access: Access::SameUser,
@@ -222,13 +267,17 @@ impl Policy {
             transports: Transports::default(),
             rules: Vec::new(),
             reserved: Vec::new(),
+            owners: BTreeMap::new(),
+            owner_kept_s: default_owner_kept_s(),
+            announced_within_s: default_announced_within_s(),
+            quota: Quota::default(),
         }
     }
 
-    /// Understands a text; `path` is for errors.
+    /// Parses a text; `path` is used in errors.
     ///
     /// # Errors
-    /// [`FileError`], which names line and remedy.
+    /// [`FileError`], which includes line and remedy.
     pub fn parse(text: &str, path: &Path) -> Result<Policy, FileError> {
         let policy: Policy = toml::from_str(text).map_err(|source| FileError::Parse {
             path: path.to_owned(),
@@ -245,46 +294,74 @@ impl Policy {
         let checks = [
             (
                 (10..=60_000).contains(&self.observe_every_ms),
-                "observe_every_ms is a number from 10 to 60000",
+                "observe_every_ms must be 10 to 60000",
             ),
             (
                 limits.calm_messages_s >= 0.0 && limits.calm_messages_s < limits.busy_messages_s,
-                "calm_messages_s is at least 0 and less than busy_messages_s: \
-                 the gap keeps flows from changing all the time",
+                "calm_messages_s must be at least 0 and less than busy_messages_s: the gap \
+                 prevents flows from moving to and fro",
             ),
             (
                 limits.spin_load > 0.0 && limits.spin_load < limits.crowded_load,
-                "spin_load is more than 0 and less than crowded_load",
+                "spin_load must be more than 0 and less than crowded_load",
             ),
             (
                 limits.dwell_ms <= limits.dwell_ms_max && limits.dwell_ms_max <= 86_400_000,
-                "dwell_ms is at most dwell_ms_max, which is at most a day",
+                "dwell_ms must be at most dwell_ms_max, and that at most 86400000 (a day)",
             ),
-            ((1..=1000).contains(&limits.observations), "observations is a number from 1 to 1000"),
-            (limits.retry_ms <= 86_400_000, "retry_ms is at most a day"),
+            ((1..=1000).contains(&limits.observations), "observations must be 1 to 1000"),
+            (limits.retry_ms <= 86_400_000, "retry_ms must be at most 86400000 (a day)"),
             (
                 self.transports.remote.crosses_hosts(),
-                "transports.remote is one that reaches another host: tcp, tcp-nodelay, mptcp, tls",
+                "transports.remote must reach another host: use tcp, tcp-nodelay, mptcp or tls",
             ),
             (
                 self.rules.len() <= 1000 && self.reserved.len() <= 1000,
-                "there are at most 1000 rules and as many reservations",
+                "there are more than 1000 rules or reservations: remove some",
+            ),
+            (self.owners.len() <= 10_000, "the section [owner] has at most 10000 entries"),
+            (
+                self.owners.keys().all(|service| is_service(service)),
+                "a key of the section [owner] is the name of a service: `bank` for fable://bank/1",
+            ),
+            (
+                self.owner_kept_s <= 86_400 && self.announced_within_s <= 86_400,
+                "owner_kept_s and announced_within_s are at most a day",
+            ),
+            (
+                self.quota.memory_kib >= 64 && self.quota.connections >= 1,
+                "each user needs a quota of 1 connection and 64 KiB at least",
             ),
         ];
         checks.into_iter().find(|(holds, _)| !holds).map(|(_, what)| what)
     }
 
-    /// The period of observations.
+    /// Returns the period of observations.
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.observe_every_ms)
     }
 
-    /// Whether an address lies in a trusted network.
+    /// Returns for how long a service belongs to its owner after its last instance.
+    pub fn owner_kept(&self) -> Duration {
+        Duration::from_secs(self.owner_kept_s)
+    }
+
+    /// Returns for how long after its start a daemon learns of flows from announcements.
+    pub fn announced_within(&self) -> Duration {
+        Duration::from_secs(self.announced_within_s)
+    }
+
+    /// Returns the user to whom the policy gives a service.
+    pub fn owner_of(&self, service: &str) -> Option<u32> {
+        self.owners.get(service).map(|user| user.0)
+    }
+
+    /// Returns whether an address lies in a trusted network.
     pub fn trusts(&self, address: IpAddr) -> bool {
         self.trusted_networks.iter().any(|network| network.contains(address))
     }
 
-    /// The first rule that fits.
+    /// Returns the first rule that matches.
     pub fn rule_for(&self, facts: &Facts) -> Option<&Rule> {
         let remote = matches!(facts.reach, Reach::OtherHost { .. });
         self.rules.iter().find(|rule| {
@@ -298,24 +375,28 @@ impl Policy {
         })
     }
 
-    /// Whether a user may register a name.
+    /// Returns whether a user may register a name.
     pub fn may_register(&self, name: &Name, user: u32) -> bool {
         let reserve = self.reserved.iter().find(|reserve| fits(&reserve.name, name));
         user == 0 || reserve.is_none_or(|reserve| reserve.users.contains(&user))
     }
 
-    /// Whether the rules demand protection beyond the host.
+    /// Returns whether the rules demand encryption between hosts.
     pub fn protects(&self, facts: &Facts) -> bool {
         self.rule_for(facts).and_then(|rule| rule.protected).unwrap_or(false)
     }
 }
 
-/// Whether a name fits a pattern in which `*` stands for anything. Takes time proportional to the
-/// product of the lengths, whatever the pattern is.
+fn is_service(text: &str) -> bool {
+    matches!(format!("fable://{text}").parse(), Ok(Name::Fable { instance: None, .. }))
+}
+
+/// Returns whether a name matches a pattern in which `*` stands for anything. Takes time
+/// proportional to the product of the lengths, for any pattern.
 fn fits(pattern: &str, name: &Name) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.to_string());
     let name = name.as_bytes();
-    // Whether the pattern so far fits the first n bytes of the name.
+    // Whether the pattern so far matches the first n bytes of the name.
     let mut reachable = vec![false; name.len() + 1];
     reachable[0] = true;
     for &byte in pattern {
@@ -351,10 +432,11 @@ mod tests {
     fn the_examples_in_the_printed_policy_can_be_used() {
         let lines = DEFAULT.lines().filter_map(|line| line.strip_prefix("# "));
         let text: Vec<_> =
-            lines.filter(|line| line.starts_with("[[") || line.contains(" = ")).collect();
+            lines.filter(|line| line.starts_with('[') || line.contains(" = ")).collect();
         let policy = parse(&text.join("\n")).unwrap();
         assert_eq!(policy.rules[0].transport, Some(Kind::Unix));
         assert_eq!(policy.reserved[0].users, [990]);
+        assert_eq!(policy.owner_of("bank"), Some(991));
     }
 
     #[test]
@@ -380,6 +462,19 @@ mod tests {
         let may = |name, users: [u32; 3]| users.map(|user| policy.may_register(name, user));
         assert_eq!(may(&kv, [0, 7, 8]), [true, true, false]);
         assert_eq!(may(&other, [0, 7, 8]), [true; 3]);
+    }
+
+    #[test]
+    fn services_have_the_owners_that_are_named() {
+        let policy = parse("[owner]\nbank = 7\n\"web.example\" = \"root\"\n").unwrap();
+        let owners = ["bank", "web.example", "kv"].map(|service| policy.owner_of(service));
+        assert_eq!(owners, [Some(7), Some(0), None]);
+        let error = parse("[owner]\nbank = \"no-such-user\"\n").unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("/etc/passwd"), "{error}");
+        let error = parse("[owner]\n\"bank/1\" = 7\n").unwrap_err().to_string();
+        assert!(error.contains("name of a service"), "{error}");
+        let error = parse("[quota]\nmemory_kib = 1\n").unwrap_err().to_string();
+        assert!(error.contains("64 KiB"), "{error}");
     }
 
     #[test]

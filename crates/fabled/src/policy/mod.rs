@@ -1,56 +1,58 @@
-//! Which transport suits a flow, and why: a function of facts, without I/O, clock or state.
+//! Decides which transport a flow uses, and why: a function of facts, without I/O, clock or state.
 //!
-//! Section 3.1.1 of the paper leaves connection policy to the daemon; section 3.1.4 names the
-//! reasons to change a transport. What may not be is decided first ([`permitted`]), what is wanted
-//! second (operator, application, rules of the file), what is fast last. [`steady`] keeps the last
-//! from changing its mind too often.
+//! Section 3.1.1 of the paper leaves connection policy to the daemon; section 3.1.4 lists the
+//! reasons to change a transport. The policy first excludes transports that are not permitted
+//! ([`permitted`]), then follows explicit choices (operator, application, rules of the file), and
+//! last chooses the fastest transport. [`steady`] limits how often that last choice changes.
 
 mod choice;
 mod file;
 mod network;
 pub mod steady;
+mod user;
 
 use fable::Kind;
 use fable::Name;
 use fable::orders::Demand;
 
 pub use choice::{best_form, choose, permitted};
-pub use file::{Access, DEFAULT, FileError, Policy, Reserve, Rule, Thresholds, Transports};
+pub use file::{Access, DEFAULT, FileError, Policy, Quota, Reserve, Rule, Thresholds, Transports};
 pub use network::{BadNetwork, Network};
+pub use user::User;
 
-/// All that a choice depends on.
+/// All facts that a choice depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// The endpoint's name, for the rules.
     pub name: Name,
     /// Leader's and follower's user.
     pub users: [u32; 2],
-    /// Whether both ends said that they trust the other.
+    /// Whether both ends have declared trust.
     pub both_trust: bool,
-    /// Where the other end is.
+    /// Where the two ends are, relative to each other.
     pub reach: Reach,
     /// Whether an operator or the policy demands protection beyond the host.
     pub protected: bool,
     /// The encryption that one of the sides has demanded.
     pub encryption: Option<Demand>,
-    /// What an operator ordered.
+    /// The transport that an operator ordered.
     pub pinned: Option<Kind>,
-    /// Who that is; empty if it is not known.
+    /// The operator; empty if unknown.
     pub pinned_by: String,
-    /// What the application insisted on when it connected.
+    /// The transport that the application requested when it connected.
     pub insisted: Option<Kind>,
-    /// What is in use; `None` before the first path.
+    /// The transport in use; `None` before the first path.
     pub current: Option<Kind>,
-    /// Transports that failed lately.
+    /// Transports that failed recently.
     pub failed: Vec<Kind>,
     /// Messages per second, both directions together.
     pub messages_s: f64,
 }
 
-/// Where the ends are.
+/// Where the two ends are, relative to each other.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reach {
-    /// Under one kernel.
+    /// On one host, under one kernel.
     SameHost(Placement),
     /// On two hosts.
     OtherHost {
@@ -59,42 +61,42 @@ pub enum Reach {
     },
 }
 
-/// How the ends lie on one host.
+/// The placement of the ends on one host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placement {
-    /// Where each end last ran.
+    /// The CPUs on which the ends last ran.
     pub cpus: [Option<u32>; 2],
     /// The NUMA nodes of these CPUs.
     pub nodes: [Option<u32>; 2],
-    /// Whether an end waits by a descriptor, which a spinning peer could not ring.
+    /// Whether an end waits by a descriptor, which a spinning peer cannot signal.
     pub watched: bool,
     /// CPUs that are online.
     pub cpu_count: u32,
-    /// Threads that want to run, the ends of this flow included, smoothed over some seconds.
+    /// Runnable threads, including the ends of this flow, smoothed over some seconds.
     pub runnable: f64,
-    /// In what the two processes do not see the same: `network`, `pid`, `mount` namespace.
+    /// The namespaces that the two processes do not share: `network`, `pid`, `mount`.
     pub separated_by: Vec<&'static str>,
 }
 
-/// A choice.
+/// A choice, with its reason and urgency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// The transport.
     pub kind: Kind,
-    /// Why, in a sentence without its full stop.
+    /// The reason, a sentence without its full stop.
     pub reason: String,
-    /// How much it matters.
+    /// How soon the choice has to be followed.
     pub urgency: Urgency,
 }
 
 /// How soon a choice is to be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// The present transport is not allowed: at once.
+    /// At once: the present transport is not permitted.
     Must,
-    /// An operator, the application or a rule wants this one: at once, unless the flow is flapping.
+    /// At once, unless the flow is flapping: an operator, the application or a rule requests it.
     Wanted,
-    /// It is better for now: when it has been so for a while.
+    /// After it has been the better choice for a while.
     Better,
 }
 

@@ -14,13 +14,14 @@ pub struct Network {
     bits: u32,
 }
 
-/// A text that is no network.
+/// The error for a text that is not a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no network: write one as 10.0.0.0/8 or fd00::/8")]
+#[error("`{0}` is no network: write one such as 10.0.0.0/8 or fd00::/8")]
 pub struct BadNetwork(String);
 
 impl Network {
-    /// Whether the address lies in it. IPv4 addresses mapped into IPv6 count as IPv4.
+    /// Returns whether the address lies in the network. IPv4 addresses mapped into IPv6 count as
+    /// IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {

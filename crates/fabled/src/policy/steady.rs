@@ -1,4 +1,4 @@
-//! Keeps a flow from changing its transport too often.
+//! Limits how often a flow changes its transport.
 //!
 //! "There is some resource cost associated with reconfiguring a channel, and it is not intended to
 //! be done extremely regularly" (section 3.1.4 of the paper).
@@ -9,26 +9,26 @@ use fable::Kind;
 
 use super::{Thresholds, Urgency, Verdict};
 
-/// A flow's memory of its changes. Times are nanoseconds of a monotonic clock.
+/// The recent changes of a flow. Times are nanoseconds of a monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Steady {
     since_ns: u64,
     dwell_ns: u64,
     candidate: Option<(Kind, u32)>,
-    /// What was left lately, and when, oldest first.
+    /// The transports that the flow left recently, and when, oldest first.
     left: VecDeque<(u64, Kind)>,
-    /// When the flow went back to what it had left lately, oldest first.
+    /// When the flow returned to a transport that it had left recently, oldest first.
     reversals: VecDeque<u64>,
 }
 
-/// For how long a transport counts as left lately.
+/// How long a transport counts as left recently, in nanoseconds.
 const LATELY_NS: u64 = 300_000_000_000;
 
-/// So many reversals within that time are flapping.
+/// This many reversals within that time count as flapping.
 const REVERSALS_MAX: usize = 4;
 
 impl Steady {
-    /// Of a flow that has just got its transport.
+    /// Starts for a flow that has just begun to use its transport.
     pub fn new(now_ns: u64, thresholds: &Thresholds) -> Steady {
         Steady {
             since_ns: now_ns,
@@ -39,7 +39,7 @@ impl Steady {
         }
     }
 
-    /// Takes one observation; says whether the verdict is to be followed now.
+    /// Records one observation. Returns whether the verdict should be followed now.
     pub fn observe(
         &mut self,
         now_ns: u64,
@@ -64,7 +64,7 @@ impl Steady {
         seen >= thresholds.observations && now_ns.saturating_sub(self.since_ns) >= self.dwell_ns
     }
 
-    /// The flow has gone from one transport to another.
+    /// Records that the flow has moved from one transport to another.
     pub fn moved(&mut self, now_ns: u64, from: Option<Kind>, to: Kind, thresholds: &Thresholds) {
         let is_old = |then_ns: u64| now_ns.saturating_sub(then_ns) > LATELY_NS;
         self.left.retain(|(then_ns, _)| !is_old(*then_ns));
@@ -82,13 +82,14 @@ impl Steady {
         self.changed(now_ns, thresholds);
     }
 
-    /// Whether the flow goes to and fro. Then even what is wanted by name has to wait.
+    /// Returns whether the flow is flapping: it returns too often to transports that it left
+    /// recently. Then even an explicit choice has to wait.
     pub fn is_flapping(&self, now_ns: u64) -> bool {
         let lately = |then_ns: &&u64| now_ns.saturating_sub(**then_ns) <= LATELY_NS;
         self.reversals.iter().filter(lately).count() >= REVERSALS_MAX
     }
 
-    /// The flow has changed.
+    /// Restarts the dwell time after a change, and doubles it if the previous change was recent.
     pub fn changed(&mut self, now_ns: u64, thresholds: &Thresholds) {
         let stayed_ns = now_ns.saturating_sub(self.since_ns);
         self.dwell_ns = if stayed_ns < self.dwell_ns.saturating_mul(10) {

@@ -1,4 +1,4 @@
-//! Choices for typical facts, and what must hold for any.
+//! Tests of choices for typical facts, and property tests for any facts.
 
 use std::path::Path;
 
@@ -187,7 +187,7 @@ proptest! {
 
     #[test]
     fn a_choice_stands_once_it_is_followed(mut facts in any_facts()) {
-        // What was chosen for one state of the world is not given up in the same state.
+        // The choice for one state is not changed in the same state.
         facts.current = Some(chosen(&facts).kind);
         let again = chosen(&facts).kind;
         prop_assert_eq!(Some(again), facts.current);
@@ -243,7 +243,7 @@ proptest! {
         let mut steady = Steady::new(0, limits);
         let mut followed = 0;
         for turn in 1..200_u64 {
-            // Busy for good from the 100th observation on, and for moments before.
+            // Busy for ever from the 100th observation on, and for moments before.
             let busy = turn >= 100 || turn % 10 < u64::from(blip);
             facts.messages_s = if busy { 90_000.0 } else { 1_000.0 };
             let (now_ns, verdict) = (turn * 250_000_000, choose(&facts, &policy));
@@ -265,7 +265,7 @@ fn what_somebody_wants_waits_when_the_flow_goes_to_and_fro() {
     let mut steady = Steady::new(0, limits);
     let wanted = |kind| Verdict { kind, reason: String::new(), urgency: Urgency::Wanted };
     let (mut current, mut now_ns, mut changes) = (FUTEX, 0, Vec::new());
-    // Two who want opposite things, each looking every 250 ms, for ten minutes.
+    // Two sources want opposite transports, each checking every 250 ms, for ten minutes.
     for turn in 0..2_400_u64 {
         now_ns = turn * 250_000_000;
         let kind = if turn % 2 == 0 { SPIN } else { FUTEX };
@@ -277,7 +277,7 @@ fn what_somebody_wants_waits_when_the_flow_goes_to_and_fro() {
     }
     assert!(changes.len() <= 20, "{} changes in ten minutes", changes.len());
     assert!(changes[1] - changes[0] < 1_000_000_000, "two opposite orders are followed at once");
-    // Protection does not wait, and after a quiet time nothing does.
+    // Protection does not wait, and after a quiet time no change does.
     let other = if current == SPIN { FUTEX } else { SPIN };
     let must = Verdict { urgency: Urgency::Must, ..wanted(other) };
     assert!(steady.observe(now_ns, Some(current), &must, limits));

@@ -1,8 +1,9 @@
-//! `fable run PROGRAM [ARGUMENTS]`: a program whose TCP connections on this host go through memory.
+//! `fable run PROGRAM [ARGUMENTS]`: runs a program whose TCP connections on this host go through
+//! shared memory.
 //!
-//! What does the work is a library, `libfable_preload.so`, which the dynamic loader puts under the
-//! program (LD_PRELOAD, ld.so(8)). A program that the library cannot help is run as it is, and
-//! standard error says why.
+//! The dynamic loader loads the library `libfable_preload.so` into the program (LD_PRELOAD,
+//! ld.so(8)). A program that the library does not support runs without it, and standard error says
+//! why.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,33 +20,36 @@ const LIBRARY: Library =
 /// What `fable run` takes from its command line.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Say what is done, and with which library.
+    /// Print the path of the preload library to standard error.
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Bytes of shared memory for each direction of a connection, rounded up to a power of two.
+    /// Shared memory for each direction of a connection, in bytes, 4096 to 16777216, rounded up to
+    /// a power of two.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 10,
           value_parser = clap::value_parser!(u64).range(4096..=16 << 20))]
     pub ring_bytes: u64,
 
-    /// The longest time to look at shared memory before sleeping, in nanoseconds; 0 never looks.
+    /// Longest time to poll shared memory before a call sleeps, in nanoseconds, 0 to 1000000; 0
+    /// never polls.
     #[arg(long, value_name = "NANOSECONDS", default_value_t = 50_000,
           value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub spin_ns: u32,
 
-    /// How many connections of a process may go through shared memory at the same time.
+    /// Limit of a process's simultaneous connections over shared memory, 1 to 1048576; further ones
+    /// use TCP.
     #[arg(long, value_name = "COUNT", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub connections: u32,
 
-    /// When a process ends, write one line about its connections: how many went through shared
-    /// memory, and how many came back to TCP for which reason. To standard error, or appended to
-    /// FILE.
+    /// File to which each process appends a line at its end, such as fable.log: connections over
+    /// shared memory, and those that returned to TCP, by reason [default without FILE: standard
+    /// error].
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
           default_missing_value = "-")]
     pub statistics: Option<PathBuf>,
 
-    /// The program and its arguments.
+    /// Program to run, with its arguments, such as redis-server --port 6379.
     #[arg(required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
 }
@@ -55,31 +59,34 @@ pub struct Options {
 #[non_exhaustive]
 pub enum RunError {
     /// The program is not in the search path, or may not be executed.
-    #[error("{program}: {source}")]
+    #[error("cannot execute {program}: {source}; {}", launch::execute_remedy(source))]
     Execute {
-        /// The name as it was given.
+        /// The program, as given.
         program: String,
-        /// What the kernel said.
+        /// The error of the system call.
         source: std::io::Error,
     },
     /// The library was not found.
     #[error(transparent)]
     Library(#[from] LibraryError),
     /// The file for the statistics cannot be written.
-    #[error("{file}: {source}; --statistics needs a file that can be written, or none")]
+    #[error(
+        "cannot write the statistics to {file}: {source}; name a file in a directory that exists \
+         and is writable, or use --statistics without a file"
+    )]
     Statistics {
-        /// The file as it was given.
+        /// The file, as given.
         file: String,
-        /// What the kernel said.
+        /// The error of the system call.
         source: std::io::Error,
     },
     /// No program was named.
-    #[error("no program was named; say which one to run")]
+    #[error("no program was named; add it, as in `fable run redis-server --port 6379`")]
     NoProgram,
 }
 
 impl RunError {
-    /// Whether the program is not there, as opposed to one that cannot be executed.
+    /// Returns whether the program does not exist, as opposed to not being executable.
     pub fn is_not_found(&self) -> bool {
         let RunError::Execute { source, .. } = self else { return false };
         source.kind() == std::io::ErrorKind::NotFound
@@ -88,35 +95,36 @@ impl RunError {
 
 /// Executes the program in place of this process; returns only if that fails.
 ///
-/// A program that cannot be helped (see [`Obstacle`]) is executed all the same, without the
-/// library.
+/// A program that the library does not support (see [`Obstacle`]) is executed without the library.
 ///
 /// # Errors
-/// [`RunError`], if the library or the program is not there.
+/// [`RunError`], if the library or the program is missing.
 pub fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
     let (name, arguments) = options.command.split_first().ok_or(RunError::NoProgram)?;
     let program = name.to_string_lossy().into_owned();
     let mut command = Command::new(name);
     command.args(arguments);
     match launch::find(name).as_deref().and_then(obstacle) {
-        Some(obstacle) => eprintln!("fable: {program}: {obstacle}; it runs without shared memory"),
+        Some(obstacle) => {
+            eprintln!("fable: {program} {obstacle}; it runs over TCP, without shared memory")
+        }
         None => prepare(options, &mut command)?,
     }
     Err(RunError::Execute { program, source: command.exec() })
 }
 
-/// Tells the loader and the library what to do.
+/// Sets the environment for the loader and the library.
 fn prepare(options: &Options, command: &mut Command) -> Result<(), RunError> {
     let library = LIBRARY.find()?;
     if options.verbose {
-        eprintln!("fable: {} goes under the program", library.display());
+        eprintln!("fable: the preload library is {}", library.display());
     }
     launch::preload(command, library);
     command.env("FABLE_RING_BYTES", options.ring_bytes.to_string());
     command.env("FABLE_SPIN_NS", options.spin_ns.to_string());
     command.env("FABLE_CONNECTIONS", options.connections.to_string());
     if let Some(file) = &options.statistics {
-        // The program may change its directory before the line is written.
+        // The program may change its directory before the statistics are written.
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         let to_error = file.as_os_str() == "-";
         if !to_error {

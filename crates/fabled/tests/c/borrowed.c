@@ -1,4 +1,4 @@
-/* What vfork(2) does to connections, on standard output: the same without `fable run` as under it.
+/* Prints what vfork(2) does to connections: the same with and without `fable run`.
    Usage: borrowed CASE HOW-THE-CHILD-GOES */
 #include "pair.h"
 #include <stdatomic.h>
@@ -11,7 +11,7 @@ static int is_how(const char *name) {
     return strcmp(how, name) == 0;
 }
 
-/* The last thing that a child does. */
+/* The last action of a child. */
 static void go(void) {
     if (is_how("exec")) execlp("true", "true", (char *)NULL);
     if (is_how("fails")) execl("/nonexistent", "nonexistent", (char *)NULL);
@@ -26,7 +26,7 @@ static void await_child(pid_t child) {
     printf("child: %#x\n", status);
 }
 
-/* There and back, by both, so that both see what has become of the connection. */
+/* Sends a byte each way from both processes, so that both see the state of the connection. */
 static void exchange(struct pair pair) {
     if (pair.peer == 0) {
         expect(pair.fd, 3, 0, 40000);
@@ -41,7 +41,7 @@ static void set_cloexec(int fd) {
     CHECK(fcntl(fd, F_SETFD, FD_CLOEXEC) == 0);
 }
 
-/* The child has its parent's memory. */
+/* The child uses its parent's memory. */
 static void memory(void) {
     struct pair pair = make_pair();
     volatile int told = 0;
@@ -59,7 +59,7 @@ static void memory(void) {
     part(pair);
 }
 
-/* The child closes all that it has. */
+/* The child closes all its descriptors. */
 static void closes(int one_by_one) {
     struct pair pair = make_pair();
     if (pair.peer != 0) {
@@ -86,7 +86,7 @@ static void closes_a_row(void) {
     closes(0);
 }
 
-/* The child puts something else where the connection was. */
+/* The child replaces the connection's descriptor by another file. */
 static void replaces(void) {
     struct pair pair = make_pair();
     if (pair.peer != 0) {
@@ -106,8 +106,8 @@ static void replaces(void) {
     part(pair);
 }
 
-/* The child's program has the connection, and so has the parent afterwards, which waits for it in
-   an epoll set. */
+/* The child's program uses the connection, and so does the parent afterwards, which waits for it
+   in an epoll set. */
 static void passes(int standard) {
     struct pair pair = make_pair();
     if (pair.peer == 0) {
@@ -163,8 +163,7 @@ static void *go_round(void *argument) {
     return NULL;
 }
 
-/* Another thread of the parent uses the connection while the child does what it likes with its own
-   descriptor. */
+/* Another thread of the parent uses the connection while the child changes its own descriptor. */
 static void busy(void) {
     struct pair pair = make_pair();
     if (pair.peer == 0) {

@@ -1,5 +1,5 @@
-/* A library to preload: shifts the wall clock of a program by the seconds that stand in the file
-   that FABLED_TEST_CLOCK names. Other clocks stay as they are. */
+/* A library to preload: shifts the wall clock of a program by the number of seconds in the file
+   that FABLED_TEST_CLOCK names. Other clocks do not change. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/syscall.h>

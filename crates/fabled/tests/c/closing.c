@@ -1,4 +1,4 @@
-/* Good ends of connections right behind their last bytes. Usage: closing ROUNDS */
+/* Proper ends of connections directly after their last bytes. Usage: closing ROUNDS */
 #include "pair.h"
 
 #define BYTES 70000
@@ -15,7 +15,7 @@ static void receive_whole(const struct sockaddr_in *address, int round) {
 }
 
 /* Sends more than the ring holds and ends at once, while the receiver still asks for more: by
-   close(2), by the exit of a child that alone has the connection, by executing. */
+   close(2), by the exit of a child that alone has the connection, by execve(2). */
 static void sender(int rounds) {
     struct sockaddr_in address;
     int listener = listen_anywhere(&address);

@@ -1,5 +1,5 @@
-/* Each end has a thread that polls and reads beside one that writes and blocks: what wakes one of
-   them is not taken by the other. Usage: halves ROUNDS */
+/* Each end has a thread that polls and reads beside one that writes and blocks: neither consumes
+   the other's wake-up. Usage: halves ROUNDS */
 #include "pair.h"
 
 #define BYTES 300000

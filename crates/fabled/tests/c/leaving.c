@@ -1,12 +1,12 @@
-/* An end goes back to TCP with bytes unread, and the other end is killed, stopped or closes before
-   it has noticed. Nothing may be lost that TCP would have delivered: every byte comes, in order, or
-   the connection is reset. Usage: leaving NAME SEED, or: leaving drain SEED FROM TO */
+/* An end returns to TCP with bytes unread, and the other end is killed, stopped or closes before
+   it has noticed. No byte may be lost that TCP would have delivered: every byte arrives, in
+   order, or the connection is reset. Usage: leaving NAME SEED, or: leaving drain SEED FROM TO */
 #include "pair.h"
 
 #define UNREAD 50000
 
-/* Reads standard input, as an executed program does: 0 for the exact stream and its end, 3 for a
-   reset; the exact beginning with a good end is what must never be. */
+/* Reads standard input, as an executed program does. Returns 0 for the exact stream and its end,
+   3 for a reset. The beginning of the stream with a proper end must never happen. */
 static int drain(uint64_t seed, uint64_t from, uint64_t to) {
     static unsigned char buffer[7000];
     for (;;) {
@@ -57,7 +57,7 @@ static void end_killed(pid_t child) {
     CHECK(waitpid(child, &status, 0) == child);
 }
 
-/* The peer wrote, and sleeps for ever. */
+/* The peer has written, and sleeps for ever. */
 static struct pair make_stopped_pair(uint64_t seed) {
     struct pair pair = make_pair();
     if (pair.peer == 0) {
@@ -76,7 +76,7 @@ static void expect_then_end(int fd, uint64_t seed) {
     CHECK(moved == 0 || (moved < 0 && errno == ECONNRESET));
 }
 
-/* A late option does not concern what was written before. */
+/* An option that is set late does not affect bytes written before. */
 static void option(uint64_t seed) {
     struct pair pair = make_stopped_pair(seed);
     int one = 1;
@@ -110,7 +110,7 @@ static void killed_after(uint64_t seed) {
     CHECK(result == 0 || result == 3);
 }
 
-/* A stopped peer is not waited for, and the order holds when it goes on. */
+/* This end does not wait for a stopped peer, and the order is right when the peer continues. */
 static void stopped(uint64_t seed) {
     struct pair pair = make_pair();
     if (pair.peer == 0) {
@@ -126,7 +126,7 @@ static void stopped(uint64_t seed) {
     send_all(pair.fd, seed + 1, 0, UNREAD);
     pid_t child = execute_drain(pair.fd, seed, 0, 8 * UNREAD);
     usleep(3000000);
-    /* The child's descriptor is plain by now, and so is this one. */
+    /* The child's descriptor is plain TCP by now, and so is this one. */
     send_all(pair.fd, seed + 1, UNREAD, 2 * UNREAD);
     CHECK(kill(pair.peer, SIGCONT) == 0);
     CHECK(status_of(child) == 0);
@@ -134,7 +134,7 @@ static void stopped(uint64_t seed) {
     part(pair);
 }
 
-/* More than the socket takes at once is still to be sent again when the peer closes. */
+/* More bytes than the socket takes at once still have to be sent again when the peer closes. */
 static void closed(uint64_t seed) {
     struct pair pair = make_pair();
     if (pair.peer == 0) {
@@ -146,7 +146,7 @@ static void closed(uint64_t seed) {
     await_stop(pair.peer);
     pid_t child = fork();
     if (child == 0) {
-        /* The peer does not see it before this end has gone back, and then nobody reads. */
+        /* The peer notices only after this end has returned to TCP, and then nothing reads. */
         FILE *stream = fdopen(pair.fd, "r");
         CHECK(stream);
         CHECK(kill(pair.peer, SIGCONT) == 0);
@@ -160,7 +160,7 @@ static void closed(uint64_t seed) {
     part(pair);
 }
 
-/* Once the stream has ended nothing can be sent again. */
+/* Once the stream has ended, no byte can be sent again. */
 static void half_closed(uint64_t seed) {
     struct pair pair = make_pair();
     if (pair.peer == 0) {

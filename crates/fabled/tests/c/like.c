@@ -1,5 +1,5 @@
-/* What a program sees of its connections, on standard output: the same without `fable run` as under
-   it. Usage: like CASE */
+/* Prints what a program sees of its connections: the same with and without `fable run`.
+   Usage: like CASE */
 #include "pair.h"
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -19,7 +19,7 @@ static void await(int which) {
     CHECK(read(turns[which][0], &byte, 1) == 1);
 }
 
-/* Two connected processes; `whole`: both directions have gone over to memory, if they do. */
+/* Connects two processes. With `whole`, waits until both directions use memory, if they do so. */
 static struct pair connect_pair(int whole) {
     struct sockaddr_in address;
     int listener = listen_anywhere(&address);
@@ -45,7 +45,7 @@ static void tell(const char *what, ssize_t result) {
     printf("%s: %s\n", what, result < 0 ? strerrorname_np(error) : result == 0 ? "0" : "some");
 }
 
-/* One of the two that a peer's end may show, which depends on the moment. */
+/* Prints one of the two results that a peer's end can have, depending on the moment. */
 static void tell_broken(const char *what, ssize_t result) {
     int broken = result < 0 && (errno == EPIPE || errno == ECONNRESET);
     printf("%s: %s\n", what, broken ? "broken" : result < 0 ? strerrorname_np(errno) : "good");
@@ -53,7 +53,7 @@ static void tell_broken(const char *what, ssize_t result) {
 
 static const char *leave_by;
 
-/* How the peer goes: the last thing that it does with a connection. */
+/* How the peer ends: the last call that it makes on a connection. */
 static void go(int fd) {
     if (strcmp(leave_by, "close") == 0) {
         close(fd);
@@ -87,7 +87,7 @@ static void release(struct pair pair) {
     }
 }
 
-/* A write that waits for room, and the peer goes without reading. */
+/* A write waits for room, and the peer ends without reading. */
 static void blocked_write(int whole, int early) {
     struct pair pair = connect_pair(whole);
     char byte;
@@ -115,7 +115,7 @@ static void write_to_leaver_early(void) {
     blocked_write(1, 1);
 }
 
-/* What poll, select, epoll, send and read say after the peer has gone with all read. */
+/* Prints what poll, select, epoll, send and read return after the peer has read all and ended. */
 static void show_poll(int fd) {
     struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP};
     int count = poll(&entry, 1, 0);
@@ -174,7 +174,7 @@ static void readiness_of_an_end(void) {
     release(pair);
 }
 
-/* Sends one after the other, after the peer has gone. */
+/* Sends several times after the peer has ended. */
 static void sends_after_an_end(void) {
     struct pair pair = connect_pair(1);
     if (pair.peer == 0) {
@@ -185,7 +185,7 @@ static void sends_after_an_end(void) {
     await_gone(pair);
     signal(SIGPIPE, SIG_IGN);
     if (strcmp(leave_by, "kill") == 0) {
-        /* Writers look whether the peer lives at each tick of the kernel's clock. */
+        /* Writers check at each tick of the kernel's clock whether the peer lives. */
         for (int turn = 0; turn < 3; turn++) {
             tell_broken("send", send(pair.fd, "abc", 3, 0));
             usleep(20000);
@@ -203,7 +203,7 @@ static void sends_after_an_end(void) {
     release(pair);
 }
 
-/* A peer that has sent something that this end reads after the peer has gone. */
+/* The peer sends, ends, and this end reads afterwards. */
 static void bytes_before_an_end(void) {
     struct pair pair = connect_pair(1);
     if (pair.peer == 0) {
@@ -221,7 +221,7 @@ static void bytes_before_an_end(void) {
     release(pair);
 }
 
-/* The peer goes and leaves unread what this end has sent. */
+/* The peer ends and leaves bytes of this end unread. */
 static void end_with_unread_bytes(void) {
     struct pair pair = connect_pair(1);
     if (pair.peer == 0) {
@@ -240,7 +240,7 @@ static void end_with_unread_bytes(void) {
     release(pair);
 }
 
-/* A server that gives the connection to a program after the client has sent all and gone. */
+/* A server passes the connection to a program after the client has sent all and ended. */
 static void executed_after_an_end(void) {
     struct pair pair = connect_pair(1);
     if (pair.peer == 0) {
@@ -277,8 +277,8 @@ static void executed_after_an_end(void) {
     }
 }
 
-/* A connection that goes to another process by SCM_RIGHTS after the client has sent all and gone.
- */
+/* A connection is passed to another process by SCM_RIGHTS after the client has sent all and
+   ended. */
 static void passed_after_an_end(void) {
     struct pair pair = connect_pair(1);
     if (pair.peer == 0) {
@@ -317,7 +317,7 @@ static void note(int number) {
     caught++;
 }
 
-/* A signal comes while a send waits for room. */
+/* A signal arrives while a send waits for room. */
 static void interrupt(int flags, int fresh) {
     struct pair pair = connect_pair(1);
     if (pair.peer == 0) {
@@ -361,7 +361,7 @@ static void interrupted_part(void) {
     interrupt(0, 0);
 }
 
-/* The descriptors that a listening process has, as far as calls tell. */
+/* Prints the descriptors of a listening process, as far as system calls show them. */
 static void open_descriptors(void) {
     struct sockaddr_in address;
     int listener = listen_anywhere(&address);
@@ -386,7 +386,7 @@ static void open_descriptors(void) {
         if (recv(fd, &one, 1, MSG_DONTWAIT) >= 0 || errno != EBADF) printf("%d: recv\n", fd);
         if (close(fd) == 0) printf("%d: close\n", fd);
     }
-    /* A descriptor of the program's may have any number. */
+    /* A program may use any number for a descriptor. */
     int highest = dup2(null, 9999) == 9999 && dup2(null, 10000) == 10000 &&
                   dup2(null, 10001) == 10001 && dup2(null, 10002) == 10002;
     printf("high numbers: %d\n", highest);
@@ -423,7 +423,8 @@ static void edges_of_a_connect(void) {
     printf("edge: %d, %#x\n", count, count == 1 ? event.events : 0);
 }
 
-/* One answer has all that is ready: a connection to be accepted and the one that has connected. */
+/* One epoll_wait reports everything that is ready: a connection to accept, and one that has
+   connected. */
 static void connect_and_accept(void) {
     struct sockaddr_in address;
     int listener = listen_anywhere(&address);
@@ -438,7 +439,7 @@ static void connect_and_accept(void) {
     CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
     struct epoll_event events[4];
     printf("both: %d\n", epoll_wait(set, events, 4, 1000));
-    /* In a set of its own what is ready is told at once. */
+    /* Its own set reports at once what is ready. */
     int own = epoll_create1(0);
     CHECK(epoll_ctl(own, EPOLL_CTL_ADD, fd, &event) == 0);
     int count = epoll_wait(own, events, 4, 50);
@@ -450,7 +451,7 @@ static void connect_and_accept(void) {
     printf("one: %d, %d\n", count, (int)events[0].data.u64);
 }
 
-/* Sizes of buffers hold a writer up whose peer does not read. */
+/* Buffer sizes limit a writer whose peer does not read. */
 static void bounded_buffers(void) {
     struct pair pair = connect_pair(1);
     int bytes = 4096;
@@ -473,7 +474,7 @@ static void bounded_buffers(void) {
     release(pair);
 }
 
-/* libuv registers again what it has not removed. */
+/* libuv adds a descriptor again that it has not removed. */
 static void added_twice(void) {
     struct pair pair = connect_pair(1);
     if (pair.peer == 0) {
@@ -503,8 +504,8 @@ static void show_scattered(int fd, int flags) {
     printf("received: %zd, %.4s %.7s %.11s\n", moved, parts[0], parts[1], parts[2]);
 }
 
-/* One call fills several buffers, whether the bytes were sent before the connection was accepted or
-   later. */
+/* One call fills several buffers, whether the bytes were sent before the connection was accepted
+   or later. */
 static void scattered_reads(void) {
     struct sockaddr_in address;
     int listener = listen_anywhere(&address);
@@ -528,7 +529,7 @@ ssize_t __recv_chk(int fd, void *to, size_t length, size_t room, int flags);
 ssize_t __recvfrom_chk(int fd, void *to, size_t length, size_t room, int flags,
                        struct sockaddr *address, socklen_t *size);
 
-/* What a function that checks its buffer does with one that is too small for what it is asked. */
+/* What a function that checks its buffer (_FORTIFY_SOURCE) does if the buffer is too small. */
 static long call_checked(int which, int fd) {
     struct pollfd list[] = {{fd, POLLIN, 0}, {fd, POLLIN, 0}};
     char room[16];

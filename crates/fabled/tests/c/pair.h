@@ -31,7 +31,7 @@
         }                                                                                         \
     } while (0)
 
-/* A generator that both ends can start at the same place. */
+/* A generator that both ends can start at the same state. */
 static inline uint32_t next_random(uint64_t *state) {
     *state = *state * 6364136223846793005ULL + 1442695040888963407ULL;
     return (uint32_t)(*state >> 33);
@@ -125,7 +125,8 @@ static inline int dial(const struct sockaddr_in *address) {
     return fd;
 }
 
-/* Both ends see that the other takes part: from here on all bytes go through memory. */
+/* Exchanges bytes until both ends know that the other takes part: from then on all bytes use
+   memory. */
 static inline void greet(int fd) {
     char byte = 'x';
     for (int turn = 0; turn < 3; turn++) {
@@ -161,7 +162,7 @@ static inline struct pair make_pair(void) {
     return pair;
 }
 
-/* The child ends here; the parent waits for it. */
+/* Ends the child; the parent waits for it. */
 static inline void part(struct pair pair) {
     if (pair.peer == 0) exit(0);
     int status;
@@ -169,7 +170,7 @@ static inline void part(struct pair pair) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* A case of a program, which its first argument names. */
+/* A case of a program, selected by its first argument. */
 struct test_case {
     const char *name;
     void (*run)(void);
@@ -177,7 +178,7 @@ struct test_case {
 
 #define COUNT(list) (sizeof list / sizeof list[0])
 
-/* Runs the case of that name; gives the exit status. */
+/* Runs the case of that name; returns the exit status. */
 static inline int run_case(const char *name, const struct test_case *cases, size_t count) {
     for (size_t index = 0; index < count; index++) {
         if (strcmp(name, cases[index].name) == 0) {

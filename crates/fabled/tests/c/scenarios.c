@@ -1,5 +1,6 @@
-/* What programs do with a connection. Usage: scenarios NAME SEED */
+/* Typical uses of a connection. Usage: scenarios NAME SEED */
 #include "pair.h"
+#include <sys/mman.h>
 
 #define MEBIBYTE (1 << 20)
 
@@ -63,7 +64,7 @@ static void forked(uint64_t seed) {
         expect(pair.fd, seed + 1, 0, 300000);
         expect_end(pair.fd);
     } else {
-        /* Each third is handled by another process, which all share the connection. */
+        /* Another process handles each third; all share the connection. */
         for (int third = 0; third < 3; third++) {
             pid_t child = fork();
             if (child == 0) {
@@ -79,10 +80,51 @@ static void forked(uint64_t seed) {
     part(pair);
 }
 
+static int in_handler[2];
+
+static void sleep_in_handler(int signal) {
+    (void)signal;
+    CHECK(write(in_handler[1], "h", 1) == 1);
+    for (;;) pause();
+}
+
+/* A process is killed in the middle of a write, and its parent has not waited for it: others that
+   share the connection go on. */
+static void dead_owner(uint64_t seed) {
+    struct pair pair = make_pair();
+    if (pair.peer == 0) {
+        expect(pair.fd, seed, 0, 1000);
+        send_all(pair.fd, seed + 1, 0, 1000);
+        expect_end(pair.fd);
+    } else {
+        CHECK(pipe(in_handler) == 0);
+        pid_t writer = fork();
+        CHECK(writer >= 0);
+        if (writer == 0) {
+            signal(SIGSEGV, sleep_in_handler);
+            void *bad = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            CHECK(bad != MAP_FAILED);
+            (void)!write(pair.fd, bad, 100);
+            _exit(1);
+        }
+        char byte;
+        CHECK(read(in_handler[0], &byte, 1) == 1);
+        siginfo_t information;
+        CHECK(kill(writer, SIGKILL) == 0);
+        CHECK(waitid(P_PID, writer, &information, WEXITED | WNOWAIT) == 0);
+        send_all(pair.fd, seed, 0, 1000);
+        expect(pair.fd, seed + 1, 0, 1000);
+        CHECK(waitpid(writer, NULL, 0) == writer);
+        /* The killed process still counts as one that has the connection. */
+        CHECK(shutdown(pair.fd, SHUT_WR) == 0);
+    }
+    part(pair);
+}
+
 static void executed(uint64_t seed) {
     struct pair pair = make_pair();
     if (pair.peer == 0) {
-        /* What is in the ring when the other end executes cat must reach cat. */
+        /* Bytes that are in the ring when the other end executes cat must reach cat. */
         send_all(pair.fd, seed, 0, 50000);
         expect(pair.fd, seed, 0, 50000);
         send_all(pair.fd, seed, 50000, 400000);
@@ -282,7 +324,7 @@ static void ways_of_reading(uint64_t seed) {
 }
 
 /* A full ring is not writable, and becomes so. The writer waits with poll(2) and epoll in turn,
-   whose triggering the seed chooses; nobody reads before it was refused. */
+   whose triggering the seed chooses; the reader starts after a write was refused. */
 static void full(uint64_t seed) {
     int refusal[2];
     CHECK(pipe(refusal) == 0);
@@ -337,6 +379,7 @@ static const struct {
     {"forked", forked},     {"executed", executed},     {"passed", passed},
     {"urgent", urgent},     {"file", file},             {"threads", threads},
     {"duplicates", duplicates}, {"reading", ways_of_reading}, {"full", full},
+    {"dead-owner", dead_owner},
 };
 
 int main(int count, char **arguments) {

@@ -1,5 +1,6 @@
-/* Streams of numbered bytes both ways at once, moved by random calls, with many connections at a
-   time and random ways back to TCP. Usage: stress WAIT SEED CONNECTIONS BYTES LEAVES
+/* Streams of numbered bytes in both directions at once, transferred by random calls, with many
+   connections at a time and random returns to TCP. Usage: stress WAIT SEED CONNECTIONS BYTES
+   LEAVES
    WAIT: poll, select, level, edge, oneshot */
 #include "pair.h"
 
@@ -52,7 +53,7 @@ static ssize_t receive_somehow(int fd, unsigned char *buffer, size_t length) {
     }
 }
 
-/* A call that a ring cannot follow, so that the connection has to go back to TCP. */
+/* Makes a call that a ring cannot support, so that the connection has to return to TCP. */
 static void leave(int fd) {
     int one = 1;
     CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one) == 0);

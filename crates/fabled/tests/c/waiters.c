@@ -1,5 +1,5 @@
-/* What threads see that wait for an epoll set while others change it, on standard output: the same
-   without `fable run` as under it. Usage: waiters CASE HOW-TO-WAIT */
+/* Prints what threads see that wait for an epoll set while others change it: the same with and
+   without `fable run`. Usage: waiters CASE HOW-TO-WAIT */
 #include "pair.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -11,14 +11,14 @@
 
 #define ROUNDS 300
 #define MEMBERS 8
-/* What the members are registered with; the connections count from here. */
+/* The data of the set's members; the connections count from here. */
 #define STOP 1000
 #define FIRST 77
 
 static const char *how;
 static int set, stop;
 
-/* One call, which waits for ever. */
+/* Makes one call, which waits for ever. */
 static int wait_for_events(struct epoll_event *events, int room) {
     if (strcmp(how, "pwait") == 0) return epoll_pwait(set, events, room, -1, NULL);
     if (strcmp(how, "pwait2") == 0) return epoll_pwait2(set, events, room, NULL, NULL);
@@ -26,7 +26,7 @@ static int wait_for_events(struct epoll_event *events, int room) {
     return epoll_wait(set, events, room, -1);
 }
 
-/* Kernels before Linux 5.11 have no epoll_pwait2(2). */
+/* Makes epoll_pwait2(2) fail, as on kernels before Linux 5.11. */
 static void be_old(void) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -44,7 +44,7 @@ static void control(int operation, int fd, uint32_t events, uint64_t data) {
     CHECK(epoll_ctl(set, operation, fd, &event) == 0);
 }
 
-/* A set that has an eventfd, by which a wait can be ended. */
+/* Opens a set with an eventfd, which can end a wait. */
 static void open_set(void) {
     set = epoll_create1(0);
     stop = eventfd(0, 0);
@@ -57,7 +57,7 @@ static void end_wait(void) {
     CHECK(write(stop, &one, sizeof one) == sizeof one);
 }
 
-/* Both ends of a connection, whose directions have gone over to memory, if they do. */
+/* Both ends of a connection, whose directions use memory, if they do so. */
 struct ends {
     int here, there;
 };
@@ -107,7 +107,7 @@ static void start(struct thread *thread, void *(*function)(void *)) {
     CHECK(pthread_create(&thread->handle, NULL, function, thread) == 0);
 }
 
-/* Waits once and says what it was told. */
+/* Waits once and prints the result. */
 static void *wait_once(void *argument) {
     struct thread *self = argument;
     struct epoll_event events[4];
@@ -120,7 +120,7 @@ static void *wait_once(void *argument) {
     return NULL;
 }
 
-/* The set has a member only when the thread waits for it already. */
+/* The set gets its member while the thread already waits for it. */
 static void added(void) {
     struct ends ends = connect_here();
     struct thread thread;
@@ -158,7 +158,7 @@ static void closed(void) {
     leave(1);
 }
 
-/* A member goes back to TCP while the thread waits for it. */
+/* A member returns to TCP while the thread waits for it. */
 static void plain(void) {
     struct ends ends = connect_here();
     struct thread thread;
@@ -193,8 +193,8 @@ static void *take_all(void *argument) {
     return NULL;
 }
 
-/* The member of a thread that waits is armed again each time that something has come for it. Each
-   round takes microseconds, and all together more than this process has if each takes 100 ms. */
+/* The waiting thread's member is armed again after each event. Each round takes microseconds; if
+   each took 100 ms, all together would exceed this process's time limit. */
 static void armed(void) {
     struct thread thread;
     members[0] = connect_here();
@@ -212,7 +212,7 @@ static void armed(void) {
     printf("taken: %d\n", taken);
 }
 
-/* Two threads take one event each, and neither goes on before the other has one. */
+/* Two threads take one event each, and neither continues before the other has one. */
 static void *take_together(void *argument) {
     struct thread *self = argument;
     self->number = gettid();
@@ -234,7 +234,7 @@ static void end_two(struct thread *threads) {
     printf("taken: %d\n", taken);
 }
 
-/* All members are armed and have something. */
+/* All members are armed and ready. */
 static void shared(void) {
     struct thread threads[2];
     for (int index = 0; index < MEMBERS; index++) {
@@ -254,7 +254,7 @@ static void shared(void) {
     end_two(threads);
 }
 
-/* The same member has something again while the thread that was told so is busy. */
+/* A member is ready again while the thread that got its event is busy. */
 static void again(void) {
     struct thread threads[2];
     members[0] = connect_here();
@@ -272,8 +272,8 @@ static void again(void) {
     end_two(threads);
 }
 
-/* A child has its parent's set: it may get events of the parent's connections, but none of what was
-   never registered. */
+/* A child has its parent's set: it may get events of the parent's connections, but none of a
+   descriptor that was never registered. */
 static void inherited(void) {
     struct ends ends = connect_here();
     int turns[2];

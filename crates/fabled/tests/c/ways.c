@@ -94,7 +94,7 @@ static void exclusive(uint64_t seed) { wait_somehow(seed, 1); }
 static void polled_set(uint64_t seed) { wait_somehow(seed, 2); }
 static void system_calls(uint64_t seed) { wait_somehow(seed, 3); }
 
-/* Several processes with a listener each on one port; the kernel chooses who accepts. */
+/* Several processes listen on one port; the kernel chooses which one accepts. */
 static void shared_port(uint64_t seed) {
     struct sockaddr_in address = {.sin_family = AF_INET};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -136,7 +136,7 @@ static void shared_port(uint64_t seed) {
     }
 }
 
-/* The descriptor is inherited by what system(3) and popen(3) run, which write to it. */
+/* The programs of system(3) and popen(3) inherit the descriptor and write to it. */
 static void inherited(uint64_t seed) {
     struct pair pair = make_pair();
     if (pair.peer == 0) {
@@ -161,7 +161,7 @@ static void inherited(uint64_t seed) {
     }
     part(pair);
 }
-/* One end has not got the library: the seed chooses which. */
+/* One end runs without the library: the seed chooses which. */
 static void one_end(uint64_t seed) {
     struct sockaddr_in address;
     int listener = listen_anywhere(&address);

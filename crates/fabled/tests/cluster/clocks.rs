@@ -1,6 +1,6 @@
-//! Wall clocks that step by a day while flows live: time-outs, leases, names and flows go by the
-//! monotonic clock. Only tickets and certificates, on which two hosts must agree, depend on the
-//! date.
+//! Tests with wall clocks that step by a day while flows are open: timeouts, leases, names and
+//! flows use the monotonic clock. Only tickets and certificates, on which two hosts must agree,
+//! depend on the date.
 
 use super::common::{Daemon, within};
 use super::etcd::Etcd;
@@ -27,7 +27,7 @@ fn a_clock_that_steps_on_one_host_ends_nothing_and_is_named_where_it_matters() {
     goes_over(&a, "tcp-nodelay");
     for offset_s in [DAY_S, -DAY_S] {
         b.set_clock(offset_s);
-        // What lives goes on, also with new paths, and longer than a lease.
+        // Existing flows continue, also with new paths, and for longer than a lease.
         b.fable_says(&["move", &id, "tcp"]);
         [&a, &b].into_iter().for_each(|daemon| goes_over(daemon, "tcp"));
         a.fable_says(&["move", &id, "auto"]);
@@ -35,7 +35,7 @@ fn a_clock_that_steps_on_one_host_ends_nothing_and_is_named_where_it_matters() {
         std::thread::sleep(std::time::Duration::from_secs(u64::from(SHORT_LEASE_S) + 1));
         assert_eq!(name(&b).map(|entry| entry.epoch), Some(known.epoch));
         goes_over(&b, "tcp-nodelay");
-        // Who comes from a host with another date is told so.
+        // A process from a host with another date gets that reason.
         let late = start_program(&network, 1, "client", &b);
         assert!(late.hear("error").contains("Refused"));
         within("the log says why", || a.log().contains("do the hosts' clocks agree").then_some(()));

@@ -1,4 +1,4 @@
-//! From a name that was found to a connection that the other daemon holds in its hands.
+//! Tests of the steps from a found name to a connection in the other daemon.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,13 +11,13 @@ use super::hosts::{GUARD, Host, address, join, ticket};
 use super::network::Network;
 
 impl Host {
-    /// Where host number `index`, which this is, can be reached.
+    /// Returns the address of this host, whose number is `index`.
     pub(crate) fn find_self(&self, index: usize) -> SocketAddr {
         address(index, self.member.listening())
     }
 }
 
-/// Shows a ticket from host number `index`, with a greeting behind it.
+/// Presents a ticket from host number `index`, with a greeting after it.
 pub(crate) fn show(network: &Network, index: usize, to: SocketAddr, ticket: &str) -> TcpStream {
     let line = format!("{ticket}\nhello");
     network.hosts[index].run(move || {
@@ -73,7 +73,7 @@ fn both_ends_get_keys_that_fit() {
     let mut a = join(&network, 0, "a");
     let mut b = join(&network, 1, "b");
     let flow = ticket("fable://kv/1", "b").flow;
-    // Host a joined first, and hears of b a little later.
+    // Host a joined first, and learns of b a little later.
     assert!(super::hosts::eventually(|| a.member.keys(flow, Role::Leader, "b").is_ok()));
     let leader = a.member.keys(flow, Role::Leader, "b").unwrap();
     let follower = b.member.keys(flow, Role::Follower, "a").unwrap();
@@ -81,7 +81,7 @@ fn both_ends_get_keys_that_fit() {
     assert_eq!(follower.authorities[..], leader.chain[1..]);
     assert_eq!(leader.peer_name, "follower.0123456789abcdef.flow.fable");
     assert_eq!(follower.peer_name, "leader.0123456789abcdef.flow.fable");
-    // Both ends on one host.
+    // Both ends are on one host.
     let local = a.member.keys(flow, Role::Follower, "a").unwrap();
     assert_eq!(local.authorities[..], leader.chain[1..]);
     let error = a.member.keys(flow, Role::Leader, "nobody").unwrap_err().to_string();

@@ -1,13 +1,14 @@
-//! Whole daemons on different hosts: a process of one connects to a name of the other.
+//! Tests with complete daemons on different hosts: a process of one host connects to a name of the
+//! other.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use fable::protocol::{
-    Answer, FlowEntry, FlowId, NameEntry, Operation, Role, ToDaemon, ToProcess, Trust,
+    Access, Answer, FlowEntry, FlowId, NameEntry, Operation, Role, ToDaemon, ToProcess, Trust,
 };
 
-use super::common::{Daemon, PATIENCE, Process, within};
+use super::common::{Daemon, Process, QUICK_POLICY, TIME_LIMIT, can_change_users, within};
 use super::etcd::Etcd;
 use super::hosts::{LEASE_S, SHORT_LEASE_S};
 use super::network::Network;
@@ -27,12 +28,13 @@ fn flows(process: &mut Process) -> Vec<FlowEntry> {
     }
 }
 
-/// Asks for a flow to a name of the other host: its number, where to connect with which ticket,
-/// and whether it must be protected.
+/// Requests a flow to a name of the other host: returns its number, the address and ticket to
+/// connect with, and whether it must be protected.
 fn elsewhere(client: &mut Process) -> (FlowId, SocketAddr, String, bool) {
     let request = client.next_request();
     let name = "fable://kv".parse().unwrap();
-    client.say(&ToDaemon::Connect { request, name, trust: Trust::Untrusted, transport: None });
+    let (trust, transport, owner) = (Trust::Untrusted, None, None);
+    client.say(&ToDaemon::Connect { request, name, trust, transport, owner });
     let (message, page) = client.hear_with_descriptors();
     assert_eq!(page.len(), 1);
     match message {
@@ -44,7 +46,7 @@ fn elsewhere(client: &mut Process) -> (FlowId, SocketAddr, String, bool) {
     }
 }
 
-/// What the server is told, and its end of the connection.
+/// Returns what the server gets for a new flow, with its end of the connection.
 fn incoming(server: &Process) -> (FlowId, bool, String, TcpStream) {
     let (message, mut descriptors) = server.hear_with_descriptors();
     assert_eq!(descriptors.len(), 2);
@@ -66,7 +68,7 @@ fn keys(process: &mut Process, flow: FlowId, role: Role) -> fable::transport::Tl
     }
 }
 
-/// A server on host a, a client on host b, and a flow between them.
+/// Makes a server on host a, a client on host b, and a flow between them.
 fn connected(network: &Network, daemons: &[Daemon; 2]) -> (Process, Process, FlowId, bool, String) {
     let (mut server, mut client) = (Process::connect(&daemons[0]), Process::connect(&daemons[1]));
     assert_eq!(server.register("fable://kv"), "fable://kv/a-1");
@@ -79,7 +81,7 @@ fn connected(network: &Network, daemons: &[Daemon; 2]) -> (Process, Process, Flo
     let (arrived, protected, transport, mut accepted) = incoming(&server);
     assert_eq!((arrived, protected), (flow, must));
     accepted.set_nonblocking(false).unwrap();
-    accepted.set_read_timeout(Some(PATIENCE)).unwrap();
+    accepted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let mut bytes = [0; 5];
     accepted.read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"first", "nothing behind the ticket is lost");
@@ -104,11 +106,11 @@ fn a_process_connects_to_a_name_of_another_host() {
         });
         assert_eq!((entry.leader.host.as_str(), entry.follower.host.as_str()), ("a", "b"));
     }
-    // What shares memory does not reach another host.
+    // Transports in shared memory do not reach another host.
     let pipe = Operation::Move { flow, transport: "mempipe-spin".to_owned() };
     let refused = Process::connect(&daemons[1]).operate(pipe).unwrap_err();
     assert!(refused.contains("another host"), "{refused}");
-    // Protection is followed at once.
+    // A demand for protection is followed at once.
     let protect = Operation::Protect { flow, protected: true };
     Process::connect(&daemons[1]).operate(protect).unwrap();
     assert!(matches!(client.hear(), ToProcess::Protect { protected: true, .. }));
@@ -118,11 +120,76 @@ fn a_process_connects_to_a_name_of_another_host() {
     let follower = keys(&mut client, flow, Role::Follower);
     assert_ne!(leader.authorities, follower.authorities);
     assert_ne!(leader.peer_name, follower.peer_name);
-    // The host dies, and with it the name.
+    // The host dies, and so does the name.
     let [first, second] = daemons;
     drop((server, first));
     let mut watcher = Process::connect(&second);
     within("the name is gone", || names(&mut watcher).is_empty().then_some(()));
+}
+
+/// Asks for a flow to the service `bank`, whose other end must run as this user: the host where it
+/// is, or the user to whom the service belongs.
+fn connect_to_owner(client: &mut Process, owner: Option<u32>) -> Result<String, u32> {
+    let (request, name) = (client.next_request(), "fable://bank".parse().unwrap());
+    let (trust, transport) = (Trust::Untrusted, None);
+    client.say(&ToDaemon::Connect { request, name, trust, transport, owner });
+    match client.hear() {
+        ToProcess::Elsewhere { peer, .. } | ToProcess::Connected { peer, .. } => Ok(peer.host),
+        ToProcess::OtherOwner { owner, .. } => Err(owner),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_service_has_one_owner_on_all_hosts() {
+    const ALICE: u32 = 1000;
+    const MALLORY: u32 = 12_345;
+    if !can_change_users("a_service_has_one_owner_on_all_hosts") {
+        return;
+    }
+    let Some(network) = Network::start("owners of services on two hosts", 2) else { return };
+    let _etcd = Etcd::start(&network);
+    let daemons = [0, 1].map(|index| start_daemon(&network, index, TRUSTING, LEASE_S));
+    let mut alice = Process::connect_as(&daemons[0], ALICE, &[]);
+    assert_eq!(alice.register("fable://bank"), "fable://bank/a-1");
+    let mut watchers = [0, 1].map(|index| Process::connect(&daemons[index]));
+    within("the name is known to the other host", || {
+        names(&mut watchers[1]).into_iter().find(|entry| entry.service_owner == Some(ALICE))
+    });
+    let mut mallory = Process::connect_as(&daemons[1], MALLORY, &[]);
+    let refused = mallory.try_register("fable://bank", Access::default()).unwrap_err();
+    assert!(refused.contains("user 1000") && refused.contains("on another host"), "{refused}");
+    // The operator of one host gives the name to somebody else.
+    daemons[1].reload(&format!("{TRUSTING}owner = {{ bank = {MALLORY} }}\n{QUICK_POLICY}"));
+    within("the policy is read again", || {
+        mallory.try_register("fable://bank", Access::default()).ok()
+    });
+    within("the name is known to the other host", || {
+        (names(&mut watchers[0]).len() == 2).then_some(())
+    });
+    // That has no effect on other hosts, not even for a client that requires that user.
+    let [a, b] = &mut watchers;
+    assert_eq!(connect_to_owner(a, None), Ok("a".to_owned()));
+    assert_eq!(connect_to_owner(a, Some(MALLORY)), Err(ALICE));
+    for _ in 0..4 {
+        assert_eq!(connect_to_owner(b, None), Ok("b".to_owned()));
+    }
+    assert_eq!(connect_to_owner(b, Some(ALICE)), Err(MALLORY));
+    // Without its instance on this host, the other host's is not used in its place.
+    drop(mallory);
+    within("the name is gone", || (names(b).len() == 1).then_some(()));
+    let request = b.next_request();
+    let (name, trust) = ("fable://bank".parse().unwrap(), Trust::Untrusted);
+    b.say(&ToDaemon::Connect { request, name, trust, transport: None, owner: None });
+    match b.hear() {
+        ToProcess::Refused { reason, .. } => {
+            assert!(
+                reason.contains("user 1000") && reason.contains("the policy gives"),
+                "{reason}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

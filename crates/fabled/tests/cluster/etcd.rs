@@ -1,4 +1,4 @@
-//! An etcd in the bridge's namespace, and what can happen to it.
+//! Fixture: an etcd in the bridge's namespace, and its failures.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -13,7 +13,11 @@ use super::network::{ETCD, Namespace, Network};
 
 pub(crate) const PORT: u16 = 2379;
 
+/// An etcd and its data directory.
 pub(crate) struct Etcd {
+    /// Further arguments, and the scheme of its URL.
+    arguments: Vec<String>,
+    scheme: &'static str,
     process: Option<Child>,
     directory: tempfile::TempDir,
 }
@@ -21,8 +25,17 @@ pub(crate) struct Etcd {
 impl Etcd {
     /// Starts with an empty store, and waits until it answers.
     pub(crate) fn start(network: &Network) -> Etcd {
+        Etcd::start_with(network, "http", Vec::new())
+    }
+
+    /// Starts with an empty store, a scheme of its URL and further arguments.
+    pub(crate) fn start_with(
+        network: &Network,
+        scheme: &'static str,
+        arguments: Vec<String>,
+    ) -> Etcd {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut etcd = Etcd { process: None, directory };
+        let mut etcd = Etcd { arguments, scheme, process: None, directory };
         etcd.launch(network);
         etcd
     }
@@ -30,17 +43,18 @@ impl Etcd {
     fn launch(&mut self, network: &Network) {
         let data = self.directory.path().join("data");
         let log = fs::File::create(self.directory.path().join("log")).expect("our own directory");
+        let (arguments, scheme) = (self.arguments.clone(), self.scheme);
         let process = network.bridge.run(move || {
             let mut command = Command::new("etcd");
-            let clients = format!("http://{ETCD}:{PORT}");
+            let clients = format!("{scheme}://{ETCD}:{PORT}");
             let peers = "http://127.0.0.1:2380";
             command.arg("--data-dir").arg(data).args(["--logger", "zap"]);
             command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
             command.args(["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]);
             command.args(["--initial-cluster", &format!("default={peers}")]);
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-            // The kernel ends it with the namespace's thread, should this process be killed.
-            // SAFETY: prctl with plain numbers is allowed between fork and exec.
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+            // The kernel kills it with the namespace's thread if this process is killed.
+            // SAFETY: prctl with plain numbers is permitted between fork and exec.
             unsafe {
                 command.pre_exec(|| {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -58,23 +72,26 @@ impl Etcd {
         }
     }
 
+    /// Sends a signal to etcd.
     pub(crate) fn signal(&self, signal: i32) {
         let id = self.process.as_ref().expect("it runs").id().cast_signed();
-        // SAFETY: plain numbers; the child is not waited for, so the id is its own.
+        // SAFETY: plain numbers; the child was not waited for, so no other process has its id.
         assert_eq!(unsafe { libc::kill(id, signal) }, 0);
     }
 
-    /// As if its machine had crashed.
+    /// Kills etcd, as a crash of its machine would.
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().expect("it runs");
         process.kill().expect("our own child");
         process.wait().expect("our own child");
     }
 
+    /// Starts etcd again with its data.
     pub(crate) fn start_again(&mut self, network: &Network) {
         self.launch(network);
     }
 
+    /// Starts etcd again with an empty store.
     pub(crate) fn start_again_without_data(&mut self, network: &Network) {
         fs::remove_dir_all(self.directory.path().join("data")).expect("it has stopped");
         self.launch(network);
@@ -82,24 +99,24 @@ impl Etcd {
 
     /// Runs etcdctl.
     pub(crate) fn control(network: &Network, words: &str) -> String {
-        let patience = format!("--dial-timeout {GUARD:?} --command-timeout {GUARD:?}");
-        let words = format!("etcdctl --endpoints http://{ETCD}:{PORT} {patience} {words}");
+        let time_limit = format!("--dial-timeout {GUARD:?} --command-timeout {GUARD:?}");
+        let words = format!("etcdctl --endpoints http://{ETCD}:{PORT} {time_limit} {words}");
         network.bridge.command(&words, &[("ETCDCTL_API", "3")])
     }
 
-    /// The lease of a key.
+    /// Returns the lease of a key.
     pub(crate) fn lease_of(network: &Network, key: &str) -> i64 {
         let text = Etcd::control(network, &format!("get {key} --write-out fields"));
         let lease = text.lines().find_map(|line| line.strip_prefix("\"Lease\" : "));
         lease.expect("the key is there").parse().expect("a number")
     }
 
-    /// Ends a lease before its time.
+    /// Ends a lease early.
     pub(crate) fn revoke(network: &Network, lease: i64) {
         Etcd::control(network, &format!("lease revoke {lease:x}"));
     }
 
-    /// Throws all history away. (What get prints has the revision in its second line.)
+    /// Removes all history. (`get` prints the revision in its second line.)
     pub(crate) fn compact(network: &Network) {
         let text = Etcd::control(network, "get / --write-out fields");
         let revision = text.lines().find_map(|line| line.strip_prefix("\"Revision\" : "));
@@ -116,12 +133,12 @@ impl Drop for Etcd {
     }
 }
 
-/// Makes etcd slow: a relay in the bridge's namespace that holds everything back for a while.
+/// Makes etcd slow: starts a relay in the bridge's namespace that delays everything.
 pub(crate) fn slow_relay(bridge: &Namespace, delay: Duration) -> SocketAddr {
     bridge.run(move || {
         let listener = TcpListener::bind((ETCD, 0)).expect("a free port");
         let address = listener.local_addr().expect("it listens");
-        // These threads end with the test's process: they hold nothing but sockets.
+        // These threads end with the test's process: they own only sockets.
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! Hosts that share their names through a real etcd. Each host is a network namespace with a
-//! member of the cluster in it; etcd has one of its own, and a bridge joins them.
+//! Tests of hosts that share their names through a real etcd. Each host is a network namespace with
+//! a member of the cluster in it; etcd has its own namespace, and a bridge connects them.
 
 mod clocks;
 #[path = "../common/mod.rs"]
@@ -14,5 +14,7 @@ mod network;
 mod orders;
 mod outages;
 mod programs;
+mod protected_etcd;
 mod quorum;
 mod survival;
+mod zone_secret;

@@ -1,5 +1,5 @@
-//! Multipath TCP between hosts (RFC 8684): a second path that appears and vanishes while messages
-//! flow.
+//! Tests of Multipath TCP between hosts (RFC 8684): a second path appears and disappears while
+//! messages are sent.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -13,16 +13,16 @@ use super::orders::decisions;
 use super::programs::{TRUSTING, flow, goes_over, name, start_daemon, start_program_with};
 use testkit::skip;
 
-/// Of both hosts in the second network.
+/// The addresses of both hosts in the second network.
 const ADDRESSES: [&str; 2] = ["10.78.0.1", "10.78.0.2"];
 const DEVICE: &str = "eth1";
 const PORT: u16 = 7700;
 
-/// How long the ends wait for a host that does not answer: the test ends before, so that only
-/// Multipath TCP decides what becomes of the flow.
+/// How long the ends wait for a host that does not answer: longer than the test, so that only
+/// Multipath TCP decides what happens to the flow.
 const SILENCE: &str = "silence=60";
 
-/// Bytes that tell of messages; the paths' own upkeep is a few packets.
+/// More bytes than the maintenance of idle paths sends, so they show that messages are sent.
 const BYTES_MIN: u64 = 100_000;
 
 /// A server on host a, a client on host b, and a flow over Multipath TCP between them.
@@ -37,7 +37,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn start(test: &str, manner: &'static str) -> Option<Pair> {
+    fn start(test: &str, behaviour: &'static str) -> Option<Pair> {
         let network = Network::start(test, 2)?;
         if let Err(error) = network.hosts[0].run(multipath_socket) {
             skip(test, &format!("the kernel has no Multipath TCP: {error} (CONFIG_MPTCP)"));
@@ -45,17 +45,17 @@ impl Pair {
         }
         for host in &network.hosts {
             host.ip("mptcp limits set subflows 2 add_addr_accepted 2");
-            // A path is given up after the first timeout instead of the fourth, each of which is
-            // twice as long as the one before it.
+            // The kernel gives a path up after the first timeout instead of the fourth; each
+            // timeout is twice as long as the one before.
             host.run(|| std::fs::write("/proc/sys/net/mptcp/stale_loss_cnt", "1").expect("/proc"));
         }
         let etcd = Etcd::start(&network);
         let daemons = [0, 1].map(|index| start_daemon(&network, index, TRUSTING, LEASE_S));
         let [a, b] = &daemons;
-        let server = start_program_with(&network, 0, "server", a, manner);
+        let server = start_program_with(&network, 0, "server", a, behaviour);
         server.hear("serving");
         within("the name is known to the other host", || name(b));
-        let client = start_program_with(&network, 1, "client", b, manner);
+        let client = start_program_with(&network, 1, "client", b, behaviour);
         let connected = client.hear("connected");
         let flow_number = connected.split_once(' ').unwrap().0.to_owned();
         a.fable_says(&["move", &flow_number, "mptcp"]);
@@ -64,8 +64,8 @@ impl Pair {
         Some(Pair { network, _etcd: etcd, daemons, server, client, flow: flow_number, epoch })
     }
 
-    /// Joins both hosts by a second network, and lets the client's host take it for a second path
-    /// to where the first goes.
+    /// Connects both hosts by a second network, and lets the client's host use it as a second path
+    /// to the first path's destination.
     fn add_second_path(&self) {
         let Network { hosts, bridge } = &self.network;
         bridge.ip("link add second type bridge");
@@ -82,7 +82,7 @@ impl Pair {
         within("the connection has a second path", || self.joined().then_some(()));
     }
 
-    /// Lets the server's host announce its address there, with a port where its kernel
+    /// Lets the server's host announce its address in that network, with a port at which its kernel
     /// listens by itself.
     fn announce_second_path(&self) {
         let signal = format!("mptcp endpoint add {} port {PORT} dev {DEVICE} signal", ADDRESSES[0]);
@@ -90,14 +90,15 @@ impl Pair {
         within("the connection has an announced path", || self.joined().then_some(()));
     }
 
-    /// Whether the client's host has a connection there.
+    /// Returns whether the client's host has a connection there.
     fn joined(&self) -> bool {
         let client = &self.network.hosts[1];
         let subflows = client.command(&format!("ss --tcp --numeric src {}", ADDRESSES[1]), &[]);
         subflows.lines().any(|line| line.starts_with("ESTAB"))
     }
 
-    /// Messages go both ways, over the same path of the flow as ever, for the same reason.
+    /// Checks that messages are sent in both directions, over the same path of the flow and for the
+    /// same reason as before.
     fn goes_on(&self) {
         for daemon in &self.daemons {
             goes_over(daemon, "mptcp");
@@ -110,7 +111,7 @@ impl Pair {
         }
     }
 
-    /// Messages go through this device of the server's host.
+    /// Checks that messages go through this device of the server's host.
     fn uses(&self, device: &'static str) {
         let before = sent_bytes(&self.network.hosts[0], device);
         within("messages go through the device", || {
@@ -120,7 +121,7 @@ impl Pair {
     }
 }
 
-/// A socket of Multipath TCP can be had.
+/// Opens a socket of Multipath TCP, to see whether the kernel supports it.
 fn multipath_socket() -> io::Result<OwnedFd> {
     let (kind, protocol) = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::IPPROTO_MPTCP);
     // SAFETY: a plain system call.
@@ -128,11 +129,11 @@ fn multipath_socket() -> io::Result<OwnedFd> {
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and ours.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
-/// What a host has sent through a device.
+/// Returns the bytes that a host has sent through a device.
 fn sent_bytes(host: &Namespace, device: &'static str) -> u64 {
     let table = host.run(|| std::fs::read_to_string("/proc/thread-self/net/dev").expect("/proc"));
     let mut lines = table.lines().filter_map(|line| line.trim().split_once(':'));
@@ -147,22 +148,22 @@ fn a_second_path_that_appears_and_vanishes_costs_no_message() {
     pair.add_second_path();
     pair.goes_on();
 
-    // The first path fails, and with it what is under way there.
+    // The first path fails; packets in flight on it are lost.
     pair.network.cut(0);
     pair.uses(DEVICE);
     pair.goes_on();
     pair.network.mend(0);
     pair.goes_on();
 
-    // The second fails, and comes back.
+    // The second path fails, and returns.
     pair.network.bridge.ip("link set second0 down");
     pair.uses("eth0");
     pair.goes_on();
     pair.network.bridge.ip("link set second0 up");
     pair.goes_on();
 
-    // It is given up in good order, announced by the other host, and then its device is
-    // gone, which whoever looks after the devices tells the kernel.
+    // The other host announces the path's removal; then the device is gone, which a network manager
+    // would report to the kernel.
     hosts[1].ip("mptcp endpoint flush");
     within("the second path is gone", || (!pair.joined()).then_some(()));
     pair.goes_on();
@@ -173,7 +174,7 @@ fn a_second_path_that_appears_and_vanishes_costs_no_message() {
     pair.uses("eth0");
     pair.goes_on();
 
-    // Every message has arrived, once, in order: both ends have compared each.
+    // Every message has arrived once and in order: both ends have compared each.
     let total = pair.client.ask("finish", "finished");
     assert!(total.split(' ').next().unwrap().parse::<u64>().unwrap() > 1000, "{total}");
     pair.server.hear("ended");
@@ -185,7 +186,7 @@ fn a_flow_whose_control_link_is_cut_ends_with_an_error_although_a_second_path_li
     let Some(pair) = Pair::start(test, "") else { return };
     pair.add_second_path();
     pair.network.cut(0);
-    // The end that notices it first tells the other one, by the path that lives.
+    // The end that notices the failure first informs the other one by the path that still works.
     let told = [&pair.client, &pair.server].map(|program| program.hear(""));
     let is_error = |line: &String| line.starts_with("error") && line.contains("PeerDied");
     assert!(told.iter().any(is_error), "{told:?}");

@@ -1,4 +1,5 @@
-//! Names in calm times: registered here, found there; conflicts; hosts that die.
+//! Tests of names without failures of etcd: registered on one host, found on another; conflicts;
+//! hosts that die.
 
 use fabled::cluster::Options;
 use fabled::cluster_link::{Cluster, ClusterEvent};
@@ -19,14 +20,14 @@ fn a_name_of_one_host_is_found_on_the_other() {
     assert_eq!(found.addresses, [address(0, a.member.listening())]);
     assert!(a.find("fable://kv").is_empty(), "a host's own names are its daemon's");
     b.publish_well("fable://kv/2");
-    // One that comes later finds what is there, and both instances.
+    // A host that joins later finds the existing name, and both instances.
     let mut c = join(&network, 2, "c");
     assert_eq!(c.find("fable://kv").len(), 2);
     assert_eq!(c.member.names().len(), 2);
     a.withdraw("fable://kv/1");
     c.gone("fable://kv/1");
     c.expect("an event", |event| matches!(event, ClusterEvent::NameGone { .. }));
-    // An orderly end needs no lease to run out: it is told.
+    // A proper end revokes the lease: the other hosts do not wait for its expiry.
     drop(b);
     c.gone("fable://kv/2");
 }
@@ -60,7 +61,7 @@ fn of_two_hosts_that_want_a_name_one_gets_it() {
                 ) if holder == "b" => (1, epoch),
                 other => panic!("{other:?}"),
             };
-        // What the winner gives back, the other gets without asking again.
+        // When the winner withdraws the name, the other host gets it without asking again.
         hosts[winner].withdraw(&name);
         assert!(hosts[1 - winner].published(&name) > epoch);
         assert_eq!(hosts[winner].found(&name).owner.host, ["b", "a"][winner]);
@@ -77,7 +78,7 @@ fn a_namesake_waits_until_the_first_is_gone() {
     let mut second = super::hosts::Host { member, events: Vec::new() };
     let words = "another daemon is registered as host a";
     second.expect("this reason", |event| {
-        // There may be others: an etcd that is slow to answer.
+        // There may be other reasons, from an etcd that is slow to answer.
         matches!(event, ClusterEvent::Down { reason } if reason.contains(words))
     });
     second.publish("fable://kv/1");
@@ -87,7 +88,7 @@ fn a_namesake_waits_until_the_first_is_gone() {
     second.expect_up();
     second.published("fable://kv/1");
     assert_eq!(c.found("fable://kv/1").addresses, [address(1, second.member.listening())]);
-    // Zones do not see each other, and a host may be in another one under the same name.
+    // Zones do not see each other, and a host can be in another zone under the same name.
     let other = Options { zone: "other".to_owned(), ..options("a") };
     let mut other = join_with(&network, 0, other);
     assert!(other.find("fable://kv").is_empty());
@@ -114,7 +115,7 @@ fn what_others_write_into_etcd_is_not_believed() {
     assert!(format!("{conflict:?}").contains("unknown"), "{conflict:?}");
     a.publish_well("fable://kv/1");
     b.found("fable://kv/1");
-    // Somebody overwrites a name, and removes another.
+    // Another program overwrites a name, and removes another.
     put("names/kv/1", "garbage");
     a.expect("a conflict", |event| matches!(event, ClusterEvent::NameConflict { .. }));
     b.gone("fable://kv/1");

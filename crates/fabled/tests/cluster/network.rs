@@ -1,5 +1,5 @@
-//! Network namespaces without names: they live as long as the thread that entered them and the
-//! descriptor that points to them, so nothing is left behind however the test ends.
+//! Fixture: anonymous network namespaces. They exist as long as the thread that entered them and
+//! the descriptor that refers to them, so nothing remains after the test, however it ends.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -8,10 +8,10 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use testkit::can_make_networks;
 
-/// Where etcd is, on the bridge.
+/// The address of etcd, on the bridge.
 pub(crate) const ETCD: &str = "10.77.0.254";
 
-/// What it takes, and the Debian packages that bring it.
+/// The programs that the tests need, and the Debian packages that contain them.
 const PROGRAMS: [(&str, &str); 3] =
     [("ip", "iproute2"), ("etcd", "etcd-server"), ("etcdctl", "etcd-client")];
 
@@ -29,7 +29,7 @@ impl Namespace {
         let (work, orders) = mpsc::channel::<Work>();
         let (sender, receiver) = mpsc::channel();
         let thread = thread::spawn(move || {
-            // SAFETY: a plain number; only this thread moves.
+            // SAFETY: a plain number; only this thread enters the new namespace.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "unshare");
             sender
                 .send(File::open("/proc/thread-self/ns/net").expect("/proc"))
@@ -42,7 +42,7 @@ impl Namespace {
         namespace
     }
 
-    /// Does something inside. What it starts, threads and processes, is inside as well.
+    /// Runs `work` in the namespace. Threads and processes that it starts are in the namespace too.
     pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = mpsc::channel();
         let work = Box::new(move || {
@@ -57,7 +57,7 @@ impl Namespace {
         self.command(&format!("ip {words}"), &[]);
     }
 
-    /// Runs a program, which must succeed, and gives what it wrote.
+    /// Runs a program, which must succeed, and returns its output.
     pub(crate) fn command(
         &self,
         words: &str,
@@ -75,7 +75,7 @@ impl Namespace {
         })
     }
 
-    /// What ip(8) takes for this namespace.
+    /// Returns the name of this namespace for ip(8).
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
@@ -95,7 +95,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// `None`, and a note of it, if this test cannot run here.
+    /// Creates the network. Returns `None`, and prints a note, if this test cannot run here.
     pub(crate) fn start(test: &str, hosts: usize) -> Option<Network> {
         if !can_make_networks(test, &PROGRAMS) {
             return None;
@@ -108,12 +108,12 @@ impl Network {
         Some(Network { hosts, bridge })
     }
 
-    /// Pulls a host's cable.
+    /// Takes the host's link to the bridge down.
     pub(crate) fn cut(&self, host: usize) {
         self.bridge.ip(&format!("link set port{host} down"));
     }
 
-    /// Plugs it in again.
+    /// Takes the host's link to the bridge up again.
     pub(crate) fn mend(&self, host: usize) {
         self.bridge.ip(&format!("link set port{host} up"));
     }

@@ -1,4 +1,5 @@
-//! Orders about a flow between hosts: both daemons hold the same, and the last one stands.
+//! Tests of orders about a flow between hosts: both daemons hold the same orders, and the last one
+//! applies.
 
 use fable::protocol::Decision;
 
@@ -6,7 +7,7 @@ use super::common::{Daemon, QUICK_POLICY, within};
 use super::hosts::LEASE_S;
 use super::programs::{TRUSTING, Zone, flow, goes_over};
 
-/// The decisions of a daemon, oldest first; the last is what it would choose now.
+/// Returns the decisions of a daemon, oldest first; the last one is its present choice.
 pub(crate) fn decisions(daemon: &Daemon, flow: &str) -> Vec<Decision> {
     let text = daemon.fable_says(&["why", flow, "--json"]);
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -14,8 +15,8 @@ pub(crate) fn decisions(daemon: &Daemon, flow: &str) -> Vec<Decision> {
 }
 
 /// Asserts that the flow is on the transport on both hosts, and still on the same path after many
-/// observations of both daemons: each says why, for which it looks at the flow, and the messages
-/// that go on meanwhile are the clock.
+/// observations of both daemons. Each `fable why` makes a daemon look at the flow, and the messages
+/// that continue meanwhile measure the time.
 fn stays_on(zone: &Zone, transport: &str) {
     [&zone.a, &zone.b].into_iter().for_each(|daemon| goes_over(daemon, transport));
     let before = flow(&zone.a).unwrap();
@@ -30,8 +31,8 @@ fn stays_on(zone: &Zone, transport: &str) {
     }
 }
 
-/// Asserts that the flow comes to rest on the transport on both hosts, for as long as
-/// [`stays_on`] looks: what was ordered at the same time may be carried out once more before.
+/// Waits until the flow stays on the transport on both hosts for as long as [`stays_on`] checks: an
+/// order that was given at the same time may be executed once more before that.
 fn comes_to_rest_on(zone: &Zone, transport: &str) {
     within("the flow comes to rest", || {
         let before = flow(&zone.a)?;
@@ -47,7 +48,7 @@ fn comes_to_rest_on(zone: &Zone, transport: &str) {
     });
 }
 
-/// Both daemons choose this now, for such a reason.
+/// Checks that both daemons now choose this transport, for such a reason.
 fn both_choose(zone: &Zone, transport: &str, reason: &str) {
     for daemon in [&zone.a, &zone.b] {
         let all = decisions(daemon, &zone.flow);
@@ -87,7 +88,7 @@ fn the_last_order_wins_and_encryption_is_lifted_by_the_host_that_ordered_it() {
     assert!(refused.contains("user 0 on a ordered tls"), "{refused}");
     zone.b.fable_says(&["move", &zone.flow, "auto"]);
     stays_on(&zone, "tls");
-    // Both have asked for it, and both have to let go of it.
+    // Both sides have demanded it, and both have to withdraw the demand.
     zone.b.fable_says(&["move", &zone.flow, "tls"]);
     let refused = zone.a.fable_fails(&["move", &zone.flow, "tcp"]);
     assert!(refused.contains("user 0 on b ordered tls"), "{refused}");
@@ -104,7 +105,7 @@ fn orders_of_two_operators_at_the_same_time_leave_one_decision() {
     for round in 0..6 {
         let [one, other] = [["tcp", "mptcp"], ["mptcp", "auto"], ["auto", "tcp"]][round % 3];
         std::thread::scope(|scope| {
-            // One of the two may be told that the other has overtaken it.
+            // One of the two may be refused, because the other order has overtaken it.
             scope.spawn(|| zone.a.fable(&["move", &zone.flow, one]));
             scope.spawn(|| zone.b.fable(&["move", &zone.flow, other]));
         });

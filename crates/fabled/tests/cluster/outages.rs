@@ -1,4 +1,4 @@
-//! What happens to etcd, or to the way there, happens to nobody else.
+//! Tests that a failure of etcd, or of the network to it, affects nothing else.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::etcd::{Etcd, slow_relay};
 use super::hosts::{Host, LEASE_S, SHORT_LEASE_S, join, join_with, options, ticket};
 use super::network::Network;
 
-/// Two hosts, of which the first has a name that the second knows.
+/// Makes two hosts; the first has a name that the second knows.
 fn two_hosts(test: &str) -> Option<(Network, Etcd, Host, Host)> {
     two_hosts_with_lease(test, LEASE_S)
 }
@@ -26,7 +26,7 @@ fn two_hosts_with_lease(test: &str, lease_ttl_s: u32) -> Option<(Network, Etcd, 
     Some((network, etcd, a, b))
 }
 
-/// What must work while etcd does not.
+/// Asserts what must work while etcd does not.
 fn assert_serves(b: &mut Host) {
     assert_eq!(b.find("fable://kv/1").len(), 1, "what was known is still used");
     b.member.ticket(&ticket("fable://kv/1", "b"), "a").unwrap();
@@ -79,8 +79,8 @@ fn etcd_restarts_with_its_data() {
 fn etcd_restarts_without_its_data() {
     let Some(network) = Network::start("etcd loses its data", 2) else { return };
     let mut etcd = Etcd::start(&network);
-    // What etcd has lost is kept for two leases: more than a host needs to come back, however busy
-    // this machine is.
+    // Records that etcd has lost are kept for two leases: longer than a host needs to reconnect,
+    // even on a busy machine.
     let [mut a, mut b] = [0, 1].map(|index| join(&network, index, ["a", "b"][index]));
     for name in ["fable://kv/1", "fable://kv/2"] {
         a.publish_well(name);
@@ -92,7 +92,7 @@ fn etcd_restarts_without_its_data() {
     b.expect_down();
     (0..2).for_each(|index| network.cut(index));
     etcd.start_again_without_data(&network);
-    // The new store is further than the old one was when the hosts come back.
+    // The new store's revision is higher than the old one's was when the hosts reconnect.
     for round in 0..20 {
         Etcd::control(&network, &format!("put /elsewhere {round}"));
     }
@@ -103,7 +103,7 @@ fn etcd_restarts_without_its_data() {
         b.found(name);
     }
     assert_eq!(lost_names(&mut b), 0, "the names were never gone");
-    // The secret came back as well: nobody has to connect again.
+    // The secret was written again too: old tickets stay valid.
     super::connections::show(&network, 1, a.find_self(0), &from_before);
     a.expect("it is admitted", |event| matches!(event, ClusterEvent::Connection { .. }));
 }

@@ -1,5 +1,5 @@
-//! Programs on different hosts: everything together, from the library's calls over the daemons to
-//! etcd, while messages flow.
+//! Tests with programs on different hosts while messages are sent: the library, the daemons and
+//! etcd together.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,16 +9,17 @@ use fable::protocol::{FlowEntry, NameEntry};
 use super::common::program::Program;
 use super::common::{Daemon, QUICK_POLICY, within};
 use super::etcd::{Etcd, PORT};
-use super::hosts::{LEASE_S, SHORT_LEASE, SHORT_LEASE_S};
+use super::hosts::{LEASE_S, SHORT_LEASE, SHORT_LEASE_S, zone_secret};
 use super::network::{ETCD, Network};
 
 pub(crate) const TRUSTING: &str = "trusted_networks = [\"10.77.0.0/24\"]\n";
 
+/// Starts a daemon on one of the network's hosts.
 pub(crate) fn start_daemon(network: &Network, index: usize, policy: &str, lease_s: u32) -> Daemon {
     start_daemon_by(network, index, policy, lease_s, Daemon::with_arguments)
 }
 
-/// A daemon in one of the network's hosts, started by `start` with its policy and arguments.
+/// Starts a daemon on one of the network's hosts, by calling `start` with its policy and arguments.
 pub(crate) fn start_daemon_by(
     network: &Network,
     index: usize,
@@ -29,12 +30,16 @@ pub(crate) fn start_daemon_by(
     let policy = format!("{policy}{QUICK_POLICY}");
     network.hosts[index].run(move || {
         let (host, lease) = (["a", "b"][index], lease_s.to_string());
-        let etcd = format!("http://{ETCD}:{PORT}");
+        let (etcd, secret) = (format!("http://{ETCD}:{PORT}"), zone_secret());
+        let secret = secret.to_str().expect("a path in UTF-8");
+        let users = ["--same-users", "all", "--same-root", "all"];
         let cluster = ["--listen", "0.0.0.0:0", "--lease", &lease, "--etcd", &etcd];
-        start(&policy, &[&["--host", host], &cluster[..]].concat())
+        let host = ["--host", host, "--zone-secret", secret];
+        start(&policy, &[&host, &users, &cluster[..]].concat())
     })
 }
 
+/// Starts a server or client on one of the network's hosts.
 pub(crate) fn start_program(
     network: &Network,
     index: usize,
@@ -44,42 +49,45 @@ pub(crate) fn start_program(
     start_program_with(network, index, role, daemon, "")
 }
 
+/// Starts a server or client with further words of behaviour.
 pub(crate) fn start_program_with(
     network: &Network,
     index: usize,
     role: &'static str,
     daemon: &Daemon,
-    manner: &'static str,
+    behaviour: &'static str,
 ) -> Program {
     let socket = daemon.socket();
-    network.hosts[index].run(move || Program::start(role, "fable://kv", &socket, manner))
+    network.hosts[index].run(move || Program::start(role, "fable://kv", &socket, behaviour))
 }
 
+/// Returns the only name that this daemon knows.
 pub(crate) fn name(daemon: &Daemon) -> Option<NameEntry> {
     let names: Vec<NameEntry> =
         serde_json::from_str(&daemon.fable_says(&["ls", "--json"])).unwrap();
     names.into_iter().next()
 }
 
+/// Returns the only flow that this daemon knows.
 pub(crate) fn flow(daemon: &Daemon) -> Option<FlowEntry> {
     let flows: Vec<FlowEntry> =
         serde_json::from_str(&daemon.fable_says(&["top", "--once", "--json"])).unwrap();
     flows.into_iter().next()
 }
 
-/// Waits until this daemon says that the flow is on this transport, and messages go through it.
+/// Waits until this daemon reports the flow on this transport, and messages use it.
 pub(crate) fn goes_over(daemon: &Daemon, transport: &str) {
     let before =
         within("the flow has moved", || flow(daemon).filter(|entry| entry.transport == transport));
     within("messages flow both ways", || {
-        // Each look is a process, and this machine has other things to do.
+        // Each check starts a process, and the machine has other work to do.
         thread::sleep(Duration::from_millis(20));
         let now = flow(daemon)?;
         (0..2).all(|end| now.messages[end] > before.messages[end] + 200).then_some(())
     });
 }
 
-/// A server on host a, a client on host b, which sends already.
+/// A server on host a, and a client on host b that already sends.
 pub(crate) struct Zone {
     pub(crate) network: Network,
     pub(crate) etcd: Etcd,
@@ -91,6 +99,7 @@ pub(crate) struct Zone {
 }
 
 impl Zone {
+    /// Starts two hosts and a flow between them. Returns `None` if this test cannot run here.
     pub(crate) fn start(test: &str, policy: &str, first: &str, lease_s: u32) -> Option<Zone> {
         let network = Network::start(test, 2)?;
         let etcd = Etcd::start(&network);
@@ -106,6 +115,7 @@ impl Zone {
         Some(Zone { flow: flow.to_owned(), network, etcd, a, b, server, client })
     }
 
+    /// Ends the flow, and checks that every message has arrived.
     pub(crate) fn finish(&self) {
         let total = self.client.ask("finish", "finished");
         assert!(total.split(' ').next().unwrap().parse::<u64>().unwrap() > 1000, "{total}");
@@ -122,11 +132,11 @@ fn a_flow_between_hosts_goes_over_every_transport_while_messages_flow() {
     let Some(zone) = Zone::start(test, TRUSTING, "tcp-nodelay", LEASE_S) else { return };
     let ends = [&zone.a, &zone.b];
     for (turn, transport) in ["tcp", "mptcp", "tcp-nodelay", "tls"].into_iter().enumerate() {
-        // Whichever end's operator it is.
+        // Either end's operator can give the order.
         ends[turn % 2].fable_says(&["move", &zone.flow, transport]);
         ends.into_iter().for_each(|daemon| goes_over(daemon, transport));
     }
-    // Encryption is lifted by the side that ordered it.
+    // The side that ordered encryption withdraws the demand.
     zone.b.fable_says(&["move", &zone.flow, "auto"]);
     goes_over(&zone.b, "tcp-nodelay");
     zone.b.fable_says(&["protect", &zone.flow, "on"]);
@@ -158,7 +168,7 @@ fn a_flow_between_hosts_outlives_etcd_and_a_daemon_while_messages_flow() {
         });
         within("the name is known", || name(&zone.b));
     }
-    // The daemon, which has the leader of the flow.
+    // The daemon that has the leader of the flow.
     let mut a = zone.a;
     zone.a = zone.network.hosts[0].run(move || {
         a.crash_and_start_again();
@@ -181,7 +191,7 @@ fn a_host_that_dies_takes_its_names_along_and_its_peers_are_told() {
     let test = "a host that dies";
     let Some(mut zone) = Zone::start(test, "", "tls", SHORT_LEASE_S) else { return };
     let died = Instant::now();
-    // The daemon first, which could withdraw the name.
+    // The daemon first, because it could withdraw the name.
     zone.a.crash();
     zone.server.crash();
     let error = zone.client.hear("error");
@@ -196,7 +206,8 @@ fn a_host_that_dies_takes_its_names_along_and_its_peers_are_told() {
 fn a_host_that_falls_silent_is_given_up() {
     let test = "a host that falls silent";
     let Some(zone) = Zone::start(test, TRUSTING, "tcp-nodelay", SHORT_LEASE_S) else { return };
-    // Then nothing that was sent waits to be acknowledged: only asking can tell.
+    // While nothing that was sent waits for an acknowledgement, only keep-alive probes detect the
+    // failure.
     zone.client.ask("pause", "paused");
     zone.network.cut(0);
     let cut = Instant::now();

@@ -1,5 +1,5 @@
-//! An etcd of three members, of which some die: names are served as long as two of them live, and
-//! what was known is used while they do not.
+//! Tests with an etcd of three members, of which some die. Names are served as long as two of them
+//! run; while they do not, the last known names are used.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -51,7 +51,7 @@ impl Quorum {
             command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
             command.args(["--initial-cluster", &members, "--initial-cluster-state", state]);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-            // SAFETY: prctl with plain numbers is allowed between fork and exec.
+            // SAFETY: prctl with plain numbers is permitted between fork and exec.
             unsafe {
                 command.pre_exec(|| {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -63,7 +63,7 @@ impl Quorum {
         self.members[member] = Some(process);
     }
 
-    /// Waits until a member answers with what a majority has agreed on.
+    /// Waits until a member answers with data that a majority has agreed on.
     fn answers(&self, network: &Network, member: usize) {
         let ask = || {
             network.bridge.run(move || {
@@ -86,7 +86,7 @@ impl Quorum {
         fs::remove_dir_all(self.directory.path().join(format!("data{member}"))).unwrap();
     }
 
-    /// What an operator of etcd does when a member has lost its data: a new one takes its place.
+    /// Replaces a member that has lost its data by a new one, as an operator of etcd does.
     fn replace(&mut self, network: &Network, member: usize) {
         let endpoint = client_url((member + 1) % MEMBERS);
         let try_control = |words: &str| {
@@ -99,7 +99,8 @@ impl Quorum {
             let text = String::from_utf8(output.stdout).unwrap();
             output.status.success().then_some(text)
         };
-        // etcd changes its members only when those that are left have known each other for a while.
+        // etcd refuses to change its members until the remaining ones have been connected for a
+        // while.
         let control = |words: &str| within(words, || try_control(words));
         let list = control("member list");
         let name = format!("m{member}");
@@ -120,7 +121,7 @@ impl Drop for Quorum {
     }
 }
 
-/// Two hosts that know all members, and a name of the first.
+/// Makes two hosts that know all members, and a name of the first.
 fn two_hosts(network: &Network) -> [Host; 2] {
     let etcd: Vec<String> = (0..MEMBERS).map(client_url).collect();
     let [mut a, b] = [0, 1].map(|index| {
@@ -133,7 +134,7 @@ fn two_hosts(network: &Network) -> [Host; 2] {
     [a, b]
 }
 
-/// A name that is new is known to the other host, and the old one is still there.
+/// Asserts that a new name is known to the other host, and that the old one still exists.
 fn assert_serves_new(a: &mut Host, b: &mut Host, name: &str) {
     a.publish_well(name);
     b.found(name);
@@ -152,7 +153,7 @@ fn one_member_dies_and_loses_its_data() {
     let mut quorum = Quorum::start(&network);
     let [mut a, mut b] = two_hosts(&network);
     for member in 0..MEMBERS {
-        // Whichever it is that the hosts talk to.
+        // One round for each member, because the hosts may use any of them.
         quorum.kill(member);
         assert_serves_new(&mut a, &mut b, &format!("fable://killed/{member}"));
         match member {
@@ -179,7 +180,7 @@ fn two_members_die_and_one_comes_back() {
     quorum.kill(1);
     a.expect_down();
     b.expect_down();
-    // The third one decides nothing alone: what was known is used, and what is new waits.
+    // The third one decides nothing alone: the last known names are used, and new ones wait.
     assert_eq!(b.find("fable://kv/1").len(), 1);
     b.member.ticket(&ticket("fable://kv/1", "b"), "a").unwrap();
     a.publish("fable://kv/2");

@@ -1,5 +1,5 @@
-//! What flows between hosts outlive, what names do not, and what strangers cannot do: whole
-//! daemons, and processes that speak to them.
+//! Tests of what flows between hosts survive, what names do not survive, and what strangers cannot
+//! do, with complete daemons and processes that use the raw protocol.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,17 +13,17 @@ use fable::protocol::{
 };
 use fable::transport::TlsKeys;
 
-use super::common::{Daemon, PATIENCE, Process, within};
+use super::common::{Daemon, Process, TIME_LIMIT, within};
 use super::connections::{assert_refused, show};
 use super::etcd::Etcd;
 use super::hosts::{LEASE_S, SHORT_LEASE, SHORT_LEASE_S};
 use super::network::Network;
 use super::programs::start_daemon_by;
 
-/// The lease of daemons that never wait for the end of one.
+/// The lease of daemons in tests that do not wait for the end of one.
 const LONG_LEASE_S: u32 = 60;
 
-/// A daemon in one of the network's hosts.
+/// Starts a daemon on one of the network's hosts.
 fn start(network: &Network, index: usize, lease_s: u32, more: &[&str]) -> Daemon {
     let more: Vec<String> = more.iter().map(|&word| word.to_owned()).collect();
     start_daemon_by(network, index, "", lease_s, move |policy, arguments| {
@@ -32,7 +32,7 @@ fn start(network: &Network, index: usize, lease_s: u32, more: &[&str]) -> Daemon
     })
 }
 
-/// A name of another host, as the operator of this one sees it.
+/// Returns a name of another host, as the operator of this host sees it.
 fn known(daemon: &Daemon, wanted: &str) -> Option<NameEntry> {
     let mut operator = Process::connect(daemon);
     let Ok(Answer::Names { names, .. }) = operator.operate(Operation::Names) else {
@@ -52,7 +52,8 @@ struct RemoteEnd {
 fn connect(network: &Network, index: usize, process: &mut Process, name: &str) -> RemoteEnd {
     let (request, name) = (process.next_request(), name.parse().unwrap());
     let transport = None;
-    process.say(&ToDaemon::Connect { request, name, trust: Trust::Untrusted, transport });
+    let (trust, owner) = (Trust::Untrusted, None);
+    process.say(&ToDaemon::Connect { request, name, trust, transport, owner });
     match process.hear() {
         ToProcess::Elsewhere { flow, peer, addresses, ticket, protected, .. } => {
             assert!(protected, "the network between them is none that is trusted");
@@ -70,7 +71,7 @@ fn incoming(process: &Process) -> RemoteEnd {
     let [stream, _page] = <[OwnedFd; 2]>::try_from(descriptors).unwrap();
     let mut stream = TcpStream::from(stream);
     stream.set_nonblocking(false).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let mut greeting = [0; 5];
     stream.read_exact(&mut greeting).unwrap();
     assert_eq!(&greeting, b"hello", "what followed the ticket");
@@ -86,7 +87,7 @@ fn keys(process: &mut Process, flow: FlowId, role: Role) -> TlsKeys {
     }
 }
 
-/// There and back again.
+/// Checks that a byte gets to the other end and back.
 fn assert_alive(end: &mut RemoteEnd, other: &mut RemoteEnd) {
     let mut bytes = *b"ping";
     end.stream.write_all(&bytes).unwrap();
@@ -117,7 +118,7 @@ fn flows_between_hosts_outlive_etcd_and_the_daemons() {
     assert_eq!(leader.authorities[..], follower.chain[1..]);
     assert_eq!(follower.authorities[..], leader.chain[1..]);
 
-    // etcd goes: the flow does not notice, and new ones are made all the same.
+    // etcd is killed: the flow continues, and new flows can be made.
     etcd.kill();
     assert_alive(&mut following, &mut leading);
     let mut second = connect(&network, 1, &mut client, "fable://kv/1");
@@ -129,7 +130,7 @@ fn flows_between_hosts_outlive_etcd_and_the_daemons() {
         keys.contains("/fable/default/names/kv/1").then_some(())
     });
 
-    // The lease is renewed: it would have run out by now.
+    // The lease is renewed: otherwise it would have expired by now.
     thread::sleep(SHORT_LEASE * 3 / 2);
     assert!(known(&b, "fable://kv/1").is_some());
     a.crash();
@@ -156,12 +157,13 @@ fn a_daemon_that_comes_back_has_its_names_at_once() {
         let mut a = start(&network, 0, LONG_LEASE_S, &directory);
         let mut server = Process::connect(&a);
         server.register("fable://kv/1");
-        // It succeeds its predecessor, whose lease has not ended.
+        // The daemon succeeds its predecessor, whose lease has not ended.
         let is_later = |next: &i64| before.is_none_or(|(epoch, _)| *next > epoch);
         let epoch = within("a later epoch", || epoch_of(&b).filter(is_later));
         if let Some((_, lease)) = before {
             Etcd::revoke(&network, lease);
-            // Whoever knows this name, which came later, has heard of what ended with the lease.
+            // This name was published later: a host that knows it also knows what ended with the
+            // lease.
             let behind = format!("fable://behind/{round}");
             server.register(&behind);
             within("what came behind is known", || known(&b, &behind));
@@ -182,7 +184,8 @@ fn a_stranger_without_a_ticket_gets_nowhere() {
     server.register("fable://kv/1");
     within("b knows the name", || known(&b, "fable://kv/1"));
     let (request, name) = (client.next_request(), "fable://kv/1".parse().unwrap());
-    client.say(&ToDaemon::Connect { request, name, trust: Trust::Untrusted, transport: None });
+    let (trust, transport, owner) = (Trust::Untrusted, None, None);
+    client.say(&ToDaemon::Connect { request, name, trust, transport, owner });
     let ToProcess::Elsewhere { addresses, ticket, .. } = client.hear() else { panic!("not there") };
     let forged = ticket.replace("\\\"uid\\\":0", "\\\"uid\\\":7");
     assert_ne!(forged, ticket);
@@ -190,7 +193,7 @@ fn a_stranger_without_a_ticket_gets_nowhere() {
         assert_refused(show(&network, 1, addresses[0], line));
     }
     within("the log says so", || a.log().contains("its signature is wrong").then_some(()));
-    // The true one is still good, and what comes to the server is that.
+    // The genuine ticket is still valid, and the server gets its connection.
     show(&network, 1, addresses[0], &ticket);
     assert_eq!(incoming(&server).peer.uid, 0);
 }

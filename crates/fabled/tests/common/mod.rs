@@ -1,4 +1,4 @@
-//! A real daemon on a socket of its own, and processes that speak the raw protocol.
+//! Fixture: a real daemon on its own socket, and processes that use the raw protocol.
 
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
@@ -19,14 +19,14 @@ use fable::protocol::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// A guard against hanging, no measure of anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Ends a test that hangs; no test's result depends on it.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A policy that acts at once, whatever else this machine does.
+/// A policy that acts at once, even on a busy machine.
 pub(crate) const QUICK_POLICY: &str = "observe_every_ms = 20\n[thresholds]\nspin_load = 1000.0\n\
     crowded_load = 2000.0\ndwell_ms = 0\ndwell_ms_max = 0\nobservations = 2\nretry_ms = 200\n";
 
-/// Of a daemon with a clock of its own: what it preloads, and where the offset stands.
+/// For a daemon with a clock of its own: the library to preload, and the file with the offset.
 const CLOCK_LIBRARY: &str = "clock.so";
 const CLOCK: &str = "clock";
 
@@ -38,19 +38,22 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
+    /// Starts a daemon with a policy that acts at once.
     pub(crate) fn start() -> Daemon {
         Daemon::with_policy(QUICK_POLICY)
     }
 
+    /// Starts a daemon with this policy.
     pub(crate) fn with_policy(policy: &str) -> Daemon {
         Daemon::with_arguments(policy, &["--host", "here"])
     }
 
+    /// Starts a daemon with this policy and further arguments.
     pub(crate) fn with_arguments(policy: &str, arguments: &[&str]) -> Daemon {
         Daemon::start_in(tempfile::tempdir().unwrap(), policy, arguments)
     }
 
-    /// One whose wall clock [`Daemon::set_clock`] sets.
+    /// Starts a daemon whose wall clock [`Daemon::set_clock`] sets.
     pub(crate) fn with_clock(policy: &str, arguments: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/clock.c");
@@ -63,7 +66,7 @@ impl Daemon {
 
     fn start_in(directory: tempfile::TempDir, policy: &str, arguments: &[&str]) -> Daemon {
         fs::write(directory.path().join("policy.toml"), policy).unwrap();
-        // Other users have to reach the socket.
+        // Other users must be able to reach the socket.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(directory.path(), open).unwrap();
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
@@ -71,37 +74,41 @@ impl Daemon {
         Daemon { child, directory, arguments }
     }
 
-    /// Steps its wall clock to so many seconds before or after what it really is.
+    /// Sets its wall clock to this many seconds after (if negative, before) the real time.
     pub(crate) fn set_clock(&self, offset_s: i64) {
         let (next, path) = (self.directory.path().join("next"), self.directory.path().join(CLOCK));
         fs::write(&next, offset_s.to_string()).unwrap();
         fs::rename(next, path).unwrap();
     }
 
+    /// Returns the path of its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("fabled.sock")
     }
 
+    /// Returns the directory of its files.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// How many descriptors it may have open from now on.
+    /// Limits how many descriptors it may have open from now on.
     pub(crate) fn limit_descriptors(&self, count: u64) {
         let pid = rustix::process::Pid::from_child(&self.child);
         let limit = rustix::process::Rlimit { current: Some(count), maximum: Some(count) };
         rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).unwrap();
     }
 
+    /// Returns its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
+    /// Returns its log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 
-    /// As the kernel ends it when there is no memory left.
+    /// Kills it, as the kernel does when there is no memory left.
     pub(crate) fn crash(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -114,18 +121,19 @@ impl Daemon {
         self.child = spawn(self.directory.path(), &self.arguments);
     }
 
-    /// Starts another on the same socket, once this one has ended.
+    /// Starts another on the same socket after this one has ended.
     pub(crate) fn start_again(&mut self) {
         self.child = spawn(self.directory.path(), &self.arguments);
     }
 
-    /// Gives it another policy while it runs.
+    /// Changes its policy while it runs.
     pub(crate) fn reload(&self, policy: &str) {
         fs::write(self.directory.path().join("policy.toml"), policy).unwrap();
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     }
 
+    /// Stops it by SIGTERM.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -138,6 +146,7 @@ impl Daemon {
         command.arg("--socket").arg(self.socket()).args(arguments).output().unwrap()
     }
 
+    /// Runs `fable`, which must succeed, and returns its output.
     pub(crate) fn fable_says(&self, arguments: &[&str]) -> String {
         let output = self.fable(arguments);
         let text = String::from_utf8(output.stdout).unwrap();
@@ -145,6 +154,7 @@ impl Daemon {
         text
     }
 
+    /// Runs `fable`, which must fail, and returns its error.
     pub(crate) fn fable_fails(&self, arguments: &[&str]) -> String {
         let output = self.fable(arguments);
         assert!(!output.status.success(), "{arguments:?} succeeded");
@@ -189,13 +199,13 @@ fn spawn(directory: &Path, arguments: &[String]) -> Child {
     child
 }
 
-/// A connection to the daemon, as a process would have it.
+/// A connection to the daemon, as a process has it.
 pub(crate) struct Process {
     pub(crate) socket: OwnedFd,
     request: u64,
 }
 
-/// An end of a flow that was made.
+/// An end of a new flow.
 pub(crate) struct End {
     pub(crate) flow: FlowId,
     pub(crate) control: OwnedFd,
@@ -204,10 +214,12 @@ pub(crate) struct End {
 }
 
 impl Process {
+    /// Connects and sends `Hello`.
     pub(crate) fn connect(daemon: &Daemon) -> Process {
         Process::connect_to(&daemon.socket())
     }
 
+    /// Connects to this socket and sends `Hello`.
     pub(crate) fn connect_to(socket: &Path) -> Process {
         let process = Process::silent(socket);
         process.say(&ToDaemon::Hello { version: VERSION, program: "test".to_owned(), revision: 1 });
@@ -216,7 +228,7 @@ impl Process {
         process
     }
 
-    /// A connection that has not said hello.
+    /// Opens a connection that has not sent `Hello`.
     pub(crate) fn silent(socket: &Path) -> Process {
         let address = SocketAddrUnix::new(socket).unwrap();
         let socket = rustix::net::socket_with(
@@ -230,43 +242,34 @@ impl Process {
         Process { socket, request: 0 }
     }
 
-    /// A connection of another user. Credentials belong to a thread, and the kernel notes those of
-    /// the one that connects.
+    /// A connection of another user: the kernel notes who connects.
     pub(crate) fn connect_as(daemon: &Daemon, uid: u32, groups: &[u32]) -> Process {
-        let connect = || {
-            // SAFETY: raw system calls, which unlike libc's change this thread alone; it ends
-            // right after.
-            unsafe {
-                let none = -1_i64;
-                let result = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
-                assert_eq!(result, 0, "setgroups");
-                assert_eq!(libc::syscall(libc::SYS_setresgid, none, uid, none), 0, "setresgid");
-                assert_eq!(libc::syscall(libc::SYS_setresuid, none, uid, none), 0, "setresuid");
-            }
-            Process::connect(daemon)
-        };
-        thread::scope(|scope| scope.spawn(connect).join().unwrap())
+        as_user(uid, groups, || Process::connect(daemon))
     }
 
+    /// Sends a message.
     pub(crate) fn say(&self, message: &ToDaemon) {
         self.send(&serde_json::to_vec(message).unwrap(), &[]);
     }
 
+    /// Sends a packet.
     pub(crate) fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
         packet::send(self.socket.as_fd(), bytes, descriptors).unwrap();
     }
 
+    /// Receives a message.
     pub(crate) fn hear(&self) -> ToProcess {
         self.hear_with_descriptors().0
     }
 
+    /// Receives a message with its descriptors.
     pub(crate) fn hear_with_descriptors(&self) -> (ToProcess, Vec<OwnedFd>) {
         self.wait();
         let packet = packet::receive(self.socket.as_fd()).unwrap().expect("the daemon is there");
         (serde_json::from_slice(&packet.bytes).unwrap(), packet.descriptors)
     }
 
-    /// Waits for the daemon to close the connection, and says what it said before that.
+    /// Waits for the daemon to close the connection, and returns the reason that it sent before.
     pub(crate) fn hear_the_end(&self) -> String {
         let mut said = String::new();
         loop {
@@ -274,7 +277,7 @@ impl Process {
             match packet::receive(self.socket.as_fd()) {
                 Ok(Some(packet)) => said.push_str(&String::from_utf8_lossy(&packet.bytes)),
                 Ok(None) => return said,
-                // Closed with something unread.
+                // The daemon closed the connection while it had unread packets.
                 Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => return said,
                 Err(error) => panic!("{error}"),
             }
@@ -283,15 +286,17 @@ impl Process {
 
     fn wait(&self) {
         let mut ends = [PollFd::new(&self.socket, PollFlags::IN)];
-        let patience = Timespec::try_from(PATIENCE).unwrap();
-        assert_eq!(poll(&mut ends, Some(&patience)), Ok(1), "the daemon says nothing");
+        let time_limit = Timespec::try_from(TIME_LIMIT).unwrap();
+        assert_eq!(poll(&mut ends, Some(&time_limit)), Ok(1), "the daemon says nothing");
     }
 
+    /// Returns a new number for a request.
     pub(crate) fn next_request(&mut self) -> u64 {
         self.request += 1;
         self.request
     }
 
+    /// Registers a name, and returns the full name or the text of the refusal.
     pub(crate) fn try_register(&mut self, name: &str, access: Access) -> Result<String, String> {
         let (request, name) = (self.next_request(), name.parse().unwrap());
         self.say(&ToDaemon::Register { request, name, access, trust: Trust::Untrusted });
@@ -304,10 +309,12 @@ impl Process {
         }
     }
 
+    /// Registers a name, which must succeed.
     pub(crate) fn register(&mut self, name: &str) -> String {
         self.try_register(name, Access::default()).unwrap()
     }
 
+    /// Connects to a name, and returns the flow's end or the text of the refusal.
     pub(crate) fn try_connect(
         &mut self,
         name: &str,
@@ -315,7 +322,8 @@ impl Process {
     ) -> Result<(String, Peer, End), String> {
         let (request, name) = (self.next_request(), name.parse().unwrap());
         let transport = transport.map(str::to_owned);
-        self.say(&ToDaemon::Connect { request, name, trust: Trust::Untrusted, transport });
+        let (trust, owner) = (Trust::Untrusted, None);
+        self.say(&ToDaemon::Connect { request, name, trust, transport, owner });
         let (message, descriptors) = self.hear_with_descriptors();
         match message {
             ToProcess::Connected { name, flow, transport, peer, reason, .. } => {
@@ -327,6 +335,7 @@ impl Process {
         }
     }
 
+    /// Receives `Incoming`.
     pub(crate) fn incoming(&self) -> (Peer, End) {
         let (message, descriptors) = self.hear_with_descriptors();
         match message {
@@ -337,6 +346,7 @@ impl Process {
         }
     }
 
+    /// Sends a request of an operator, and returns the answer or the text of the refusal.
     pub(crate) fn operate(&mut self, operation: Operation) -> Result<Answer, String> {
         let request = self.next_request();
         self.say(&ToDaemon::Operate { request, operation });
@@ -347,6 +357,7 @@ impl Process {
         }
     }
 
+    /// Reports that this end uses the path of an epoch.
     pub(crate) fn moved(&self, flow: FlowId, epoch: u32, transport: &str) {
         let transport = transport.to_owned();
         self.say(&ToDaemon::Moved { flow, epoch, transport, pause_ns: 1234 });
@@ -368,8 +379,8 @@ fn end(flow: FlowId, transport: String, descriptors: Vec<OwnedFd>) -> End {
     End { flow, control, page, transport }
 }
 
-/// Server, client, and the two ends of a flow between them, in use. The server of an earlier flow
-/// may have ended so shortly ago that the daemon is about to give back its name.
+/// Makes a server, a client, and a flow between them, and returns them with both ends. The server
+/// of an earlier flow may have ended so recently that the daemon still has its name.
 pub(crate) fn flow(daemon: &Daemon) -> (Process, Process, End, End) {
     let (mut server, mut client) = (Process::connect(daemon), Process::connect(daemon));
     within("the name is free", || server.try_register("fable://kv/1", Access::default()).ok());
@@ -378,6 +389,23 @@ pub(crate) fn flow(daemon: &Daemon) -> (Process, Process, End, End) {
     server.moved(leading.flow, 1, &leading.transport);
     client.moved(following.flow, 1, &following.transport);
     (server, client, leading, following)
+}
+
+/// Runs as another user, in a thread, because credentials belong to a thread.
+pub(crate) fn as_user<T: Send>(uid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
+    let work = || {
+        // SAFETY: raw system calls, which unlike libc's change this thread alone; it ends right
+        // after.
+        unsafe {
+            let none = -1_i64;
+            let result = libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
+            assert_eq!(result, 0, "setgroups");
+            assert_eq!(libc::syscall(libc::SYS_setresgid, none, uid, none), 0, "setresgid");
+            assert_eq!(libc::syscall(libc::SYS_setresuid, none, uid, none), 0, "setresuid");
+        }
+        work()
+    };
+    thread::scope(|scope| scope.spawn(work).join().unwrap())
 }
 
 /// Whether users can be changed here; else says which test is skipped.
@@ -389,19 +417,19 @@ pub(crate) fn can_change_users(test: &str) -> bool {
     false
 }
 
-/// Asks again and again until there is an answer.
+/// Repeats a question until it has an answer.
 #[track_caller]
 pub(crate) fn within<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
-    testkit::within(PATIENCE, what, ask)
+    testkit::within(TIME_LIMIT, what, ask)
 }
 
 /// More free descriptors than a flow needs at both ends.
 const SPARE_MAX: usize = 40;
 
-/// Connects to a name with ever more descriptors that a process may still have, until that is
-/// enough for a flow, and checks what was said before.
+/// Connects to a name with an increasing number of descriptors for the process, until they suffice
+/// for a flow, and checks the earlier refusals.
 pub(crate) fn connect_without_descriptors(daemon: &Daemon, name: &str, pid: u32) {
-    let client = fable::Endpoint::options().socket(daemon.socket()).timeout(PATIENCE).anonymous();
+    let client = fable::Endpoint::options().socket(daemon.socket()).timeout(TIME_LIMIT).anonymous();
     let mut refused = Vec::new();
     let spare = (0..SPARE_MAX).find(|spare| {
         leave_descriptors(pid, *spare);
@@ -415,10 +443,10 @@ pub(crate) fn connect_without_descriptors(daemon: &Daemon, name: &str, pid: u32)
     }
 }
 
-/// What a process that no test limits may have.
+/// The limit of descriptors for a process that no test limits.
 const DESCRIPTORS: u64 = 1024;
 
-/// Leaves a process room for so many descriptors.
+/// Sets a process's limit so that this many descriptors are free.
 fn leave_descriptors(pid: u32, spare: usize) {
     let used: Vec<u64> = fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()

@@ -1,12 +1,13 @@
-//! Starts processes with an end of a flow (`tests/programs/flow_end.rs`) and speaks with them.
+//! Starts processes with an end of a flow (`tests/programs/flow_end.rs`) and controls them.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 
 /// A process with an end of a flow; killed when dropped.
 pub(crate) struct Program {
@@ -15,22 +16,47 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a `server` or `client`; the words of `manner` say what it is besides.
-    pub(crate) fn start(role: &str, name: &str, socket: &Path, manner: &str) -> Program {
-        Program::start_with(role, name, socket, manner, |command| command)
+    /// Starts a `server` or `client`; the words of `behaviour` are further arguments.
+    pub(crate) fn start(role: &str, name: &str, socket: &Path, behaviour: &str) -> Program {
+        Program::start_with(role, name, socket, behaviour, |command| command)
+    }
+
+    /// Starts it as another user, who may not reach the directory of the tests: from a copy in
+    /// `directory`.
+    pub(crate) fn start_as(
+        uid: u32,
+        [role, name]: [&str; 2],
+        socket: &Path,
+        directory: &Path,
+    ) -> Program {
+        let copy = directory.join("flow-end");
+        if !copy.exists() {
+            std::fs::copy(flow_end(), &copy).unwrap();
+        }
+        Program::start_from(&copy, [role, name], socket, "", |command| command.uid(uid).gid(uid))
     }
 
     pub(crate) fn start_with(
         role: &str,
         name: &str,
         socket: &Path,
-        manner: &str,
+        behaviour: &str,
         change: impl FnOnce(&mut Command) -> &mut Command,
     ) -> Program {
-        let mut command = Command::new(flow_end());
+        Program::start_from(&flow_end(), [role, name], socket, behaviour, change)
+    }
+
+    fn start_from(
+        program: &Path,
+        [role, name]: [&str; 2],
+        socket: &Path,
+        behaviour: &str,
+        change: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Program {
+        let mut command = Command::new(program);
         command
             .args([role, name])
-            .args(manner.split_whitespace())
+            .args(behaviour.split_whitespace())
             .env("FABLE_SOCKET", socket)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -45,24 +71,25 @@ impl Program {
         Program { child, said }
     }
 
-    /// Waits for its next line, which must begin with this word, and gives the rest.
+    /// Waits for the next line, which must begin with this word, and returns the rest.
     pub(crate) fn hear(&self, word: &str) -> String {
-        let line = self.said.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no `{word}`"));
+        let line = self.said.recv_timeout(TIME_LIMIT).unwrap_or_else(|_| panic!("no `{word}`"));
         let rest = line.strip_prefix(word).unwrap_or_else(|| panic!("no `{word}`, but `{line}`"));
         rest.trim().to_owned()
     }
 
+    /// Sends an order.
     pub(crate) fn tell(&self, order: &str) {
         writeln!(self.child.stdin.as_ref().unwrap(), "{order}").unwrap();
     }
 
-    /// Gives an order, and waits for a line that begins with this word.
+    /// Sends an order, and waits for a line that begins with this word.
     pub(crate) fn ask(&self, order: &str, word: &str) -> String {
         self.tell(order);
         self.hear(word)
     }
 
-    /// As the kernel ends it when there is no memory left.
+    /// Kills it, as the kernel does when there is no memory left.
     pub(crate) fn crash(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -76,7 +103,7 @@ impl Drop for Program {
     }
 }
 
-/// The program, which cargo builds next to the tests.
+/// Returns the program, which cargo builds next to the tests.
 fn flow_end() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");

@@ -1,4 +1,4 @@
-//! What a program sees of its connections under `fable run` is what it sees without.
+//! Tests that a program's connections behave the same with and without `fable run`.
 
 use std::process::{Command, Output, Stdio};
 
@@ -9,12 +9,13 @@ fn run(mut command: Command, words: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Runs a case of a program both ways, for each way in which a process goes, or a thread waits.
+/// Runs a case of a program with and without the library, for each way in which a process ends, or
+/// a thread waits.
 fn compare(program: &Program, case: &str, ways: &[&str]) {
     compare_with(program, case, ways, &[]);
 }
 
-/// As above, with options of `fable run`.
+/// Compares as `compare` does, with options of `fable run`.
 fn compare_with(program: &Program, case: &str, ways: &[&str], options: &[&str]) {
     for way in ways {
         let words = [case, way];
@@ -40,9 +41,9 @@ const GONE: &[&str] = &["close", "exit", "kill", "syscall"];
 const EXECUTED: &[&str] = &["close", "exit", "syscall", "shutdown"];
 const CLOSED: &[&str] = &["close", "exit", "syscall"];
 
-/// How a child of vfork(2) goes in `borrowed.c`.
+/// The ways in which a child of vfork(2) ends in `borrowed.c`.
 const CHILDREN: &[&str] = &["exec", "fails", "kill"];
-/// How `waiters.c` waits for an epoll set.
+/// The ways in which `waiters.c` waits for an epoll set.
 const WAITS: &[&str] = &["wait", "pwait", "pwait2", "syscall", "old"];
 
 macro_rules! cases {

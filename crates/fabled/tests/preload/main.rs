@@ -1,5 +1,6 @@
-//! `fable run`, seen from outside.
+//! Tests of `fable run`.
 
+mod attacks;
 mod like;
 mod obstacles;
 mod programs;

@@ -1,4 +1,4 @@
-//! Programs that cannot be helped are named and run plainly.
+//! Tests that programs which the library does not support are named and run without it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Building the library and C programs, and running them under `fable run`.
+//! Fixture: builds the library and C programs, and runs them under `fable run`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -8,14 +8,14 @@ use std::time::Duration;
 use tempfile::TempDir;
 use testkit::process::{self, Guard, built};
 
-/// The library, built into this test's target directory: cargo does not build it for this crate's
-/// tests.
+/// Builds the library in this test's target directory, because cargo does not build it for this
+/// crate's tests.
 pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| built(&["fable-preload"]).join("libfable_preload.so"))
 }
 
-/// A compiled C program; it goes when this goes.
+/// A compiled C program; its file is removed with this value.
 pub(crate) struct Program {
     directory: TempDir,
 }
@@ -37,23 +37,23 @@ pub(crate) fn compile(name: &str) -> Program {
     program
 }
 
-/// Longer than the programs' own limits: they end themselves by alarm(2).
-const PATIENCE: Duration = Duration::from_secs(660);
+/// Longer than the programs' own limits, which use alarm(2).
+const TIME_LIMIT: Duration = Duration::from_secs(660);
 
-/// Runs a program to its end.
+/// Runs a program to its end, and returns its status.
 #[track_caller]
 pub(crate) fn end_of(command: &mut Command) -> ExitStatus {
-    process::wait(&mut Guard::spawn(command).0, PATIENCE)
+    process::wait(&mut Guard::spawn(command).0, TIME_LIMIT)
 }
 
-/// `fable run` with its statistics in a file.
+/// Runs programs under `fable run` and collects their statistics in a file.
 pub(crate) struct Runner {
     directory: TempDir,
 }
 
 impl Runner {
     pub(crate) fn new() -> Self {
-        // Not as late as when something waits for the first command.
+        // Built now, so that no command waits for it.
         library();
         Runner { directory: tempfile::tempdir().unwrap() }
     }
@@ -62,7 +62,7 @@ impl Runner {
         self.directory.path().join("statistics")
     }
 
-    /// `fable run OPTIONS`; the program and its arguments are to follow.
+    /// Returns the command `fable run OPTIONS`, to which the program and its arguments are added.
     pub(crate) fn command(&self, options: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fable"));
         command.env("FABLE_PRELOAD", library()).arg("run").args(options);
@@ -71,12 +71,13 @@ impl Runner {
         command
     }
 
+    /// Returns the statistics.
     pub(crate) fn statistics(&self) -> String {
         std::fs::read_to_string(self.file()).unwrap_or_default()
     }
 }
 
-/// The sum of one count over all processes.
+/// Returns the sum of one count over all processes.
 pub(crate) fn shared_sum(statistics: &str, name: &str) -> u64 {
     let words: Vec<&str> = statistics.split_whitespace().collect();
     let pairs = words.windows(2).filter(|pair| pair[0] == name);

@@ -1,31 +1,32 @@
-//! A process that uses the library: a server registers a name and sends every message back, a
-//! client sends numbered messages at full rate and checks what comes back. Each obeys what is
-//! written to its standard input:
+//! A process that uses the library, for tests. A server registers a name and echoes every message;
+//! a client sends numbered messages at full rate and checks the answers. Each executes the orders
+//! that it reads from standard input:
 //!
-//! `pause`, `go`: waits for everything that is under way, and sends nothing meanwhile.
-//! `pin CPU`: the flow's thread runs there from now on.
-//! `unshare`: the flow's thread goes to a network namespace of its own.
-//! `fork`, `clone`: makes a child that does nothing, with or without the C library's handlers, and
-//! answers with its number.
-//! `finish`: ends the flow in good order.
+//! - `pause`, `go`: waits for everything that is in flight, and sends nothing until `go`.
+//! - `pin CPU`: the flow's thread runs on this CPU from now on.
+//! - `unshare`: the flow's thread moves to a new network namespace.
+//! - `fork`, `clone`: makes a child that does nothing, with or without the C library's handlers,
+//!   and answers with its process id.
+//! - `finish`: ends the flow.
 //!
 //! Arguments: `server` or `client`, the name, and any of `trusting`, `watched` (it waits by its
-//! flow's descriptor), `pin=CPU` (it runs there from the beginning) and `silence=SECONDS` (how long
-//! another host may not answer).
+//! flow's descriptor), `pin=CPU` (it runs on this CPU from the beginning) and `silence=SECONDS`
+//! (how long another host may be silent).
 
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fable::{Endpoint, Error, Flow, Interest, ReadBuffer, Trust, xpoll};
+use testkit::pin;
 
-/// A guard against hanging, no measure of anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Ends a test that hangs; no test's result depends on it.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Messages that are under way at a time.
+/// The most messages in flight.
 const WINDOW: u64 = 64;
 
-/// How long a wait may keep a process from its orders.
+/// The longest wait before the process checks for orders.
 const ATTENTION: Duration = Duration::from_millis(20);
 
 fn main() {
@@ -35,10 +36,11 @@ fn main() {
         for line in std::io::stdin().lines().map_while(Result::ok) {
             let _ = sender.send(line);
         }
-        // Ends with the pipe at the latest.
+        // Ends at the latest with the pipe.
         std::process::exit(0);
     });
-    // A thread of its own: the namespaces of the first one are the process's in proc(5).
+    // A thread of its own: proc(5) shows the namespaces of the first thread as those of the
+    // process.
     let outcome = thread::spawn(move || run(&words, orders)).join().expect("the flow's thread");
     if let Err(error) = outcome {
         println!("error {error:?}");
@@ -47,16 +49,16 @@ fn main() {
 
 /// Opens the flow and uses it until it ends.
 fn run(words: &[String], orders: mpsc::Receiver<String>) -> Result<(), Error> {
-    let [role, name, manner @ ..] = words else { panic!("a role and a name") };
-    let value = |key| manner.iter().find_map(|word| word.strip_prefix(key));
-    let has = |word: &str| manner.iter().any(|one| one == word);
-    // Before there is a flow, of which the daemon could be told another CPU.
+    let [role, name, behaviour @ ..] = words else { panic!("a role and a name") };
+    let value = |key| behaviour.iter().find_map(|word| word.strip_prefix(key));
+    let has = |word: &str| behaviour.iter().any(|one| one == word);
+    // Before the flow exists, whose page would show another CPU.
     if let Some(cpu) = value("pin=") {
         pin(cpu.parse().unwrap());
     }
     let trust = if has("trusting") { Trust::Trusted } else { Trust::Untrusted };
     let silence_s = value("silence=").map_or(2, |seconds| seconds.parse().unwrap());
-    let options = Endpoint::options().trust(trust).timeout(PATIENCE);
+    let options = Endpoint::options().trust(trust).timeout(TIME_LIMIT);
     let options = options.silence_timeout(Duration::from_secs(silence_s));
     let is_watched = has("watched");
     if role == "server" {
@@ -66,7 +68,7 @@ fn run(words: &[String], orders: mpsc::Receiver<String>) -> Result<(), Error> {
         let flow = listener.accept()?;
         End { flow, orders, is_watched }.serve()?;
         println!("ended");
-        // The name stays until this is killed.
+        // Keeps the name until this process is killed.
         thread::sleep(Duration::MAX);
         return Ok(());
     }
@@ -75,7 +77,7 @@ fn run(words: &[String], orders: mpsc::Receiver<String>) -> Result<(), Error> {
     End { flow, orders, is_watched }.exchange()
 }
 
-/// Message number so-and-so. Their lengths differ.
+/// Returns message number `number`. Lengths differ.
 fn message(number: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(8 + (number * 7 % 512) as usize, number as u8);
@@ -92,7 +94,7 @@ impl End {
     fn serve(&self) -> Result<(), Error> {
         let mut number = 0;
         loop {
-            self.obey();
+            self.next_order();
             let request = match self.read(ATTENTION) {
                 Err(Error::TimedOut) => continue,
                 other => other?,
@@ -107,7 +109,7 @@ impl End {
     fn exchange(&self) -> Result<(), Error> {
         let (mut sent, mut received, mut bytes, mut runs) = (0, 0, 0, true);
         loop {
-            match self.obey().as_deref() {
+            match self.next_order().as_deref() {
                 Some("go") => runs = true,
                 Some(order @ ("pause" | "finish")) => {
                     while received < sent {
@@ -115,7 +117,7 @@ impl End {
                     }
                     if order == "finish" {
                         self.flow.finish()?;
-                        assert!(self.read(PATIENCE)?.is_none(), "nothing is left");
+                        assert!(self.read(TIME_LIMIT)?.is_none(), "nothing is left");
                         println!("finished {received} {bytes}");
                         return Ok(());
                     }
@@ -141,7 +143,7 @@ impl End {
     }
 
     fn check(&self, received: &mut u64) -> Result<(), Error> {
-        let answer = self.read(PATIENCE)?.expect("the server does not end first");
+        let answer = self.read(TIME_LIMIT)?.expect("the server does not end first");
         assert_eq!(answer[..], message(*received), "in order, exactly once");
         *received += 1;
         Ok(())
@@ -171,13 +173,13 @@ impl End {
         }
     }
 
-    /// Carries out an order, if there is one for either end; gives those for the client.
-    fn obey(&self) -> Option<String> {
+    /// Executes an order, if there is one for either end; returns those for the client.
+    fn next_order(&self) -> Option<String> {
         let order = self.orders.try_recv().ok()?;
         if let Some(cpu) = order.strip_prefix("pin ") {
             pin(cpu.parse().unwrap());
         } else if order == "unshare" {
-            // SAFETY: a plain number; only this thread goes.
+            // SAFETY: a plain number; only this thread enters the new namespace.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "unshare");
         } else if order == "fork" || order == "clone" {
             println!("obeyed {}", child(order == "fork"));
@@ -190,7 +192,7 @@ impl End {
     }
 }
 
-/// A child that lives until it is killed, and calls nothing but system calls.
+/// Makes a child that lives until it is killed, and makes system calls only.
 fn child(by_the_library: bool) -> i64 {
     // SAFETY: the child only sleeps; a clone without memory of its own or a stack is a fork.
     let child = unsafe {
@@ -206,14 +208,5 @@ fn child(by_the_library: bool) -> i64 {
     loop {
         // SAFETY: a plain system call.
         unsafe { libc::pause() };
-    }
-}
-
-fn pin(cpu: usize) {
-    // SAFETY: all zeroes is the empty set, which outlives the call, and CPU_SET checks the number.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0, "pin");
     }
 }

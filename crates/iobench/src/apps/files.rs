@@ -1,4 +1,4 @@
-//! The files that a web server under test serves.
+//! Writes the files that a web server under test serves.
 
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::client::protocol::pattern::Pattern;
 use crate::error::{Context, Result};
 
-/// Beyond what the files need, so that others on the same tmpfs are not left with nothing.
+/// Space left free on the tmpfs for other users.
 const SPARE_BYTES: u64 = 64 << 20;
 
 /// A directory of files, each with the content of its number; removed when dropped.
@@ -15,12 +15,12 @@ const SPARE_BYTES: u64 = 64 << 20;
 pub(crate) struct FileSet {
     root: PathBuf,
     pub(crate) sizes: Vec<u64>,
-    /// Whether the files lie in memory, or on whatever disk the temporary directory is on.
+    /// Whether the files are in memory (tmpfs) or in the temporary directory.
     pub(crate) in_memory: bool,
 }
 
 impl FileSet {
-    /// Writes the files to tmpfs if it has the room, else to the temporary directory.
+    /// Writes the files to tmpfs if it has enough space, else to the temporary directory.
     pub(crate) fn write(sizes: Vec<u64>, pattern: &Pattern) -> Result<FileSet> {
         const REMEDY: &str = "free some space, or set TMPDIR to a directory that has it";
         let total: u64 = sizes.iter().sum();
@@ -55,6 +55,7 @@ impl FileSet {
         &self.root
     }
 
+    /// Returns the mean size of the files.
     pub(crate) fn mean_bytes(&self) -> f64 {
         self.sizes.iter().sum::<u64>() as f64 / self.sizes.len().max(1) as f64
     }
@@ -66,27 +67,23 @@ impl Drop for FileSet {
     }
 }
 
-/// The name of a file, always of the same length, as requests are.
+/// Returns the name of a file. All names have the same length, so all requests have, too.
 pub(crate) fn file_name(number: u32) -> String {
     format!("{number:05}.html")
 }
 
-/// Distinguishes the directories of runs at the same time, and of tests in one process.
+/// Returns a unique name: runs at the same time, and tests in one process, get different
+/// directories.
 pub(crate) fn unique() -> String {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What a file system can still take.
+/// Returns the free space of a file system in bytes.
 fn room_bytes(path: &Path) -> Option<u64> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: statvfs is plain data for which all zeros is valid.
-    let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends in a zero byte and `answer` is valid for writes.
-    let result = unsafe { libc::statvfs(path.as_ptr(), &mut answer) };
-    (result == 0).then(|| answer.f_bavail.saturating_mul(answer.f_frsize))
+    let room = rustix::fs::statvfs(path).ok()?;
+    Some(room.f_bavail.saturating_mul(room.f_frsize))
 }
 
 #[cfg(test)]

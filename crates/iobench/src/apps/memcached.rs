@@ -1,4 +1,4 @@
-//! memcached as it is distributed, and on the channel.
+//! memcached in two variants: as distributed, and patched to use the channel.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::apps::App;
-use crate::apps::place::{built, is_root, room_for};
+use crate::apps::environment::{built, is_root, room_for};
 use crate::cli::apps::MemcachedArgs;
 use crate::client::ClientGroup;
 use crate::client::protocol::answer::Answer;
@@ -32,17 +34,18 @@ const REMEDY: &str =
 const USUAL_STOCK: &str = "memcached/stock/memcached";
 const USUAL_ADAPTED: &str = "memcached/megapipe/memcached";
 const LABELS: [&str; 2] = ["stock", "megapipe"];
-/// Values are stored so many at a time.
+/// Values that one batch of set commands stores.
 const STORED_AT_ONCE: u32 = 64;
-/// Nothing that a server answers while it is filled takes longer.
+/// Longest wait for an answer while the server is filled.
 const FILL_TIMEOUT: Duration = Duration::from_secs(10);
-/// What an item takes beside key and value, and what slabs leave unused, generously.
+/// Memory of an item beside key and value, with what slabs leave unused; an upper estimate.
 const ITEM_OVERHEAD_BYTES: u64 = 400;
 const USUAL_REQUESTS: [u32; 4] = [1, 8, 128, 0];
 const QUICK_REQUESTS: [u32; 2] = [1, 0];
-/// The name of the threads that serve.
+/// The name of the worker threads.
 const WORKER_NAME: &str = "mc-worker";
 
+/// The two variants of memcached, and their load.
 pub(crate) struct Memcached {
     programs: [PathBuf; 2],
     versions: [String; 2],
@@ -55,6 +58,7 @@ pub(crate) struct Memcached {
 }
 
 impl Memcached {
+    /// Finds both builds and reads their versions; fails if the keys do not fit into memory.
     pub(crate) fn prepare(arguments: &MemcachedArgs) -> Result<Memcached> {
         let stock = built(arguments.stock.as_deref(), USUAL_STOCK, REMEDY)?;
         let adapted = built(arguments.adapted.as_deref(), USUAL_ADAPTED, REMEDY)?;
@@ -79,7 +83,7 @@ impl Memcached {
         })
     }
 
-    /// The requests per connection to measure.
+    /// Returns the requests per connection to measure.
     pub(crate) fn requests(&self, arguments: &MemcachedArgs) -> Vec<Requests> {
         let usual =
             if arguments.shape.measure.quick { &QUICK_REQUESTS[..] } else { &USUAL_REQUESTS };
@@ -98,7 +102,7 @@ impl Memcached {
             ["-t", &threads],
             ["-m", &memory_mb],
             ["-c", &connections],
-            // The table is as large from the start as it would grow to.
+            // The table has its final size from the start.
             ["-o", "hashpower=20"],
         ];
         words.extend(options.concat().into_iter().map(str::to_owned));
@@ -112,9 +116,9 @@ impl Memcached {
         Cache::new(self.usage, Arc::clone(&self.pattern), requests, seed)
     }
 
-    /// Stores every key, and believes in none that is not acknowledged.
+    /// Stores every key and requires an acknowledgement for each.
     fn fill(&self, address: SocketAddr) -> Result<()> {
-        const REMEDY: &str = "see whether the program serves memcached's ASCII protocol";
+        const REMEDY: &str = "check that the program serves memcached's ASCII protocol";
         let mut cache = self.cache(Requests::Fixed(0), self.seed);
         let mut stream = TcpStream::connect_timeout(&address, FILL_TIMEOUT)
             .and_then(|stream| {
@@ -134,7 +138,7 @@ impl Memcached {
     }
 }
 
-/// Sends some sets in one go and reads their answers.
+/// Sends several set commands in one write and reads their answers.
 fn store(
     stream: &mut TcpStream,
     cache: &mut Cache,
@@ -197,7 +201,7 @@ impl App for Memcached {
         let mut cache = self.cache(Requests::Fixed(0), self.seed);
         let mut length = |sets| cache.render(Operation { key: 0, sets }).len();
         let (get, set) = (length(false), length(true));
-        // A value comes with its key and two lines around it.
+        // The answer to a get has the key and two lines around the value.
         let (value, stored) = (VALUE_BYTES + KEY_BYTES + 22, 8);
         let Usage { gets, sets, .. } = self.usage;
         let (gets, sets) = (gets as usize, sets as usize);
@@ -207,13 +211,13 @@ impl App for Memcached {
 
     fn start(&self, variant: usize, cpus: &[usize], signals: &Signals) -> Result<Running> {
         let name = LABELS[variant];
-        let foreign = Foreign { name, orphan_signal: libc::SIGKILL };
+        let foreign = Foreign { name, orphan_signal: Signal::KILL };
         let mut process =
             ExternalProcess::start_command(&foreign, &Launch::echo(name, cpus), signals, |port| {
                 Ok(self.words(variant, port, cpus.len()))
             })?;
         let workers = threads_named(process.id(), WORKER_NAME);
-        // The thread that accepts runs on the same CPUs, so workers wait for one of their own.
+        // The accepting thread runs on the same CPUs, so a worker does not have a CPU to itself.
         if workers.len() == cpus.len() {
             process.serves_in(workers, false);
         }
@@ -242,7 +246,7 @@ impl App for Memcached {
     }
 }
 
-/// The threads of a process that have a name.
+/// Returns the threads of a process that have a name.
 fn threads_named(process: u32, name: &str) -> Vec<i32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     let mut found: Vec<i32> = threads
@@ -257,7 +261,7 @@ fn threads_named(process: u32, name: &str) -> Vec<i32> {
     found
 }
 
-/// What the program calls itself.
+/// Returns the version that the program prints.
 fn version_of(program: &Path) -> Result<String> {
     let output = std::process::Command::new(program).arg("-V").output().context(
         format!("start {}", program.display()),

@@ -1,15 +1,15 @@
-//! `iobench apps`: real servers as they are distributed against the same ones on the channel, under
-//! loads in their own protocols (section 5.2 and 5.3 of the report).
+//! `iobench apps`: compares real servers as distributed with the same servers on the channel, under
+//! loads in their own protocols (sections 5.2 and 5.3 of the report).
 //!
-//! What is measured, and how pairs of slots become ratios, is `compare`'s; here are the programs,
-//! their settings, and the clients that speak to them.
+//! `compare` has the measuring and the statistics; this module has the programs, their settings,
+//! and their clients.
 
+mod app_cell;
 mod campaign;
+pub(crate) mod environment;
 pub(crate) mod files;
 mod memcached;
-pub(crate) mod mix;
 mod nginx;
-pub(crate) mod place;
 mod summary;
 pub(crate) mod wrk;
 
@@ -27,24 +27,24 @@ use crate::sys::signals::Signals;
 /// A program in several variants.
 pub(crate) trait App {
     fn name(&self) -> &'static str;
-    /// What the variants are called; at least one.
+    /// Returns the names of the variants; at least one.
     fn labels(&self) -> Vec<String>;
-    /// What the load is called beside its requests per connection.
+    /// Returns the name of the load, without its requests per connection.
     fn load(&self) -> String;
-    /// All that a reader has to know to repeat it, for people.
+    /// Returns the settings needed to repeat the measurement, as text.
     fn settings(&self) -> String;
     /// Bytes of a request and of an answer, on average.
     fn exchange(&self) -> Exchange;
-    /// Starts a variant with a thread or process on each CPU, ready to be loaded.
+    /// Starts a variant with a thread or process on each CPU, and waits until it can serve.
     fn start(&self, variant: usize, cpus: &[usize], signals: &Signals) -> Result<Running>;
-    /// Starts clients that make so many requests per connection.
+    /// Starts clients that make this many requests per connection.
     fn clients(
         &self,
         placement: &Placement,
         requests: &Requests,
         slicing: Slicing,
     ) -> Result<ClientGroup>;
-    /// The path that a foreign client asks for, if there is one to load it with.
+    /// Returns the path that wrk requests, if wrk can load the program.
     fn foreign_path(&self) -> Option<String>;
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &AppsArgs) -> Result<bool> {
     let signals = Signals::block();
     match &arguments.app {
         AppCommand::Nginx(arguments) => {
-            let quiet = place::isolate()?;
+            let quiet = environment::isolate()?;
             let app = nginx::Nginx::prepare(arguments)?;
             let own = arguments.mix.requests();
             let wanted = app.requests(arguments);
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &AppsArgs) -> Result<bool> {
                 .run(arguments.workers.as_deref(), wanted.unwrap_or_else(|| vec![own]))
         }
         AppCommand::Memcached(arguments) => {
-            let quiet = place::isolate()?;
+            let quiet = environment::isolate()?;
             let app = memcached::Memcached::prepare(arguments)?;
             let requests = app.requests(arguments);
             Campaign::new(&app, &arguments.shape, 0, &signals, quiet)

@@ -1,15 +1,17 @@
-//! nginx in its variants: configurations that differ in the event module and the listener only.
+//! nginx in its variants: configurations that differ only in the event module and the listener.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::process::Signal;
+
 use crate::apps::App;
+use crate::apps::environment::{Scratch, built, is_root, room_for};
 use crate::apps::files::{FileSet, file_name};
-use crate::apps::mix::Mix;
-use crate::apps::place::{Scratch, built, is_root, room_for};
 use crate::cli::apps::NginxArgs;
 use crate::client::ClientGroup;
+use crate::client::mix::Mix;
 use crate::client::protocol::Protocol;
 use crate::client::protocol::http::Http;
 use crate::client::protocol::pattern::Pattern;
@@ -30,15 +32,15 @@ use crate::sys::signals::Signals;
 const USUAL_MODULE: &str = "nginx/ngx_megapipe_module.so";
 const MODULE_REMEDY: &str = "build it with `cargo xtask nginx --build`, name it with --module, or \
                              leave it out with --module none";
-/// Requests per connection of the SPECweb-like mix unless asked for otherwise: the shortest
-/// connections, the mix's own, and the longest.
+/// Default requests per connection of the SPECweb-like mix: the shortest connections, the mix's own
+/// number, and the longest.
 const SPECWEB_REQUESTS: [u32; 3] = [1, 6, 0];
-/// How long the master may take to start its workers.
+/// Longest time for the master process to start its workers.
 const WORKERS_NS: u64 = 10_000_000_000;
-/// nginx's own backlog; more connections at a time need a longer one.
+/// nginx's default backlog; more concurrent connections need a longer one.
 const USUAL_BACKLOG: usize = 511;
 
-/// How a worker hears of its connections.
+/// How a worker waits for events and gets its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Epoll,
@@ -56,7 +58,7 @@ impl Variant {
     }
 }
 
-/// What does not differ between the variants.
+/// Settings that are the same for all variants.
 #[derive(Debug, Clone)]
 struct Settings {
     sendfile: &'static str,
@@ -67,6 +69,7 @@ struct Settings {
     root: PathBuf,
 }
 
+/// The variants of nginx, and their load.
 pub(crate) struct Nginx {
     program: PathBuf,
     version: String,
@@ -118,7 +121,7 @@ impl Nginx {
         })
     }
 
-    /// The requests per connection to measure; nothing where the mix decides.
+    /// Returns the requests per connection to measure; `None` if the mix determines them.
     pub(crate) fn requests(&self, arguments: &NginxArgs) -> Option<Vec<Requests>> {
         let counts = match (&arguments.requests, arguments.mix) {
             (Some(counts), _) => counts.clone(),
@@ -128,7 +131,7 @@ impl Nginx {
         Some(counts.into_iter().map(Requests::Fixed).collect())
     }
 
-    /// The variant of that name.
+    /// Returns the variant of that name.
     pub(crate) fn baseline(&self, name: &str) -> Result<usize> {
         let names: Vec<&str> = self.variants.iter().map(|variant| variant.name()).collect();
         names.iter().position(|known| *known == name).ok_or_else(|| {
@@ -191,8 +194,8 @@ impl App for Nginx {
         let variant = self.variants[variant];
         let name = variant.name();
         let file = self.scratch.path().join(format!("{name}-{}.conf", cpus.len()));
-        // Its workers outlive a master that is killed, so it must be asked to end.
-        let foreign = Foreign { name, orphan_signal: libc::SIGTERM };
+        // Its workers survive a master that is killed, so the master must be asked to end.
+        let foreign = Foreign { name, orphan_signal: Signal::TERM };
         let mut process =
             ExternalProcess::start_command(&foreign, &Launch::echo(name, cpus), signals, |port| {
                 fs::write(&file, self.configuration(variant, port, cpus))
@@ -248,7 +251,8 @@ impl App for Nginx {
     }
 }
 
-/// The configuration of a variant: that of the distribution as far as it matters for files.
+/// Returns the configuration file of a variant: that of the distribution as far as it matters for
+/// files.
 fn render(
     variant: Variant,
     module: Option<&Path>,
@@ -299,7 +303,7 @@ fn render(
     )
 }
 
-/// What the program calls itself.
+/// Returns the version that the program prints.
 fn version_of(program: &Path) -> Result<String> {
     let output = std::process::Command::new(program).arg("-v").output().context(
         format!("start {}", program.display()),

@@ -1,32 +1,29 @@
-//! Slots with wrk, for whoever does not trust our own client: it tells requests per second and its
-//! latencies, and the kernel tells the server's CPU time.
+//! Slots with wrk, an independent client: it reports requests per second and latencies, and the
+//! kernel reports the server's CPU time.
 
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::compare::plan::SLICE_NS;
-use crate::compare::slots::is_used_by_others;
-use crate::engine::outcome::{Figures, SliceCounts, SlotOutcome};
+use crate::client::slices::SLICE_NS;
+use crate::engine::outcome::{Figures, SlotOutcome};
 use crate::engine::placement::Placement;
+use crate::engine::sampler::{Border, ClientSide, Sampler, Sides, Used, wall_ns};
+use crate::engine::slices::SliceCounts;
 use crate::error::{Error, Result};
 use crate::figures::{self, new_times};
 use crate::load::external::run_to_end;
 use crate::server::running::Running;
-use crate::sys::clock::now_ns;
-use crate::sys::procstat::{CpuReader, CpuTicks, TICK_NS};
 use crate::sys::signals::Signals;
 
-/// wrk counts in whole seconds.
+/// Duration of a run of wrk, which takes whole seconds only.
 pub(crate) const SECONDS: u64 = 1;
-/// wrk calls answers that take longer errors, by default after 2 s: an answer that comes late on a
-/// busy machine is a latency.
-pub(crate) const PATIENT: &str = "--timeout=20s";
-/// How long it may take beyond its time.
+/// wrk counts answers that take longer than its timeout, 2 s by default, as errors. With this value
+/// a late answer on a busy machine is a latency.
+pub(crate) const LONG_TIMEOUT: &str = "--timeout=20s";
+/// How long wrk may run beyond its duration.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// A run that lost more than this part (1/50) of its time to the host says nothing.
-const STOLEN_PART: u64 = 50;
 
-/// What wrk printed.
+/// The figures that wrk printed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Printed {
     pub(crate) requests: u64,
@@ -36,15 +33,13 @@ pub(crate) struct Printed {
     pub(crate) errors: u64,
 }
 
-/// One run, as seen from outside.
+/// One run of wrk, with CPU times measured from outside.
 struct Run {
     text: String,
-    /// Nothing if wrk did not end in time.
+    /// `None` if wrk did not end in time.
     client_ns: Option<u64>,
-    server_ns: u64,
-    wall_ns: u64,
-    before: CpuTicks,
-    after: CpuTicks,
+    borders: [Border; 2],
+    sides: Sides,
 }
 
 /// Loads a server once with wrk.
@@ -56,7 +51,7 @@ pub(crate) fn run(
     signals: &Signals,
 ) -> Result<(SlotOutcome, Option<Printed>)> {
     let run = execute(server, placement, connections, path, signals)?;
-    // Its percentiles do not make a histogram, so there is none.
+    // wrk prints percentiles only, from which no histogram can be made.
     let latencies = figures::encode(&new_times())?;
     let mut outcome = SlotOutcome { latencies, ..SlotOutcome::default() };
     if !server.drain(signals)? {
@@ -91,20 +86,23 @@ fn execute(
         format!("-c{connections}"),
         format!("-d{SECONDS}s"),
         "--latency".to_owned(),
-        PATIENT.to_owned(),
+        LONG_TIMEOUT.to_owned(),
         format!("http://{}{path}", server.address()),
     ];
-    let mut cpus = CpuReader::new(&placement.cpus())?;
-    let (begun_ns, before, server_ns) = (now_ns(), cpus.read(), server.cpu_time_ns());
+    let cpus = placement.client_cpus.clone();
+    let client = ClientSide { cpus, owned: true, roaming: false };
+    let mut sampler = Sampler::new(&client, &[], Some(&server.side(&placement.server_cpus)))?;
+    let used = |client_ns| Used { client_ns: Some(client_ns), server_ns: server.cpu_time_ns() };
+    let before = sampler.border(used(0));
     let limit = Duration::from_secs(SECONDS) + END_LIMIT;
     let run = run_to_end(&words, &placement.client_cpus, limit, signals)?;
-    let (wall_ns, after) = (now_ns() - begun_ns, cpus.read());
-    let server_ns = server.cpu_time_ns().saturating_sub(server_ns);
-    let (text, client_ns) = (run.text, run.ended.map(|ended| ended.cpu_ns));
-    Ok(Run { text, client_ns, server_ns, wall_ns, before, after })
+    let client_ns = run.ended.map(|ended| ended.cpu_ns);
+    let after = sampler.border(used(client_ns.unwrap_or(0)));
+    Ok(Run { text: run.text, client_ns, borders: [before, after], sides: sampler.sides() })
 }
 
-/// A run is all or nothing; it counts as much as the slices that its time would have had.
+/// Makes the outcome of a run. A run has no slices, so it is valid or not as a whole; it counts as
+/// the number of slices that its duration would have had.
 fn judge(
     outcome: &mut SlotOutcome,
     run: &Run,
@@ -112,31 +110,25 @@ fn judge(
     client_ns: u64,
     placement: &Placement,
 ) {
-    let Run { server_ns, wall_ns, before, after, .. } = run;
+    let [before, after] = &run.borders;
+    let server_ns = after.used.server_ns.saturating_sub(before.used.server_ns);
+    let wall_ns = wall_ns(&run.borders);
     let busy = |ns: u64, cpus: usize| ns as f64 / (wall_ns * cpus.max(1) as u64) as f64;
     let figures = Figures {
         throughput: printed.rate,
-        server_cpu_us: *server_ns as f64 / 1e3 / printed.requests as f64,
+        server_cpu_us: server_ns as f64 / 1e3 / printed.requests as f64,
         cpu_both_us: None,
         system_calls: None,
-        server_busy: busy(*server_ns, placement.server_cpus.len()),
+        server_busy: busy(server_ns, placement.server_cpus.len()),
         client_busy: busy(client_ns, placement.client_cpus.len()),
     };
     outcome.rough = Some(figures);
     let slices = (SECONDS * 1_000_000_000 / SLICE_NS) as u32;
-    let stolen_ns = after.steal.saturating_sub(before.steal) * TICK_NS;
-    let ours_ns = server_ns + client_ns;
-    if stolen_ns > wall_ns / STOLEN_PART {
-        outcome.slices = SliceCounts { stolen: slices, ..SliceCounts::default() };
-    } else if is_used_by_others(before, after, ours_ns, *wall_ns, placement.cpus().len()) {
-        outcome.slices = SliceCounts { delayed: slices, ..SliceCounts::default() };
-    } else {
-        outcome.slices = SliceCounts { clean: slices, ..SliceCounts::default() };
-        outcome.figures = Some(figures);
-    }
+    outcome.slices = SliceCounts::of_whole(&run.borders, run.sides, slices);
+    outcome.figures = (outcome.slices.clean > 0).then_some(figures);
 }
 
-/// Refuses where wrk is not there.
+/// Fails if wrk is not installed.
 pub(crate) fn check_installed() -> Result<()> {
     let found = std::process::Command::new("wrk")
         .stdin(Stdio::null())
@@ -145,8 +137,8 @@ pub(crate) fn check_installed() -> Result<()> {
         .status();
     found.map(|_| ()).map_err(|error| {
         Error::setup(
-            format!("wrk cannot be started: {error}"),
-            "install the package wrk (`cargo xtask setup`), or leave --wrk out",
+            format!("cannot start wrk: {error}"),
+            "install the package wrk (`cargo xtask setup`), or omit --wrk",
         )
     })
 }
@@ -174,7 +166,7 @@ pub(crate) fn parse(text: &str) -> Option<Printed> {
     })
 }
 
-/// A time with one of wrk's units.
+/// Returns a time with one of wrk's units.
 fn microseconds(text: &str) -> Option<f64> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let number: f64 = text[..unit_at].parse().ok()?;

@@ -1,4 +1,4 @@
-//! The server's end of the memory: in the clients' own thread, or in one of its own.
+//! The server's end of the memory device: in the clients' thread, or in a thread of its own.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -19,21 +19,21 @@ use crate::sys::affinity;
 use crate::sys::clock::now_ns;
 use crate::sys::signals::Event;
 
-/// As long both ends go on after the last connection was closed, so that all can come to its end.
+/// How long both ends continue after the last connection was closed, so that all can finish.
 const SETTLING_NS: u64 = 100_000_000;
 
 fn echo_loop(mtcp: &Mtcp) -> Result<EchoLoop> {
     EchoLoop::new(stack::context(mtcp, 0)?, (SERVER, PORT).into())
 }
 
-/// Clients whose thread also serves: both ends take turns.
+/// Clients whose thread also runs the server: both ends run alternately.
 pub(super) struct BothEnds<L> {
     near: L,
     far: EchoLoop,
     responder: Responder,
     counters: Counters,
     page: Arc<Page>,
-    /// The far end's device has gone.
+    /// Set when the far end's device has failed.
     failure: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl<L: ClosedLoops> ClosedLoops for BothEnds<L> {
         self.near.count_unanswered(now_ns);
     }
 
-    /// Never sleeps: whatever is to come, one of the two makes.
+    /// Never sleeps: only this thread can produce the next event.
     fn wait(&mut self, _timeout_ms: i32) -> usize {
         self.serve();
         self.near.wait(0)
@@ -107,11 +107,11 @@ impl<L: ClosedLoops> ClosedLoops for BothEnds<L> {
         self.near.tally()
     }
 
-    fn settle(&mut self) -> bool {
+    fn progress_closes(&mut self) -> bool {
         let end_ns = now_ns() + SETTLING_NS;
         while self.failure.is_none() && now_ns() < end_ns {
             self.serve();
-            // Nobody holds the connections any more that these events are about.
+            // The connections of these events no longer exist.
             self.near.wait(0);
         }
         self.counters.errors += u64::from(self.failure.is_some());
@@ -128,7 +128,7 @@ pub(super) struct ServerThread {
 }
 
 impl ServerThread {
-    /// Starts it on a CPU and waits until it serves.
+    /// Starts the thread on a CPU and waits until it serves.
     pub(super) fn start(mtcp: Arc<Mtcp>, cpu: usize, page: Arc<Page>) -> Result<ServerThread> {
         let stop = Arc::new(Event::new()?);
         let ending = Arc::clone(&stop);
@@ -157,12 +157,12 @@ impl ServerThread {
         Ok(ServerThread { stop, id, handle: Some(handle) })
     }
 
-    /// The kernel's number of the thread.
+    /// Returns the thread's kernel id.
     pub(super) fn id(&self) -> i32 {
         self.id
     }
 
-    /// Ends it; what has gone wrong in it.
+    /// Stops the thread; returns its error, if there was one.
     pub(super) fn end(mut self) -> Option<String> {
         self.stop.raise();
         match self.handle.take()?.join() {

@@ -1,8 +1,8 @@
-//! `iobench ceiling`: what TCP in user space costs by itself. Two stacks of this process talk over
-//! memory, so every row is a bound that no device below can exceed.
+//! `iobench ceiling`: measures the cost of user-level TCP itself. Two stacks of this process
+//! exchange packets through memory, so every row is an upper limit for any device.
 //!
 //! The clients are those of `compare`, which check every byte, and the server is its server; only
-//! what carries the packets is another.
+//! the device differs.
 
 mod ends;
 
@@ -18,67 +18,110 @@ use crate::cli::ceiling::CeilingArgs;
 use crate::client::connections::Connections;
 use crate::client::faults::FaultCounts;
 use crate::client::protocol::echo::Echo;
-use crate::client::slices::{Slicing, Tally, add_open};
+use crate::client::slices::{SLICE_NS, Slicing, Tally, add_latencies, add_open};
 use crate::client::sockets::Ending;
 use crate::client::sockets::stack::StackSockets;
+use crate::client::warm_up::{LEAD_NS, USUAL_WAIT_NS, warm_up};
 use crate::client::{ClientGroup, Order};
-use crate::compare::plan::SLICE_NS;
-use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
+use crate::engine;
 use crate::engine::environment::Environment;
 use crate::engine::placement::Placement;
+use crate::engine::rounds::{Bench, CellShape, Rounds, Schedule, Slot, Turn};
+use crate::engine::sampler::{ClientSide, Disturbance, Sampler, TOLERATED, Used, disturbance};
+use crate::engine::slices::SliceCounts;
 use crate::engine::statistics::median;
-use crate::engine::table::{figure, lay_out};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::figures::{Percentiles, Times, encode, new_times};
 use crate::output;
 use crate::results::files::ResultFiles;
+use crate::results::table::{Column, Table, transactions};
 use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
 use crate::server::shared::Page;
 use crate::stack::{self, PORT};
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
-use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
 /// The first of the clients' addresses.
 const FIRST_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 1);
-/// So many that at any rate a port rests longer than the second after which RFC 6191 lets it be
-/// used anew.
+/// Number of client addresses: enough that at any rate a port stays unused for longer than the
+/// second after which RFC 6191 allows its reuse.
 const CLIENT_ADDRESSES: u32 = 32;
-/// The network of both.
+/// The prefix length of the network of both ends.
 const PREFIX_BITS: u8 = 16;
-/// How long the server may take to see that all its clients have closed.
+/// Longest wait until the server has seen that all its clients have closed.
 const DRAIN_NS: u64 = 5_000_000_000;
+/// Time of a slot beside its measured part: two stacks start and end.
+const SLOT_OVERHEAD_NS: u64 = 100_000_000;
 
-/// One row to be.
+/// The parameters of a row, without the number of threads.
 #[derive(Debug, Clone, Copy)]
 struct Cell {
-    threads: u8,
     transactions: u32,
     message_bytes: usize,
 }
 
-/// What one round of a row brought.
+/// The result of one round of a row.
+#[derive(Clone)]
 struct Round {
     throughput: f64,
     cpu_us: f64,
     latencies: Times,
+    disturbance: Disturbance,
     notes: Vec<String>,
+}
+
+impl Slot for Round {
+    fn slices(&self) -> SliceCounts {
+        self.disturbance.counts()
+    }
+
+    fn is_clean(&self) -> bool {
+        self.disturbance.reasons(TOLERATED).is_empty()
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.notes.is_empty()
+    }
+}
+
+/// Runs each slot with new stacks.
+struct CeilingBench<'a> {
+    arguments: &'a CeilingArgs,
+    cells: &'a [Cell],
+    cpus: &'a [usize],
+    signals: &'a Signals,
+}
+
+impl Bench for CeilingBench<'_> {
+    type Slot = Round;
+
+    fn describe(&self, cell: usize, subject: usize) -> String {
+        let Cell { transactions, message_bytes } = self.cells[cell];
+        let label = label(self.arguments.threads[subject]);
+        format!("{label}, {message_bytes} B, {transactions} per connection")
+    }
+
+    fn measure(&mut self, turn: Turn) -> Result<Round> {
+        let (cell, threads) = (self.cells[turn.cell], self.arguments.threads[turn.subject]);
+        measure(cell, threads, self.arguments, self.cpus, self.signals)
+    }
 }
 
 /// Measures and prints; true if every row is valid.
 pub(crate) fn run(arguments: &CeilingArgs) -> Result<bool> {
     let (begun_ns, signals) = (now_ns(), Signals::block());
     let placement = Placement::choose(1, &allowed_cpus()?, &arguments.measure.cpus())?;
-    // The clients' CPU is the one of both ends where these share a thread.
+    // The first is the CPU of both ends if they share a thread.
     let mut cpus = vec![placement.client_cpus[0], placement.server_cpus[0]];
     cpus.dedup();
     let limits = Limits::raise()?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
-    let environment = Environment::gather(&limits, 0)?;
+    let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
+    let environment = Environment::gather(&limits, seed)?;
     let cells = cells(arguments);
     let most_threads = usize::from(arguments.threads.iter().copied().max().unwrap_or(1));
     if cpus.len() < most_threads {
@@ -87,27 +130,37 @@ pub(crate) fn run(arguments: &CeilingArgs) -> Result<bool> {
             "choose --threads 1, or let --server-cpus and --client-cpus differ",
         ));
     }
-    let mut rounds: Vec<Vec<Round>> = cells.iter().map(|_| Vec::new()).collect();
-    for _ in 0..arguments.rounds() {
-        for (cell, rounds) in cells.iter().zip(&mut rounds) {
-            rounds.push(measure(cell, arguments, &cpus, &signals)?);
+    let slot_ns = arguments.duration().as_nanos() as u64 + SLOT_OVERHEAD_NS;
+    let shape = CellShape { subjects: arguments.threads.len(), baseline: 0, slot_ns };
+    let schedule = Schedule {
+        cells: vec![shape; cells.len()],
+        rounds: arguments.rounds(),
+        passes: 1,
+        seed,
+        deadline_ns: None,
+    };
+    schedule.announce(format_args!("{} rows", cells.len() * arguments.threads.len()));
+    let (cells, cpus) = (&cells, &cpus);
+    let mut bench = CeilingBench { arguments, cells, cpus, signals: &signals };
+    let measured = engine::rounds::run(&schedule, &mut bench)?;
+    let mut results = Vec::new();
+    for (cell, subjects) in cells.iter().zip(&measured.outcomes) {
+        for (&threads, rounds) in arguments.threads.iter().zip(subjects) {
+            results.push(row(*cell, threads, arguments, cpus, rounds)?);
         }
     }
-    let rows = cells.iter().zip(&rounds);
-    let rows = rows.map(|(cell, rounds)| row(cell, arguments, &cpus, rounds));
     let experiment = ExperimentRecord {
         name: "ceiling".to_owned(),
         title: "TCP in user space by itself: both ends in one process, over memory".to_owned(),
         source: None,
         scale: "default".to_owned(),
-        // The command, which stands with the environment, is the whole experiment.
+        // The environment contains the command, which determines the whole experiment.
         file: String::new(),
     };
     let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
-    let results = rows.collect::<Result<_>>()?;
-    let baseline = label(cells[0].threads);
+    let baseline = label(arguments.threads[0]);
     let document = Document::new(environment, experiment, elapsed_s, baseline, results);
-    output::print(&render(&document, arguments.ending));
+    print(&document, arguments.ending);
     if let Some(files) = files {
         files.write(&document)?;
     }
@@ -118,14 +171,13 @@ fn cells(arguments: &CeilingArgs) -> Vec<Cell> {
     let mut cells = Vec::new();
     for &message_bytes in &arguments.message_bytes {
         for &transactions in &arguments.transactions.0 {
-            let cell = |&threads| Cell { threads, transactions, message_bytes };
-            cells.extend(arguments.threads.iter().map(cell));
+            cells.push(Cell { transactions, message_bytes });
         }
     }
     cells
 }
 
-/// Both stacks, the server's first.
+/// Creates both stacks, the server's first.
 fn stacks() -> Result<(Mtcp, Mtcp)> {
     let at = |first: Ipv4Addr, count: u32| {
         let address =
@@ -137,7 +189,7 @@ fn stacks() -> Result<(Mtcp, Mtcp)> {
         .map_err(|error| Error::setup(format!("cannot start two stacks: {error}"), "run again"))
 }
 
-/// The clients' end, for the calling thread.
+/// Creates the clients' sockets, for the calling thread.
 fn client(mtcp: &Mtcp, ending: Ending) -> Result<StackSockets> {
     let mut sockets = stack::context(mtcp, 0)?;
     sockets
@@ -146,22 +198,23 @@ fn client(mtcp: &Mtcp, ending: Ending) -> Result<StackSockets> {
     StackSockets::new(sockets, ending)
 }
 
-/// One round of one row, with fresh stacks.
+/// Measures one round of one row, with new stacks.
 fn measure(
-    cell: &Cell,
+    cell: Cell,
+    threads: u8,
     arguments: &CeilingArgs,
     cpus: &[usize],
     signals: &Signals,
 ) -> Result<Round> {
     let (server, clients) = stacks()?;
     let (server, clients) = (Arc::new(server), Arc::new(clients));
-    let (cell, ending) = (*cell, arguments.ending);
+    let ending = arguments.ending;
     let slicing = Slicing::divide(arguments.duration().as_nanos() as u64, SLICE_NS);
     let page = Arc::new(Page::create(1)?);
     let (cpu, connections) = (&cpus[..1], arguments.connections);
     let sockets = move |_| client(&clients, ending);
     let echo = move |index| Echo::new(cell.message_bytes, cell.transactions, index);
-    let helper = match cell.threads {
+    let helper = match threads {
         1 => None,
         _ => Some(ServerThread::start(server.clone(), cpus[1], page.clone())?),
     };
@@ -174,13 +227,14 @@ fn measure(
             BothEnds::new(near, &server, page.clone())
         })?
     };
-    let mut threads = group.thread_ids();
-    threads.extend(helper.as_ref().map(ServerThread::id));
-    let mut round = load(&group, &threads, slicing, signals)?;
+    let mut ids = group.thread_ids();
+    ids.extend(helper.as_ref().map(ServerThread::id));
+    let used = &cpus[..ids.len()];
+    let mut round = load(&group, &ids, used, slicing, signals)?;
     if !drained(&page, signals)? {
         round.notes.push("the server kept connections that the clients had closed".to_owned());
     }
-    // Before the clients' stack goes, which takes the device along.
+    // Before the clients' stack is dropped, which also drops the device.
     if let Some(failure) = helper.and_then(ServerThread::end) {
         round.notes.push(failure);
     }
@@ -190,7 +244,7 @@ fn measure(
     Ok(round)
 }
 
-/// Waits until the server has closed what it has accepted; false if it does not.
+/// Waits until the server has closed all that it accepted; false if it does not.
 fn drained(page: &Page, signals: &Signals) -> Result<bool> {
     let deadline_ns = now_ns() + DRAIN_NS;
     loop {
@@ -208,22 +262,22 @@ fn drained(page: &Page, signals: &Signals) -> Result<bool> {
 fn load(
     group: &ClientGroup,
     threads: &[i32],
+    cpus: &[usize],
     slicing: Slicing,
     signals: &Signals,
 ) -> Result<Round> {
-    let own = std::process::id();
-    let readers = threads.iter().map(|&thread| ThreadReader::new(own, thread));
-    let readers: Vec<ThreadReader> = readers.collect::<Result<_>>()?;
-    let used_ns = || -> u64 { readers.iter().map(|reader| reader.read().run_ns).sum() };
+    // Both ends belong to this process, and are sampled as one side.
+    let both = ClientSide { cpus: cpus.to_vec(), owned: true, roaming: false };
+    let mut sampler = Sampler::new(&both, threads, None)?;
     group.begin_slot(Order::new((SERVER, PORT).into(), true));
-    warm_up(group, signals)?;
+    warm_up(group, signals, USUAL_WAIT_NS)?;
     let start_ns = now_ns() + LEAD_NS;
     group.measure_from(start_ns);
-    signals.sleep_until(start_ns)?;
-    let before_ns = used_ns();
-    signals.sleep_until(start_ns + slicing.total_ns())?;
-    let cpu_ns = used_ns() - before_ns;
-    Ok(evaluate(&group.finish_slot()?, slicing, cpu_ns))
+    let borders = sampler.watch(signals, start_ns, slicing, Used::default)?;
+    let ends = borders.first().zip(borders.last());
+    let cpu_ns = ends.map_or(0, |(first, last)| last.client.run_ns(&first.client));
+    let round = evaluate(&group.finish_slot()?, slicing, cpu_ns);
+    Ok(Round { disturbance: disturbance(&borders, sampler.sides()), ..round })
 }
 
 fn evaluate(tallies: &[Tally], slicing: Slicing, cpu_ns: u64) -> Round {
@@ -246,6 +300,7 @@ fn evaluate(tallies: &[Tally], slicing: Slicing, cpu_ns: u64) -> Round {
         throughput: transactions as f64 * 1e9 / slicing.total_ns() as f64,
         cpu_us: cpu_ns as f64 / 1e3 / transactions.max(1) as f64,
         latencies,
+        disturbance: Disturbance::default(),
         notes,
     }
 }
@@ -254,13 +309,30 @@ fn label(threads: u8) -> String {
     if threads == 1 { "mtcp, 1 thread".to_owned() } else { format!("mtcp, {threads} threads") }
 }
 
-fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -> Result<Row> {
+fn row(
+    cell: Cell,
+    threads: u8,
+    arguments: &CeilingArgs,
+    cpus: &[usize],
+    rounds: &Rounds<Round>,
+) -> Result<Row> {
+    let rough = Round::are_rough(rounds);
+    let rounds: Vec<&Round> = rounds.iter().flatten().collect();
+    let shown = || rounds.iter().filter(|round| rough || round.is_clean());
     let middle =
-        |figure: fn(&Round) -> f64| median(&rounds.iter().map(figure).collect::<Vec<f64>>());
+        |figure: fn(&Round) -> f64| median(&shown().map(|round| figure(round)).collect::<Vec<_>>());
     let mut latencies = new_times();
     let mut notes: Vec<String> = Vec::new();
-    for round in rounds {
-        // Bounds are equal by construction, so this cannot fail.
+    if rough {
+        let clean = rounds.iter().filter(|round| round.is_clean()).count();
+        notes.push(format!(
+            "only {clean} of {} rounds were undisturbed, so the figures are of all: stop other \
+             programs or name other CPUs",
+            rounds.len()
+        ));
+    }
+    for round in shown() {
+        // All histograms have the same bounds, so this cannot fail.
         let _ = latencies.add(&round.latencies);
         for note in &round.notes {
             if !notes.contains(note) {
@@ -272,10 +344,10 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
         latency_us: Percentiles::of(&round.latencies),
         throughput: Some(round.throughput),
         cpu_both_us: Some(round.cpu_us),
-        valid: round.notes.is_empty(),
+        valid: round.notes.is_empty() && round.is_clean(),
         ..RoundFigures::default()
     });
-    let (server_cpus, client_cpus) = cpus_of(cell, cpus);
+    let (server_cpus, client_cpus) = cpus_of(threads, cpus);
     let exchange = Exchange::echo(cell.message_bytes);
     Ok(Row {
         connections: arguments.connections,
@@ -293,59 +365,45 @@ fn row(cell: &Cell, arguments: &CeilingArgs, cpus: &[usize], rounds: &[Round]) -
             service: if latencies.is_empty() { None } else { Some(encode(&latencies)?) },
             ..Histograms::default()
         },
-        ..Row::empty(&label(cell.threads), "echo", Kind::Closed, exchange)
+        ..Row::empty(&label(threads), "echo", Kind::Closed, exchange)
     })
 }
 
-/// The CPU of the server's end and that of the clients'.
-fn cpus_of(cell: &Cell, cpus: &[usize]) -> (Vec<usize>, Vec<usize>) {
-    match cell.threads {
+/// Returns the CPU of the server's end and that of the clients'.
+fn cpus_of(threads: u8, cpus: &[usize]) -> (Vec<usize>, Vec<usize>) {
+    match threads {
         1 => (cpus[..1].to_vec(), cpus[..1].to_vec()),
         _ => (cpus[1..2].to_vec(), cpus[..1].to_vec()),
     }
 }
 
-/// Connections that a second of CPU carries, both ends included.
+/// Connections per second of CPU time, both ends included.
 fn connections_per_cpu_second(row: &Row) -> Option<f64> {
     let transactions = f64::from(row.transactions);
     row.cpu_both_us.filter(|_| row.transactions > 0).map(|us| 1e6 / us / transactions)
 }
 
-fn render(document: &Document, ending: Ending) -> String {
+fn print(document: &Document, ending: Ending) {
     let ends = match ending {
         Ending::Fin => "closed by both ends",
         Ending::Reset => "ended by RST",
     };
-    let mut text = format!(
-        "{}\n\n{}; connections are {ends}, and all checked byte by byte\n",
-        document.environment.describe(),
-        document.experiment.title
-    );
-    let headings = ["threads", "trans", "bytes", "k/s", "CPU us", "conn/CPU s", "p50 us", "p99 us"];
-    let mut lines = vec![headings.map(str::to_owned).to_vec()];
-    for row in &document.results {
-        let transactions = match row.transactions {
-            0 => "persist".to_owned(),
-            count => count.to_string(),
-        };
-        let mut line = vec![
-            row.subject.clone(),
-            transactions,
-            row.request_bytes.to_string(),
-            figure(row.throughput.map(|rate| rate / 1e3), 1),
-            figure(row.cpu_both_us, 2),
-            figure(connections_per_cpu_second(row), 0),
-            figure(row.latency_us.map(|latency| latency.p50), 0),
-            figure(row.latency_us.map(|latency| latency.p99), 0),
-        ];
-        if !row.valid {
-            line.push(format!("INVALID: {}", row.notes.join("; ")));
-        }
-        lines.push(line);
-    }
-    lay_out(&mut text, &lines);
-    text.push_str("CPU is that of both ends together, per transaction; rates are medians\n");
-    text
+    let columns = vec![
+        Column::left("threads", |row| row.subject.clone()),
+        Column::right("trans", |row| transactions(row.transactions)),
+        Column::right("bytes", |row| row.request_bytes.to_string()),
+        Column::figure("k/s", 1, |row| row.throughput.map(|rate| rate / 1e3)),
+        Column::figure("CPU us", 2, |row| row.cpu_both_us),
+        Column::figure("conn/CPU s", 0, |row| connections_per_cpu_second(row)),
+        Column::figure("p50 us", 0, |row| row.p50_us()),
+        Column::figure("p99 us", 0, |row| row.p99_us()),
+    ];
+    let title = &document.experiment.title;
+    let heading =
+        |_: &Row| format!("{title}; connections are {ends}, and all checked byte by byte");
+    let legend = "CPU is that of both ends together, per transaction; rates are medians\n";
+    output::print(&format!("{}\n\n", document.environment.describe()));
+    Table::new(&document.results, columns, heading, legend).print();
 }
 
 #[cfg(test)]
@@ -362,21 +420,19 @@ mod tests {
     }
 
     #[test]
-    fn every_combination_has_a_row() {
+    fn every_combination_has_a_cell() {
         let cells = cells(&arguments(&["--message-bytes", "1,9", "--transactions", "1,0"]));
-        let shown: Vec<_> =
-            cells.iter().map(|c| (c.message_bytes, c.transactions, c.threads)).collect();
-        let one = [(1, 1, 1), (1, 1, 2), (1, 0, 1), (1, 0, 2)];
-        let nine = one.map(|(_, transactions, threads)| (9, transactions, threads));
-        assert_eq!(shown, [one, nine].concat());
+        let shown: Vec<_> = cells.iter().map(|c| (c.message_bytes, c.transactions)).collect();
+        assert_eq!(shown, [(1, 1), (1, 0), (9, 1), (9, 0)]);
     }
 
     #[test]
     fn rates_are_for_a_second_of_cpu() {
         let latencies = new_times();
-        let round = Round { throughput: 100_000.0, cpu_us: 4.0, latencies, notes: Vec::new() };
-        let cell = Cell { threads: 2, transactions: 2, message_bytes: 64 };
-        let row = row(&cell, &arguments(&[]), &[3, 5], &[round]).unwrap();
+        let (disturbance, notes) = (Disturbance::default(), Vec::new());
+        let round = Round { throughput: 100_000.0, cpu_us: 4.0, latencies, disturbance, notes };
+        let cell = Cell { transactions: 2, message_bytes: 64 };
+        let row = row(cell, 2, &arguments(&[]), &[3, 5], &vec![vec![round]]).unwrap();
         assert_eq!(connections_per_cpu_second(&row), Some(125_000.0));
         assert_eq!((&row.server_cpus[..], &row.client_cpus[..]), (&[5][..], &[3][..]));
         assert!(row.valid);

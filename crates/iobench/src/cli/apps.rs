@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::apps::mix::Mix;
 use crate::cli::measure::{MeasureArgs, and};
 use crate::cli::values::parse_connections;
+use crate::client::mix::Mix;
 use crate::client::sockets::Ending;
 
 const NGINX_EXAMPLES: &str = "\
@@ -39,16 +39,16 @@ pub(crate) struct AppsArgs {
     pub(crate) app: AppCommand,
 }
 
-/// Which program.
+/// The program to compare.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AppCommand {
-    /// Compare nginx with its own event modules and with ours.
+    /// Compare nginx with its own event modules and with the event module of MegaPipe.
     Nginx(NginxArgs),
-    /// Compare memcached as it is distributed with the one on the channel.
+    /// Compare memcached as distributed with memcached patched to use the channel.
     Memcached(MemcachedArgs),
 }
 
-/// What both have in common.
+/// Options that both programs have.
 #[derive(Debug, Args)]
 #[command(mut_arg("duration", and("[default: 500ms]")))]
 #[command(mut_arg("rounds", and("[default: 10]")))]
@@ -66,7 +66,7 @@ pub(crate) struct LoadShape {
     pub(crate) measure: MeasureArgs,
 }
 
-/// A switch of the program under test.
+/// The value of an on-or-off option of the program under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
     /// Switched on
@@ -88,37 +88,39 @@ impl Switch {
 #[derive(Debug, Args)]
 #[command(after_help = NGINX_EXAMPLES)]
 pub(crate) struct NginxArgs {
-    /// The program
+    /// nginx binary, a path
     #[arg(long, value_name = "FILE", default_value = "/usr/sbin/nginx")]
     pub(crate) nginx: PathBuf,
 
-    /// Our event module, or `none` to compare nginx's own variants alone
-    /// [default: nginx/ngx_megapipe_module.so in the directory MEGAPIPE_APPS, else in apps/ beside
-    /// the directory of this program]
+    /// Event module of MegaPipe, a path, or `none` to compare nginx's own variants alone [default:
+    /// nginx/ngx_megapipe_module.so in the directory MEGAPIPE_APPS, else in apps/ beside the
+    /// directory of this program]
     #[arg(long, value_name = "FILE")]
     pub(crate) module: Option<PathBuf>,
 
-    /// Worker processes, each on a CPU of its own, a list [default: 1 and the number of CPUs]
+    /// Numbers of worker processes, each process on a CPU of its own, a list [default: 1 and the
+    /// number of CPUs]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) workers: Option<Vec<usize>>,
 
-    /// The directive sendfile
+    /// nginx's directive sendfile
     #[arg(long, value_enum, default_value = "on")]
     pub(crate) sendfile: Switch,
 
-    /// The directive tcp_nopush
+    /// nginx's directive tcp_nopush
     #[arg(long, value_enum, default_value = "on")]
     pub(crate) nopush: Switch,
 
-    /// The directive megapipe_lwsockets: connections as lightweight sockets or as descriptors
+    /// Directive megapipe_lwsockets: connections as lightweight sockets (on) or as descriptors
+    /// (off)
     #[arg(long, value_enum, default_value = "on")]
     pub(crate) lwsockets: Switch,
 
-    /// Let nginx keep files open (open_file_cache), with and without our module
+    /// Let nginx keep files open (open_file_cache), with and without MegaPipe's module
     #[arg(long)]
     pub(crate) open_file_cache: bool,
 
-    /// Which files are asked for: specweb, yahoo, yahoo/2 or fixed:BYTES
+    /// Mix of requested files: specweb, yahoo, yahoo/2 or fixed:BYTES
     #[arg(long, value_name = "MIX", default_value = "specweb")]
     pub(crate) mix: Mix,
 
@@ -127,8 +129,8 @@ pub(crate) struct NginxArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_requests)]
     pub(crate) requests: Option<Vec<u32>>,
 
-    /// Which of epoll, epoll-reuseport and megapipe ratios are against; the ratios of megapipe to
-    /// both others are always told
+    /// Baseline of ratios: epoll, epoll-reuseport or megapipe; the ratios of megapipe to both
+    /// others are always printed
     #[arg(long, value_name = "NAME", default_value = "epoll")]
     pub(crate) baseline: String,
 
@@ -144,17 +146,16 @@ pub(crate) struct NginxArgs {
 #[derive(Debug, Args)]
 #[command(after_help = MEMCACHED_EXAMPLES)]
 pub(crate) struct MemcachedArgs {
-    /// The program as it is distributed
-    /// [default: memcached/stock/memcached in MEGAPIPE_APPS, else in apps/ beside the directory of
-    /// this program]
+    /// memcached as distributed, a path [default: memcached/stock/memcached in MEGAPIPE_APPS, else
+    /// in apps/ beside the directory of this program]
     #[arg(long, value_name = "FILE")]
     pub(crate) stock: Option<PathBuf>,
 
-    /// The program on the channel [default: memcached/megapipe/memcached, likewise]
+    /// memcached on the channel, a path [default: memcached/megapipe/memcached, likewise]
     #[arg(long, value_name = "FILE")]
     pub(crate) adapted: Option<PathBuf>,
 
-    /// Worker threads, on as many CPUs, a list [default: 1 and the number of CPUs]
+    /// Numbers of worker threads, on as many CPUs, a list [default: 1 and the number of CPUs]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) threads: Option<Vec<usize>>,
 
@@ -163,16 +164,16 @@ pub(crate) struct MemcachedArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_requests)]
     pub(crate) requests: Option<Vec<u32>>,
 
-    /// Gets for how many sets
+    /// Ratio of gets to sets, GETS:SETS
     #[arg(long, value_name = "GETS:SETS", default_value = "9:1", value_parser = parse_ratio)]
     pub(crate) ratio: (u32, u32),
 
-    /// How many keys there are
+    /// Number of keys
     #[arg(long, value_name = "N", default_value = "100000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) keys: u32,
 
-    /// Memory of each server in megabytes; it must hold all keys
+    /// Memory of each server in megabytes; it must be enough for all keys
     #[arg(long, value_name = "MB", default_value = "1024",
           value_parser = clap::value_parser!(u32).range(64..=65_536))]
     pub(crate) memory_mb: u32,

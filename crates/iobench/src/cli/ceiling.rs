@@ -29,7 +29,7 @@ CPU.";
 #[command(mut_arg("client_cpus", and("[default: the first without the server]")))]
 #[command(mut_arg("server_cpus", and("[default: the first of the process]")))]
 pub(crate) struct CeilingArgs {
-    /// Threads, a list: 1 for both ends in one, 2 for one each
+    /// Numbers of threads, a list; 1: both ends in one thread, 2: one thread for each end
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2",
           value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) threads: Vec<u8>,

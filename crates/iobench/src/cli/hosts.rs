@@ -17,11 +17,11 @@ Exit status: 0 if the hosts can work together, 1 if something is wrong, which is
 #[derive(Debug, Args)]
 #[command(after_help = HOSTS_EXAMPLES)]
 pub(crate) struct HostsArgs {
-    /// Also send 1 MiB between rank 0 and every host, compare it, and begin something together
+    /// Also send 1 MiB between rank 0 and every host, compare it, and start all at an agreed time
     #[arg(long)]
     pub(crate) check: bool,
 
-    /// Address at which the others reach rank 0 [default: the first that all of them reach]
+    /// Address at which the other ranks reach rank 0 [default: the first that all of them reach]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) mpi_address: Option<IpAddr>,
 }

@@ -6,11 +6,11 @@ use ipcload::Load;
 use crate::cli::measure::{MeasureArgs, and, one};
 use crate::cli::values::parse_message_bytes;
 
-/// What `--batch on` stands for.
+/// The value of `--batch on`.
 const USUAL_BATCH: u32 = 32;
-/// Commits that may be held back.
+/// Largest number of commits in one batch.
 const BATCH_MAX: u32 = 65_536;
-/// Bounds of a ring; the library rounds up to powers of two.
+/// Allowed sizes of a ring; the library rounds up to powers of two.
 const RING_BYTES: std::ops::RangeInclusive<u64> = 4_096..=1 << 30;
 
 const EXAMPLES: &str = "\
@@ -40,9 +40,9 @@ default congestion control. A pipe of a baseline has room for 16 messages, 64 Ki
 
 A transport without its form, such as mempipe-spin, stands for both. flow-mempipe-spin-unsafe is a
 flow without a daemon on that transport: what buffers, epochs and counters add to it. iceoryx2 and
-zeromq are measured by the program iobench-peers, beside iobench or on the PATH, where it was built
-with them:
-cargo build --release -p iobench-peers --features iceoryx2,zeromq
+zeromq are measured by the program iobench-external, beside iobench or on the PATH, where it was
+built with them:
+cargo build --release -p iobench-external --features iceoryx2,zeromq
 
 A row is marked INVALID when messages were lost, repeated, reordered or corrupt, when an end failed,
 or when the machine was too busy for enough undisturbed rounds; the reason stands with it. Such a
@@ -65,10 +65,10 @@ Exit status: 0 after a measurement, 1 for an error; with --strict 2 if a row is 
     one("(one: of the process that answers or writes)", "client_cpus")
 ))]
 pub(crate) struct IpcArgs {
-    /// What to measure, separated by commas [default: tcp-blocking, tcp-epoll, tcp, tcp-nodelay,
-    /// unix-blocking, unix-epoll, unix, pipe-blocking, pipe-epoll, pipe, vmsplice-coop, shmem-pipe,
-    /// mempipe-futex, mempipe-spin, cacheline, and iceoryx2 and zeromq where they are]; flow-NAME
-    /// is a flow on that transport
+    /// Transports to measure, separated by commas [default: tcp-blocking, tcp-epoll, tcp,
+    /// tcp-nodelay, unix-blocking, unix-epoll, unix, pipe-blocking, pipe-epoll, pipe,
+    /// vmsplice-coop, shmem-pipe, mempipe-futex, mempipe-spin, cacheline, and iceoryx2 and zeromq
+    /// if installed]; flow-NAME is a flow on that transport
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) transports: Vec<String>,
 
@@ -77,17 +77,17 @@ pub(crate) struct IpcArgs {
           value_parser = parse_message_bytes)]
     pub(crate) message_bytes: Vec<usize>,
 
-    /// Where the two processes run, a list [default: all but all-pairs that the machine has]
+    /// CPUs of the two processes, a list [default: all of the machine except all-pairs]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     pub(crate) placement: Vec<Where>,
 
-    /// Messages after which the writer tells the reader, a list: off (1), on (32), or a number; a
-    /// ping-pong is never batched
+    /// Batch size: messages after which the writer notifies the reader, a list of off (1), on (32),
+    /// or a number; a ping-pong is never batched
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "off,on",
           value_parser = parse_batch)]
     pub(crate) batch: Vec<u32>,
 
-    /// Memory of each ring or shared heap, 4096 to 1073741824
+    /// Bytes of each ring or shared heap, 4096 to 1073741824
     #[arg(long, value_name = "BYTES", default_value = "1048576",
           value_parser = clap::value_parser!(u64).range(RING_BYTES))]
     pub(crate) ring_bytes: u64,
@@ -96,16 +96,16 @@ pub(crate) struct IpcArgs {
     pub(crate) measure: MeasureArgs,
 }
 
-/// Where two processes are to run.
+/// On which CPUs two processes run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Where {
-    /// On one CPU, the first of the process
+    /// On one CPU, the first that this process may use
     SameCore,
-    /// On two CPUs of one socket, on different cores if there are
+    /// On two CPUs of one socket, on different cores if possible
     SameSocket,
     /// On two sockets
     OtherSocket,
-    /// On every two CPUs, and twice on each
+    /// On every pair of CPUs, and both processes on each CPU
     AllPairs,
 }
 
@@ -116,11 +116,11 @@ pub(crate) struct IpcEndArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) transport: String,
 
-    /// A flow on top of it, without a daemon
+    /// Measure a flow on top of it, without a daemon
     #[arg(long)]
     pub(crate) flow: bool,
 
-    /// Memory of each ring or shared heap
+    /// Bytes of each ring or shared heap
     #[arg(long, value_name = "BYTES", default_value = "1048576")]
     pub(crate) ring_bytes: u64,
 

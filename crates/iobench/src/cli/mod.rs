@@ -59,25 +59,25 @@ Examples:
   iobench compare --network delay=10ms,jitter=2ms,loss=0.01,rate=100Mbit --duration 2s
   iobench compare --transactions 10 --request-bytes 64 --response-bytes 64,1024,16384,65536
   iobench compare --cores 1 --transactions 1 --idle 0,1000,8000,50000
-  iobench compare --peer 'tokio=iobench-peers tokio --bind 127.0.0.1:{port} --cpus {cpus}'
+  iobench compare --peer 'tokio=iobench-external tokio --bind 127.0.0.1:{port} --cpus {cpus}'
   iobench compare --path veth --servers epoll,megapipe,mtcp,mtcp/mtcp --baseline epoll,megapipe
   iobench compare --path veth --servers epoll,mtcp,mtcp-tap,mtcp/mtcp --transactions 0 \
     --connections 4 --request-bytes 64 --response-bytes 1048576
-  iobench compare --self-test --quick --strict   what no difference looks like; status 2 if it is
-                                                 too much
+  iobench compare --self-test --quick --strict   differences between equal servers; status 2 if
+                                                 they are too large
 
-Over loopback the kernel receives a packet in the CPU time of its sender: the server's CPU holds the
-clients' receive path, and theirs the server's. So servers are ranked by the CPU of both sides.
+Over loopback the kernel processes a received packet in its sender's CPU time, so the server's CPU
+time contains the clients' receive path, and vice versa. Servers are therefore ranked by the CPU
+time of both sides.
 
 Idle connections are opened to each server before its slots and closed after them, by threads that
-sleep meanwhile; both sides of each need an open file (ulimit -Hn). A server that cannot hold them,
-or ends some, or no longer answers on some of 100 that are asked again, is INVALID with the reason.
+sleep in between; both sides of each need an open file (ulimit -Hn). A server that refuses or closes
+some, or does not answer on some of 100 that are used again, is INVALID with the reason.
 
 Where the machine was too busy for enough undisturbed slices, disturbed rounds are measured again,
 for at most a quarter longer than the planned rounds took, and no longer than 60 s. A row is marked
 INVALID when that did not help, when connections failed, when answers were wrong or did not come,
-or when bytes were lost. What could not be shown stands below the table with the reason and what to
-do, and in the JSON file.";
+or when bytes were lost. Notes below the table and in the JSON file name reason and remedy.";
 
 const LOAD_EXAMPLES: &str = "\
 Examples:
@@ -98,7 +98,7 @@ Examples:
   iobench serve --server epoll --bind 7000 --request-bytes 40 --response-bytes 128
       and then: wrk -t1 -c64 -d5 http://127.0.0.1:7000/";
 
-/// The referee for network I/O architectures.
+/// Benchmark of network I/O architectures.
 #[derive(Debug, Parser)]
 #[command(name = "iobench", version = env!("IOBENCH_VERSION"), about, after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -106,37 +106,37 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// The command to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Compare servers under a closed loop of small transactions, interleaved, with intervals.
     Compare(CompareArgs),
-    /// Tell what TCP in user space costs by itself: both ends in this process, joined by memory.
+    /// Measure the cost of user-level TCP itself: both ends in this process, connected by memory.
     Ceiling(CeilingArgs),
     /// Compare real programs with their versions on the channel, under their own protocols.
     Apps(AppsArgs),
-    /// Compare ways between two processes of this machine: latency, throughput, CPU.
+    /// Compare transports between two processes of this machine: latency, throughput, CPU.
     Ipc(IpcArgs),
-    /// One measurement of `ipc`, which starts this itself.
+    /// Make one measurement of `ipc`, which starts this itself.
     #[command(hide = true)]
     IpcEnd(IpcEndArgs),
     /// Compare unmodified programs over plain TCP with the same under `fable run`.
     Programs(ProgramsArgs),
     /// Run an experiment from a file, such as those in experiments/.
     Run(RunArgs),
-    /// Run one of the servers alone, until Ctrl-C.
+    /// Run one server alone, until Ctrl-C.
     Serve(ServeArgs),
-    /// Run the client alone, against a server that already runs or one of ours.
+    /// Run the client alone, against a running server or one of iobench's own.
     Load(LoadArgs),
-    /// Print a log of timestamps that `load --log` has written, as CSV.
+    /// Print a log of timestamps that `load --log` wrote, as CSV.
     Log(LogArgs),
-    /// Tell what this machine offers the channel, which driver it gets, and what would help.
+    /// Report what this machine offers the channel, which driver it gets, and what to improve.
     Doctor(DoctorArgs),
-    /// Tell, under mpirun, whether several hosts can work together, and how their clocks differ.
+    /// Check, under mpirun, that several hosts can work together, and how their clocks differ.
     Hosts(HostsArgs),
-    /// Make one offline HTML page of the result files that commands wrote with --json.
+    /// Make one offline HTML page from the result files that commands wrote with --json.
     Report(ReportArgs),
-    /// Tell what has changed between two saved runs, row by row.
+    /// Compare two saved runs row by row.
     Diff(DiffArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
@@ -158,7 +158,8 @@ impl Command {
             Command::Programs(arguments) => &arguments.measure,
             Command::Run(arguments) => &arguments.measure,
             Command::Load(arguments) => &arguments.measure,
-            // The status of `diff` is its result; the others have none that is not valid.
+            // The exit status of `diff` is its result; the other commands have no result that can
+            // be invalid.
             _ => return true,
         };
         measure.output.strict
@@ -168,11 +169,11 @@ impl Command {
 /// Options of `log`.
 #[derive(Debug, Args)]
 pub(crate) struct LogArgs {
-    /// The log
+    /// Log file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
-    /// Print what the log says of its run, as JSON, instead of the entries
+    /// Print the log's description of its run, as JSON, instead of the entries
     #[arg(long)]
     pub(crate) header: bool,
 }
@@ -180,7 +181,7 @@ pub(crate) struct LogArgs {
 /// Options of `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Also write everything to this file, as JSON; `-` prints JSON only
+    /// File to which everything is also written, as JSON; `-` prints JSON only
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -197,17 +198,18 @@ pub(crate) struct DoctorArgs {
     and("[default: those without a server thread, else shared with them]")
 ))]
 pub(crate) struct CompareArgs {
-    /// Servers to compare, separated by commas; SERVER/mtcp: with clients that bring their own TCP
+    /// Servers to compare, separated by commas; SERVER/mtcp: with clients on user-level TCP
     /// [default: epoll,epoll-partitioned,megapipe,megapipe-epoll; all: iobench serve --list]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
 
-    /// Also compare this program, which has to echo; COMMAND is split as a shell does, and {port},
+    /// External server to compare, which has to echo; COMMAND is split as a shell does, and {port},
     /// {cpus}, {address}, {request_bytes} and {response_bytes} are filled in; repeatable
     #[arg(long = "peer", value_name = "NAME=COMMAND")]
     pub(crate) peers: Vec<Peer>,
 
-    /// Compare the baseline with itself, to see what "no difference" looks like here and now
+    /// Compare the baseline with itself, which shows the differences that this machine's noise
+    /// causes
     #[arg(long, conflicts_with = "servers")]
     pub(crate) self_test: bool,
 
@@ -228,12 +230,14 @@ pub(crate) struct CompareArgs {
           value_parser = parse_message_bytes)]
     pub(crate) request_bytes: Vec<usize>,
 
-    /// Bytes of the answer to each request, a list; every request size runs with each of them
+    /// Bytes of the answer to each request, a list; every request size is measured with each of
+    /// them
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "request_bytes",
           value_parser = parse_message_bytes)]
     pub(crate) response_bytes: Vec<usize>,
 
-    /// Server threads, each on a CPU of its own, a list [default: 1 and the number of CPUs]
+    /// Numbers of server threads, each thread on a CPU of its own, a list [default: 1 and the
+    /// number of CPUs]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Option<Vec<usize>>,
 
@@ -241,31 +245,32 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "N", default_value = "256", value_parser = parse_connections)]
     pub(crate) connections: usize,
 
-    /// Further connections to each server that are open and idle while it is measured, 0 to 100000,
-    /// a list; each has done one transaction before, and they come from addresses of their own
+    /// Idle connections to each server, open while it is measured, 0 to 100000, a list; each has
+    /// made one transaction before, from addresses that the measured clients do not use
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0",
           value_parser = parse_idle)]
     pub(crate) idle: Vec<usize>,
 
-    /// The server that ratios are against [default: epoll if compared, else the first]; further
-    /// ones, by commas, get a table of ratios of their own
+    /// Baseline, the server that ratios are against [default: epoll if compared, else the first];
+    /// each further one, separated by commas, gets a table of ratios of its own
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) baseline: Vec<String>,
 
-    /// What lies between clients and servers; servers and clients with a TCP of their own need veth
+    /// Network path between clients and servers; servers and clients with user-level TCP need veth
     #[arg(long, value_name = "PATH", value_enum, default_value_t)]
     pub(crate) path: PathKind,
 
-    /// The TCP of clients whose server is named without one
+    /// TCP implementation of clients whose server is named without one
     #[arg(long, value_name = "CLIENT", value_enum, default_value_t)]
     pub(crate) client: ClientKind,
 
-    /// Put a path between clients and servers: delay=TIME and jitter=TIME (each way: half of the
-    /// round trip), loss=PROBABILITY, rate=RATE, queue=BYTES, reorder, mtu=BYTES, by commas
+    /// Network conditions between clients and servers: delay=TIME and jitter=TIME (each way: half
+    /// of the round trip), loss=PROBABILITY, rate=RATE, queue=BYTES, reorder, mtu=BYTES, separated
+    /// by commas
     #[arg(long, value_name = "CONDITIONS", conflicts_with = "path")]
     pub(crate) network: Option<Conditions>,
 
-    /// The CPU for the thread that makes the path [default: any]
+    /// CPU of the relay, the thread that emulates the network [default: any]
     #[arg(long, value_name = "CPU", requires = "network")]
     pub(crate) relay_cpu: Option<usize>,
 
@@ -277,7 +282,7 @@ pub(crate) struct CompareArgs {
 #[derive(Debug, Args)]
 #[command(after_help = serve_help())]
 pub(crate) struct ServeArgs {
-    /// The server's name, one of those below
+    /// Name of the server, one of those below
     #[arg(long, value_name = "NAME", required_unless_present = "list")]
     pub(crate) server: Option<String>,
 
@@ -285,7 +290,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) list: bool,
 
-    /// Server threads, each on a CPU of its own [default: 1]
+    /// Number of server threads, each on a CPU of its own [default: 1]
     #[arg(long, value_name = "N", conflicts_with = "server_cpus")]
     pub(crate) cores: Option<usize>,
 
@@ -302,12 +307,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
 
-    /// Bytes of a request; without them every byte is sent back as it comes
+    /// Bytes of a request; without them every byte is sent back as it arrives
     #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "response_bytes")]
     pub(crate) request_bytes: Option<usize>,
 
-    /// Bytes of the answer to each request. As many as in the request: the request comes back. Else
-    /// from 38 bytes on the answer is an HTTP/1.1 response, so that wrk, whose request to
+    /// Bytes of the answer to each request. If equal to --request-bytes, the request is sent back.
+    /// Otherwise from 38 bytes on the answer is an HTTP/1.1 response, so that wrk, whose request to
     /// 127.0.0.1 and a port of four digits has 40 bytes, can load the same server
     #[arg(long, value_name = "N", value_parser = parse_message_bytes, requires = "request_bytes")]
     pub(crate) response_bytes: Option<usize>,
@@ -317,16 +322,16 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "WORK", default_value = "none")]
     pub(crate) work: Work,
 
-    /// The device of a server with a TCP of its own, whose address --bind then names; the device
-    /// that it makes with mtcp-tap [default: what the file says that MTCP_CONFIG names]
+    /// Device of a server with user-level TCP, whose address is that of --bind; with mtcp-tap the
+    /// device that the server creates [default: from the file that MTCP_CONFIG names]
     #[arg(long, value_name = "NAME")]
     pub(crate) interface: Option<String>,
 
-    /// The counters page inherited from `compare`
+    /// Shared page of counters, inherited from `compare`
     #[arg(long, hide = true, requires = "lifeline_fd")]
     pub(crate) page_fd: Option<i32>,
 
-    /// The pipe whose end is ours, inherited from `compare`
+    /// Pipe whose closing ends the server, inherited from `compare`
     #[arg(long, hide = true, requires = "page_fd")]
     pub(crate) lifeline_fd: Option<i32>,
 }
@@ -343,7 +348,7 @@ fn serve_help() -> String {
 #[command(mut_arg("server_cpus", |arg| and("[default: the first]")(arg).requires("server")))]
 #[command(mut_arg("client_cpus", and("(one thread each) [default: as many as do not serve]")))]
 pub(crate) struct LoadArgs {
-    /// Address and port of a server that already runs
+    /// Address and port of a running server
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -352,12 +357,13 @@ pub(crate) struct LoadArgs {
     )]
     pub(crate) connect: Option<SocketAddr>,
 
-    /// Start this server of ours, on a CPU of its own, and load that
+    /// Server of iobench to start, on a CPU of its own, and to load
     #[arg(long, value_name = "NAME")]
     pub(crate) server: Option<String>,
 
-    /// Run this other client in turns with ours, on the same CPUs and against the same server, and
-    /// tell the ratios; {address} and {seconds} are filled in, blanks separate the arguments
+    /// External client to run in turns with iobench's, on the same CPUs and against the same
+    /// server; prints the ratios; {address} and {seconds} are filled in, blanks separate the
+    /// arguments
     #[arg(long, value_name = "COMMAND", requires = "server")]
     pub(crate) beside: Option<String>,
 
@@ -370,7 +376,7 @@ pub(crate) struct LoadArgs {
           conflicts_with_all = ["request_bytes", "response_bytes"])]
     pub(crate) message_bytes: usize,
 
-    /// Bytes of a request where answers have another size; an HTTP GET if 35 or more
+    /// Bytes of a request if answers have another size; an HTTP GET if 35 or more
     #[arg(long, value_name = "N", requires = "response_bytes", value_parser = parse_message_bytes)]
     pub(crate) request_bytes: Option<usize>,
 
@@ -398,12 +404,14 @@ impl LoadArgs {
 }
 
 #[cfg(test)]
+mod documented_tests;
+#[cfg(test)]
 mod tests {
     use clap::CommandFactory;
 
     use super::*;
 
-    /// Of every command that measures.
+    /// Options of every measuring command.
     const SHARED: [&str; 9] = [
         "duration",
         "rounds",

@@ -12,12 +12,12 @@ use crate::open::arrivals::Arrivals;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Open loop")]
 pub(crate) struct OpenArgs {
-    /// requests per second, sent when they are due whatever the server does
-    /// (with --transactions: new connections per second, each with so many requests)
+    /// requests per second, sent at scheduled times independently of answers (with --transactions:
+    /// new connections per second, each with so many requests)
     #[arg(long, value_name = "N")]
     pub(crate) rate: Option<f64>,
 
-    /// how requests are spread over time: slots, poisson or uniform
+    /// arrival process, how requests are spread over time: slots, poisson or uniform
     #[arg(long, value_name = "HOW", default_value = "slots", requires = "rate")]
     pub(crate) arrivals: Arrivals,
 
@@ -31,16 +31,16 @@ pub(crate) struct OpenArgs {
           requires = "rate")]
     pub(crate) steady: Duration,
 
-    /// an answer that takes longer is late
+    /// time after which an answer is late
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_period,
           requires = "rate")]
     pub(crate) timeout: Duration,
 
-    /// pairs of send and receive threads [default: as many as the rate needs]
+    /// number of pairs of send and receive threads [default: as many as the rate needs]
     #[arg(long, value_name = "N", requires = "rate")]
     pub(crate) generators: Option<usize>,
 
-    /// write every request's timestamps to this file; `iobench log` makes CSV of it
+    /// file for every request's timestamps; `iobench log` converts it to CSV
     #[arg(long, value_name = "FILE", requires = "rate")]
     pub(crate) log: Option<PathBuf>,
 }

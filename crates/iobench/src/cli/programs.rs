@@ -66,21 +66,21 @@ go through the stack.";
 #[command(mut_arg("client_cpus", one("(one, instead of --placement)", "server_cpus")))]
 #[command(mut_arg("server_cpus", one("(one, instead of --placement)", "client_cpus")))]
 pub(crate) struct ProgramsArgs {
-    /// Programs to measure [default: those that are installed]
+    /// Programs to measure, separated by commas [default: those that are installed]
     #[arg(value_name = "PROGRAM", value_enum)]
     pub(crate) programs: Vec<Name>,
 
-    /// Connections at a time, 1 to 1000, a list
+    /// Concurrent connections, 1 to 1000, a list
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,50",
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) connections: Vec<u32>,
 
-    /// Requests sent before an answer is waited for, 1 to 1000, a list; redis only
+    /// Requests sent before an answer is awaited, 1 to 1000, a list; redis only
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) pipeline: Vec<u32>,
 
-    /// Where server and client run, a list [default: on two CPUs, if there are]
+    /// CPUs of server and client, a list [default: on two CPUs if possible]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     pub(crate) placement: Vec<Where>,
 

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::cli::measure::{MeasureArgs, and};
-use crate::experiment::file::Scale;
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -29,40 +28,30 @@ and not the server, or when the server left requests unanswered.";
 #[command(mut_arg("server_cpus", and("[default: the file's]")))]
 #[command(mut_arg("client_cpus", and("[default: the file's]")))]
 pub(crate) struct RunArgs {
-    /// The experiment, a TOML file
+    /// Experiment file, TOML
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
-    /// The file's full size, as published; this takes hours
+    /// Full size of the experiment, as published; this takes hours
     #[arg(long, conflicts_with = "quick")]
     pub(crate) paper: bool,
 
-    /// Servers in place of the file's
+    /// Servers instead of the file's, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) servers: Vec<String>,
 
-    /// Only check the file, and say what would be run
+    /// Only check the file and print what would be run
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Over several hosts, started by `mpirun -N 1`: the first serves, the others load
+    /// Run over several hosts, started by `mpirun -N 1`: the first serves, the others load
     #[arg(long)]
     pub(crate) mpi: bool,
 
-    /// The address at which the others reach the first host [default: found out]
+    /// Address at which the others reach the first host [default: the first that all reach]
     #[arg(long, value_name = "ADDRESS", requires = "mpi")]
     pub(crate) mpi_address: Option<IpAddr>,
 
     #[command(flatten)]
     pub(crate) measure: MeasureArgs,
-}
-
-impl RunArgs {
-    pub(crate) fn scale(&self) -> Scale {
-        match (self.measure.quick, self.paper) {
-            (true, _) => Scale::Quick,
-            (_, true) => Scale::Paper,
-            _ => Scale::Default,
-        }
-    }
 }

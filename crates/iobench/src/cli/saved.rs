@@ -1,4 +1,4 @@
-//! Options of the commands for saved results, and of those for the shell and the manual.
+//! Options of the commands for result files, and of those for the shell and the manual.
 
 use std::path::PathBuf;
 
@@ -33,11 +33,11 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = REPORT_EXAMPLES)]
 pub(crate) struct ReportArgs {
-    /// Result files; those of the same experiment are laid over one another, at most 16
+    /// Result files, at most 16; those of the same experiment are drawn in the same charts
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
 
-    /// The page; `-` prints it
+    /// File of the page; `-` prints it
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub(crate) output: PathBuf,
 }
@@ -46,23 +46,23 @@ pub(crate) struct ReportArgs {
 #[derive(Debug, Args)]
 #[command(after_help = DIFF_EXAMPLES)]
 pub(crate) struct DiffArgs {
-    /// The result file to compare with
+    /// Old result file, which is the reference
     #[arg(value_name = "OLD")]
     pub(crate) old: PathBuf,
 
-    /// The result file that is judged
+    /// New result file, which is judged
     #[arg(value_name = "NEW")]
     pub(crate) new: PathBuf,
 
-    /// A change for the worse up to this much is no regression, such as 5% or 0.5%
+    /// Largest change for the worse that is no regression, such as 5% or 0.5%
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_threshold)]
     pub(crate) threshold: f64,
 
-    /// Where no baseline was measured beside a row, the machine may have changed by this much
+    /// Largest change attributed to the machine in rows without a baseline
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_threshold)]
     pub(crate) drift: f64,
 
-    /// Also write everything to this file, as JSON; `-` prints JSON only
+    /// File to which everything is also written, as JSON; `-` prints JSON only
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -78,7 +78,7 @@ pub(crate) struct CompletionsArgs {
 /// Options of `man`.
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// Write iobench.1 and a page for each command into this directory
+    /// Directory for iobench.1 and a page for each command
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) out: Option<PathBuf>,
 }

@@ -1,11 +1,11 @@
-//! Values of options, parsed and bounded.
+//! Parses and bounds the values of options.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::units::parse_duration;
 
-/// Longest message.
+/// Longest message, 1 MiB.
 const MOST_MESSAGE_BYTES: usize = 1 << 20;
 /// Most idle connections to each server.
 const MOST_IDLE: usize = 100_000;
@@ -19,7 +19,9 @@ pub(crate) fn parse_transactions(text: &str) -> Result<TransactionList, String> 
         return Ok(TransactionList(vec![1, 2, 4, 8, 16, 32, 64, 128, 0]));
     }
     let counts = text.split(',').map(|part| {
-        part.trim().parse().map_err(|_| format!("`{part}` is neither a count nor `all`"))
+        part.trim().parse().map_err(|_| {
+            format!("`{part}` is neither a count nor `all`; write a list such as 1,8,128,0")
+        })
     });
     counts.collect::<Result<_, _>>().map(TransactionList)
 }
@@ -27,48 +29,48 @@ pub(crate) fn parse_transactions(text: &str) -> Result<TransactionList, String> 
 pub(crate) fn parse_message_bytes(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(bytes) if (1..=MOST_MESSAGE_BYTES).contains(&bytes) => Ok(bytes),
-        _ => Err(format!("a message has 1 to {MOST_MESSAGE_BYTES} bytes")),
+        _ => Err(format!("use 1 to {MOST_MESSAGE_BYTES} bytes")),
     }
 }
 
 pub(crate) fn parse_connections(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count) if (1..=1_000_000).contains(&count) => Ok(count),
-        _ => Err("there are 1 to 1000000 connections".to_owned()),
+        _ => Err("use 1 to 1000000 connections".to_owned()),
     }
 }
 
 pub(crate) fn parse_idle(text: &str) -> Result<usize, String> {
     match text.trim().parse() {
         Ok(count) if count <= MOST_IDLE => Ok(count),
-        _ => Err(format!("there are 0 to {MOST_IDLE} idle connections")),
+        _ => Err(format!("use 0 to {MOST_IDLE} idle connections")),
     }
 }
 
-/// A duration that can be measured: long enough for four slices.
+/// Parses a measured duration, which must be long enough for four slices.
 pub(crate) fn parse_measured(text: &str) -> Result<Duration, String> {
     let duration = parse_duration(text)?;
     if duration < Duration::from_millis(100) || duration > Duration::from_secs(3600) {
-        return Err("the time must lie between 100ms and 1h".to_owned());
+        return Err("use a time from 100ms to 1h".to_owned());
     }
     Ok(duration)
 }
 
-/// A period of a run, which may be nothing.
+/// Parses a period of a run, which may be zero.
 pub(crate) fn parse_period(text: &str) -> Result<Duration, String> {
     let period = parse_duration(text)?;
     if period > Duration::from_secs(3600) {
-        return Err("the time must lie between 0s and 1h".to_owned());
+        return Err("use a time from 0s to 1h".to_owned());
     }
     Ok(period)
 }
 
-/// A percentage as a fraction.
+/// Parses a percentage as a fraction.
 pub(crate) fn parse_threshold(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     match number.parse::<f64>() {
         Ok(percent) if (0.0..=1_000.0).contains(&percent) => Ok(percent / 100.0),
-        _ => Err("a threshold is a percentage from 0% to 1000%, such as 5%".to_owned()),
+        _ => Err("use a percentage from 0% to 1000%, such as 5%".to_owned()),
     }
 }
 
@@ -76,10 +78,11 @@ pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     }
-    let address: SocketAddr =
-        text.parse().map_err(|_| "write ADDRESS:PORT or a port alone".to_owned())?;
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| "write ADDRESS:PORT or a port, such as 127.0.0.1:7000 or 7000".to_owned())?;
     if address.ip().is_unspecified() {
-        return Err("name the address to be reached at, instead of all of them".to_owned());
+        return Err("name the address at which clients connect, such as 127.0.0.1:7000".to_owned());
     }
     Ok(address)
 }

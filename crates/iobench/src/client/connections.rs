@@ -1,12 +1,12 @@
-//! One client thread's connections: a closed loop on each, driven by edge-triggered events.
+//! Runs one client thread's connections: a closed loop on each, driven by edge-triggered events.
 //!
-//! The client is the limit in many cells, so every call counts. A transaction costs one send and
-//! one receive, and a share of a wait; what it costs to end a connection and to begin the next one
-//! is the business of the sockets, and what is sent and has to come back that of the protocol.
-//! Nothing here allocates after `new` as long as all goes well.
+//! The client is the limit in many cells, so every system call counts. A transaction costs one send
+//! and one receive, and a share of a wait. The type `Sockets` decides how a connection is ended
+//! and the next one begun; the protocol decides what is sent and what has to come back. After `new`
+//! nothing allocates unless a connection fails.
 //!
-//! After the measured time no request is made, but those that had been silent for long then are
-//! still waited for: one that is answered was late, one that is not is lost.
+//! After the measured time no request is made, but answers to requests without progress for long
+//! are still awaited: a request that is answered was late, one that is not is lost.
 
 use crate::client::faults::Fault;
 use crate::client::protocol::{Complaint, Protocol};
@@ -15,25 +15,25 @@ use crate::client::sockets::{Event, Sockets};
 use crate::client::{ClosedLoops, Order};
 use crate::sys::clock::now_ns;
 
-/// Large answers are taken in few calls, and the buffer still fits the nearest cache but one.
+/// Large answers are received in few calls, and the buffer still fits the level 2 cache.
 const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
-/// A failed connection tries again this much later, so that a dead server is not hammered.
+/// Delay after which a failed connection is tried again, so that a dead server is not flooded.
 const RETRY_NS: u64 = 10_000_000;
 
-/// A closed loop over one connection after the other.
+/// A closed loop over consecutive connections.
 struct Connection<S, P: Protocol> {
     socket: Option<S>,
     request: P::Request,
     answer: P::Answer,
-    /// Bytes of the request that are sent, and whether that is all of it.
+    /// Bytes of the request that are sent; `is_sent` is set when all are.
     sent: usize,
     is_sent: bool,
-    /// Bytes of the answer.
+    /// Bytes of the answer that have been received.
     received: usize,
     /// Requests left on this connection, this one included; 0 for no end.
     left: u32,
     started_ns: u64,
-    /// When bytes of this transaction went or came last, as of the wait before.
+    /// When bytes of this transaction were last sent or received, as of the wait before.
     moved_ns: u64,
     progress: Progress,
     /// EPOLLOUT was asked for; without it a complete message needs no such event.
@@ -43,13 +43,13 @@ struct Connection<S, P: Protocol> {
     warm: bool,
 }
 
-/// Where a connection is with its present request.
+/// The state of a connection's current request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// There is none.
+    /// There is no request.
     Idle,
     Open,
-    /// Open, and silent for long when the measured time ended.
+    /// Open, and without progress for long when the measured time ended.
     Overdue,
 }
 
@@ -87,11 +87,11 @@ pub(crate) struct Connections<S: Sockets, P: Protocol> {
     sockets: S,
     protocol: P,
     connections: Vec<Connection<S::Socket, P>>,
-    /// Connections without a socket, to be tried again.
+    /// Indices of connections without a socket, which are tried again.
     failed: Vec<usize>,
     retry_at_ns: u64,
     buffer: Vec<u8>,
-    /// When the events that are handled were waited for.
+    /// The time of the wait whose events are being handled.
     now_ns: u64,
     warm: usize,
     overdue: usize,
@@ -101,7 +101,7 @@ pub(crate) struct Connections<S: Sockets, P: Protocol> {
 }
 
 impl<S: Sockets, P: Protocol> Connections<S, P> {
-    /// So many connections that are not open yet.
+    /// Creates `count` connections, which are not open yet.
     pub(crate) fn new(sockets: S, protocol: P, count: usize, slicing: Slicing) -> Self {
         Connections {
             sockets,
@@ -118,7 +118,7 @@ impl<S: Sockets, P: Protocol> Connections<S, P> {
         }
     }
 
-    /// Does whatever a connection's socket allows, until its next wait.
+    /// Sends and receives as much as the socket allows, until the next wait.
     fn advance(&mut self, index: usize, event: Event) {
         let connection = &self.connections[index];
         if connection.socket.is_none() || connection.progress == Progress::Idle {
@@ -135,7 +135,7 @@ impl<S: Sockets, P: Protocol> Connections<S, P> {
         }
     }
 
-    /// The answer is complete: record it, then the next transaction or the next connection.
+    /// Records a complete answer, then begins the next transaction or the next connection.
     fn complete(&mut self, index: usize) {
         let now_ns = now_ns();
         let connection = &mut self.connections[index];
@@ -170,7 +170,7 @@ impl<S: Sockets, P: Protocol> Connections<S, P> {
         P::begin_answer(&mut connection.answer);
     }
 
-    /// The present request is none any more, and none follows it for now.
+    /// Ends the current request; no other follows it for now.
     fn rest(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         self.overdue -= usize::from(connection.progress == Progress::Overdue);
@@ -198,8 +198,8 @@ impl<S: Sockets, P: Protocol> Connections<S, P> {
         }
     }
 
-    /// Connects a socket, which may be watched already; the connection's first transaction begins
-    /// with it.
+    /// Connects a socket, which may be watched already, and begins the connection's first
+    /// transaction.
     fn establish(
         &mut self,
         index: usize,
@@ -223,7 +223,7 @@ impl<S: Sockets, P: Protocol> Connections<S, P> {
         if registered { Ok(()) } else { self.register(index, socket) }
     }
 
-    /// Registers a new socket for answers, and for output only if its message is not out yet.
+    /// Watches a new socket for input, and for output only if its request is not sent yet.
     fn register(&mut self, index: usize, socket: S::Socket) -> Outcome<()> {
         let connection = &mut self.connections[index];
         connection.watches_output = !connection.is_sent;
@@ -233,7 +233,7 @@ impl<S: Sockets, P: Protocol> Connections<S, P> {
         watched.map_err(|errno| Failure::Fault(Fault::Other, errno))
     }
 
-    /// Sends what is left of the request until the socket is full.
+    /// Sends the rest of the request until the socket is full.
     fn push(&mut self, index: usize) -> Outcome<()> {
         let connection = &mut self.connections[index];
         let Some(socket) = connection.socket.filter(|_| !connection.is_sent) else {
@@ -262,7 +262,7 @@ impl<S: Sockets, P: Protocol> Connections<S, P> {
         Ok(())
     }
 
-    /// Receives until the answer is complete (true) or nothing is left (false).
+    /// Receives until the answer is complete (true) or the socket has no more (false).
     fn pull(&mut self, index: usize, ended: bool) -> Outcome<bool> {
         let connection = &mut self.connections[index];
         let Some(socket) = connection.socket else { return Ok(false) };
@@ -418,8 +418,8 @@ impl<S: Sockets, P: Protocol> ClosedLoops for Connections<S, P> {
         &self.tally
     }
 
-    fn settle(&mut self) -> bool {
-        self.sockets.settle()
+    fn progress_closes(&mut self) -> bool {
+        self.sockets.progress_closes()
     }
 }
 
@@ -429,7 +429,8 @@ impl<S: Sockets, P: Protocol> Drop for Connections<S, P> {
     }
 }
 
-/// Whether as much of an answer as has come may have come.
+/// Returns whether as much of an answer as has arrived is plausible: all after the complete
+/// request, or no more than was sent of it if the protocol echoes.
 fn is_due<S, P: Protocol>(connection: &Connection<S, P>) -> bool {
     connection.is_sent || (P::ECHOES && connection.received <= connection.sent)
 }

@@ -1,7 +1,8 @@
-//! The loops against servers of known behaviour: right, late, silent, or wrong in one way each.
+//! Tests of the closed loops against servers of known behaviour: correct, late, silent, or wrong in
+//! one way each.
 //!
-//! No test is decided by time: what has to be in order is waited for with patience, and what is
-//! silent stays so.
+//! No result depends on time: what must happen is awaited with a long time-out, and a silent server
+//! stays silent.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -29,18 +30,18 @@ const SIZE: u64 = 3_000;
 const FILES: usize = 9;
 const MESSAGE_BYTES: usize = 64;
 const CONNECTIONS: usize = 4;
-/// No server that lives needs as long.
-const PATIENCE_NS: u64 = 30_000_000_000;
-/// How long servers that stay silent are waited for.
-const IMPATIENCE_NS: u64 = 50_000_000;
+/// Time-out for what a working server must do, in nanoseconds.
+const TIME_LIMIT_NS: u64 = 30_000_000_000;
+/// Time-out for servers that stay silent, in nanoseconds.
+const SHORT_LIMIT_NS: u64 = 50_000_000;
 const SHORT: Slicing = Slicing { count: 2, length_ns: 25_000_000 };
-/// Long enough for a test thread to do something while it lasts.
+/// Slices long enough for a test thread to act during the measured time.
 const LONG: Slicing = Slicing { count: 20, length_ns: 50_000_000 };
 
-/// Answers one request, of which the bytes are given; false to close the connection.
+/// Answers one request, whose bytes are given; false closes the connection.
 type Answering = dyn Fn(&mut TcpStream, &[u8]) -> bool + Send + Sync;
 
-/// A server that is wrong in a way of its choice; ended when dropped.
+/// A server with the behaviour that the test gives; dropping it stops it.
 struct Fake {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -53,7 +54,7 @@ impl Fake {
         Fake::start_with(move |_| Arc::clone(&answering))
     }
 
-    /// With a way to answer for each connection, which are counted from 0.
+    /// Starts a server with a behaviour for each connection, counted from 0.
     fn start_with(answering: impl Fn(usize) -> Arc<Answering> + Send + 'static) -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -104,23 +105,23 @@ struct Slot {
 
 impl Slot {
     fn new(fake: &Fake) -> Slot {
-        let order = Order { patience_ns: PATIENCE_NS, ..Order::new(fake.address, false) };
+        let order = Order { drain_limit_ns: TIME_LIMIT_NS, ..Order::new(fake.address, false) };
         Slot { ending: Ending::Fin, slicing: SHORT, order }
     }
 
-    /// For servers that are silent.
-    fn impatient(fake: &Fake) -> Slot {
+    /// Returns a slot with a short time-out, for servers that are silent.
+    fn with_short_limit(fake: &Fake) -> Slot {
         let mut slot = Slot::new(fake);
-        slot.order.patience_ns = IMPATIENCE_NS;
+        slot.order.drain_limit_ns = SHORT_LIMIT_NS;
         slot
     }
 
-    /// What the one client thread recorded.
+    /// Runs the slot; returns what the one client thread recorded.
     fn run<P: Protocol>(&self, protocol: impl Fn() -> P + Clone + Send + 'static) -> Tally {
         self.run_with(protocol, || ())
     }
 
-    /// `begun` is called once the measured time has begun.
+    /// Runs the slot; calls `begun` once the measured time has begun.
     fn run_with<P: Protocol>(
         &self,
         protocol: impl Fn() -> P + Clone + Send + 'static,
@@ -134,7 +135,7 @@ impl Slot {
             ClientGroup::start_speaking(cpus, CONNECTIONS, self.slicing, sockets, protocol);
         let clients = clients.unwrap();
         clients.begin_slot(self.order);
-        // A server that answers nothing leaves all of them cold.
+        // With a server that does not answer, no connection becomes warm.
         let give_up_ns = now_ns() + 300_000_000;
         while clients.cold() > 0 && now_ns() < give_up_ns {
             thread::sleep(Duration::from_millis(1));
@@ -160,7 +161,7 @@ fn cache() -> impl Fn() -> Cache + Clone + Send + 'static {
     move || Cache::new(usage, Arc::clone(&pattern), Requests::Fixed(2), 3)
 }
 
-/// Persistent connections.
+/// Returns an echo protocol over persistent connections.
 fn echo() -> Echo {
     Echo::new(MESSAGE_BYTES, 0, 0)
 }
@@ -169,7 +170,7 @@ fn filler(response_bytes: usize) -> impl Fn() -> Filler + Clone + Send + 'static
     move || Filler::new(Exchange { request_bytes: MESSAGE_BYTES, response_bytes }, 0)
 }
 
-/// The right answer to a request for a file.
+/// Returns the correct answer to a request for a file.
 fn right(request: &[u8]) -> Vec<u8> {
     let number: u32 = std::str::from_utf8(&request[5..10]).unwrap().parse().unwrap();
     let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n").into_bytes();
@@ -177,7 +178,7 @@ fn right(request: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// All latencies in the measured time.
+/// Returns all latencies in the measured time.
 fn latencies(tally: &Tally) -> Times {
     let mut all = new_times();
     for value in tally.slices.iter().flat_map(|slice| slice.latencies.iter_recorded()) {
@@ -219,7 +220,8 @@ fn right_answers_raise_no_complaint_however_they_are_split_and_connections_end()
     for ending in [Ending::Fin, Ending::Reset] {
         let tally = Slot { ending, ..Slot::new(&fake) }.run(http(2));
         assert_right(&tally);
-        // Two requests for each connection, but for those that the end of the slot cut off.
+        // Two requests for each connection, except for connections that the end of the slot cut
+        // off.
         assert!(tally.connections * 2 >= tally.transactions, "{tally:?}");
         let complete = tally.connections.saturating_sub(CONNECTIONS as u64);
         assert!(complete * 2 <= tally.transactions, "{tally:?}");
@@ -295,13 +297,13 @@ fn zeros_flipped_bits_and_surplus_bytes_of_filler_are_noticed() {
         };
         assert_right(&load(true, |_, _| ()));
         assert_right(&load(false, |_, _| ()));
-        // Nothing is known of what others answer, but that it is always the same.
+        // Other servers' answers are unknown, except that they are always the same.
         assert_right(&load(false, |answer, _| answer.fill(0)));
         let zeros = load(true, |answer, _| answer.fill(0));
         assert_complains(&zeros, "differs at byte 0: 0x00 where 0x48 was due");
         let flipped = load(true, |answer, _| answer[90] ^= 1);
         assert_complains(&flipped, "differs at byte 90: 0x2f where 0x2e was due");
-        // Of long answers it depends on the sample whether one is seen that is like no other.
+        // Only a sample of the long answers is examined, so an odd one may be missed.
         if response_bytes < 4_096 {
             let flipped = load(false, |answer, number| answer[90] ^= u8::from(number > 0));
             assert_complains(&flipped, "differs at byte 90: 0x2");
@@ -313,13 +315,13 @@ fn zeros_flipped_bits_and_surplus_bytes_of_filler_are_noticed() {
 #[test]
 fn a_short_answer_is_no_answer() {
     let fake = Fake::start(|stream, request| stream.write_all(&request[1..]).is_ok());
-    // What is missing shows only by waiting; what is there is wrong already.
-    assert_complains(&Slot::impatient(&fake).run(echo), "differs at byte 0: ");
+    // Missing bytes show only after a wait; the bytes that are there are wrong already.
+    assert_complains(&Slot::with_short_limit(&fake).run(echo), "differs at byte 0: ");
     let fake = Fake::start(|stream, request| {
         let most = request.len() - 1;
         stream.write_all(&request[..most]).is_ok()
     });
-    assert_unanswered(&Slot::impatient(&fake).run(echo), CONNECTIONS);
+    assert_unanswered(&Slot::with_short_limit(&fake).run(echo), CONNECTIONS);
 }
 
 #[test]
@@ -337,12 +339,13 @@ fn a_server_that_closes_early_is_noticed() {
 #[test]
 fn a_server_that_never_answers_is_noticed_and_does_not_hang_us() {
     let fake = Fake::start(|_, _| true);
-    let tally = Slot::impatient(&fake).run(http(1));
+    let tally = Slot::with_short_limit(&fake).run(http(1));
     assert_unanswered(&tally, CONNECTIONS);
     assert_eq!(tally.transactions, 0);
 }
 
-/// An echo server that falls silent on those connections that `dies` tells, once it is told to.
+/// Returns an echo server that stops answering on the connections that `dies` selects, once the
+/// flag is set.
 fn mortal(dies: fn(usize) -> bool) -> (Fake, Arc<AtomicBool>) {
     let dead = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&dead);
@@ -358,7 +361,7 @@ fn mortal(dies: fn(usize) -> bool) -> (Fake, Arc<AtomicBool>) {
 #[test]
 fn a_server_that_falls_silent_is_noticed() {
     let (fake, dead) = mortal(|_| true);
-    let slot = Slot { slicing: LONG, ..Slot::impatient(&fake) };
+    let slot = Slot { slicing: LONG, ..Slot::with_short_limit(&fake) };
     let tally = slot.run_with(echo, || dead.store(true, Ordering::Relaxed));
     assert_unanswered(&tally, CONNECTIONS);
     assert!(tally.transactions > 0, "{tally:?}");
@@ -367,14 +370,14 @@ fn a_server_that_falls_silent_is_noticed() {
 #[test]
 fn dead_connections_are_noticed_and_cannot_make_latencies_better() {
     let (fake, dead) = mortal(|number| number % 2 == 1);
-    let slot = Slot { slicing: LONG, ..Slot::impatient(&fake) };
+    let slot = Slot { slicing: LONG, ..Slot::with_short_limit(&fake) };
     let tally = slot.run_with(echo, || dead.store(true, Ordering::Relaxed));
     assert_unanswered(&tally, CONNECTIONS / 2);
     let mut all = latencies(&tally);
     let completed = all.len();
     add_open(&mut all, tally.open_ages_ns.iter().copied());
     assert_eq!(all.len(), completed + tally.open_ages_ns.len() as u64);
-    // A fifth of the measured time is what makes a silence long.
+    // A silence is long from a fifth of the measured time on.
     assert!(all.max() > LONG.total_ns() / 5, "{}", all.max());
 }
 
@@ -397,7 +400,7 @@ fn what_is_late_is_not_lost() {
         });
     });
     assert_right(&tally);
-    // They were silent for long when the measured time ended, and that is told.
+    // These requests made no progress for long when the measured time ended, which is reported.
     let oldest_ns = *tally.open_ages_ns.iter().max().unwrap();
     assert!(oldest_ns > LONG.total_ns() / 5, "{oldest_ns}");
 }

@@ -1,20 +1,20 @@
-//! What went wrong on a client's connections, counted by kind.
+//! Counts errors on a client's connections by kind.
 
 use serde::{Deserialize, Serialize};
 
 use crate::client::protocol::Complaint;
 
-/// The ways in which a connection can disappoint.
+/// The kinds of errors on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Fault {
-    /// connect() was refused or failed for another reason than ports.
+    /// connect() failed for a reason other than a lack of ports.
     Connect,
     /// No local port was free.
     Ports,
-    /// The server closed or reset the connection in the middle.
+    /// The server closed or reset the connection during a transaction.
     Reset,
-    /// What came back was not what was due.
+    /// The answer was not the expected one.
     Corrupt,
     /// Any other failure of a call.
     Other,
@@ -33,10 +33,10 @@ const FAULTS: [(Fault, &str); 5] = [
 pub(crate) struct FaultCounts {
     counts: [u64; FAULTS.len()],
     last_errno: i32,
-    /// The first answer that was wrong, in words.
+    /// Description of the first wrong answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     first_wrong: Option<String>,
-    /// Requests that had no answer long after the measured time, and the age of the oldest.
+    /// Requests that were still unanswered long after the measured time, and the age of the oldest.
     #[serde(default)]
     unanswered: u64,
     #[serde(default)]
@@ -51,7 +51,7 @@ impl FaultCounts {
         }
     }
 
-    /// Counts a wrong answer that came after so many right ones of the same thread.
+    /// Counts a wrong answer that came after `right` correct ones of the same thread.
     pub(crate) fn count_wrong(&mut self, right: u64, Complaint(what): &Complaint) {
         self.counts[Fault::Corrupt as usize] += 1;
         let number = right + self.counts[Fault::Corrupt as usize];
@@ -64,7 +64,8 @@ impl FaultCounts {
         self.oldest_ns = self.oldest_ns.max(age_ns);
     }
 
-    /// Drops what requests without an answer say: somebody else is as likely to be the reason.
+    /// Discards unanswered requests: in a disturbed slot or on a lossy path they are no evidence
+    /// against the server.
     pub(crate) fn forgive_unanswered(&mut self) {
         (self.unanswered, self.oldest_ns) = (0, 0);
     }

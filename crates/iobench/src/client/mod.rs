@@ -1,14 +1,16 @@
-//! The load: client threads, each pinned and with its share of the connections.
+//! Generates the closed-loop load: client threads, each pinned to a CPU and with its share of the
+//! connections.
 //!
-//! Threads live as long as the group and take one order per slot. While a slot runs the only
-//! things that they share with anybody are the start of the measurement, a stop flag, and their
-//! own count of warm connections.
+//! Threads live as long as the group and take one order per slot. During a slot they share only the
+//! start of the measurement, a stop flag, and each thread's count of warm connections.
 
 pub(crate) mod connections;
 pub(crate) mod faults;
+pub(crate) mod mix;
 pub(crate) mod protocol;
 pub(crate) mod slices;
 pub(crate) mod sockets;
+pub(crate) mod warm_up;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,13 +36,13 @@ use crate::sys::affinity;
 use crate::sys::clock::now_ns;
 use crate::sys::socket::CongestionControl;
 
-/// Whose TCP a client's connections use.
+/// TCP implementation of a client's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum ClientKind {
     /// The kernel's sockets
     #[default]
     Kernel,
-    /// A stack of mTCP over AF_XDP, with as many threads as the server
+    /// User-level TCP (`mtcp`) over AF_XDP, with as many threads as the server
     Mtcp,
 }
 
@@ -53,7 +55,7 @@ impl ClientKind {
     }
 }
 
-/// What every connection does: exchanges of one size.
+/// The work of every connection: exchanges of one size.
 #[derive(Debug, Clone)]
 pub(crate) struct Workload {
     /// Transactions per connection; 0 keeps connections for the whole slot.
@@ -63,37 +65,38 @@ pub(crate) struct Workload {
     pub(crate) slicing: Slicing,
 }
 
-/// What the clients load in a slot.
+/// The parameters of one slot for the client threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) address: SocketAddr,
     /// The server is one of iobench's own, which sends known filler where it does not echo.
     pub(crate) is_ours: bool,
-    /// How long after the slot requests that had been silent for long are waited for.
-    pub(crate) patience_ns: u64,
+    /// How long after the slot the answers to requests without progress for long are awaited, in
+    /// nanoseconds.
+    pub(crate) drain_limit_ns: u64,
 }
 
 impl Order {
-    /// A server to which no packet gets lost.
+    /// Returns an order for a server on a path without packet loss.
     pub(crate) fn new(address: SocketAddr, is_ours: bool) -> Order {
-        Order { address, is_ours, patience_ns: PATIENCE_NS }
+        Order { address, is_ours, drain_limit_ns: TIME_LIMIT_NS }
     }
 }
 
-/// A message that fits one segment on any path is never held back by Nagle's algorithm, because
-/// nothing is in flight when it is sent; only longer ones pay for TCP_NODELAY.
+/// A message that fits into one segment on any path is never delayed by Nagle's algorithm, because
+/// nothing is in flight when it is sent. Only longer messages get TCP_NODELAY.
 const SINGLE_SEGMENT_BYTES: usize = 512;
-/// A request that is not answered for so long after a slot is lost: any server that lives has had
-/// its turn, also on a machine that is busy with other programs.
-const PATIENCE_NS: u64 = 1_000_000_000;
-/// A waiting thread looks at the stop flag and the clock at least this often.
+/// A request that is still unanswered this long after a slot is lost: by then any working server
+/// has had CPU time, also on a machine that is busy with other programs.
+const TIME_LIMIT_NS: u64 = 1_000_000_000;
+/// Longest wait of a thread before it reads the stop flag and the clock.
 const WAIT_MS: i32 = 10;
-/// A thread that does not answer for so long is taken for lost.
+/// Time-out after which a thread that does not answer counts as lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// `measure_from` before the coordinator has decided.
+/// Value of `measure_from_ns` before the coordinator has set it.
 const UNDECIDED: u64 = u64::MAX;
 
-/// Written by the coordinator, read by the threads once per wait.
+/// State that the coordinator writes and the threads read once per wait.
 struct Control {
     measure_from_ns: AtomicU64,
     stop: AtomicBool,
@@ -103,7 +106,7 @@ struct Control {
 #[repr(align(128))]
 struct Warm(AtomicUsize);
 
-/// What a client thread drives: connections in closed loops, and the books about them.
+/// The connections of one client thread in closed loops, with what is recorded of them.
 pub(crate) trait ClosedLoops {
     /// Prepares a new slot.
     fn reset(&mut self, order: &Order);
@@ -113,20 +116,22 @@ pub(crate) trait ClosedLoops {
     fn warm(&self) -> usize;
     /// Starts the first slice at `start_ns`.
     fn begin_measuring(&mut self, start_ns: u64);
-    /// Ends the last slice: records how old the open requests are. Makes no more of them.
+    /// Ends the last slice: records the ages of the open requests and makes no more requests.
     fn end_measuring(&mut self, end_ns: u64);
-    /// How many requests that had been silent for long by then are still open.
+    /// Returns the number of open requests that made no progress for long before the measured time
+    /// ended.
     fn overdue(&self) -> usize;
-    /// Counts those as lost.
+    /// Counts these requests as lost.
     fn count_unanswered(&mut self, now_ns: u64);
-    /// Waits for events; returns how many there are to be handled.
+    /// Waits for events; returns their number.
     fn wait(&mut self, timeout_ms: i32) -> usize;
     /// Handles the events of the last wait.
     fn handle(&mut self, count: usize, now_ns: u64);
     fn tally(&self) -> &Tally;
-    /// Goes on for a moment with what was closed, after the tally was taken, so that the server
-    /// hears of it; for who moves the packets himself. True if it is to be called again.
-    fn settle(&mut self) -> bool {
+    /// Continues closing connections for a moment after the tally was taken, so that the server
+    /// receives the FINs; for sockets whose stack runs in the calling thread. True if it is to be
+    /// called again.
+    fn progress_closes(&mut self) -> bool {
         false
     }
 }
@@ -147,8 +152,8 @@ pub(crate) struct ClientGroup {
 }
 
 impl ClientGroup {
-    /// Starts one thread on each CPU, with the connections divided among them, over the kernel's
-    /// sockets.
+    /// Starts one thread on each CPU over the kernel's sockets and divides the connections among
+    /// them.
     pub(crate) fn start(cpus: &[usize], connections: usize, workload: &Workload) -> Result<Self> {
         let options = Options {
             ending: Ending::Reset,
@@ -159,8 +164,8 @@ impl ClientGroup {
         Self::start_exchanging(cpus, connections, workload, sockets)
     }
 
-    /// The same over stacks at `site`, one for each thread. Their device is in the network
-    /// namespace of the calling thread.
+    /// Starts the same threads over stacks at `site`, one stack for each. Their device is in the
+    /// network namespace of the calling thread.
     pub(crate) fn start_on_stacks(
         cpus: &[usize],
         connections: usize,
@@ -189,7 +194,7 @@ impl ClientGroup {
         }
     }
 
-    /// The same with sockets and a protocol that each thread makes for its number.
+    /// Starts the same threads with sockets and a protocol that each thread makes from its number.
     pub(crate) fn start_speaking<S: Sockets, P: Protocol>(
         cpus: &[usize],
         connections: usize,
@@ -202,8 +207,8 @@ impl ClientGroup {
         })
     }
 
-    /// The same with loops of any kind, which each thread makes for its number and its share of the
-    /// connections.
+    /// Starts the same threads with loops of any kind, which each thread makes from its number and
+    /// its share of the connections.
     pub(crate) fn start_with<L: ClosedLoops>(
         cpus: &[usize],
         connections: usize,
@@ -246,11 +251,11 @@ impl ClientGroup {
                 while let Some(order) = next.take().or_else(|| incoming.recv().ok()) {
                     connections.reset(&order);
                     run_slot(&mut connections, &order, &control, &thread_warm);
-                    // The copy is made after the measurement; the next slot starts afresh anyway.
+                    // Copied after the measurement; the next slot clears the tally in any case.
                     if outgoing.send(connections.tally().clone()).is_err() {
                         return;
                     }
-                    next = settle(&mut connections, &incoming);
+                    next = progress_closes(&mut connections, &incoming);
                 }
             })
             .context("start a client thread", "raise `ulimit -u`")?;
@@ -262,42 +267,42 @@ impl ClientGroup {
         Ok(())
     }
 
-    /// The kernel's numbers of the threads.
+    /// Returns the kernel ids of the threads.
     pub(crate) fn thread_ids(&self) -> Vec<i32> {
         self.threads.iter().map(|thread| thread.thread_id).collect()
     }
 
-    /// Lets all connections open and run; nothing is measured yet.
+    /// Lets all connections open and run; the measurement does not start yet.
     pub(crate) fn begin_slot(&self, order: Order) {
         self.control.measure_from_ns.store(UNDECIDED, Ordering::Release);
         for thread in &self.threads {
             thread.warm.0.store(0, Ordering::Relaxed);
             if let Some(orders) = &thread.orders {
-                // A thread that is gone is noticed when its tally is missing.
+                // If a thread has ended, its tally will be missing, which is reported.
                 let _ = orders.send(order);
             }
         }
     }
 
-    /// How many connections have not completed a transaction yet in this slot.
+    /// Returns the number of connections that have not completed a transaction in this slot yet.
     pub(crate) fn cold(&self) -> usize {
         let warm: usize = self.threads.iter().map(|t| t.warm.0.load(Ordering::Relaxed)).sum();
         self.connections.saturating_sub(warm)
     }
 
-    /// Sets the beginning of the first slice, a little in the future. The slot then ends by itself
-    /// after the last one.
+    /// Sets the start of the first slice, a little in the future. The slot ends by itself after the
+    /// last slice.
     pub(crate) fn measure_from(&self, start_ns: u64) {
         self.control.measure_from_ns.store(start_ns, Ordering::Release);
     }
 
-    /// Waits for what the threads recorded in the slot.
+    /// Waits for the threads' tallies of the slot.
     pub(crate) fn finish_slot(&self) -> Result<Vec<Tally>> {
         self.threads
             .iter()
             .map(|thread| {
                 thread.tallies.recv_timeout(ANSWER_TIMEOUT).map_err(|_| {
-                    Error::setup("a client thread is lost", "run again; report it if it recurs")
+                    Error::setup("a client thread has ended", "run again; report it if it recurs")
                 })
             })
             .collect()
@@ -316,19 +321,19 @@ impl Drop for ClientGroup {
     }
 }
 
-/// Lets the loops finish what was closed until there is another order, which it gives, or no group
-/// any more.
-fn settle(connections: &mut impl ClosedLoops, orders: &Receiver<Order>) -> Option<Order> {
+/// Continues closing connections until the next order arrives, which it returns, or the group is
+/// dropped (`None`) or all are closed (`None`).
+fn progress_closes(connections: &mut impl ClosedLoops, orders: &Receiver<Order>) -> Option<Order> {
     loop {
         match orders.try_recv() {
             Ok(order) => return Some(order),
-            Err(TryRecvError::Empty) if connections.settle() => {}
+            Err(TryRecvError::Empty) if connections.progress_closes() => {}
             Err(_) => return None,
         }
     }
 }
 
-/// From the first connect to the last close.
+/// Runs a slot, from the first connect to the last close.
 fn run_slot(connections: &mut impl ClosedLoops, order: &Order, control: &Control, warm: &Warm) {
     let total_ns = connections.tally().total_ns();
     let (mut start_ns, mut end_ns) = (UNDECIDED, UNDECIDED);
@@ -348,7 +353,7 @@ fn run_slot(connections: &mut impl ClosedLoops, order: &Order, control: &Control
             break;
         }
         if now_ns >= end_ns {
-            end_slot(connections, end_ns, (count, now_ns), order.patience_ns, control);
+            end_slot(connections, end_ns, (count, now_ns), order.drain_limit_ns, control);
             break;
         }
         connections.handle(count, now_ns);
@@ -356,21 +361,21 @@ fn run_slot(connections: &mut impl ClosedLoops, order: &Order, control: &Control
     connections.close_all();
 }
 
-/// Ends the measurement and, if requests had been silent for long, waits for their answers: whether
-/// a server was late or lost them shows only later. `pending` is what the last wait brought, and
-/// when.
+/// Ends the measurement and, if requests made no progress for long, waits for their answers: only
+/// then is it known whether the server was late or lost them. `pending` is the number of events and
+/// the time of the last wait.
 fn end_slot(
     connections: &mut impl ClosedLoops,
     end_ns: u64,
     pending: (usize, u64),
-    patience_ns: u64,
+    drain_limit_ns: u64,
     control: &Control,
 ) {
     connections.end_measuring(end_ns);
     let (mut count, mut at_ns) = pending;
     loop {
         connections.handle(count, at_ns);
-        let waits = connections.overdue() > 0 && at_ns < end_ns + patience_ns;
+        let waits = connections.overdue() > 0 && at_ns < end_ns + drain_limit_ns;
         if !waits || control.stop.load(Ordering::Relaxed) {
             break;
         }

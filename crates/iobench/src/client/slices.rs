@@ -1,36 +1,49 @@
-//! What a client thread records: per slice of time a count and a latency histogram, all allocated
+//! Records a client thread's transactions: a count and a latency histogram per slice, all allocated
 //! before the measurement starts.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::client::faults::FaultCounts;
+use crate::figures::Times;
 
-/// Longest latency that is told apart, 60 s; longer ones are recorded as this.
+/// Longest latency that is recorded exactly, 60 s; longer ones count as 60 s.
 const HIGHEST_LATENCY_NS: u64 = 60_000_000_000;
-/// Shortest latency that is told apart, 1 µs.
+/// Shortest latency that is recorded exactly, 1 µs.
 const LOWEST_LATENCY_NS: u64 = 1_000;
 /// Two digits keep a slice's histogram near 13 KiB, so that recording stays in the cache.
 const SIGNIFICANT_DIGITS: u8 = 2;
 
-/// Silences that are never worth a question, and the part of the measured time (1/5) and the
-/// multiple of the 99th percentile up to which they are not.
+/// Silences up to 20 ms are never suspicious. See `Tally::longest_silence_ns` for the part of the
+/// measured time (1/5) and the multiple of the 99th percentile.
 const LEAST_SILENCE_NS: u64 = 20_000_000;
 const SILENT_PART: u64 = 5;
 const SILENT_TIMES: u64 = 4;
 
+/// Default length of a slice: long compared with a timer tick, short compared with the time that
+/// the host takes at once (steal).
+pub(crate) const SLICE_NS: u64 = 25_000_000;
+
+/// The latencies of one slice.
 pub(crate) type Latencies = Histogram<u32>;
 
-/// An empty histogram of a slice.
+/// Returns an empty histogram of a slice.
 pub(crate) fn new_latencies() -> Latencies {
     Latencies::new_with_bounds(LOWEST_LATENCY_NS, HIGHEST_LATENCY_NS, SIGNIFICANT_DIGITS)
         .expect("the bounds are constants that the histogram accepts")
 }
 
-/// Adds latencies of which no more is known than that they are at least as long as these ages. Each
-/// counts as one of the longer latencies, all alike, and as its age if none is longer: the estimate
-/// of Kaplan and Meier (1958), with redistribution to the right. So connections that no longer
-/// answer cannot make percentiles better, nor young requests change them.
+/// Merges a slice's histogram into that of a whole slot or run, which has a higher resolution.
+pub(crate) fn add_latencies(sum: &mut Times, slice: &Latencies) {
+    for value in slice.iter_recorded() {
+        sum.saturating_record_n(value.value_iterated_to(), u64::from(value.count_at_value()));
+    }
+}
+
+/// Adds censored latencies, which are known to be at least as long as these ages. Each counts as
+/// one of the longer latencies with equal probability, or as its age if none is longer: the
+/// estimate of Kaplan and Meier (1958), with redistribution to the right. So connections that no
+/// longer answer cannot improve the percentiles, and young requests cannot change them.
 pub(crate) fn add_open(latencies: &mut Histogram<u64>, ages_ns: impl IntoIterator<Item = u64>) {
     let mut ages_ns = ages_ns.into_iter().collect::<Vec<u64>>();
     ages_ns.sort_unstable();
@@ -38,7 +51,7 @@ pub(crate) fn add_open(latencies: &mut Histogram<u64>, ages_ns: impl IntoIterato
         .iter_recorded()
         .map(|step| (step.value_iterated_to(), step.count_at_value()))
         .collect();
-    // How many are not shorter than what comes next, and what each of them stands for.
+    // How many values are at least as long as the next one, and the weight of each.
     let (mut longer, mut weight) = (latencies.len() + ages_ns.len() as u64, 1.0);
     let (mut sum, mut recorded) = (0.0_f64, 0);
     latencies.reset();
@@ -60,7 +73,7 @@ pub(crate) fn add_open(latencies: &mut Histogram<u64>, ages_ns: impl IntoIterato
     ages_ns.for_each(|age_ns| record(age_ns, weight));
 }
 
-/// How the time after `measure_from` is cut.
+/// The division of the time after `measure_from` into slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Slicing {
     pub(crate) count: usize,
@@ -68,7 +81,7 @@ pub(crate) struct Slicing {
 }
 
 impl Slicing {
-    /// Slices of at most `length_ns` that fill `total_ns`.
+    /// Divides `total_ns` into slices of at most `length_ns`.
     pub(crate) fn divide(total_ns: u64, length_ns: u64) -> Slicing {
         let count = total_ns.div_ceil(length_ns).max(1);
         Slicing { count: count as usize, length_ns: total_ns / count }
@@ -86,16 +99,16 @@ pub(crate) struct Slice {
     pub(crate) latencies: Latencies,
 }
 
-/// Everything that one thread recorded in one slot. The totals cover warm-up and end as well, for
-/// the books to balance against the server's.
+/// Everything that one thread recorded in one slot. The totals include warm-up and end, so that
+/// they can be compared with the server's counters.
 #[derive(Debug, Clone)]
 pub(crate) struct Tally {
     pub(crate) slices: Vec<Slice>,
     pub(crate) faults: FaultCounts,
-    /// Ages of the requests that were under way when the last slice ended: a latency is at least
-    /// as long.
+    /// Ages of the requests that were open when the last slice ended: lower bounds of their
+    /// latencies.
     pub(crate) open_ages_ns: Vec<u64>,
-    /// Why no socket of the thread will ever work again.
+    /// Why none of the thread's sockets can work any more.
     pub(crate) failure: Option<String>,
     pub(crate) transactions: u64,
     pub(crate) connections: u64,
@@ -126,7 +139,7 @@ impl Tally {
         }
     }
 
-    /// Forgets everything.
+    /// Clears everything for a new slot.
     pub(crate) fn restart(&mut self) {
         *self = Tally::new(self.slicing);
     }
@@ -142,13 +155,14 @@ impl Tally {
         self.current_end_ns = start_ns + self.slicing.length_ns;
     }
 
-    /// A silence that lasts longer needs an explanation: four times the 99th percentile; but at
-    /// least 20 ms, because no machine is quiet, and a fifth of the measured time (of the first
-    /// second of it), because few transactions tell little; at most all of the measured time.
+    /// Returns the longest silence of a connection that needs no explanation: four times the 99th
+    /// percentile; at least 20 ms, because every machine has other work, and at least a fifth of
+    /// the measured time (of its first second), because few transactions give a poor estimate; at
+    /// most the measured time.
     pub(crate) fn longest_silence_ns(&self) -> u64 {
         let mut latencies = new_latencies();
         for slice in &self.slices {
-            // Bounds are equal by construction, so this cannot fail.
+            // All histograms have the same bounds, so this cannot fail.
             let _ = latencies.add(&slice.latencies);
         }
         let usual_ns = if latencies.is_empty() { 0 } else { latencies.value_at_quantile(0.99) };
@@ -179,6 +193,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::figures::new_times;
+
+    #[test]
+    fn merged_histograms_keep_their_counts() {
+        let (mut sum, mut slice) = (new_times(), new_latencies());
+        for latency_ns in [1_000, 50_000, 50_000, 3_000_000] {
+            slice.saturating_record(latency_ns);
+        }
+        add_latencies(&mut sum, &slice);
+        add_latencies(&mut sum, &slice);
+        assert_eq!(sum.len(), 8);
+        let median = sum.value_at_quantile(0.5);
+        assert!((49_000..52_000).contains(&median), "{median}");
+    }
 
     #[test]
     fn transactions_fall_into_the_slice_in_which_they_end() {
@@ -246,7 +274,7 @@ mod tests {
         let mut latencies = histogram(&[100, 200, 300, 400]);
         add_open(&mut latencies, vec![250, 250, 1_000]);
         let counts = [100, 200, 300, 400, 1_000].map(|value| latencies.count_at(value));
-        // Each of the two stands for a third of the three that are longer.
+        // Each of the two counts as a third of the three longer ones.
         assert_eq!((counts, latencies.len()), ([1, 1, 2, 1, 2], 7));
         let mut nothing = histogram(&[]);
         add_open(&mut nothing, vec![7, 7, 9]);

@@ -8,11 +8,11 @@ use crate::network::socket_diag::{Side, congestion_controls};
 use crate::server::running::Running;
 use crate::sys::socket::CongestionControl;
 
-/// What the connections to the server use, from the clients' side of the path; nothing if the
-/// kernel knows none of them, or does not tell.
+/// Returns the congestion control of the connections to the server, read on the clients' side of
+/// the path; `None` if the kernel knows no such connection or does not report it.
 pub(crate) fn read(server: &Running) -> Option<CongestionSeen> {
     let address = server.address();
-    // The servers' side may be another namespace.
+    // The server may run in another namespace.
     let (server, client) =
         (side(address, Side::Server, Some(server.process_id())), side(address, Side::Client, None));
     if server.is_none() && client.is_none() {
@@ -21,7 +21,8 @@ pub(crate) fn read(server: &Running) -> Option<CongestionSeen> {
     Some(CongestionSeen { asked: CongestionControl::pick().name, server, client })
 }
 
-/// A kernel without sock_diag(7), or a namespace that may not be entered, leaves a side unknown.
+/// Returns the congestion control of one side; `None` without sock_diag(7), or if its namespace
+/// cannot be entered.
 fn side(address: SocketAddr, side: Side, process: Option<u32>) -> Option<String> {
     let names = congestion_controls(address, side, process).ok()?;
     (!names.is_empty()).then(|| join(&names))

@@ -1,4 +1,4 @@
-//! Who is compared with whom.
+//! Selects the servers and clients of a comparison and its baselines.
 
 use clap::ValueEnum;
 
@@ -9,20 +9,21 @@ use crate::network::PathKind;
 use crate::server::{self, peer::Peer, running::Subject};
 use crate::stack::Kind;
 
-/// The servers of a comparison, by what they are called in it.
+/// The subjects of a comparison and their names.
 #[derive(Debug)]
 pub(crate) struct Contenders {
     pub(crate) subjects: Vec<Subject>,
-    /// Whose TCP the clients of each use.
+    /// The TCP implementation of each subject's clients.
     pub(crate) clients: Vec<ClientKind>,
     pub(crate) labels: Vec<String>,
-    /// The one that ratios are against.
+    /// The index of the baseline.
     pub(crate) baseline: usize,
-    /// Others that further ratios are against.
+    /// Indices of the further baselines.
     pub(crate) further_baselines: Vec<usize>,
 }
 
 impl Contenders {
+    /// Selects the subjects, clients and baselines that the user asked for.
     pub(crate) fn choose(arguments: &CompareArgs) -> Result<Contenders> {
         let pairs = pairs(&arguments.servers, &arguments.peers, arguments.client)?;
         let (subjects, clients): (Vec<Subject>, Vec<ClientKind>) = pairs.into_iter().unzip();
@@ -43,7 +44,7 @@ impl Contenders {
         Ok(if arguments.self_test { all.baseline_twice() } else { all })
     }
 
-    /// The baseline against itself.
+    /// Compares the baseline with itself (self-test).
     fn baseline_twice(mut self) -> Contenders {
         let subject = self.subjects.swap_remove(self.baseline);
         let label = self.labels.swap_remove(self.baseline);
@@ -57,7 +58,7 @@ impl Contenders {
         }
     }
 
-    /// Refuses stacks where there is no device for their packets.
+    /// Fails if a subject uses user-level TCP and the path has no device for it.
     fn check_path(&self, path: PathKind) -> Result<()> {
         for ((subject, &client), label) in self.subjects.iter().zip(&self.clients).zip(&self.labels)
         {
@@ -67,13 +68,16 @@ impl Contenders {
             }
             if path != PathKind::Veth {
                 return Err(Error::setup(
-                    format!("`{label}` has a TCP of its own, for which there is no device"),
+                    format!("`{label}` uses user-level TCP, which needs a device of its own"),
                     "add --path veth",
                 ));
             }
             if stack.is_some_and(Kind::makes_its_device) && client != ClientKind::Kernel {
                 return Err(Error::setup(
-                    format!("`{label}`: the other end of a TAP device is the kernel"),
+                    format!(
+                        "`{label}` combines a TAP device, whose other end is the kernel, with \
+                         clients on user-level TCP"
+                    ),
                     format!("choose `{}/kernel`", subject.name()),
                 ));
             }
@@ -81,7 +85,7 @@ impl Contenders {
         Ok(())
     }
 
-    /// Refuses idle connections where they could not reach the server.
+    /// Fails if there are idle connections that could not reach the server.
     fn check_idle(&self) -> Result<()> {
         let own_stack = self.clients.iter().position(|&client| client != ClientKind::Kernel);
         let Some(place) = own_stack else { return Ok(()) };
@@ -94,7 +98,8 @@ impl Contenders {
         ))
     }
 
-    /// Whether programs are among them that take the system's congestion control.
+    /// Returns whether external servers are among them, which use the system's default congestion
+    /// control.
     pub(crate) fn has_external(&self) -> bool {
         self.subjects.iter().any(|subject| matches!(subject, Subject::External(_)))
     }
@@ -103,13 +108,13 @@ impl Contenders {
         &self.labels[self.baseline]
     }
 
-    /// Refuses more connections than one of our servers could carry; what others can is theirs to
-    /// show.
+    /// Fails if one of iobench's own servers cannot hold this many connections; the limits of
+    /// external servers are unknown.
     pub(crate) fn check_connections(&self, connections: usize) -> Result<()> {
         self.subjects.iter().try_for_each(|subject| check(subject, connections))
     }
 
-    /// Why a server cannot carry so many connections, if that is known before.
+    /// Returns why a server cannot hold this many connections, if that is known in advance.
     pub(crate) fn refusal(&self, server: usize, connections: usize) -> Option<String> {
         check(&self.subjects[server], connections).err().map(|error| error.to_string())
     }
@@ -122,7 +127,7 @@ fn check(subject: &Subject, connections: usize) -> Result<()> {
     }
 }
 
-/// The known names among those asked for, each once, or the usual servers if none is; then the
+/// Returns the requested servers, each once, or the default ones if none is requested; then the
 /// external ones.
 fn pairs(
     asked: &[String],
@@ -143,7 +148,7 @@ fn pairs(
     for peer in peers {
         if subjects.iter().any(|(other, _)| other.name() == peer.name()) {
             return Err(Error::setup(
-                format!("two servers are called `{}`", peer.name()),
+                format!("two servers have the name `{}`", peer.name()),
                 "give every --peer a name of its own",
             ));
         }
@@ -159,7 +164,7 @@ fn parse(text: &str, client: ClientKind) -> Result<(Subject, ClientKind)> {
     };
     let client = ClientKind::from_str(client, false).map_err(|_| {
         Error::setup(
-            format!("no client is called `{client}`"),
+            format!("unknown client `{client}`"),
             format!("write `{server}/kernel` or `{server}/mtcp`"),
         )
     })?;
@@ -218,7 +223,7 @@ mod tests {
         assert_eq!(labels(&words), ["epoll", "a", "b"]);
         let twice = ["--peer", "a=x {port}", "--peer", "a=y {port}"];
         let message = choose(&twice).unwrap_err().to_string();
-        assert!(message.contains("two servers are called `a`"), "{message}");
+        assert!(message.contains("two servers have the name `a`"), "{message}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! A thread that holds the idle connections of one server.
+//! A thread that keeps the idle connections of one server open.
 //!
 //! It has a descriptor table of its own, so that the limit of open files bounds the idle
-//! connections of each server and not those of all, and it sleeps unless it opens, checks or
-//! closes, so that idle connections take no CPU time from what is measured.
+//! connections of each server and not the sum over all servers. It sleeps unless it opens, checks
+//! or closes connections, so that idle connections take no CPU time from the measurement.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,21 +17,21 @@ use crate::sys::epoll::{Epoll, event_buffer};
 use crate::sys::signals::Signals;
 use crate::sys::socket::CongestionControl;
 
-/// Connections that have to answer once more when they are checked, at most.
+/// Most connections that a check uses for another exchange.
 pub(crate) const ASKED: usize = 100;
 const EVENTS_PER_WAIT: usize = 1_024;
 
-/// Open connections that nothing happens on. Dropping it closes them by RST.
+/// Open connections without traffic. Dropping it closes them by RST.
 pub(crate) struct Holder {
-    /// Each order is to check the connections; the end of orders is the end of the thread.
+    /// Each message orders a check of the connections; dropping the sender ends the thread.
     orders: Option<Sender<()>>,
-    /// The first tells how the opening went, the others what is wrong.
+    /// The first message is the result of opening, the others are the results of checks.
     answers: Receiver<Result<Option<String>>>,
     handle: Option<JoinHandle<()>>,
 }
 
 impl Holder {
-    /// Opens `count` connections, each of which makes one exchange.
+    /// Opens `count` connections and makes one exchange on each.
     pub(crate) fn open(route: Route, count: usize, exchange: Exchange) -> Result<Holder> {
         let (orders, incoming) = channel();
         let (outgoing, answers) = channel();
@@ -41,7 +41,7 @@ impl Holder {
                 Ok(connections) => (Some(connections), Ok(None)),
                 Err(error) => (None, Err(error)),
             };
-            // No thread waits for an answer once the run is interrupted.
+            // After an interruption no thread waits for the answer.
             let mut is_awaited = outgoing.send(answer).is_ok();
             while let (Some(connections), Ok(()), true) =
                 (&connections, incoming.recv(), is_awaited)
@@ -55,10 +55,10 @@ impl Holder {
         Ok(holder)
     }
 
-    /// What is wrong with the connections, which should all be open and answer.
+    /// Checks that all connections are open and answer; returns what is wrong.
     pub(crate) fn check(&self) -> Result<Option<String>> {
         if let Some(orders) = &self.orders {
-            // A thread that is gone shows by its missing answer.
+            // If the thread has ended, its answer will be missing, which is reported.
             let _ = orders.send(());
         }
         self.answer()
@@ -66,7 +66,7 @@ impl Holder {
 
     fn answer(&self) -> Result<Option<String>> {
         self.answers.recv().unwrap_or_else(|_| {
-            Err(Error::setup("the thread of idle connections is lost", "report this as a bug"))
+            Err(Error::setup("the thread of idle connections has ended", "report this as a bug"))
         })
     }
 }
@@ -80,12 +80,12 @@ impl Drop for Holder {
     }
 }
 
-/// What the thread holds.
+/// The state of the holder thread.
 struct Connections {
     sockets: Vec<OwnedFd>,
     route: Route,
     exchange: Exchange,
-    /// The signals that end a run end its opening and its check as well.
+    /// The signals that end the run also end opening and checking.
     signals: Signals,
 }
 
@@ -129,7 +129,7 @@ impl Connections {
         }
     }
 
-    /// The connections on which nothing has happened since they were last used.
+    /// Returns the connections without an event since they were last used.
     fn still_idle(&self) -> Result<Vec<&OwnedFd>> {
         let epoll = Epoll::new()?;
         for (number, socket) in self.sockets.iter().enumerate() {
@@ -162,7 +162,8 @@ mod tests {
 
     const EXCHANGE: Exchange = Exchange { request_bytes: 8, response_bytes: 8 };
 
-    /// Connections to a server that has answered each of them once, and its ends.
+    /// Opens connections to a test server that has answered each of them once; returns them with
+    /// the server's ends.
     fn held(count: usize) -> (Holder, Vec<TcpStream>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let sources = vec![[127, 0, 0, 2].into(), [127, 0, 0, 3].into()];
@@ -220,7 +221,7 @@ mod tests {
         let (holder, mut streams) = held(3);
         let mut ending = streams.remove(1);
         std::thread::scope(|scope| {
-            // The request is read, so that the end is no reset.
+            // Reads the request first, because closing with unread bytes would send a RST.
             scope.spawn(move || ending.read_exact(&mut [0; EXCHANGE.request_bytes]).unwrap());
             let problem = holder.check().unwrap().unwrap();
             assert!(problem.starts_with("of 3 idle connections that were asked"), "{problem}");

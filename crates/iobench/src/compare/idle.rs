@@ -1,11 +1,12 @@
-//! Idle connections: opened to every server of a cell before its slots and closed after them, so
-//! that the slots show what a transaction costs beside them.
+//! Opens idle connections to every server of a cell before its slots and closes them after the
+//! slots, so that the slots show the cost of a transaction beside them.
 //!
-//! Each has done one transaction, so that the server has accepted it and waits for its next
-//! request. They come from addresses that the measured clients do not use, which keeps the ports of
-//! these free. Opening, checking and closing them is no part of any slot. A server that cannot hold
-//! them, or that ends some, gets the reason into its outcomes; one that could not hold them is not
-//! tried again in that cell. Clients that bring a stack have no idle connections.
+//! Each idle connection has made one transaction, so that the server has accepted it and waits for
+//! its next request. Idle connections use addresses that the measured clients do not use, so that
+//! the clients' ports stay free. Opening, checking and closing are not part of any slot. If a
+//! server cannot hold the connections, or ends some, its outcomes contain the reason. A server that
+//! could not hold them is not tried again in that cell. Clients on user-level TCP have no idle
+//! connections.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::compare::contenders::Contenders;
 use crate::compare::holder::{ASKED, Holder};
 use crate::compare::plan::Cell;
-use crate::compare::repeats::Round;
+use crate::engine::outcome::SlotOutcome;
 use crate::error::{Error, Result};
 use crate::open::connect::Route;
 use crate::path::Path;
@@ -21,13 +22,14 @@ use crate::server::running::Running;
 use crate::sys::limits::{Limits, local_ports};
 use crate::sys::signals::Signals;
 
-/// Addresses on the clients' side beside the measured clients' own.
+/// Most addresses on the clients' side beside the measured clients' own.
 const MOST_ADDRESSES: usize = 248;
 
-/// How many addresses so many idle connections to a server need, with these local ports.
+/// Returns the number of addresses that `idle` connections to a server need, with these local
+/// ports.
 pub(crate) fn addresses_for(idle: usize, [low, high]: [u16; 2]) -> Result<usize> {
     let ports = usize::from(high.saturating_sub(low)) + 1;
-    // connect() looks at every other port first and slows down after.
+    // connect() first tries every other port, and slows down after that.
     let addresses = idle.div_ceil((ports / 2).max(1));
     if addresses > MOST_ADDRESSES {
         return Err(Error::setup(
@@ -41,8 +43,9 @@ pub(crate) fn addresses_for(idle: usize, [low, high]: [u16; 2]) -> Result<usize>
     Ok(addresses)
 }
 
-/// Raises the limit of open files for measured and idle connections; refuses what does not fit.
-/// `idle` are those to one server: it has as many open files as the thread that holds them.
+/// Raises the limit of open files for measured and idle connections; fails if they exceed the hard
+/// limit. `idle` is the number of connections to one server, which has as many open files as the
+/// thread that holds them.
 pub(crate) fn raise_limits(connections: usize, idle: usize) -> Result<Limits> {
     if idle == 0 {
         return Limits::raise();
@@ -67,18 +70,19 @@ pub(crate) fn raise_limits(connections: usize, idle: usize) -> Result<Limits> {
 pub(crate) struct IdleLoad<'a> {
     path: &'a Path,
     contenders: &'a Contenders,
-    /// The measured connections.
+    /// The number of measured connections.
     connections: usize,
     signals: &'a Signals,
-    /// By cell and server, why that server cannot be measured in that cell.
+    /// By cell and server, why the server cannot be measured in that cell.
     refused: HashMap<(usize, usize), String>,
 }
 
-/// The open idle connections of a cell, by server; nothing for those that cannot hold them.
+/// The open idle connections of a cell, by server; `None` for servers that cannot hold them.
 pub(crate) type Held = Vec<Option<Holder>>;
 
 impl<'a> IdleLoad<'a> {
-    /// For cells with so many measured connections, over a path with addresses for the idle ones.
+    /// Prepares for cells with `connections` measured connections, over a path with addresses for
+    /// idle ones.
     pub(crate) fn new(
         path: &'a Path,
         contenders: &'a Contenders,
@@ -88,13 +92,13 @@ impl<'a> IdleLoad<'a> {
         IdleLoad { path, contenders, connections, signals, refused: HashMap::new() }
     }
 
-    /// Opens what the cell with this number asks for, to servers that wait for work. `before` is
-    /// called with the number of each server before its connections are opened.
+    /// Opens the idle connections of the cell with this number, to servers that wait for requests.
+    /// Calls `before` with the number of each server before its connections are opened.
     pub(crate) fn open(
         &mut self,
         number: usize,
         cell: &Cell,
-        servers: &mut [&mut Running],
+        servers: &mut [Running],
         mut before: impl FnMut(usize),
     ) -> Result<Held> {
         let mut held = Vec::new();
@@ -123,18 +127,18 @@ impl<'a> IdleLoad<'a> {
         Ok(held)
     }
 
-    /// Why servers cannot be measured in a cell, by server; nothing for those that can.
-    pub(crate) fn reasons(&self, number: usize, servers: usize) -> Vec<Option<String>> {
-        (0..servers).map(|server| self.refused.get(&(number, server)).cloned()).collect()
+    /// Returns why a server cannot be measured in a cell; `None` if it can.
+    pub(crate) fn refusal(&self, cell: usize, server: usize) -> Option<String> {
+        self.refused.get(&(cell, server)).cloned()
     }
 
-    /// Checks that all idle connections are open and some of them answer, and closes them. What is
-    /// wrong becomes a problem of the server's last slot in the round.
+    /// Checks that all idle connections are open and that some of them answer, and closes them. A
+    /// failed check becomes a problem of the server's last slot in the round.
     pub(crate) fn close(
         &self,
         held: Held,
-        servers: &mut [&mut Running],
-        round: &mut Round,
+        servers: &mut [Running],
+        round: &mut [Vec<SlotOutcome>],
     ) -> Result<()> {
         for ((server, holder), slots) in servers.iter_mut().zip(held).zip(round) {
             let Some(holder) = holder else { continue };
@@ -168,8 +172,8 @@ impl<'a> IdleLoad<'a> {
         if holder.is_ok() {
             server.keep_idle(cell.idle);
         }
-        // What could not be opened is closed by now; a server that keeps it shows that in its next
-        // slot.
+        // Connections that could not be opened are closed by now; if the server keeps them, its
+        // next slot shows that.
         let is_at_rest = server.drain(self.signals)?;
         if is_at_rest || holder.is_err() {
             return holder;
@@ -177,12 +181,12 @@ impl<'a> IdleLoad<'a> {
         server.keep_idle(0);
         Err(Error::setup(
             format!("{} did not come to rest after it had answered all", server.name()),
-            "see whether it serves other clients at the same time",
+            "check that it serves no other clients at the same time",
         ))
     }
 }
 
-/// The usual address of the loopback device and so many after it.
+/// Returns the usual address of the loopback device and the `addresses` after it.
 fn loopback(addresses: usize) -> Vec<IpAddr> {
     (0..=addresses as u32)
         .map(|host| Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + host).into())

@@ -1,23 +1,22 @@
-//! `iobench compare`: servers side by side under the report's microbenchmark (section 2.2).
+//! `iobench compare`: compares servers under the report's microbenchmark (section 2.2).
 //!
-//! Every server is a process of its own that lives for the whole run and idles except in its own
-//! slots. Rounds are the outermost loop, so that each cell's rounds are spread over the whole run
-//! and see the machine in different moods.
+//! Every server is a process of its own that runs for the whole comparison and idles except in its
+//! own slots. Rounds are the outermost loop, so that each cell's rounds are spread over the whole
+//! run and over the machine's changing load.
 
 pub(crate) mod congestion;
 pub(crate) mod contenders;
-pub(crate) mod convert;
 pub(crate) mod holder;
 pub(crate) mod idle;
+pub(crate) mod machine;
 pub(crate) mod plan;
-pub(crate) mod repeats;
+mod provisional;
 pub(crate) mod report;
 pub(crate) mod rounds;
 pub(crate) mod self_test;
 mod shown;
 pub(crate) mod slots;
 pub(crate) mod table;
-pub(crate) mod versus;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -26,25 +25,23 @@ use serde::Serialize;
 
 use crate::cli::CompareArgs;
 use crate::compare::contenders::Contenders;
-use crate::compare::convert::convert;
 use crate::compare::idle::IdleLoad;
-use crate::compare::plan::{Cell, Plan, Request};
-use crate::compare::repeats::{Measured, Round, RoundSource, Turn};
-use crate::compare::report::{Rounds, Row};
-use crate::compare::rounds::{RoundShape, measure_round, service_for};
+use crate::compare::machine::{Machine, start};
+use crate::compare::plan::{Plan, Request};
+use crate::compare::report::{Doubts, Rounds};
+use crate::compare::slots::SlotShape;
+use crate::engine;
 use crate::engine::environment::Environment;
-use crate::engine::progress::Progress;
-use crate::engine::table::stdout_width;
+use crate::engine::outcome::SlotOutcome;
+use crate::engine::rounds::Measured;
 use crate::error::{Context, Result};
 use crate::exchange::Exchange;
 use crate::network::{Network, NetworkCounters, Options, conditions::Conditions};
 use crate::output;
 use crate::path::Path;
 use crate::results::files::ResultFiles;
-use crate::results::{self, Document, ExperimentRecord, SelfTest, Slots, Versus};
-use crate::server::{process::Launch, running::Running};
-use crate::stack::Site;
-use crate::sys::affinity::{allowed_cpus, wake_promptly};
+use crate::results::{Document, ExperimentRecord, Ratios, Row, SelfTest, Slots, Versus};
+use crate::sys::affinity::allowed_cpus;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::local_ports;
 use crate::sys::signals::Signals;
@@ -53,7 +50,7 @@ use crate::sys::socket::{CongestionControl, default_congestion_control};
 /// Measured time of a server in a cell and round.
 const USUAL_DURATION: Duration = Duration::from_millis(500);
 
-/// The path between clients and servers.
+/// The network path between clients and servers, for the report.
 #[derive(Serialize)]
 struct PathReport<'a> {
     conditions: &'a Conditions,
@@ -73,7 +70,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     if contenders.has_external() {
         stop_pacing(&path)?;
     }
-    // From here on everything is made on the clients' side, but for the servers.
+    // From here on everything is created in the clients' namespace, except for the servers.
     let _entered = path.enter_client()?;
     let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
     let limits = idle::raise_limits(arguments.connections, most_idle(arguments))?;
@@ -82,63 +79,44 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<bool> {
     let plan = Plan::new(&request(arguments, labels.len()), &allowed_cpus()?)?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
     let environment = Environment::gather(&limits, seed)?;
-    announce(&plan, labels.len());
+    let schedule = plan.schedule(contenders.baseline, begun_ns, seed);
+    schedule.announce(format_args!("{} servers in {} cells", labels.len(), plan.cells.len()));
     let connections = arguments.connections;
     let mut processes = start(&plan, &contenders, connections, &signals, &mut path)?;
     let network = path.network();
     let (plan, contenders) = (&plan, &contenders);
-    let machine = Machine {
-        plan,
-        contenders,
-        connections,
-        signals: &signals,
-        network,
-        processes: &mut processes,
-        progress: Progress::new(u64::from(plan.rounds) * plan.round_slots() as u64, plan.slot_ns()),
-        repeats: false,
-        idle: IdleLoad::new(&path, contenders, connections, &signals),
-    };
-    let measured = machine.measure_all(begun_ns)?;
-    let rows = |baseline| rows(plan, contenders, connections, &measured.outcomes, baseline);
-    let further = contenders
-        .further_baselines
-        .iter()
-        .map(|&baseline| Ok(versus::versus(&contenders.labels[baseline], &rows(baseline)?)));
-    let versus: Vec<Versus> = further.collect::<Result<_>>()?;
-    let mut rows = rows(contenders.baseline)?;
-    rows.iter_mut().for_each(|row| row.path = path.label());
+    let shape = SlotShape { connections, slicing: plan.slicing, network };
+    let idle = IdleLoad::new(&path, contenders, connections, &signals);
+    let mut machine = Machine::new(plan, contenders, shape, &signals, &mut processes, idle);
+    let measured = engine::rounds::run(&schedule, &mut machine)?;
+    drop(machine);
+    let outcomes = &measured.outcomes;
+    let mut rows = rows(plan, contenders, connections, outcomes)?;
+    rows.iter_mut().for_each(|row| row.network = path.label().map(str::to_owned));
+    let further = contenders.further_baselines.iter();
+    let versus = further.map(|&baseline| versus(contenders, outcomes, baseline)).collect();
+    let baseline = contenders.baseline_label();
     let network = network.map(PathReport::of).transpose()?;
-    print_surroundings(&environment, &rows, &path, network.as_ref());
-    let self_test = arguments.self_test.then(|| SelfTest::of(&rows, contenders.baseline_label()));
-    print_results(&rows, &versus, contenders.baseline_label(), self_test.as_ref());
+    let machine = report::describe(&environment, of_servers(&labels, outcomes));
+    print_surroundings(machine, &path, network.as_ref());
+    let self_test = arguments.self_test.then(|| SelfTest::of(&rows, baseline));
+    let experiment = experiment(arguments.measure.quick, plan, measured.rounds);
+    let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
+    let document = Document {
+        slots: Some(slots(plan, &measured)),
+        network: network.as_ref().map(encode).transpose()?,
+        self_test,
+        versus,
+        ..Document::new(environment, experiment, elapsed_s, baseline.to_owned(), rows)
+    };
+    print_results(&document);
     output::print(&measured.repeats.describe());
-    output::print(&shown::not_shown(&rows));
-    let valid = rows.iter().all(|row| row.valid);
-    let trustworthy = self_test.as_ref().is_none_or(|self_test| self_test.trustworthy);
+    output::print(&shown::not_shown(&document.results, &doubts(outcomes, contenders.baseline)));
     if let Some(files) = files {
-        let results = convert_all(rows, &measured.outcomes)?;
-        let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
-        let baseline = contenders.baseline_label().to_owned();
-        let experiment = experiment(arguments.measure.quick, plan, measured.rounds);
-        files.write(&Document {
-            slots: Some(slots(plan, &measured)),
-            network: network.as_ref().map(encode).transpose()?,
-            self_test,
-            versus,
-            ..Document::new(environment, experiment, elapsed_s, baseline, results)
-        })?;
+        files.write(&document)?;
     }
-    Ok(trustworthy && valid)
-}
-
-/// What is going to be measured, and how long that takes.
-fn announce(plan: &Plan, servers: usize) {
-    output::note(&format!(
-        "{servers} servers in {} cells, {} rounds, about {} s",
-        plan.cells.len(),
-        plan.rounds,
-        plan.estimate_ns().div_ceil(1_000_000_000)
-    ));
+    let trustworthy = document.self_test.is_none_or(|self_test| self_test.trustworthy);
+    Ok(trustworthy && document.results.iter().all(|row| row.valid))
 }
 
 fn encode(network: &PathReport<'_>) -> Result<serde_json::Value> {
@@ -147,8 +125,8 @@ fn encode(network: &PathReport<'_>) -> Result<serde_json::Value> {
         .context("encode what the network did", "report this as a bug")
 }
 
-/// How time was cut.
-fn slots(plan: &Plan, measured: &Measured) -> Slots {
+/// Returns the numbers of rounds, slots and slices, for the result file.
+fn slots(plan: &Plan, measured: &Measured<SlotOutcome>) -> Slots {
     Slots {
         rounds: measured.rounds,
         repeated_rounds: measured.repeats.rounds,
@@ -157,7 +135,7 @@ fn slots(plan: &Plan, measured: &Measured) -> Slots {
     }
 }
 
-/// What the result file says of the comparison as a whole.
+/// Returns the description of the whole comparison in the result file.
 fn experiment(quick: bool, plan: &Plan, rounds: u32) -> ExperimentRecord {
     let slice_ms = plan.slicing.length_ns as f64 / 1e6;
     ExperimentRecord {
@@ -165,34 +143,25 @@ fn experiment(quick: bool, plan: &Plan, rounds: u32) -> ExperimentRecord {
         title: format!("Servers compared, {rounds} rounds, slices of {slice_ms} ms"),
         source: None,
         scale: if quick { "quick" } else { "default" }.to_owned(),
-        // The command, which stands with the environment, is the whole experiment.
+        // The environment contains the command, which determines the whole experiment.
         file: String::new(),
     }
 }
 
-/// The rows of the result file, with their rounds; `outcomes` are by cell, then by server.
-fn convert_all(rows: Vec<Row>, outcomes: &[Vec<Rounds>]) -> Result<Vec<results::Row>> {
-    let convert = |(row, rounds): (Row, &Rounds)| {
-        let (path, workload) = (row.path, row.exchange().workload());
-        convert(row, workload, path, "none".to_owned(), rounds, &[])
-    };
-    rows.into_iter().zip(outcomes.iter().flatten()).map(convert).collect()
-}
-
-/// The most idle connections to a server in any cell.
+/// Returns the largest number of idle connections to a server in any cell.
 fn most_idle(arguments: &CompareArgs) -> usize {
     arguments.idle.iter().copied().max().unwrap_or(0)
 }
 
-/// The path, with addresses for idle connections beside the measured clients' own.
+/// Returns the path, with addresses for idle connections beside the measured clients' own.
 fn create_path(arguments: &CompareArgs, seed: u64) -> Result<Path> {
     let client_addresses = 1 + idle::addresses_for(most_idle(arguments), local_ports())?;
     let options = Options { client_addresses, relay_cpu: arguments.relay_cpu, seed };
     Path::create(arguments.path, arguments.network.as_ref(), &options)
 }
 
-/// Gives programs that are not ours the congestion control of our own servers and clients. Where
-/// that is not permitted the rows tell what each used.
+/// Gives external servers the congestion control of iobench's own servers and clients. If that is
+/// not permitted, the rows report what each used.
 fn stop_pacing(path: &Path) -> Result<()> {
     let default = default_congestion_control();
     if !CongestionControl::pick().must_be_set {
@@ -214,26 +183,23 @@ fn stop_pacing(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What all rows have in common, and an empty line.
-fn print_surroundings(
-    environment: &Environment,
-    rows: &[Row],
-    path: &Path,
-    network: Option<&PathReport<'_>>,
-) {
+/// Prints what all rows have in common, and an empty line.
+fn print_surroundings(machine: String, path: &Path, network: Option<&PathReport<'_>>) {
     let network = network.map(PathReport::describe);
-    let lines = [Some(report::describe(environment, rows)), path.describe(), network];
+    let lines = [Some(machine), path.describe(), network];
     lines.into_iter().flatten().for_each(|line| output::print(&format!("{line}\n")));
     output::print("\n");
 }
 
-/// The tables and the sentences below them.
-fn print_results(rows: &[Row], versus: &[Versus], baseline: &str, self_test: Option<&SelfTest>) {
-    output::print(&table::render(rows, baseline, stdout_width()));
-    versus.iter().for_each(|versus| output::print(&versus::render(versus, rows)));
+/// Prints the tables and the sentences below them.
+fn print_results(Document { results, baseline, versus, self_test, .. }: &Document) {
+    table::table(results, baseline).print();
+    for versus in versus {
+        output::print(&format!("\n{}", table::against(&versus.of(results), &versus.baseline)));
+    }
     match self_test {
         Some(self_test) => output::print(&self_test.describe()),
-        None => table::summarise(rows, baseline)
+        None => table::summarise(results, baseline)
             .iter()
             .for_each(|sentence| output::print(&format!("{sentence}\n"))),
     }
@@ -251,7 +217,7 @@ impl<'a> PathReport<'a> {
         })
     }
 
-    /// Two lines for people.
+    /// Two lines for users.
     fn describe(&self) -> String {
         let [to_server, to_client] = [&self.counters.to_server, &self.counters.to_client];
         format!(
@@ -286,7 +252,7 @@ fn request(arguments: &CompareArgs, servers: usize) -> Request {
     }
 }
 
-/// Every request size with every response size, or echoes where only one size is given.
+/// Returns every request size with every response size, or echoes if only one size is given.
 fn exchanges(arguments: &CompareArgs) -> Vec<Exchange> {
     if arguments.request_bytes.is_empty() {
         return arguments.message_bytes.iter().map(|&bytes| Exchange::echo(bytes)).collect();
@@ -298,162 +264,45 @@ fn exchanges(arguments: &CompareArgs) -> Vec<Exchange> {
     arguments.request_bytes.iter().flat_map(responses).collect()
 }
 
-/// From so many on, opening idle connections takes long enough to be announced.
-const MANY_IDLE: usize = 5_000;
-
-/// What tells server processes apart: CPUs, service, and the index of the server.
-type ProcessKey = (usize, Option<Exchange>, usize);
-
-fn process_key(cell: &Cell, server: usize) -> ProcessKey {
-    (cell.cores, service_for(cell.exchange).exchange, server)
-}
-
-/// A server that runs, and the place of its clients' stack if they bring one.
-type Process = (ProcessKey, Running, Option<Site>);
-
-/// Starts all servers.
-fn start(
-    plan: &Plan,
-    contenders: &Contenders,
-    connections: usize,
-    signals: &Signals,
-    path: &mut Path,
-) -> Result<Vec<Process>> {
-    let mut processes: Vec<Process> = Vec::new();
-    contenders.check_connections(connections)?;
-    for cell in &plan.cells {
-        for (server, subject) in contenders.subjects.iter().enumerate() {
-            let key = process_key(cell, server);
-            if processes.iter().all(|(other, ..)| *other != key) {
-                let echo = Launch::echo(subject.name(), &cell.placement.server_cpus);
-                let launch = Launch { service: service_for(cell.exchange), ..echo };
-                let client = contenders.clients[server];
-                let (running, site) = path.start(subject, client, launch, signals)?;
-                processes.push((key, running, site));
-            }
-        }
-    }
-    Ok(processes)
-}
-
-/// What serves and loads on this machine.
-struct Machine<'a> {
-    plan: &'a Plan,
-    contenders: &'a Contenders,
-    connections: usize,
-    signals: &'a Signals,
-    network: Option<&'a Network>,
-    processes: &'a mut [Process],
-    progress: Progress,
-    /// Whether a round was measured again before.
-    repeats: bool,
-    idle: IdleLoad<'a>,
-}
-
-impl Machine<'_> {
-    /// Runs the rounds, and says if there was no time for all of them.
-    fn measure_all(mut self, begun_ns: u64) -> Result<Measured> {
-        if wake_promptly().is_none() {
-            output::note("no permission for real-time priority; more slices may be sampled late");
-        }
-        let (plan, contenders) = (self.plan, self.contenders);
-        let (servers, baseline) = (contenders.labels.len(), contenders.baseline);
-        let measured = repeats::measure(plan, servers, baseline, begun_ns, &mut self)?;
-        if measured.rounds < plan.rounds {
-            output::note(&format!(
-                "time is up after {} of {} rounds",
-                measured.rounds, plan.rounds
-            ));
-        }
-        Ok(measured)
-    }
-}
-
-impl RoundSource for Machine<'_> {
-    fn now_ns(&self) -> u64 {
-        now_ns()
-    }
-
-    fn measure(&mut self, turn: Turn) -> Result<Round> {
-        let cell = &self.plan.cells[turn.cell];
-        let keys: Vec<_> =
-            (0..self.contenders.labels.len()).map(|server| process_key(cell, server)).collect();
-        // Started in this order: by cell, then by server.
-        let (mut subjects, stacks): (Vec<&mut Running>, Vec<Option<Site>>) = self
-            .processes
-            .iter_mut()
-            .filter_map(|(key, process, site)| {
-                keys.contains(key).then_some((process, site.clone()))
-            })
-            .unzip();
-        let labels = &self.contenders.labels;
-        let announces = turn.round == 0 && !turn.again && cell.idle >= MANY_IDLE;
-        let held = self.idle.open(turn.cell, cell, &mut subjects, |server| {
-            if announces {
-                let what = format!("opening {} idle connections to {}", cell.idle, labels[server]);
-                self.progress.note(&what);
-            }
-        })?;
-        let unable = self.idle.reasons(turn.cell, subjects.len());
-        let shape = RoundShape {
-            connections: self.connections,
-            passes: self.plan.passes,
-            slicing: self.plan.slicing,
-            baseline: self.contenders.baseline,
-            network: self.network,
-            stacks: &stacks,
-            unable: &unable,
-        };
-        let (phase, mut first) = if turn.again {
-            self.progress.extend((subjects.len() * self.plan.passes) as u64);
-            let first = !std::mem::replace(&mut self.repeats, true);
-            ("disturbed rounds again".to_owned(), first)
-        } else {
-            let phase = format!("round {} of {}", turn.round + 1, self.plan.rounds);
-            (phase, turn.cell == 0)
-        };
-        let progress = &mut self.progress;
-        let number = turn.round as usize;
-        let announce = |server: usize| {
-            let what = format!("{}, {}", labels[server], describe(cell));
-            progress.announce(&phase, &what, first);
-            first = false;
-            progress.step();
-        };
-        let mut round = measure_round(cell, &shape, number, &mut subjects, self.signals, announce)?;
-        self.idle.close(held, &mut subjects, &mut round)?;
-        Ok(round)
-    }
-}
-
-/// The rows of all cells.
+/// Returns the rows of all cells.
 fn rows(
     plan: &Plan,
     contenders: &Contenders,
     connections: usize,
     outcomes: &[Vec<Rounds>],
-    baseline: usize,
 ) -> Result<Vec<Row>> {
     let labels: Vec<&str> = contenders.labels.iter().map(String::as_str).collect();
     let mut rows: Vec<Row> = Vec::new();
     for (cell, outcomes) in plan.cells.iter().zip(outcomes) {
-        rows.extend(report::rows(cell, connections, &labels, baseline, outcomes)?);
+        rows.extend(report::rows(cell, connections, &labels, contenders.baseline, outcomes)?);
     }
     rows.iter_mut().for_each(report::note_sharing);
     Ok(rows)
 }
 
-fn describe(cell: &Cell) -> String {
-    let transactions = match cell.transactions {
-        0 => "persistent".to_owned(),
-        count => format!("{count} per connection"),
+/// Returns the same rows against a further baseline.
+fn versus(contenders: &Contenders, outcomes: &[Vec<Rounds>], baseline: usize) -> Versus {
+    let of_cell = |cell: &Vec<Rounds>| -> Vec<Ratios> {
+        (0..cell.len()).map(|server| report::ratios(cell, server, baseline)).collect()
     };
-    let sizes = match cell.exchange {
-        exchange if exchange.is_echo() => exchange.request_bytes.to_string(),
-        Exchange { request_bytes, response_bytes } => format!("{request_bytes}/{response_bytes}"),
+    let results = outcomes.iter().flat_map(of_cell).collect();
+    Versus { baseline: contenders.labels[baseline].clone(), results }
+}
+
+/// Returns the reasons against each row's validity.
+fn doubts(outcomes: &[Vec<Rounds>], baseline: usize) -> Vec<Doubts> {
+    let of_cell = |cell: &Vec<Rounds>| -> Vec<Doubts> {
+        (0..cell.len()).map(|server| Doubts::of(cell, server, baseline)).collect()
     };
-    let idle = if cell.idle > 0 { format!(", {} idle", cell.idle) } else { String::new() };
-    format!("{transactions}, {sizes} B, {} cores{idle}", cell.cores)
+    outcomes.iter().flat_map(of_cell).collect()
+}
+
+/// Returns the outcomes of every cell's servers.
+fn of_servers<'a>(
+    labels: &'a [&'a str],
+    outcomes: &'a [Vec<Rounds>],
+) -> impl Iterator<Item = (&'a str, &'a Rounds)> {
+    outcomes.iter().flat_map(|cell| labels.iter().copied().zip(cell))
 }
 
 #[cfg(test)]
@@ -462,7 +311,6 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::engine::placement::Placement;
 
     #[test]
     fn every_request_size_runs_with_every_response_size() {
@@ -476,17 +324,5 @@ mod tests {
         assert_eq!(sizes(&["--message-bytes", "1,9"]), [(1, 1), (9, 9)]);
         let both = ["--request-bytes", "1,2", "--response-bytes", "2,3"];
         assert_eq!(sizes(&both), [(1, 2), (1, 3), (2, 2), (2, 3)]);
-    }
-
-    #[test]
-    fn echoes_of_all_sizes_share_a_server_and_other_exchanges_do_not() {
-        let key = |request_bytes, response_bytes| {
-            let placement = Placement { server_cpus: vec![0], client_cpus: vec![1] };
-            let exchange = Exchange { request_bytes, response_bytes };
-            process_key(&Cell { cores: 1, placement, exchange, transactions: 1, idle: 0 }, 0)
-        };
-        assert_eq!(key(64, 64), key(1, 1));
-        assert_ne!(key(64, 64), key(64, 65));
-        assert_ne!(key(64, 66), key(64, 65));
     }
 }

@@ -1,33 +1,29 @@
-//! What will be run, where, and how long it takes.
+//! Plans a comparison: cells, slots, rounds, CPUs, and the expected duration.
 
-use crate::client::slices::Slicing;
+use crate::client::slices::{SLICE_NS, Slicing};
+use crate::client::warm_up::WARM_UP_NS;
 use crate::engine::placement::{CpuChoice, Placement, unique};
+use crate::engine::rounds::{CellShape, QUICK_NS, Schedule};
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 
-/// Aimed-at length of a slot's measured part.
+/// Intended length of a slot's measured part.
 pub(crate) const SLOT_NS: u64 = 250_000_000;
-/// Round trips that a slot has time for where the duration allows it, and at least.
+/// Round trips per slot: the usual number, if the duration allows it, and the least.
 const USUAL_ROUND_TRIPS: u64 = 20;
 const LEAST_ROUND_TRIPS: u64 = 5;
-/// Length of a slice: long against a timer tick, short against what the host steals at a time.
-pub(crate) const SLICE_NS: u64 = 25_000_000;
-/// Least warm-up of a slot.
-pub(crate) const WARM_UP_NS: u64 = 50_000_000;
-/// What a slot costs beside warm-up and measurement: opening, closing, draining.
+/// Time of a slot beside warm-up and measurement: opening, closing, draining.
 const SLOT_OVERHEAD_NS: u64 = 25_000_000;
-/// What an idle connection costs in each round: opening with a transaction, and closing.
+/// Time of an idle connection in each round: opening with a transaction, and closing.
 const IDLE_CONNECTION_NS: u64 = 60_000;
 /// Time for everything outside the rounds.
 const START_NS: u64 = 500_000_000;
-/// `--quick` promises the whole run in 60 s; the rest is for machines that are slower than planned.
-pub(crate) const QUICK_NS: u64 = 50_000_000_000;
 const QUICK_ROUNDS: u32 = 5;
 const QUICK_TRANSACTIONS: [u32; 2] = [1, 128];
 const DEFAULT_ROUNDS: u32 = 5;
 const DEFAULT_TRANSACTIONS: [u32; 4] = [1, 8, 128, 0];
 
-/// One combination to measure; every server gets a row in it.
+/// One combination of parameters; every server gets a row in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cell {
     pub(crate) cores: usize,
@@ -39,7 +35,7 @@ pub(crate) struct Cell {
     pub(crate) idle: usize,
 }
 
-/// What was asked for; `None` leaves the choice to the plan.
+/// The user's choices; `None` leaves a choice to the plan.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) servers: usize,
@@ -52,20 +48,20 @@ pub(crate) struct Request {
     pub(crate) duration_ns: u64,
     pub(crate) rounds: Option<u32>,
     pub(crate) quick: bool,
-    /// What the network's round trip takes at most.
+    /// Upper bound of the network's round trip time.
     pub(crate) round_trip_ns: u64,
 }
 
-/// The whole run.
+/// The plan of the whole run.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) cells: Vec<Cell>,
     pub(crate) rounds: u32,
-    /// Slots per server, cell and round; even, so that A B is always answered by B A.
+    /// Slots per server, cell and round; even, so that every A B is followed by B A.
     pub(crate) passes: usize,
     pub(crate) slicing: Slicing,
     servers: usize,
-    /// Rounds stop before the run would exceed this.
+    /// No round is planned or started that would end later than this time of the run.
     pub(crate) limit_ns: Option<u64>,
 }
 
@@ -102,7 +98,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Takes as many rounds as fit, at most `rounds`.
+    /// Reduces the number of rounds until they fit, at most `rounds`.
     fn fit_into(&mut self, limit_ns: u64, rounds: u32) -> Result<()> {
         let fitting = (limit_ns - START_NS) / self.round_ns();
         self.rounds = rounds.min(u32::try_from(fitting).unwrap_or(u32::MAX));
@@ -121,7 +117,23 @@ impl Plan {
         Ok(())
     }
 
-    /// Time of one slot, everything included.
+    /// Returns the order of the slots of a run that began at `begun_ns`.
+    pub(crate) fn schedule(&self, baseline: usize, begun_ns: u64, seed: u64) -> Schedule {
+        let shape = |cell: &Cell| {
+            let idle_ns = cell.idle as u64 * IDLE_CONNECTION_NS / self.passes as u64;
+            let slot_ns = self.slot_ns() + idle_ns;
+            CellShape { subjects: self.servers, baseline, slot_ns }
+        };
+        Schedule {
+            cells: self.cells.iter().map(shape).collect(),
+            rounds: self.rounds,
+            passes: self.passes,
+            seed,
+            deadline_ns: self.limit_ns.map(|limit_ns| begun_ns + limit_ns),
+        }
+    }
+
+    /// Returns the expected duration of one slot, everything included.
     pub(crate) fn slot_ns(&self) -> u64 {
         WARM_UP_NS + self.slicing.total_ns() + SLOT_OVERHEAD_NS
     }
@@ -135,13 +147,9 @@ impl Plan {
         let idle: usize = self.cells.iter().map(|cell| cell.idle * self.servers).sum();
         self.round_slots() as u64 * self.slot_ns() + idle as u64 * IDLE_CONNECTION_NS
     }
-
-    pub(crate) fn estimate_ns(&self) -> u64 {
-        START_NS + u64::from(self.rounds) * self.round_ns()
-    }
 }
 
-/// Refuses slots in which a connection has too little time for its transactions.
+/// Fails if a connection has too little time in a slot for its transactions.
 fn check_round_trips(request: &Request, slot_ns: u64) -> Result<()> {
     if slot_ns < LEAST_ROUND_TRIPS * request.round_trip_ns {
         return Err(Error::setup(
@@ -159,8 +167,8 @@ fn check_round_trips(request: &Request, slot_ns: u64) -> Result<()> {
     Ok(())
 }
 
-/// How many slots a server gets in a round, an even number so that A B is always answered by B A,
-/// and how each is cut. A slot lasts for many round trips of the path.
+/// Returns the number of slots of a server in a round (even, so that every A B is followed by B A)
+/// and the slices of each. A slot lasts for many round trips of the path.
 pub(crate) fn divide(duration_ns: u64, round_trip_ns: u64) -> (usize, Slicing) {
     let slot_ns = SLOT_NS.max(USUAL_ROUND_TRIPS * round_trip_ns);
     let passes = (duration_ns / slot_ns / 2 * 2).max(2);
@@ -268,7 +276,8 @@ mod tests {
         };
         for servers in 1..=4 {
             let plan = quick(servers, None).unwrap();
-            assert!(plan.estimate_ns() <= QUICK_NS && plan.rounds >= 2, "{}", plan.rounds);
+            let estimate_ns = START_NS + plan.schedule(0, 0, 0).estimate_ns();
+            assert!(estimate_ns <= QUICK_NS && plan.rounds >= 2, "{}", plan.rounds);
         }
         assert!(quick(8, Some((0..20).collect())).is_err());
     }

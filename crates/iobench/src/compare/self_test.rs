@@ -1,18 +1,17 @@
-//! A server against itself: what the method says where there is no difference.
+//! The self-test: compares a server with itself, to show which differences mean nothing.
 
-use crate::compare::report::Row;
 use crate::engine::statistics::Interval;
-use crate::results::SelfTest;
+use crate::results::{Row, SelfTest};
 
-/// A part of the intervals misses the truth by chance: they are 95 % intervals.
+/// Share of the intervals that miss the true value by chance: they are 95 % intervals.
 const MISSES: f64 = 0.05;
-/// More of them than chance would bring in so small a part of all self-tests are a fault.
+/// Probability, at most, that a correct self-test has more misses than are accepted.
 const SURPRISE: f64 = 0.01;
 
 impl SelfTest {
     /// Judges the rows other than the baseline's.
     pub(crate) fn of(rows: &[Row], baseline: &str) -> SelfTest {
-        let again = || rows.iter().filter(|row| row.server != baseline);
+        let again = || rows.iter().filter(|row| row.subject != baseline);
         let throughput: Vec<Interval> = again().filter_map(|row| row.throughput_ratio).collect();
         let cpu: Vec<Interval> = again().filter_map(|row| row.cpu_ratio).collect();
         let all = throughput.iter().chain(&cpu);
@@ -31,7 +30,7 @@ impl SelfTest {
         }
     }
 
-    /// The sentences below the table.
+    /// Returns the sentences below the table.
     pub(crate) fn describe(&self) -> String {
         let bound = |noise: Option<f64>| {
             noise.map_or_else(|| "an unknown amount".to_owned(), |noise| format!("{noise} %"))
@@ -66,7 +65,7 @@ impl SelfTest {
     }
 }
 
-/// The least count that is exceeded by chance in fewer self-tests than would be surprising: the
+/// Returns the least number of misses that chance exceeds with a probability below `SURPRISE`: the
 /// upper tail of the binomial distribution.
 fn explained_by_chance(intervals: usize) -> usize {
     let mut exactly = (1.0 - MISSES).powi(intervals as i32);
@@ -80,7 +79,8 @@ fn explained_by_chance(intervals: usize) -> usize {
     count
 }
 
-/// How far the intervals reach from 1, in percent of the smaller side, rounded up to tenths.
+/// Returns how far the intervals reach from 1, at most: a ratio in either direction, in percent,
+/// rounded up to tenths.
 fn noise_percent(intervals: &[Interval]) -> Option<f64> {
     let reach = |interval: &Interval| interval.high.max(1.0 / interval.low) - 1.0;
     let widest = intervals.iter().map(reach).max_by(f64::total_cmp)?;
@@ -98,7 +98,7 @@ mod tests {
         wide.cpu_ratio = Some(Interval { estimate: 0.9, low: 0.8, high: 1.0 });
         let rows = [row("epoll", 1, 1.0), row("epoll (again)", 0, 1.0), wide];
         let outcome = SelfTest::of(&rows, "epoll");
-        // 0.9 to 1.1 is as far as 1/0.9 the other way round, and 0.8 as 1.25.
+        // As factors, 0.9 is as far from 1 as 1/0.9 is, and 0.8 as far as 1.25.
         assert_eq!(outcome.throughput_noise_percent, Some(11.2));
         assert_eq!(outcome.cpu_noise_percent, Some(25.0));
         assert_eq!((outcome.intervals, outcome.excluding_one), (4, 0));

@@ -1,13 +1,14 @@
-//! What a comparison could not show, why, and what to do: the last lines, for a person who has not
-//! read the notes.
+//! Formats which rows are not valid, why, and what to do: the last lines of the output, for users
+//! who have not read the notes.
 
 use std::fmt::Write;
 
-use crate::compare::report::{Doubts, Row};
+use crate::compare::report::Doubts;
 use crate::compare::table::conditions;
-use crate::engine::outcome::SliceCounts;
+use crate::engine::slices::SliceCounts;
+use crate::results::Row;
 
-/// Why a row shows nothing; the graver reason counts.
+/// Why a row is not valid; if there are several reasons the most severe one is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
     Failed,
@@ -27,16 +28,21 @@ impl Reason {
     }
 }
 
-/// The sentences on the rows that are not valid; nothing if all are.
-pub(crate) fn not_shown(rows: &[Row]) -> String {
-    let invalid: Vec<&Row> = rows.iter().filter(|row| !row.valid).collect();
+/// A row with the reasons against its validity.
+type Judged<'a> = (&'a Row, Doubts);
+
+/// Returns the sentences about rows that are not valid; empty if all are valid. `doubts` are in the
+/// order of the rows.
+pub(crate) fn not_shown(rows: &[Row], doubts: &[Doubts]) -> String {
+    let judged = rows.iter().zip(doubts.iter().copied());
+    let invalid: Vec<Judged<'_>> = judged.filter(|(_, doubts)| !doubts.is_none()).collect();
     if invalid.is_empty() {
         return String::new();
     }
     let mut text = format!("\nNOT SHOWN: {} of {} rows are INVALID.\n", invalid.len(), rows.len());
     for reason in Reason::ALL {
-        let of_reason = |row: &&&Row| Reason::of(&row.doubts) == reason;
-        let rows: Vec<&Row> = invalid.iter().filter(of_reason).copied().collect();
+        let of_reason = |(_, doubts): &&Judged<'_>| Reason::of(doubts) == reason;
+        let rows: Vec<Judged<'_>> = invalid.iter().filter(of_reason).copied().collect();
         if rows.is_empty() {
             continue;
         }
@@ -49,7 +55,7 @@ pub(crate) fn not_shown(rows: &[Row]) -> String {
     text
 }
 
-fn because(reason: Reason, rows: &[&Row]) -> String {
+fn because(reason: Reason, rows: &[Judged<'_>]) -> String {
     match reason {
         Reason::Failed => "the server or its connections failed, see the notes".to_owned(),
         Reason::Baseline => "the baseline, which the ratios are against, shows nothing".to_owned(),
@@ -74,29 +80,29 @@ fn because(reason: Reason, rows: &[&Row]) -> String {
     }
 }
 
-fn sum(rows: &[&Row]) -> SliceCounts {
+fn sum(rows: &[Judged<'_>]) -> SliceCounts {
     let mut sum = SliceCounts::default();
-    rows.iter().for_each(|row| sum.add(&row.doubts.slices));
+    rows.iter().filter_map(|(row, _)| row.slices.as_ref()).for_each(|slices| sum.add(slices));
     sum
 }
 
-/// The names of the servers under each of the conditions, in the order of the rows.
-fn by_conditions<'a>(rows: &[&'a Row]) -> Vec<(String, Vec<&'a str>)> {
+/// Returns the names of the servers by their conditions, in the order of the rows.
+fn by_conditions<'a>(rows: &[Judged<'a>]) -> Vec<(String, Vec<&'a str>)> {
     let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
-    for row in rows {
+    for (row, _) in rows {
         let conditions = conditions(row);
         match groups.iter_mut().find(|(known, _)| *known == conditions) {
-            Some((_, servers)) => servers.push(&row.server),
-            None => groups.push((conditions, vec![&row.server])),
+            Some((_, servers)) => servers.push(&row.subject),
+            None => groups.push((conditions, vec![&row.subject])),
         }
     }
     groups
 }
 
-fn remedies(invalid: &[&Row]) -> Vec<&'static str> {
+fn remedies(invalid: &[Judged<'_>]) -> Vec<&'static str> {
     let slices = sum(invalid);
-    let disturbed = invalid.iter().any(|row| row.doubts.disturbed);
-    let failed = invalid.iter().any(|row| row.doubts.failed);
+    let disturbed = invalid.iter().any(|(_, doubts)| doubts.disturbed);
+    let failed = invalid.iter().any(|(_, doubts)| doubts.failed);
     let remedies = [
         (failed, "look for the cause of the failures in the notes above"),
         (
@@ -117,34 +123,34 @@ mod tests {
     use super::*;
     use crate::compare::table::tests::row;
 
-    fn doubtful(server: &str, transactions: u32, doubts: Doubts) -> Row {
-        Row { valid: false, doubts, ..row(server, transactions, 1.5) }
+    const FINE: Doubts = Doubts { disturbed: false, failed: false, baseline: false };
+    const DISTURBED: Doubts = Doubts { disturbed: true, ..FINE };
+
+    fn row_with(server: &str, transactions: u32, slices: SliceCounts) -> Row {
+        Row { slices: Some(slices), ..row(server, transactions, 1.5) }
     }
 
-    const DISTURBED: Doubts = Doubts {
-        disturbed: true,
-        failed: false,
-        baseline: false,
-        slices: SliceCounts { clean: 3, stolen: 0, delayed: 6, late: 1 },
-    };
+    fn doubtful(server: &str, transactions: u32) -> Row {
+        row_with(server, transactions, SliceCounts { clean: 3, stolen: 0, delayed: 6, late: 1 })
+    }
 
     #[test]
     fn nothing_is_said_where_all_rows_are_valid() {
-        assert_eq!(not_shown(&[row("epoll", 1, 1.0), row("other", 1, 1.5)]), "");
+        assert_eq!(not_shown(&[row("epoll", 1, 1.0), row("other", 1, 1.5)], &[FINE; 2]), "");
     }
 
     #[test]
     fn each_row_is_named_with_its_reason_and_the_remedy_follows() {
         let failed = Doubts { failed: true, ..DISTURBED };
-        let baseline = Doubts { disturbed: false, baseline: true, ..DISTURBED };
+        let baseline = Doubts { baseline: true, ..FINE };
         let rows = [
             row("epoll", 1, 1.0),
-            doubtful("other", 1, DISTURBED),
-            doubtful("third", 1, DISTURBED),
-            doubtful("other", 0, failed),
-            doubtful("third", 8, baseline),
+            doubtful("other", 1),
+            doubtful("third", 1),
+            doubtful("other", 0),
+            doubtful("third", 8),
         ];
-        let text = not_shown(&rows);
+        let text = not_shown(&rows, &[FINE, DISTURBED, DISTURBED, failed, baseline]);
         let lines: Vec<&str> = text.trim().lines().collect();
         assert_eq!(
             lines,
@@ -167,11 +173,11 @@ mod tests {
     #[test]
     fn a_host_that_steals_and_a_run_that_is_too_short_have_remedies_of_their_own() {
         let stolen = SliceCounts { clean: 4, stolen: 16, ..SliceCounts::default() };
-        let text = not_shown(&[doubtful("other", 1, Doubts { slices: stolen, ..DISTURBED })]);
+        let text = not_shown(&[row_with("other", 1, stolen)], &[DISTURBED]);
         assert!(text.contains("of 20 slices 16 stolen by the host"), "{text}");
         assert!(text.contains("not virtual") && !text.contains("other programs"), "{text}");
         let short = SliceCounts { clean: 8, ..SliceCounts::default() };
-        let text = not_shown(&[doubtful("other", 1, Doubts { slices: short, ..DISTURBED })]);
+        let text = not_shown(&[row_with("other", 1, short)], &[DISTURBED]);
         assert!(text.contains("too short: only 8 slices"), "{text}");
         assert!(text.contains("What to do: measure longer"), "{text}");
     }

@@ -1,99 +1,77 @@
-//! The results for people: a block per core count and message size, then notes, then sentences.
+//! Formats the tables of a comparison, those of further baselines, and the sentences below.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::fmt::Write;
 
-use crate::compare::report::Row;
 use crate::engine::statistics::Interval;
-use crate::engine::table::{figure, ratio};
+use crate::results::Row;
+use crate::results::table::{Column, Table, ratio, transactions};
 
-/// A column's heading, its value, and the order in which columns give way on narrow terminals
-/// (0 stays always).
-struct Column {
-    heading: &'static str,
-    value: fn(&Row) -> String,
-    left_aligned: bool,
-    gives_way: u8,
-    /// Left out where no row has anything but nothing or zero in it.
-    optional: bool,
-}
-
-/// The last to give way.
-const LAST_TO_GIVE_WAY: u8 = 6;
-
-const COLUMNS: [Column; 16] = [
-    column("trans", |row| transactions(row.transactions), 0),
-    optional("idle", |row| row.idle.to_string(), 0),
-    Column { left_aligned: true, ..column("server", |row| row.server.clone(), 0) },
-    column("k/s", |row| figure(row.throughput.map(|value| value / 1e3), 1), 0),
-    optional("GB/s", |row| figure(row.gigabytes_per_s, 2), 0),
-    column("CPU us", |row| figure(row.server_cpu_us, 2), 0),
-    optional("both us", |row| figure(row.cpu_both_us, 2), 6),
-    optional("s/GiB", |row| figure(row.cpu_s_per_gib, 3), 0),
-    column("calls", |row| figure(row.system_calls, 2), 5),
-    column("p50 us", |row| figure(row.latency_us.map(|latency| latency.p50), 0), 3),
-    column("p99 us", |row| figure(row.latency_us.map(|latency| latency.p99), 0), 4),
-    column("throughput ratio", |row| ratio(row.throughput_ratio), 0),
-    column("CPU ratio", |row| ratio(row.cpu_ratio), 0),
-    optional("both ratio", |row| ratio(row.cpu_both_ratio), 6),
-    column("bound", |row| row.bound.name().to_owned(), 2),
-    column("slices", |row| format!("{}/{}", row.slices.clean, row.slices.discarded), 1),
-];
-
-const fn column(heading: &'static str, value: fn(&Row) -> String, gives_way: u8) -> Column {
-    Column { heading, value, left_aligned: false, gives_way, optional: false }
-}
-
-const fn optional(heading: &'static str, value: fn(&Row) -> String, gives_way: u8) -> Column {
-    Column { optional: true, ..column(heading, value, gives_way) }
-}
-
-/// "1", "128", or a word for 0.
-pub(crate) fn transactions(count: u32) -> String {
-    if count == 0 { "persist".to_owned() } else { count.to_string() }
-}
-
-/// The whole report, at most `width` wide where columns can give way.
-pub(crate) fn render(rows: &[Row], baseline: &str, width: usize) -> String {
-    let mut text = String::new();
-    let mut notes = Notes::default();
-    let key = |row: &Row| (row.cores, row.request_bytes, row.response_bytes);
-    let mut blocks = Vec::new();
-    for row in rows {
-        if !blocks.contains(&key(row)) {
-            blocks.push(key(row));
-        }
-    }
-    let mut dropped = Vec::new();
-    for wanted in blocks {
-        let block: Vec<&Row> = rows.iter().filter(|row| key(row) == wanted).collect();
-        text.push_str(&heading(block[0]));
-        dropped = render_block(&mut text, &block, &mut notes, width);
-        text.push('\n');
-    }
-    let _ = writeln!(
-        text,
+/// Returns the table of all rows, with a block per number of cores and message size.
+pub(crate) fn table<'a>(rows: &'a [Row], baseline: &str) -> Table<'a> {
+    let legend = format!(
         "Ratios are against {baseline}: mean over rounds [95 % interval]. CPU is the server's; \
          over loopback the kernel receives a packet in its sender's time, so it holds the clients' \
          receive path, too: rank servers by both, the CPU of both sides per transaction. s/GiB is \
-         that for the bytes of both directions. Slices: clean/discarded."
+         that for the bytes of both directions. Slices: clean/discarded.\n"
     );
-    if !dropped.is_empty() {
-        let _ = writeln!(text, "Too narrow for: {}; see --json.", dropped.join(", "));
-    }
-    notes.render(&mut text);
-    text
+    Table::new(rows, columns(), heading, legend)
 }
 
-fn heading(row: &Row) -> String {
+fn columns() -> Vec<Column> {
+    vec![
+        Column::right("trans", |row| transactions(row.transactions)),
+        Column::right("idle", |row| row.idle.to_string()).optional(),
+        Column::left("server", |row| row.subject.clone()),
+        Column::figure("k/s", 1, |row| row.throughput.map(|rate| rate / 1e3)),
+        Column::figure("GB/s", 2, |row| row.gigabytes_per_s).optional(),
+        Column::figure("CPU us", 2, |row| row.server_cpu_us),
+        Column::figure("both us", 2, |row| row.cpu_both_us).optional().gives_way(6),
+        Column::figure("s/GiB", 3, |row| row.cpu_s_per_gib).optional(),
+        Column::figure("calls", 2, |row| row.system_calls).gives_way(5),
+        Column::figure("p50 us", 0, |row| row.p50_us()).gives_way(3),
+        Column::figure("p99 us", 0, |row| row.p99_us()).gives_way(4),
+        Column::ratio("throughput ratio", |row| row.throughput_ratio),
+        Column::ratio("CPU ratio", |row| row.cpu_ratio),
+        Column::ratio("both ratio", |row| row.cpu_both_ratio).optional().gives_way(6),
+        Column::right("bound", |row| row.bound.clone().unwrap_or_default()).gives_way(2),
+        Column::right("slices", |row| slices(row)).gives_way(1),
+    ]
+}
+
+fn slices(row: &Row) -> String {
+    let slices = row.slices.unwrap_or_default();
+    format!("{}/{}", slices.clean, slices.discarded())
+}
+
+/// Returns the table of ratios to a further baseline, from the same slots.
+pub(crate) fn against<'a>(rows: &'a [Row], baseline: &'a str) -> Table<'a> {
+    let columns = vec![
+        Column::left("server", |row| row.subject.clone()),
+        Column::right("trans", |row| transactions(row.transactions)),
+        Column::right("idle", |row| row.idle.to_string()).optional(),
+        Column::right("bytes", |row| format!("{}/{}", row.request_bytes, row.response_bytes)),
+        Column::right("cores", |row| row.cores.to_string()),
+        Column::ratio("throughput ratio", |row| row.throughput_ratio),
+        Column::ratio("CPU ratio", |row| row.cpu_ratio),
+        Column::ratio("both ratio", |row| row.cpu_both_ratio),
+    ];
+    Table::new(
+        rows,
+        columns,
+        move |_| format!("Ratios against {baseline}, from the same slots:"),
+        "",
+    )
+}
+
+/// Returns the heading of a block: what its rows have in common.
+pub(crate) fn heading(row: &Row) -> String {
     let list = |cpus: &[usize]| {
         let cpus: Vec<_> = cpus.iter().map(ToString::to_string).collect();
         cpus.join(",")
     };
     let (servers, clients) = (list(&row.server_cpus), list(&row.client_cpus));
     format!(
-        "{}, {} connections; servers on CPU {servers}, clients on CPU {clients}\n",
+        "{}, {} connections; servers on CPU {servers}, clients on CPU {clients}",
         cores_and_sizes(row),
         row.connections
     )
@@ -108,7 +86,7 @@ fn cores_and_sizes(row: &Row) -> String {
     format!("{} core{plural}, {sizes}", row.cores)
 }
 
-/// What was asked of the servers of a row.
+/// Returns the conditions of a row: sizes, transactions, cores and idle connections.
 pub(crate) fn conditions(row: &Row) -> String {
     let connections = match row.transactions {
         0 => "persistent connections".to_owned(),
@@ -118,7 +96,7 @@ pub(crate) fn conditions(row: &Row) -> String {
     format!("{connections}{}, {}", beside_idle(row, ","), cores_and_sizes(row))
 }
 
-/// The idle connections of a row, if it has any.
+/// Returns the number of idle connections of a row, if it has any.
 fn beside_idle(row: &Row, separator: &str) -> String {
     match row.idle {
         0 => String::new(),
@@ -127,95 +105,14 @@ fn beside_idle(row: &Row, separator: &str) -> String {
     }
 }
 
-/// Appends a block and returns the headings that did not fit.
-fn render_block(
-    text: &mut String,
-    rows: &[&Row],
-    notes: &mut Notes,
-    width: usize,
-) -> Vec<&'static str> {
-    let marks: Vec<String> = rows.iter().map(|row| notes.mark(row)).collect();
-    let mark_width = marks.iter().map(String::len).max().unwrap_or(0);
-    let cells: Vec<Vec<String>> =
-        COLUMNS.iter().map(|column| rows.iter().map(|row| (column.value)(row)).collect()).collect();
-    let widths: Vec<usize> = COLUMNS
-        .iter()
-        .zip(&cells)
-        .map(|(column, cells)| {
-            cells.iter().map(String::len).chain([column.heading.len()]).max().unwrap_or(0)
-        })
-        .collect();
-    let wanted = (0..COLUMNS.len()).filter(|&index| {
-        let is_empty = |cell: &String| cell == "-" || cell == "0";
-        !COLUMNS[index].optional || !cells[index].iter().all(is_empty)
-    });
-    let (shown, dropped) = fit(wanted.collect(), &widths, width.saturating_sub(mark_width));
-    let mut line = |cell: &dyn Fn(usize) -> String, mark: &str| {
-        let mut line = String::new();
-        for &index in &shown {
-            let (cell, width) = (cell(index), widths[index]);
-            if COLUMNS[index].left_aligned {
-                let _ = write!(line, "{cell:<width$}  ");
-            } else {
-                let _ = write!(line, "{cell:>width$}  ");
-            }
-        }
-        line.push_str(mark);
-        text.push_str(line.trim_end());
-        text.push('\n');
-    };
-    line(&|index| COLUMNS[index].heading.to_owned(), "");
-    for (row, mark) in marks.iter().enumerate() {
-        line(&|index| cells[index][row].clone(), mark);
-    }
-    dropped
-}
-
-/// Chooses the columns that fit: (indices shown, headings dropped).
-fn fit(mut shown: Vec<usize>, widths: &[usize], width: usize) -> (Vec<usize>, Vec<&'static str>) {
-    let mut dropped = Vec::new();
-    for stage in 1..=LAST_TO_GIVE_WAY {
-        let total: usize = shown.iter().map(|&index| widths[index] + 2).sum();
-        if total <= width {
-            break;
-        }
-        let gives_way = |index: &usize| COLUMNS[*index].gives_way == stage;
-        dropped.extend(shown.iter().filter(|i| gives_way(i)).map(|&i| COLUMNS[i].heading));
-        shown.retain(|index| !gives_way(index));
-    }
-    (shown, dropped)
-}
-
-/// Numbered notes of invalid rows; rows with the same notes share a number.
-#[derive(Default)]
-struct Notes {
-    numbers: BTreeMap<Vec<String>, usize>,
-}
-
-impl Notes {
-    fn mark(&mut self, row: &Row) -> String {
-        if row.valid {
-            return String::new();
-        }
-        let next = self.numbers.len() + 1;
-        let number = *self.numbers.entry(row.notes.clone()).or_insert(next);
-        format!("INVALID ({number})")
-    }
-
-    fn render(&self, text: &mut String) {
-        let mut numbered: Vec<_> = self.numbers.iter().collect();
-        numbered.sort_by_key(|(_, number)| **number);
-        for (notes, number) in numbered {
-            let _ = writeln!(text, "({number}) {}", notes.join("; "));
-        }
-    }
-}
-
-/// At most three plain sentences: how each server did against the baseline where it matters most,
-/// with the shortest connections on the most cores, beside the most idle ones.
-pub(crate) fn summarise(rows: &[Row], baseline: &str) -> Vec<String> {
+/// At most three sentences that compare each server with the baseline at the most relevant point:
+/// the shortest connections on the most cores, beside the most idle connections.
+pub(crate) fn summarise<'a>(
+    rows: impl IntoIterator<Item = &'a Row, IntoIter: Clone>,
+    baseline: &str,
+) -> Vec<String> {
     let shortest = |row: &&Row| if row.transactions == 0 { u32::MAX } else { row.transactions };
-    let candidates = rows.iter().filter(|row| row.server != baseline);
+    let candidates = rows.into_iter().filter(|row| row.subject != baseline);
     let Some(cores) = candidates.clone().map(|row| row.cores).max() else { return Vec::new() };
     let on_most_cores = candidates.filter(|row| row.cores == cores);
     let size = |row: &Row| row.request_bytes + row.response_bytes;
@@ -238,7 +135,7 @@ fn sentence(row: &Row, baseline: &str) -> String {
     let plural = if row.cores == 1 { "" } else { "s" };
     let what = format!(
         "{} against {baseline} {connections}{} on {} core{plural}",
-        row.server,
+        row.subject,
         beside_idle(row, ""),
         row.cores
     );
@@ -261,31 +158,30 @@ fn sentence(row: &Row, baseline: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::compare::report::{Bound, Doubts, SliceSummary};
-    use crate::engine::outcome::Accounts;
+    use crate::engine::slices::SliceCounts;
+    use crate::exchange::Exchange;
     use crate::figures::Percentiles;
+    use crate::results::{Kind, Ratios, Versus};
 
-    /// A plausible row; the baseline is epoll.
+    fn render(rows: &[Row], baseline: &str, width: usize) -> String {
+        table(rows, baseline).render(width)
+    }
+
+    /// Returns a row with plausible figures; the baseline is epoll.
     pub(crate) fn row(server: &str, transactions: u32, ratio: f64) -> Row {
         let interval = Interval { estimate: ratio, low: ratio - 0.1, high: ratio + 0.1 };
         let baseline = server == "epoll";
         let interval = Some(if baseline { Interval::ONE } else { interval });
+        let exchange = Exchange::echo(64);
         Row {
-            server: server.to_owned(),
-            path: None,
             cores: 2,
             server_cpus: vec![0, 1],
             client_cpus: vec![0, 1],
             transactions,
-            idle: 0,
-            request_bytes: 64,
-            response_bytes: 64,
             connections: 256,
             throughput: Some(123_456.0),
             server_cpu_us: Some(4.321),
             cpu_both_us: Some(7.654),
-            gigabytes_per_s: None,
-            cpu_s_per_gib: None,
             system_calls: Some(6.0),
             latency_us: Some(Percentiles {
                 p1: 0.5,
@@ -301,16 +197,12 @@ pub(crate) mod tests {
             cpu_both_ratio: interval,
             p50_ratio: interval,
             p99_ratio: interval,
-            bound: Bound::Shared,
+            bound: Some("shared".to_owned()),
             server_busy: Some(0.5),
             client_busy: Some(0.5),
-            congestion: None,
-            valid: true,
-            notes: Vec::new(),
-            slices: SliceSummary { clean: 50, discarded: 2 },
-            pairs: 10,
-            accounts: Accounts::default(),
-            doubts: Doubts::default(),
+            slices: Some(SliceCounts { clean: 50, delayed: 2, ..SliceCounts::default() }),
+            pairs: Some(10),
+            ..Row::empty(server, exchange.workload(), Kind::Closed, exchange)
         }
     }
 
@@ -320,15 +212,15 @@ pub(crate) mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("2 cores, 64-byte messages, 256 connections"), "{text}");
         let nothing_in = ["GB/s", "s/GiB", "idle"];
-        for column in &COLUMNS {
-            let shown = lines[1].contains(column.heading);
-            assert_eq!(shown, !nothing_in.contains(&column.heading), "{text}");
+        for column in columns() {
+            let shown = lines[1].contains(column.heading());
+            assert_eq!(shown, !nothing_in.contains(&column.heading()), "{text}");
         }
         assert!(lines[3].contains("123.5") && lines[3].contains("1.50 [1.40, 1.60]"), "{text}");
         assert!(lines[2].ends_with("50/2"), "{text}");
     }
 
-    /// A row beside idle connections.
+    /// Returns a row beside idle connections.
     pub(crate) fn row_beside(server: &str, idle: usize, ratio: f64) -> Row {
         Row { idle, ..row(server, 1, ratio) }
     }
@@ -419,5 +311,41 @@ pub(crate) mod tests {
         let tie = summarise(&rows[..2], "epoll");
         assert!(tie[0].contains("persistent") && tie[0].contains("no difference shown"), "{tie:?}");
         assert!(summarise(&rows[..1], "epoll").is_empty());
+    }
+
+    fn render_against(rows: &[Row]) -> String {
+        let ratios = |row: &Row| Ratios {
+            throughput_ratio: row.throughput_ratio,
+            cpu_ratio: row.cpu_ratio,
+            cpu_both_ratio: row.cpu_both_ratio,
+            p50_ratio: row.p50_ratio,
+            p99_ratio: row.p99_ratio,
+            valid: row.valid,
+        };
+        let versus =
+            Versus { baseline: "megapipe".to_owned(), results: rows.iter().map(ratios).collect() };
+        against(&versus.of(rows), &versus.baseline).render(200)
+    }
+
+    #[test]
+    fn every_row_has_a_line_against_further_baselines() {
+        let mut bad = row("mtcp/mtcp", 0, 0.3);
+        bad.valid = false;
+        let text = render_against(&[row("epoll", 1, 1.0), bad]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].contains("against megapipe"), "{text}");
+        assert!(lines[2].starts_with("epoll"), "{text}");
+        assert!(lines[3].contains("persist") && lines[3].ends_with("INVALID"), "{text}");
+        assert!(!text.contains("idle"), "{text}");
+    }
+
+    #[test]
+    fn idle_connections_have_a_column_there_too() {
+        let text = render_against(&[row("epoll", 1, 1.0), row_beside("epoll", 200, 1.0)]);
+        let words: Vec<Vec<&str>> =
+            text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[0][..4], ["server", "trans", "idle", "bytes"], "{text}");
+        assert_eq!(words[1][..4], ["epoll", "1", "0", "64/64"], "{text}");
+        assert_eq!(words[2][..4], ["epoll", "1", "200", "64/64"], "{text}");
     }
 }

@@ -1,23 +1,23 @@
-//! The congestion control that connections were seen to use, and how that is told.
+//! Summarises the congestion control that connections were seen to use.
 
 use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// What the kernel said of the connections between clients and a server.
+/// What the kernel reported about the connections between clients and a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CongestionSeen {
-    /// What our own sockets ask for.
+    /// The congestion control that iobench's own sockets request.
     pub(crate) asked: String,
-    /// What the server's sockets use, several joined by "and"; nothing where they are not the
-    /// kernel's.
+    /// The congestion control of the server's sockets, several joined by "and"; `None` if they are
+    /// not the kernel's.
     pub(crate) server: Option<String>,
-    /// The same of the clients'.
+    /// The congestion control of the clients' sockets, in the same form.
     pub(crate) client: Option<String>,
 }
 
 impl CongestionSeen {
-    /// Whether no socket was seen to use anything else than was asked for.
+    /// Returns whether all sockets that were seen use the requested congestion control.
     pub(crate) fn is_as_asked(&self) -> bool {
         let sides = [&self.server, &self.client];
         sides.into_iter().flatten().all(|side| *side == self.asked)
@@ -30,8 +30,8 @@ impl CongestionSeen {
         differ(&self.server, &other.server) || differ(&self.client, &other.client)
     }
 
-    /// What a reader of the row must know if this is not what was asked for, or not what the
-    /// baseline uses.
+    /// Returns the note of a row whose connections did not use the requested congestion control, or
+    /// another one than the baseline's.
     pub(crate) fn note(&self, baseline: Option<&CongestionSeen>) -> Option<String> {
         let baseline = baseline.filter(|baseline| self.differs_from(baseline));
         let mut others = Vec::new();
@@ -67,8 +67,8 @@ impl Display for CongestionSeen {
     }
 }
 
-/// What is known of all rows, each with the name of its subject, for the line that tells the
-/// congestion control; `asked` is what our sockets ask for.
+/// Returns a line about the congestion control of all rows, each given with the name of its
+/// subject; `asked` is what iobench's own sockets request.
 pub(crate) fn summarise<'a>(
     asked: &str,
     rows: impl Iterator<Item = (&'a str, Option<&'a CongestionSeen>)>,
@@ -122,7 +122,7 @@ mod tests {
         let (cubic, bbr) = (seen(Some("cubic"), Some("cubic")), seen(Some("bbr"), Some("cubic")));
         assert_eq!(cubic.note(None), None);
         assert_eq!(cubic.note(Some(&cubic)), None);
-        // Where the baseline brings a TCP of its own there is nothing to differ from.
+        // If the baseline uses its own TCP, there is no congestion control to compare with.
         assert_eq!(cubic.note(Some(&seen(None, Some("cubic")))), None);
         let note = bbr.note(Some(&cubic)).unwrap();
         assert!(note.contains("server bbr, client cubic, while cubic was asked for"), "{note}");

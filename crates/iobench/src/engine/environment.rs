@@ -1,4 +1,4 @@
-//! What a reader must know about the machine to judge a result.
+//! Describes the machine, so that a reader can judge a result.
 
 use std::fs;
 
@@ -30,6 +30,7 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
+    /// Reads the properties of this machine.
     pub(crate) fn gather(limits: &Limits, seed: u64) -> Result<Environment> {
         let cpus = allowed_cpus()?;
         let first = cpus.first().copied().unwrap_or(0);
@@ -52,12 +53,12 @@ impl Environment {
         })
     }
 
-    /// Two lines for the top of a report.
+    /// Two lines of text for the top of a report.
     pub(crate) fn describe(&self) -> String {
         self.describe_with(&self.congestion_control)
     }
 
-    /// The same with what is known of the congestion control.
+    /// Returns the same lines with a description of the congestion control.
     pub(crate) fn describe_with(&self, congestion_control: &str) -> String {
         let default = if self.system_congestion_control == self.congestion_control {
             String::new()

@@ -1,8 +1,8 @@
-//! The order of slots.
+//! Computes the order of the slots of a pass.
 
-/// The order in which the servers run in one pass of a round: A B, then B A, and so on. With more
-/// than two servers the others rotate by round, so that none is always the farthest from the
-/// baseline, which comes first or last.
+/// Returns the order in which the servers run in one pass of a round: A B, then B A, and so on. The
+/// baseline comes first or last. The others rotate by round, so that none is always the farthest
+/// from it.
 pub(crate) fn slot_order(servers: usize, baseline: usize, round: usize, pass: usize) -> Vec<usize> {
     let mut others: Vec<usize> = (0..servers).filter(|&server| server != baseline).collect();
     if !others.is_empty() {
@@ -11,7 +11,7 @@ pub(crate) fn slot_order(servers: usize, baseline: usize, round: usize, pass: us
     }
     let mut order = vec![baseline];
     order.append(&mut others);
-    // Odd rounds begin with the reverse, so that neither order is always the earlier one.
+    // Odd rounds begin with the reverse, so that no server is always measured earlier.
     if (round + pass) % 2 == 1 {
         order.reverse();
     }

@@ -1,37 +1,13 @@
-//! What slots leave behind: plain data, which can be written down and read back.
+//! Outcomes of slots: plain data that can be stored and read back.
 
 use serde::{Deserialize, Serialize};
 
 use crate::client::faults::FaultCounts;
 use crate::engine::congestion::CongestionSeen;
+use crate::engine::rounds::{Rounds, Slot};
+use crate::engine::slices::{LEAST_CLEAN_SLICES, SliceCounts};
 use crate::exchange::Exchange;
 use crate::figures;
-
-/// Slices of one slot by fate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct SliceCounts {
-    pub(crate) clean: u32,
-    /// The host ran somebody else's virtual machine.
-    pub(crate) stolen: u32,
-    /// Another program used our CPUs.
-    pub(crate) delayed: u32,
-    /// The sample came too late.
-    pub(crate) late: u32,
-}
-
-impl SliceCounts {
-    pub(crate) fn discarded(&self) -> u32 {
-        self.stolen + self.delayed + self.late
-    }
-
-    pub(crate) fn add(&mut self, other: &SliceCounts) {
-        self.clean += other.clean;
-        self.stolen += other.stolen;
-        self.delayed += other.delayed;
-        self.late += other.late;
-    }
-}
 
 /// The books of a slot from first connect to last close, warm-up included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,13 +49,15 @@ impl Accounts {
         }
     }
 
-    /// What does not balance. Bytes pass client, server, client: each station has seen at most what
-    /// the one before lets it, and when the slot ends only one request per connection is under way.
+    /// Returns contradictions between the byte counts. Bytes pass client, server, client: each
+    /// counter is at most what the one before allows, and at the end of a slot only one request per
+    /// connection is in flight.
     pub(crate) fn imbalances(&self, exchange: Exchange, connections: usize) -> Vec<String> {
         let mut notes = Vec::new();
         let (request_bytes, response_bytes) =
             (exchange.request_bytes as u128, exchange.response_bytes as u128);
-        // Bytes of either direction count as those of the other that belong to them.
+        // Converts bytes of one direction to the number of bytes in the other that correspond to
+        // them.
         let weigh_requests = |bytes: u64| u128::from(bytes) * response_bytes;
         let weigh_responses = |bytes: u64| u128::from(bytes) * request_bytes;
         let impossible = match &self.server {
@@ -121,63 +99,82 @@ impl Accounts {
     }
 }
 
-/// What one slot says about its server.
+/// The outcome of one slot of a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SlotOutcome {
-    /// Of the clean slices; absent when they were too few.
+    /// Over the clean slices; absent if these were too few.
     pub(crate) figures: Option<Figures>,
-    /// Of all slices: no evidence, but better than nothing to look at in a row that is not valid.
+    /// Over all slices: no evidence, but shown in a row that is not valid.
     pub(crate) rough: Option<Figures>,
     pub(crate) slices: SliceCounts,
-    /// Of the clean slices, or of all when those were too few; as `figures::encode` writes it,
-    /// because a long run has thousands of these. Empty if there is nothing to tell.
+    /// The latencies of the clean slices, or of all slices if the clean ones were too few, encoded
+    /// by `figures::encode` to save memory in long runs. Empty if there are none.
     pub(crate) latencies: String,
     pub(crate) faults: FaultCounts,
     pub(crate) accounts: Accounts,
-    /// The busy part of each serving thread's time, 0 to 1, where the threads are known.
+    /// The busy share of each serving thread, 0 to 1, if the threads are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) thread_busy: Vec<f64>,
-    /// Of connections at the end of the warm-up, in the slots in which that was looked at.
+    /// The congestion control of the connections at the end of the warm-up, in slots that read it
+    /// back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) congestion: Option<CongestionSeen>,
-    /// Reasons to distrust the slot as a whole.
+    /// Reasons against the validity of the whole slot.
     pub(crate) problems: Vec<String>,
 }
 
 impl SlotOutcome {
-    /// What is to be shown: of all slices where the clean ones are too few.
+    /// Returns the figures to show: over all slices if `rough`.
     pub(crate) fn shown(&self, rough: bool) -> Option<Figures> {
         if rough { self.rough } else { self.figures }
     }
 
-    /// A quantile of the latencies, in microseconds, where there is something to be shown.
+    /// Returns a quantile of the latencies in microseconds, if there are figures to show.
     pub(crate) fn latency_us(&self, quantile: f64, rough: bool) -> Option<f64> {
         self.shown(rough)?;
         let latencies = figures::decode(&self.latencies).ok()?;
         (!latencies.is_empty()).then(|| latencies.value_at_quantile(quantile) as f64 / 1e3)
     }
 
-    /// A slot that could not be run.
+    /// Returns the outcome of a slot that could not be run.
     pub(crate) fn failed(problem: String) -> SlotOutcome {
         SlotOutcome { problems: vec![problem], ..SlotOutcome::default() }
     }
 }
 
-/// A slot's figures over its clean slices.
+impl Slot for SlotOutcome {
+    fn slices(&self) -> SliceCounts {
+        self.slices
+    }
+
+    fn is_clean(&self) -> bool {
+        self.figures.is_some()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.faults.total() > 0 || !self.problems.is_empty()
+    }
+
+    fn are_rough(rounds: &Rounds<SlotOutcome>) -> bool {
+        let clean: u32 = rounds.iter().flatten().map(|slot| slot.slices.clean).sum();
+        clean < LEAST_CLEAN_SLICES
+    }
+}
+
+/// Figures of a slot over some of its slices.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figures {
     /// Transactions per second.
     pub(crate) throughput: f64,
     /// Microseconds of server CPU per transaction.
     pub(crate) server_cpu_us: f64,
-    /// Microseconds of CPU per transaction on both sides together, with what lies between: the
-    /// network's relay and the kernel's threads that finish the network's work. Absent where
-    /// nobody knows the clients'.
+    /// Microseconds of CPU per transaction on both sides together, with the network's relay and the
+    /// kernel's threads that process packets. Absent if the clients' CPU time is unknown.
     #[serde(default)]
     pub(crate) cpu_both_us: Option<f64>,
-    /// Calls into the kernel by the server per transaction, if it counts them.
+    /// The server's system calls per transaction, if it counts them.
     pub(crate) system_calls: Option<f64>,
-    /// Busy parts of the threads' time, 0 to 1.
+    /// Busy shares of the threads' time, 0 to 1.
     pub(crate) server_busy: f64,
     pub(crate) client_busy: f64,
 }
@@ -232,7 +229,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any order of complete requests and partial answers balances; one answer more does not.
+        /// Byte counts of complete requests and partial answers in any order are consistent; one
+        /// answer more is not.
         #[test]
         fn books_balance_for_all_sizes(
             request_bytes in 1_usize..=1 << 20,

@@ -1,10 +1,10 @@
-//! Which CPUs serve and which load.
+//! Chooses the CPUs of servers and clients.
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// CPUs of a measurement.
+/// The CPUs of one measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Placement {
     pub(crate) server_cpus: Vec<usize>,
@@ -12,8 +12,8 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// `cores` servers on the first of `server_pool` (else of `allowed`), clients on what is left
-    /// of `allowed`, or on the servers' CPUs when nothing is.
+    /// Puts `cores` servers on the first CPUs of `server_pool` (or of `allowed`), and the clients
+    /// on the rest of `allowed`, or on the servers' CPUs if there is no rest.
     pub(crate) fn choose(cores: usize, allowed: &[usize], choice: &CpuChoice) -> Result<Placement> {
         let pool = choice.server_cpus.as_deref().unwrap_or(allowed);
         if cores == 0 || cores > pool.len() {
@@ -39,7 +39,7 @@ impl Placement {
         for cpus in [&server_cpus, &client_cpus] {
             if unique(cpus).len() < cpus.len() {
                 return Err(Error::setup(
-                    format!("a CPU appears twice in {cpus:?}"),
+                    format!("a CPU occurs twice in {cpus:?}"),
                     "give every thread a CPU of its own",
                 ));
             }
@@ -47,17 +47,9 @@ impl Placement {
         Ok(Placement { server_cpus, client_cpus })
     }
 
-    /// Server and clients compete for a CPU.
+    /// Returns whether server and clients share a CPU.
     pub(crate) fn is_shared(&self) -> bool {
         self.client_cpus.iter().any(|cpu| self.server_cpus.contains(cpu))
-    }
-
-    /// Every CPU in use, once.
-    pub(crate) fn cpus(&self) -> Vec<usize> {
-        let mut cpus = [self.server_cpus.as_slice(), &self.client_cpus].concat();
-        cpus.sort_unstable();
-        cpus.dedup();
-        cpus
     }
 }
 
@@ -68,7 +60,7 @@ pub(crate) struct CpuChoice {
     pub(crate) client_cpus: Option<Vec<usize>>,
 }
 
-/// Each value once, in the given order.
+/// Removes duplicates; keeps the order.
 pub(crate) fn unique<T: Copy + PartialEq>(values: &[T]) -> Vec<T> {
     let mut unique = Vec::new();
     for value in values {

@@ -1,4 +1,4 @@
-//! How far the run is, on stderr: a bar on a terminal, plain lines elsewhere.
+//! Shows the progress of a run on stderr: a bar on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -7,13 +7,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::sys::clock::now_ns;
 
-/// Redrawn only between slots, so that it costs nothing while something is measured.
+/// The progress display. It is redrawn only between slots, so that it takes no CPU time from a
+/// measurement.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     total: u64,
     done: u64,
     begun_ns: u64,
-    /// The plan's idea of a slot, until there is experience.
+    /// The planned duration of a slot, used until slots have been measured.
     slot_ns: u64,
 }
 
@@ -28,7 +29,7 @@ impl Progress {
         Progress { bar, total: slots, done: 0, begun_ns: now_ns(), slot_ns }
     }
 
-    /// Says what comes next; plain lines appear only for a new phase.
+    /// Shows the current step; without a terminal only the first step of a phase is shown.
     pub(crate) fn announce(&self, phase: &str, what: &str, new_phase: bool) {
         let left = Duration::from_nanos(self.left_ns()).as_secs();
         match &self.bar {
@@ -41,7 +42,7 @@ impl Progress {
         }
     }
 
-    /// Says what is done between slots that takes a while.
+    /// Shows an activity between slots that takes long.
     pub(crate) fn note(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(what.to_owned()),
@@ -49,7 +50,15 @@ impl Progress {
         }
     }
 
-    /// More slots than were planned.
+    /// Prints whole lines, which remain visible. Like all methods, only to be called between slots.
+    pub(crate) fn print(&self, lines: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(lines.trim_end()),
+            None => lines.lines().for_each(crate::output::note),
+        }
+    }
+
+    /// Adds slots to the planned ones.
     pub(crate) fn extend(&mut self, slots: u64) {
         self.total += slots;
         if let Some(bar) = &self.bar {
@@ -61,7 +70,8 @@ impl Progress {
         self.done += 1;
     }
 
-    /// Mean time of the slots so far, applied to the rest.
+    /// Returns the estimated time left: the mean time of the slots so far times the number of the
+    /// rest.
     fn left_ns(&self) -> u64 {
         let slot_ns = (now_ns() - self.begun_ns).checked_div(self.done).unwrap_or(self.slot_ns);
         slot_ns * self.total.saturating_sub(self.done)

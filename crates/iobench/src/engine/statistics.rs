@@ -1,21 +1,21 @@
 //! Medians, and confidence intervals of ratios.
 //!
-//! The unit of evidence is the round: what ran within one round saw the same machine. A round's
-//! ratio is the geometric mean over its pairs of slots (A B, then B A, so that a steady drift
-//! cancels), and the reported ratio is the geometric mean over rounds. Its interval is Student's t
-//! interval on the logarithms of the rounds' ratios, so A/B and B/A are exact mirror images. With
-//! three rounds such an interval is wide, as it has to be; fewer than [`LEAST_ROUNDS`] give none.
-//! The tests simulate how often the intervals miss.
+//! The unit of evidence is the round: measurements within one round found the same conditions. A
+//! round's ratio is the geometric mean over its pairs of slots (A B, then B A, so that a steady
+//! drift cancels), and the reported ratio is the geometric mean over rounds. Its interval is
+//! Student's t interval on the logarithms of the rounds' ratios, so A/B and B/A are exact mirror
+//! images. With three rounds such an interval is wide, as it has to be; fewer than [`LEAST_ROUNDS`]
+//! give none. The tests simulate how often intervals do not contain the true value.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Fewer rounds have no interval: two of them agree by chance too often to say anything.
+/// Fewer rounds give no interval: two rounds agree by chance too often.
 pub(crate) const LEAST_ROUNDS: usize = 3;
-/// How often an interval holds the truth, unless said otherwise.
+/// Default probability that an interval contains the true value.
 const CONFIDENCE: f64 = 0.95;
 
-/// The median, interpolated between the two middle values; nothing of nothing.
+/// Returns the median, interpolated between the two middle values; `None` without values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -37,11 +37,11 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
-    /// What a subject is against itself.
+    /// The ratio of a subject to itself.
     pub(crate) const ONE: Interval = Interval { estimate: 1.0, low: 1.0, high: 1.0 };
 
-    /// The same estimate from so many rounds, as one of so many claims of which the boldest is
-    /// told: Bonferroni's correction, so that 95 % of such sentences hold.
+    /// Widens the interval for the strongest of `claims` claims, from so many rounds: Bonferroni's
+    /// correction, so that 95 % of such sentences are true.
     pub(crate) fn among(&self, claims: usize, rounds: usize) -> Option<Interval> {
         let freedom = rounds.checked_sub(1)? as f64;
         let corrected = 1.0 - (1.0 - CONFIDENCE) / claims.max(1) as f64;
@@ -54,7 +54,8 @@ impl Interval {
         self.low <= value && value <= self.high
     }
 
-    /// `estimate` times and divided by a factor, both given as logarithms.
+    /// Returns the interval from `estimate` divided by a factor to `estimate` times it; both given
+    /// as logarithms.
     fn around(log_estimate: f64, half_width: f64) -> Interval {
         Interval {
             estimate: log_estimate.exp(),
@@ -64,43 +65,44 @@ impl Interval {
     }
 }
 
-/// The interval of a ratio from its pairs, grouped by round. Rounds without a pair do not count.
+/// Returns the interval of a ratio from its pairs, grouped by round. Rounds without a pair are
+/// ignored.
 pub(crate) fn ratio_interval(rounds: &[Vec<f64>]) -> Option<Interval> {
     interval_at(&round_means(rounds), CONFIDENCE)
 }
 
-/// The interval of a positive figure of which every round has one.
+/// Returns the interval of a positive figure that every round has.
 fn interval_at(rounds: &[f64], confidence: f64) -> Option<Interval> {
     let sample = Sample::of(rounds)?;
     let half_width = t(confidence, sample.count - 1.0)? * sample.variance_of_mean().sqrt();
     Some(Interval::around(sample.mean, half_width))
 }
 
-/// The geometric mean, or nothing of nothing.
+/// Returns the geometric mean; `None` without values.
 pub(crate) fn geometric_mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| mean(values.iter().map(|value| value.ln())).exp())
 }
 
-/// The geometric mean of every round that has a pair.
+/// Returns the geometric mean of every round that has a pair.
 fn round_means(rounds: &[Vec<f64>]) -> Vec<f64> {
     rounds.iter().filter_map(|pairs| geometric_mean(pairs)).collect()
 }
 
-/// The interval of the ratio of two figures, new against old, whose rounds did not run side by
-/// side: Welch's t interval, for which the two may scatter differently.
+/// Returns the interval of the ratio of two figures, new to old, whose rounds were not paired:
+/// Welch's t interval, which allows different variances.
 pub(crate) fn change_interval(old: &[f64], new: &[f64]) -> Option<Interval> {
     let (old, new) = (Sample::of(old)?, Sample::of(new)?);
     let (of_old, of_new) = (old.variance_of_mean(), new.variance_of_mean());
     let variance = of_old + of_new;
     let part = |variance: f64, count: f64| variance * variance / (count - 1.0);
-    // Satterthwaite's approximation; without any scatter its value does not matter.
+    // Satterthwaite's approximation; without any variance its value does not matter.
     let freedom = variance * variance / (part(of_old, old.count) + part(of_new, new.count));
     let freedom = if freedom.is_finite() { freedom } else { 1.0 };
     let half_width = t(CONFIDENCE, freedom)? * variance.sqrt();
     Some(Interval::around(new.mean - old.mean, half_width))
 }
 
-/// Logarithms of what the rounds say.
+/// Mean and variance of the logarithms of the rounds' values.
 struct Sample {
     count: f64,
     mean: f64,
@@ -127,7 +129,7 @@ fn mean(values: impl Iterator<Item = f64> + Clone) -> f64 {
     values.clone().sum::<f64>() / values.count() as f64
 }
 
-/// The quantile of Student's t distribution that leaves out the same part at both ends.
+/// Returns the quantile of Student's t distribution with equal tails on both sides.
 fn t(confidence: f64, freedom: f64) -> Option<f64> {
     let distribution = StudentsT::new(0.0, 1.0, freedom).ok()?;
     Some(distribution.inverse_cdf(f64::midpoint(1.0, confidence)))
@@ -200,14 +202,15 @@ mod tests {
         assert!(near(noisy.estimate, 1.5) && noisy.contains(1.0), "{noisy:?}");
     }
 
-    /// A standard normal number, by the method of Box and Muller.
+    /// Returns a standard normal number, by the method of Box and Muller.
     fn normal(random: &mut SplitMix64) -> f64 {
         let mut uniform = || (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
         let (radius, angle) = ((-2.0 * (1.0 - uniform()).ln()).sqrt(), uniform());
         radius * (std::f64::consts::TAU * angle).cos()
     }
 
-    /// How often the interval of so many rounds misses the truth, 1, in percent.
+    /// Returns how often, in percent, the interval of so many rounds does not contain the true
+    /// value 1.
     fn misses(rounds: usize, seed: u64, noise: impl Fn(&mut SplitMix64) -> f64) -> f64 {
         const TRIALS: usize = 20_000;
         let mut random = SplitMix64::new(seed);
@@ -218,9 +221,9 @@ mod tests {
         100.0 * missed.count() as f64 / TRIALS as f64
     }
 
-    /// At the numbers of rounds that commands choose, and the least one. Three kinds of noise:
-    /// normal; now and then a round that is off by ten times as much; with long tails on both sides
-    /// (Laplace).
+    /// Checks the numbers of rounds that commands choose, and the least one, with three kinds of
+    /// noise: normal; normal with occasional rounds that deviate ten times as much; with long tails
+    /// on both sides (Laplace).
     #[test]
     fn intervals_miss_as_rarely_as_they_promise() {
         for rounds in [3, 5, 10] {

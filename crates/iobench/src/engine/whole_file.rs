@@ -1,4 +1,4 @@
-//! Files that are written completely or not at all.
+//! Writes files atomically.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -15,7 +15,7 @@ pub(crate) struct WholeFile {
 }
 
 impl WholeFile {
-    /// Proves before the run that the file can be written, by creating its temporary twin.
+    /// Checks before the run that the file can be written: creates its temporary file beside it.
     pub(crate) fn prepare(target: &Path) -> Result<WholeFile> {
         const REMEDY: &str = "choose a file in a directory that exists and is writable";
         let mut name = target.file_name().unwrap_or_default().to_owned();
@@ -32,7 +32,7 @@ impl WholeFile {
         Ok(WholeFile { target: target.to_owned(), temporary })
     }
 
-    /// Writes a value as JSON in one step.
+    /// Writes a value as JSON and renames the temporary file.
     pub(crate) fn write(self, value: &impl Serialize) -> Result<()> {
         let mut text = serde_json::to_vec_pretty(value)
             .map_err(std::io::Error::from)
@@ -41,7 +41,7 @@ impl WholeFile {
         self.write_bytes(&text)
     }
 
-    /// Writes these bytes in one step.
+    /// Writes bytes and renames the temporary file.
     pub(crate) fn write_bytes(self, bytes: &[u8]) -> Result<()> {
         const REMEDY: &str = "free some space, or choose another file";
         File::create(&self.temporary)
@@ -53,7 +53,7 @@ impl WholeFile {
 
 impl Drop for WholeFile {
     fn drop(&mut self) {
-        // After a rename there is nothing to remove.
+        // After a rename the temporary file no longer exists.
         let _ = fs::remove_file(&self.temporary);
     }
 }

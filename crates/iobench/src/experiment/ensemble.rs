@@ -1,14 +1,14 @@
-//! A measurement over many hosts: rank 0 serves, and the others load. What to do travels before the
-//! start and what came of it after the end; between the two nobody sends anything but the load.
+//! Measures over many hosts: rank 0 serves, and the others load. Orders are sent before the start
+//! and results after the end; during the measurement only the load is on the network.
 
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::disturbance::ClientSide;
+use crate::engine::sampler::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
-use crate::experiment::measure::{Bench, Task, course, launch};
+use crate::experiment::measure::{Measure, Task, course, launch};
 use crate::figures::new_times;
 use crate::hosts::addresses::explore;
 use crate::hosts::clock::{self, Start};
@@ -26,9 +26,9 @@ use crate::server::running::{Running, Subject};
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::signals::Signals;
 
-/// What the loading hosts are to do together at one point.
+/// The order of rank 0 to the loading hosts for one point.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Order {
+struct LoadOrder {
     target: SocketAddr,
     course: Course,
     arrivals: Arrivals,
@@ -41,7 +41,7 @@ struct Order {
     tolerance: Tolerance,
 }
 
-/// Rank 0's side: it serves, and leads.
+/// Rank 0's side, which runs the servers and coordinates the others.
 pub(crate) struct Ensemble<'a> {
     control: &'a dyn Control,
     signals: &'a Signals,
@@ -49,7 +49,7 @@ pub(crate) struct Ensemble<'a> {
 }
 
 impl<'a> Ensemble<'a> {
-    /// Finds an address at which all others reach this host; all processes call it together.
+    /// Finds an address at which all other ranks reach this host. All processes call it together.
     pub(crate) fn assemble(
         control: &'a dyn Control,
         named: Option<IpAddr>,
@@ -59,17 +59,17 @@ impl<'a> Ensemble<'a> {
         Ok(Ensemble { control, signals, address })
     }
 
-    /// Tells the others that there is nothing more to do.
+    /// Sends the other ranks the order to end.
     pub(crate) fn dismiss(&self) -> Result<()> {
-        broadcast_value::<Option<Order>>(self.control, Some(&None)).map(drop)
+        broadcast_value::<Option<LoadOrder>>(self.control, Some(&None)).map(drop)
     }
 
-    /// The processes that load.
+    /// Returns the number of processes that load.
     pub(crate) fn clients(&self) -> usize {
         self.control.size() - 1
     }
 
-    fn lead(&self, order: Order, server: &Running, cpus: &[usize]) -> Result<OpenOutcome> {
+    fn lead(&self, order: LoadOrder, server: &Running, cpus: &[usize]) -> Result<OpenOutcome> {
         let course = order.course;
         broadcast_value(self.control, Some(&Some(order)))?;
         let problems = gather_values::<Option<String>>(self.control, &None)?;
@@ -79,7 +79,7 @@ impl<'a> Ensemble<'a> {
             return Ok(OpenOutcome::failed(problem));
         }
         let offset = clock::measure(self.control, &mut new_times())?;
-        // Where there is none the others know it, too, and wait for the next order.
+        // If there is none the other ranks know it too, and wait for the next order.
         let start_ns = clock::agree_on_start(self.control, offset)?.agreed()?;
         let watched = Watched { server, cpus };
         self.signals.sleep_until(start_ns + course.measure_from_ns())?;
@@ -100,12 +100,12 @@ impl<'a> Ensemble<'a> {
     }
 }
 
-impl Bench for Ensemble<'_> {
+impl Measure for Ensemble<'_> {
     fn try_measure(&mut self, task: &Task<'_>) -> Result<OpenOutcome> {
         let Task { experiment, server, point, seed, .. } = *task;
         let launch = Launch { address: self.address, ..launch(task) };
         let mut process = Running::start(server, &launch, self.signals)?;
-        let order = Order {
+        let order = LoadOrder {
             target: process.address(),
             course: course(experiment, point),
             arrivals: experiment.sweep.arrivals,
@@ -125,14 +125,14 @@ impl Bench for Ensemble<'_> {
     }
 }
 
-/// The other ranks' side: they load as they are told, until they are dismissed.
+/// Returns the other ranks' side: executes orders until the order to end.
 pub(crate) fn follow(
     control: &dyn Control,
     named: Option<IpAddr>,
     signals: &Signals,
 ) -> Result<()> {
     explore(control, named)?.agreed()?;
-    while let Some(order) = broadcast_value::<Option<Order>>(control, None)? {
+    while let Some(order) = broadcast_value::<Option<LoadOrder>>(control, None)? {
         let prepared = prepare(control, &order, signals);
         let problem =
             prepared.as_ref().err().map(|error| format!("rank {}: {error}", control.rank()));
@@ -148,7 +148,7 @@ pub(crate) fn follow(
 }
 
 /// Makes this process's share of the connections.
-fn prepare(control: &dyn Control, order: &Order, signals: &Signals) -> Result<Prepared> {
+fn prepare(control: &dyn Control, order: &LoadOrder, signals: &Signals) -> Result<Prepared> {
     let whole = Share { connections: order.connections, rate: Some(order.course.rate) };
     let shares = divide(whole, control.size() - 1)?;
     let share = control.rank().checked_sub(1).and_then(|number| shares.get(number));
@@ -167,7 +167,7 @@ fn prepare(control: &dyn Control, order: &Order, signals: &Signals) -> Result<Pr
         // Other processes may share this host.
         client: ClientSide { cpus, owned: false, roaming: false },
         own_server: order.own_server,
-        // Every host draws a schedule of its own.
+        // Every host draws its own schedule.
         seed: order.seed ^ (control.rank() as u64) << 48,
         tolerance: order.tolerance,
         log: None,
@@ -176,7 +176,7 @@ fn prepare(control: &dyn Control, order: &Order, signals: &Signals) -> Result<Pr
     Prepared::connect(plan, &route, signals, &mut Quiet)
 }
 
-/// Only rank 0 speaks.
+/// Shows nothing: only rank 0 prints.
 struct Quiet;
 
 impl Watcher for Quiet {

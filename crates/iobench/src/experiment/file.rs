@@ -1,7 +1,7 @@
-//! The experiment file: TOML, checked completely before anything runs.
+//! Parses the experiment file, TOML, and checks it completely before anything runs.
 //!
-//! The tables `quick` and `paper` hold the same keys as the file itself; `--quick` or `--paper`
-//! lays one of them over the rest, key by key.
+//! The tables `quick` and `paper` have the same keys as the file itself; `--quick` or `--paper`
+//! replaces the file's values by those of one table, key by key.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,14 +24,14 @@ const MOST_BYTES: u64 = 1 << 20;
 /// Most values of one axis.
 const MOST_VALUES: usize = 64;
 
-/// How large the experiment is to be.
+/// The size of the experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// As the file says: scaled to an ordinary machine.
+    /// The file's own values: sized for an ordinary machine.
     Default,
-    /// With the table `quick` laid over it.
+    /// With the values of the table `quick`.
     Quick,
-    /// With the table `paper` laid over it.
+    /// With the values of the table `paper`.
     Paper,
 }
 
@@ -51,9 +51,9 @@ impl Scale {
 pub(crate) struct Experiment {
     /// A short name.
     pub(crate) name: String,
-    /// A line for people.
+    /// A line that describes the experiment.
     pub(crate) title: String,
-    /// Where it comes from, such as a paper's table.
+    /// The origin of the experiment, such as a paper's table.
     #[serde(default)]
     pub(crate) source: Option<String>,
     pub(crate) kind: Kind,
@@ -72,48 +72,50 @@ pub(crate) struct Experiment {
     pub(crate) placement: Placement,
     #[serde(default)]
     pub(crate) tolerance: Tolerance,
-    /// What lies on the way; without it the way is the plain loopback.
+    /// The network path; without it the plain loopback.
     #[serde(default)]
-    pub(crate) network: Option<Way>,
+    pub(crate) network: Option<PathSetting>,
     /// External servers: name and command.
     #[serde(default)]
     pub(crate) peers: BTreeMap<String, String>,
 }
 
-/// A way that is not the plain loopback: the word of a path, or a table of conditions.
+/// A network path other than the plain loopback: the name of a path, or a table of conditions.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Way {
+pub(crate) enum PathSetting {
     Veth,
     Conditions(Conditions),
 }
 
-impl Way {
-    /// What `Path::create` makes of it.
+impl PathSetting {
+    /// Returns the arguments of `Path::create`.
     pub(crate) fn parts(&self) -> (PathKind, Option<&Conditions>) {
         match self {
-            Way::Veth => (PathKind::Veth, None),
-            Way::Conditions(conditions) => (PathKind::Loopback, Some(conditions)),
+            PathSetting::Veth => (PathKind::Veth, None),
+            PathSetting::Conditions(conditions) => (PathKind::Loopback, Some(conditions)),
         }
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for PathSetting {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Way::Veth => out.write_str("veth"),
-            Way::Conditions(conditions) => conditions.fmt(out),
+            PathSetting::Veth => out.write_str("veth"),
+            PathSetting::Conditions(conditions) => conditions.fmt(out),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Way {
-    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Way, D::Error> {
+impl<'de> Deserialize<'de> for PathSetting {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<PathSetting, D::Error> {
         match toml::Value::deserialize(input)? {
-            toml::Value::String(word) if word == "veth" => Ok(Way::Veth),
+            toml::Value::String(word) if word == "veth" => Ok(PathSetting::Veth),
             toml::Value::String(word) => Err(serde::de::Error::custom(format!(
                 "`{word}` is no network; write \"veth\", or a table of conditions"
             ))),
-            table => table.try_into().map(Way::Conditions).map_err(serde::de::Error::custom),
+            table => {
+                table.try_into().map(PathSetting::Conditions).map_err(serde::de::Error::custom)
+            }
         }
     }
 }
@@ -152,7 +154,7 @@ pub(crate) struct Sweep {
     pub(crate) request_bytes: Vec<usize>,
     #[serde(deserialize_with = "list", default = "one")]
     pub(crate) response_bytes: Vec<usize>,
-    /// Instead of the two: both of this size.
+    /// Instead of the two: the size of both.
     #[serde(deserialize_with = "list", default)]
     pub(crate) message_bytes: Vec<usize>,
     /// Per connection (closed, churn); 0: connections persist.
@@ -219,7 +221,7 @@ impl<'de> Deserialize<'de> for Cores {
     }
 }
 
-/// The workload of Kawai and Yamaguchi's Figure 5. Closed loops know only `measure`, the measured
+/// The periods of Kawai and Yamaguchi's Figure 5. Closed loops use only `measure`, the measured
 /// time per server, point and round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -230,7 +232,7 @@ pub(crate) struct Periods {
     pub(crate) steady: Duration,
     #[serde(deserialize_with = "duration")]
     pub(crate) measure: Duration,
-    /// An answer that takes longer is late.
+    /// The time after which an answer is late.
     #[serde(deserialize_with = "duration")]
     pub(crate) timeout: Duration,
 }
@@ -268,7 +270,7 @@ pub(crate) struct Placement {
 }
 
 impl Experiment {
-    /// Reads a file; also gives its text.
+    /// Reads a file; returns the experiment and the file's text.
     pub(crate) fn read(path: &Path, scale: Scale) -> Result<(Experiment, String)> {
         let shown = path.display();
         let remedy = "name an experiment file; those that come with iobench are in experiments/";
@@ -283,7 +285,7 @@ impl Experiment {
         Ok((experiment, text))
     }
 
-    /// Parses and checks; the error is for people.
+    /// Parses and checks; the error is a message for the user.
     pub(crate) fn parse(text: &str, scale: Scale) -> Result<Experiment, String> {
         let mut table: toml::Table =
             text.parse().map_err(|error: toml::de::Error| error.to_string())?;
@@ -306,7 +308,7 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// What the types cannot say.
+    /// Checks what the types cannot express.
     fn check(&self) -> Result<(), String> {
         let Sweep { servers, connections, request_rate, transactions, .. } = &self.sweep;
         let lengths = [

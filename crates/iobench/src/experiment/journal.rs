@@ -1,6 +1,6 @@
-//! What has been measured so far, on disk, so that an interrupted run resumes where it was.
+//! Stores every measurement on disk, so that an interrupted run can resume.
 //!
-//! The journal stands beside the result file, as `OUT.partial`: a line of JSON that identifies the
+//! The journal is the file `OUT.partial` beside the result file: a line of JSON that identifies the
 //! run, then a line per measurement. It is removed when the result file is complete.
 
 use std::collections::HashMap;
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::engine::rounds::Turn;
 use crate::error::{Context, Error, Result};
 use crate::output;
 
@@ -30,12 +31,19 @@ pub(crate) struct Identity {
     pub(crate) seed: u64,
 }
 
-/// Which measurement a line holds.
+/// Identifies the measurement of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Key {
     pub(crate) round: u32,
     pub(crate) point: usize,
     pub(crate) server: usize,
+    pub(crate) pass: usize,
+}
+
+impl From<Turn> for Key {
+    fn from(turn: Turn) -> Key {
+        Key { round: turn.round, point: turn.cell, server: turn.subject, pass: turn.pass }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -44,15 +52,15 @@ struct Line<T> {
     outcome: T,
 }
 
-/// What a run knows: every measurement, in memory, and on the disk where there is a result file.
+/// All measurements of a run, in memory, and in the journal if there is a result file.
 pub(crate) struct Ledger<T> {
     journal: Option<Journal>,
     outcomes: HashMap<Key, T>,
 }
 
 impl<T: Serialize + DeserializeOwned> Ledger<T> {
-    /// An empty ledger, or that of the interrupted run whose journal stands beside `result`; then
-    /// `identity` gets that run's seed, unless the seed was given.
+    /// Opens an empty ledger, or that of the interrupted run whose journal is beside `result`; then
+    /// `identity` gets that run's seed, unless the user gave a seed.
     pub(crate) fn open(
         result: Option<&Path>,
         identity: &mut Identity,
@@ -72,7 +80,7 @@ impl<T: Serialize + DeserializeOwned> Ledger<T> {
         self.outcomes.get(key)
     }
 
-    /// Adds a measurement; it is on the disk when this returns.
+    /// Adds a measurement; it is on disk when this returns.
     pub(crate) fn add(&mut self, key: Key, outcome: T) -> Result<()> {
         if let Some(journal) = &mut self.journal {
             journal.record(key, &outcome)?;
@@ -84,7 +92,7 @@ impl<T: Serialize + DeserializeOwned> Ledger<T> {
 
 /// Removes the journal beside a result file, once that is complete.
 pub(crate) fn remove(result: &Path) {
-    // What cannot be removed is refused or resumed next time, so nothing is lost.
+    // A journal that cannot be removed is refused or resumed next time, so nothing is lost.
     let _ = fs::remove_file(path_beside(result));
 }
 
@@ -101,8 +109,8 @@ struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a result file: a new one, or the one of an interrupted run of the same
-    /// experiment, with what it holds. `identity` gets the interrupted run's seed.
+    /// Opens the journal of a result file: a new one, or that of an interrupted run of the same
+    /// experiment, with its measurements. `identity` gets the interrupted run's seed.
     fn open<T: DeserializeOwned>(
         result: &Path,
         identity: &mut Identity,
@@ -118,7 +126,7 @@ impl Journal {
             let first = lines.next().unwrap_or_default();
             check_identity(first, identity, seed_is_free, &shown)?;
             kept = first.len();
-            // The last line may have been cut short; it is measured again.
+            // The last line may be incomplete; its measurement is repeated.
             for line in lines {
                 let Ok(Line { key, outcome }) = serde_json::from_str(line) else { break };
                 entries.push((key, outcome));
@@ -212,7 +220,7 @@ mod tests {
     }
 
     fn key(point: usize) -> Key {
-        Key { round: 0, point, server: 1 }
+        Key { round: 0, point, server: 1, pass: 0 }
     }
 
     type Opened = (Journal, Vec<(Key, u32)>, u64);

@@ -1,11 +1,11 @@
-//! One measurement: a fresh server, the load of one point, and what came of it.
+//! Makes one measurement: starts a server, loads it at one point, and returns the outcome.
 
 use crate::client::ClientKind;
-use crate::disturbance::ClientSide;
+use crate::engine::point::Point;
+use crate::engine::sampler::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Service;
-use crate::experiment::file::{Experiment, Way};
-use crate::experiment::points::Point;
+use crate::experiment::file::{Experiment, PathSetting};
 use crate::network::verdict::Observation;
 use crate::network::{Entered, Options, PathKind};
 use crate::open::connect::{PER_SOURCE, Route};
@@ -22,31 +22,30 @@ use crate::server::running::{Running, Subject};
 use crate::sys::clock::now_ns;
 use crate::sys::signals::Signals;
 
-/// What is measured.
+/// The parameters of one measurement.
 #[derive(Clone, Copy)]
 pub(crate) struct Task<'a> {
     pub(crate) experiment: &'a Experiment,
     pub(crate) server: &'a Subject,
     pub(crate) point: &'a Point,
     pub(crate) seed: u64,
-    /// For a person who watches.
+    /// A description for the progress display.
     pub(crate) label: &'a str,
 }
 
 impl Task<'_> {
-    /// Requests per connection, if connections are churned.
+    /// Requests per connection, if the load is a churn.
     pub(crate) fn churn(&self) -> Option<u32> {
         (self.experiment.kind == Kind::Churn).then_some(self.point.transactions)
     }
 }
 
-/// A place where servers are measured: this machine, or several hosts.
-pub(crate) trait Bench {
-    /// Measures; an error says what is wrong with the server or the point.
+/// Makes measurements on this machine, or over several hosts.
+pub(crate) trait Measure {
+    /// Measures; an error is a fault of the server or the point.
     fn try_measure(&mut self, task: &Task<'_>) -> Result<OpenOutcome>;
 
-    /// Measures. What is wrong becomes a reason in the outcome; only the end of the whole run is an
-    /// error.
+    /// Measures. A fault becomes a reason in the outcome; an error ends the whole run.
     fn measure(&mut self, task: &Task<'_>) -> Result<OpenOutcome> {
         match self.try_measure(task) {
             Err(Error::Interrupted) => Err(Error::Interrupted),
@@ -56,6 +55,7 @@ pub(crate) trait Bench {
     }
 }
 
+/// Returns the course of the request rate at a point.
 pub(crate) fn course(experiment: &Experiment, point: &Point) -> Course {
     let periods = &experiment.periods;
     Course {
@@ -66,7 +66,7 @@ pub(crate) fn course(experiment: &Experiment, point: &Point) -> Course {
     }
 }
 
-/// The server of a point, on the loopback address.
+/// Returns how to start the server of a point, on the loopback address.
 pub(crate) fn launch(task: &Task<'_>) -> Launch {
     let point = task.point;
     Launch {
@@ -75,16 +75,17 @@ pub(crate) fn launch(task: &Task<'_>) -> Launch {
     }
 }
 
-/// This machine, with a path of its own if the experiment has one.
+/// Measures on this machine, with a network path if the experiment has one.
 pub(crate) struct Local<'a> {
     signals: &'a Signals,
-    /// The stay on the clients' side ends before the path does.
+    /// Declared before the path, so that the thread leaves the clients' namespace before the path
+    /// is dropped.
     _entered: Option<Entered>,
     path: Path,
 }
 
 impl<'a> Local<'a> {
-    /// Where the experiment has a path, this thread stays on its clients' side.
+    /// If the experiment has a path, the calling thread stays in the clients' namespace.
     pub(crate) fn new(
         experiment: &Experiment,
         most_connections: usize,
@@ -92,7 +93,7 @@ impl<'a> Local<'a> {
         signals: &'a Signals,
     ) -> Result<Local<'a>> {
         let (kind, conditions) =
-            experiment.network.as_ref().map_or((PathKind::Loopback, None), Way::parts);
+            experiment.network.as_ref().map_or((PathKind::Loopback, None), PathSetting::parts);
         let options = Options {
             client_addresses: most_connections.div_ceil(PER_SOURCE).max(1),
             relay_cpu: experiment.placement.relay_cpu,
@@ -110,7 +111,7 @@ impl<'a> Local<'a> {
     }
 }
 
-impl Bench for Local<'_> {
+impl Measure for Local<'_> {
     fn try_measure(&mut self, task: &Task<'_>) -> Result<OpenOutcome> {
         let plan = plan(task)?;
         if let Subject::Own(name) = task.server {
@@ -119,7 +120,8 @@ impl Bench for Local<'_> {
         let (course, connections) = (plan.course, plan.connections);
         let launch = launch(task);
         if let Some(network) = self.path.network() {
-            // Connections are made without loss, or a lost SYN would cost a second of the start.
+            // Connections are opened without loss, because a lost SYN would delay the start by a
+            // second.
             network.lossless_from(0);
         }
         let server_cpus = launch.cpus.clone();

@@ -1,12 +1,12 @@
-//! `iobench run`: an experiment from a file, every server at every point of its sweep, in
-//! interleaved rounds, with one self-describing result file.
+//! `iobench run`: runs an experiment from a file, every server at every point of its sweep, in
+//! interleaved rounds, and writes one self-describing result file.
 
-mod campaign;
 mod closed;
 mod ensemble;
 pub(crate) mod file;
 mod journal;
 mod measure;
+mod open;
 pub(crate) mod points;
 pub(crate) mod rows;
 mod table;
@@ -16,14 +16,13 @@ use std::net::IpAddr;
 use crate::cli::measure::MeasureArgs;
 use crate::cli::run::RunArgs;
 use crate::engine::environment::Environment;
+use crate::engine::point::Point;
 use crate::error::{Error, Result};
-use crate::experiment::campaign::Campaign;
-use crate::experiment::closed::ClosedCampaign;
 use crate::experiment::ensemble::Ensemble;
-use crate::experiment::file::{Experiment, Scale, Way};
+use crate::experiment::file::{Experiment, PathSetting, Scale};
 use crate::experiment::journal::{Identity, Ledger};
 use crate::experiment::measure::Local;
-use crate::experiment::points::Point;
+use crate::experiment::open::OpenBench;
 use crate::hosts::control::{Control, ROOT};
 use crate::hosts::with_control;
 use crate::open::outcome::OpenOutcome;
@@ -51,7 +50,7 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<bool> {
     })
 }
 
-/// Runs it from beginning to end; over many hosts this is rank 0's part.
+/// Runs the experiment from beginning to end; over many hosts this is rank 0's part.
 fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -> Result<bool> {
     let begun_ns = now_ns();
     let task = Assignment::read(arguments)?;
@@ -69,7 +68,7 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     let result = arguments.measure.output.json.as_deref();
     let rows = if task.experiment.kind == Kind::Closed {
         let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
-        ClosedCampaign::new(&task, ledger).run(signals)?
+        closed::run(&task, ledger, identity.seed, signals)?
     } else {
         let ledger = Ledger::open(result, &mut identity, given_seed.is_none())?;
         let many = control.map(|control| (control, arguments.mpi_address));
@@ -77,7 +76,7 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     };
     environment.seed = identity.seed;
     let document = task.document(environment, begun_ns, rows);
-    output::print(&table::render(&document));
+    table::print(&document);
     if let Some(files) = files {
         files.write(&document)?;
     }
@@ -87,7 +86,7 @@ fn lead(arguments: &RunArgs, signals: &Signals, control: Option<&dyn Control>) -
     Ok(document.results.iter().all(|row| row.valid))
 }
 
-/// What is to be run, read and checked.
+/// The experiment after parsing and checking, with its points and servers.
 struct Assignment {
     experiment: Experiment,
     scale: Scale,
@@ -100,7 +99,11 @@ struct Assignment {
 
 impl Assignment {
     fn read(arguments: &RunArgs) -> Result<Assignment> {
-        let scale = arguments.scale();
+        let scale = match (arguments.measure.quick, arguments.paper) {
+            (true, _) => Scale::Quick,
+            (_, true) => Scale::Paper,
+            _ => Scale::Default,
+        };
         let (mut experiment, text) = Experiment::read(&arguments.file, scale)?;
         let MeasureArgs { rounds, duration, ref server_cpus, ref client_cpus, .. } =
             arguments.measure;
@@ -135,7 +138,7 @@ impl Assignment {
         Ok(Assignment { experiment, scale, text, servers, baseline, points, mpi })
     }
 
-    /// What would be run.
+    /// Returns a description of what would be run.
     fn describe(&self) -> String {
         let names: Vec<&str> = self.servers.iter().map(Subject::name).collect();
         let Experiment { name, title, rounds, .. } = &self.experiment;
@@ -158,24 +161,24 @@ impl Assignment {
         signals: &Signals,
         many: Option<(&dyn Control, Option<IpAddr>)>,
     ) -> Result<Vec<Row>> {
-        let mut campaign = Campaign {
-            experiment: &self.experiment,
-            servers: &self.servers,
-            baseline: self.baseline,
-            points: &self.points,
-            seed,
-            ledger,
-        };
         let Some((control, named)) = many else {
             let mut local = Local::new(&self.experiment, most_connections, seed, signals)?;
-            campaign.measure(&mut local)?;
             let way = self.experiment.network.as_ref().map(ToString::to_string);
-            return campaign.rows(way.as_deref());
+            let bench = OpenBench { assignment: self, seed, ledger, place: &mut local };
+            return bench.run(way.as_deref());
         };
         let mut ensemble = Ensemble::assemble(control, named, signals)?;
-        campaign.measure(&mut ensemble)?;
+        let way = format!("{} client hosts over MPI", ensemble.clients());
+        let rows =
+            OpenBench { assignment: self, seed, ledger, place: &mut ensemble }.run(Some(&way));
         ensemble.dismiss()?;
-        campaign.rows(Some(&format!("{} client hosts over MPI", ensemble.clients())))
+        rows
+    }
+
+    /// Returns a short description of what will be measured.
+    fn summary(&self) -> String {
+        let (servers, points) = (self.servers.len(), self.points.len());
+        format!("{}: {servers} servers at {points} points", self.experiment.name)
     }
 
     fn identity(&self, environment: &Environment) -> Identity {
@@ -210,7 +213,7 @@ impl Assignment {
     }
 }
 
-/// The servers, each known and named once; peers of the file follow by their names.
+/// Returns the servers, each known and named once; peers of the file follow by their names.
 fn subjects(experiment: &Experiment) -> Result<Vec<Subject>> {
     let mut subjects: Vec<Subject> = Vec::new();
     for text in &experiment.sweep.servers {
@@ -225,14 +228,14 @@ fn subjects(experiment: &Experiment) -> Result<Vec<Subject>> {
     Ok(subjects)
 }
 
-/// Refuses servers with a TCP of their own where there is no device for them.
+/// Fails if a server uses user-level TCP and the path has no device for it.
 fn check_devices(servers: &[Subject], experiment: &Experiment) -> Result<()> {
     let lonely = servers.iter().find(|server| server.stack().is_some());
-    match lonely.filter(|_| experiment.network != Some(Way::Veth)) {
+    match lonely.filter(|_| experiment.network != Some(PathSetting::Veth)) {
         None => Ok(()),
         Some(server) => Err(Error::setup(
-            format!("`{}` has a TCP of its own, for which there is no device", server.name()),
-            "write network = \"veth\" into the experiment",
+            format!("`{}` uses user-level TCP, which needs a device of its own", server.name()),
+            "set network = \"veth\" in the experiment",
         )),
     }
 }

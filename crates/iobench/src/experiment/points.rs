@@ -1,49 +1,18 @@
-//! From the axes of an experiment to its points.
+//! Expands the axes of an experiment into its points.
 
 use crate::engine::placement::{CpuChoice, Placement};
+use crate::engine::point::Point;
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Work};
 use crate::experiment::file::{Cores, Experiment, Sweep};
 use crate::results::Kind;
 
 /// Most points of an experiment.
-const MOST_POINTS: usize = 10_000;
+pub(crate) const MOST_POINTS: usize = 10_000;
 const MOST_MESSAGE_BYTES: usize = 1 << 20;
 const MOST_CONNECTIONS: usize = 1_000_000;
 
-/// One combination of the axes; every server is measured at it.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Point {
-    pub(crate) cores: usize,
-    pub(crate) placement: Placement,
-    pub(crate) connections: usize,
-    /// Requests or connections per second; nothing for closed loops.
-    pub(crate) rate: Option<f64>,
-    pub(crate) exchange: Exchange,
-    pub(crate) transactions: u32,
-    pub(crate) work: Work,
-}
-
-impl Point {
-    /// A few words for people.
-    pub(crate) fn describe(&self) -> String {
-        let mut text = format!("{} connections", self.connections);
-        if let Some(rate) = self.rate {
-            text.push_str(&format!(", {rate}/s"));
-        }
-        if self.transactions > 0 {
-            text.push_str(&format!(", {} per connection", self.transactions));
-        }
-        let Exchange { request_bytes, response_bytes } = self.exchange;
-        text.push_str(&format!(", {request_bytes}/{response_bytes} B, {} cores", self.cores));
-        if self.work != Work::None {
-            text.push_str(&format!(", work {}", self.work));
-        }
-        text
-    }
-}
-
-/// All points, the axes that matter least to a reader's comparison outermost.
+/// Returns all points; the axes that matter least to a comparison are outermost.
 pub(crate) fn expand(experiment: &Experiment, allowed: &[usize]) -> Result<Vec<Point>> {
     let sweep = &experiment.sweep;
     let choice = CpuChoice {
@@ -60,11 +29,16 @@ pub(crate) fn expand(experiment: &Experiment, allowed: &[usize]) -> Result<Vec<P
         Kind::Churn => vec![1],
         _ => vec![0],
     };
+    let (core_counts, works, exchanges) =
+        (cores(&sweep.cores, pool), works(sweep)?, exchanges(sweep)?);
+    let lengths = [core_counts.len(), works.len(), exchanges.len(), transactions.len()];
+    let lengths = lengths.into_iter().chain([sweep.connections.len(), rates.len()]);
+    check_count(lengths.fold(1, usize::saturating_mul))?;
     let mut points = Vec::new();
-    for cores in cores(&sweep.cores, pool) {
+    for cores in core_counts {
         let placement = Placement::choose(cores, allowed, &choice)?;
-        for work in works(sweep)? {
-            for exchange in exchanges(sweep)? {
+        for &work in &works {
+            for &exchange in &exchanges {
                 for &transactions in &transactions {
                     for &connections in &sweep.connections {
                         for &rate in &rates {
@@ -88,17 +62,22 @@ pub(crate) fn expand(experiment: &Experiment, allowed: &[usize]) -> Result<Vec<P
     Ok(points)
 }
 
-fn check(points: &[Point]) -> Result<()> {
-    if points.len() > MOST_POINTS {
-        return Err(Error::setup(
-            format!("the sweep has {} points, more than {MOST_POINTS}", points.len()),
-            "shorten its axes",
-        ));
+/// Fails if there would be too many points, before memory for them is needed.
+fn check_count(points: usize) -> Result<()> {
+    if points <= MOST_POINTS {
+        return Ok(());
     }
+    Err(Error::setup(
+        format!("the sweep has {points} points, more than {MOST_POINTS}"),
+        "shorten its axes",
+    ))
+}
+
+fn check(points: &[Point]) -> Result<()> {
     let wrong = points.iter().find(|point| !(1..=MOST_CONNECTIONS).contains(&point.connections));
     wrong.map_or(Ok(()), |point| {
         Err(Error::setup(
-            format!("{} connections are not possible", point.connections),
+            format!("{} connections are out of range", point.connections),
             format!("choose from 1 to {MOST_CONNECTIONS}"),
         ))
     })
@@ -115,7 +94,7 @@ fn cores(cores: &Cores, pool: usize) -> Vec<usize> {
 fn works(sweep: &Sweep) -> Result<Vec<Work>> {
     let parse = |text: &String| {
         text.parse().map_err(|remedy: String| {
-            Error::setup(format!("`{text}` is no work of a server"), remedy)
+            Error::setup(format!("`{text}` is no processing time of a server"), remedy)
         })
     };
     sweep.work.iter().map(parse).collect()
@@ -170,6 +149,15 @@ mod tests {
         assert_eq!((points[1].connections, points[1].rate), (400, Some(500.0)));
         assert_eq!((points[15].cores, points[15].exchange.response_bytes), (2, 10_240));
         assert_eq!(points[0].placement.client_cpus, [1]);
+    }
+
+    #[test]
+    fn too_many_points_are_refused_before_they_are_made() {
+        let axis = |name: &str| format!("{name} = [{}]\n", "1, ".repeat(64));
+        let axes = ["connections", "request_bytes", "response_bytes", "transactions"].map(axis);
+        let sweep = axes.concat() + &format!("work = [{}]\n", "\"none\", ".repeat(64));
+        let message = points(&sweep, "closed").unwrap_err().to_string();
+        assert!(message.contains("has 1073741824 points"), "{message}");
     }
 
     #[test]

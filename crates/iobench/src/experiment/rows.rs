@@ -1,34 +1,35 @@
-//! From the rounds of one server at one point to its row.
+//! Makes the row of one server at one point from its rounds.
 
-use crate::disturbance::Disturbance;
+use crate::engine::point::Point;
+use crate::engine::sampler::Disturbance;
 use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
-use crate::experiment::points::Point;
 use crate::figures::{Percentiles, Times, encode_recorded, new_times};
 use crate::open::outcome::OpenOutcome;
 use crate::results::{Accounts, Histograms, Kind, RoundFigures, Row};
 
-/// Notes about single rounds repeat; this many different ones are kept.
+/// Number of different notes about single rounds that a row keeps.
 const MOST_NOTES: usize = 5;
 
-/// What a row is made from.
+/// The rounds from which a row is made.
 pub(crate) struct Evidence<'a> {
     pub(crate) kind: Kind,
-    /// What lies between server and clients, if it is not the plain loopback.
+    /// The network path between server and clients, if it is not the plain loopback.
     pub(crate) way: Option<&'a str>,
     pub(crate) server: &'a str,
     pub(crate) point: &'a Point,
     pub(crate) rounds: &'a [&'a OpenOutcome],
-    /// The baseline's rounds; nothing for the baseline itself.
+    /// The baseline's rounds; `None` for the baseline itself.
     pub(crate) baseline: Option<&'a [&'a OpenOutcome]>,
 }
 
 type Figure = fn(&OpenOutcome) -> Option<f64>;
 
 impl Evidence<'_> {
+    /// Makes the row.
     pub(crate) fn row(&self) -> Result<Row> {
         let valid_rounds = self.rounds.iter().filter(|round| round.is_valid()).count();
-        // More than half of the rounds have to be valid; the others are left out and told of.
+        // More than half of the rounds must be valid; the others are left out and named in a note.
         let valid = 2 * valid_rounds > self.rounds.len();
         let shown: Vec<&OpenOutcome> =
             self.rounds.iter().copied().filter(|round| !valid || round.is_valid()).collect();
@@ -91,7 +92,8 @@ impl Evidence<'_> {
         })
     }
 
-    /// The ratio to the baseline over the rounds in which both are valid; one to itself.
+    /// Returns the ratio to the baseline over the rounds in which both are valid; one for the
+    /// baseline itself.
     fn ratio(&self, figure: Figure) -> Option<Interval> {
         let Some(baseline) = self.baseline else { return Some(Interval::ONE) };
         let pairs: Vec<Vec<f64>> = self
@@ -143,7 +145,7 @@ fn figures(round: &OpenOutcome) -> RoundFigures {
 fn merged(rounds: &[&OpenOutcome], pick: fn(&OpenOutcome) -> &Times) -> Times {
     let mut sum = new_times();
     for round in rounds {
-        // Bounds are equal by construction, so this cannot fail.
+        // All histograms have the same bounds, so this cannot fail.
         let _ = sum.add(pick(round));
     }
     sum

@@ -1,50 +1,67 @@
-//! The results for people: a block per point that servers are compared at, then the notes.
+//! Formats the table of an experiment: a block for every point, and the number of valid rows.
 
 use std::fmt::Write;
 
-use crate::engine::table::{figure, ratio};
 use crate::figures::Percentiles;
+use crate::output;
+use crate::results::table::{Column, Table};
 use crate::results::{Document, Kind, Row};
 
-/// The whole report.
-pub(crate) fn render(document: &Document) -> String {
-    let mut text = format!(
-        "{}\n\n{} ({})\n",
+/// Prints the whole report.
+pub(crate) fn print(document: &Document) {
+    output::print(&format!(
+        "{}\n\n{} ({})\n\n",
         document.environment.describe(),
         document.experiment.title,
         document.experiment.scale
-    );
-    let mut notes: Vec<&str> = Vec::new();
-    let mut heading = String::new();
-    for row in &document.results {
-        let own = heading_of(row);
-        if own != heading {
-            let _ = writeln!(text, "\n{own}\n{}", columns(row.kind));
-            heading = own;
-        }
-        let marks = marks(row, &mut notes);
-        let _ = writeln!(text, "{}{marks}", line(row));
-    }
-    let _ = writeln!(
-        text,
-        "\ntimes in us: service time from the intended send time; lag: send lag, recv: receive \
-         lag at the median, both part of it; CPU: server CPU per request; \
-         ratios to {}, mean [95 % interval] over rounds",
+    ));
+    let rows = &document.results;
+    let legend = format!(
+        "times in us: service time from the intended send time; lag: send lag, recv: receive lag \
+         at the median, both part of it; CPU: server CPU per request; ratios to {}, mean [95 % \
+         interval] over rounds\n",
         document.baseline
     );
-    for (number, note) in notes.iter().enumerate() {
-        let _ = writeln!(text, "{}) {note}", number + 1);
-    }
-    let invalid = document.results.iter().filter(|row| !row.valid).count();
-    let _ = match invalid {
-        0 => writeln!(text, "all {} rows are valid", document.results.len()),
-        _ => writeln!(text, "{invalid} of {} rows are INVALID", document.results.len()),
-    };
-    text
+    Table { with_remarks: true, ..Table::new(rows, columns(), heading, legend) }.print();
+    output::print(&match rows.iter().filter(|row| !row.valid).count() {
+        0 => format!("all {} rows are valid\n", rows.len()),
+        invalid => format!("{invalid} of {} rows are INVALID\n", rows.len()),
+    });
 }
 
-/// What the rows of a block have in common.
-fn heading_of(row: &Row) -> String {
+/// Returns the columns; those of a closed loop have the bound instead of the send lag.
+fn columns() -> Vec<Column> {
+    fn time(
+        heading: &str,
+        decimals: usize,
+        of: fn(&Row) -> Option<Percentiles>,
+        pick: fn(&Percentiles) -> f64,
+    ) -> Column {
+        Column::figure(heading, decimals, move |row| of(row).as_ref().map(pick))
+    }
+    let closed = |column: Column| column.of(|row| row.kind == Kind::Closed);
+    let open = |column: Column| column.of(|row| row.kind != Kind::Closed);
+    vec![
+        Column::left("server", |row| row.subject.clone()),
+        Column::figure("k/s", 2, |row| row.throughput.map(|rate| rate / 1e3)),
+        time("p1", 0, |row| row.latency_us, |p| p.p1),
+        time("p25", 0, |row| row.latency_us, |p| p.p25),
+        time("p50", 0, |row| row.latency_us, |p| p.p50),
+        time("p75", 0, |row| row.latency_us, |p| p.p75),
+        time("p99", 0, |row| row.latency_us, |p| p.p99),
+        Column::figure("CPU", 2, |row| row.server_cpu_us),
+        closed(Column::right("bound", |row| row.bound.clone().unwrap_or_default())),
+        open(time("lag p50", 1, |row| row.send_lag_us, |p| p.p50)),
+        open(time("p99", 1, |row| row.send_lag_us, |p| p.p99)),
+        open(time("recv", 1, |row| row.receive_lag_us, |p| p.p50)),
+        closed(Column::ratio("throughput ratio", |row| row.throughput_ratio)),
+        open(Column::ratio("p50 ratio", |row| row.p50_ratio)),
+        Column::ratio("CPU ratio", |row| row.cpu_ratio),
+    ]
+}
+
+/// Returns the heading of a block: what its rows have in common.
+fn heading(row: &Row) -> String {
     let cores = if row.cores == 1 { "core" } else { "cores" };
     let mut text = match (row.kind, row.request_rate) {
         (Kind::Open, Some(rate)) => format!("{} connections, {rate} requests/s", row.connections),
@@ -70,71 +87,4 @@ fn heading_of(row: &Row) -> String {
 
 fn requests(count: u32) -> String {
     format!("{count} request{}", if count == 1 { "" } else { "s" })
-}
-
-/// What a block's last columns are: for a closed loop there is no send lag, but a limit.
-fn columns(kind: Kind) -> String {
-    let ([first, second, third], ratio) = match kind {
-        Kind::Closed => (["bound", "", ""], "throughput ratio"),
-        _ => (["lag p50", "p99", "recv"], "p50 ratio"),
-    };
-    laid_out(
-        ["server", "k/s", "p1", "p25", "p50", "p75", "p99", "CPU", first, second, third],
-        ratio,
-        "CPU ratio",
-    )
-}
-
-fn line(row: &Row) -> String {
-    let at = |percentiles: Option<Percentiles>, pick: fn(&Percentiles) -> f64| {
-        percentiles.as_ref().map(pick)
-    };
-    let service = row.latency_us;
-    let rate = row.throughput.map(|rate| rate / 1e3);
-    let lag = match &row.bound {
-        Some(bound) => [bound.clone(), String::new(), String::new()],
-        None => [
-            figure(at(row.send_lag_us, |p| p.p50), 1),
-            figure(at(row.send_lag_us, |p| p.p99), 1),
-            figure(at(row.receive_lag_us, |p| p.p50), 1),
-        ],
-    };
-    let cells = [
-        row.subject.as_str(),
-        &figure(rate, 2),
-        &figure(at(service, |p| p.p1), 0),
-        &figure(at(service, |p| p.p25), 0),
-        &figure(at(service, |p| p.p50), 0),
-        &figure(at(service, |p| p.p75), 0),
-        &figure(at(service, |p| p.p99), 0),
-        &figure(row.server_cpu_us, 2),
-        &lag[0],
-        &lag[1],
-        &lag[2],
-    ];
-    let first = if row.kind == Kind::Closed { row.throughput_ratio } else { row.p50_ratio };
-    laid_out(cells, &ratio(first), &ratio(row.cpu_ratio))
-}
-
-/// A line of the table: the server's name, ten figures, two ratios.
-fn laid_out(cells: [&str; 11], first: &str, second: &str) -> String {
-    let mut text = format!("{:18} {:>8}", cells[0], cells[1]);
-    for cell in &cells[2..] {
-        let _ = write!(text, " {cell:>7}");
-    }
-    let _ = write!(text, "  {first:19} {second:19}");
-    text.trim_end().to_owned()
-}
-
-/// The row's verdict and the numbers of its notes.
-fn marks<'a>(row: &'a Row, notes: &mut Vec<&'a str>) -> String {
-    let mut text = if row.valid { String::new() } else { " INVALID".to_owned() };
-    for note in &row.notes {
-        let number = notes.iter().position(|known| known == note).unwrap_or_else(|| {
-            notes.push(note);
-            notes.len() - 1
-        });
-        let _ = write!(text, " {})", number + 1);
-    }
-    text
 }

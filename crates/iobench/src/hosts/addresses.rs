@@ -1,41 +1,41 @@
-//! Where rank 0 is reached. A host has many addresses, and some of them (such as a bridge of
-//! containers) exist on other hosts as well; so every process tries each of rank 0's, and only an
-//! answer with rank 0's secret counts.
+//! Finds an address at which rank 0 is reached. A host has many addresses, and some of them (such
+//! as a bridge of containers) exist on other hosts as well. So every process tries each of rank 0's
+//! addresses, and only an answer with rank 0's secret counts.
 
-use std::ffi::CStr;
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ::sys::netlink::{Message, Request, address, attribute, u32_at};
 use serde::{Deserialize, Serialize};
 
 use super::control::{Control, ROOT, broadcast_value, gather_values};
 use crate::error::{Context, Error, Result};
-use crate::sys::check;
 use crate::sys::clock::now_ns;
 
-/// Most addresses that are tried; hosts with more name one.
+/// Most addresses that are tried; on hosts with more the user has to choose one.
 const CANDIDATES_MAX: usize = 16;
 
-/// How long an address may take to let a caller in. Where nobody is, this passes in vain.
+/// Time-out of a connection attempt. Addresses that do not answer take this long.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// How long the answer may take: whoever lets callers in is rank 0, which may be busy, or seldom a
-/// stranger who listens on the same port.
+/// Time-out of the answer. The peer that accepted is either rank 0, which may be busy, or rarely
+/// another program that listens on the same port.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// How often rank 0 looks for a caller while the others try.
+/// The interval at which rank 0 checks for a connection while the others try.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// What rank 0 tells the others: where it listens, and what a caller must hear.
+/// What rank 0 sends to the others: where it listens, and the secret of its answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Invitation {
     places: Vec<SocketAddr>,
     secret: u64,
 }
 
-/// Which address of rank 0 each of the others reaches.
+/// The addresses of rank 0 that each of the others reaches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reachability {
     /// Rank 0's addresses, best first.
@@ -45,20 +45,20 @@ pub(crate) struct Reachability {
 }
 
 impl Reachability {
-    /// The first address that all reach.
+    /// Returns the first address that all ranks reach.
     pub(crate) fn common(&self) -> Option<IpAddr> {
         let all = |&at: &usize| self.reached.iter().all(|reached| reached[at]);
         (0..self.candidates.len()).find(all).map(|at| self.candidates[at])
     }
 
-    /// The first address that one rank reaches.
+    /// Returns the first address that one rank reaches.
     pub(crate) fn first_of(&self, rank: usize) -> Option<IpAddr> {
         let reached = self.reached.get(rank.checked_sub(1)?)?;
         let mut both = self.candidates.iter().zip(reached);
         both.find_map(|(&address, &reached)| reached.then_some(address))
     }
 
-    /// The address to serve on, or what to do where there is none.
+    /// Returns the address to serve on, or an error with a remedy.
     pub(crate) fn agreed(&self) -> Result<IpAddr> {
         self.common().ok_or_else(|| {
             let list: Vec<String> = self.candidates.iter().map(IpAddr::to_string).collect();
@@ -71,8 +71,8 @@ impl Reachability {
     }
 }
 
-/// Finds out which address of rank 0 the others reach. All call it together and get the same; the
-/// address that the user names counts at rank 0.
+/// Finds which addresses of rank 0 the others reach. All processes call it together and get the
+/// same result; the address that the user chose is taken from rank 0.
 pub(crate) fn explore(control: &dyn Control, named: Option<IpAddr>) -> Result<Reachability> {
     if control.rank() != ROOT {
         let Invitation { places, secret } = broadcast_value(control, None)?;
@@ -84,7 +84,8 @@ pub(crate) fn explore(control: &dyn Control, named: Option<IpAddr>) -> Result<Re
     let (candidates, listeners) = listen(&candidates, named.is_some())?;
     let places: std::io::Result<_> = listeners.iter().map(TcpListener::local_addr).collect();
     let places = places.context("read where a socket listens", "report this as a bug")?;
-    // A passing program does not guess it; it protects from mistakes, not from an attacker.
+    // Another program does not guess the secret by chance. It protects from mistakes, not from an
+    // attacker.
     let secret = now_ns().rotate_left(32) ^ u64::from(std::process::id());
     let over = AtomicBool::new(false);
     let mut reached: Vec<Vec<bool>> = std::thread::scope(|scope| {
@@ -97,7 +98,7 @@ pub(crate) fn explore(control: &dyn Control, named: Option<IpAddr>) -> Result<Re
     reached.remove(ROOT);
     if reached.iter().any(|reached| reached.len() != candidates.len()) {
         return Err(Error::setup(
-            "the others tried another number of addresses than they were given",
+            "the other ranks tried another number of addresses than rank 0 sent",
             "install the same iobench on every host",
         ));
     }
@@ -105,7 +106,7 @@ pub(crate) fn explore(control: &dyn Control, named: Option<IpAddr>) -> Result<Re
     broadcast_value(control, Some(&found))
 }
 
-/// The addresses of this host at which others may reach it, IPv4 first.
+/// Returns the addresses of this host at which others may reach it, IPv4 first.
 pub(crate) fn candidates() -> Result<Vec<IpAddr>> {
     let mut addresses: Vec<IpAddr> =
         interface_addresses()?.into_iter().filter(is_reachable_from_outside).collect();
@@ -115,7 +116,8 @@ pub(crate) fn candidates() -> Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// Link-local addresses are of no use to others without the name of an interface of theirs.
+/// Returns whether others can use an address: a link-local address needs the name of an interface
+/// of theirs.
 fn is_reachable_from_outside(address: &IpAddr) -> bool {
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -124,7 +126,7 @@ fn is_reachable_from_outside(address: &IpAddr) -> bool {
     !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || link_local)
 }
 
-/// Listens on each address; one that cannot be listened on is left out unless the user named it.
+/// Listens on each address; one that fails is left out unless the user chose it.
 fn listen(addresses: &[IpAddr], named: bool) -> Result<(Vec<IpAddr>, Vec<TcpListener>)> {
     let mut listening = Vec::new();
     for &address in addresses {
@@ -144,11 +146,11 @@ fn listen(addresses: &[IpAddr], named: bool) -> Result<(Vec<IpAddr>, Vec<TcpList
     Ok(listening.into_iter().unzip())
 }
 
-/// Tells every caller the secret until it is over.
+/// Sends every caller the secret until `over` is set.
 fn answer(listeners: &[TcpListener], secret: u64, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         for listener in listeners {
-            // A caller that has gone away has no use for an answer.
+            // A caller that has closed needs no answer.
             while let Ok((mut caller, _)) = listener.accept() {
                 let _ = caller.write_all(&secret.to_le_bytes());
             }
@@ -157,7 +159,7 @@ fn answer(listeners: &[TcpListener], secret: u64, over: &AtomicBool) {
     }
 }
 
-/// Whether rank 0 answers at a place.
+/// Returns whether rank 0 answers at an address and port.
 fn answers(place: SocketAddr, secret: u64) -> bool {
     let heard = || {
         let mut stream = TcpStream::connect_timeout(&place, CONNECT)?;
@@ -173,62 +175,43 @@ fn answers(place: SocketAddr, secret: u64) -> bool {
     heard.is_ok()
 }
 
-/// The addresses of all interfaces that are up.
+/// Returns the addresses of all interfaces that are up.
 fn interface_addresses() -> Result<Vec<IpAddr>> {
-    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `first` is a valid place for the list's head.
-    check(unsafe { libc::getifaddrs(&mut first) })
-        .context("list the network interfaces", "name an address with --mpi-address")?;
-    let mut addresses = Vec::new();
-    let mut next = first;
-    // SAFETY: the kernel's list is whole until it is freed below; its end is null.
-    while let Some(entry) = unsafe { next.as_ref() } {
-        if entry.ifa_flags & libc::IFF_UP as u32 != 0 {
-            // SAFETY: `ifa_addr` belongs to the entry, which is valid.
-            addresses.extend(unsafe { address_of(entry.ifa_addr) });
+    let (mut up, mut addresses) = (BTreeSet::new(), Vec::new());
+    let take_link = |link: Message<'_>| {
+        let [index, flags] = [4, 8].map(|at| u32_at(link.body, at).unwrap_or(0));
+        if flags & libc::IFF_UP as u32 != 0 {
+            up.insert(index);
         }
-        next = entry.ifa_next;
-    }
-    // SAFETY: the list came from getifaddrs, and nothing of it is kept.
-    unsafe { libc::freeifaddrs(first) };
+    };
+    let links = Request::all(libc::RTM_GETLINK).dump(take_link);
+    let take_address = |message: Message<'_>| {
+        const FIXED_BYTES: usize = 8;
+        let attributes = message.body.get(FIXED_BYTES..).unwrap_or_default();
+        if u32_at(message.body, 4).is_some_and(|index| up.contains(&index)) {
+            // On a point-to-point link IFA_ADDRESS is the other end's.
+            let own = attribute(attributes, libc::IFA_LOCAL)
+                .or_else(|| attribute(attributes, libc::IFA_ADDRESS));
+            addresses.extend(own.and_then(address));
+        }
+    };
+    links
+        .and_then(|()| Request::all(libc::RTM_GETADDR).dump(take_address))
+        .context("list the network interfaces", "name an address with --mpi-address")?;
     Ok(addresses)
 }
 
-/// # Safety
-///
-/// `address` is null or points to a socket address that is as long as its family says.
-unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: by contract the pointer is null or valid.
-    let family = i32::from(unsafe { address.as_ref() }?.sa_family);
-    match family {
-        libc::AF_INET => {
-            // SAFETY: the family says that this is a sockaddr_in.
-            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
-            Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: the family says that this is a sockaddr_in6.
-            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
-            Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
-        }
-        _ => None,
-    }
-}
-
-/// The host's own name.
-pub(crate) fn host_name() -> Result<String> {
-    let mut name = [0_u8; 256];
-    // SAFETY: the buffer is valid for writes of the length passed, which leaves room for the end.
-    check(unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) })
-        .context("read the host's name", "set one with hostname(1)")?;
-    let name = CStr::from_bytes_until_nul(&name).map(CStr::to_string_lossy);
-    Ok(name.map_or_else(|_| "unknown".to_owned(), |name| name.into_owned()))
+/// Returns the host's own name.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::threads::on_threads;
     use super::*;
+
+    use std::net::Ipv4Addr;
 
     const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -269,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_named_address_of_another_host_is_refused() {
-        // Of a reserved block, so no interface has it.
+        // An address of a reserved block, which no interface has.
         let named = "240.0.0.1".parse().unwrap();
         let error = listen(&[named], true).unwrap_err().to_string();
         assert!(error.contains("240.0.0.1") && error.contains("--mpi-address"), "{error}");
@@ -305,6 +288,6 @@ mod tests {
     #[test]
     fn the_host_has_a_name() {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-        assert_eq!(host_name().unwrap(), name.trim_end());
+        assert_eq!(host_name(), name.trim_end());
     }
 }

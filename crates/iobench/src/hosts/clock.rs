@@ -1,10 +1,10 @@
-//! The hosts' clocks, related by messages, and the moment at which all begin.
+//! Relates the hosts' clocks by messages, and agrees on a moment at which all begin.
 //!
-//! A host's clock is its CLOCK_MONOTONIC. A process asks the root for its time; the answer was
-//! given somewhere between the question and its return, so the middle is wrong by half the round
-//! trip at most (Cristian, "Probabilistic clock synchronization", 1989). Of many exchanges the one
-//! with the shortest round trip is taken. Clocks drift apart by some microseconds a second: measure
-//! again before every point.
+//! A host's clock is its CLOCK_MONOTONIC. A process asks the root for its time; the answer was read
+//! somewhere between the question and its return, so the middle is wrong by at most half the round
+//! trip (Cristian, "Probabilistic clock synchronization", 1989). Of many exchanges the one with the
+//! shortest round trip is used. Clocks drift apart by some microseconds a second: measure again
+//! before every point.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::error::{Error, Result};
 use crate::figures::Times;
 use crate::sys::clock::now_ns;
 
-/// Exchanges per host. One in a few is hardly disturbed, even between busy hosts.
+/// Exchanges per host. Some of them are nearly undisturbed, even between busy hosts.
 const EXCHANGES: usize = 64;
 
-/// How far ahead a start is set: enough for the news to reach every host. Each time that it is not,
-/// the next start is set twice as far ahead.
+/// How far ahead a start is set, so that the message reaches every host before it. After each
+/// failure the next start is set twice as far ahead.
 const LEAD_NS: u64 = 500_000_000;
 
 /// How many starts are proposed; the last one is 8 s ahead.
@@ -28,27 +28,27 @@ const PROPOSALS: u32 = 5;
 /// One question for the root's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Exchange {
-    /// When the question left, by our clock.
+    /// When the question was sent, by the local clock.
     asked_ns: u64,
     /// The answer, by the root's clock.
     root_ns: u64,
-    /// When the answer came, by our clock.
+    /// When the answer arrived, by the local clock.
     answered_ns: u64,
 }
 
-/// How this process's clock relates to the root's.
+/// The relation between this process's clock and the root's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClockOffset {
-    /// The root's time is ours plus this.
+    /// The root's time is the local time plus this.
     pub(crate) offset_ns: i64,
-    /// The true offset is at most this far off: half the round trip.
+    /// Bound of the error of the offset: half the round trip.
     pub(crate) bound_ns: u64,
     /// The shortest round trip.
     pub(crate) round_trip_ns: u64,
 }
 
 impl ClockOffset {
-    /// The root's own.
+    /// The offset of the root itself.
     pub(crate) const ROOT: ClockOffset =
         ClockOffset { offset_ns: 0, bound_ns: 0, round_trip_ns: 0 };
 
@@ -63,24 +63,25 @@ impl ClockOffset {
         }
     }
 
-    /// The best of several; nothing of none.
+    /// Returns the exchange with the shortest round trip; `None` without exchanges.
     fn best(exchanges: &[Exchange]) -> Option<ClockOffset> {
         exchanges.iter().copied().map(ClockOffset::of).min_by_key(|offset| offset.round_trip_ns)
     }
 
-    /// A moment of our clock, by the root's clock.
+    /// Converts a time of the local clock into the root's.
     pub(crate) fn to_root(self, local_ns: u64) -> u64 {
         local_ns.saturating_add_signed(self.offset_ns)
     }
 
-    /// A moment of the root's clock, by ours.
+    /// Converts a time of the root's clock into the local one.
     pub(crate) fn to_local(self, root_ns: u64) -> u64 {
         root_ns.saturating_add_signed(self.offset_ns.saturating_neg())
     }
 }
 
-/// Relates this process's clock to the root's, one process after the other, so that none disturbs
-/// another's exchanges. All call it together. The round trips are recorded in `round_trips`.
+/// Relates this process's clock to the root's, one process after the other, so that their exchanges
+/// do not disturb each other. All processes call it together. The round trips are recorded in
+/// `round_trips`.
 pub(crate) fn measure(control: &dyn Control, round_trips: &mut Times) -> Result<ClockOffset> {
     if control.rank() == ROOT {
         for rank in 1..control.size() {
@@ -112,49 +113,51 @@ fn time_of(answer: &[u8]) -> Result<u64> {
 
 fn confused(bytes: usize) -> Error {
     Error::setup(
-        format!("rank {ROOT} answers a question for its time with {bytes} bytes"),
+        format!("rank {ROOT} sent a time of {bytes} bytes, which has another format"),
         "install the same iobench on every host",
     )
 }
 
-/// What all processes know after they have tried to agree on a start.
+/// The result of agreeing on a start, the same for all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// All begin then, by the own clock.
+    /// All begin at this time of the local clock.
     At(u64),
-    /// None begins: this rank heard too late even of the last proposal.
+    /// None begins: even the last proposal reached this rank too late.
     TooLateFor(usize),
 }
 
 impl Start {
-    /// The moment, or what to do where there is none.
+    /// Returns the start time, or an error with a remedy.
     pub(crate) fn agreed(self) -> Result<u64> {
         match self {
             Start::At(start_ns) => Ok(start_ns),
             Start::TooLateFor(rank) => Err(Error::setup(
                 format!(
-                    "rank {rank} heard of the start too late, although it was {} ms ahead",
+                    "rank {rank} received the start time after it had passed, although it was sent \
+                     {} ms before",
                     (LEAD_NS << (PROPOSALS - 1)) / 1_000_000
                 ),
-                "look for what keeps this host or its network busy, then run again",
+                "end other work on this host and its network, then run again",
             )),
         }
     }
 }
 
-/// Agrees on a moment in the near future at which all begin. All call it together and get the same,
-/// whether there is a start or not, and then wait for it without further messages. Whoever is
-/// stopped after it has agreed begins late, as if it had been stopped at any later time.
+/// Agrees on a time in the near future at which all begin. All processes call it together and get
+/// the same result, and then wait for the start without further messages. A process that the
+/// scheduler stops after the agreement begins late, as it could be late at any later time.
 pub(crate) fn agree_on_start(control: &dyn Control, offset: ClockOffset) -> Result<Start> {
     let bounds_ns = gather_values(control, &offset.bound_ns)?;
-    // Only the root has gathered them.
+    // Only the root has the bounds of all.
     let bound_ns = bounds_ns.into_iter().max();
     let mut late_rank = ROOT;
     for proposal in 0..PROPOSALS {
         let lead_ns = LEAD_NS << proposal;
         let start_ns = bound_ns.map(|bound_ns| now_ns() + lead_ns + bound_ns);
         let start_ns = offset.to_local(broadcast_value(control, start_ns.as_ref())?);
-        // The verdict of all takes as long to come as the start took: half of the lead is for it.
+        // Distributing the result takes as long as distributing the start did: half of the lead is
+        // reserved for it.
         let is_in_time = now_ns().saturating_add(offset.bound_ns + lead_ns / 2) < start_ns;
         let in_time = gather_values(control, &is_in_time)?;
         let first_late = in_time.iter().position(|is_in_time| !is_in_time);
@@ -166,7 +169,7 @@ pub(crate) fn agree_on_start(control: &dyn Control, offset: ClockOffset) -> Resu
     Ok(Start::TooLateFor(late_rank))
 }
 
-/// Sleeps until a moment of the own clock has come, and returns when it woke.
+/// Sleeps until a time of the local clock; returns the time of waking up.
 pub(crate) fn sleep_until(moment_ns: u64) -> u64 {
     loop {
         let woke_ns = now_ns();
@@ -185,8 +188,8 @@ mod tests {
     use super::*;
     use crate::figures::new_times;
 
-    /// An exchange of two clocks: the root's shows `offset_ns` more, and the ways there and back
-    /// take their time.
+    /// Returns an exchange of two clocks: the root's is ahead by `offset_ns`, and the two ways take
+    /// `there_ns` and `back_ns`.
     fn exchange(asked_ns: u64, offset_ns: i64, there_ns: u64, back_ns: u64) -> Exchange {
         Exchange {
             asked_ns,
@@ -249,8 +252,8 @@ mod tests {
         }
     }
 
-    /// What three ranks agree on if the news takes so long to rank 1: its clock shows that much
-    /// less.
+    /// Returns what three ranks agree on if messages to rank 1 take `delay_ns`: its clock is behind
+    /// by as much.
     fn starts_with_delay(delay_ns: i64) -> Vec<Start> {
         let far = ClockOffset { offset_ns: delay_ns, ..ClockOffset::ROOT };
         let starts = on_threads(3, |control| {
@@ -267,7 +270,7 @@ mod tests {
             starts_with_delay(delay_ns).into_iter().map(|start| start.agreed().unwrap()).collect();
         assert_eq!(starts[ROOT], starts[2]);
         assert_eq!(starts[1], starts[ROOT] - delay_ns as u64);
-        // The first proposal is never in time, and the second neither leaves half of its lead.
+        // The first proposal always comes too late, and the second does not leave half of its lead.
         assert!(starts[ROOT] >= begun_ns + 4 * LEAD_NS);
     }
 
@@ -276,8 +279,8 @@ mod tests {
         let starts = starts_with_delay(10_000_000_000);
         assert_eq!(starts, [Start::TooLateFor(1); 3]);
         let error = starts[ROOT].agreed().unwrap_err().to_string();
-        assert!(error.contains("rank 1 heard of the start too late"), "{error}");
-        assert!(error.contains("8000 ms ahead"), "{error}");
+        assert!(error.contains("rank 1 received the start time after it had passed"), "{error}");
+        assert!(error.contains("8000 ms before"), "{error}");
     }
 
     #[test]

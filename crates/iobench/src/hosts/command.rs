@@ -1,4 +1,4 @@
-//! `iobench hosts`: shows people whether their hosts can work together, before they measure.
+//! `iobench hosts`: checks whether hosts can work together, before they measure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,11 +19,11 @@ use crate::sys::limits::read_trimmed;
 /// Bytes that `--check` sends each way.
 const CHECK_BYTES: usize = 1 << 20;
 
-/// What a process tells of its host.
+/// What a process reports about its host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Host {
     name: String,
-    /// How many CPUs the process may use, and how many there are.
+    /// The number of CPUs that the process may use, and of all CPUs.
     cpus: usize,
     configured_cpus: usize,
     kernel: String,
@@ -34,9 +34,9 @@ struct Host {
 /// What a process found with `--check`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Checked {
-    /// What it received from rank 0 is what rank 0 has sent.
+    /// Whether it received exactly the bytes that rank 0 sent.
     whole: bool,
-    /// When it woke for the agreed start, by the clock of rank 0.
+    /// When it woke up for the agreed start, by the clock of rank 0.
     woke_ns: u64,
 }
 
@@ -54,9 +54,10 @@ fn merge(parts: &[RoundTrips]) -> Result<Times> {
     Ok(sum)
 }
 
-/// Prints the table at rank 0; an error says what is wrong.
+/// Prints the table at rank 0; an error reports what is wrong.
 pub(crate) fn run(arguments: &HostsArgs) -> Result<()> {
-    // Every process ends MPI in order before rank 0 complains: its output would drown in MPI's.
+    // Every process finishes MPI before rank 0 reports problems; otherwise MPI's messages would
+    // hide them.
     let problems = with_control(|control| examine(control, arguments))?;
     if problems.is_empty() {
         return Ok(());
@@ -64,12 +65,12 @@ pub(crate) fn run(arguments: &HostsArgs) -> Result<()> {
     Err(Error::setup(problems.join("\n  "), "then run `iobench hosts` again"))
 }
 
-/// All processes call it together; rank 0 prints, and gets what is wrong.
+/// Returns all processes call it together; rank 0 prints and gets the problems.
 fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> {
     let mut round_trips = new_times();
     let offset = clock::measure(control, &mut round_trips)?;
     let host = Host {
-        name: addresses::host_name()?,
+        name: addresses::host_name(),
         cpus: allowed_cpus()?.len(),
         configured_cpus: configured_cpus(),
         kernel: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
@@ -77,7 +78,7 @@ fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> 
         offset,
     };
     let hosts = gather_values(control, &host)?;
-    // On the way of the results of a run, so that a damage would show here.
+    // Uses the transfer of a run's results, so that a corruption would show here.
     let round_trips = merge(&gather_values(control, &RoundTrips(round_trips))?)?;
     let reachability = addresses::explore(control, arguments.mpi_address)?;
     let checked = if arguments.check { check(control, offset)? } else { Vec::new() };
@@ -94,19 +95,19 @@ fn examine(control: &dyn Control, arguments: &HostsArgs) -> Result<Vec<String>> 
     Ok(problems)
 }
 
-/// Sends the test bytes both ways, and begins something together. Rank 0 gets what all found.
+/// Sends the test bytes both ways, and starts all at an agreed time. Rank 0 gets all results.
 fn check(control: &dyn Control, offset: ClockOffset) -> Result<Vec<Checked>> {
     let own = test_bytes(control.rank());
     let received = control.broadcast(&own)?;
     let gathered = control.gather(&own)?;
-    // Lengths and values are compared: what arrives must be what the sender's rank implies.
+    // Lengths and values are compared with those that follow from the sender's rank.
     let whole = received == test_bytes(ROOT)
         && gathered.iter().enumerate().all(|(rank, bytes)| *bytes == test_bytes(rank));
     let woke_ns = clock::sleep_until(clock::agree_on_start(control, offset)?.agreed()?);
     gather_values(control, &Checked { whole, woke_ns: offset.to_root(woke_ns) })
 }
 
-/// What was checked, and how well the start was met.
+/// Returns a line about the check's results, and how far apart the processes started.
 fn check_line(checked: &[Checked]) -> String {
     let woke_ns = checked.iter().map(|checked| checked.woke_ns);
     let (Some(first_ns), Some(last_ns)) = (woke_ns.clone().min(), woke_ns.max()) else {
@@ -121,7 +122,8 @@ fn check_line(checked: &[Checked]) -> String {
     )
 }
 
-/// Bytes in which a loss, a repetition, an exchange or a mix-up of ranks shows (xorshift64).
+/// Test bytes in which lost, repeated or exchanged parts, or those of another rank, are detected
+/// (xorshift64).
 fn test_bytes(rank: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64 ^ rank as u64;
     let mut bytes = Vec::with_capacity(CHECK_BYTES);
@@ -146,7 +148,7 @@ fn damages(checked: &[Checked]) -> Vec<String> {
 const HEADINGS: [&str; 7] =
     ["rank", "host", "CPUs", "kernel", "clock offset us", "round trip us", "reaches rank 0 at"];
 
-/// A line for each rank, columns aligned.
+/// Returns a line for each rank, columns aligned.
 fn table(hosts: &[Host], reachability: &Reachability) -> String {
     let mut rows = vec![HEADINGS.map(str::to_owned)];
     for (rank, host) in hosts.iter().enumerate() {
@@ -180,7 +182,7 @@ fn table(hosts: &[Host], reachability: &Reachability) -> String {
     text
 }
 
-/// The round trips of all hosts together; nothing if there were none.
+/// Returns a line about the round trips of all hosts together; empty if there were none.
 fn round_trip_line(all: &Times) -> String {
     Percentiles::of(all).map_or_else(String::new, |Percentiles { p50, p99, max, .. }| {
         let count = all.len();
@@ -188,7 +190,7 @@ fn round_trip_line(all: &Times) -> String {
     })
 }
 
-/// What a person should know, although the hosts can work together.
+/// Warnings, although the hosts can work together.
 fn remarks(hosts: &[Host]) -> Vec<String> {
     let bound = hosts.iter().enumerate().filter(|(_, host)| host.cpus < host.configured_cpus);
     bound
@@ -202,7 +204,7 @@ fn remarks(hosts: &[Host]) -> Vec<String> {
         .collect()
 }
 
-/// What stands in the way of working together, each with its remedy.
+/// Reasons why the hosts cannot work together, each with its remedy.
 fn problems(hosts: &[Host], reachability: &Reachability) -> Vec<String> {
     let mut problems = Vec::new();
     if hosts.len() < 2 {

@@ -1,34 +1,35 @@
-//! The way between the processes of a run. What all do together is made of messages, so that each
-//! wait has a deadline, and everything above can be tested without MPI.
+//! Messages between the processes of a run. Collective operations are made of messages, so that
+//! each wait has a deadline, and everything above can be tested without MPI.
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::error::{Error, Result};
 
-/// The process that leads: it serves, and gathers what the others have measured.
+/// The rank of the process that serves, coordinates, and gathers the results.
 pub(crate) const ROOT: usize = 0;
 
-/// Longest message. The largest that we send are histograms, of some 400 KiB each at worst.
+/// Longest message. The largest are histograms, of at most some 400 KiB each.
 #[cfg(any(feature = "mpi", test))]
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// The way between the processes of a run, numbered from 0. Messages between two of them arrive
-/// whole and in order. None of this may be called while measuring: it would take CPU and packets.
+/// Messages between the processes of a run, numbered from 0. Messages between two processes arrive
+/// whole and in order. Must not be called while measuring, because it takes CPU time and sends
+/// packets.
 pub(crate) trait Control {
     /// This process's number.
     fn rank(&self) -> usize;
 
-    /// How many processes there are.
+    /// Returns how many processes there are.
     fn size(&self) -> usize;
 
     /// Sends a message of at most `MESSAGE_BYTES_MAX`.
     fn send(&self, to: usize, bytes: &[u8]) -> Result<()>;
 
-    /// The next message from another process. The deadline is two minutes: a process that measures
-    /// for longer sleeps until the agreed end before it waits for the others.
+    /// Returns the next message from another process. The deadline is two minutes: a process that
+    /// measures for longer sleeps until the agreed end before it waits for the others.
     fn receive(&self, from: usize) -> Result<Vec<u8>>;
 
-    /// Gives every process the root's bytes; what the others pass is ignored.
+    /// Sends the root's bytes to every process; what the others pass is ignored.
     fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>> {
         if self.rank() != ROOT {
             return self.receive(ROOT);
@@ -37,7 +38,8 @@ pub(crate) trait Control {
         Ok(bytes.to_vec())
     }
 
-    /// Gives the root everybody's bytes by rank, its own included; the others get nothing.
+    /// Collects the bytes of all processes at the root, by rank, its own included; the others get
+    /// nothing.
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.rank() != ROOT {
             self.send(ROOT, bytes)?;
@@ -48,7 +50,7 @@ pub(crate) trait Control {
     }
 }
 
-/// Gives every process the root's value; the others pass nothing.
+/// Sends the root's value to every process; the others pass `None`.
 pub(crate) fn broadcast_value<T>(control: &dyn Control, value: Option<&T>) -> Result<T>
 where
     T: Serialize + DeserializeOwned,
@@ -57,7 +59,7 @@ where
     from_bytes(&control.broadcast(&bytes)?, ROOT)
 }
 
-/// Gives the root everybody's values by rank; the others get nothing.
+/// Collects the values of all processes at the root, by rank; the others get nothing.
 pub(crate) fn gather_values<T>(control: &dyn Control, value: &T) -> Result<Vec<T>>
 where
     T: Serialize + DeserializeOwned,
@@ -81,7 +83,7 @@ fn from_bytes<T: DeserializeOwned>(bytes: &[u8], from: usize) -> Result<T> {
     })
 }
 
-/// Refuses a length that no message may have; for those who implement [`Control`].
+/// Fails for a length above the limit; for implementations of [`Control`].
 #[cfg(any(feature = "mpi", test))]
 pub(super) fn check_length(bytes: usize) -> Result<()> {
     if bytes <= MESSAGE_BYTES_MAX {

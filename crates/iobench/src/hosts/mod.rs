@@ -1,8 +1,8 @@
-//! Many hosts: one process serves, the others load, and MPI carries what they must agree on.
+//! Runs over many hosts: one process serves, the others load, and MPI transfers their messages.
 //!
-//! `control` is the way between the processes, `mpi` its implementation. `clock` relates the hosts'
-//! clocks and agrees on a start, `addresses` finds where rank 0 is reached, `share` divides the
-//! load and merges what was measured. `command` lets people check their set-up.
+//! `control` is the interface for messages between the processes, `mpi` its implementation. `clock`
+//! relates the hosts' clocks and agrees on a start, `addresses` finds an address of rank 0 that all
+//! reach, `share` divides the load and merges the results. `command` checks a set-up.
 
 pub(crate) mod addresses;
 pub(crate) mod clock;
@@ -23,11 +23,11 @@ use self::control::Control;
 #[cfg(not(feature = "mpi"))]
 use crate::error::{Error, Result};
 
-/// Runs `work` with the way to the other processes, which this build does not have.
+/// Fails: this build has no MPI.
 #[cfg(not(feature = "mpi"))]
 pub(crate) fn with_control<T>(_: impl FnOnce(&dyn Control) -> Result<T>) -> Result<T> {
     Err(Error::setup(
-        "this iobench was built without MPI, which many hosts need",
+        "this iobench was built without MPI, which several hosts need",
         "install openmpi-bin, libopenmpi-dev and clang, then build with --features mpi",
     ))
 }

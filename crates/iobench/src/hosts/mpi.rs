@@ -1,7 +1,7 @@
-//! The way between the processes over MPI.
+//! Messages between the processes over MPI.
 //!
-//! Only messages that can be tested for completion are used: MPI's own collective operations wait
-//! without end, and keep a CPU busy while they do.
+//! Uses only operations that can be tested for completion: MPI's own collective operations wait
+//! without a time limit and keep a CPU busy meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -14,20 +14,20 @@ use crate::error::{Error, Result};
 use crate::output;
 use crate::{EXIT_ERROR, EXIT_INTERRUPTED};
 
-/// How long a process waits for another.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time-out of a wait for another process.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// So long a process that waits gives up its CPU only to others that want it: the other side of a
-/// ping-pong answers within that, and its time is measured.
+/// How long a waiting process polls and yields its CPU: the other side of a ping-pong answers
+/// within this time, and its round trip is measured.
 const ATTENTIVE: Duration = Duration::from_millis(5);
 
-/// Thereafter it sleeps so long between two looks.
+/// Time between two polls after that.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Runs `work` with the way to the other processes. An error or a panic in one process ends all of
-/// them, because the others would wait for it in vain. Without mpirun there is one process.
+/// Runs `work` with messages to the other processes. An error or a panic in one process ends all of
+/// them, because the others would wait for it forever. Without mpirun there is one process.
 pub(crate) fn with_control<T>(work: impl FnOnce(&dyn Control) -> Result<T>) -> Result<T> {
-    // Only the thread that initialises MPI uses it. A second use within a process is our mistake.
+    // Only the thread that initialises MPI uses it. A second use within a process is a bug.
     let (universe, _) = mpi::initialize_with_threading(Threading::Funneled)
         .ok_or_else(|| Error::setup("MPI was initialised before", "report this as a bug"))?;
     let all = All { world: universe.world() };
@@ -41,7 +41,7 @@ pub(crate) fn with_control<T>(work: impl FnOnce(&dyn Control) -> Result<T>) -> R
     }
 }
 
-/// All processes that mpirun has started.
+/// All processes that mpirun started.
 struct All {
     world: SimpleCommunicator,
 }
@@ -62,7 +62,7 @@ impl All {
 }
 
 impl Drop for All {
-    /// Unwinding would end in MPI_Finalize, which waits for the others.
+    /// Aborts during a panic: unwinding would end in MPI_Finalize, which waits for the others.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.end(EXIT_ERROR);
@@ -91,7 +91,7 @@ impl Control for All {
                     Err(open) => request = open,
                 }
                 if !wait.goes_on() {
-                    // MPI still owns the bytes, so that there is no way back to the caller.
+                    // MPI still uses the bytes, so they cannot be returned to the caller.
                     output::note(&format!("rank {}: {}", self.rank(), silent(to)));
                     self.end(EXIT_ERROR);
                 }
@@ -113,7 +113,7 @@ impl Control for All {
     }
 }
 
-/// A wait with a deadline, attentive at first and then frugal.
+/// A wait with a deadline, which polls at first and then sleeps between polls.
 struct Wait {
     begun: Instant,
 }
@@ -123,7 +123,7 @@ impl Wait {
         Wait { begun: Instant::now() }
     }
 
-    /// Passes a little time; false after the deadline.
+    /// Waits for a moment; false after the deadline.
     fn goes_on(&mut self) -> bool {
         let waited = self.begun.elapsed();
         if waited < ATTENTIVE {
@@ -131,13 +131,13 @@ impl Wait {
         } else {
             std::thread::sleep(NAP);
         }
-        waited < PATIENCE
+        waited < TIME_LIMIT
     }
 }
 
 fn silent(rank: usize) -> Error {
     Error::setup(
-        format!("rank {rank} was silent for {} s", PATIENCE.as_secs()),
-        "see on its host whether iobench still runs there, and whether the hosts reach each other",
+        format!("rank {rank} did not answer within {} s", TIME_LIMIT.as_secs()),
+        "check that iobench still runs on its host, and that the hosts reach each other",
     )
 }

@@ -1,22 +1,22 @@
-//! How a load is divided among the processes that load.
+//! Divides a load among processes.
 
 use crate::error::{Error, Result};
 
-/// What one process has to do.
+/// The load of one process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Share {
     /// At least 1.
     pub(crate) connections: usize,
-    /// Per second, at least 1; nothing where the whole load has no rate.
+    /// Per second, at least 1; `None` if the whole load has no rate.
     pub(crate) rate: Option<f64>,
 }
 
-/// Divides a load among so many processes: connections as evenly as whole numbers allow, the
-/// first ones taking one more, and the rate in proportion, so that all connections are as busy.
+/// Divides a load among processes: connections as evenly as possible, the first ones with one more,
+/// and the rate in proportion to the connections.
 pub(crate) fn divide(whole: Share, processes: usize) -> Result<Vec<Share>> {
     if processes == 0 {
         let remedy = "start at least two processes: mpirun -N 1 --host SERVER,CLIENT,...";
-        return Err(Error::setup("there is no process that could load the server", remedy));
+        return Err(Error::setup("no process is left to load the server", remedy));
     }
     if whole.connections < processes {
         return Err(Error::setup(
@@ -31,7 +31,7 @@ pub(crate) fn divide(whole: Share, processes: usize) -> Result<Vec<Share>> {
         Share { connections, rate: whole.rate.map(|rate| rate * part) }
     };
     let shares: Vec<Share> = (0..processes).map(share).collect();
-    // Written so that what is no number is refused as well.
+    // Written so that NaN is refused too.
     if !shares.iter().all(|share| share.rate.is_none_or(|rate| rate >= 1.0)) {
         return Err(Error::setup(
             format!("the rate is too low for {processes} processes"),

@@ -1,4 +1,4 @@
-//! Threads in place of hosts: what the processes agree on can be tested without MPI.
+//! Threads in place of hosts, so that agreements can be tested without MPI.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::control::{Control, check_length};
 use crate::error::{Error, Result};
 
-/// Nothing that the tests wait for takes longer, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time-out of the tests' waits, long enough for a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// One of several threads, with a channel to and from each.
 struct Thread {
@@ -27,17 +27,18 @@ impl Control for Thread {
 
     fn send(&self, to: usize, bytes: &[u8]) -> Result<()> {
         check_length(bytes.len())?;
-        let gone = |_| Error::setup(format!("rank {to} has ended"), "look at its error");
+        let gone = |_| Error::setup(format!("rank {to} has ended"), "see its error message");
         self.to[to].send(bytes.to_vec()).map_err(gone)
     }
 
     fn receive(&self, from: usize) -> Result<Vec<u8>> {
-        let silent = |_| Error::setup(format!("rank {from} is silent"), "look at its error");
-        self.from[from].recv_timeout(PATIENCE).map_err(silent)
+        let silent =
+            |_| Error::setup(format!("rank {from} did not answer"), "see its error message");
+        self.from[from].recv_timeout(TIME_LIMIT).map_err(silent)
     }
 }
 
-/// Runs the same work as each of `size` ranks, and returns what they return, by rank.
+/// Runs the same function as each of `size` ranks; returns the results by rank.
 pub(crate) fn on_threads<T: Send>(
     size: usize,
     work: impl Fn(&dyn Control) -> T + Send + Sync,

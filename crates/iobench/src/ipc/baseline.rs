@@ -1,13 +1,13 @@
 //! The kernel's pipes and sockets by plain calls, as a short C program uses them: the baselines of
 //! `iobench ipc`.
 //!
-//! Each message is one read and one write, where the kernel takes it whole. Nothing is buffered,
-//! and no wait has a time limit, because arming a timer would cost a part of what is measured:
+//! Each message is one read and one write, if the kernel takes it whole. Nothing is buffered, and
+//! no wait has a time limit, because arming a timer would add to what is measured:
 //! [`ipcload::interrupt_calls_when_stopping`] ends the waits instead.
 //!
 //! The epoll ends use non-blocking descriptors and edge-triggered events. Level-triggered events
-//! took 1 to 2.5 % longer per round trip (64 bytes, one CPU, Linux 6.18), since the kernel asks the
-//! descriptor again in the next `epoll_wait`.
+//! took 1 to 2.5 % longer per round trip (64 bytes, one CPU, Linux 6.18), since the kernel polls
+//! the descriptor again in the next `epoll_wait`.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -20,15 +20,15 @@ use rustix::io::Errno;
 
 use crate::sys::epoll::Epoll;
 
-/// Room in a pipe, in messages. With room for one, the throughput of 64 KiB messages is a fifth
+/// Capacity of a pipe, in messages. With room for one, the throughput of 64 KiB messages is a fifth
 /// lower; with 1 MiB, that of 64-byte messages falls to a third (one CPU, Linux 6.18).
 const PIPE_MESSAGES: usize = 16;
 /// The default size of a pipe, and the largest that needs no privilege.
 const PIPE_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=1 << 20;
-/// Connections of other programs to the listener of the TCP path that are dropped.
+/// Most connections of other programs to the TCP path's listener that are dropped.
 const STRANGERS_MAX: usize = 64;
 
-/// A path of the kernel, and the calls that wait on it.
+/// A transport of the kernel, and whether its ends block or use epoll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Baseline {
     path: Path,
@@ -41,20 +41,20 @@ enum Path {
     Tcp,
     /// A pair of UNIX stream sockets.
     Unix,
-    /// A pipe each way.
+    /// A pipe in each direction.
     Pipe,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// In `read` and `write`.
+    /// Blocks in `read` and `write`.
     Blocking,
-    /// In `epoll_wait`.
+    /// Waits in `epoll_wait`.
     Epoll,
 }
 
 impl Baseline {
-    /// Every one; those of a path are neighbours.
+    /// All baselines, grouped by path.
     pub(crate) const ALL: [Baseline; 6] = [
         Baseline { path: Path::Tcp, wait: Wait::Blocking },
         Baseline { path: Path::Tcp, wait: Wait::Epoll },
@@ -79,7 +79,7 @@ impl Baseline {
         Baseline::ALL.into_iter().find(|baseline| baseline.name() == name)
     }
 
-    /// Those whose rows stand before the first transport on the same path.
+    /// Returns the baselines whose rows come before the first transport on the same path.
     pub(crate) fn before(kind: Kind) -> impl Iterator<Item = Baseline> {
         let path = match kind {
             Kind::Tcp => Some(Path::Tcp),
@@ -104,7 +104,7 @@ fn connect(path: Path, message_bytes: usize) -> Result<(Ends, Ends)> {
     ends.map_err(|error| failed("connect two ends", error))
 }
 
-/// A socket carries both directions.
+/// Input and output of a socket, which carries both directions.
 fn twice(socket: impl Into<OwnedFd>) -> io::Result<Ends> {
     let socket = socket.into();
     Ok([socket.try_clone()?, socket])
@@ -116,15 +116,15 @@ fn pipe_pair(message_bytes: usize) -> io::Result<(Ends, Ends)> {
     let (own_input, peer_output) = io::pipe()?;
     let (peer_input, own_output) = io::pipe()?;
     for pipe in [&own_output, &peer_output] {
-        // A user with many pipes may be refused; then the pipe keeps its default size.
+        // The kernel may refuse for a user with many pipes; the pipe then keeps its default size.
         let _ = rustix::pipe::fcntl_setpipe_size(pipe, room);
     }
     let own = [own_input.into(), own_output.into()];
     Ok((own, [peer_input.into(), peer_output.into()]))
 }
 
-/// A connection over the loopback device. Every program of the machine can connect to the listener
-/// meanwhile, so the accepted end must have the address of the connected one.
+/// Returns a connection over the loopback device. Other programs of the machine could connect to
+/// the listener meanwhile, so the accepted end must have the address of the connected one.
 fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let peer = TcpStream::connect(listener.local_addr()?)?;
@@ -144,7 +144,7 @@ fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
 pub(crate) struct BaselineEnd {
     input: OwnedFd,
     output: OwnedFd,
-    /// Absent where the calls block.
+    /// Absent if the calls block.
     events: Option<Events>,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
@@ -153,14 +153,15 @@ pub(crate) struct BaselineEnd {
 /// What an epoll end waits for.
 struct Events {
     readable: Epoll,
-    /// Made when the path is full for the first time.
+    /// Created when the path is full for the first time.
     writable: Option<Epoll>,
-    /// No further message can be there once one was read, so that reading again before an event
-    /// would be a call for nothing.
+    /// Whether a message is always followed by one in the other direction: after a read there is no
+    /// further message, so reading again before an event would be useless.
     alternates: bool,
 }
 
 impl BaselineEnd {
+    /// Creates the path and opens the first end, in the measuring process.
     pub(crate) fn create(baseline: Baseline, load: &Load) -> Result<(BaselineEnd, Invitation)> {
         let (own, peer) = connect(baseline.path, load.bytes())?;
         let numbers = peer.each_ref().map(|fd| fd.as_raw_fd().to_string());
@@ -168,14 +169,15 @@ impl BaselineEnd {
         Ok((BaselineEnd::new(baseline, own, load)?, invitation))
     }
 
-    /// Opens the end that the first process has invited to.
+    /// Opens the second end, from the invitation of the first process.
     pub(crate) fn open(
         baseline: Baseline,
         descriptors: Vec<OwnedFd>,
         load: &Load,
     ) -> Result<BaselineEnd> {
-        let own = Ends::try_from(descriptors)
-            .map_err(|_| Error::road("a path comes as two descriptors; report this as a bug"))?;
+        let own = Ends::try_from(descriptors).map_err(|_| {
+            Error::transport("a path comes as two descriptors; report this as a bug")
+        })?;
         BaselineEnd::new(baseline, own, load)
     }
 
@@ -217,7 +219,7 @@ impl Events {
 }
 
 fn watch(descriptor: &OwnedFd, interest: libc::c_int) -> Result<Epoll> {
-    let epoll = Epoll::new().map_err(Error::road)?;
+    let epoll = Epoll::new().map_err(Error::transport)?;
     epoll.add(descriptor.as_raw_fd(), 0, interest).map_err(|error| failed("use epoll", error))?;
     Ok(epoll)
 }
@@ -245,16 +247,16 @@ fn broken(action: &str, errno: Errno) -> Error {
 
 #[cold]
 fn closed() -> Error {
-    Error::road("the other process closed its end of the path")
+    Error::transport("the other process closed its end of the path")
 }
 
 #[cold]
 fn no_longer_blocking() -> Error {
-    Error::road("a blocking descriptor was made non-blocking; report this as a bug")
+    Error::transport("a blocking descriptor was made non-blocking; report this as a bug")
 }
 
 fn failed(action: &str, cause: impl std::fmt::Display) -> Error {
-    Error::road(format!("cannot {action}: {cause}; raise `ulimit -n`, or report this"))
+    Error::transport(format!("cannot {action}: {cause}; raise `ulimit -n`, or report this"))
 }
 
 impl End for BaselineEnd {
@@ -334,7 +336,7 @@ mod tests {
         (first, second)
     }
 
-    /// Messages that fit into a path, and ones that do not.
+    /// Messages that fit into a path, and messages that do not.
     const SIZES: [usize; 4] = [1, 64, 65_536, 5_000_000];
 
     #[test]

@@ -1,10 +1,10 @@
-//! A transport of `fable` or a baseline under the load: the two processes of one measurement.
+//! Runs one of the two processes of a measurement, with a transport of `fable` or a baseline.
 
 use std::os::fd::AsRawFd;
 
 use fable::transport::{self, Direction, Offer, PathOptions, Record, Transport};
 use fable::{Kind, TransportError, UnknownKind};
-use ipcload::{End, Invitation, Load, PATIENCE};
+use ipcload::{End, Invitation, Load, TIME_LIMIT};
 
 use crate::cli::ipc::IpcEndArgs;
 use crate::error::{Error, Result};
@@ -12,40 +12,46 @@ use crate::ipc::baseline::{Baseline, BaselineEnd};
 use crate::ipc::flow::FlowEnd;
 use crate::serve::inherited;
 
-/// Measures in this process, or joins one that does.
+/// Measures in this process, or joins a process that measures.
 pub(crate) fn run(arguments: &IpcEndArgs) -> Result<()> {
     let IpcEndArgs { transport, flow, ring_bytes, load } = arguments;
     if let Some(baseline) = Baseline::named(transport) {
         return run_baseline(baseline, load);
     }
     let kind: Kind = transport.parse().map_err(|error: UnknownKind| {
-        Error::setup(error.to_string(), "leave this command to `iobench ipc`")
+        Error::setup(error.to_string(), "run `iobench ipc`, which starts this command itself")
     })?;
     let options = PathOptions { ring_bytes: *ring_bytes as usize };
     let Some(join) = &load.join else {
         match flow {
-            true => ipcload::run_first(load, || FlowEnd::create(kind, options, load.batch)),
-            false => ipcload::run_first(load, || FableEnd::create(kind, options, load.batch)),
+            true => {
+                ipcload::run_measuring_process(load, || FlowEnd::create(kind, options, load.batch))
+            }
+            false => {
+                ipcload::run_measuring_process(load, || FableEnd::create(kind, options, load.batch))
+            }
         }
         return Ok(());
     };
     let descriptors = descriptors(join)?;
     if *flow {
-        ipcload::run_second(load, || FlowEnd::open(kind, descriptors, options, load.batch))?;
+        ipcload::run_partner_process(load, || {
+            FlowEnd::open(kind, descriptors, options, load.batch)
+        })?;
     } else {
         let offer = Offer { kind, descriptors };
-        ipcload::run_second(load, || FableEnd::open(offer, load.batch))?;
+        ipcload::run_partner_process(load, || FableEnd::open(offer, load.batch))?;
     }
     Ok(())
 }
 
 fn run_baseline(baseline: Baseline, load: &Load) -> Result<()> {
     let Some(join) = &load.join else {
-        ipcload::run_first(load, || BaselineEnd::create(baseline, load));
+        ipcload::run_measuring_process(load, || BaselineEnd::create(baseline, load));
         return Ok(());
     };
     let descriptors = descriptors(join)?;
-    ipcload::run_second(load, || BaselineEnd::open(baseline, descriptors, load))?;
+    ipcload::run_partner_process(load, || BaselineEnd::open(baseline, descriptors, load))?;
     Ok(())
 }
 
@@ -62,7 +68,7 @@ impl FableEnd {
         options: PathOptions,
         batch: u32,
     ) -> ipcload::Result<(FableEnd, Invitation)> {
-        let (mut transport, offer) = transport::create(kind, options).map_err(road)?;
+        let (mut transport, offer) = transport::create(kind, options).map_err(transport_error)?;
         transport.set_batch(batch);
         let numbers: Vec<String> =
             offer.descriptors.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
@@ -71,47 +77,47 @@ impl FableEnd {
     }
 
     fn open(offer: Offer, batch: u32) -> ipcload::Result<FableEnd> {
-        let mut transport = transport::open(offer).map_err(road)?;
+        let mut transport = transport::open(offer).map_err(transport_error)?;
         transport.set_batch(batch);
         Ok(FableEnd(transport))
     }
 }
 
-fn road(error: TransportError) -> ipcload::Error {
-    ipcload::Error::road(error)
+fn transport_error(error: TransportError) -> ipcload::Error {
+    ipcload::Error::transport(error)
 }
 
 impl End for FableEnd {
     #[inline]
     fn send(&mut self, bytes: usize, fill: impl Fn(&mut [u8])) -> ipcload::Result<bool> {
         let transport = &mut self.0;
-        let mut slot = transport.acquire_write(bytes).map_err(road)?;
+        let mut slot = transport.acquire_write(bytes).map_err(transport_error)?;
         if slot.is_none() {
-            transport.wait(Direction::Write, Some(PATIENCE)).map_err(road)?;
-            slot = transport.acquire_write(bytes).map_err(road)?;
+            transport.wait(Direction::Write, Some(TIME_LIMIT)).map_err(transport_error)?;
+            slot = transport.acquire_write(bytes).map_err(transport_error)?;
         }
         let Some(mut slot) = slot else { return Ok(false) };
         fill(&mut slot[..bytes]);
-        transport.commit(slot, bytes, Record::Data).map_err(road)?;
+        transport.commit(slot, bytes, Record::Data).map_err(transport_error)?;
         Ok(true)
     }
 
     #[inline]
     fn flush(&mut self) -> ipcload::Result<bool> {
-        if self.0.flush().map_err(road)? {
+        if self.0.flush().map_err(transport_error)? {
             return Ok(true);
         }
-        self.0.wait(Direction::Write, Some(PATIENCE)).map_err(road)?;
-        self.0.flush().map_err(road)
+        self.0.wait(Direction::Write, Some(TIME_LIMIT)).map_err(transport_error)?;
+        self.0.flush().map_err(transport_error)
     }
 
     #[inline]
     fn receive(&mut self, look: impl FnOnce(&[u8])) -> ipcload::Result<bool> {
         let transport = &mut self.0;
-        let mut slot = transport.acquire_read().map_err(road)?;
+        let mut slot = transport.acquire_read().map_err(transport_error)?;
         if slot.is_none() {
-            transport.wait(Direction::Read, Some(PATIENCE)).map_err(road)?;
-            slot = transport.acquire_read().map_err(road)?;
+            transport.wait(Direction::Read, Some(TIME_LIMIT)).map_err(transport_error)?;
+            slot = transport.acquire_read().map_err(transport_error)?;
         }
         let Some(slot) = slot else { return Ok(false) };
         look(&slot);

@@ -1,6 +1,6 @@
-//! A flow of `fable` under the load: the two ends of one without a daemon, over a control link and
-//! a page that the first process makes. Against the bare transport it shows what buffers, epochs
-//! and counters cost.
+//! Measures a flow of `fable`: its two ends without a daemon, over a control link and a flow page
+//! that the first process creates. The difference from the transport alone is the cost of buffers,
+//! epochs and counters.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use fable::flow::{FlowParts, KeysAnswer, Opening, Reporter, Timeouts};
 use fable::protocol::{FlowId, Peer, Role, Trust};
 use fable::transport::PathOptions;
 use fable::{Flow, Form, Kind, packet, page};
-use ipcload::{End, Invitation, PATIENCE};
+use ipcload::{End, Invitation, TIME_LIMIT};
 
 use crate::sys::signals::wait_for_any_within;
 
-/// One end. Its first path needs both processes, so the end opens when it is used first.
+/// One end. Opening the first path needs both processes, so the end opens when it is first used.
 pub(crate) struct FlowEnd {
     state: State,
     batch: u32,
@@ -23,20 +23,20 @@ pub(crate) struct FlowEnd {
 enum State {
     Opening(Opening),
     Open(Flow),
-    /// Opening has failed, which the load was told.
+    /// Opening failed; the error has been returned.
     Failed,
 }
 
 impl FlowEnd {
-    /// The leader, which decides about the transport and its memory.
+    /// Creates the leader, which decides about the transport and its memory.
     pub(crate) fn create(
         kind: Kind,
         path: PathOptions,
         batch: u32,
     ) -> ipcload::Result<(FlowEnd, Invitation)> {
-        let (leader, follower) = packet::pair().map_err(ipcload::Error::road)?;
-        let page = page::create().map_err(ipcload::Error::road)?;
-        let shared = page.try_clone().map_err(ipcload::Error::road)?;
+        let (leader, follower) = packet::pair().map_err(ipcload::Error::transport)?;
+        let page = page::create().map_err(ipcload::Error::transport)?;
+        let shared = page.try_clone().map_err(ipcload::Error::transport)?;
         let end = FlowEnd::start(parts(Role::Leader, kind, leader, page, path)?, batch)?;
         let descriptors = vec![follower, shared];
         let numbers: Vec<String> =
@@ -44,7 +44,7 @@ impl FlowEnd {
         Ok((end, Invitation { join: numbers.join(","), descriptors }))
     }
 
-    /// The follower.
+    /// Opens the follower.
     pub(crate) fn open(
         kind: Kind,
         descriptors: Vec<OwnedFd>,
@@ -52,16 +52,16 @@ impl FlowEnd {
         batch: u32,
     ) -> ipcload::Result<FlowEnd> {
         let [link, page] = <[OwnedFd; 2]>::try_from(descriptors)
-            .map_err(|_| ipcload::Error::road("a flow needs a control link and a page"))?;
+            .map_err(|_| ipcload::Error::transport("a flow needs a control link and a page"))?;
         FlowEnd::start(parts(Role::Follower, kind, link, page, path)?, batch)
     }
 
     fn start(parts: FlowParts, batch: u32) -> ipcload::Result<FlowEnd> {
-        let opening = Opening::start(parts).map_err(ipcload::Error::road)?;
+        let opening = Opening::start(parts).map_err(ipcload::Error::transport)?;
         Ok(FlowEnd { state: State::Opening(opening), batch })
     }
 
-    /// The flow, once its first path stands.
+    /// Returns the flow, once its first path is open.
     #[inline]
     fn flow(&mut self) -> ipcload::Result<Option<&Flow>> {
         if !matches!(self.state, State::Open(_)) && !self.finish_opening()? {
@@ -79,13 +79,13 @@ impl FlowEnd {
             State::Opening(opening) => {
                 if !opening.is_ready() {
                     let descriptor = opening.descriptor().as_raw_fd();
-                    wait_for_any_within(&[descriptor], PATIENCE.as_millis() as i32);
+                    wait_for_any_within(&[descriptor], TIME_LIMIT.as_millis() as i32);
                 }
                 if !opening.is_ready() {
                     self.state = State::Opening(opening);
                     return Ok(false);
                 }
-                let flow = opening.finish().map_err(ipcload::Error::road)?;
+                let flow = opening.finish().map_err(ipcload::Error::transport)?;
                 flow.set_batch(self.batch);
                 self.state = State::Open(flow);
                 Ok(true)
@@ -94,7 +94,7 @@ impl FlowEnd {
                 self.state = State::Open(flow);
                 Ok(true)
             }
-            State::Failed => Err(ipcload::Error::road("the flow could not be opened")),
+            State::Failed => Err(ipcload::Error::transport("the flow could not be opened")),
         }
     }
 }
@@ -103,31 +103,31 @@ impl End for FlowEnd {
     #[inline]
     fn send(&mut self, bytes: usize, fill: impl Fn(&mut [u8])) -> ipcload::Result<bool> {
         let Some(flow) = self.flow()? else { return Ok(false) };
-        let mut buffer = match flow.write_timeout(bytes, PATIENCE) {
+        let mut buffer = match flow.write_timeout(bytes, TIME_LIMIT) {
             Ok(buffer) => buffer,
             Err(error) => return nothing_yet(error),
         };
         fill(&mut buffer);
-        buffer.commit().map_err(ipcload::Error::road)?;
+        buffer.commit().map_err(ipcload::Error::transport)?;
         Ok(true)
     }
 
     #[inline]
     fn flush(&mut self) -> ipcload::Result<bool> {
         let Some(flow) = self.flow()? else { return Ok(false) };
-        flow.flush().map_err(ipcload::Error::road)
+        flow.flush().map_err(ipcload::Error::transport)
     }
 
     #[inline]
     fn receive(&mut self, look: impl FnOnce(&[u8])) -> ipcload::Result<bool> {
         let Some(flow) = self.flow()? else { return Ok(false) };
-        match flow.read_timeout(PATIENCE) {
+        match flow.read_timeout(TIME_LIMIT) {
             Ok(Some(buffer)) => {
                 look(&buffer);
                 buffer.release();
                 Ok(true)
             }
-            Ok(None) => Err(ipcload::Error::road("the flow was ended by its other end")),
+            Ok(None) => Err(ipcload::Error::transport("the flow was ended by its other end")),
             Err(error) => nothing_yet(error),
         }
     }
@@ -136,11 +136,11 @@ impl End for FlowEnd {
 fn nothing_yet(error: fable::Error) -> ipcload::Result<bool> {
     match error {
         fable::Error::TimedOut => Ok(false),
-        error => Err(ipcload::Error::road(error)),
+        error => Err(ipcload::Error::transport(error)),
     }
 }
 
-/// In place of the daemon, whom nobody asks for anything here.
+/// Replaces the daemon: requests to it are ignored.
 struct NoDaemon;
 
 impl Reporter for NoDaemon {
@@ -159,14 +159,14 @@ fn parts(
     page: OwnedFd,
     path: PathOptions,
 ) -> ipcload::Result<FlowParts> {
-    // What a transport in its safe form is for: messages are read in a copy.
+    // The safe form is for untrusted peers: messages are read from a copy.
     let trust = match kind.form() {
         Some(Form::Safe) => Trust::Untrusted,
         _ => Trust::Trusted,
     };
     Ok(FlowParts {
         id: FlowId(1),
-        name: "fable://iobench".parse().map_err(ipcload::Error::road)?,
+        name: "fable://iobench".parse().map_err(ipcload::Error::transport)?,
         role,
         peer: Peer {
             host: "here".to_owned(),
@@ -184,7 +184,7 @@ fn parts(
         first: kind,
         reason: "it is measured".to_owned(),
         path,
-        // What is left in the ring when the measurement is over is of no use to anybody.
+        // Messages that are left in the ring after the measurement are not needed.
         timeouts: Timeouts { linger: Duration::ZERO, ..Timeouts::default() },
         reporter: Arc::new(NoDaemon),
         undelivered: Arc::default(),

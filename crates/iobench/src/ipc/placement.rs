@@ -1,4 +1,4 @@
-//! Which two CPUs the processes run on, and how near these are.
+//! Chooses the two CPUs of the processes, and determines their relation.
 
 use serde::Serialize;
 
@@ -7,15 +7,15 @@ use crate::engine::placement::CpuChoice;
 use crate::error::{Error, Result};
 use crate::sys::limits::read_trimmed;
 
-/// How near two CPUs are.
+/// The relation of two CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Relation {
-    /// They are one.
+    /// The same CPU.
     SameCore,
-    /// One socket.
+    /// Different CPUs of one socket.
     SameSocket,
-    /// Two sockets.
+    /// CPUs of two sockets.
     OtherSocket,
 }
 
@@ -38,16 +38,7 @@ pub(crate) struct Pair {
     pub(crate) shares_core: bool,
 }
 
-impl Pair {
-    /// The CPUs without repetition.
-    pub(crate) fn distinct(&self) -> Vec<usize> {
-        let mut cpus = self.cpus.to_vec();
-        cpus.dedup();
-        cpus
-    }
-}
-
-/// A CPU and where it sits.
+/// A CPU with its core and socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seat {
     pub(crate) cpu: usize,
@@ -55,7 +46,8 @@ pub(crate) struct Seat {
     pub(crate) core: u32,
 }
 
-/// The seats of these CPUs. What the kernel does not tell is taken as one socket of single cores.
+/// Returns the topology of these CPUs. CPUs without information count as single cores of one
+/// socket.
 pub(crate) fn seats(cpus: &[usize]) -> Vec<Seat> {
     let number = |cpu: usize, what: &str| {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/{what}");
@@ -82,7 +74,8 @@ fn pair(first: &Seat, second: &Seat) -> Pair {
     Pair { cpus: [first.cpu, second.cpu], relation, shares_core }
 }
 
-/// The pair of CPUs that was named: that of the client's side first, which pings or reads.
+/// Returns the pair of CPUs that the user named: that of the client's side, which pings or reads,
+/// comes first.
 pub(crate) fn of_cpus(choice: &CpuChoice, seats: &[Seat]) -> Result<Option<Pair>> {
     let (Some(clients), Some(servers)) = (&choice.client_cpus, &choice.server_cpus) else {
         return Ok(None);
@@ -102,7 +95,7 @@ pub(crate) fn of_cpus(choice: &CpuChoice, seats: &[Seat]) -> Result<Option<Pair>
     Ok(Some(pair(seat(clients)?, seat(servers)?)))
 }
 
-/// The pairs that were asked for, each once; without a choice, one of each relation that there is.
+/// Returns the requested pairs, each once; without a choice, one of each relation that exists.
 pub(crate) fn choose(choice: &[Where], seats: &[Seat]) -> Result<Vec<Pair>> {
     let usual = [Where::SameCore, Where::SameSocket, Where::OtherSocket];
     let mut pairs: Vec<Pair> = Vec::new();
@@ -151,12 +144,12 @@ fn missing(place: Where, seats: &[Seat]) -> Error {
     };
     Error::setup(
         format!(
-            "there is no placement {name} here: this process may use CPU {} on {} socket{}",
+            "this machine has no placement {name}: this process may use CPU {} on {} socket{}",
             cpus.join(","),
             sockets.len(),
             if sockets.len() == 1 { "" } else { "s" }
         ),
-        "leave --placement out to measure those that there are",
+        "omit --placement to measure all that exist",
     )
 }
 

@@ -1,33 +1,33 @@
-//! Which measurements are made, in which order, and how long that takes.
+//! Plans the measurements: which ones, in which order, and how long they take.
 
 use std::time::Duration;
 
 use ipcload::Pattern;
 
 use crate::client::slices::Slicing;
-use crate::compare::plan::QUICK_NS;
+use crate::engine::rounds::{CellShape, QUICK_NS, Schedule};
 use crate::ipc::placement::Pair;
 use crate::ipc::subject::{FLOOR_BYTES, Subject};
 
-/// From the first message to the first slice: caches and predictors are warm long before, and the
-/// program that samples has time to hear of it.
+/// Time from the first message to the first slice: long enough for caches and branch predictors,
+/// and for the sampling process to notice the start.
 pub(crate) const WARM_UP_NS: u64 = 5_000_000;
-/// A disturbed slice is lost as a whole, so they are short, but long against what the sampling at
-/// their borders takes.
+/// A disturbed slice is lost as a whole, so slices are short, but long compared with the sampling
+/// at their borders.
 const SLICE_NS: u64 = 10_000_000;
-/// Longer measurements have longer slices.
+/// Most slices; longer measurements have longer slices.
 const SLICES_MAX: u64 = 200;
-/// What a slot costs beside warm-up and measurement: two processes start and end, perhaps slowly.
+/// Time of a slot beside warm-up and measurement: two processes start and end, perhaps slowly.
 const SLOT_OVERHEAD_NS: u64 = 30_000_000;
 const DEFAULT_DURATION: Duration = Duration::from_millis(100);
-/// With `--quick`: at most, and at least, where there is much to measure.
+/// Duration with `--quick`: at most, and at least if there is much to measure.
 const QUICK_DURATION: Duration = Duration::from_millis(50);
 const QUICK_DURATION_MIN: Duration = Duration::from_millis(20);
-/// As many rounds as are to fit into the time of `--quick`.
+/// Number of rounds that `--quick` makes room for.
 const QUICK_ROUNDS: u32 = 3;
 const DEFAULT_ROUNDS: u32 = 5;
 
-/// A pattern under which one subject is measured, once in every round.
+/// One subject under one pattern, measured once in every round.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     /// The index of the subject.
@@ -38,7 +38,7 @@ pub(crate) struct Slot {
     pub(crate) batch: u32,
 }
 
-/// What a slot's rows and others of the same pattern have in common.
+/// Key that the slots of one pattern have in common.
 pub(crate) type SlotKey = (usize, [usize; 2], usize, bool, u32);
 
 impl Slot {
@@ -51,15 +51,17 @@ impl Slot {
 /// The whole run.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// In the order of the first round; those that are compared are neighbours.
+    /// Slots that are compared are adjacent.
     pub(crate) slots: Vec<Slot>,
+    /// The number of slots of each cell, in their order.
+    cells: Vec<usize>,
     pub(crate) rounds: u32,
     pub(crate) slicing: Slicing,
-    /// When no further slot may begin, nanoseconds after the start.
+    /// Time after which no further slot may begin, in nanoseconds after the start.
     pub(crate) limit_ns: Option<u64>,
 }
 
-/// What was asked for.
+/// The user's choices.
 pub(crate) struct Request<'a> {
     pub(crate) subjects: &'a [Subject],
     pub(crate) pairs: &'a [Pair],
@@ -72,7 +74,8 @@ pub(crate) struct Request<'a> {
 
 impl Plan {
     pub(crate) fn new(request: &Request<'_>) -> Plan {
-        let slots = slots(request);
+        let cells = cells(request);
+        let slots: Vec<Slot> = cells.iter().flatten().cloned().collect();
         let usual = match request.quick {
             true => quick_duration(slots.len() as u64, request.rounds.unwrap_or(QUICK_ROUNDS)),
             false => DEFAULT_DURATION,
@@ -80,6 +83,7 @@ impl Plan {
         let duration_ns = request.duration.unwrap_or(usual).as_nanos() as u64;
         Plan {
             slots,
+            cells: cells.iter().map(Vec::len).collect(),
             rounds: request.rounds.unwrap_or(DEFAULT_ROUNDS),
             slicing: Slicing::divide(duration_ns, SLICE_NS.max(duration_ns / SLICES_MAX)),
             limit_ns: request.quick.then_some(QUICK_NS),
@@ -90,21 +94,35 @@ impl Plan {
         WARM_UP_NS + self.slicing.total_ns() + SLOT_OVERHEAD_NS
     }
 
-    /// The slots of a round: A B C …, then backwards in the next one.
-    pub(crate) fn order(&self, round: u32) -> Vec<usize> {
-        let forwards = 0..self.slots.len();
-        if round.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() }
+    /// Returns the order of the slots of a run that began at `begun_ns`. Each cell has the slots
+    /// that are compared.
+    pub(crate) fn schedule(&self, begun_ns: u64, seed: u64) -> Schedule {
+        let slot_ns = self.slot_ns();
+        let shape = |subjects| CellShape { subjects, baseline: 0, slot_ns };
+        Schedule {
+            cells: self.cells.iter().copied().map(shape).collect(),
+            rounds: self.rounds,
+            passes: 1,
+            seed,
+            deadline_ns: self.limit_ns.map(|limit_ns| begun_ns + limit_ns),
+        }
+    }
+
+    /// Returns the slot of a subject in a cell.
+    pub(crate) fn slot(&self, cell: usize, subject: usize) -> &Slot {
+        &self.slots[self.cells[..cell].iter().sum::<usize>() + subject]
     }
 }
 
-/// As long as so many rounds of so many slots allow.
+/// Returns the longest duration that so many rounds of so many slots allow.
 fn quick_duration(slots: u64, rounds: u32) -> Duration {
     let slot_ns = QUICK_NS / (slots * u64::from(rounds)).max(1);
     let measured_ns = slot_ns.saturating_sub(WARM_UP_NS + SLOT_OVERHEAD_NS) / SLICE_NS * SLICE_NS;
     Duration::from_nanos(measured_ns).clamp(QUICK_DURATION_MIN, QUICK_DURATION)
 }
 
-fn slots(request: &Request<'_>) -> Vec<Slot> {
+/// Returns the compared slots, cell by cell.
+fn cells(request: &Request<'_>) -> Vec<Vec<Slot>> {
     let mut sizes = request.message_bytes.to_vec();
     if request.subjects.iter().any(Subject::is_floor) {
         sizes.push(FLOOR_BYTES);
@@ -113,7 +131,7 @@ fn slots(request: &Request<'_>) -> Vec<Slot> {
     sizes.dedup();
     let mut batches = request.batches.to_vec();
     batches.dedup();
-    let mut slots: Vec<Slot> = Vec::new();
+    let mut cells: Vec<Vec<Slot>> = Vec::new();
     for &pair in request.pairs {
         for &message_bytes in &sizes {
             let fits = |subject: &Subject| match subject.is_floor() {
@@ -121,20 +139,23 @@ fn slots(request: &Request<'_>) -> Vec<Slot> {
                 false => request.message_bytes.contains(&message_bytes),
             };
             let mut add = |pattern, batch: Option<u32>| {
+                let mut slots = Vec::new();
                 for (index, subject) in request.subjects.iter().enumerate() {
-                    // Where nothing can be batched, the first of the batches stands for all.
+                    // A transport without batching is measured once, with the first of the batch
+                    // sizes.
                     let is_first = batch == batches.first().copied();
                     if fits(subject) && (subject.can_batch() || batch.is_none() || is_first) {
                         let batch = batch.filter(|_| subject.can_batch()).unwrap_or(1);
                         slots.push(Slot { subject: index, pair, message_bytes, pattern, batch });
                     }
                 }
+                cells.extend(Some(slots).filter(|slots| !slots.is_empty()));
             };
             add(Pattern::PingPong, None);
             batches.iter().for_each(|batch| add(Pattern::OneWay, Some(*batch)));
         }
     }
-    slots
+    cells
 }
 
 #[cfg(test)]
@@ -175,15 +196,19 @@ mod tests {
     }
 
     #[test]
-    fn rounds_go_forwards_and_backwards() {
-        let plan = plan(&["unix"], &[64], &[1]);
-        assert_eq!(plan.order(0), [0, 1, 2, 3]);
-        assert_eq!(plan.order(1), [3, 2, 1, 0]);
+    fn what_is_compared_runs_in_one_cell() {
+        let plan = plan(&["unix", "pipe"], &[64], &[1]);
+        let schedule = plan.schedule(7, 0);
+        let subjects: Vec<usize> = schedule.cells.iter().map(|cell| cell.subjects).collect();
+        // Ping-pong and one way, on one CPU and on two.
+        assert_eq!((subjects, schedule.deadline_ns), (vec![2; 4], Some(7 + QUICK_NS)));
+        let slot = plan.slot(1, 1);
+        assert_eq!((slot.subject, slot.pattern), (1, Pattern::OneWay));
     }
 
     #[test]
     fn three_quick_rounds_of_everything_fit() {
-        // Peers, which this program may not find, are 24 slots more.
+        // Peers add 24 slots, if this program finds them.
         let plan = plan(&[], &[64, 4_096, 65_536], &[1, 32]);
         let slots = plan.slots.len() as u64 + 24;
         let duration_ns = quick_duration(slots, QUICK_ROUNDS).as_nanos() as u64;

@@ -1,10 +1,11 @@
-//! From slots to rows of the result file: one for each slot of the plan.
+//! Makes the rows of the result file: one for each slot of the plan.
 
 use std::collections::HashMap;
 
 use ipcload::Pattern;
 
-use crate::engine::outcome::SliceCounts;
+use crate::engine::rounds::{Rounds, Slot as _};
+use crate::engine::slices::SliceCounts;
 use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
 use crate::exchange::Exchange;
@@ -14,26 +15,25 @@ use crate::ipc::slot::{Figures, SlotOutcome};
 use crate::ipc::subject::Subject;
 use crate::results::{Histograms, Kind, Ratios, RoundFigures, Row, Versus};
 
-/// What every row is compared with: the quickest calls of the kernel on each path.
+/// The baseline of all rows: the fastest plain calls over TCP.
 pub(crate) const BASELINE: &str = "tcp-blocking";
-/// Further ones.
+/// The further baseline.
 pub(crate) const UNIX: &str = "unix-blocking";
 pub(crate) const PIPE: &str = "pipe-blocking";
 /// The names of the workloads.
 pub(crate) const PING_PONG: &str = "ping-pong";
 pub(crate) const ONE_WAY: &str = "one-way";
-/// What it means for a row, and what to do about it.
+/// End of the complaint about a row without enough clean slices, with a remedy.
 const ROUGH: &str = ", so the figures are of all: try a longer --duration or a quieter machine";
 const NO_TIME: &str =
     "there was no time for it: leave --quick out, or name fewer transports or sizes";
-/// Different complaints that a row tells.
+/// Most different complaints of a row.
 const COMPLAINTS_MAX: usize = 3;
 
-/// Everything that was measured, by slot of the plan, then by round; nothing for a round without
-/// time for the slot.
-pub(crate) type Outcomes = Vec<Vec<Option<SlotOutcome>>>;
+/// All outcomes, by slot of the plan.
+pub(crate) type Outcomes = Vec<Rounds<SlotOutcome>>;
 
-/// The rows, in the order of the plan, and the same against the further baselines.
+/// Returns the rows, in the order of the plan, and their ratios to the further baselines.
 pub(crate) fn rows(
     plan: &Plan,
     subjects: &[Subject],
@@ -46,8 +46,8 @@ pub(crate) fn rows(
     Ok((rows, further.map(|name| table.versus(name)).collect()))
 }
 
-/// The median round trip of each ping-pong over that of one cache line between the same CPUs;
-/// nothing where one of them is not valid, and for other rows.
+/// Returns the median round trip of each ping-pong divided by that of one cache line between the
+/// same CPUs; `None` if one of them is not valid, and for other rows.
 pub(crate) fn over_floor(rows: &[Row]) -> Vec<Option<f64>> {
     let trusted = |row: &Row| row.latency_us.filter(|_| row.valid && row.workload == PING_PONG);
     let cpus = |row: &Row| (row.client_cpus.clone(), row.server_cpus.clone());
@@ -60,14 +60,14 @@ pub(crate) fn over_floor(rows: &[Row]) -> Vec<Option<f64>> {
     rows.iter().map(|row| Some(trusted(row)?.p50 / floors.get(&cpus(row))?)).collect()
 }
 
-/// One slot of the plan, digested.
+/// The outcomes of one slot of the plan, summarised.
 struct Digest<'a> {
     slot: &'a Slot,
-    /// What is shown of each round.
+    /// The figures of each round that are shown.
     figures: Vec<Option<&'a Figures>>,
-    /// The round trips of each.
+    /// The round trips of each round.
     latencies_us: Vec<Option<Percentiles>>,
-    /// Of all rounds together.
+    /// The round trips of all rounds together.
     latencies: Times,
     clean: Vec<bool>,
     slices: SliceCounts,
@@ -75,27 +75,23 @@ struct Digest<'a> {
 }
 
 impl<'a> Digest<'a> {
-    fn of(slot: &'a Slot, rounds: &'a [Option<SlotOutcome>]) -> Result<Digest<'a>> {
+    fn of(slot: &'a Slot, rounds: &'a Rounds<SlotOutcome>) -> Result<Digest<'a>> {
         let measured = || rounds.iter().flatten();
-        let clean: Vec<bool> = rounds
-            .iter()
-            .map(|round| round.as_ref().is_some_and(|round| round.figures.is_some()))
-            .collect();
+        let clean: Vec<bool> = measured().map(SlotOutcome::is_clean).collect();
         let clean_rounds = clean.iter().filter(|clean| **clean).count();
         let rough = clean_rounds == 0 || 2 * clean_rounds < measured().count();
         let shown = |round: &'a SlotOutcome| match rough {
             true => round.rough.as_ref(),
             false => round.figures.as_ref(),
         };
-        let figures: Vec<Option<&Figures>> =
-            rounds.iter().map(|round| round.as_ref().and_then(shown)).collect();
+        let figures: Vec<Option<&Figures>> = measured().map(shown).collect();
         let mut latencies = new_times();
         let mut latencies_us = Vec::new();
         for figures in &figures {
             let text = figures.map(|figures| figures.latencies.as_str()).unwrap_or_default();
             let times = if text.is_empty() { new_times() } else { figures::decode(text)? };
             latencies_us.push(Percentiles::of(&times));
-            // Bounds are equal by construction, so this cannot fail.
+            // All histograms have the same bounds, so this cannot fail.
             let _ = latencies.add(times);
         }
         let mut slices = SliceCounts::default();
@@ -104,7 +100,7 @@ impl<'a> Digest<'a> {
         Ok(Digest { slot, figures, latencies_us, latencies, clean, slices, reasons })
     }
 
-    /// What is compared with a baseline, of each round.
+    /// Returns the figure that is compared with a baseline, of each round.
     fn compared(&self) -> Vec<Option<f64>> {
         match self.slot.pattern {
             Pattern::PingPong => {
@@ -131,13 +127,13 @@ impl<'a> Digest<'a> {
         (0..self.figures.len()).map(of_round).collect()
     }
 
-    /// Median over rounds.
+    /// Returns the median over rounds.
     fn middle(&self, figure: impl Fn(&Figures) -> f64) -> Option<f64> {
         median(&self.figures.iter().flatten().map(|figures| figure(figures)).collect::<Vec<_>>())
     }
 }
 
-/// Why the slot is not to be trusted; nothing if it is.
+/// Returns the reasons why the slot is not valid; empty if it is.
 fn reasons<'a>(
     slot: &Slot,
     measured: impl Iterator<Item = &'a SlotOutcome> + Clone,
@@ -213,7 +209,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// The place of the subject with this name.
+    /// Returns the index of the subject with this name.
     fn place(&self, name: &str) -> Option<usize> {
         self.subjects.iter().position(|subject| subject.to_string() == name)
     }
@@ -236,8 +232,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The pattern's figure against that of the baseline in the same rounds; nothing if either is
-    /// not to be trusted, or if the baseline has no such slot, as where messages are batched.
+    /// Returns the ratio of the slot's figure to the baseline's in the same rounds; `None` if
+    /// either is not valid, or if the baseline has no such slot, as with batching.
     fn ratio(&self, own: &Digest<'a>, baseline: &str) -> Option<Interval> {
         let subject = self.place(baseline)?;
         let key = Slot { subject, ..own.slot.clone() }.key();

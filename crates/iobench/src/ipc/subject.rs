@@ -1,5 +1,5 @@
-//! What is measured: the kernel's own paths, our transports, and the libraries that `iobench-peers`
-//! was built with. A new kind of thing is a new variant here.
+//! The subjects of `iobench ipc`: the kernel's paths, the transports of `fable`, and the libraries
+//! that `iobench-external` was built with. A new kind of subject is a new variant here.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,31 +11,31 @@ use fable::Kind;
 use crate::error::{Error, Result};
 use crate::ipc::baseline::Baseline;
 
-/// The program that measures other libraries, and those that it may know.
-const PEERS_PROGRAM: &str = "iobench-peers";
+/// The program that measures other libraries, and its possible names.
+const PEERS_PROGRAM: &str = "iobench-external";
 const PEERS: [&str; 2] = ["iceoryx2", "zeromq"];
 
-/// Before the name of a transport: a flow on top of it.
+/// Prefix of a transport's name: a flow on top of it.
 const FLOW: &str = "flow-";
 
-/// Messages of the cache line, the floor: a sequence number.
+/// Message size of the cache line, the floor: a sequence number.
 pub(crate) const FLOOR_BYTES: usize = 8;
 
-/// One thing that carries messages between two processes.
+/// A transport between two processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// A path of the kernel by plain calls.
+    /// A transport of the kernel by plain calls.
     Baseline(Baseline),
     /// A transport of `fable`.
     Own(Kind),
     /// A flow of `fable` on top of that transport.
     Flow(Kind),
-    /// A library, by the name that the peers' program has for it.
+    /// Another library, by its name in `iobench-external`.
     Peer { name: &'static str, program: PathBuf },
 }
 
 impl Subject {
-    /// The name without the form.
+    /// Returns the name without the form (safe or unsafe).
     pub(crate) fn transport(&self) -> Cow<'static, str> {
         match self {
             Subject::Baseline(baseline) => baseline.name().into(),
@@ -45,17 +45,18 @@ impl Subject {
         }
     }
 
-    /// Whether it is the one cache line, which is the floor.
+    /// Returns whether it is the cache line, whose latency is the floor.
     pub(crate) fn is_floor(&self) -> bool {
         *self == Subject::Own(Kind::Cacheline)
     }
 
-    /// The libraries batch, or do not, as they see fit; plain calls do not.
+    /// Returns whether batching can be switched on: libraries batch by themselves, and plain calls
+    /// never do.
     pub(crate) fn can_batch(&self) -> bool {
         matches!(self, Subject::Own(_) | Subject::Flow(_)) && !self.is_floor()
     }
 
-    /// The first process of a measurement, but for the options of the load.
+    /// Returns the command of the first process, without the options of the load.
     pub(crate) fn command(&self, ring_bytes: u64) -> Command {
         let end = |name: &str| {
             let mut command = Command::new("/proc/self/exe");
@@ -92,7 +93,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// The subjects with these names, each once; without names, the usual ones.
+/// Returns the subjects with these names, each once; without names, the default ones.
 pub(crate) fn choose(names: &[String]) -> Result<Vec<Subject>> {
     let mut subjects: Vec<Subject> = Vec::new();
     let found = match names {
@@ -114,7 +115,8 @@ pub(crate) fn choose(names: &[String]) -> Result<Vec<Subject>> {
     Ok(subjects)
 }
 
-/// Table 1 of the paper; the others are for flows.
+/// Returns whether the transport is measured by default: those of Table 1 of the paper; the others
+/// are for flows.
 fn is_usual(kind: Kind) -> bool {
     !matches!(kind, Kind::Mptcp | Kind::Tls)
 }
@@ -149,14 +151,14 @@ fn named(name: &str) -> Result<Vec<Subject>> {
         known.extend(Kind::ALL.map(|kind| kind.to_string()));
         known.extend(PEERS.map(str::to_owned));
         return Err(Error::setup(
-            format!("there is no transport `{name}`"),
+            format!("unknown transport `{name}`"),
             format!("choose from: {}; {FLOW} before a name is a flow on it", known.join(", ")),
         ));
     }
     Ok(forms)
 }
 
-/// The libraries that the program says it was built with, if it is there.
+/// Returns the libraries that `iobench-external` was built with, if the program is there.
 fn available_peers() -> Vec<Subject> {
     let Some(program) = peers_program() else { return Vec::new() };
     let output = Command::new(&program).args(["ipc", "--list"]).stdin(Stdio::null()).output();

@@ -1,50 +1,51 @@
-//! `iobench load --beside COMMAND`: our client and somebody else's in turns, on the same CPU and
-//! against the same server.
+//! `iobench load --beside COMMAND`: runs iobench's client and an external client in turns, on the
+//! same CPU and against the same server.
 //!
-//! Both are measured by the same yardsticks: answers as the server counts them, per second in the
-//! middle of a run, and CPU time over all of a run, starting and ending included.
+//! Both are measured in the same way: answers per second as the server counts them, in the middle
+//! of a run, and CPU time over all of a run, start and end included.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::cli::LoadArgs;
 use crate::client::faults::FaultCounts;
+use crate::client::warm_up::{LEAD_NS, USUAL_WAIT_NS, warm_up};
 use crate::client::{ClientGroup, Order, Workload};
-use crate::compare::slots::{LEAD_NS, warm_up};
-use crate::engine::order::slot_order;
+use crate::engine;
+use crate::engine::rounds::{Bench, CellShape, Schedule, Slot, Turn};
+use crate::engine::sampler::{ClientSide, Sampler, Used, wall_ns};
+use crate::engine::slices::SliceCounts;
 use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::error::Result;
 use crate::load::external::{External, Template};
-use crate::load::own_readers;
-use crate::output;
+use crate::results::table::{Column, Table};
 use crate::results::{Kind, RoundFigures, Row};
-use crate::server::process::ServerProcess;
+use crate::server::running::Running;
+use crate::server::shared::Counters;
 use crate::sys::affinity::wake_promptly;
 use crate::sys::clock::now_ns;
-use crate::sys::procstat::{CpuReader, TICK_NS};
+use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
 
-/// Ours and theirs, in the order of [`slot_order`].
+/// Number of clients: the subjects of the schedule.
 const CLIENTS: usize = 2;
 const THEIRS: usize = 0;
-/// As its row names it: no command's name has a blank.
+/// The name of iobench's client in rows. Names of commands have no blank.
 const OURS: &str = "iobench load";
 /// Runs of each client in a round: A B, then B A.
 const PASSES: usize = 2;
-/// From a command's first connection to the measured time.
+/// Time from a command's first connection to the measured time.
 const WARM_UP_NS: u64 = 300_000_000;
-/// How long a command may take to connect, and to end after its time.
+/// Longest time for a command to connect, and to end after its time.
 const START_NS: u64 = 10_000_000_000;
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// A run that lost more than this part (1/50) of its time to the host says nothing.
-const STOLEN_PART: u64 = 50;
 
-/// One run of one client.
+/// The result of one run of one client.
 #[derive(Debug, Clone, Default)]
-struct Measured {
+pub(crate) struct Measured {
     throughput: f64,
     cpu_us: f64,
-    disturbed: bool,
+    slices: SliceCounts,
     problems: Vec<String>,
 }
 
@@ -58,45 +59,68 @@ impl Measured {
     }
 }
 
-/// The two clients and the server between them.
-pub(crate) struct Contest<'a> {
+impl Slot for Measured {
+    fn slices(&self) -> SliceCounts {
+        self.slices
+    }
+
+    fn is_clean(&self) -> bool {
+        self.slices.clean > 0
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.problems.is_empty()
+    }
+}
+
+/// Compares the two clients on one server.
+pub(crate) struct ClientComparison<'a> {
     pub(crate) arguments: &'a LoadArgs,
     pub(crate) workload: Workload,
     pub(crate) template: Template,
-    pub(crate) server: ServerProcess,
+    pub(crate) server: Running,
     pub(crate) server_cpus: Vec<usize>,
     pub(crate) client_cpus: Vec<usize>,
     pub(crate) signals: &'a Signals,
 }
 
-impl Contest<'_> {
-    /// Runs all rounds; the rows are theirs, the baseline, and ours.
-    pub(crate) fn run(&mut self, rounds: u32) -> Result<[Row; CLIENTS]> {
-        let mut runs: [Vec<Vec<Measured>>; CLIENTS] = [Vec::new(), Vec::new()];
-        for round in 0..rounds {
-            output::note(&format!("round {} of {rounds}", round + 1));
-            runs.iter_mut().for_each(|rounds| rounds.push(Vec::with_capacity(PASSES)));
-            for pass in 0..PASSES {
-                for client in slot_order(CLIENTS, THEIRS, round as usize, pass) {
-                    let measured = if client == THEIRS { self.theirs() } else { self.ours() }?;
-                    runs[client][round as usize].push(measured);
-                }
-            }
-        }
-        let [theirs, ours] = runs;
-        Ok(self.rows(&ours, &theirs))
+impl Bench for ClientComparison<'_> {
+    type Slot = Measured;
+
+    fn describe(&self, _: usize, subject: usize) -> String {
+        if subject == THEIRS { self.template.name().to_owned() } else { OURS.to_owned() }
+    }
+
+    fn measure(&mut self, turn: Turn) -> Result<Measured> {
+        if turn.subject == THEIRS { self.theirs() } else { self.ours() }
+    }
+}
+
+impl ClientComparison<'_> {
+    /// Runs all rounds; returns the row of the external client, which is the baseline, and that of
+    /// iobench's.
+    pub(crate) fn run(&mut self, rounds: u32, seed: u64) -> Result<[Row; CLIENTS]> {
+        let slot_ns = self.workload.slicing.total_ns() + 2 * WARM_UP_NS;
+        let cells = vec![CellShape { subjects: CLIENTS, baseline: THEIRS, slot_ns }];
+        let schedule = Schedule { cells, rounds, passes: PASSES, seed, deadline_ns: None };
+        schedule.announce("2 clients");
+        let measured = engine::rounds::run(&schedule, self)?;
+        let clients = &measured.outcomes[0];
+        Ok(self.rows(&clients[1 - THEIRS], &clients[THEIRS]))
     }
 
     fn ours(&mut self) -> Result<Measured> {
         let connections = self.arguments.connections;
         let clients = ClientGroup::start(&self.client_cpus, connections, &self.workload)?;
-        let readers = own_readers(&clients)?;
-        let before = self.server.counters();
+        let threads = clients.thread_ids();
+        let readers = threads.iter().map(|&id| ThreadReader::new(std::process::id(), id));
+        let readers: Vec<ThreadReader> = readers.collect::<Result<_>>()?;
+        let before = self.counters();
         clients.begin_slot(Order::new(self.server.address(), true));
-        warm_up(&clients, self.signals)?;
+        warm_up(&clients, self.signals, USUAL_WAIT_NS)?;
         let start_ns = now_ns() + LEAD_NS;
         clients.measure_from(start_ns);
-        let mut measured = self.watch(start_ns)?;
+        let mut measured = self.watch(start_ns, &threads, || None)?;
         let tallies = clients.finish_slot()?;
         let cpu_ns: u64 = readers.iter().map(|reader| reader.read().run_ns).sum();
         let mut faults = FaultCounts::default();
@@ -107,20 +131,21 @@ impl Contest<'_> {
     }
 
     fn theirs(&mut self) -> Result<Measured> {
-        let before = self.server.counters();
+        let before = self.counters();
         let measured_ns = self.workload.slicing.total_ns();
         // Whole seconds, with the warm-up and some time to spare.
         let seconds = (measured_ns + 2 * WARM_UP_NS).div_ceil(1_000_000_000);
         let address: SocketAddr = self.server.address();
         let mut command = External::start(&self.template, address, seconds, &self.client_cpus)?;
         let deadline_ns = now_ns() + START_NS;
-        while self.server.counters().accepted == before.accepted
+        while self.counters().accepted == before.accepted
             && !command.has_ended()
             && now_ns() < deadline_ns
         {
             self.signals.sleep_ms(1)?;
         }
-        let mut measured = self.watch(now_ns() + WARM_UP_NS)?;
+        let used_ns = || Some(command.cpu_time_ns());
+        let mut measured = self.watch(now_ns() + WARM_UP_NS, &[], used_ns)?;
         let name = self.template.name();
         if command.has_ended() {
             measured.problems.push(format!("{name} ended before its time was over"));
@@ -141,24 +166,38 @@ impl Contest<'_> {
         Ok(measured)
     }
 
-    /// The rate of answers in the measured time, which begins at `start_ns`.
-    fn watch(&self, start_ns: u64) -> Result<Measured> {
-        let mut cpus = CpuReader::new(&[self.server_cpus.as_slice(), &self.client_cpus].concat())?;
+    /// Measures the rate of answers in the measured time, which begins at `start_ns`. The client is
+    /// either threads of this process, or another program, whose CPU time so far is given.
+    fn watch(
+        &self,
+        start_ns: u64,
+        threads: &[i32],
+        used_ns: impl Fn() -> Option<u64>,
+    ) -> Result<Measured> {
+        let cpus = self.client_cpus.clone();
+        let client = ClientSide { cpus, owned: true, roaming: false };
+        let side = self.server.side(&self.server_cpus);
+        let mut sampler = Sampler::new(&client, threads, Some(&side))?;
+        let mut border =
+            || sampler.border(Used { client_ns: used_ns(), server_ns: self.server.cpu_time_ns() });
         let _prompt = wake_promptly();
         self.signals.sleep_until(start_ns)?;
-        let (from_ns, from, ticks) = (now_ns(), self.server.counters(), cpus.read());
+        let (from, sent) = (border(), self.counters().bytes_sent);
         self.signals.sleep_until(start_ns + self.workload.slicing.total_ns())?;
-        let (to_ns, to) = (now_ns(), self.server.counters());
-        let stolen_ns = (cpus.read().steal - ticks.steal) * TICK_NS;
-        let answers = self.answers(to.bytes_sent - from.bytes_sent);
+        let (borders, sent) = ([from, border()], self.counters().bytes_sent - sent);
         Ok(Measured {
-            throughput: answers * 1e9 / (to_ns - from_ns) as f64,
-            disturbed: stolen_ns > (to_ns - from_ns) / STOLEN_PART,
+            throughput: self.answers(sent) * 1e9 / wall_ns(&borders) as f64,
+            slices: SliceCounts::of_whole(&borders, sampler.sides(), 1),
             ..Measured::default()
         })
     }
 
-    /// Waits until the server has done with the run, and divides the client's CPU time.
+    /// Returns the counters of the server, which is one of iobench's.
+    fn counters(&self) -> Counters {
+        self.server.counters().unwrap_or_default()
+    }
+
+    /// Waits until the server has finished the run's requests, and computes CPU time per answer.
     fn finish(&mut self, measured: &mut Measured, sent_before: u64, cpu_ns: u64) -> Result<()> {
         if !self.server.drain(self.signals)? {
             measured.problems.push(match self.server.ended() {
@@ -166,7 +205,7 @@ impl Contest<'_> {
                 None => "the server kept connections that the client had closed".to_owned(),
             });
         }
-        let answers = self.answers(self.server.counters().bytes_sent - sent_before);
+        let answers = self.answers(self.counters().bytes_sent - sent_before);
         if answers < 1.0 || measured.throughput <= 0.0 || cpu_ns == 0 {
             measured.problems.push("nothing was answered while it was measured".to_owned());
         } else {
@@ -209,7 +248,7 @@ impl Contest<'_> {
         [theirs, ours]
     }
 
-    /// A client's row without ratios.
+    /// Returns a client's row without ratios.
     fn row(&self, client: &str, rounds: &[Vec<Measured>], notes: &[String]) -> Row {
         let runs: Vec<&Measured> = rounds.iter().flatten().collect();
         let of_round = |runs: &Vec<Measured>| {
@@ -217,7 +256,7 @@ impl Contest<'_> {
             RoundFigures {
                 throughput: middle(&runs, Measured::throughput),
                 client_cpu_us: middle(&runs, Measured::cpu_us),
-                valid: runs.iter().all(|run| !run.disturbed && run.problems.is_empty()),
+                valid: runs.iter().all(|run| run.is_clean() && run.problems.is_empty()),
                 ..RoundFigures::default()
             }
         };
@@ -238,13 +277,13 @@ impl Contest<'_> {
     }
 }
 
-/// Median over the runs that have the figure.
+/// Returns the median over the runs that have the figure.
 fn middle(runs: &[&Measured], figure: fn(&Measured) -> f64) -> Option<f64> {
     let figures = runs.iter().map(|run| figure(run)).filter(|figure| *figure > 0.0);
     median(&figures.collect::<Vec<_>>())
 }
 
-/// Ours over theirs of the same round and pass, by round.
+/// Returns the ratios of iobench's client to the external one in the same round and pass, by round.
 fn pairs(
     ours: &[Vec<Measured>],
     theirs: &[Vec<Measured>],
@@ -254,7 +293,7 @@ fn pairs(
     let of_round = |(ours, theirs): (&Vec<Measured>, &Vec<Measured>)| {
         ours.iter()
             .zip(theirs)
-            .filter(|(ours, theirs)| disturbed_too || !(ours.disturbed || theirs.disturbed))
+            .filter(|(ours, theirs)| disturbed_too || (ours.is_clean() && theirs.is_clean()))
             .map(|(ours, theirs)| (figure(ours), figure(theirs)))
             .filter(|&(ours, theirs)| ours > 0.0 && theirs > 0.0)
             .map(|(ours, theirs)| ours / theirs)
@@ -263,42 +302,33 @@ fn pairs(
     ours.iter().zip(theirs).map(of_round).collect()
 }
 
-/// The rows for people.
-pub(crate) fn describe(rows: &[Row; CLIENTS], server: &str) -> String {
-    let [theirs, ours] = rows;
-    let mut text = format!(
-        "{server} on CPU {:?}, clients in turns on CPU {:?}: {} connections, {}-byte requests, \
-         {}-byte answers, {} rounds\n{:<14}{:>10}{:>10}\n",
-        ours.server_cpus,
-        ours.client_cpus,
-        ours.connections,
-        ours.request_bytes,
-        ours.response_bytes,
-        ours.rounds.len(),
-        "client",
-        "k/s",
-        "CPU us",
-    );
-    for row in [ours, theirs] {
-        let thousands = row.throughput.map_or(f64::NAN, |value| value / 1e3);
-        let cpu_us = row.client_cpu_us.unwrap_or(f64::NAN);
-        text.push_str(&format!("{:<14}{thousands:>10.1}{cpu_us:>10.2}\n", row.subject));
-    }
-    let ratio = |interval: Option<Interval>| match interval {
-        None => "unknown".to_owned(),
-        Some(Interval { estimate, low, high }) => format!("x{estimate:.3} [{low:.3}, {high:.3}]"),
+/// Returns the rows as a table.
+pub(crate) fn table<'a>(rows: &'a [Row; CLIENTS], server: &'a str) -> Table<'a> {
+    let heading = move |row: &Row| {
+        format!(
+            "{server} on CPU {:?}, clients in turns on CPU {:?}: {} connections, {}-byte requests, \
+             {}-byte answers, {} rounds",
+            row.server_cpus,
+            row.client_cpus,
+            row.connections,
+            row.request_bytes,
+            row.response_bytes,
+            row.rounds.len(),
+        )
     };
-    text.push_str(&format!(
-        "{OURS} against {}: throughput {}, client CPU per transaction {} (median over rounds [95 % \
-         interval])\n",
-        theirs.subject,
-        ratio(ours.throughput_ratio),
-        ratio(ours.client_cpu_ratio)
-    ));
-    for note in &ours.notes {
-        text.push_str(&format!("INVALID: {note}\n"));
-    }
-    text
+    let columns = vec![
+        Column::left("client", |row| row.subject.clone()),
+        Column::figure("k/s", 1, |row| row.throughput.map(|rate| rate / 1e3)),
+        Column::figure("CPU us", 2, |row| row.client_cpu_us),
+        Column::ratio("throughput ratio", |row| row.throughput_ratio).decimals(3),
+        Column::ratio("CPU ratio", |row| row.client_cpu_ratio).decimals(3),
+    ];
+    let legend = format!(
+        "Ratios: {OURS} against {}, mean over rounds [95 % interval]. CPU is the client's, per \
+         transaction.\n",
+        rows[THEIRS].subject
+    );
+    Table::new(rows, columns, heading, legend)
 }
 
 #[cfg(test)]
@@ -306,7 +336,8 @@ mod tests {
     use super::*;
 
     fn run(throughput: f64, disturbed: bool) -> Measured {
-        Measured { throughput, cpu_us: 1.0, disturbed, problems: Vec::new() }
+        let slices = SliceCounts { clean: (!disturbed).into(), ..SliceCounts::default() };
+        Measured { throughput, cpu_us: 1.0, slices, problems: Vec::new() }
     }
 
     #[test]

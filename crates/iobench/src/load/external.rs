@@ -1,4 +1,4 @@
-//! A client that is not ours: a command, held to the CPUs of the comparison, and what it used.
+//! Runs an external client: a command, restricted to some CPUs, and its use of CPU time.
 
 use std::io::{Read, pipe};
 use std::net::SocketAddr;
@@ -7,16 +7,18 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
+
 use crate::error::{Context, Error, Result};
 use crate::sys::affinity;
-use crate::sys::check;
 use crate::sys::clock::now_ns;
-use crate::sys::signals::{Signals, unblock_all};
+use crate::sys::signals::{Signals, die_with, unblock_all};
+use crate::sys::{cpu_ns, process_tree};
 
-/// What is kept of what a command prints.
+/// Most bytes of a command's output that are kept.
 const MOST_OUTPUT_BYTES: u64 = 64 * 1024;
 
-/// A command with `{address}` and `{seconds}` in it, split at blanks.
+/// A command with `{address}` and `{seconds}`, split at blanks.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     words: Vec<String>,
@@ -27,14 +29,14 @@ impl Template {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         if words.is_empty() || !text.contains("{address}") {
             return Err(Error::setup(
-                format!("--beside `{text}` does not say what to load"),
+                format!("--beside `{text}` has no address to load"),
                 "name a command with {address} in it, such as 'wrk -d{seconds}s http://{address}/'",
             ));
         }
         Ok(Template { words })
     }
 
-    /// The program's name without its directory.
+    /// Returns the program's name without its directory.
     pub(crate) fn name(&self) -> &str {
         let program = self.words.first().map_or("", String::as_str);
         program.rsplit('/').next().unwrap_or(program)
@@ -48,7 +50,7 @@ impl Template {
     }
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -56,15 +58,15 @@ pub(crate) struct Ended {
     pub(crate) cpu_ns: u64,
 }
 
-/// A command from its start to its end.
+/// The result of a command from its start to its end.
 pub(crate) struct Run {
-    /// What it printed, errors included; only the first part if that is very much.
+    /// Its output, errors included; only the first part if it is long.
     pub(crate) text: String,
-    /// Nothing if it did not end in time.
+    /// `None` if it did not end in time.
     pub(crate) ended: Option<Ended>,
 }
 
-/// Runs a command on `cpus` and kills it if it has not ended by itself within `limit`.
+/// Runs a command on `cpus` and kills it if it does not end within `limit`.
 pub(crate) fn run_to_end(
     words: &[String],
     cpus: &[usize],
@@ -76,7 +78,7 @@ pub(crate) fn run_to_end(
     let errors = writing.try_clone().context("copy a descriptor", REMEDY)?;
     let output = [Stdio::from(writing), Stdio::from(errors)];
     let mut command = External::start_words(words, cpus, output)?;
-    // Read aside, so that a program that prints more than expected does not wait for us.
+    // Read on a thread of its own, so that a program that prints a lot does not block.
     let reader = thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = reading.by_ref().take(MOST_OUTPUT_BYTES).read_to_end(&mut bytes);
@@ -84,19 +86,19 @@ pub(crate) fn run_to_end(
         String::from_utf8_lossy(&bytes).into_owned()
     });
     let ended = command.wait(limit, signals)?.copied();
-    // One that goes on is killed by this, so that the reader comes to an end.
+    // Kills a command that still runs, so that the reader ends.
     drop(command);
     Ok(Run { text: reader.join().unwrap_or_default(), ended })
 }
 
 /// A running command; dropping it kills its process group and reaps it.
 pub(crate) struct External {
-    process: libc::pid_t,
+    process: Pid,
     ended: Option<Ended>,
 }
 
 impl External {
-    /// Starts the command on `cpus` and nowhere else. What it prints on stdout is dropped.
+    /// Starts the command on `cpus`. Discards its stdout.
     pub(crate) fn start(
         template: &Template,
         address: SocketAddr,
@@ -107,11 +109,11 @@ impl External {
         External::start_words(&words, cpus, [Stdio::null(), Stdio::inherit()])
     }
 
-    /// The same with the words as they are, and standard output and errors going somewhere.
+    /// Starts the words of a command as they are, with stdout and stderr redirected.
     fn start_words(words: &[String], cpus: &[usize], output: [Stdio; 2]) -> Result<External> {
         let (program, arguments) = words
             .split_first()
-            .ok_or_else(|| Error::setup("there is no command", "name a program"))?;
+            .ok_or_else(|| Error::setup("the command is empty", "name a program"))?;
         let mut command = Command::new(program);
         let [stdout, stderr] = output;
         command.args(arguments).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
@@ -119,14 +121,7 @@ impl External {
         let set = affinity::set_of(cpus);
         let parent = std::process::id();
         let prepare = move || {
-            // SAFETY: plain numbers; both calls are async-signal-safe.
-            unsafe {
-                check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
-                // We may have died before the signal was asked for.
-                if libc::getppid() as u32 != parent {
-                    return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
-                }
-            }
+            die_with(parent)?;
             unblock_all();
             affinity::restrict_to(&set)
         };
@@ -134,19 +129,25 @@ impl External {
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn().context(
             format!("start `{}`", words.join(" ")),
-            "install the program or write its path; blanks part the words, there is no shell",
+            "install the program or write its path; words are separated by blanks, without a shell",
         )?;
-        // Waited for by wait4, which tells the CPU time; the standard library's handle does not.
-        Ok(External { process: child.id() as libc::pid_t, ended: None })
+        // The process is waited for by wait4, which reports the CPU time; the standard library does
+        // not.
+        Ok(External { process: Pid::from_child(&child), ended: None })
     }
 
-    /// Whether the command has ended by itself.
+    /// CPU time of the process and all its descendants so far.
+    pub(crate) fn cpu_time_ns(&self) -> u64 {
+        process_tree::cpu_time_ns(self.process.as_raw_nonzero().get() as u32)
+    }
+
+    /// Returns whether the command has ended by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.reap(libc::WNOHANG);
         self.ended.is_some()
     }
 
-    /// Waits for the end; nothing if it does not come in time.
+    /// Waits for the end; `None` if it does not come in time.
     pub(crate) fn wait(&mut self, limit: Duration, signals: &Signals) -> Result<Option<&Ended>> {
         let deadline_ns = now_ns() + limit.as_nanos() as u64;
         while !self.has_ended() && now_ns() < deadline_ns {
@@ -159,17 +160,15 @@ impl External {
         if self.ended.is_some() {
             return;
         }
-        let mut status = 0;
+        let (process, mut status) = (self.process.as_raw_pid(), 0);
         // SAFETY: rusage is plain data for which all zeros is valid.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: status and usage are valid for writes; the process is our child, not yet reaped.
-        let answer = unsafe { libc::wait4(self.process, &mut status, options, &mut usage) };
-        if answer == self.process {
-            let nanoseconds = |time: libc::timeval| {
-                time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000
-            };
-            let cpu_ns = nanoseconds(usage.ru_utime) + nanoseconds(usage.ru_stime);
-            self.ended = Some(Ended { status: ExitStatus::from_raw(status), cpu_ns });
+        // SAFETY: status and usage are valid for writes; the process is a child that was not reaped
+        // yet.
+        let answer = unsafe { libc::wait4(process, &mut status, options, &mut usage) };
+        if answer == process {
+            let status = ExitStatus::from_raw(status);
+            self.ended = Some(Ended { status, cpu_ns: cpu_ns(&usage) });
         }
     }
 }
@@ -177,8 +176,8 @@ impl External {
 impl Drop for External {
     fn drop(&mut self) {
         if !self.has_ended() {
-            // SAFETY: plain numbers; the group is the child's own, which is not reaped yet.
-            unsafe { libc::kill(-self.process, libc::SIGKILL) };
+            // The process group belongs to the child, which is not reaped yet.
+            let _ = kill_process_group(self.process, Signal::KILL);
             self.reap(0);
         }
     }
@@ -186,6 +185,8 @@ impl Drop for External {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::test_kill_process;
+
     use super::*;
 
     fn start(words: &[&str], cpus: &[usize]) -> Result<External> {
@@ -213,7 +214,7 @@ mod tests {
         let mut command = start(&["grep", "-q", &pattern, "/proc/self/status"], &[cpu]).unwrap();
         let ended = command.wait(limit, &signals).unwrap().unwrap();
         assert!(ended.status.success() && ended.cpu_ns > 0, "{ended:?}");
-        // Ctrl-C must reach the command although we block it.
+        // Ctrl-C must reach the command although this process blocks the signal.
         let unblocked = ["grep", "-q", "SigBlk:.*[[:space:]]0*$", "/proc/self/status"];
         let mut command = start(&unblocked, &[cpu]).unwrap();
         assert!(command.wait(limit, &signals).unwrap().unwrap().status.success());
@@ -226,8 +227,7 @@ mod tests {
         let limit = Duration::from_millis(20);
         assert!(command.wait(limit, &Signals::block()).unwrap().is_none());
         drop(command);
-        // SAFETY: plain numbers; signal 0 only asks whether the process exists.
-        assert_eq!(unsafe { libc::kill(process, 0) }, -1);
+        assert!(test_kill_process(process).is_err(), "it has ended");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! `iobench load`: the client alone, against any server with answers of a constant size, or against
-//! one of ours in a process and on a CPU of its own, and there beside another client if wanted.
+//! `iobench load`: runs the client alone, against any server with answers of a constant size, or
+//! against one of iobench's servers in a process and on a CPU of its own, optionally beside another
+//! client.
 
 mod beside;
 pub(crate) mod external;
@@ -10,61 +11,58 @@ use std::time::Duration;
 
 use crate::cli::LoadArgs;
 use crate::client::faults::FaultCounts;
-use crate::client::slices::{Slicing, Tally, add_open};
+use crate::client::slices::{Slicing, Tally, add_latencies, add_open};
+use crate::client::warm_up::{LEAD_NS, USUAL_WAIT_NS, warm_up};
 use crate::client::{ClientGroup, Order, Workload};
-use crate::compare::slots::{LEAD_NS, add_latencies, warm_up};
-use crate::disturbance::{Border, Disturbance, Observer, ServerSide, TOLERATED, disturbance};
 use crate::engine::environment::Environment;
 use crate::engine::outcome::Accounts;
 use crate::engine::placement::Placement;
+use crate::engine::sampler::{Border, Disturbance, Sampler, TOLERATED, Used, disturbance, wall_ns};
 use crate::error::Result;
 use crate::figures::{Percentiles, encode_recorded, new_times};
-use crate::load::beside::Contest;
+use crate::load::beside::ClientComparison;
 use crate::load::external::Template;
 use crate::load::target::{Target, exchange, own_launch};
 use crate::output;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Histograms, Kind, RoundFigures, Row};
-use crate::server::process::ServerProcess;
-use crate::server::running::Running;
-use crate::sys::affinity::wake_promptly;
+use crate::server::running::{Running, Subject};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
-use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
 use crate::sys::socket::CongestionControl;
 
-/// Slices are only a means here: one histogram each, so long runs take longer slices.
+/// Most slices. Each has a histogram, so long runs have longer slices.
 const MOST_SLICES: u64 = 400;
 const SHORTEST_SLICE_NS: u64 = 25_000_000;
-/// Slices of time that are judged for disturbance, at most and of this length at least.
+/// Most slices that are judged for disturbance, and their least length.
 const MOST_BORDERS: u64 = 400;
 const BORDER_NS: u64 = 100_000_000;
-/// A client thread that is busier than this may be what was measured.
+/// If a client thread is busier than this, the client may have limited the result.
 const BUSY: f64 = 0.95;
 const DEFAULT_ROUNDS: u32 = 5;
 
-/// What the client saw.
+/// The client's results.
 struct Outcome {
     row: Row,
     errors: u64,
-    /// How many of the row's notes say why it is not valid; the others are remarks.
+    /// How many of the row's notes are reasons why it is not valid; the others are remarks.
     reasons: usize,
 }
 
-/// What a run has to tell.
+/// The results of a run, for the user and for the file.
 struct Report {
-    /// For people.
+    /// Text for the user.
     text: String,
     title: String,
-    /// What the rows do not tell.
+    /// Settings that the rows do not contain.
     settings: String,
-    /// The baseline's first.
+    /// The rows; the baseline's comes first.
     rows: Vec<Row>,
 }
 
 impl Report {
-    /// Prints, and writes the result file; true if every row is valid.
+    /// Prints the text and writes the result file; true if every row is valid.
     fn publish(
         self,
         environment: Environment,
@@ -89,7 +87,7 @@ impl Report {
     }
 }
 
-/// Loads the server and prints what came of it; true if nothing went wrong.
+/// Loads the server and prints the result; true if every row is valid.
 pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
     if let Some(rate) = arguments.open.rate {
         return open::run(arguments, rate);
@@ -99,9 +97,10 @@ pub(crate) fn run(arguments: &LoadArgs) -> Result<bool> {
     let limits = Limits::raise()?;
     limits.check_connections(arguments.connections)?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
-    let environment = Environment::gather(&limits, 0)?;
+    let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
+    let environment = Environment::gather(&limits, seed)?;
     let report = match &arguments.beside {
-        Some(command) => beside(arguments, command, &signals)?,
+        Some(command) => beside(arguments, command, seed, &signals)?,
         None => closed(arguments, &signals)?,
     };
     report.publish(environment, begun_ns, files)
@@ -123,32 +122,42 @@ fn closed(arguments: &LoadArgs, signals: &Signals) -> Result<Report> {
     })
 }
 
-fn beside(arguments: &LoadArgs, command: &str, signals: &Signals) -> Result<Report> {
+fn beside(arguments: &LoadArgs, command: &str, seed: u64, signals: &Signals) -> Result<Report> {
     let mut contest = contest(arguments, Template::new(command)?, signals)?;
-    let rows = contest.run(arguments.measure.rounds.unwrap_or(DEFAULT_ROUNDS))?;
+    let rows = contest.run(arguments.measure.rounds.unwrap_or(DEFAULT_ROUNDS), seed)?;
     let server = arguments.server.as_deref().unwrap_or_default();
+    let text = beside::table(&rows, server).to_string();
     Ok(Report {
-        text: beside::describe(&rows, server),
+        text,
         title: format!("Clients of {server}"),
         settings: format!("server {server}, its clients iobench load and `{command}`\n"),
         rows: rows.into(),
     })
 }
 
-/// Our client has one thread for each CPU named, and one if none is.
+/// Prepares a comparison of two clients. iobench's client has one thread for each CPU that the user
+/// named, else one.
 fn contest<'a>(
     arguments: &'a LoadArgs,
     template: Template,
     signals: &'a Signals,
-) -> Result<Contest<'a>> {
+) -> Result<ClientComparison<'a>> {
     let (launch, placement) = own_launch(arguments)?;
-    let server = ServerProcess::start(&launch, signals)?;
+    let server = Running::start(&Subject::parse(&launch.name)?, &launch, signals)?;
     let Placement { server_cpus, mut client_cpus } = placement;
     if arguments.measure.client_cpus.is_none() {
         client_cpus.truncate(1);
     }
     let workload = workload(arguments);
-    Ok(Contest { arguments, workload, template, server, server_cpus, client_cpus, signals })
+    Ok(ClientComparison {
+        arguments,
+        workload,
+        template,
+        server,
+        server_cpus,
+        client_cpus,
+        signals,
+    })
 }
 
 fn workload(arguments: &LoadArgs) -> Workload {
@@ -162,41 +171,32 @@ fn workload(arguments: &LoadArgs) -> Workload {
     }
 }
 
-/// Readers of the client threads' times.
-fn own_readers(clients: &ClientGroup) -> Result<Vec<ThreadReader>> {
-    let readers = clients.thread_ids().into_iter();
-    readers.map(|thread| ThreadReader::new(std::process::id(), thread)).collect()
-}
-
 fn measure(arguments: &LoadArgs, target: &Target, signals: &Signals) -> Result<Outcome> {
     let workload = workload(arguments);
     let client_cpus = &target.client.cpus;
     let clients = ClientGroup::start(client_cpus, arguments.connections, &workload)?;
     let server = target.server.as_ref();
-    let side = server.map(|server| ServerSide::of(server, &target.server_cpus));
-    let mut observer = Observer::new(&target.client, &clients.thread_ids(), side.as_ref())?;
+    let side = server.map(|server| server.side(&target.server_cpus));
+    let mut sampler = Sampler::new(&target.client, &clients.thread_ids(), side.as_ref())?;
     let total_ns = workload.slicing.total_ns();
     let borders = Slicing::divide(total_ns, BORDER_NS.max(total_ns / MOST_BORDERS));
     clients.begin_slot(Order::new(target.address, target.server.is_some()));
-    warm_up(&clients, signals)?;
-    let prompt = wake_promptly();
+    warm_up(&clients, signals, USUAL_WAIT_NS)?;
     let start_ns = now_ns() + LEAD_NS;
     clients.measure_from(start_ns);
-    let mut seen: Vec<Border> = Vec::with_capacity(borders.count + 1);
-    for number in 0..=borders.count as u64 {
-        signals.sleep_until(start_ns + number * borders.length_ns)?;
-        seen.push(observer.border(server.map_or(0, Running::cpu_time_ns)));
-    }
-    drop(prompt);
+    let seen = sampler.watch(signals, start_ns, borders, || Used {
+        client_ns: None,
+        server_ns: server.map_or(0, Running::cpu_time_ns),
+    })?;
     let tallies = clients.finish_slot()?;
     let watched = Watch {
         client_busy: client_busy(&seen, client_cpus.len()),
-        disturbance: disturbance(&seen, observer.sides()),
+        disturbance: disturbance(&seen, sampler.sides()),
     };
     evaluate(arguments, target, &tallies, workload.slicing, &watched)
 }
 
-/// What was seen of a measurement from outside.
+/// The disturbance that the samplers found in a measurement.
 struct Watch {
     client_busy: f64,
     disturbance: Disturbance,
@@ -204,9 +204,8 @@ struct Watch {
 
 fn client_busy(borders: &[Border], cpus: usize) -> f64 {
     let (Some(first), Some(last)) = (borders.first(), borders.last()) else { return 0.0 };
-    let run_ns = |border: &Border| border.client.threads.iter().map(|t| t.run_ns).sum::<u64>();
-    let available_ns = last.at_ns.saturating_sub(first.at_ns) * cpus as u64;
-    run_ns(last).saturating_sub(run_ns(first)) as f64 / available_ns.max(1) as f64
+    let available_ns = wall_ns(borders) * cpus as u64;
+    last.client.run_ns(&first.client) as f64 / available_ns.max(1) as f64
 }
 
 fn evaluate(

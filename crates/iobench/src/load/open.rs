@@ -1,13 +1,14 @@
-//! `iobench load --rate`: the open loop alone, against a server that already runs or one of ours.
+//! `iobench load --rate`: runs the open loop alone, against a running server or one of iobench's
+//! own.
 
 use std::time::Duration;
 
 use crate::cli::LoadArgs;
 use crate::engine::environment::Environment;
 use crate::engine::placement::Placement;
+use crate::engine::point::Point;
 use crate::error::{Error, Result};
 use crate::exchange::Work;
-use crate::experiment::points::Point;
 use crate::experiment::rows::Evidence;
 use crate::figures::Percentiles;
 use crate::load::Report;
@@ -56,7 +57,7 @@ pub(crate) fn run(arguments: &LoadArgs, rate: f64) -> Result<bool> {
     report.publish(environment, begun_ns, files)
 }
 
-/// What the row does not tell.
+/// Settings that the row does not contain.
 fn settings(arguments: &LoadArgs) -> String {
     let (open, duration) = (&arguments.open, arguments.duration());
     format!(
@@ -68,7 +69,7 @@ fn settings(arguments: &LoadArgs) -> String {
     )
 }
 
-/// Which loop it is, and what it asks for.
+/// Returns a line about the loop and its rate.
 fn headline(plan: &OpenPlan) -> String {
     let (rate, connections, arrivals) = (plan.course.rate, plan.connections, plan.arrivals.name());
     match plan.churn {
@@ -86,7 +87,7 @@ fn headline(plan: &OpenPlan) -> String {
 fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
     if !(1.0..=MOST_RATE).contains(&rate) {
         return Err(Error::setup(
-            format!("{rate} requests per second cannot be generated"),
+            format!("{rate} requests per second are out of range"),
             format!("choose a --rate from 1 to {MOST_RATE}"),
         ));
     }
@@ -112,7 +113,7 @@ fn plan(arguments: &LoadArgs, rate: f64, target: &Target) -> Result<OpenPlan> {
     })
 }
 
-/// The one row of the result file.
+/// Returns the one row of the result file.
 fn row(target: &Target, plan: &OpenPlan, outcome: &OpenOutcome) -> Result<Row> {
     let point = Point {
         cores: target.server_cpus.len().max(1),
@@ -137,7 +138,7 @@ fn row(target: &Target, plan: &OpenPlan, outcome: &OpenOutcome) -> Result<Row> {
     evidence.row()
 }
 
-/// A few lines for people.
+/// Returns a few lines of text about the outcome.
 pub(crate) fn describe(outcome: &OpenOutcome) -> String {
     let Accounts { scheduled, answered, late, lost, refused, reset, wrong } = outcome.accounts;
     let mut text = format!(

@@ -1,33 +1,32 @@
-//! What is loaded: a server that runs already, or one of ours on a CPU of its own.
+//! The server to load: one that runs already, or one of iobench's on a CPU of its own.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::cli::LoadArgs;
-use crate::compare::rounds::service_for;
-use crate::disturbance::ClientSide;
 use crate::engine::placement::Placement;
+use crate::engine::sampler::ClientSide;
 use crate::error::{Context, Error, Result};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Service};
 use crate::server::process::Launch;
 use crate::server::running::{Running, Subject};
 use crate::sys::affinity::allowed_cpus;
 use crate::sys::signals::Signals;
 
-/// What is loaded, and from which CPUs.
+/// The server to load, and the CPUs of the load.
 pub(crate) struct Target {
-    /// The name of ours, or the address of another.
+    /// The name of iobench's server, or the address of another.
     pub(crate) name: String,
     pub(crate) address: SocketAddr,
     pub(crate) client: ClientSide,
-    /// Where a server of ours runs.
+    /// The CPUs of iobench's server.
     pub(crate) server_cpus: Vec<usize>,
-    /// Ours lives as long as it is loaded.
+    /// iobench's own server, which runs as long as it is loaded.
     pub(crate) server: Option<Running>,
 }
 
 impl Target {
-    /// Starts the server, or makes sure that there is one.
+    /// Starts the server, or checks that a running one accepts connections.
     pub(crate) fn reach(arguments: &LoadArgs, signals: &Signals) -> Result<Target> {
         if let Some(address) = arguments.connect {
             TcpStream::connect_timeout(&address, Duration::from_secs(5)).context(
@@ -35,7 +34,7 @@ impl Target {
                 "start a server there, for instance `iobench serve --server epoll`",
             )?;
             let cpus = arguments.measure.client_cpus.clone().map_or_else(allowed_cpus, Ok)?;
-            // A server on this machine may run on any CPU that was not kept for the client.
+            // A server on this machine may run on every CPU that is not reserved for the client.
             let owned = arguments.measure.client_cpus.is_some() || !address.ip().is_loopback();
             let client = ClientSide { cpus, owned, roaming: false };
             let (name, server_cpus) = (address.to_string(), Vec::new());
@@ -51,10 +50,11 @@ impl Target {
     }
 }
 
-/// How the server named by `--server` is started: where `compare` would start it.
+/// Returns how to start the server named by `--server`: with the placement that `compare` would
+/// choose.
 pub(crate) fn own_launch(arguments: &LoadArgs) -> Result<(Launch, Placement)> {
     let Some(name) = &arguments.server else {
-        return Err(Error::setup("there is nothing to load", "name --connect or --server"));
+        return Err(Error::setup("no server was named to load", "name --connect or --server"));
     };
     let cores = arguments.measure.server_cpus.as_ref().map_or(1, Vec::len);
     let placement = Placement::choose(cores, &allowed_cpus()?, &arguments.measure.cpus())?;
@@ -62,11 +62,11 @@ pub(crate) fn own_launch(arguments: &LoadArgs) -> Result<(Launch, Placement)> {
     server.check_connections(arguments.connections)?;
     let name = server.name();
     let echo = Launch::echo(name, &placement.server_cpus);
-    let launch = Launch { service: service_for(exchange(arguments)), ..echo };
+    let launch = Launch { service: Service::for_exchange(exchange(arguments)), ..echo };
     Ok((launch, placement))
 }
 
-/// The sizes that were asked for.
+/// Returns the requested sizes.
 pub(crate) fn exchange(arguments: &LoadArgs) -> Exchange {
     match (arguments.request_bytes, arguments.response_bytes) {
         (Some(request_bytes), Some(response_bytes)) => Exchange { request_bytes, response_bytes },

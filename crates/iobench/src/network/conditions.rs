@@ -1,4 +1,4 @@
-//! What the path between clients and server does to packets, as people write and read it.
+//! Parses and formats network conditions: what the path between clients and server does to packets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,31 +8,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::parse_duration;
 
-/// Several times that of a geostationary satellite.
+/// Longest delay: several times that of a geostationary satellite.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
 const RATES_BITS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 const MOST_QUEUE_BYTES: usize = 64 << 20;
 const LEAST_DEFAULT_QUEUE_BYTES: usize = 64 << 10;
 const DEFAULT_MTU: u32 = 1_500;
-/// Every IPv4 host takes packets of 576 bytes; the longest has 65,535 (RFC 791).
+/// Every IPv4 host accepts packets of 576 bytes; the longest have 65,535 (RFC 791).
 const MTUS: std::ops::RangeInclusive<u32> = 576..=65_535;
 
-/// Network conditions. They hold in each direction: a round trip takes twice the delay longer.
+/// Network conditions of each direction: they add twice the delay to a round trip.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub(crate) struct Conditions {
-    /// Of every packet, at most 1 s.
+    /// Delay of every packet, at most 1 s.
     pub(crate) delay: Duration,
     /// The delay is uniform between delay − jitter and delay + jitter; at most the delay. Without
-    /// `reorder` a packet waits for its predecessors, which in dense traffic lengthens the mean.
+    /// `reorder` a packet never arrives before its predecessors, which lengthens the mean in dense
+    /// traffic.
     pub(crate) jitter: Duration,
-    /// Probability that the wire loses a packet, 0 to 1, independent of the others.
+    /// Probability that the wire loses a packet, 0 to 1, independent of other packets.
     pub(crate) loss: f64,
     /// Bits of IP packets per second, 1 kbit to 1 Tbit; unlimited without it.
     pub(crate) rate_bits: Option<u64>,
-    /// Room before the rate limit; without it see [`Conditions::queue_bytes`].
+    /// Queue before the rate limit, in bytes; without it see [`Conditions::queue_bytes`].
     queue_bytes: Option<usize>,
-    /// Jitter may let packets overtake each other.
+    /// Packets may overtake each other because of jitter.
     pub(crate) reorder: bool,
     /// Longest IP packet in bytes, 576 to 65535.
     pub(crate) mtu: u32,
@@ -53,7 +54,7 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// Bytes that may wait for the rate limit: as given, else what the rate sends in 50 ms, but at
+    /// Bytes that may wait for the rate limit: as given, else what the rate transmits in 50 ms, at
     /// least 64 KiB.
     pub(crate) fn queue_bytes(&self) -> usize {
         self.queue_bytes.unwrap_or_else(|| {
@@ -62,17 +63,17 @@ impl Conditions {
         })
     }
 
-    /// Whether packets may get lost, by the wire or by the queue.
+    /// Returns whether packets may be lost, on the wire or in the queue.
     pub(crate) fn is_lossy(&self) -> bool {
         self.loss > 0.0 || self.rate_bits.is_some()
     }
 
-    /// What delay and jitter add to a round trip at most.
+    /// Returns the longest time that delay and jitter add to a round trip.
     pub(crate) fn longest_round_trip(&self) -> Duration {
         2 * (self.delay + self.jitter)
     }
 
-    /// Checks what a single value cannot tell.
+    /// Checks combinations of values.
     fn checked(self) -> Result<Conditions, String> {
         if self.delay > LONGEST_DELAY {
             return Err("the delay is longer than 1s; write at most delay=1s".to_owned());
@@ -110,7 +111,7 @@ impl Conditions {
     }
 }
 
-/// The form of experiment files.
+/// Conditions as experiment files contain them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Written {
@@ -212,7 +213,7 @@ impl fmt::Display for Conditions {
             formatter.write_str(", reordering")?;
         }
         if self.loss > 0.0 {
-            // Rounded to what f64 can hold, so that 0.07 is not shown as 7.000000000000001 %.
+            // Rounded to the precision of f64, so that 0.07 is not shown as 7.000000000000001 %.
             write!(formatter, ", {} % loss", (self.loss * 1e12).round() / 1e10)?;
         }
         if let Some(rate) = self.rate_bits {
@@ -234,7 +235,7 @@ fn parse_time(name: &str, text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|cause| format!("{name}: {cause}"))
 }
 
-/// A number as `0.01`, or `1%`.
+/// Returns a number as `0.01`, or `1%`.
 fn parse_probability(text: &str) -> Result<f64, String> {
     let (number, divisor) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     let number: f64 = number
@@ -244,7 +245,7 @@ fn parse_probability(text: &str) -> Result<f64, String> {
     Ok(number / divisor)
 }
 
-/// Units of a thousand, as rates have them; `/s` may be written or not.
+/// Units are powers of 1000; `/s` is optional.
 fn parse_rate(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, f64); 4] = [("bit", 1.0), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9)];
     parse_with_unit(text.strip_suffix("/s").unwrap_or(text), &UNITS)
@@ -259,7 +260,7 @@ fn parse_bytes(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("queue: `{text}` is no size; write 65536, 64KiB or 1MiB"))
 }
 
-/// A number up to 2^53, so that no bit of it is lost, followed by one of the units.
+/// Returns a number up to 2^53, so that no bit of it is lost, followed by one of the units.
 fn parse_with_unit(text: &str, units: &[(&str, f64)]) -> Option<u64> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
@@ -276,7 +277,7 @@ fn parse_switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// In the unit that people would use; read back by [`parse_duration`] as the same time.
+/// Formats a time with the largest suitable unit; [`parse_duration`] reads the same time.
 fn write_time(time: Duration) -> String {
     match time.as_nanos() {
         nanoseconds @ 1_000_000_000.. => format!("{}s", nanoseconds as f64 / 1e9),
@@ -364,7 +365,7 @@ mod tests {
         fn what_is_written_reads_back_as_the_same(
             delay_ns in 0..=1_000_000_000_u64,
             jitter_part in 0.0..=1.0_f64,
-            // JSON of f64 may be off in the last digit.
+            // f64 in JSON may differ in the last digit.
             loss_millionths in 0..=1_000_000_u32,
             rate_bits in prop::option::of(1_000..=1_000_000_000_000_u64),
             mtu in 576..=65_535_u32,

@@ -1,8 +1,9 @@
-//! One direction of the path, without I/O: packets and times go in, packets and times come out.
+//! Emulates one direction of the path, without I/O: packets with times go in, packets with times
+//! come out.
 //!
-//! A packet passes three stations, as on a real path. The sender's queue is emptied at the rate and
-//! drops what does not fit (drop tail); the wire loses some packets; what is left flies for the
-//! delay. A lost packet has used the rate, as on a radio link.
+//! A packet passes three stages, as on a real path. The sender's queue is served at the rate and
+//! drops packets that do not fit (drop tail). The wire loses some packets. The rest is delayed. A
+//! lost packet has used the rate, as on a radio link.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -10,28 +11,28 @@ use std::collections::BinaryHeap;
 use crate::network::conditions::Conditions;
 use crate::random::SplitMix64;
 
-/// Bound on what flies in one direction, with the overhead of each packet.
+/// Most bytes in flight in one direction, with the overhead of each packet.
 const MOST_FLYING_BYTES: usize = 128 << 20;
-/// Memory that a packet takes beside its bytes.
+/// Memory of a packet beside its bytes.
 const PACKET_OVERHEAD_BYTES: usize = 64;
 const PICOSECONDS_PER_SECOND: u128 = 1_000_000_000_000;
 
-/// What becomes of a packet.
+/// The link's decision about a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// It will arrive.
-    Flies,
+pub(crate) enum LinkOutcome {
+    /// It will be delivered.
+    Delivered,
     /// The wire lost it.
     Lost,
     /// The queue before the rate limit was full.
     QueueFull,
-    /// More was under way than we keep in memory.
+    /// The packets in flight would exceed the memory limit.
     FlightFull,
 }
 
 struct Flying<P> {
     due_ns: u64,
-    /// Among packets due at the same time the first to come is the first to leave.
+    /// Packets due at the same time leave in the order of arrival.
     sequence: u64,
     bytes: usize,
     packet: P,
@@ -58,7 +59,7 @@ impl<P> PartialEq for Flying<P> {
 
 impl<P> Eq for Flying<P> {}
 
-/// A direction of the path. Times are nanoseconds of any one clock, in ascending order.
+/// One direction of the path. Times are nanoseconds of any one clock, in ascending order.
 pub(crate) struct Link<P> {
     delay_ns: u64,
     jitter_ns: u64,
@@ -67,7 +68,8 @@ pub(crate) struct Link<P> {
     queue_bytes: usize,
     reorder: bool,
     random: SplitMix64,
-    /// When the last accepted packet has left the queue, in picoseconds so that no rate is rounded.
+    /// When the last accepted packet leaves the queue, in picoseconds so that rates are not
+    /// rounded.
     free_at_ps: u128,
     flying: BinaryHeap<Flying<P>>,
     flying_bytes: usize,
@@ -76,7 +78,7 @@ pub(crate) struct Link<P> {
 }
 
 impl<P> Link<P> {
-    /// Loss and jitter follow from the seed and the order of the packets alone.
+    /// Loss and jitter are functions of the seed and the order of the packets.
     pub(crate) fn new(conditions: &Conditions, seed: u64) -> Link<P> {
         Link {
             delay_ns: conditions.delay.as_nanos() as u64,
@@ -94,15 +96,23 @@ impl<P> Link<P> {
         }
     }
 
-    /// Takes a packet of so many bytes. One that is `spared` waits and flies like the others but is
-    /// neither lost nor dropped by the queue.
-    pub(crate) fn offer(&mut self, now_ns: u64, packet: P, bytes: usize, spared: bool) -> Fate {
+    /// Takes a packet of this size. A packet that is `spared` is queued and delayed like the others
+    /// but neither lost nor dropped by the queue.
+    pub(crate) fn offer(
+        &mut self,
+        now_ns: u64,
+        packet: P,
+        bytes: usize,
+        spared: bool,
+    ) -> LinkOutcome {
         if self.flying_bytes + bytes + PACKET_OVERHEAD_BYTES > MOST_FLYING_BYTES {
-            return Fate::FlightFull;
+            return LinkOutcome::FlightFull;
         }
-        let Some(sent_ns) = self.transmit(now_ns, bytes, spared) else { return Fate::QueueFull };
+        let Some(sent_ns) = self.transmit(now_ns, bytes, spared) else {
+            return LinkOutcome::QueueFull;
+        };
         if self.loses() && !spared {
-            return Fate::Lost;
+            return LinkOutcome::Lost;
         }
         let mut due_ns = sent_ns + self.flight_ns();
         if !self.reorder {
@@ -112,15 +122,15 @@ impl<P> Link<P> {
         self.sequence += 1;
         self.flying_bytes += bytes + PACKET_OVERHEAD_BYTES;
         self.flying.push(Flying { due_ns, sequence: self.sequence, bytes, packet });
-        Fate::Flies
+        LinkOutcome::Delivered
     }
 
-    /// When the next packet arrives.
+    /// Returns the time at which the next packet arrives.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         self.flying.peek().map(|flying| flying.due_ns)
     }
 
-    /// The next packet that has arrived by now, and when it was due.
+    /// Takes the next packet that is due by `now_ns`, with its arrival time.
     pub(crate) fn take(&mut self, now_ns: u64) -> Option<(u64, P)> {
         if self.next_due_ns()? > now_ns {
             return None;
@@ -130,13 +140,13 @@ impl<P> Link<P> {
         Some((due_ns, packet))
     }
 
-    /// Packets under way, in the queue or on the wire.
+    /// Returns the number of packets in flight, in the queue or on the wire.
     pub(crate) fn flying(&self) -> usize {
         self.flying.len()
     }
 
-    /// When the packet has left the queue, or nothing if it does not fit. A packet always fits into
-    /// an empty queue.
+    /// Returns the time at which the packet leaves the queue; `None` if it does not fit. A packet
+    /// always fits into an empty queue.
     fn transmit(&mut self, now_ns: u64, bytes: usize, spared: bool) -> Option<u64> {
         let Some(rate) = self.rate_bits.map(u128::from) else { return Some(now_ns) };
         let now_ps = u128::from(now_ns) * 1_000;
@@ -152,11 +162,11 @@ impl<P> Link<P> {
     }
 
     fn loses(&mut self) -> bool {
-        // 53 bits are what an f64 in [0, 1) can tell apart.
+        // An f64 in [0, 1) has 53 significant bits.
         self.loss > 0.0 && ((self.random.next() >> 11) as f64) < self.loss * (1_u64 << 53) as f64
     }
 
-    /// Delay ± jitter; the jitter never exceeds the delay.
+    /// Returns the packet's delay: delay ± jitter; the jitter never exceeds the delay.
     fn flight_ns(&mut self) -> u64 {
         if self.jitter_ns == 0 {
             return self.delay_ns;

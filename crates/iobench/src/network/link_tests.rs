@@ -1,13 +1,13 @@
 use proptest::prelude::*;
 
 use super::conditions::Conditions;
-use super::link::{Fate, Link};
+use super::link::{Link, LinkOutcome};
 
 fn conditions(text: &str) -> Conditions {
     text.parse().unwrap()
 }
 
-/// Everything that has arrived by `now_ns`, as (due, number).
+/// Everything that has arrived by `now_ns`, as (arrival time, number).
 fn arrivals(link: &mut Link<usize>, now_ns: u64) -> Vec<(u64, usize)> {
     std::iter::from_fn(|| link.take(now_ns)).collect()
 }
@@ -16,7 +16,7 @@ fn arrivals(link: &mut Link<usize>, now_ns: u64) -> Vec<(u64, usize)> {
 fn a_delay_is_exact() {
     let mut link = Link::new(&conditions("delay=10ms"), 1);
     for number in 0..3 {
-        assert_eq!(link.offer(number as u64 * 7, number, 100, false), Fate::Flies);
+        assert_eq!(link.offer(number as u64 * 7, number, 100, false), LinkOutcome::Delivered);
     }
     assert_eq!(link.next_due_ns(), Some(10_000_000));
     assert!(arrivals(&mut link, 9_999_999).is_empty());
@@ -29,39 +29,47 @@ fn a_rate_spaces_packets_out() {
     // 100 bytes at 1 Mbit/s take 800 µs.
     let mut link = Link::new(&conditions("rate=1Mbit"), 1);
     for number in 0..3 {
-        assert_eq!(link.offer(5_000, number, 100, false), Fate::Flies);
+        assert_eq!(link.offer(5_000, number, 100, false), LinkOutcome::Delivered);
     }
     let due: Vec<u64> = arrivals(&mut link, u64::MAX).iter().map(|(due_ns, _)| *due_ns).collect();
     assert_eq!(due, [805_000, 1_605_000, 2_405_000]);
-    assert_eq!(link.offer(1_000_000_000, 9, 100, false), Fate::Flies);
+    assert_eq!(link.offer(1_000_000_000, 9, 100, false), LinkOutcome::Delivered);
     assert_eq!(link.next_due_ns(), Some(1_000_800_000), "an idle queue saves nothing up");
 }
 
 #[test]
 fn a_full_queue_drops_the_last_and_empties_at_the_rate() {
     let mut link = Link::new(&conditions("rate=8Mbit,queue=1500,mtu=1000"), 1);
-    let fates = |link: &mut Link<usize>, now_ns, spared| {
+    let outcomes = |link: &mut Link<usize>, now_ns, spared| {
         [0, 1, 2].map(|number| link.offer(now_ns, number, 700, spared))
     };
-    assert_eq!(fates(&mut link, 0, false), [Fate::Flies, Fate::Flies, Fate::QueueFull]);
+    assert_eq!(
+        outcomes(&mut link, 0, false),
+        [LinkOutcome::Delivered, LinkOutcome::Delivered, LinkOutcome::QueueFull]
+    );
     // A byte per microsecond: 700 of the 1400 have left.
-    assert_eq!(fates(&mut link, 700_000, false), [Fate::Flies, Fate::QueueFull, Fate::QueueFull]);
-    assert_eq!(fates(&mut link, 700_000, true), [Fate::Flies; 3]);
+    assert_eq!(
+        outcomes(&mut link, 700_000, false),
+        [LinkOutcome::Delivered, LinkOutcome::QueueFull, LinkOutcome::QueueFull]
+    );
+    assert_eq!(outcomes(&mut link, 700_000, true), [LinkOutcome::Delivered; 3]);
 }
 
 #[test]
 fn an_empty_queue_takes_any_packet() {
     let mut link = Link::new(&conditions("rate=8Mbit,queue=600,mtu=600"), 1);
-    assert_eq!(link.offer(0, 0, 9_000, false), Fate::Flies);
+    assert_eq!(link.offer(0, 0, 9_000, false), LinkOutcome::Delivered);
 }
 
 #[test]
 fn losses_follow_the_probability_and_the_seed() {
-    let run = |loss: &str, seed| -> Vec<Fate> {
+    let run = |loss: &str, seed| -> Vec<LinkOutcome> {
         let mut link = Link::new(&conditions(&format!("loss={loss}")), seed);
         (0..10_000).map(|number| link.offer(number as u64, number, 10, false)).collect()
     };
-    let lost = |fates: &[Fate]| fates.iter().filter(|fate| **fate == Fate::Lost).count();
+    let lost = |outcomes: &[LinkOutcome]| {
+        outcomes.iter().filter(|outcome| **outcome == LinkOutcome::Lost).count()
+    };
     assert_eq!(lost(&run("0", 1)), 0);
     assert_eq!(lost(&run("1", 1)), 10_000);
     // Ten standard deviations of a binomial distribution.
@@ -69,18 +77,18 @@ fn losses_follow_the_probability_and_the_seed() {
     assert_eq!(run("0.1", 7), run("0.1", 7));
     assert_ne!(run("0.1", 7), run("0.1", 8));
     let mut link = Link::new(&conditions("loss=1"), 1);
-    assert_eq!(link.offer(0, 0, 10, true), Fate::Flies, "spared packets are not lost");
+    assert_eq!(link.offer(0, 0, 10, true), LinkOutcome::Delivered, "spared packets are not lost");
 }
 
 #[test]
 fn what_flies_is_bounded() {
     let mut link = Link::new(&conditions("delay=1s"), 1);
-    let fates: Vec<Fate> = (0..4_000).map(|n| link.offer(0, n, 65_535, false)).collect();
-    let flying = fates.iter().filter(|fate| **fate == Fate::Flies).count();
+    let outcomes: Vec<LinkOutcome> = (0..4_000).map(|n| link.offer(0, n, 65_535, false)).collect();
+    let flying = outcomes.iter().filter(|outcome| **outcome == LinkOutcome::Delivered).count();
     assert!((1_000..3_000).contains(&flying) && flying == link.flying());
-    assert!(fates[flying..].iter().all(|fate| *fate == Fate::FlightFull));
+    assert!(outcomes[flying..].iter().all(|outcome| *outcome == LinkOutcome::FlightFull));
     assert_eq!(arrivals(&mut link, 1_000_000_000).len(), flying);
-    assert_eq!(link.offer(1_000_000_000, 0, 65_535, false), Fate::Flies);
+    assert_eq!(link.offer(1_000_000_000, 0, 65_535, false), LinkOutcome::Delivered);
 }
 
 #[test]
@@ -98,15 +106,15 @@ fn only_reordering_lets_packets_overtake() {
     }
 }
 
-/// The slow and obvious version of a link's queue: the packets in it, one by one.
+/// A simple model of a link's queue: a list of its packets.
 #[derive(Default)]
 struct QueueModel {
-    /// When each accepted packet has left the queue, in ns as a fraction, and its size.
+    /// When each accepted packet leaves the queue, in ns as a fraction, and its size.
     leaving: Vec<(f64, usize)>,
 }
 
 impl QueueModel {
-    /// When the packet leaves; nothing if it was dropped.
+    /// Returns the time at which the packet leaves; `None` if it was dropped.
     fn offer(&mut self, now_ns: u64, bytes: usize, rate: u64, queue_bytes: usize) -> Option<f64> {
         let now = now_ns as f64;
         let ns_per_byte = 8e9 / rate as f64;
@@ -140,8 +148,9 @@ proptest! {
         for (number, &(gap_ns, bytes)) in packets.iter().enumerate() {
             now_ns += gap_ns;
             let leaves = model.offer(now_ns, bytes, rate, queue_bytes);
-            let fate = link.offer(now_ns, number, bytes, false);
-            prop_assert_eq!(fate, if leaves.is_some() { Fate::Flies } else { Fate::QueueFull });
+            let outcome = link.offer(now_ns, number, bytes, false);
+            let delivered = [LinkOutcome::QueueFull, LinkOutcome::Delivered];
+            prop_assert_eq!(outcome, delivered[usize::from(leaves.is_some())]);
             if let Some(leaves) = leaves {
                 expected.push((leaves + delay_us as f64 * 1e3, number));
             }
@@ -169,8 +178,8 @@ proptest! {
             now_ns += gap_ns;
             arrived.extend(arrivals(&mut link, now_ns));
             let number = sent.len();
-            let fate = link.offer(now_ns, number, 100, false);
-            sent.push((now_ns, fate));
+            let outcome = link.offer(now_ns, number, 100, false);
+            sent.push((now_ns, outcome));
         }
         arrived.extend(arrivals(&mut link, u64::MAX));
         prop_assert!(arrived.is_sorted_by_key(|(due_ns, _)| *due_ns));
@@ -178,9 +187,10 @@ proptest! {
         let mut numbers: Vec<_> = arrived.iter().map(|(_, number)| *number).collect();
         numbers.sort_unstable();
         let flown: Vec<_> =
-            (0..sent.len()).filter(|&number| sent[number].1 == Fate::Flies).collect();
+            (0..sent.len()).filter(|&number| sent[number].1 == LinkOutcome::Delivered).collect();
         prop_assert_eq!(numbers, flown);
-        // A packet that waited for its predecessor is still no later than the predecessor's worst.
+        // A packet that waited for its predecessor arrives no later than the predecessor could
+        // have.
         for (due_ns, number) in arrived {
             let flight_ns = due_ns - sent[number].0;
             prop_assert!((least_ns..=most_ns).contains(&flight_ns), "{}", flight_ns);

@@ -1,20 +1,19 @@
-//! Network conditions: delay, jitter, loss and rate between clients and server, made by the tool
-//! itself because many kernels lack netem.
+//! Emulates network conditions between clients and server: delay, jitter, loss and rate. iobench
+//! does it itself because many kernels lack netem.
 //!
-//! Clients and server get a network namespace each, with a TUN device as the only way out; a
-//! thread carries packets between the devices (`relay`), through a model of the path in each
-//! direction (`link`). Everything hangs on descriptors of this process: when it ends, however it
-//! ends, devices and namespaces are gone, and the machine's own network never sees any of it.
+//! Clients and server get a network namespace each, with a TUN device as the only way out. A thread
+//! carries packets between the devices (`relay`), through a model of the path in each direction
+//! (`link`). Devices and namespaces exist only as long as this process has their descriptors open,
+//! so they disappear however the process ends. The machine's own network is not changed.
 //!
-//! Without conditions there is a second kind of path, over veth pairs (`veth`).
+//! A path without conditions can use veth pairs instead (`veth`).
 //!
-//! What TCP does on receipt of a packet runs on the relay's thread, so it appears in the relay's
-//! CPU time and not in the server's.
+//! TCP's processing of a received packet runs on the relay's thread, so it counts as the relay's
+//! CPU time and not as the server's.
 
 pub(crate) mod conditions;
 mod link;
 pub(crate) mod namespace;
-mod netlink;
 mod relay;
 pub(crate) mod socket_diag;
 pub(crate) mod verdict;
@@ -49,24 +48,24 @@ use crate::sys::signals::Event;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const MOST_CLIENT_ADDRESSES: usize = 250;
 
-/// What lies between clients and servers, where there are no conditions.
+/// Network path between clients and servers without conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum PathKind {
     /// The loopback device
     #[default]
     Loopback,
-    /// Two network namespaces joined by veth pairs, with offloads as the kernel has them by default
+    /// Two network namespaces connected by veth pairs, with the kernel's default offloads
     Veth,
 }
 
-/// What is not a condition of the path.
+/// Options of a network that are not conditions of the path.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// Addresses on the clients' side, 1 to 250: each has the local ports once.
+    /// Number of addresses on the clients' side, 1 to 250. Each has the whole range of local ports.
     pub(crate) client_addresses: usize,
-    /// The CPU that the relay runs on; the scheduler's choice without it.
+    /// CPU of the relay; without it the scheduler chooses.
     pub(crate) relay_cpu: Option<usize>,
-    /// Decides which packets are lost, and the jitter.
+    /// Seed of packet loss and jitter.
     pub(crate) seed: u64,
 }
 
@@ -76,19 +75,19 @@ impl Default for Options {
     }
 }
 
-/// What has happened since the network was created.
+/// Counters since the network was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct NetworkCounters {
     pub(crate) to_server: DirectionCounters,
     pub(crate) to_client: DirectionCounters,
-    /// CPU time of the relay, including TCP's work on receipt.
+    /// CPU time of the relay, including TCP's processing of received packets.
     pub(crate) relay_cpu_ns: u64,
     /// Time that the relay was ready to run but waited for a CPU.
     pub(crate) relay_wait_ns: u64,
 }
 
-/// Two namespaces and the path between them. Dropping it ends the relay; the namespaces go with the
-/// last socket and descriptor.
+/// Two namespaces and the path between them. Dropping it ends the relay; the namespaces disappear
+/// with their last socket and descriptor.
 pub(crate) struct Network {
     conditions: Conditions,
     relay: RelayThread,
@@ -98,12 +97,12 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Creates namespaces, devices and relay. Without root's rights the process moves into a user
-    /// namespace for good, which it can only while it has a single thread: call this early.
+    /// Creates namespaces, devices and relay. An unprivileged process moves into a user namespace
+    /// permanently, which it can only while it has a single thread: call this early.
     pub(crate) fn create(conditions: &Conditions, options: &Options) -> Result<Network> {
         if !(1..=MOST_CLIENT_ADDRESSES).contains(&options.client_addresses) {
             return Err(Error::setup(
-                format!("{} client addresses are impossible", options.client_addresses),
+                format!("{} client addresses are out of range", options.client_addresses),
                 format!("choose 1 to {MOST_CLIENT_ADDRESSES}"),
             ));
         }
@@ -124,12 +123,12 @@ impl Network {
         &self.conditions
     }
 
-    /// Where the clients' sockets belong.
+    /// Returns the namespace of the clients' sockets.
     pub(crate) fn client_namespace(&self) -> &OwnedFd {
         &self.client.namespace
     }
 
-    /// Where the server belongs.
+    /// Returns the namespace of the server.
     pub(crate) fn server_namespace(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.server.namespace)
     }
@@ -138,34 +137,34 @@ impl Network {
         SERVER.into()
     }
 
-    /// Addresses that clients may bind to; the first is what they get without.
+    /// Addresses that clients may bind to; the first is the default.
     pub(crate) fn client_addresses(&self) -> &[IpAddr] {
         &self.client_addresses
     }
 
-    /// Moves the calling thread to the clients' side until the guard is dropped. Sockets belong to
-    /// the namespace in which they were made and stay there; threads and processes are born into
-    /// the namespace of the thread that starts them.
+    /// Moves the calling thread to the clients' namespace until the guard is dropped. Sockets stay
+    /// in the namespace in which they were created; threads and processes start in the namespace of
+    /// the thread that creates them.
     pub(crate) fn enter_client(&self) -> Result<Entered> {
         Entered::new(self.client_namespace())
     }
 
-    /// The relay's thread, by the kernel's number.
+    /// Returns the kernel id of the relay's thread.
     pub(crate) fn relay_thread(&self) -> i32 {
         self.relay.id
     }
 
-    /// The books as of the relay's last round; an error if the relay has failed.
+    /// Returns the counters as of the relay's last iteration; an error if the relay has failed.
     pub(crate) fn counters(&self) -> Result<NetworkCounters> {
         let [mut to_server, mut to_client] = {
-            let books = self.relay.shared.books();
-            if let Some(failure) = &books.failure {
+            let counters = self.relay.shared.counters();
+            if let Some(failure) = &counters.failure {
                 return Err(Error::setup(
-                    format!("the network's relay failed: {failure}"),
+                    format!("the relay of the network failed: {failure}"),
                     "run again; report it if it recurs",
                 ));
             }
-            books.directions
+            counters.directions
         };
         to_server.device_full = self.client.device_drops()?;
         to_client.device_full = self.server.device_drops()?;
@@ -174,23 +173,23 @@ impl Network {
         Ok(NetworkCounters { to_server, to_client, relay_cpu_ns, relay_wait_ns })
     }
 
-    /// How late packets were delivered since the last call, whatever the conditions: a run is not
-    /// valid when this comes near the times that it measures.
+    /// Returns how late packets were delivered since the last call, compared with the conditions. A
+    /// run is not valid when this comes near the times that it measures.
     pub(crate) fn take_lateness(&self) -> Times {
-        std::mem::replace(&mut self.relay.shared.books().late, new_times())
+        std::mem::replace(&mut self.relay.shared.counters().late, new_times())
     }
 
-    /// Drops no more packets from `from_ns` of CLOCK_MONOTONIC on, u64::MAX for never, so that
+    /// Stops dropping packets from `from_ns` of CLOCK_MONOTONIC on (u64::MAX for never), so that
     /// connections can be closed without waiting for retransmissions.
     pub(crate) fn lossless_from(&self, from_ns: u64) {
         self.relay.shared.lossless_from_ns.store(from_ns, Ordering::Release);
     }
 }
 
-/// A thread's stay in another network namespace; dropping it returns the thread.
+/// Keeps a thread in another network namespace; dropping it returns the thread.
 pub(crate) struct Entered {
     home: OwnedFd,
-    /// The thread that entered has to leave.
+    /// Only the thread that entered can leave.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -210,7 +209,7 @@ impl Drop for Entered {
     }
 }
 
-/// The relay while it runs.
+/// The running relay thread.
 struct RelayThread {
     shared: Arc<Shared>,
     stop: Arc<Event>,

@@ -1,66 +1,71 @@
-//! The thread between the two devices: it carries packets from one to the other as late, as slowly
-//! and as incompletely as the conditions say, and keeps the books.
+//! The relay: a thread that carries packets between the two devices with the delay, rate and loss
+//! of the conditions, and counts them.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
 use crate::figures::{Times, new_times};
 use crate::network::conditions::Conditions;
-use crate::network::link::{Fate, Link};
+use crate::network::link::{Link, LinkOutcome};
+use crate::sys::borrow;
 use crate::sys::clock::now_ns;
 
-/// Packets read or written in a direction before the other has its turn.
+/// Packets read or written in one direction before the other direction is served.
 const BATCH_PACKETS: usize = 64;
 const LEAST_HEADER_BYTES: usize = 20;
 const PROTOCOL_TCP: u8 = 6;
 const TCP_FLAGS_AT: usize = 13;
 const TCP_RESET: u8 = 0x04;
 
-/// What happened to a direction's packets. `received` is the sum of all other packet counts and of
-/// what is under way.
+/// Counters of one direction's packets. `received` is the sum of all other packet counts and of the
+/// packets in flight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct DirectionCounters {
-    /// From the sending namespace.
+    /// Read from the sending namespace.
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
-    /// To the receiving namespace.
+    /// Written to the receiving namespace.
     pub(crate) delivered: u64,
     pub(crate) delivered_bytes: u64,
-    /// By the wire, as the conditions demand.
+    /// Lost on the wire, as the conditions demand.
     pub(crate) lost: u64,
-    /// The queue before the rate limit was full.
+    /// Dropped because the queue before the rate limit was full.
     pub(crate) queue_full: u64,
-    /// More was under way than the relay keeps in memory.
+    /// Dropped because the packets in flight exceeded the relay's memory limit.
     pub(crate) flight_full: u64,
-    /// Not IPv4, such as the neighbour discovery of IPv6; never carried.
+    /// Not IPv4, such as the neighbour discovery of IPv6; always dropped.
     pub(crate) foreign: u64,
-    /// The receiving namespace did not take it.
+    /// Not accepted by the receiving namespace.
     pub(crate) refused: u64,
-    /// In the queue or on the wire at this moment.
+    /// In the queue or on the wire now.
     pub(crate) flying: u64,
-    /// Never seen by the relay because it was too slow for the device's queue.
+    /// Dropped by the device because the relay did not read its queue in time.
     pub(crate) device_full: u64,
 }
 
-/// What the relay shares with those who ask.
+/// State that the relay shares with other threads.
 pub(super) struct Shared {
-    books: Mutex<Books>,
-    /// From this time of CLOCK_MONOTONIC on nothing is dropped.
+    counters: Mutex<RelayCounters>,
+    /// From this time of CLOCK_MONOTONIC on no packet is dropped.
     pub(super) lossless_from_ns: AtomicU64,
 }
 
-/// The relay's state as of its last round.
-pub(super) struct Books {
+/// The relay's counters as of its last iteration.
+pub(super) struct RelayCounters {
     /// To the server, to the client.
     pub(super) directions: [DirectionCounters; 2],
-    /// From a packet's due time until it was delivered.
+    /// Time from a packet's due time until it was delivered.
     pub(super) late: Times,
-    /// Why the relay ended before its time.
+    /// Why the relay ended early.
     pub(super) failure: Option<String>,
 }
 
@@ -68,13 +73,13 @@ impl Shared {
     pub(super) fn new() -> Shared {
         let directions = [DirectionCounters::default(); 2];
         Shared {
-            books: Mutex::new(Books { directions, late: new_times(), failure: None }),
+            counters: Mutex::new(RelayCounters { directions, late: new_times(), failure: None }),
             lossless_from_ns: AtomicU64::new(u64::MAX),
         }
     }
 
-    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn counters(&self) -> MutexGuard<'_, RelayCounters> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,14 +94,14 @@ struct Direction {
 pub(super) struct Relay {
     directions: [Direction; 2],
     shared: Arc<Shared>,
-    /// Where a packet is read to before its size is known.
+    /// Buffer for reading a packet before its size is known.
     scratch: Vec<u8>,
-    /// Of the packets delivered in this round.
+    /// Lateness of the packets delivered in this iteration.
     late_ns: Vec<u64>,
 }
 
 impl Relay {
-    /// A relay between the devices of the client and the server.
+    /// Creates a relay between the devices of the client and the server.
     pub(super) fn new(
         [client, server]: [&File; 2],
         conditions: &Conditions,
@@ -121,7 +126,7 @@ impl Relay {
         wake_precisely();
         let outcome = self.carry(stop);
         self.publish();
-        self.shared.books().failure = outcome.err().map(|error| error.to_string());
+        self.shared.counters().failure = outcome.err().map(|error| error.to_string());
     }
 
     fn carry(&mut self, stop: RawFd) -> io::Result<()> {
@@ -143,26 +148,26 @@ impl Relay {
         }
     }
 
-    /// Until the next packet is due; without one there is nothing to wake up for.
+    /// Time until the next packet is due; `None` without packets.
     fn timeout_ns(&self) -> Option<u64> {
         let next = self.directions.iter().filter_map(|direction| direction.link.next_due_ns());
         next.min().map(|due_ns| due_ns.saturating_sub(now_ns()))
     }
 
     fn publish(&mut self) {
-        let mut books = self.shared.books();
-        for (shown, direction) in books.directions.iter_mut().zip(&self.directions) {
+        let mut counters = self.shared.counters();
+        for (shown, direction) in counters.directions.iter_mut().zip(&self.directions) {
             *shown = direction.counters;
             shown.flying = direction.link.flying() as u64;
         }
         for late_ns in self.late_ns.drain(..) {
-            books.late.saturating_record(late_ns);
+            counters.late.saturating_record(late_ns);
         }
     }
 }
 
 impl Direction {
-    /// Takes what the sending namespace has sent, up to a batch.
+    /// Reads packets that the sending namespace has sent, up to a batch.
     fn fetch(&mut self, scratch: &mut [u8], lossless_from_ns: u64) -> io::Result<()> {
         for _ in 0..BATCH_PACKETS {
             let length = match (&self.from).read(scratch) {
@@ -179,20 +184,21 @@ impl Direction {
                 continue;
             }
             let now_ns = now_ns();
-            // The clients close by reset, to keep their ports. No host repeats a lost one, so the
-            // server would keep connections for ever that any other client had closed reliably.
+            // The clients close by RST, to keep their ports. No host repeats a lost RST, so the
+            // server would keep connections for ever that another client would have closed
+            // reliably.
             let spared = now_ns >= lossless_from_ns || is_reset(packet);
             match self.link.offer(now_ns, packet.into(), length, spared) {
-                Fate::Flies => {}
-                Fate::Lost => self.counters.lost += 1,
-                Fate::QueueFull => self.counters.queue_full += 1,
-                Fate::FlightFull => self.counters.flight_full += 1,
+                LinkOutcome::Delivered => {}
+                LinkOutcome::Lost => self.counters.lost += 1,
+                LinkOutcome::QueueFull => self.counters.queue_full += 1,
+                LinkOutcome::FlightFull => self.counters.flight_full += 1,
             }
         }
         Ok(())
     }
 
-    /// Hands over what is due, up to a batch.
+    /// Delivers packets that are due, up to a batch.
     fn deliver(&mut self, late_ns: &mut Vec<u64>) -> io::Result<()> {
         for _ in 0..BATCH_PACKETS {
             let Some((due_ns, packet)) = self.link.take(now_ns()) else { return Ok(()) };
@@ -210,7 +216,8 @@ impl Direction {
     }
 }
 
-/// A TCP segment with the RST flag; later fragments carry no header.
+/// Returns whether the packet is a TCP segment with the RST flag; later fragments have no TCP
+/// header.
 fn is_reset(packet: &[u8]) -> bool {
     let header_bytes = usize::from(packet[0] & 0x0f) * 4;
     let first_fragment = packet[6] & 0x1f == 0 && packet[7] == 0;
@@ -218,31 +225,25 @@ fn is_reset(packet: &[u8]) -> bool {
     packet[9] == PROTOCOL_TCP && first_fragment && flags.is_some_and(|f| f & TCP_RESET != 0)
 }
 
-/// Sleeps until a descriptor is readable or the time has passed; which ones are readable.
+/// Sleeps until a descriptor is readable or the time has passed; returns which ones are readable.
 fn wait(descriptors: [RawFd; 3], timeout_ns: Option<u64>) -> io::Result<[bool; 3]> {
-    let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    let timeout = timeout_ns.map(|timeout_ns| libc::timespec {
-        tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
+    let mut polled = descriptors.map(|fd| PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN));
+    let timeout = timeout_ns.map(|timeout_ns| Timespec {
+        tv_sec: (timeout_ns / 1_000_000_000) as i64,
+        tv_nsec: (timeout_ns % 1_000_000_000) as i64,
     });
-    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let count = polled.len() as libc::nfds_t;
-    // SAFETY: the array is valid for its length, the timeout is null or valid; no signal mask.
-    let ready = unsafe { libc::ppoll(polled.as_mut_ptr(), count, timeout, std::ptr::null()) };
-    if ready < 0 {
-        let error = io::Error::last_os_error();
-        return match error.kind() {
-            io::ErrorKind::Interrupted => Ok([false; 3]),
-            _ => Err(error),
-        };
+    match poll(&mut polled, timeout.as_ref()) {
+        Ok(_) => Ok(polled.map(|entry| !entry.revents().is_empty())),
+        Err(Errno::INTR) => Ok([false; 3]),
+        Err(errno) => Err(errno.into()),
     }
-    Ok(polled.map(|entry| entry.revents != 0))
 }
 
-/// Timers of the calling thread fire when they are due, instead of up to 50 µs later.
+/// Makes timers of the calling thread fire when they are due, instead of up to 50 µs later (timer
+/// slack).
 fn wake_precisely() {
-    // SAFETY: prctl takes plain numbers here; a refusal only costs precision, which is measured.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
+    // A refusal only costs precision, which is measured.
+    let _ = rustix::thread::set_current_timer_slack(Some(NonZeroU64::MIN));
 }
 
 #[cfg(test)]

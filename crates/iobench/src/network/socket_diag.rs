@@ -1,6 +1,6 @@
-//! Reads back from sock_diag(7) which congestion control established TCP connections use.
+//! Reads from sock_diag(7) which congestion control established TCP connections use.
 //!
-//! Looks at the first few connections of a server only: all are made in the same way, and a dump of
+//! Reads only the first connections of a server: all are created in the same way, and a dump of
 //! thousands takes time. Never waits: the kernel answers a request before the call that sends it
 //! returns.
 
@@ -9,11 +9,14 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use ::sys::netlink::{Message, Request, attribute, messages};
+use rustix::net::SocketFlags;
+use rustix::net::netlink::SOCK_DIAG;
+
 use crate::network::Entered;
 use crate::network::namespace;
-use crate::network::netlink::{ATTRIBUTE_HEADER_BYTES, HEADER_BYTES, Request};
 
-/// The kind of the request and of each answer (`SOCK_DIAG_BY_FAMILY`).
+/// The type of the request and of each answer (`SOCK_DIAG_BY_FAMILY`).
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// The attribute with the congestion control's name.
 const INET_DIAG_CONG: u16 = 4;
@@ -22,24 +25,24 @@ const TCP_ESTABLISHED: u32 = 1;
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 /// Bytes of `inet_diag_msg`, behind which the attributes begin.
 const MESSAGE_BYTES: usize = 72;
-/// Enough to tell; connections of a server are made alike.
+/// Most connections that are examined; those of a server are created in the same way.
 const MOST_CONNECTIONS: usize = 32;
-/// Reads of a dump; each gives many connections unless there are no more.
+/// Most reads of a dump; each returns many connections unless there are no more.
 const MOST_READS: usize = 16;
 const READ_BYTES: usize = 32 << 10;
 
-/// Whose sockets of the connections between clients and a server.
+/// The side of the connections whose sockets are examined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Those whose own address is the server's.
+    /// Sockets whose own address is the server's.
     Server,
-    /// Those whose peer's address is the server's.
+    /// Sockets whose peer's address is the server's.
     Client,
 }
 
-/// The congestion controls of the first established connections at the server's `address`, on that
-/// side of them, in the network namespace of a process; none if the kernel has no such sockets.
-/// Without a process in that of the calling thread.
+/// Returns the congestion controls of the first established connections at the server's `address`,
+/// on the given side, in the network namespace of a process, or of the calling thread without a
+/// process; empty if the kernel has no such sockets.
 pub(crate) fn congestion_controls(
     address: SocketAddr,
     side: Side,
@@ -48,7 +51,7 @@ pub(crate) fn congestion_controls(
     let namespace = process.map(namespace::other_of).transpose()?.flatten();
     let entered = namespace.as_ref().map(Entered::new).transpose();
     let _entered = entered.map_err(|error| io::Error::other(error.to_string()))?;
-    // A server for both families has IPv4 connections on sockets of IPv6.
+    // A server for both families has its IPv4 connections on IPv6 sockets.
     let families = match address.ip() {
         IpAddr::V4(_) => &[libc::AF_INET, libc::AF_INET6][..],
         IpAddr::V6(_) => &[libc::AF_INET6],
@@ -63,13 +66,14 @@ pub(crate) fn congestion_controls(
 }
 
 fn dump(family: libc::c_int, address: SocketAddr, side: Side) -> io::Result<BTreeSet<String>> {
-    let mut request = Request::new(SOCK_DIAG_BY_FAMILY, libc::NLM_F_DUMP);
+    let flags = libc::NLM_F_ACK | libc::NLM_F_DUMP;
+    let mut request = Request::new(SOCK_DIAG_BY_FAMILY, flags);
     request.body(&inquiry(family as u8, address.port(), side));
-    let mut socket = request.write(libc::NETLINK_SOCK_DIAG, libc::SOCK_NONBLOCK)?;
+    let mut socket = request.send(Some(SOCK_DIAG), SocketFlags::NONBLOCK)?;
     collect(&mut socket, address, side)
 }
 
-/// Reads answers until the last one, or until there are enough.
+/// Reads answers until the last one, or until there are enough connections.
 fn collect(socket: &mut File, address: SocketAddr, side: Side) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     let mut connections = 0;
@@ -79,9 +83,8 @@ fn collect(socket: &mut File, address: SocketAddr, side: Side) -> io::Result<BTr
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             read => read?,
         };
-        let answers = Answers { rest: &buffer[..length] };
-        for answer in answers {
-            match answer? {
+        for message in messages(&buffer[..length]) {
+            match interpret(message?)? {
                 Answer::Done => return Ok(names),
                 Answer::Connection(found) if found.is_at(address, side) => {
                     connections += 1;
@@ -97,8 +100,8 @@ fn collect(socket: &mut File, address: SocketAddr, side: Side) -> io::Result<BTr
     Ok(names)
 }
 
-/// An `inet_diag_req_v2`: established connections with this port on that side, and their congestion
-/// control.
+/// Returns an `inet_diag_req_v2` for established connections with this port on that side, and their
+/// congestion control.
 fn inquiry(family: u8, port: u16, side: Side) -> Vec<u8> {
     let [own, peer] = match side {
         Side::Server => [port, 0],
@@ -107,7 +110,7 @@ fn inquiry(family: u8, port: u16, side: Side) -> Vec<u8> {
     let mut bytes = vec![family, libc::IPPROTO_TCP as u8, 1 << (INET_DIAG_CONG - 1), 0];
     bytes.extend((1_u32 << TCP_ESTABLISHED).to_ne_bytes());
     bytes.extend([own.to_be_bytes(), peer.to_be_bytes()].concat());
-    // Both addresses and the interface: any.
+    // Both addresses and the interface are zero, which matches any.
     bytes.extend([0; 36]);
     bytes.extend(NO_COOKIE);
     bytes
@@ -118,7 +121,7 @@ fn inquiry(family: u8, port: u16, side: Side) -> Vec<u8> {
 enum Answer {
     Connection(Connection),
     Done,
-    /// A kind that was not asked for.
+    /// An answer of a type that was not requested.
     Other,
 }
 
@@ -151,7 +154,7 @@ impl Connection {
     }
 }
 
-/// The address and port of an `inet_diag_msg`, whose first byte is the family.
+/// Returns the address and port of an `inet_diag_msg`, whose first byte is the family.
 fn address(message: &[u8], port_at: usize, address_at: usize) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(field(message, port_at)?);
     let ip: IpAddr = match libc::c_int::from(*message.first()?) {
@@ -162,61 +165,18 @@ fn address(message: &[u8], port_at: usize, address_at: usize) -> Option<SocketAd
     Some(SocketAddr::new(ip, port))
 }
 
-/// The value of the first attribute of this kind; nothing if it is not there or cut off.
-fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    loop {
-        let length = usize::from(u16::from_ne_bytes(field(bytes, 0)?));
-        let kind = u16::from_ne_bytes(field(bytes, 2)?);
-        let value = bytes.get(ATTRIBUTE_HEADER_BYTES..length)?;
-        if kind == wanted {
-            return Some(value);
-        }
-        bytes = bytes.get(length.next_multiple_of(4)..)?;
-    }
-}
-
 fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
-/// The messages of one read, up to the first error.
-struct Answers<'a> {
-    rest: &'a [u8],
-}
-
-impl Iterator for Answers<'_> {
-    type Item = io::Result<Answer>;
-
-    fn next(&mut self) -> Option<io::Result<Answer>> {
-        if self.rest.is_empty() {
-            return None;
+fn interpret(message: Message<'_>) -> io::Result<Answer> {
+    match message.outcome() {
+        Some(outcome) => outcome.map(|()| Answer::Done),
+        None if message.kind == SOCK_DIAG_BY_FAMILY => {
+            let connection = Connection::parse(message.body).map(Answer::Connection);
+            connection.ok_or_else(|| ErrorKind::InvalidData.into())
         }
-        let answer = self.take();
-        if answer.is_err() {
-            self.rest = &[];
-        }
-        Some(answer)
-    }
-}
-
-impl Answers<'_> {
-    fn take(&mut self) -> io::Result<Answer> {
-        let invalid = || io::Error::from(ErrorKind::InvalidData);
-        let length = u32::from_ne_bytes(field(self.rest, 0).ok_or_else(invalid)?) as usize;
-        let kind = u16::from_ne_bytes(field(self.rest, 4).ok_or_else(invalid)?);
-        let body = self.rest.get(HEADER_BYTES..length).ok_or_else(invalid)?;
-        self.rest = self.rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        match libc::c_int::from(kind) {
-            libc::NLMSG_DONE => Ok(Answer::Done),
-            libc::NLMSG_ERROR => {
-                let code = i32::from_ne_bytes(field(body, 0).ok_or_else(invalid)?);
-                Err(io::Error::from_raw_os_error(code.saturating_neg()))
-            }
-            _ if kind == SOCK_DIAG_BY_FAMILY => {
-                Connection::parse(body).map(Answer::Connection).ok_or_else(invalid)
-            }
-            _ => Ok(Answer::Other),
-        }
+        None => Ok(Answer::Other),
     }
 }
 

@@ -4,13 +4,13 @@ use std::os::fd::AsRawFd;
 use super::*;
 use crate::sys::socket::{CongestionControl, set_congestion_control};
 
-/// What Linux 6.18 answered: a connection from 127.0.0.1:56764 to 127.0.0.1:60099 that uses reno,
-/// on the server's side.
+/// An answer of Linux 6.18: a connection from 127.0.0.1:56764 to 127.0.0.1:60099 that uses reno, on
+/// the server's side.
 const CONNECTION: &str = "880000001400020000000000d861000002010000eac3ddbc7f000001000000000000000\
     0000000007f000001000000000000000000000000000000002c3f0000000000000000000000000000000000000000\
     00001e6c6401050008000000000008000f00000000000c001500010000000000000006001600520000000900040072\
     656e6f00000000";
-/// And the end of that dump.
+/// The end of that dump.
 const DONE: &str = "140000000300020000000000d861000000000000";
 
 fn bytes(hexadecimal: &str) -> Vec<u8> {
@@ -19,7 +19,7 @@ fn bytes(hexadecimal: &str) -> Vec<u8> {
 }
 
 fn answers(bytes: &[u8]) -> Vec<io::Result<Answer>> {
-    Answers { rest: bytes }.collect()
+    messages(bytes).map(|message| interpret(message?)).collect()
 }
 
 fn at(text: &str) -> SocketAddr {
@@ -56,14 +56,15 @@ fn connections_of_ipv4_on_sockets_of_ipv6_are_the_servers() {
 fn truncated_messages_are_refused() {
     let whole = bytes(CONNECTION);
     for length in 1..whole.len() {
-        // The header promises more than there is.
+        // The header announces more bytes than there are.
         let found = answers(&whole[..length]);
         assert!(matches!(found.as_slice(), [Err(_)]), "{length}: {found:?}");
-        // The header knows of the cut.
+        // The header announces the shorter length.
         let mut cut = whole[..length].to_vec();
         if length >= 4 {
             cut[..4].copy_from_slice(&(length as u32).to_ne_bytes());
         }
+        const HEADER_BYTES: usize = 16;
         let complete = HEADER_BYTES + MESSAGE_BYTES;
         match answers(&cut).as_slice() {
             [Err(_)] => assert!(length < complete, "{length}"),
@@ -75,15 +76,6 @@ fn truncated_messages_are_refused() {
             other => panic!("{length}: {other:?}"),
         }
     }
-}
-
-#[test]
-fn attributes_of_impossible_lengths_are_no_attributes() {
-    for length in [0_u16, 1, 3, 200, u16::MAX] {
-        let bytes = [length.to_ne_bytes(), INET_DIAG_CONG.to_ne_bytes(), [0; 2], [0; 2]].concat();
-        assert_eq!(attribute(&bytes, INET_DIAG_CONG), None, "{length}");
-    }
-    assert_eq!(attribute(&[], INET_DIAG_CONG), None);
 }
 
 #[test]

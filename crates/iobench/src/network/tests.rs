@@ -1,4 +1,4 @@
-//! The path as sockets see it. Figures of time appear only as bounds that hold on any machine.
+//! Tests of the path with sockets. Times are only compared with bounds that hold on any machine.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -11,30 +11,28 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// So few that they fit into a socket's receive buffer whoever is late.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// Number of datagrams that fit into a socket's receive buffer even if its reader is late.
 const BURST: usize = 40;
 
-/// Without root's rights, runs the calling test in a process of its own that has them in a user
-/// namespace, because this one has too many threads to enter it; true if that was done.
+/// If the test is unprivileged, runs it in a process of its own in a user namespace, because this
+/// process has too many threads to enter one; true if that was done.
 pub(super) fn ran_in_user_namespace() -> bool {
     let test = thread::current().name().unwrap_or_default().to_owned();
-    // With a single thread the harness runs tests on its main thread, which can enter by itself.
+    // With one test thread the harness runs tests on the main thread, which can enter by itself.
     if namespace::has_capabilities() || test == "main" {
         return false;
     }
     let mut command = Command::new("/proc/self/exe");
     command.args([&test, "--exact", "--test-threads=1"]);
-    // SAFETY: neither call has arguments, and they cannot fail.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let maps = [
         ("/proc/self/setgroups", "deny".to_owned()),
         ("/proc/self/uid_map", format!("0 {user} 1")),
         ("/proc/self/gid_map", format!("0 {group} 1")),
     ];
     let become_root = move || {
-        // SAFETY: plain numbers.
-        crate::sys::check(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) })?;
+        ::sys::namespace::leave_with_user()?;
         maps.iter().try_for_each(|(path, text)| fs::write(path, text))
     };
     // SAFETY: between fork and exec the closure only makes system calls; short paths allocate
@@ -50,7 +48,7 @@ fn network(conditions: &str) -> Network {
     Network::create(&conditions.parse().unwrap(), &Options::default()).unwrap()
 }
 
-/// Does something on the server's side.
+/// Runs `action` in the server's namespace.
 fn at_server<T>(network: &Network, action: impl FnOnce(IpAddr) -> T) -> T {
     let _entered = Entered::new(&network.server_namespace()).unwrap();
     action(network.server_address())
@@ -59,22 +57,22 @@ fn at_server<T>(network: &Network, action: impl FnOnce(IpAddr) -> T) -> T {
 fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !reached() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(begun.elapsed() < TIME_LIMIT, "waited in vain until {what}");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Counters that balance, or it panics.
+/// Panics unless the counters are consistent.
 fn balanced(counters: &DirectionCounters) {
     let c = counters;
     let dropped = c.lost + c.queue_full + c.flight_full + c.foreign + c.refused;
     assert_eq!(c.received, c.delivered + dropped + c.flying, "{c:?}");
 }
 
-/// A socket on each side, the client's connected to the server's.
+/// Returns a socket on each side, the client's connected to the server's.
 fn datagram_sockets(network: &Network) -> (UdpSocket, UdpSocket) {
     let server = at_server(network, |address| UdpSocket::bind((address, 0)).unwrap());
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let client = {
         let _entered = network.enter_client().unwrap();
         UdpSocket::bind((network.client_addresses()[0], 0)).unwrap()
@@ -88,12 +86,12 @@ fn connection(network: &Network) -> (TcpStream, TcpStream) {
     let address = listener.local_addr().unwrap();
     let client = {
         let _entered = network.enter_client().unwrap();
-        TcpStream::connect_timeout(&address, PATIENCE).unwrap()
+        TcpStream::connect_timeout(&address, TIME_LIMIT).unwrap()
     };
     let (server, _) = listener.accept().unwrap();
     for stream in [&client, &server] {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+        stream.set_write_timeout(Some(TIME_LIMIT)).unwrap();
         stream.set_nodelay(true).unwrap();
     }
     (client, server)
@@ -141,7 +139,7 @@ fn a_round_trip_takes_at_least_twice_the_delay() {
         client.read_exact(&mut byte).unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(20), "{:?}", begun.elapsed());
     }
-    // A handshake and ten bytes; then there is nothing left to say.
+    // A handshake and ten bytes; then both sides send nothing more.
     let carried = || {
         let counters = network.counters().unwrap();
         let flying = counters.to_server.flying + counters.to_client.flying;
@@ -179,7 +177,7 @@ fn losses_are_repeated_with_the_seed() {
         let conditions = "loss=0.2".parse().unwrap();
         let options = Options { seed, ..Options::default() };
         let network = Network::create(&conditions, &options).unwrap();
-        // IPv6's own packets are not carried, so that they do not disturb the sequence.
+        // The relay does not carry IPv6 packets, so they do not disturb the sequence.
         send_numbered(&network, 5)
     };
     assert_eq!(lost(7), lost(7));
@@ -225,7 +223,7 @@ fn bytes_take_the_time_that_the_rate_gives_them() {
     for _ in 0..BURST {
         assert_eq!(server.recv(&mut buffer).unwrap(), 972);
     }
-    // 1000 bytes with the headers are 2 ms each.
+    // With headers, 1000 bytes take 2 ms each.
     assert!(begun.elapsed() >= Duration::from_millis(2 * BURST as u64), "{:?}", begun.elapsed());
 }
 
@@ -292,7 +290,7 @@ fn every_client_address_reaches_the_server() {
     let network = Network::create(&Conditions::default(), &options).unwrap();
     assert_eq!(network.client_addresses().len(), 3);
     let server = at_server(&network, |address| UdpSocket::bind((address, 0)).unwrap());
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     for &address in network.client_addresses() {
         let _entered = network.enter_client().unwrap();
         let client = UdpSocket::bind((address, 0)).unwrap();
@@ -316,13 +314,13 @@ fn long_packets_pass_a_wide_path_whole() {
     let (client, server) = datagram_sockets(&network);
     client.send(&[5; 8_972]).unwrap();
     assert_eq!(server.recv(&mut [0; 16_000]).unwrap(), 8_972);
-    // The relay writes its books after it has delivered.
+    // The relay writes its counters after it has delivered.
     let carried = || network.counters().unwrap().to_server.delivered;
-    wait_until("it is in the books", || carried() > 0);
+    wait_until("it is in the counters", || carried() > 0);
     assert_eq!(carried(), 1, "it was not fragmented");
 }
 
-/// Names of the network devices that the calling thread sees.
+/// Names of the network devices in the calling thread's namespace.
 pub(super) fn devices() -> Vec<String> {
     let text = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
@@ -352,15 +350,15 @@ fn nothing_is_seen_outside_and_nothing_is_left() {
     wait_until("the relay is gone", || !fs::exists(&relay).unwrap());
 }
 
-/// What the kernel calls the calling thread's namespace.
+/// Returns the kernel's name of the calling thread's network namespace.
 pub(super) fn namespace_name() -> String {
     fs::read_link("/proc/thread-self/ns/net").unwrap().to_str().unwrap().to_owned()
 }
 
-/// How many descriptors of this process refer to a namespace.
+/// Returns the number of this process's descriptors that refer to a namespace.
 pub(super) fn held(namespace: &str) -> usize {
     let links = fs::read_dir("/proc/self/fd").unwrap();
-    // Other tests open and close descriptors meanwhile.
+    // Other tests open and close descriptors at the same time.
     let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
     targets.filter(|target| target.to_str() == Some(namespace)).count()
 }

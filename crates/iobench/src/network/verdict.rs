@@ -1,27 +1,29 @@
-//! Whether a measurement over the path says something about the servers, or about the path.
+//! Decides whether a measurement over the path is evidence about the servers, or was limited by the
+//! path.
 
 use crate::error::Result;
 use crate::figures::Percentiles;
 use crate::network::{Network, NetworkCounters};
 use crate::sys::clock::now_ns;
 
-/// Lateness below this is the wake-up of a thread, which every machine has.
+/// Lateness below this is the time to wake up a thread, which every machine has.
 const TOLERATED_LATE_US: f64 = 1_000.0;
-/// Lateness above this part of the delay changes what was to be measured.
+/// Lateness above this part of the delay changes the measured conditions.
 const TOLERATED_PART: f64 = 0.1;
 
-/// A relay that is busier than this, or waits for a CPU, fetches packets late, which nobody sees.
+/// A relay that is busier than this, or waits for a CPU, reads packets late, which no counter
+/// shows.
 const TOLERATED_BUSY: f64 = 0.95;
 
-/// The path during one measurement.
+/// Observes the path during one measurement.
 pub(crate) struct Observation {
     before: NetworkCounters,
     begun_ns: u64,
 }
 
 impl Observation {
-    /// Begins to observe, for a measurement that ends at `end_ns`; after that nothing is dropped,
-    /// so that connections can be closed.
+    /// Starts to observe a measurement that ends at `end_ns`. After that no packet is dropped, so
+    /// that connections can be closed.
     pub(crate) fn begin(network: &Network, end_ns: u64) -> Result<Observation> {
         network.lossless_from(end_ns);
         let before = network.counters()?;
@@ -29,7 +31,7 @@ impl Observation {
         Ok(Observation { before, begun_ns: now_ns() })
     }
 
-    /// The reasons to distrust what was measured.
+    /// Returns the reasons why the measurement is not valid.
     pub(crate) fn end(self, network: &Network) -> Result<Vec<String>> {
         let late = Percentiles::of(&network.take_lateness());
         let after = network.counters()?;
@@ -48,7 +50,7 @@ fn problems(
 ) -> Vec<String> {
     let mut problems = Vec::new();
     let limit_us = TOLERATED_LATE_US.max(delay_us * TOLERATED_PART);
-    // Without the figure itself, so that a row with many slots says it once.
+    // Without the figure itself, so that a row with many slots has one such note.
     if late.is_some_and(|late| late.p99 > limit_us) {
         problems.push(format!(
             "the network's relay delivered packets late (p99 above {:.1} ms): give it a CPU \

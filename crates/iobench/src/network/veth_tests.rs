@@ -1,4 +1,4 @@
-//! The path of veth pairs, as sockets and devices show it.
+//! Tests of the veth path with sockets and devices.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,23 +7,23 @@ use std::time::Duration;
 use super::*;
 use crate::network::tests::{devices, held, namespace_name, ran_in_user_namespace};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Bytes there and back over a cable with the kernel at both ends.
-fn talk(veth: &Veth, cable: &Cable) {
+/// Sends bytes there and back over a pair with the kernel at both ends.
+fn talk(veth: &Veth, veth_pair: &VethPair) {
     let listener = {
         let _entered = Entered::new(&veth.server_namespace()).unwrap();
-        TcpListener::bind((cable.server_address, 0)).unwrap()
+        TcpListener::bind((veth_pair.server_address, 0)).unwrap()
     };
     let mut client = {
         let _entered = veth.enter_client().unwrap();
-        TcpStream::connect_timeout(&listener.local_addr().unwrap(), PATIENCE).unwrap()
+        TcpStream::connect_timeout(&listener.local_addr().unwrap(), TIME_LIMIT).unwrap()
     };
-    assert_eq!(client.local_addr().unwrap().ip(), IpAddr::from(cable.client_addresses[0]));
+    assert_eq!(client.local_addr().unwrap().ip(), IpAddr::from(veth_pair.client_addresses[0]));
     let (mut server, _) = listener.accept().unwrap();
     for stream in [&client, &server] {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+        stream.set_write_timeout(Some(TIME_LIMIT)).unwrap();
     }
     let mut room = [0; 5];
     client.write_all(b"there").unwrap();
@@ -58,14 +58,14 @@ fn the_address_of_a_stack_is_unknown_to_the_kernel() {
         return;
     }
     let mut veth = Veth::create(1, 1).unwrap();
-    let cable = veth.add_cable(1, End::Stack, End::Kernel).unwrap();
+    let veth_pair = veth.add_cable(1, End::Stack, End::Kernel).unwrap();
     {
         let _entered = Entered::new(&veth.server_namespace()).unwrap();
-        assert!(devices().contains(&cable.server_device()));
-        assert!(TcpListener::bind((cable.server_address, 0)).is_err());
+        assert!(devices().contains(&veth_pair.server_device()));
+        assert!(TcpListener::bind((veth_pair.server_address, 0)).is_err());
     }
     let _entered = veth.enter_client().unwrap();
-    TcpListener::bind((cable.client_addresses[0], 0)).expect("this end is the kernel's");
+    TcpListener::bind((veth_pair.client_addresses[0], 0)).expect("this end is the kernel's");
 }
 
 #[test]
@@ -75,11 +75,11 @@ fn cables_can_be_taken_away_and_laid_anew() {
     }
     let mut veth = Veth::create(1, 1).unwrap();
     for _ in 0..3 {
-        // The device of this one was to be made by somebody, and is not there.
+        // Another process should have created this device, but did not.
         veth.reserve().unwrap();
-        let cable = veth.add_cable(1, End::Kernel, End::Stack).unwrap();
+        let veth_pair = veth.add_cable(1, End::Kernel, End::Stack).unwrap();
         let _entered = veth.enter_client().unwrap();
-        assert_eq!(devices(), ["lo", "client1", cable.client_device().as_str()]);
+        assert_eq!(devices(), ["lo", "client1", veth_pair.client_device().as_str()]);
         veth.remove_cables().unwrap();
         assert_eq!(devices(), ["lo", "client1"]);
     }

@@ -1,5 +1,5 @@
-//! When requests are due. The schedule is drawn before and apart from what the server does: that
-//! is what makes the loop open.
+//! Draws the times at which requests are scheduled. The schedule does not depend on the server:
+//! this makes the loop open.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::open::phases::Course;
 use crate::random::SplitMix64;
 
-/// How requests are spread over time.
+/// The arrival process: how requests are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Arrivals {
@@ -43,12 +43,12 @@ impl FromStr for Arrivals {
     }
 }
 
-/// The due times of a run, ascending, in nanoseconds since its first moment of growth.
+/// The scheduled times of a run, ascending, in nanoseconds since the start of the growth.
 pub(crate) struct Schedule {
     arrivals: Arrivals,
     course: Course,
     random: SplitMix64,
-    /// Slots begun, or the unit process's time.
+    /// Number of slots begun, or the time of the unit-rate process.
     slot: u64,
     unit_time: f64,
 }
@@ -117,7 +117,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every slot has one request, so any stretch has its number of slots, give or take two.
+        /// Every slot has one request, so any period has as many requests as slots, plus or minus
+        /// two.
         #[test]
         fn slots_keep_the_rate_in_every_stretch(seed: u64, rate in 100.0..10_000.0_f64,
                                                 from in 0.0..0.5_f64, length in 0.0..0.5_f64) {
@@ -128,7 +129,8 @@ mod tests {
             prop_assert!((count - length * rate).abs() <= 2.0, "{count}");
         }
 
-        /// Six standard deviations: wrong by chance once in five hundred million tries.
+        /// A tolerance of six standard deviations: a correct generator fails once in five hundred
+        /// million tries.
         #[test]
         fn poisson_arrivals_have_the_mean_and_the_scatter(seed: u64) {
             let times = schedule(Arrivals::Poisson, 2_000.0, seed);

@@ -1,11 +1,11 @@
-//! Connection churn as an open loop (Kawai and Yamaguchi, section 7, first issue): new connections
-//! are made when they are due, whatever the server does. On each, some requests follow one
-//! another, and the time to the first answer shows how long the server took to accept.
+//! Churn: an open loop of new connections (Kawai and Yamaguchi, section 7, first issue).
+//! Connections are opened at scheduled times, whatever the server does. On each, some requests
+//! follow one another; the time to the first answer includes the time until the server accepts.
 //!
-//! The opening thread makes connections and sends first requests; from the moment when a
-//! connection is in the epoll set it belongs to the receiving thread, which closes it. A
-//! descriptor's number leads to its slot; a number is given out anew only after it was closed, so
-//! the two threads never hold a slot at a time.
+//! The opening thread makes connections and sends first requests. Once a connection is in the epoll
+//! set it belongs to the receiving thread, which closes it. The descriptor's number is the index of
+//! its slot. The kernel reuses a number only after the descriptor was closed, so the two threads
+//! never use a slot at the same time.
 
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::error::Result;
 use crate::open::arrivals::Schedule;
 use crate::open::connect::Route;
-use crate::open::record::{Due, ReceiveBook, SendBook};
+use crate::open::record::{Due, ReceiveRecord, SendRecord};
 use crate::open::reply::Dialogue;
 use crate::open::sender::{Shared, wait_until};
 use crate::sys::epoll::{Epoll, event_buffer};
@@ -26,10 +26,10 @@ const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 const WAIT_MS: i32 = 50;
 /// Descriptors beside the connections.
 const SPARE_FILES: usize = 256;
-/// Marks of an event after which no further one may come.
+/// Epoll flags after which no further event follows.
 const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 
-/// What a churn does.
+/// Parameters of a churn.
 pub(crate) struct Churn {
     pub(crate) route: Route,
     /// Requests on each connection.
@@ -40,40 +40,41 @@ pub(crate) struct Churn {
 }
 
 impl Churn {
-    /// Refuses more connections than there may be descriptors.
+    /// Fails if the limit of open files is too low for the connections.
     pub(crate) fn check(&self, generators: usize) -> Result<()> {
         let most_open = generators * self.most_open + SPARE_FILES;
         Limits::raise_for(most_open)?.check_open_files(most_open)
     }
 }
 
-/// A connection; stores are relaxed but for `begun`, which the receiver reads first.
+/// The state of a connection. All stores are relaxed but that of `begun`, which the receiver reads
+/// first.
 #[derive(Default)]
 struct Slot {
-    /// When it was due, and when it was made.
+    /// Scheduled and actual time of opening.
     intended_ns: AtomicU64,
     begun_ns: AtomicU64,
     /// Bytes of the first request that are sent.
     sent: AtomicU64,
-    /// The connection's number, which its requests are stamped with.
+    /// The connection's number, which is in the stamps of its requests.
     number: AtomicUsize,
 }
 
-/// What the two threads of a churning generator share.
-pub(crate) struct Nursery {
+/// The open connections, which both threads of a churn generator share.
+pub(crate) struct ChurnConnections {
     epoll: Epoll,
     slots: Vec<Slot>,
-    /// Made by the opener, and ended by the receiver; the difference is open now.
+    /// Connections opened by the opener and closed by the receiver; the difference are open.
     made: AtomicUsize,
     ended: AtomicUsize,
     most_seen: AtomicUsize,
 }
 
-impl Nursery {
-    pub(crate) fn new(churn: &Churn, generators: usize) -> Result<Nursery> {
-        // Numbers are given out from the lowest, so none is beyond what may be open altogether.
+impl ChurnConnections {
+    pub(crate) fn new(churn: &Churn, generators: usize) -> Result<ChurnConnections> {
+        // Numbers are assigned from the lowest, so none exceeds the most that can be open.
         let slots = generators * churn.most_open + SPARE_FILES + 4 * generators;
-        Ok(Nursery {
+        Ok(ChurnConnections {
             epoll: Epoll::new()?,
             slots: (0..slots).map(|_| Slot::default()).collect(),
             made: AtomicUsize::new(0),
@@ -82,13 +83,13 @@ impl Nursery {
         })
     }
 
-    /// Most connections that were open at a time.
+    /// Returns the largest number of connections that were open at the same time.
     pub(crate) fn most_seen(&self) -> usize {
         self.most_seen.load(Ordering::Relaxed)
     }
 }
 
-/// What both threads look at.
+/// Data that both threads read.
 #[derive(Clone, Copy)]
 pub(crate) struct World<'a> {
     pub(crate) clock: Clock,
@@ -96,19 +97,19 @@ pub(crate) struct World<'a> {
     pub(crate) shared: &'a Shared,
 }
 
-/// The opening side.
+/// The thread that opens connections.
 pub(crate) struct OpenThread<'a> {
     pub(crate) world: World<'a>,
     pub(crate) start_ns: u64,
     pub(crate) schedule: Schedule,
-    pub(crate) nursery: &'a Nursery,
+    pub(crate) pool: &'a ChurnConnections,
     pub(crate) dialogue: Dialogue,
-    pub(crate) book: SendBook,
+    pub(crate) record: SendRecord,
 }
 
 impl OpenThread<'_> {
-    /// Makes all connections of the schedule.
-    pub(crate) fn run(mut self) -> SendBook {
+    /// Opens all connections of the schedule.
+    pub(crate) fn run(mut self) -> SendRecord {
         let mut number = 0;
         while let Some(due_ns) = self.schedule.next() {
             let intended_ns = self.start_ns + due_ns;
@@ -118,35 +119,35 @@ impl OpenThread<'_> {
             else {
                 break;
             };
-            self.book.due(intended_ns, actual_ns, hurried);
+            self.record.due(intended_ns, actual_ns, hurried);
             self.world.shared.live.lag.record(actual_ns.saturating_sub(intended_ns));
             number += 1;
             if self.open(number, intended_ns, actual_ns).is_none() {
-                self.book.refuse(number, intended_ns, actual_ns);
+                self.record.refuse(number, intended_ns, actual_ns);
             }
             std::thread::yield_now();
         }
-        self.book.log.flush();
+        self.record.log.flush();
         self.world
             .shared
             .sent
-            .store(self.nursery.made.load(Ordering::Relaxed) as u64, Ordering::Release);
+            .store(self.pool.made.load(Ordering::Relaxed) as u64, Ordering::Release);
         self.world.shared.sent_all.store(true, Ordering::Release);
-        self.book
+        self.record
     }
 
-    /// Makes a connection and hands it over; nothing if that is not possible.
+    /// Opens a connection and hands it over; `None` if that fails.
     fn open(&mut self, number: usize, intended_ns: u64, actual_ns: u64) -> Option<()> {
-        let nursery = self.nursery;
-        let made = nursery.made.load(Ordering::Relaxed);
-        let open = made - nursery.ended.load(Ordering::Acquire);
+        let pool = self.pool;
+        let made = pool.made.load(Ordering::Relaxed);
+        let open = made - pool.ended.load(Ordering::Acquire);
         if open >= self.world.churn.most_open {
             return None;
         }
         let socket = self.world.churn.route.connect(number, &self.world.churn.congestion).ok()?;
         let fd = socket.as_raw_fd();
-        let slot = nursery.slots.get(fd as usize)?;
-        // On loopback the handshake is over by now; elsewhere the receiver sends.
+        let slot = pool.slots.get(fd as usize)?;
+        // On loopback the handshake is complete by now; otherwise the receiver sends the request.
         let request = self.dialogue.request(number, 0);
         let sent = socket::send(fd, request).unwrap_or(0);
         let output = if sent < request.len() { libc::EPOLLOUT } else { 0 };
@@ -155,27 +156,27 @@ impl OpenThread<'_> {
         slot.intended_ns.store(intended_ns, Ordering::Relaxed);
         slot.begun_ns.store(actual_ns, Ordering::Release);
         let interest = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | output;
-        if nursery.epoll.add(fd, fd as u64, interest).is_err() {
-            // Or the receiver would take the number for a connection that it never heard of.
+        if pool.epoll.add(fd, fd as u64, interest).is_err() {
+            // Otherwise the receiver could take the number for a connection that it does not know.
             slot.begun_ns.store(0, Ordering::Release);
             return None;
         }
         // From here on the receiver owns and closes it.
         let _ = socket.into_raw_fd();
-        nursery.made.store(made + 1, Ordering::Relaxed);
-        nursery.most_seen.fetch_max(open + 1, Ordering::Relaxed);
+        pool.made.store(made + 1, Ordering::Relaxed);
+        pool.most_seen.fetch_max(open + 1, Ordering::Relaxed);
         Some(())
     }
 }
 
-/// A connection as the receiver knows it.
+/// A connection's state in the receiving thread.
 #[derive(Clone, Copy, Default)]
 struct Served {
-    /// When the opener made it: tells a number's former connection from the present one.
+    /// When the opener made it; distinguishes connections that used the same descriptor number.
     begun_ns: u64,
     intended_ns: u64,
     number: usize,
-    /// When the present request was due.
+    /// Start time of the current request: the scheduled time of the connection for the first one.
     asked_ns: u64,
     sent: usize,
     received: usize,
@@ -184,55 +185,55 @@ struct Served {
 }
 
 impl Served {
-    /// The connection as something that was due.
+    /// Returns the connection as a scheduled item, for the records.
     fn due(&self, fd: usize) -> Due {
         Due { connection: fd, intended_ns: self.intended_ns, actual_ns: self.begun_ns }
     }
 }
 
-/// The receiving side.
+/// The thread that receives answers, sends further requests, and closes connections.
 pub(crate) struct ServeThread<'a> {
     world: World<'a>,
-    nursery: &'a Nursery,
+    pool: &'a ChurnConnections,
     dialogue: Dialogue,
     give_up_ns: u64,
-    book: ReceiveBook,
+    record: ReceiveRecord,
     served: Vec<Served>,
     ended: usize,
 }
 
-/// What became of a connection for now.
+/// What to do next with a connection.
 enum Progress {
     Waiting,
     Complete,
     Ended(End),
 }
 
-/// How a connection ended.
+/// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// After its last answer, by us.
+    /// Closed by the client after its last answer.
     Done,
-    /// By the server.
+    /// Closed by the server.
     Reset,
-    /// By us, because of a wrong answer.
+    /// Closed by the client because of a wrong answer.
     Wrong,
 }
 
 impl<'a> ServeThread<'a> {
     pub(crate) fn new(
         world: World<'a>,
-        nursery: &'a Nursery,
+        pool: &'a ChurnConnections,
         dialogue: Dialogue,
         give_up_ns: u64,
-        book: ReceiveBook,
+        record: ReceiveRecord,
     ) -> Self {
-        let served = vec![Served::default(); nursery.slots.len()];
-        ServeThread { world, nursery, dialogue, give_up_ns, book, served, ended: 0 }
+        let served = vec![Served::default(); pool.slots.len()];
+        ServeThread { world, pool, dialogue, give_up_ns, record, served, ended: 0 }
     }
 
-    /// Serves connections until all are through or given up.
-    pub(crate) fn run(mut self) -> ReceiveBook {
+    /// Serves connections until all have ended or were given up.
+    pub(crate) fn run(mut self) -> ReceiveRecord {
         let mut events = event_buffer(EVENTS_PER_WAIT);
         let mut buffer = vec![0; RECEIVE_BUFFER_BYTES];
         loop {
@@ -244,19 +245,19 @@ impl<'a> ServeThread<'a> {
             if given_up || self.world.shared.stop.load(Ordering::Relaxed) {
                 break;
             }
-            let count = self.nursery.epoll.wait(&mut events, if ending { 1 } else { WAIT_MS });
+            let count = self.pool.epoll.wait(&mut events, if ending { 1 } else { WAIT_MS });
             for event in &events[..count] {
                 let ended = event.events & ENDED as u32 != 0;
                 self.advance(event.u64 as usize, ended, &mut buffer);
             }
         }
         self.give_up();
-        self.book.log.flush();
-        self.book
+        self.record.log.flush();
+        self.record
     }
 
     fn advance(&mut self, fd: usize, ended: bool, buffer: &mut [u8]) {
-        let slot = &self.nursery.slots[fd];
+        let slot = &self.pool.slots[fd];
         let begun_ns = slot.begun_ns.load(Ordering::Acquire);
         if !self.served[fd].open {
             let intended_ns = slot.intended_ns.load(Ordering::Relaxed);
@@ -308,7 +309,7 @@ impl<'a> ServeThread<'a> {
         }
     }
 
-    /// Checks what a read brought; only one answer is due at a time.
+    /// Checks received bytes; only one answer is outstanding at a time.
     fn received(&mut self, fd: usize, bytes: &[u8]) -> Progress {
         let Served { number, answered, received, .. } = self.served[fd];
         let missing = self.dialogue.response_bytes() - received;
@@ -318,24 +319,24 @@ impl<'a> ServeThread<'a> {
             checked = Err(self.dialogue.surplus(number, answered, behind.len()));
         }
         if let Err(fault) = checked {
-            self.book.faults.count(fault);
+            self.record.faults.count(fault);
             return Progress::Ended(End::Wrong);
         }
         self.served[fd].received += piece.len();
         if piece.len() == missing { Progress::Complete } else { Progress::Waiting }
     }
 
-    /// Books an answer; true if it was the connection's last.
+    /// Records an answer; true if it was the connection's last.
     fn answered(&mut self, fd: usize) -> bool {
         let now_ns = self.world.clock.now_ns();
         let connection = &mut self.served[fd];
         let asked_ns = connection.asked_ns;
         if connection.answered == 0 {
             let due = connection.due(fd);
-            self.book.answer(due, now_ns);
+            self.record.answer(due, now_ns);
             self.world.shared.live.service.record(now_ns.saturating_sub(due.intended_ns));
         }
-        self.book.request(connection.intended_ns, now_ns.saturating_sub(asked_ns));
+        self.record.request(connection.intended_ns, now_ns.saturating_sub(asked_ns));
         connection.answered += 1;
         (connection.sent, connection.received, connection.asked_ns) = (0, 0, now_ns);
         connection.answered == self.world.churn.transactions
@@ -347,38 +348,39 @@ impl<'a> ServeThread<'a> {
         let due = connection.due(fd);
         match end {
             End::Done => {}
-            _ if connection.answered > 0 => self.book.cut_short(),
-            End::Reset => self.book.give_up(due, true),
-            End::Wrong => self.book.wrong(due, self.world.clock.now_ns()),
+            _ if connection.answered > 0 => self.record.cut_short(),
+            End::Reset => self.record.give_up(due, true),
+            End::Wrong => self.record.wrong(due, self.world.clock.now_ns()),
         }
-        // SAFETY: the descriptor was handed to this thread, and is forgotten right here.
+        // SAFETY: the descriptor was passed to this thread, which does not use it afterwards.
         unsafe { libc::close(fd as RawFd) };
         self.ended += 1;
-        self.nursery.ended.store(self.ended, Ordering::Release);
+        self.pool.ended.store(self.ended, Ordering::Release);
     }
 
-    /// Accounts for and closes what is still open. The opener has ended, or is ended now.
+    /// Records and closes the connections that are still open. The opener has ended, or is stopped
+    /// here.
     fn give_up(&mut self) {
         self.world.shared.stop.store(true, Ordering::Relaxed);
         while !self.world.shared.sent_all.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // Connections that never had an event are known by their slots only.
+        // Connections without any event are only in the slots.
         for fd in 0..self.served.len() {
-            let begun_ns = self.nursery.slots[fd].begun_ns.load(Ordering::Acquire);
+            let begun_ns = self.pool.slots[fd].begun_ns.load(Ordering::Acquire);
             let known = self.served[fd];
             let unheard = !known.open && begun_ns != 0 && begun_ns != known.begun_ns;
             if unheard {
-                let intended_ns = self.nursery.slots[fd].intended_ns.load(Ordering::Relaxed);
+                let intended_ns = self.pool.slots[fd].intended_ns.load(Ordering::Relaxed);
                 let due = Due { connection: fd, intended_ns, actual_ns: begun_ns };
-                self.book.give_up(due, false);
+                self.record.give_up(due, false);
             } else if known.open && known.answered == 0 {
-                self.book.give_up(known.due(fd), false);
+                self.record.give_up(known.due(fd), false);
             } else if known.open {
-                self.book.cut_short();
+                self.record.cut_short();
             }
             if unheard || known.open {
-                // SAFETY: an open connection that was handed to this thread.
+                // SAFETY: the descriptor is an open connection that was passed to this thread.
                 unsafe { libc::close(fd as RawFd) };
             }
         }

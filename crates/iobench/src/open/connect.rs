@@ -1,6 +1,6 @@
-//! Makes the standing connections of a run (period a of Kawai and Yamaguchi's Figure 5), each
-//! proved by one exchange, so that the server has accepted it before the first request is due; and
-//! checks connections that stand with another exchange.
+//! Opens the standing connections of a run (period a of Kawai and Yamaguchi's Figure 5) and makes
+//! one exchange on each, so that the server has accepted it before the first scheduled request; and
+//! checks open connections with another exchange.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -12,17 +12,17 @@ use crate::sys::epoll::{Epoll, event_buffer};
 use crate::sys::signals::Signals;
 use crate::sys::socket::{self, CongestionControl, RawAddress};
 
-/// Connections being made at a time: fewer than any listen queue holds.
+/// Connections being opened at a time: fewer than any listen queue holds.
 const WINDOW: usize = 64;
-/// So long without any progress means that there will be none.
-const PATIENCE_NS: u64 = 10_000_000_000;
-/// Connections from one address: half of the usual range of local ports, because connect() looks
-/// at every other port first and slows down after.
+/// Time-out: without any progress for this long, opening fails.
+const TIME_LIMIT_NS: u64 = 10_000_000_000;
+/// Connections from one address: half of the usual range of local ports, because connect(2) first
+/// tries every other port and slows down after that.
 pub(crate) const PER_SOURCE: usize = 14_000;
-/// Linux: choose the port when connecting, so that a port can serve several peers.
+/// Linux option: the port is chosen at connect(2), so that a port can be used for several peers.
 const IP_BIND_ADDRESS_NO_PORT: libc::c_int = 24;
 
-/// Where connections go and come from.
+/// Destination and source addresses of connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
     pub(crate) target: SocketAddr,
@@ -31,8 +31,8 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// A way for so many connections. On the loopback network there are addresses enough to go
-    /// beyond the ports of one.
+    /// Returns a route for `connections` connections. On the loopback network there are enough
+    /// source addresses to exceed the ports of one.
     pub(crate) fn new(target: SocketAddr, connections: usize) -> Result<Route> {
         let needed = connections.div_ceil(PER_SOURCE);
         if needed <= 1 {
@@ -50,7 +50,7 @@ impl Route {
         }
     }
 
-    /// A connecting socket, and whether the connection stands already.
+    /// Returns a connecting socket, and whether the connection is established already.
     pub(crate) fn connect(
         &self,
         number: usize,
@@ -74,14 +74,14 @@ impl Route {
     }
 }
 
-/// A connection that is being made.
+/// A connection that is being opened.
 struct Candidate {
     socket: OwnedFd,
     sent: usize,
     received: usize,
 }
 
-/// All connections of a run being made.
+/// Opens all connections of a run.
 pub(crate) struct Connecting<'a> {
     pub(crate) route: &'a Route,
     pub(crate) exchange: Exchange,
@@ -91,7 +91,7 @@ pub(crate) struct Connecting<'a> {
 }
 
 impl Connecting<'_> {
-    /// Makes `count` connections; `progress` hears how many stand.
+    /// Opens `count` connections; calls `progress` with the number of open ones.
     pub(crate) fn establish(
         &self,
         count: usize,
@@ -141,14 +141,14 @@ impl Connecting<'_> {
             }
             self.signals.sleep_ms(0)?;
             progress(ready);
-            if now_ns() - moved_ns > PATIENCE_NS {
+            if now_ns() - moved_ns > TIME_LIMIT_NS {
                 return Err(self.stuck(ready, count));
             }
         }
         Ok(candidates.into_iter().flatten().map(|candidate| candidate.socket).collect())
     }
 
-    /// Sends and receives what it can; true when the exchange is complete just now.
+    /// Sends and receives as far as possible; true when the exchange has just completed.
     fn advance(&self, candidate: &mut Option<Candidate>, number: usize) -> Result<bool> {
         let Some(candidate) = candidate else { return Ok(false) };
         if candidate.received == self.exchange.response_bytes {
@@ -158,7 +158,7 @@ impl Connecting<'_> {
         let failed = |errno| {
             Err(std::io::Error::from_raw_os_error(errno)).context(
                 format!("make an exchange on connection {number}"),
-                "see what the server says; it may have too few descriptors, threads or processes",
+                "see the server's messages; it may have too few descriptors, threads or processes",
             )
         };
         while candidate.sent < self.request.len() {
@@ -193,7 +193,7 @@ impl Connecting<'_> {
                 "the server answered {request_bytes} bytes on connection {number} with more than \
                  {response_bytes}"
             ),
-            "give the server and the client the same sizes",
+            "set the same sizes for server and client",
         )
     }
 
@@ -203,9 +203,9 @@ impl Connecting<'_> {
                 "only {ready} of {count} connections to {} had answered when nothing had moved \
                  for {} s",
                 self.route.target,
-                PATIENCE_NS / 1_000_000_000
+                TIME_LIMIT_NS / 1_000_000_000
             ),
-            "see whether the server answers requests of this size and can hold so many connections",
+            "check that the server answers requests of this size and accepts that many connections",
         )
     }
 }
@@ -218,7 +218,7 @@ fn begin(socket: OwnedFd, number: usize, epoll: &Epoll) -> Result<Candidate> {
     Ok(Candidate { socket, sent: 0, received: 0 })
 }
 
-/// The descriptors' numbers, for threads that only borrow them.
+/// Returns the numbers of the descriptors, for threads that borrow them.
 pub(crate) fn raw(sockets: &[OwnedFd]) -> Vec<RawFd> {
     sockets.iter().map(AsRawFd::as_raw_fd).collect()
 }

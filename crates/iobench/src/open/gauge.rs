@@ -1,24 +1,24 @@
-//! What a server uses of the machine while it is measured.
+//! Reads a server's use of CPU time and system calls while it is measured.
 
 use serde::{Deserialize, Serialize};
 
-use crate::disturbance::ServerSide;
+use crate::engine::sampler::ServerSide;
 use crate::server::running::Running;
 use crate::sys::clock::now_ns;
 
-/// How the server's own use of resources is read; nothing where it cannot be seen.
+/// Reads the server's use of resources; `None` if it is not visible.
 pub(crate) trait Gauge {
     /// CPU time of the whole server so far.
     fn cpu_ns(&self) -> Option<u64>;
-    /// Its calls into the kernel so far.
+    /// Its system calls so far.
     fn system_calls(&self) -> Option<u64>;
-    /// CPUs that it may use.
+    /// Returns the number of CPUs that it may use.
     fn cpus(&self) -> usize;
-    /// Where it runs.
+    /// Its CPUs and threads.
     fn side(&self) -> Option<ServerSide>;
 }
 
-/// For servers that are only known by their address.
+/// A gauge for servers of which only the address is known.
 pub(crate) struct Blind;
 
 impl Gauge for Blind {
@@ -39,7 +39,7 @@ impl Gauge for Blind {
     }
 }
 
-/// A server that we have started.
+/// A gauge for a server that this process has started.
 pub(crate) struct Watched<'a> {
     pub(crate) server: &'a Running,
     pub(crate) cpus: &'a [usize],
@@ -59,20 +59,20 @@ impl Gauge for Watched<'_> {
     }
 
     fn side(&self) -> Option<ServerSide> {
-        Some(ServerSide::of(self.server, self.cpus))
+        Some(self.server.side(self.cpus))
     }
 }
 
-/// What the server used while it was measured.
+/// The server's use of resources in the measured period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ServerUse {
     pub(crate) cpu_us: Option<f64>,
     pub(crate) system_calls: Option<f64>,
-    /// Busy part of its CPUs, 0 to 1.
+    /// Busy share of its CPUs, 0 to 1.
     pub(crate) busy: Option<f64>,
 }
 
-/// A server's counts at one moment.
+/// A server's counters at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
     pub(crate) at_ns: u64,
@@ -81,6 +81,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
+    /// Reads the counters.
     pub(crate) fn take(gauge: &dyn Gauge) -> Reading {
         let (cpu_ns, system_calls) = (gauge.cpu_ns(), gauge.system_calls());
         Reading { at_ns: now_ns(), cpu_ns, system_calls }
@@ -88,8 +89,8 @@ impl Reading {
 }
 
 impl ServerUse {
-    /// What was used for `requests` in a period of `measured_ns`. Readings may be a little late, so
-    /// the use between them is scaled to the period.
+    /// Returns the use for `requests` in a period of `measured_ns`. Readings may be a little late,
+    /// so the use between them is scaled to the period.
     pub(crate) fn between(
         from: &Reading,
         to: &Reading,

@@ -1,19 +1,18 @@
-//! The requests under way on each connection, oldest first. A stream answers in order, so the
-//! oldest is the one that an answer belongs to.
+//! Queues of the requests in flight on each connection, oldest first. A stream is answered in
+//! order, so an answer belongs to the oldest request.
 //!
-//! Only the sending thread adds and only the receiving thread takes. An entry is written before
-//! the index that shows it (release), and read after it (acquire); nothing waits for anybody.
+//! Only the sending thread adds and only the receiving thread takes. An entry is written before the
+//! index that publishes it (release), and read after it (acquire). No thread waits.
 //!
-//! A request's number on its connection is its index, which goes on over reconnections. Both
-//! threads know it, so it is what the request's stamp is made from.
+//! A request's number on its connection is its index, which continues over reconnections. Both
+//! threads know it, so the request's stamp is made from it.
 
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Most requests under way on one connection.
+/// Most requests in flight on one connection.
 const DEEPEST: usize = 4_096;
 const SHALLOWEST: usize = 16;
-/// Most entries over all connections: half a gigabyte.
+/// Most entries over all connections: half a gigabyte of memory.
 const MOST_ENTRIES: usize = 1 << 25;
 
 /// A request that was sent.
@@ -23,12 +22,31 @@ pub(crate) struct Sent {
     pub(crate) actual_ns: u64,
 }
 
-/// One connection's indices; they count for ever and wrap.
+/// Storage of a request. The times are relaxed atomics; the indices order their accesses.
+#[derive(Default)]
+struct Entry {
+    intended_ns: AtomicU64,
+    actual_ns: AtomicU64,
+}
+
+impl Entry {
+    fn set(&self, sent: Sent) {
+        self.intended_ns.store(sent.intended_ns, Ordering::Relaxed);
+        self.actual_ns.store(sent.actual_ns, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Sent {
+        let intended_ns = self.intended_ns.load(Ordering::Relaxed);
+        Sent { intended_ns, actual_ns: self.actual_ns.load(Ordering::Relaxed) }
+    }
+}
+
+/// The indices of one connection's queue; they wrap around.
 #[repr(align(64))]
 struct Lane {
     /// Written by the sender.
     added: AtomicU32,
-    /// Set by the receiver once the connection has ended, cleared when it stands again.
+    /// Set by the receiver when the connection has ended, cleared when it is open again.
     ended: AtomicBool,
     /// Written by the receiver.
     taken: AtomicU32,
@@ -37,17 +55,12 @@ struct Lane {
 /// The queues of all connections of one generator.
 pub(crate) struct InFlight {
     lanes: Vec<Lane>,
-    entries: Vec<UnsafeCell<Sent>>,
+    entries: Vec<Entry>,
     depth: usize,
 }
 
-// SAFETY: an entry is touched by the sender only while it is not shown (`added` has not passed it
-// or `taken` has), and by the receiver only while it is; the indices order the two. There is one
-// sender and one receiver: `add` and `take` are `unsafe` to call from anywhere else.
-unsafe impl Sync for InFlight {}
-
 impl InFlight {
-    /// Room for `expected` requests under way on each connection, within bounds.
+    /// Allocates for `expected` requests in flight on each connection, within bounds.
     pub(crate) fn new(connections: usize, expected: usize) -> InFlight {
         let bound = (MOST_ENTRIES / connections.max(1)).clamp(SHALLOWEST, DEEPEST);
         let depth = expected.next_power_of_two().clamp(SHALLOWEST, DEEPEST);
@@ -59,46 +72,40 @@ impl InFlight {
             taken: AtomicU32::new(0),
         };
         let lanes = (0..connections).map(|_| lane()).collect();
-        let entries = (0..connections * depth).map(|_| UnsafeCell::default()).collect();
+        let entries = (0..connections * depth).map(|_| Entry::default()).collect();
         InFlight { lanes, entries, depth }
     }
 
-    fn entry(&self, connection: usize, index: u32) -> &UnsafeCell<Sent> {
+    fn entry(&self, connection: usize, index: u32) -> &Entry {
         &self.entries[connection * self.depth + (index as usize & (self.depth - 1))]
     }
 
-    /// Adds a request and returns its number; none if the queue is full or the connection has
-    /// ended.
-    ///
-    /// # Safety
-    /// Only one thread may ever call this.
-    pub(crate) unsafe fn add(&self, connection: usize, sent: Sent) -> Option<u32> {
+    /// Adds a request and returns its number; `None` if the queue is full or the connection has
+    /// ended. Only one thread may ever call this, or requests are lost.
+    pub(crate) fn add(&self, connection: usize, sent: Sent) -> Option<u32> {
         let lane = &self.lanes[connection];
         let added = lane.added.load(Ordering::Relaxed);
         let under_way = added.wrapping_sub(lane.taken.load(Ordering::Acquire));
         if under_way as usize >= self.depth || lane.ended.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: the entry is not shown, so the receiver keeps away; we are the only sender.
-        unsafe { *self.entry(connection, added).get() = sent };
+        // The entry is not published yet, so the receiver does not access it.
+        self.entry(connection, added).set(sent);
         lane.added.store(added.wrapping_add(1), Ordering::Release);
         Some(added)
     }
 
-    /// Takes the oldest request.
-    ///
-    /// # Safety
-    /// Only one thread may ever call this.
-    pub(crate) unsafe fn take(&self, connection: usize) -> Option<Sent> {
+    /// Takes the oldest request. Only one thread may ever call this, or requests are taken twice.
+    pub(crate) fn take(&self, connection: usize) -> Option<Sent> {
         let lane = &self.lanes[connection];
         let number = self.oldest(connection)?;
-        // SAFETY: the entry is shown, so the sender keeps away; we are the only receiver.
-        let sent = unsafe { *self.entry(connection, number).get() };
+        // The entry is published, so the sender does not access it.
+        let sent = self.entry(connection, number).get();
         lane.taken.store(number.wrapping_add(1), Ordering::Release);
         Some(sent)
     }
 
-    /// The number of the request that `take` would take.
+    /// Returns the number of the request that `take` would take.
     pub(crate) fn oldest(&self, connection: usize) -> Option<u32> {
         let lane = &self.lanes[connection];
         let taken = lane.taken.load(Ordering::Relaxed);
@@ -106,13 +113,13 @@ impl InFlight {
     }
 
     /// Marks a connection as ended. The sender may be about to add a request, which `take` then
-    /// finds; it adds none after it has gone through the fence of its next turn.
+    /// finds; it adds none after the fence of its next iteration.
     pub(crate) fn end(&self, connection: usize) {
         self.lanes[connection].ended.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Marks an ended connection as standing again.
+    /// Marks an ended connection as open again.
     pub(crate) fn reopen(&self, connection: usize) {
         self.lanes[connection].ended.store(false, Ordering::Release);
     }
@@ -138,8 +145,7 @@ mod tests {
     #[test]
     fn queues_are_bounded() {
         let queues = InFlight::new(2, 0);
-        // SAFETY: this thread is the only one.
-        let added = (0..100).take_while(|number| unsafe { queues.add(1, sent(*number)) }.is_some());
+        let added = (0..100).take_while(|number| queues.add(1, sent(*number)).is_some());
         let added = added.count();
         assert_eq!(added, SHALLOWEST);
         assert_eq!(InFlight::new(1, 1 << 30).depth, DEEPEST);
@@ -150,17 +156,14 @@ mod tests {
     #[test]
     fn an_ended_connection_takes_no_more_until_it_stands_again() {
         let queues = InFlight::new(1, 0);
-        // SAFETY: this thread is the only one.
-        unsafe {
-            assert_eq!(queues.add(0, sent(1)), Some(0));
-            queues.end(0);
-            assert!(queues.add(0, sent(2)).is_none() && queues.has_ended(0));
-            assert_eq!(queues.oldest(0), Some(0));
-            assert_eq!(queues.take(0), Some(sent(1)));
-            assert_eq!((queues.oldest(0), queues.take(0)), (None, None));
-            queues.reopen(0);
-            assert_eq!(queues.add(0, sent(3)), Some(1), "numbers go on");
-        }
+        assert_eq!(queues.add(0, sent(1)), Some(0));
+        queues.end(0);
+        assert!(queues.add(0, sent(2)).is_none() && queues.has_ended(0));
+        assert_eq!(queues.oldest(0), Some(0));
+        assert_eq!(queues.take(0), Some(sent(1)));
+        assert_eq!((queues.oldest(0), queues.take(0)), (None, None));
+        queues.reopen(0);
+        assert_eq!(queues.add(0, sent(3)), Some(1), "numbers go on");
     }
 
     #[test]
@@ -170,16 +173,14 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..count {
-                    // SAFETY: only this thread adds.
-                    while unsafe { queues.add(0, sent(number)) }.is_none() {
+                    while queues.add(0, sent(number)).is_none() {
                         thread::yield_now();
                     }
                 }
             });
             for number in 0..count {
                 let taken = loop {
-                    // SAFETY: only this thread takes.
-                    match unsafe { queues.take(0) } {
+                    match queues.take(0) {
                         Some(taken) => break taken,
                         None => thread::yield_now(),
                     }
@@ -195,17 +196,14 @@ mod tests {
             let queues = InFlight::new(3, 0);
             let mut model = VecDeque::new();
             for (number, add) in calls.into_iter().enumerate() {
-                // SAFETY: this thread is the only one.
-                unsafe {
-                    if add {
-                        let fits = model.len() < SHALLOWEST;
-                        prop_assert_eq!(queues.add(2, sent(number as u64)).is_some(), fits);
-                        if fits {
-                            model.push_back(sent(number as u64));
-                        }
-                    } else {
-                        prop_assert_eq!(queues.take(2), model.pop_front());
+                if add {
+                    let fits = model.len() < SHALLOWEST;
+                    prop_assert_eq!(queues.add(2, sent(number as u64)).is_some(), fits);
+                    if fits {
+                        model.push_back(sent(number as u64));
                     }
+                } else {
+                    prop_assert_eq!(queues.take(2), model.pop_front());
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! What a running generator shows to a person who watches: counts and coarse histograms, written
-//! by one thread each with plain stores and read by another.
+//! Live figures of a running generator for the progress display: counts and coarse histograms, each
+//! written by one thread with plain stores and read by another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Buckets per doubling of time.
+/// Number of buckets per doubling of time.
 const FINENESS: u64 = 4;
 const BUCKETS: usize = 40 * FINENESS as usize;
 
@@ -15,7 +15,7 @@ impl LiveTimes {
         LiveTimes([const { AtomicU64::new(0) }; BUCKETS])
     }
 
-    /// Called by one thread only: no read-modify-write.
+    /// Called by one thread only, so it needs no read-modify-write.
     #[inline]
     pub(crate) fn record(&self, time_ns: u64) {
         let bucket = &self.0[bucket_of(time_ns)];
@@ -34,13 +34,13 @@ fn bucket_of(time_ns: u64) -> usize {
     ((doubling * FINENESS + part) as usize).min(BUCKETS - 1)
 }
 
-/// The longest time of a bucket.
+/// Returns the longest time of a bucket.
 fn top_of(bucket: usize) -> u64 {
     let (doubling, part) = (bucket as u64 / FINENESS, bucket as u64 % FINENESS);
     (1 << doubling) / FINENESS * (FINENESS + part + 1)
 }
 
-/// A histogram's counts at a moment.
+/// A histogram's counts at one moment.
 #[derive(Clone)]
 pub(crate) struct Counts([u64; BUCKETS]);
 
@@ -55,7 +55,7 @@ impl Counts {
         }
     }
 
-    /// What was recorded since `earlier`.
+    /// Returns the counts recorded since `earlier`.
     pub(crate) fn since(&self, earlier: &Counts) -> Counts {
         Counts(std::array::from_fn(|bucket| self.0[bucket].saturating_sub(earlier.0[bucket])))
     }
@@ -64,7 +64,7 @@ impl Counts {
         self.0.iter().sum()
     }
 
-    /// In microseconds; at most a quarter too long.
+    /// Returns a quantile in microseconds; at most a quarter too long.
     pub(crate) fn quantile_us(&self, quantile: f64) -> Option<f64> {
         let wanted = (self.total() as f64 * quantile).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -76,11 +76,11 @@ impl Counts {
     }
 }
 
-/// One generator's window to the outside.
+/// Live figures of one generator.
 pub(crate) struct Live {
-    /// By the sender: requests due so far, and their send lag.
+    /// Written by the sender: requests scheduled so far, and their send lag.
     pub(crate) lag: LiveTimes,
-    /// By the receiver: requests answered so far, and their service time.
+    /// Written by the receiver: requests answered so far, and their service time.
     pub(crate) service: LiveTimes,
 }
 

@@ -1,6 +1,6 @@
 //! The log of all timestamps: a compact file while measuring, CSV on request.
 //!
-//! The file begins with [`MAGIC`] and a line of JSON; then follow entries of [`ENTRY_BYTES`] bytes,
+//! The file begins with [`MAGIC`] and a line of JSON, followed by entries of [`ENTRY_BYTES`] bytes,
 //! little-endian: intended, actual and received time (u64, nanoseconds of CLOCK_MONOTONIC; 0 for
 //! never), connection (u32), outcome and phase (u8), two zero bytes.
 
@@ -12,16 +12,15 @@ use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::LogArgs;
 use crate::error::{Context, Error, Result};
 use crate::open::phases::Phase;
 
 const MAGIC: &[u8] = b"iobench-log 1\n";
-const ENTRY_BYTES: usize = 32;
+pub(crate) const ENTRY_BYTES: usize = 32;
 /// Longest line of JSON that is read.
 const MOST_HEADER_BYTES: u64 = 65_536;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Outcome {
@@ -80,7 +79,7 @@ impl Entry {
     }
 }
 
-/// What the entries mean.
+/// Describes the entries: the run, its clock and its periods.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Header {
     pub(crate) clock: String,
@@ -130,12 +129,12 @@ impl LogWriter {
         Ok(LogWriter { entries: Some(entries), thread: Some(thread), path: shown })
     }
 
-    /// A way in, for one of the generator's threads.
+    /// Returns a channel for one of the generator's threads to send entries.
     pub(crate) fn sink(&self) -> Option<Sender<Vec<Entry>>> {
         self.entries.clone()
     }
 
-    /// Writes what is left; the number of entries. All ways in must be gone.
+    /// Writes the remaining entries; returns their total number. All sinks must have been dropped.
     pub(crate) fn finish(mut self) -> Result<u64> {
         self.entries = None;
         let Some(thread) = self.thread.take() else { return Ok(0) };
@@ -145,20 +144,20 @@ impl LogWriter {
     }
 }
 
-/// `iobench log`: prints a log as CSV.
-pub(crate) fn export(arguments: &LogArgs) -> Result<()> {
-    let shown = arguments.file.display().to_string();
-    let file = File::open(&arguments.file)
+/// `iobench log`: prints a log as CSV, or only its header.
+pub(crate) fn export(path: &Path, header_only: bool) -> Result<()> {
+    let shown = path.display().to_string();
+    let file = File::open(path)
         .context(format!("open {shown}"), "name a file that `load --log` has written")?;
     let mut reader = BufReader::with_capacity(1 << 20, file);
     let header = read_header(&mut reader, &shown)?;
-    if arguments.header {
+    if header_only {
         crate::output::print(&(header + "\n"));
         return Ok(());
     }
     let mut stdout = BufWriter::new(io::stdout().lock());
     match export_entries(&mut reader, &mut stdout) {
-        // A reader that has gone away is no error.
+        // A closed pipe is no error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context(
             format!("export {shown}"),
@@ -167,7 +166,7 @@ pub(crate) fn export(arguments: &LogArgs) -> Result<()> {
     }
 }
 
-fn read_header(reader: &mut impl BufRead, shown: &str) -> Result<String> {
+pub(crate) fn read_header(reader: &mut impl BufRead, shown: &str) -> Result<String> {
     let remedy = "name a file that `load --log` has written";
     let mut magic = vec![0; MAGIC.len()];
     if reader.read_exact(&mut magic).is_err() || magic != MAGIC {
@@ -184,7 +183,7 @@ fn read_header(reader: &mut impl BufRead, shown: &str) -> Result<String> {
     Ok(header.trim_end().to_owned())
 }
 
-fn export_entries(reader: &mut impl Read, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn export_entries(reader: &mut impl Read, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "intended_ns,actual_ns,received_ns,connection,outcome,phase")?;
     let mut bytes = [0; ENTRY_BYTES];
     loop {

@@ -1,10 +1,10 @@
-//! The open loop: requests leave when they are due, whatever the server does, and every one is
-//! accounted for (Kawai and Yamaguchi, section 4.1).
+//! The open loop: sends requests at scheduled times, whatever the server does, and accounts for
+//! every one (Kawai and Yamaguchi, section 4.1).
 //!
-//! A generator is a send thread and a receive thread that share nothing but the queues of requests
-//! under way (`inflight`). The schedule (`phases`, `arrivals`) is drawn from a seed; every reply is
-//! checked (`reply`); both threads keep books of their own (`record`); `verdict` says whether to
-//! believe the figures, and `disturbance` whether other work had a part in them.
+//! A generator is a send thread and a receive thread that share only the queues of requests in
+//! flight (`inflight`). The schedule (`phases`, `arrivals`) is drawn from a seed; every reply is
+//! checked (`reply`); both threads have records of their own (`record`). `verdict` decides whether
+//! the figures are valid, and `disturbance` whether other work affected them.
 
 pub(crate) mod arrivals;
 mod churn;
@@ -31,11 +31,11 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use crate::client::protocol::request;
-use crate::disturbance::ClientSide;
+use crate::engine::sampler::ClientSide;
 use crate::error::{Error, Result};
 use crate::exchange::Exchange;
 use crate::open::arrivals::Arrivals;
-use crate::open::churn::{Churn, Nursery};
+use crate::open::churn::{Churn, ChurnConnections};
 use crate::open::connect::{Connecting, Route};
 use crate::open::gauge::Gauge;
 use crate::open::live::Counts;
@@ -48,12 +48,12 @@ use crate::sys::signals::Signals;
 use crate::sys::socket::CongestionControl;
 use crate::sys::tsc::Clock;
 
-/// One generator is asked for this many requests a second at most, if there are CPUs for more.
+/// Highest rate of one generator in requests per second, if there are CPUs for more generators.
 const RATE_PER_GENERATOR: f64 = 50_000.0;
-/// Time between the decision to start and the start.
+/// Time from the decision to start to the start.
 pub(crate) const LEAD_NS: u64 = 20_000_000;
 
-/// What is to be done.
+/// The parameters of an open-loop run.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenPlan {
     pub(crate) course: Course,
@@ -61,13 +61,14 @@ pub(crate) struct OpenPlan {
     pub(crate) exchange: Exchange,
     /// Standing connections; for a churn, the most that may be open at a time.
     pub(crate) connections: usize,
-    /// A churn: the rate is of new connections, each with so many requests.
+    /// Requests per connection of a churn, whose rate is that of new connections.
     pub(crate) churn: Option<u32>,
-    /// An answer that takes longer is late; one that takes as long after the end is lost.
+    /// An answer that takes longer is late; one that is missing for this long after the end is
+    /// lost.
     pub(crate) timeout_ns: u64,
     pub(crate) generators: Vec<GeneratorCpus>,
     pub(crate) client: ClientSide,
-    /// A server of ours, whose replies are known beforehand.
+    /// The server is one of iobench's own, whose replies are known in advance.
     pub(crate) own_server: bool,
     pub(crate) seed: u64,
     pub(crate) tolerance: Tolerance,
@@ -75,7 +76,7 @@ pub(crate) struct OpenPlan {
 }
 
 impl OpenPlan {
-    /// The CPUs that the generators use, which may be fewer than they were offered.
+    /// Returns the CPUs that the generators use, which may be fewer than were offered.
     fn client_side(&self) -> ClientSide {
         let used =
             |cpu: &usize| self.generators.iter().any(|g| g.sender == *cpu || g.receiver == *cpu);
@@ -84,21 +85,21 @@ impl OpenPlan {
     }
 }
 
-/// Where a generator's threads run; on one CPU the sender yields to the receiver.
+/// The CPUs of a generator's threads; on a shared CPU the sender yields to the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GeneratorCpus {
     pub(crate) sender: usize,
     pub(crate) receiver: usize,
 }
 
-/// Divides the client CPUs among the generators that a rate needs (or that were asked for): two
-/// CPUs each where there are enough, else one.
+/// Divides the client CPUs among the generators that a rate needs (or that the user asked for): two
+/// CPUs each if there are enough, else one.
 pub(crate) fn place(cpus: &[usize], rate: f64, asked: Option<usize>) -> Result<Vec<GeneratorCpus>> {
     let wanted = asked.unwrap_or((rate / RATE_PER_GENERATOR).ceil().max(1.0) as usize);
     if cpus.is_empty() || asked.is_some_and(|asked| asked == 0 || asked > cpus.len()) {
         return Err(Error::setup(
             format!("{wanted} generators do not fit on {} client CPUs", cpus.len()),
-            "a generator needs a CPU; ask for fewer --generators or name more client CPUs",
+            "each needs one; use fewer --generators or name more client CPUs",
         ));
     }
     let count = wanted.min(cpus.len());
@@ -110,42 +111,42 @@ pub(crate) fn place(cpus: &[usize], rate: f64, asked: Option<usize>) -> Result<V
     Ok((0..count).map(of).collect())
 }
 
-/// What a person who watches is told, several times a second.
+/// Figures for the progress display, several times a second.
 pub(crate) struct View<'a> {
     pub(crate) phase: Phase,
     pub(crate) left_ns: u64,
     pub(crate) offered_rate: f64,
     pub(crate) throughput: f64,
-    /// Since the last view.
+    /// Service times since the last view.
     pub(crate) service: &'a Counts,
     pub(crate) lag: &'a Counts,
 }
 
-/// Who watches a run.
+/// Displays the progress of a run.
 pub(crate) trait Watcher {
-    /// Connections that stand, of how many.
+    /// Called with the numbers of open and of all connections.
     fn connecting(&mut self, ready: usize, of: usize);
     fn running(&mut self, view: &View<'_>);
 }
 
-/// A run whose connections stand.
+/// A run whose connections are open.
 pub(crate) struct Prepared {
     plan: OpenPlan,
     clock: Clock,
     target: SocketAddr,
-    /// What replies that are no echo are compared with.
+    /// The expected reply, if it is not an echo.
     template: Template,
     load: Load,
 }
 
-/// What the generators work on, by generator.
+/// The generators' parts of the load.
 enum Load {
     Standing(Vec<Vec<OwnedFd>>),
-    Churn(Churn, Vec<Nursery>),
+    Churn(Churn, Vec<ChurnConnections>),
 }
 
 impl Prepared {
-    /// Makes the connections. Sockets belong to the network namespace of the calling thread.
+    /// Opens the connections. Sockets belong to the network namespace of the calling thread.
     pub(crate) fn connect(
         plan: OpenPlan,
         route: &Route,
@@ -170,12 +171,12 @@ impl Prepared {
         Ok(Prepared { plan, clock: Clock::calibrate(), target: route.target, template, load })
     }
 
-    /// The generator's clock: CLOCK_MONOTONIC's scale.
+    /// Returns the generators' clock, on the scale of CLOCK_MONOTONIC.
     pub(crate) fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Runs the whole course from `start_ns` and closes the connections.
+    /// Runs all periods from `start_ns` and closes the connections.
     pub(crate) fn run(
         self,
         start_ns: u64,
@@ -187,7 +188,7 @@ impl Prepared {
         let log = log.transpose()?;
         let sink = log.as_ref().and_then(LogWriter::sink);
         let outcome = threads::run(&self, start_ns, sink, gauge, signals, watcher);
-        // The log's error matters more than the interruption that may have cut it short.
+        // The log's error is more important than an interruption that it may have caused.
         if let Some(log) = log {
             log.finish()?;
         }
@@ -208,7 +209,7 @@ impl Prepared {
     }
 }
 
-/// Makes the standing connections and deals them out.
+/// Opens the standing connections and divides them among the generators.
 fn stand(
     plan: &OpenPlan,
     route: &Route,
@@ -242,9 +243,10 @@ fn begin_churn(plan: &OpenPlan, route: &Route, transactions: u32) -> Result<Load
         congestion: CongestionControl::pick(),
     };
     churn.check(generators)?;
-    let nurseries =
-        (0..generators).map(|_| Nursery::new(&churn, generators)).collect::<Result<_>>()?;
-    Ok(Load::Churn(churn, nurseries))
+    let pool = (0..generators)
+        .map(|_| ChurnConnections::new(&churn, generators))
+        .collect::<Result<_>>()?;
+    Ok(Load::Churn(churn, pool))
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! What a run says, in a form that can be merged, stored and sent to another host.
+//! The outcome of an open-loop run, in a form that can be merged, stored and sent to another host.
 
 use serde::{Deserialize, Serialize};
 
-use crate::disturbance::Disturbance;
+use crate::engine::sampler::Disturbance;
 use crate::figures::{Percentiles, Times, new_times};
 use crate::open::gauge::ServerUse;
 use crate::results::{Accounts, Moment};
 
-/// One open-loop run.
+/// The outcome of one open-loop run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OpenOutcome {
     #[serde(with = "crate::figures::as_text")]
@@ -20,24 +20,24 @@ pub(crate) struct OpenOutcome {
     pub(crate) turnaround: Times,
     #[serde(with = "crate::figures::as_text", default = "new_times")]
     pub(crate) receive_lag: Times,
-    /// Churn only: from the intended connection time to the first answer.
+    /// Churn only: time from the scheduled opening of a connection to the first answer.
     #[serde(with = "crate::figures::as_text")]
     pub(crate) accept: Times,
     pub(crate) accounts: Accounts,
-    /// Requests per second that were due while it was measured, and that were answered.
+    /// Requests per second scheduled in the measured period, and answered in it.
     pub(crate) offered_rate: f64,
     pub(crate) throughput: f64,
-    /// Busy part of the generator's CPUs, its waiting left out: unknown for a sender that waits
-    /// busily, so this is the part that others took, 0 to 1.
+    /// Share of the generator's CPUs that other work took, 0 to 1. Its own busy share would mean
+    /// nothing, because a sender waits busily.
     pub(crate) starved: f64,
     #[serde(default)]
     pub(crate) disturbance: Disturbance,
     /// Connections that ended and were opened again.
     #[serde(default)]
     pub(crate) reopened: u64,
-    /// Per request.
+    /// The server's use of resources per request.
     pub(crate) server: ServerUse,
-    /// Most connections open at a time.
+    /// Largest number of connections open at a time.
     pub(crate) connections: usize,
     pub(crate) timeline: Vec<Moment>,
     /// Why the run is not valid; empty if it is.
@@ -45,7 +45,7 @@ pub(crate) struct OpenOutcome {
 }
 
 impl OpenOutcome {
-    /// A run that could not be made.
+    /// Returns the outcome of a run that could not be made.
     pub(crate) fn failed(reason: String) -> OpenOutcome {
         OpenOutcome {
             service: new_times(),
@@ -67,7 +67,7 @@ impl OpenOutcome {
         }
     }
 
-    /// Adds what another host measured in the same run. Its reasons are told with its name.
+    /// Merges the outcome that another host measured in the same run. Its reasons get its name.
     pub(crate) fn add(&mut self, other: &OpenOutcome, host: &str) {
         for (sum, other) in [
             (&mut self.service, &other.service),
@@ -77,7 +77,7 @@ impl OpenOutcome {
             (&mut self.receive_lag, &other.receive_lag),
             (&mut self.accept, &other.accept),
         ] {
-            // Bounds are equal by construction, so this cannot fail.
+            // All histograms have the same bounds, so this cannot fail.
             let _ = sum.add(other);
         }
         self.accounts.add(&other.accounts);
@@ -96,7 +96,7 @@ impl OpenOutcome {
             sum.connections += other.connections;
             sum.offered_rate += other.offered_rate;
             sum.throughput += other.throughput;
-            // Percentiles cannot be merged; of several hosts the worst is shown.
+            // Percentiles cannot be merged; the worst of all hosts is shown.
             for (worst, other) in [
                 (&mut sum.send_lag_p50_us, other.send_lag_p50_us),
                 (&mut sum.send_lag_p99_us, other.send_lag_p99_us),
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Several hosts' times become one histogram that holds every one of them.
+        /// Merging the times of several hosts preserves all of them.
         #[test]
         fn nothing_is_lost_between_hosts(
             hosts in prop::collection::vec(prop::collection::vec(1..1_000_000_000_u64, 0..50), 1..6)
@@ -140,7 +140,7 @@ mod tests {
                     outcome.service.record(time_ns).unwrap();
                     all.record(time_ns).unwrap();
                 }
-                // As it travels between hosts.
+                // In the form in which it is sent between hosts.
                 let text = serde_json::to_string(&outcome).unwrap();
                 whole.add(&serde_json::from_str(&text).unwrap(), &format!("host {number}"));
             }

@@ -1,16 +1,16 @@
 //! The course of a run's request rate (Kawai and Yamaguchi, Figure 5): it grows exponentially to
-//! the target, is kept for the system to settle, and is kept while measured.
+//! the target, is held while the system reaches a steady state, and is held while measured.
 
 use serde::{Deserialize, Serialize};
 
-/// The growth begins at this part of the target.
+/// The growth starts at this part of the target.
 const FIRST_PART: f64 = 0.01;
 
-/// Where a moment lies in the course.
+/// The phase of a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Phase {
-    /// Connections are made; no request is due yet.
+    /// Connections are opened; no request is scheduled yet.
     Connect,
     Growth,
     Steady,
@@ -28,10 +28,10 @@ impl Phase {
     }
 }
 
-/// The rate over time, from the first moment of growth. Times are nanoseconds since then.
+/// The rate over time, from the start of the growth. Times are nanoseconds since then.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Course {
-    /// Requests per second once grown.
+    /// Requests per second after the growth.
     pub(crate) rate: f64,
     pub(crate) growth_ns: u64,
     pub(crate) steady_ns: u64,
@@ -55,13 +55,14 @@ impl Course {
         }
     }
 
-    /// The same course with another rate.
+    /// Returns the same course with another rate.
     pub(crate) fn with_rate(self, rate: f64) -> Course {
         Course { rate, ..self }
     }
 
-    /// When the expected number of requests reaches `count`: the inverse of the integral of the
-    /// rate. A process with one event per unit of time, sent through this, has the course's rate.
+    /// Returns the time at which the expected number of requests reaches `count`: the inverse of
+    /// the integral of the rate. A process with one event per unit of time, mapped by this
+    /// function, has the course's rate.
     pub(crate) fn time_of(&self, count: f64) -> f64 {
         let growth_s = self.growth_ns as f64 / 1e9;
         // r(t) = a·R·e^(k·t/T) with a the first part, so that r(T) = R; its integral is
@@ -90,7 +91,7 @@ mod tests {
         Course { rate, growth_ns, steady_ns: SECOND, measure_ns: 2 * SECOND }
     }
 
-    /// The rate at a time, as the paper draws it.
+    /// Returns the rate at a time, by the paper's formula.
     fn rate_at(course: &Course, at_ns: u64) -> f64 {
         if at_ns >= course.growth_ns {
             return course.rate;

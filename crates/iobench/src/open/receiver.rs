@@ -1,12 +1,12 @@
-//! The receive thread (Kawai and Yamaguchi, section 4.1): it waits for answers on all connections,
-//! takes the time when one is complete, and checks every byte of it. A connection with a wrong
-//! answer is closed, because nothing tells where the next one begins; it is then opened again, as
+//! The receive thread (Kawai and Yamaguchi, section 4.1): waits for answers on all connections,
+//! reads the clock when one is complete, and checks every byte of it. A connection with a wrong
+//! answer is closed, because the start of the next answer is unknown; it is then opened again, like
 //! one that the server has closed.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
-use crate::open::record::{Due, ReceiveBook};
+use crate::open::record::{Due, ReceiveRecord};
 use crate::open::reopen::Reopening;
 use crate::open::reply::{Dialogue, WrongReply};
 use crate::open::sender::Shared;
@@ -17,15 +17,15 @@ use crate::sys::tsc::Clock;
 
 const EVENTS_PER_WAIT: usize = 64;
 const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
-/// A waiting thread looks at the flags at least this often; rarely, because it takes the CPU from
+/// Longest wait of a thread before it reads the flags; long, because waking up takes the CPU from
 /// the sender.
 const WAIT_MS: i32 = 50;
-/// The same while connections wait to be opened again.
+/// The same limit while connections wait to be opened again.
 const WAIT_TO_REOPEN_MS: i32 = 5;
-/// Marks of an event after which no further one may come.
+/// Epoll flags after which no further event follows.
 const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP;
 
-/// The receiving side of one generator.
+/// The receive thread of one generator.
 pub(crate) struct ReceiveThread<'a> {
     pub(crate) clock: Clock,
     pub(crate) connections: Vec<RawFd>,
@@ -33,19 +33,19 @@ pub(crate) struct ReceiveThread<'a> {
     pub(crate) sampler: Sampler,
     pub(crate) reopening: Reopening,
     pub(crate) shared: &'a Shared,
-    /// When the last answers are given up: some time after the last request.
+    /// When open requests are given up: some time after the last request.
     pub(crate) give_up_ns: u64,
     pub(crate) epoll: Epoll,
-    pub(crate) book: ReceiveBook,
+    pub(crate) record: ReceiveRecord,
     /// Bytes of each connection's incomplete answer.
     pub(crate) partial: Vec<usize>,
-    /// Requests taken from the queues.
+    /// Number of requests taken from the queues.
     pub(crate) taken: u64,
-    /// The number of each connection's latest request that was answered.
+    /// The number of the latest answered request of each connection.
     pub(crate) latest: Vec<u32>,
 }
 
-/// When a read was over, and when the kernel got the last packet of it, if that is known.
+/// When a read was complete, and when the kernel received the last packet of it, if known.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     now_ns: u64,
@@ -53,8 +53,8 @@ struct Arrival {
 }
 
 impl ReceiveThread<'_> {
-    /// An epoll instance that watches the connections; edges, because every event is read to its
-    /// end.
+    /// Returns an epoll instance that watches the connections, edge-triggered, because every event
+    /// is read until EAGAIN.
     pub(crate) fn watch(connections: &[RawFd]) -> crate::error::Result<Epoll> {
         use crate::error::Context;
         let epoll = Epoll::new()?;
@@ -68,7 +68,7 @@ impl ReceiveThread<'_> {
     }
 
     /// Receives until every request is answered or given up.
-    pub(crate) fn run(mut self) -> ReceiveBook {
+    pub(crate) fn run(mut self) -> ReceiveRecord {
         let mut events = event_buffer(EVENTS_PER_WAIT);
         let mut buffer = vec![0; RECEIVE_BUFFER_BYTES];
         loop {
@@ -94,9 +94,9 @@ impl ReceiveThread<'_> {
             }
         }
         self.give_up();
-        self.book.reopened = self.reopening.reopened;
-        self.book.log.flush();
-        self.book
+        self.record.reopened = self.reopening.reopened;
+        self.record.log.flush();
+        self.record
     }
 
     fn advance(&mut self, connection: usize, events: u32, buffer: &mut [u8]) {
@@ -110,8 +110,8 @@ impl ReceiveThread<'_> {
         self.drain(connection, events & ENDED as u32 != 0, buffer);
     }
 
-    /// Reads one connection until it is empty. A short read has emptied it, but an end that was
-    /// announced raises no further edge and has to be read.
+    /// Reads one connection until it is empty. A short read means that it is empty, unless the end
+    /// was announced: that causes no further edge and has to be read.
     fn drain(&mut self, connection: usize, ended: bool, buffer: &mut [u8]) {
         loop {
             let (result, arrival) = self.receive(connection, buffer);
@@ -119,7 +119,7 @@ impl ReceiveThread<'_> {
                 Ok(0) => return self.end(connection),
                 Ok(count) => {
                     if let Err(fault) = self.received(connection, &buffer[..count], arrival) {
-                        self.book.faults.count(fault);
+                        self.record.faults.count(fault);
                         return self.end(connection);
                     }
                     if count < buffer.len() && !ended {
@@ -145,7 +145,7 @@ impl ReceiveThread<'_> {
         (result, Arrival { now_ns, stamp_ns })
     }
 
-    /// Checks what a read brought, and books the answers that it completes.
+    /// Checks received bytes, and records the answers that they complete.
     fn received(
         &mut self,
         connection: usize,
@@ -155,7 +155,7 @@ impl ReceiveThread<'_> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let Some(number) = self.shared.in_flight.oldest(connection) else {
-                // What comes after all answers belongs to the last of them.
+                // Surplus bytes after all answers belong to the last of them.
                 return Err(self.dialogue.surplus(connection, self.latest[connection], rest.len()));
             };
             self.latest[connection] = number;
@@ -177,7 +177,7 @@ impl ReceiveThread<'_> {
         Ok(())
     }
 
-    /// An answer is complete, with some bytes behind it.
+    /// Records a complete answer, which may be followed by other bytes.
     fn complete(
         &mut self,
         connection: usize,
@@ -187,34 +187,33 @@ impl ReceiveThread<'_> {
     ) -> Result<(), WrongReply> {
         let Some(due) = self.take(connection) else { return Ok(()) };
         if behind > 0 && self.shared.in_flight.oldest(connection).is_none() {
-            self.book.wrong(due, arrival.now_ns);
+            self.record.wrong(due, arrival.now_ns);
             return Err(self.dialogue.surplus(connection, number, behind));
         }
         let Arrival { now_ns, stamp_ns } = arrival;
         self.shared.live.service.record(now_ns.saturating_sub(due.intended_ns));
-        self.book.answer(due, now_ns);
-        // The timestamp is that of the last packet, so of the last answer.
+        self.record.answer(due, now_ns);
+        // The timestamp is that of the last packet, and so belongs to the last answer.
         if let Some(stamp_ns) = stamp_ns.filter(|_| behind == 0) {
-            self.book.received(due, stamp_ns, now_ns);
+            self.record.received(due, stamp_ns, now_ns);
         }
         Ok(())
     }
 
     fn wrong(&mut self, connection: usize, now_ns: u64) {
         if let Some(due) = self.take(connection) {
-            self.book.wrong(due, now_ns);
+            self.record.wrong(due, now_ns);
         }
     }
 
     /// Takes the oldest request of a connection.
     fn take(&mut self, connection: usize) -> Option<Due> {
-        // SAFETY: this thread is the generator's only receiver.
-        let sent = unsafe { self.shared.in_flight.take(connection) }?;
+        let sent = self.shared.in_flight.take(connection)?;
         self.taken += 1;
         Some(Due { connection, intended_ns: sent.intended_ns, actual_ns: sent.actual_ns })
     }
 
-    /// The connection has ended, or is ended now: what it owed is reset.
+    /// Handles the end of a connection, or ends it: its open requests count as reset.
     fn end(&mut self, connection: usize) {
         self.shared.in_flight.end(connection);
         self.partial[connection] = 0;
@@ -223,12 +222,12 @@ impl ReceiveThread<'_> {
         self.reopening.end(connection, fd, self.shared, now_ns);
     }
 
-    /// Opens connections again whose time has come.
+    /// Reopens connections whose delay has passed.
     fn reopen(&mut self) {
         let now_ns = self.clock.now_ns();
         for attempts in 0.. {
             let Some(connection) = self.reopening.due(attempts, self.shared, now_ns) else { break };
-            // What the sender had queued before it saw the end was never sent.
+            // Requests that the sender had queued before it saw the end were never sent.
             self.forget(connection, true);
             let fd = self.connections[connection];
             self.reopening.attempt(connection, fd, &self.epoll, now_ns);
@@ -237,11 +236,11 @@ impl ReceiveThread<'_> {
 
     fn forget(&mut self, connection: usize, ended: bool) {
         while let Some(due) = self.take(connection) {
-            self.book.give_up(due, ended);
+            self.record.give_up(due, ended);
         }
     }
 
-    /// Accounts for every request that is still open. The sender has ended, or is ended now.
+    /// Records every request that is still open. The sender has ended, or is stopped here.
     fn give_up(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         while !self.shared.sent_all.load(Ordering::Acquire) {

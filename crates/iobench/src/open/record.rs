@@ -1,4 +1,4 @@
-//! What the two threads of a generator write down, each for itself, merged after the run.
+//! Records of the two threads of a generator, merged after the run.
 
 use std::sync::mpsc::Sender;
 
@@ -10,14 +10,15 @@ use crate::open::phases::{Course, Phase};
 use crate::open::reply::WrongReply;
 use crate::results::Accounts;
 
-/// The timeline has parts of a tenth of a second, but at most and at least so many.
+/// Length of a bin of the timeline, a tenth of a second, unless that gives too many or too few
+/// bins.
 const BIN_NS: u64 = 100_000_000;
 const MOST_BINS: u64 = 120;
 const LEAST_BINS: u64 = 10;
-/// Log entries handed over at a time.
+/// Log entries sent at a time.
 const LOG_CHUNK: usize = 16_384;
 
-/// A coarse histogram for one part of the timeline: two digits, 1 µs to 60 s.
+/// A coarse histogram for one bin of the timeline: two digits, 1 µs to 60 s.
 type Coarse = Histogram<u32>;
 
 fn new_coarse() -> Coarse {
@@ -25,7 +26,7 @@ fn new_coarse() -> Coarse {
         .expect("the bounds are constants that the histogram accepts")
 }
 
-/// One part of the timeline, as one thread saw it.
+/// One bin of the timeline, as one thread recorded it.
 #[derive(Debug, Clone)]
 pub(crate) struct Bin {
     pub(crate) count: u64,
@@ -46,7 +47,7 @@ impl Bins {
         Bins { bins: vec![bin; count as usize], end_ns: course.end_ns().max(1) }
     }
 
-    /// Where a part ends.
+    /// Returns the end of a bin.
     pub(crate) fn end_of(&self, bin: usize) -> u64 {
         self.end_ns * (bin as u64 + 1) / self.bins.len() as u64
     }
@@ -54,7 +55,7 @@ impl Bins {
     fn record(&mut self, at_ns: u64, time_ns: u64) {
         let index =
             (u128::from(at_ns) * self.bins.len() as u128 / u128::from(self.end_ns)) as usize;
-        // What comes after the end belongs to no part.
+        // Times after the end belong to no bin.
         if let Some(bin) = self.bins.get_mut(index) {
             bin.count += 1;
             bin.times.saturating_record(time_ns);
@@ -64,13 +65,13 @@ impl Bins {
     pub(crate) fn merge(&mut self, other: &Bins) {
         for (ours, theirs) in self.bins.iter_mut().zip(&other.bins) {
             ours.count += theirs.count;
-            // Bounds are equal by construction, so this cannot fail.
+            // All histograms have the same bounds, so this cannot fail.
             let _ = ours.times.add(&theirs.times);
         }
     }
 }
 
-/// Passes log entries on in chunks; without a log it does nothing.
+/// Sends log entries in chunks; does nothing without a log.
 pub(crate) struct LogTap {
     sink: Option<Sender<Vec<Entry>>>,
     chunk: Vec<Entry>,
@@ -97,16 +98,17 @@ impl LogTap {
         self.push(Entry { intended_ns, actual_ns, received_ns, connection, outcome, phase });
     }
 
+    /// Sends the entries that are not sent yet.
     pub(crate) fn flush(&mut self) {
         if let Some(sink) = &self.sink {
             let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(LOG_CHUNK));
-            // A writer that failed has kept its error for the end of the run.
+            // If the writer has failed, its error is reported at the end of the run.
             let _ = sink.send(chunk);
         }
     }
 }
 
-/// A request, or a connection of a churn, that was due. Times are on the clock's scale.
+/// A scheduled request, or a scheduled connection of a churn. Times are on the clock's scale.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
     pub(crate) connection: usize,
@@ -114,7 +116,7 @@ pub(crate) struct Due {
     pub(crate) actual_ns: u64,
 }
 
-/// Wrong replies, whenever they came.
+/// Wrong replies in the whole run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
     pub(crate) count: u64,
@@ -133,25 +135,27 @@ impl Faults {
     }
 }
 
-/// The sender's book.
-pub(crate) struct SendBook {
+/// The sender's record.
+pub(crate) struct SendRecord {
     course: Course,
     start_ns: u64,
-    /// From the intended to the actual time, of requests due in the measured period.
+    /// Time from the scheduled to the actual send time, of requests scheduled in the measured
+    /// period.
     pub(crate) lag: Times,
-    /// From the actual time to the kernel's transmit timestamp.
+    /// Time from the actual send time to the kernel's transmit timestamp.
     pub(crate) transmit: Times,
     pub(crate) scheduled: u64,
     pub(crate) refused: u64,
-    /// Requests in the measured period that were due before the sender could wait for them.
+    /// Requests in the measured period whose scheduled time had passed before the sender could wait
+    /// for it.
     pub(crate) hurried: u64,
     pub(crate) bins: Bins,
     pub(crate) log: LogTap,
 }
 
-impl SendBook {
-    pub(crate) fn new(course: Course, start_ns: u64, log: LogTap) -> SendBook {
-        SendBook {
+impl SendRecord {
+    pub(crate) fn new(course: Course, start_ns: u64, log: LogTap) -> SendRecord {
+        SendRecord {
             lag: new_times(),
             transmit: new_times(),
             scheduled: 0,
@@ -164,7 +168,7 @@ impl SendBook {
         }
     }
 
-    /// A request was due, and it was its turn at `actual_ns`. Times are on the clock's scale.
+    /// Records that a scheduled request was sent at `actual_ns`. Times are on the clock's scale.
     pub(crate) fn due(&mut self, intended_ns: u64, actual_ns: u64, hurried: bool) {
         let at_ns = intended_ns.saturating_sub(self.start_ns);
         let lag_ns = actual_ns.saturating_sub(intended_ns);
@@ -176,7 +180,7 @@ impl SendBook {
         }
     }
 
-    /// The request just due could not be sent.
+    /// Records that the request just scheduled could not be sent.
     pub(crate) fn refuse(&mut self, connection: usize, intended_ns: u64, actual_ns: u64) {
         let phase = self.course.phase(intended_ns.saturating_sub(self.start_ns));
         if phase == Phase::Measure {
@@ -186,35 +190,42 @@ impl SendBook {
     }
 }
 
-/// The receiver's book.
-pub(crate) struct ReceiveBook {
+/// The receiver's record.
+pub(crate) struct ReceiveRecord {
     course: Course,
     start_ns: u64,
     timeout_ns: u64,
-    /// From the intended time to the complete answer, of requests due in the measured period.
+    /// Time from the scheduled time to the complete answer, of requests scheduled in the measured
+    /// period.
     pub(crate) service: Times,
-    /// From the actual send time to the kernel's receive timestamp of the answer, and from that to
-    /// when the answer was read, of a sample. With the send lag they are the service time.
+    /// For a sample: time from the actual send time to the kernel's receive timestamp of the
+    /// answer, and from that to the read of the answer. With the send lag their sum is the service
+    /// time.
     pub(crate) turnaround: Times,
     pub(crate) receive_lag: Times,
-    /// Churn: every request, from when it could be sent to its answer.
+    /// Churn: for every request, the time from when it could be sent to its answer.
     pub(crate) requests: Times,
     /// Churn: connections that ended after their first answer, but before their last.
     pub(crate) cut_short: u64,
     pub(crate) faults: Faults,
-    /// Connections that ended and stood again.
+    /// Connections that ended and were opened again.
     pub(crate) reopened: u64,
     /// `scheduled` and `refused` stay zero: they are the sender's.
     pub(crate) accounts: Accounts,
-    /// Answers that came in the measured period, whenever they were due.
+    /// Answers that arrived in the measured period, whenever they were scheduled.
     pub(crate) answers: u64,
     pub(crate) bins: Bins,
     pub(crate) log: LogTap,
 }
 
-impl ReceiveBook {
-    pub(crate) fn new(course: Course, start_ns: u64, timeout_ns: u64, log: LogTap) -> ReceiveBook {
-        ReceiveBook {
+impl ReceiveRecord {
+    pub(crate) fn new(
+        course: Course,
+        start_ns: u64,
+        timeout_ns: u64,
+        log: LogTap,
+    ) -> ReceiveRecord {
+        ReceiveRecord {
             service: new_times(),
             turnaround: new_times(),
             receive_lag: new_times(),
@@ -232,7 +243,7 @@ impl ReceiveBook {
         }
     }
 
-    /// A request was answered.
+    /// Records an answer.
     pub(crate) fn answer(&mut self, due: Due, now_ns: u64) {
         let service_ns = now_ns.saturating_sub(due.intended_ns);
         let came_at_ns = now_ns.saturating_sub(self.start_ns);
@@ -251,7 +262,7 @@ impl ReceiveBook {
         self.log.push_due(due, now_ns, outcome, phase);
     }
 
-    /// The answer to a request was read at `now_ns`, and the kernel had got it at `stamp_ns`.
+    /// Records an answer that was read at `now_ns` and that the kernel had received at `stamp_ns`.
     pub(crate) fn received(&mut self, due: Due, stamp_ns: u64, now_ns: u64) {
         if self.phase(due.intended_ns) == Phase::Measure {
             self.turnaround.saturating_record(stamp_ns.saturating_sub(due.actual_ns).max(1));
@@ -259,7 +270,7 @@ impl ReceiveBook {
         }
     }
 
-    /// The answer to a request was wrong.
+    /// Records a wrong answer.
     pub(crate) fn wrong(&mut self, due: Due, now_ns: u64) {
         let phase = self.phase(due.intended_ns);
         self.accounts.wrong += u64::from(phase == Phase::Measure);
@@ -270,19 +281,19 @@ impl ReceiveBook {
         self.course.phase(intended_ns.saturating_sub(self.start_ns))
     }
 
-    /// Churn: a request of a connection that was due at `intended_ns` took so long.
+    /// Churn: records the time of a request of a connection that was scheduled at `intended_ns`.
     pub(crate) fn request(&mut self, intended_ns: u64, time_ns: u64) {
         if self.phase(intended_ns) == Phase::Measure {
             self.requests.saturating_record(time_ns);
         }
     }
 
-    /// Churn: a connection ended in the middle.
+    /// Churn: records a connection that ended before its last answer.
     pub(crate) fn cut_short(&mut self) {
         self.cut_short += 1;
     }
 
-    /// A request will not be answered: its connection has ended, or time is up.
+    /// Records a request that will not be answered: its connection has ended, or it was given up.
     pub(crate) fn give_up(&mut self, due: Due, ended: bool) {
         let phase = self.phase(due.intended_ns);
         if phase == Phase::Measure {

@@ -1,6 +1,6 @@
-//! Opens connections again that the server has ended, or that were ended because of a wrong reply,
-//! on the same sockets, so that a server that comes back gets its load again. Meanwhile the sender
-//! finds such a connection ended, and its requests are refused.
+//! Reopens connections that the server closed, or that were closed because of a wrong reply, on the
+//! same sockets, so that a restarted server gets its load again. Until then the sender sees the
+//! connection as ended, and its requests count as refused.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -10,21 +10,22 @@ use crate::open::sender::Shared;
 use crate::sys::epoll::Epoll;
 use crate::sys::socket::{self, RawAddress};
 
-/// From the end of a connection, or a failed attempt, to the next attempt.
+/// Delay from the end of a connection, or from a failed attempt, to the next attempt.
 const DELAY_NS: u64 = 20_000_000;
-/// Most attempts at a time, so that replies on other connections are not kept waiting.
+/// Most attempts at a time, so that replies on other connections are not delayed.
 const MOST_ATTEMPTS: usize = 16;
-/// After so many ends of turns the sender has seen that a connection has ended: one for a turn that
-/// was half over, one for a turn that may have looked too early, one to give up unsent bytes.
+/// After this many ends of iterations the sender has seen that a connection has ended: one for an
+/// iteration that was already running, one for an iteration that may have read the flag too early,
+/// one to discard unsent bytes.
 const TURNS: u64 = 3;
 
-/// The connections of a generator that do not stand.
+/// The connections of a generator that are not open.
 pub(crate) struct Reopening {
     target: RawAddress,
-    /// In the order in which they are due.
+    /// In the order of their next attempts.
     waiting: VecDeque<Ended>,
     connecting: Vec<bool>,
-    /// Connections that stood again.
+    /// Number of connections that were opened again.
     pub(crate) reopened: u64,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct Reopening {
 struct Ended {
     connection: usize,
     due_ns: u64,
-    /// The sender's turns from which on it takes the connection for ended.
+    /// The number of the sender's iteration from which on it sees the connection as ended.
     turns: u64,
 }
 
@@ -42,33 +43,34 @@ impl Reopening {
         Reopening { target, waiting, connecting: vec![false; connections], reopened: 0 }
     }
 
-    /// Whether there is something to do soon.
+    /// Returns whether an attempt is due soon.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Ends a connection, which the queues already show as ended.
+    /// Adds a connection that the queues already show as ended.
     pub(crate) fn end(&mut self, connection: usize, fd: RawFd, shared: &Shared, now_ns: u64) {
-        // One that the server has reset is gone already.
+        // Fails if the server has reset the connection.
         let _ = socket::disconnect(fd);
         let turns = shared.turns.load(Ordering::Acquire) + TURNS;
         self.waiting.push_back(Ended { connection, due_ns: now_ns + DELAY_NS, turns });
     }
 
-    /// A connection whose next attempt is due; the caller forgets what is still queued on it.
+    /// Returns a connection whose next attempt is due; the caller discards what is still queued on
+    /// it.
     pub(crate) fn due(&mut self, attempts: usize, shared: &Shared, now_ns: u64) -> Option<usize> {
         let next = self.waiting.front().filter(|_| attempts < MOST_ATTEMPTS)?;
         let ready = next.due_ns <= now_ns && next.turns <= shared.turns.load(Ordering::Acquire);
         if ready { self.waiting.pop_front().map(|next| next.connection) } else { None }
     }
 
-    /// Begins to connect; an event tells how that went.
+    /// Starts to connect; an event follows with the result.
     pub(crate) fn attempt(&mut self, connection: usize, fd: RawFd, epoll: &Epoll, now_ns: u64) {
         let begun = match self.target.connect(fd) {
             Err(error) => error.raw_os_error() == Some(libc::EINPROGRESS),
             Ok(()) => true,
         };
-        // Registering anew raises an event for what is the case already.
+        // A new registration raises an event for the present state.
         let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         self.connecting[connection] = begun;
         if !begun || epoll.modify(fd, connection as u64, interest).is_err() {
@@ -76,7 +78,7 @@ impl Reopening {
         }
     }
 
-    /// Takes in an event of a connection that does not stand; true if it stands now.
+    /// Handles an event of a connection that is being opened; true if it is open now.
     pub(crate) fn advance(
         &mut self,
         connection: usize,

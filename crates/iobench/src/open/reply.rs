@@ -1,10 +1,10 @@
-//! What a request is and what its reply has to be, byte by byte.
+//! Makes requests and checks replies byte by byte.
 //!
-//! Where both have the same size the reply is an echo of the request, which carries a stamp of its
-//! own at both ends, so that the reply to another request is seen. Where the sizes differ a server
-//! of ours sends the filler of `exchange.rs`. Any other server may send an HTTP response of
-//! that size: its status line and its body are then those of the first response, and only the
-//! header fields, which may hold a date, may change. Nothing here allocates per request.
+//! If both have the same size, the reply is an echo of the request, which carries a unique stamp at
+//! both ends, so that the reply to another request is detected. If the sizes differ, a server of
+//! iobench sends the filler of `exchange.rs`. Any other server may send an HTTP response of that
+//! size: the status line and the body have to be those of the first response, and only the header
+//! fields, which may contain a date, may change. Nothing here allocates per request.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -17,25 +17,25 @@ use crate::exchange::Exchange;
 use crate::open::connect::Route;
 use crate::random::SplitMix64;
 
-/// How long the response that shows what to expect may take.
+/// Time-out of the first response, which is used as the reference.
 const FIRST_RESPONSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What every reply is compared with, if it is no echo.
+/// The expected reply, if it is not an echo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template {
     bytes: Vec<u8>,
-    /// Bytes that may differ.
+    /// The range of bytes that may differ.
     skipped: Range<usize>,
 }
 
 impl Template {
-    /// The reply of our own servers.
+    /// Returns the reply of iobench's own servers.
     pub(crate) fn of_ours(exchange: Exchange) -> Template {
         Template { bytes: exchange.filler(), skipped: 0..0 }
     }
 
-    /// Asks any server once. What is neither our filler nor an HTTP response of the right size is
-    /// not taken for a reply, nor is silence.
+    /// Learns the reply of any server from one request. Without a reply, or with one that is
+    /// neither the filler nor an HTTP response of the right size, the filler is expected.
     pub(crate) fn learn(exchange: Exchange, route: &Route) -> Template {
         let ours = Template::of_ours(exchange);
         if exchange.is_echo() {
@@ -47,7 +47,7 @@ impl Template {
         }
     }
 
-    /// The first wrong byte of a piece that begins at `from`.
+    /// Returns the first wrong byte of a piece that begins at `from`.
     fn mismatch(&self, from: usize, piece: &[u8]) -> Option<usize> {
         let to = from + piece.len();
         [from..to.min(self.skipped.start), from.max(self.skipped.end)..to]
@@ -61,7 +61,7 @@ impl Template {
     }
 }
 
-/// The first place at which two slices of one length differ.
+/// Returns the first index at which two slices of the same length differ.
 fn first_difference(expected: &[u8], found: &[u8]) -> Option<usize> {
     if expected == found {
         return None;
@@ -78,7 +78,8 @@ fn first_response(exchange: Exchange, route: &Route) -> std::io::Result<Vec<u8>>
     Ok(response)
 }
 
-/// A successful HTTP response whose head says its length; only its header fields may change.
+/// Returns the template of a successful HTTP response with a known length; only its header fields
+/// may change.
 fn http_template(bytes: Vec<u8>) -> Option<Template> {
     let body_at = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let head = std::str::from_utf8(&bytes[..body_at]).ok()?;
@@ -92,22 +93,22 @@ fn http_template(bytes: Vec<u8>) -> Option<Template> {
     if !code.starts_with('2') || length.unwrap_or(0) != body_bytes {
         return None;
     }
-    // The blank line is compared, because it says where the body begins.
+    // The blank line is compared, because the body begins after it.
     let skipped = status.len() + 2..(body_at - 4).max(status.len() + 2);
     Some(Template { bytes, skipped })
 }
 
-/// A generator's requests, and what it checks replies with. Each of its threads has one.
+/// A generator's requests and the check of its replies. Each of its threads has one.
 pub(crate) struct Dialogue {
     exchange: Exchange,
-    /// Of an echo: stamped anew for each request.
+    /// The request; an echo gets a new stamp for each request.
     request: Vec<u8>,
     template: Template,
     salt: u64,
 }
 
 impl Dialogue {
-    /// Stamps are told apart between the generators of a run, and between runs, by `salt`.
+    /// `salt` makes stamps differ between the generators of a run, and between runs.
     pub(crate) fn new(exchange: Exchange, template: &Template, salt: u64) -> Dialogue {
         Dialogue { exchange, request: request(exchange), template: template.clone(), salt }
     }
@@ -120,7 +121,8 @@ impl Dialogue {
         self.exchange.request_bytes
     }
 
-    /// The bytes of a request, which is told by its connection and its number on that.
+    /// Returns the bytes of a request, which is identified by its connection and its number on
+    /// that.
     pub(crate) fn request(&mut self, connection: usize, number: u32) -> &[u8] {
         if self.exchange.is_echo() {
             let name = (connection as u64) << 32 | u64::from(number);
@@ -129,7 +131,7 @@ impl Dialogue {
         &self.request
     }
 
-    /// Compares the bytes of a reply from its byte `from` on, which do not go beyond its end.
+    /// Compares the bytes of a reply from its byte `from` on; they must not exceed its end.
     pub(crate) fn check(
         &mut self,
         connection: usize,
@@ -153,18 +155,18 @@ impl Dialogue {
         place.map_or(Ok(()), |place| wrong(place, expected[place]))
     }
 
-    /// The fault of bytes behind a reply that no request asks for.
+    /// Returns the fault of bytes after a reply that belong to no request.
     pub(crate) fn surplus(&self, connection: usize, number: u32, bytes: usize) -> WrongReply {
         let fault = Fault::Surplus { reply_bytes: self.response_bytes(), bytes };
         WrongReply { connection, number, fault }
     }
 }
 
-/// A reply that is not what it should be.
+/// Describes a reply that differs from the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WrongReply {
     connection: usize,
-    /// Of the request, counted on its connection from 0.
+    /// The number of the request on its connection, counted from 0.
     number: u32,
     fault: Fault,
 }

@@ -1,6 +1,6 @@
-//! The send thread (Kawai and Yamaguchi, section 4.1 and Figure 3): it waits half-busily for the
-//! next due time, picks a connection at random, takes the time, and sends. It never waits for the
-//! server: what a socket does not take is left to be sent later, and what cannot be queued is
+//! The send thread (Kawai and Yamaguchi, section 4.1 and Figure 3): waits half-busily for the next
+//! scheduled time, picks a connection at random, reads the clock, and sends. It never waits for the
+//! server: bytes that a socket does not take are sent later, and requests that cannot be queued are
 //! counted as refused.
 
 use std::os::fd::RawFd;
@@ -11,26 +11,27 @@ use std::time::Duration;
 use crate::open::arrivals::Schedule;
 use crate::open::inflight::{InFlight, Sent};
 use crate::open::live::Live;
-use crate::open::record::SendBook;
+use crate::open::record::SendRecord;
 use crate::open::reply::Dialogue;
 use crate::open::timestamps::{self, Sampler};
 use crate::random::SplitMix64;
 use crate::sys::socket;
 use crate::sys::tsc::Clock;
 
-/// What the two threads of a generator tell each other.
+/// State that the two threads of a generator share.
 pub(crate) struct Shared {
     pub(crate) in_flight: InFlight,
-    /// Requests added to the queues, by the sender.
+    /// Requests added to the queues, counted by the sender.
     pub(crate) sent: AtomicU64,
-    /// Turns of the sender. At the end of one it has no request half queued, and has given up the
-    /// unsent bytes of connections that it saw as ended.
+    /// Iterations of the sender. At the end of one it has no request half queued, and has discarded
+    /// the unsent bytes of connections that it saw as ended.
     pub(crate) turns: AtomicU64,
     /// The sender has sent its last request.
     pub(crate) sent_all: AtomicBool,
-    /// Somebody wants the run to end now.
+    /// Set to end the run early.
     pub(crate) stop: AtomicBool,
-    /// The threads' CPU times were read for the last time; /proc forgets a thread that has ended.
+    /// The threads' CPU times were read for the last time; /proc has no entry for a thread that has
+    /// ended.
     pub(crate) sampled: AtomicBool,
     pub(crate) live: Live,
 }
@@ -42,7 +43,7 @@ impl Shared {
         self.sampled.store(true, Ordering::Relaxed);
     }
 
-    /// Keeps a thread that is done alive until its CPU time was read.
+    /// Keeps a finished thread alive until its CPU time was read.
     pub(crate) fn wait_until_sampled(&self) {
         while !self.sampled.load(Ordering::Relaxed) {
             thread::sleep(Duration::from_millis(1));
@@ -50,8 +51,8 @@ impl Shared {
     }
 }
 
-/// Waits half-busily: the receiver gets the CPU whenever it wants it, and `meanwhile` is called
-/// again and again. The time at the end, or nothing if the run is to end.
+/// Waits half-busily: yields the CPU to the receiver whenever it is ready, and calls `meanwhile`
+/// repeatedly. Returns the time at the end, or `None` if the run has to end.
 pub(crate) fn wait_until(
     clock: &Clock,
     shared: &Shared,
@@ -71,7 +72,7 @@ pub(crate) fn wait_until(
     }
 }
 
-/// The sending side of one generator.
+/// The send thread of one generator.
 pub(crate) struct SendThread<'a> {
     pub(crate) clock: Clock,
     pub(crate) start_ns: u64,
@@ -81,10 +82,10 @@ pub(crate) struct SendThread<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) random: SplitMix64,
     pub(crate) sampler: Sampler,
-    pub(crate) book: SendBook,
-    /// Bytes that each socket did not take yet.
+    pub(crate) record: SendRecord,
+    /// Unsent bytes of each connection.
     pub(crate) unsent: Vec<usize>,
-    /// The connections that have such bytes.
+    /// Connections with unsent bytes.
     pub(crate) clogged: Vec<usize>,
     /// The number of the latest request of each connection.
     pub(crate) latest: Vec<u32>,
@@ -92,7 +93,7 @@ pub(crate) struct SendThread<'a> {
 
 impl SendThread<'_> {
     /// Sends all requests of the schedule.
-    pub(crate) fn run(mut self) -> SendBook {
+    pub(crate) fn run(mut self) -> SendRecord {
         let mut sent = 0;
         while let Some(due_ns) = self.schedule.next() {
             let intended_ns = self.start_ns + due_ns;
@@ -105,26 +106,24 @@ impl SendThread<'_> {
             let waited = wait_until(&clock, shared, intended_ns, meanwhile);
             let Some(actual_ns) = waited else { break };
             let connection = self.random.below(self.connections.len());
-            self.book.due(intended_ns, actual_ns, hurried);
+            self.record.due(intended_ns, actual_ns, hurried);
             self.shared.live.lag.record(actual_ns.saturating_sub(intended_ns));
-            // SAFETY: this thread is the generator's only sender.
-            let queued =
-                unsafe { self.shared.in_flight.add(connection, Sent { intended_ns, actual_ns }) };
+            let queued = self.shared.in_flight.add(connection, Sent { intended_ns, actual_ns });
             if let Some(number) = queued {
                 sent += 1;
                 self.shared.sent.store(sent, Ordering::Release);
                 self.send(connection, number, actual_ns);
             } else {
-                self.book.refuse(connection, intended_ns, actual_ns);
+                self.record.refuse(connection, intended_ns, actual_ns);
             }
             self.end_turn();
-            // As in the paper: never two requests in a row without a chance for the receiver.
+            // As in the paper: the receiver gets a chance to run between two requests.
             thread::yield_now();
         }
         self.drain();
-        self.book.log.flush();
+        self.record.log.flush();
         self.shared.sent_all.store(true, Ordering::Release);
-        self.book
+        self.record
     }
 
     fn send(&mut self, connection: usize, number: u32, actual_ns: u64) {
@@ -139,14 +138,14 @@ impl SendThread<'_> {
         let request = self.dialogue.request(connection, number);
         let sampled = self.sampler.picks();
         let result = if sampled {
-            // A stamp that came too late for its own message must not count for this one.
+            // A late timestamp of an earlier message must not count for this one.
             while timestamps::take(fd, &self.clock).is_some() {}
             timestamps::send_stamped(fd, request)
         } else {
             socket::send(fd, request)
         };
         if sampled && let Some(stamp_ns) = timestamps::take(fd, &self.clock) {
-            self.book.transmit.saturating_record(stamp_ns.saturating_sub(actual_ns).max(1));
+            self.record.transmit.saturating_record(stamp_ns.saturating_sub(actual_ns).max(1));
         }
         let taken = match result {
             Ok(count) => count,
@@ -160,7 +159,7 @@ impl SendThread<'_> {
         }
     }
 
-    /// Offers what was left over to the sockets again.
+    /// Tries to send the unsent bytes again.
     fn unclog(&mut self) {
         if self.clogged.is_empty() {
             return;
@@ -169,7 +168,7 @@ impl SendThread<'_> {
         let mut clogged = std::mem::take(&mut self.clogged);
         clogged.retain(|&connection| {
             while self.unsent[connection] > 0 {
-                // What is left ends with the end of the latest request.
+                // The unsent rest belongs to the latest request.
                 let left = self.unsent[connection];
                 let further = left.div_ceil(length) - 1;
                 let number = self.latest[connection].wrapping_sub(further as u32);
@@ -186,8 +185,8 @@ impl SendThread<'_> {
         self.clogged = clogged;
     }
 
-    /// Gives up what was left over for connections that have ended, and says that a turn is over:
-    /// the receiver opens a connection again only when no turn is left that may take it for open.
+    /// Discards the unsent bytes of connections that have ended, and ends the iteration: the
+    /// receiver reopens a connection only when no iteration is running that may see it as open.
     fn end_turn(&mut self) {
         if !self.clogged.is_empty() {
             let in_flight = &self.shared.in_flight;
@@ -204,7 +203,7 @@ impl SendThread<'_> {
         turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// Gets rid of left-over bytes as long as the receiver still waits for answers.
+    /// Sends unsent bytes as long as the receiver still waits for answers.
     fn drain(&mut self) {
         let deadline_ns = self.clock.now_ns() + DRAIN_NS;
         while !self.clogged.is_empty()
@@ -217,5 +216,5 @@ impl SendThread<'_> {
     }
 }
 
-/// How long left-over bytes are offered after the last request.
+/// Longest time after the last request for which unsent bytes are tried.
 const DRAIN_NS: u64 = 1_000_000_000;

@@ -1,16 +1,16 @@
-//! From the generators' books and the samples taken beside them to the outcome of a run.
+//! Makes the outcome of a run from the generators' records and the samples taken during the run.
 
-use crate::disturbance::{Border, Disturbance, Sides, disturbance};
+use crate::engine::sampler::{Border, Disturbance, Sides, disturbance};
 use crate::figures::{Percentiles, Times, new_times};
-use crate::open::churn::Nursery;
+use crate::open::churn::ChurnConnections;
 use crate::open::gauge::{Gauge, Reading, ServerUse};
 use crate::open::outcome::OpenOutcome;
-use crate::open::record::{Bin, Bins, Faults, ReceiveBook, SendBook};
+use crate::open::record::{Bin, Bins, Faults, ReceiveRecord, SendRecord};
 use crate::open::verdict::Evidence;
 use crate::open::{Load, Prepared};
 use crate::results::{Accounts, Moment};
 
-/// The state of things at one moment.
+/// All counters at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     pub(crate) server: Reading,
@@ -19,18 +19,18 @@ pub(crate) struct Sample {
     pub(crate) generators_ns: u64,
 }
 
-/// Both books of one generator.
-pub(crate) struct Books {
-    pub(crate) send: SendBook,
-    pub(crate) receive: ReceiveBook,
+/// The records of one generator's two threads.
+pub(crate) struct GeneratorRecords {
+    pub(crate) send: SendRecord,
+    pub(crate) receive: ReceiveRecord,
 }
 
-/// Counts over all generators.
+/// Sums over all generators.
 #[derive(Debug, Default)]
 struct Totals {
     accounts: Accounts,
     faults: Faults,
-    /// Answers that came in the measured period.
+    /// Answers that arrived in the measured period.
     answers: u64,
     hurried: u64,
     reopened: u64,
@@ -38,9 +38,9 @@ struct Totals {
 }
 
 impl Totals {
-    fn of(books: &[Books]) -> Totals {
+    fn of(records: &[GeneratorRecords]) -> Totals {
         let mut totals = Totals::default();
-        for Books { send, receive } in books {
+        for GeneratorRecords { send, receive } in records {
             totals.accounts.add(&receive.accounts);
             totals.accounts.scheduled += send.scheduled;
             totals.accounts.refused += send.refused;
@@ -54,7 +54,7 @@ impl Totals {
     }
 }
 
-/// Everything that the outcome is made from.
+/// The data from which the outcome is made.
 pub(crate) struct Summary<'a> {
     pub(crate) prepared: &'a Prepared,
     pub(crate) gauge: &'a dyn Gauge,
@@ -64,37 +64,38 @@ pub(crate) struct Summary<'a> {
 }
 
 impl Summary<'_> {
-    pub(crate) fn outcome(&self, books: &[Books]) -> OpenOutcome {
+    /// Merges the records and decides whether the run is valid.
+    pub(crate) fn outcome(&self, records: &[GeneratorRecords]) -> OpenOutcome {
         let plan = &self.prepared.plan;
-        let merged = |pick: fn(&Books) -> &Times| {
+        let merged = |pick: fn(&GeneratorRecords) -> &Times| {
             let mut sum = new_times();
-            for books in books {
-                // Bounds are equal by construction, so this cannot fail.
-                let _ = sum.add(pick(books));
+            for records in records {
+                // All histograms have the same bounds, so this cannot fail.
+                let _ = sum.add(pick(records));
             }
             sum
         };
-        let send_lag = merged(|books| &books.send.lag);
-        let transmit = merged(|books| &books.send.transmit);
-        let totals = Totals::of(books);
+        let send_lag = merged(|records| &records.send.lag);
+        let transmit = merged(|records| &records.send.transmit);
+        let totals = Totals::of(records);
         let Totals { accounts, answers, .. } = totals;
         let (starved, disturbance) = (self.starved(), self.disturbance());
         let reasons = self.reasons(&totals, &send_lag, &transmit);
-        let first_answers = merged(|books| &books.receive.service);
+        let first_answers = merged(|records| &records.receive.service);
         let (service, accept, requests, connections) = match &self.prepared.load {
             Load::Standing(_) => (first_answers, new_times(), answers, plan.connections),
-            Load::Churn(churn, nurseries) => {
+            Load::Churn(churn, pool) => {
                 let requests = answers * u64::from(churn.transactions);
-                let most = nurseries.iter().map(Nursery::most_seen).sum();
-                (merged(|books| &books.receive.requests), first_answers, requests, most)
+                let most = pool.iter().map(ChurnConnections::most_seen).sum();
+                (merged(|records| &records.receive.requests), first_answers, requests, most)
             }
         };
         let measured_s = plan.course.measure_ns as f64 / 1e9;
         OpenOutcome {
             service,
             transmit,
-            turnaround: merged(|books| &books.receive.turnaround),
-            receive_lag: merged(|books| &books.receive.receive_lag),
+            turnaround: merged(|records| &records.receive.turnaround),
+            receive_lag: merged(|records| &records.receive.receive_lag),
             accept,
             send_lag,
             accounts,
@@ -105,12 +106,12 @@ impl Summary<'_> {
             reopened: totals.reopened,
             server: self.server_use(requests),
             connections,
-            timeline: self.timeline(books),
+            timeline: self.timeline(records),
             reasons,
         }
     }
 
-    /// Why the run is not valid.
+    /// Returns why the run is not valid.
     fn reasons(&self, totals: &Totals, send_lag: &Times, transmit: &Times) -> Vec<String> {
         let plan = &self.prepared.plan;
         let mut reasons = plan.tolerance.judge(&Evidence {
@@ -129,25 +130,25 @@ impl Summary<'_> {
         }
         if !totals.accounts.balance() {
             let accounts = totals.accounts;
-            reasons.push(format!("the books do not balance: {accounts:?}; report this as a bug"));
+            reasons.push(format!("the records do not balance: {accounts:?}; report this as a bug"));
         }
         reasons
     }
 
-    /// What other work did while it was measured.
+    /// Returns the disturbance by other work in the measured period.
     fn disturbance(&self) -> Disturbance {
         let borders: Vec<Border> =
             self.measured().iter().map(|sample| sample.border.clone()).collect();
         disturbance(&borders, self.sides)
     }
 
-    /// The samples at the two ends of the measured period.
+    /// Returns the first and the last sample of the measured period.
     fn ends(&self) -> Option<(&Sample, &Sample)> {
         let measured = self.measured();
         Some((measured.first()?, measured.last()?))
     }
 
-    /// The samples of the measured period, its two ends included.
+    /// Returns the samples of the measured period, both ends included.
     fn measured(&self) -> &[Sample] {
         let from_ns = self.start_ns + self.prepared.plan.course.measure_from_ns();
         let first = self.samples.iter().position(|sample| sample.server.at_ns >= from_ns);
@@ -160,9 +161,9 @@ impl Summary<'_> {
         ServerUse::between(&from.server, &to.server, measured_ns, requests as f64, cpus)
     }
 
-    /// The part of their CPUs that the generators' threads did not get while measured. A sender is
-    /// always busy, so on a CPU that sender and receiver share the two fill it, and where each has
-    /// its own, the sender fills its.
+    /// Returns the share of their CPUs that the generators' threads did not get in the measured
+    /// period. A sender is always busy, so it fills its CPU, together with the receiver if they
+    /// share one.
     fn starved(&self) -> f64 {
         let Some((from, to)) = self.ends() else { return 0.0 };
         let elapsed_ns = to.server.at_ns.saturating_sub(from.server.at_ns).max(1) as f64;
@@ -171,12 +172,12 @@ impl Summary<'_> {
         (1.0 - used_ns / elapsed_ns / senders).max(0.0)
     }
 
-    fn timeline(&self, books: &[Books]) -> Vec<Moment> {
+    fn timeline(&self, records: &[GeneratorRecords]) -> Vec<Moment> {
         let plan = &self.prepared.plan;
         let (mut due, mut came) = (Bins::new(&plan.course), Bins::new(&plan.course));
-        for books in books {
-            due.merge(&books.send.bins);
-            came.merge(&books.receive.bins);
+        for records in records {
+            due.merge(&records.send.bins);
+            came.merge(&records.receive.bins);
         }
         let mut from_ns = 0;
         let mut moments = Vec::with_capacity(due.bins.len());
@@ -204,7 +205,7 @@ impl Summary<'_> {
         moments
     }
 
-    /// Busy part of the server's CPUs between two borders.
+    /// Busy share of the server's CPUs between two borders.
     fn busy_between(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
         let at = |border: u64| {
             let due_ns = self.start_ns + border;

@@ -1,6 +1,6 @@
-//! A run in the terminal: phase and time left, offered and achieved rate, bars for the
-//! percentiles, and the send lag, which turns red when it is too long. Where the output is not a
-//! terminal there are plain lines, one when the measurement begins and one every few seconds.
+//! Shows a run in the terminal: phase and time left, offered and achieved rate, bars for the
+//! percentiles, and the send lag, which turns red when it is too long. If the output is no terminal
+//! it prints plain lines, one when the measurement begins and one every few seconds.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _, stderr};
@@ -12,13 +12,13 @@ use crate::sys::clock::now_ns;
 
 const PLAIN_INTERVAL_NS: u64 = 5_000_000_000;
 const BAR_CELLS: usize = 24;
-/// The bars' scale: a cell is a third of a doubling, from 1 µs to some 65 ms.
+/// Start of the bars' scale: a character is a third of a doubling, from 1 µs to about 65 ms.
 const BAR_FROM_US: f64 = 1.0;
 const BAR_TO_US: f64 = 65_536.0;
 
 /// Shows runs on stderr.
 pub(crate) struct Terminal {
-    /// What is being run, before everything else.
+    /// A description of the run, shown first.
     label: String,
     tolerance: Tolerance,
     live: bool,
@@ -32,12 +32,12 @@ impl Terminal {
         Terminal { label, tolerance, live, phase: None, shown_ns: now_ns() }
     }
 
-    /// A line that stays (without a terminal) or is overwritten by the next (with one).
+    /// Shows a line, which remains (without a terminal) or is overwritten by the next (with one).
     fn show(&mut self, text: &str) {
         let mut out = stderr().lock();
-        // A reader that has gone away is no error.
+        // A closed pipe is no error.
         let _ = if self.live {
-            // Without wrapping, or what is too long would stay when the next line comes.
+            // Without wrapping; otherwise the rest of a long line would remain after the next one.
             write!(out, "\r\x1b[2K\x1b[?7l{} {text}\x1b[?7h", self.label)
         } else {
             writeln!(out, "iobench: {} {text}", self.label)
@@ -45,7 +45,8 @@ impl Terminal {
         let _ = out.flush();
     }
 
-    /// Without a terminal a line tells when the measurement begins, and then one now and again.
+    /// Returns whether to print a line: on a terminal always, else when the measurement begins and
+    /// every few seconds.
     fn is_due(&mut self, phase: Phase) -> bool {
         let now_ns = now_ns();
         let begins = phase == Phase::Measure && self.phase != Some(phase);
@@ -69,7 +70,7 @@ impl Drop for Terminal {
 
 impl Watcher for Terminal {
     fn connecting(&mut self, ready: usize, of: usize) {
-        // Thousands of connections bring thousands of reports.
+        // Thousands of connections cause thousands of calls.
         let now_ns = now_ns();
         if self.live && now_ns - self.shown_ns > 100_000_000 {
             self.shown_ns = now_ns;
@@ -105,8 +106,8 @@ impl Watcher for Terminal {
     }
 }
 
-/// The percentiles on a logarithmic scale: the quartiles as a box, the median within, p99 as a
-/// whisker.
+/// Returns the percentiles on a logarithmic scale: the quartiles as a box, the median within, p99
+/// as a whisker.
 fn bar(quantiles: [Option<f64>; 4]) -> String {
     let cell = |value: Option<f64>| {
         let part = (value? / BAR_FROM_US).ln() / (BAR_TO_US / BAR_FROM_US).ln();

@@ -1,10 +1,10 @@
-//! Runs the generators' threads, watches them and the server, and puts the books together.
+//! Runs the generators' threads, samples them and the server, and merges the records.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-use crate::disturbance::Observer;
+use crate::engine::sampler::{self, Used};
 use crate::error::{Context, Error, Result};
 use crate::open::arrivals::Schedule;
 use crate::open::churn::{OpenThread, ServeThread, World};
@@ -16,11 +16,11 @@ use crate::open::log::Entry;
 use crate::open::outcome::OpenOutcome;
 use crate::open::phases::Course;
 use crate::open::receiver::ReceiveThread;
-use crate::open::record::{Bins, LogTap, ReceiveBook, SendBook};
+use crate::open::record::{Bins, LogTap, ReceiveRecord, SendRecord};
 use crate::open::reopen::Reopening;
 use crate::open::reply::Dialogue;
 use crate::open::sender::{SendThread, Shared};
-use crate::open::summary::{Books, Sample, Summary};
+use crate::open::summary::{GeneratorRecords, Sample, Summary};
 use crate::open::timestamps::{self, Sampler};
 use crate::open::{GeneratorCpus, Load, Prepared, View, Watcher};
 use crate::random::SplitMix64;
@@ -31,7 +31,7 @@ use crate::sys::procstat::ThreadReader;
 use crate::sys::signals::Signals;
 use crate::sys::socket::RawAddress;
 
-/// How often a person who watches is told something.
+/// Time between two updates of the progress display.
 const VIEW_NS: u64 = 250_000_000;
 
 type LogSink = Option<Sender<Vec<Entry>>>;
@@ -59,10 +59,10 @@ pub(super) fn run(
             let threads: Vec<i32> =
                 generators.iter().flat_map(|generator| generator.thread_ids).collect();
             let client = prepared.plan.client_side();
-            let observer = Observer::new(&client, &threads, gauge.side().as_ref())?;
-            let sides = observer.sides();
+            let sampler = sampler::Sampler::new(&client, &threads, gauge.side().as_ref())?;
+            let sides = sampler.sides();
             let mut coordinator =
-                Coordinator { prepared, start_ns, gauge, shared: &shared, observer };
+                Coordinator { prepared, start_ns, gauge, shared: &shared, sampler };
             let samples = coordinator.watch(&generators, signals, watcher);
             Ok((generators, samples?, sides))
         });
@@ -70,20 +70,22 @@ pub(super) fn run(
             shared.iter().for_each(Shared::cancel);
         }
         let (generators, samples, sides) = watched?;
-        let books =
-            generators.into_iter().map(Generator::finish).collect::<Result<Vec<Books>>>()?;
-        Ok(Summary { prepared, gauge, samples: &samples, sides, start_ns }.outcome(&books))
+        let records = generators
+            .into_iter()
+            .map(Generator::finish)
+            .collect::<Result<Vec<GeneratorRecords>>>()?;
+        Ok(Summary { prepared, gauge, samples: &samples, sides, start_ns }.outcome(&records))
     })
 }
 
 fn new_shared(prepared: &Prepared, number: usize) -> Shared {
     let plan = &prepared.plan;
-    // Connections of a churn have one request under way, and no queue.
+    // Connections of a churn have one request in flight, and no queue.
     let connections = match &prepared.load {
         Load::Standing(sockets) => sockets[number].len(),
         Load::Churn(..) => 0,
     };
-    // A server that stands still for the whole time-out may do so with four times the mean.
+    // Enough for a server that stops for the whole time-out, with four times the mean.
     let per_connection = plan.course.rate / plan.connections as f64;
     let expected = (4.0 * per_connection * plan.timeout_ns as f64 / 1e9).ceil() as usize + 16;
     Shared {
@@ -100,8 +102,8 @@ fn new_shared(prepared: &Prepared, number: usize) -> Shared {
 /// The two running threads of a generator.
 struct Generator<'scope> {
     cpus: GeneratorCpus,
-    sender: ScopedJoinHandle<'scope, Result<SendBook>>,
-    receiver: ScopedJoinHandle<'scope, Result<ReceiveBook>>,
+    sender: ScopedJoinHandle<'scope, Result<SendRecord>>,
+    receiver: ScopedJoinHandle<'scope, Result<ReceiveRecord>>,
     readers: [ThreadReader; 2],
     thread_ids: [i32; 2],
 }
@@ -122,7 +124,7 @@ impl<'scope> Generator<'scope> {
         let receiver = thread::Builder::new()
             .name(format!("receive-{number}"))
             .spawn_scoped(scope, move || {
-                // Dropped even when the thread ends early, so that nobody waits for the number.
+                // Dropped even if the thread ends early, so that no thread waits for the number.
                 let ids = receiver_ids;
                 affinity::pin_to(cpus.receiver)?;
                 let _ = ids.send((1, thread_id()));
@@ -142,9 +144,9 @@ impl<'scope> Generator<'scope> {
                     shared.sent_all.store(true, Ordering::Release);
                     return Err(error);
                 }
-                let book = send(prepared, number, shared, start_ns, send_log);
+                let record = send(prepared, number, shared, start_ns, send_log);
                 shared.wait_until_sampled();
-                Ok(book)
+                Ok(record)
             })
             .context("start a send thread", "raise `ulimit -u`")?;
         let mut numbers = [0; 2];
@@ -156,22 +158,22 @@ impl<'scope> Generator<'scope> {
             Ok(readers) => Ok(Generator { cpus, sender, receiver, readers, thread_ids: numbers }),
             Err(error) => {
                 shared.cancel();
-                // A thread that ended at its start knows better why.
+                // If a thread ended at its start, its error is the cause.
                 join(sender).and(join(receiver).map(|_| ())).and(Err(error))
             }
         }
     }
 
-    /// CPU time on the sender's CPU.
+    /// CPU time of the threads on the sender's CPU.
     fn run_ns(&self) -> u64 {
         let [sender, receiver] = &self.readers;
         let shared = self.cpus.sender == self.cpus.receiver;
         sender.read().run_ns + if shared { receiver.read().run_ns } else { 0 }
     }
 
-    fn finish(self) -> Result<Books> {
+    fn finish(self) -> Result<GeneratorRecords> {
         let (send, received) = (join(self.sender), join(self.receiver));
-        Ok(Books { send: send?, receive: received? })
+        Ok(GeneratorRecords { send: send?, receive: received? })
     }
 }
 
@@ -181,17 +183,17 @@ fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     })
 }
 
-/// The receive thread's work, whatever the load.
+/// Returns the receive thread's function, for both kinds of load.
 fn receive(
     prepared: &Prepared,
     number: usize,
     shared: &Shared,
     start_ns: u64,
     log: LogTap,
-) -> Result<ReceiveBook> {
+) -> Result<ReceiveRecord> {
     let (plan, clock) = (&prepared.plan, prepared.clock);
     let dialogue = dialogue(prepared, number);
-    let book = ReceiveBook::new(plan.course, start_ns, plan.timeout_ns, log);
+    let record = ReceiveRecord::new(plan.course, start_ns, plan.timeout_ns, log);
     let give_up_ns = start_ns + plan.course.end_ns() + plan.timeout_ns;
     match &prepared.load {
         Load::Standing(sockets) => {
@@ -207,40 +209,40 @@ fn receive(
                 dialogue,
                 shared,
                 give_up_ns,
-                book,
+                record,
                 taken: 0,
             };
             Ok(thread.run())
         }
-        Load::Churn(churn, nurseries) => {
+        Load::Churn(churn, pool) => {
             let world = World { clock, churn, shared };
-            Ok(ServeThread::new(world, &nurseries[number], dialogue, give_up_ns, book).run())
+            Ok(ServeThread::new(world, &pool[number], dialogue, give_up_ns, record).run())
         }
     }
 }
 
-/// What a generator says, and expects to hear; the same for both of its threads.
+/// Returns the requests and expected replies of a generator; the same for both of its threads.
 fn dialogue(prepared: &Prepared, number: usize) -> Dialogue {
     let plan = &prepared.plan;
     let salt = SplitMix64::new(plan.seed ^ (number as u64) << 48).next();
     Dialogue::new(plan.exchange, &prepared.template, salt)
 }
 
-/// The send thread's work, whatever the load.
+/// Returns the send thread's function, for both kinds of load.
 fn send(
     prepared: &Prepared,
     number: usize,
     shared: &Shared,
     start_ns: u64,
     log: LogTap,
-) -> SendBook {
+) -> SendRecord {
     let (plan, clock) = (&prepared.plan, prepared.clock);
     let dialogue = dialogue(prepared, number);
     let course = plan.course.with_rate(plan.course.rate / plan.generators.len() as f64);
     // Each generator draws from seeds of its own, well apart.
     let mut seeds = SplitMix64::new(plan.seed.wrapping_add(number as u64));
     let schedule = Schedule::new(plan.arrivals, course, seeds.next());
-    let book = SendBook::new(course, start_ns, log);
+    let record = SendRecord::new(course, start_ns, log);
     match &prepared.load {
         Load::Standing(sockets) => {
             let connections = raw(&sockets[number]);
@@ -256,29 +258,29 @@ fn send(
                 shared,
                 random: SplitMix64::new(seeds.next()),
                 sampler: Sampler::new(course.rate),
-                book,
+                record,
                 clogged: Vec::new(),
             };
             thread.run()
         }
-        Load::Churn(churn, nurseries) => {
-            let (world, nursery) = (World { clock, churn, shared }, &nurseries[number]);
-            OpenThread { world, start_ns, schedule, nursery, dialogue, book }.run()
+        Load::Churn(churn, pool) => {
+            let (world, pool) = (World { clock, churn, shared }, &pool[number]);
+            OpenThread { world, start_ns, schedule, pool, dialogue, record }.run()
         }
     }
 }
 
-/// Watches a run from outside the generators.
+/// Samples a run from outside the generators.
 struct Coordinator<'a> {
     prepared: &'a Prepared,
     start_ns: u64,
     gauge: &'a dyn Gauge,
     shared: &'a [Shared],
-    observer: Observer,
+    sampler: sampler::Sampler,
 }
 
 impl Coordinator<'_> {
-    /// Samples at the borders of the timeline and of the measured period until the end.
+    /// Samples at the borders of the timeline's bins and of the measured period until the end.
     fn watch(
         &mut self,
         generators: &[Generator<'_>],
@@ -299,7 +301,7 @@ impl Coordinator<'_> {
             views.show(self.shared, course, watcher);
         }
         self.shared.iter().for_each(|shared| shared.sampled.store(true, Ordering::Relaxed));
-        // Until the last answers are in or given up; the threads end by themselves.
+        // When the last answers have arrived or were given up, the threads end by themselves.
         let finished = |generator: &Generator<'_>| generator.receiver.is_finished();
         while !generators.iter().all(finished) {
             signals.sleep_ms(1)?;
@@ -311,13 +313,15 @@ impl Coordinator<'_> {
         let server = Reading::take(self.gauge);
         Sample {
             server,
-            border: self.observer.border(server.cpu_ns.unwrap_or(0)),
+            border: self
+                .sampler
+                .border(Used { client_ns: None, server_ns: server.cpu_ns.unwrap_or(0) }),
             generators_ns: generators.iter().map(Generator::run_ns).sum(),
         }
     }
 }
 
-/// Turns the live counts into views at a bounded pace.
+/// Turns the live figures into views at a bounded rate.
 struct Views {
     start_ns: u64,
     at_ns: u64,

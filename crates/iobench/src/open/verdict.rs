@@ -1,29 +1,29 @@
-//! May the figures of an open-loop run be believed? Not when the generator was late, saturated or
-//! starved, for then it was measured and not the server; and not when the server fell so far
-//! behind that the requests without an answer are missing from the percentiles; and not when it
-//! answered wrongly, or other work disturbed either side.
+//! Decides whether an open-loop run is valid. It is not if the generator was late, saturated or
+//! starved, because then the generator was measured and not the server; if so many requests were
+//! unanswered that the percentiles are wrong; if answers were wrong; or if other work disturbed
+//! either side.
 
 use serde::{Deserialize, Serialize};
 
-use crate::disturbance::{self, Disturbance};
+use crate::engine::sampler::{Disturbance, TOLERATED};
 use crate::figures::Percentiles;
 use crate::open::record::Faults;
 use crate::results::Accounts;
 
-/// The bounds of a valid run.
+/// The limits of a valid run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Tolerance {
     /// Send lag in microseconds.
     pub(crate) lag_p50_us: f64,
     pub(crate) lag_p99_us: f64,
-    /// Part of the requests that were due before the sender was done with the one before.
+    /// Share of the requests that were due before the sender had sent the one before.
     pub(crate) hurried: f64,
-    /// Part of the generator's CPUs that others took.
+    /// Share of the generator's CPUs that other work took.
     pub(crate) starved: f64,
-    /// Part of the requests that got no answer.
+    /// Share of the requests that were not answered.
     pub(crate) unanswered: f64,
-    /// Part of the measured time, or of either side's CPUs, that other work took.
+    /// Share of the measured time, or of either side's CPUs, that other work took.
     pub(crate) disturbed: f64,
 }
 
@@ -35,22 +35,22 @@ impl Default for Tolerance {
             hurried: 0.5,
             starved: 0.1,
             unanswered: 0.001,
-            disturbed: disturbance::TOLERATED,
+            disturbed: TOLERATED,
         }
     }
 }
 
-/// What the verdict is made from.
+/// The figures from which validity is decided.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Evidence {
     pub(crate) lag: Option<Percentiles>,
-    /// From the actual send time to the kernel's timestamp, of a sample.
+    /// Time from the actual send time to the kernel's timestamp, of a sample.
     pub(crate) transmit: Option<Percentiles>,
     pub(crate) accounts: Accounts,
     pub(crate) hurried: u64,
-    /// Part of the generator's CPU time that its threads did not get, 0 to 1.
+    /// Share of the generator's CPU time that its threads did not get, 0 to 1.
     pub(crate) starved: f64,
-    /// Wrong answers, and the first of them.
+    /// Number of wrong answers, and the first of them.
     pub(crate) faults: Faults,
     pub(crate) disturbance: Disturbance,
     /// Smallest mean interval between requests of a generator, in microseconds.
@@ -58,7 +58,7 @@ pub(crate) struct Evidence {
 }
 
 impl Tolerance {
-    /// The reasons why the run is not valid; none if it is.
+    /// Returns the reasons why the run is not valid; none if it is.
     pub(crate) fn judge(&self, evidence: &Evidence) -> Vec<String> {
         let mut reasons = Vec::new();
         let Some(lag) = evidence.lag else {
@@ -124,7 +124,7 @@ fn judge_replies(faults: &Faults) -> Option<String> {
     ))
 }
 
-/// A time in the unit that suits it.
+/// Returns a time in a suitable unit.
 pub(crate) fn time(time_us: f64) -> String {
     match time_us {
         time_us if time_us < 9.95 => format!("{time_us:.1} us"),

@@ -1,19 +1,18 @@
-//! The rounds of one program: every variant lives for the whole run and idles except in its own
-//! slices, and rounds are the outermost loop.
+//! Measures one program in all its variants, which run for the whole measurement and idle except in
+//! their own slices.
 
 use std::time::Duration;
 
 use crate::cli::programs::ProgramsArgs;
-use crate::engine::order::slot_order;
-use crate::engine::progress::Progress;
+use crate::engine;
+use crate::engine::rounds::{Bench, CellShape, Schedule, Turn};
 use crate::error::Result;
 use crate::ipc::placement::Pair;
-use crate::output;
-use crate::programs::road::Road;
+use crate::programs::network_path::NetworkPath;
 use crate::programs::row::Measured;
 use crate::programs::server::Server;
-use crate::programs::slice::Slicer;
-use crate::programs::{Amount, Cell, Program};
+use crate::programs::slice::{SliceOutcome, Slicer};
+use crate::programs::{Amount, Cell, Program, Variant};
 use crate::sys::clock::now_ns;
 use crate::sys::signals::Signals;
 
@@ -21,18 +20,19 @@ const DEFAULT_ROUNDS: u32 = 10;
 const QUICK_ROUNDS: u32 = 5;
 const DEFAULT_DURATION: Duration = Duration::from_millis(500);
 const QUICK_DURATION: Duration = Duration::from_millis(200);
-/// When no further slice may begin after a quick start; the last one and the end follow.
+/// Time after which no further slice may begin with `--quick`; the last slice and the end take
+/// longer.
 const QUICK_NS: u64 = 26_000_000_000;
-/// What a slice costs beside the client's own time.
+/// Time of a slice beside the client's own.
 const SLICE_OVERHEAD_NS: u64 = 60_000_000;
-/// The first guess, for each connection.
+/// The first estimate of operations, for each connection.
 const FIRST_OPERATIONS: u64 = 20;
-/// The second guess aims at this part (1/4) of the time, and warms up the server.
+/// The second estimate aims at this part (1/4) of the time, and warms up the server.
 const SECOND_PART: f64 = 0.25;
-/// A bound for what a client reports.
+/// Upper bound for the numbers that a client reports.
 const OPERATIONS_MAX: u64 = 1_000_000_000;
 
-/// One program with all that was asked for.
+/// One program with the user's choices.
 pub(crate) struct Campaign<'a> {
     program: &'a dyn Program,
     cells: Vec<Cell>,
@@ -42,6 +42,7 @@ pub(crate) struct Campaign<'a> {
     duration: Duration,
     quick: bool,
     begun_ns: u64,
+    seed: u64,
 }
 
 impl<'a> Campaign<'a> {
@@ -50,6 +51,7 @@ impl<'a> Campaign<'a> {
         arguments: &ProgramsArgs,
         pairs: &'a [Pair],
         signals: &'a Signals,
+        seed: u64,
     ) -> Campaign<'a> {
         let (rounds, duration) = match arguments.measure.quick {
             true => (QUICK_ROUNDS, QUICK_DURATION),
@@ -64,66 +66,50 @@ impl<'a> Campaign<'a> {
             duration: arguments.measure.duration.unwrap_or(duration),
             quick: arguments.measure.quick,
             begun_ns: now_ns(),
+            seed,
         }
     }
 
     /// Measures everything.
-    pub(crate) fn run(&self, road: &mut Road) -> Result<Vec<Measured>> {
-        let variants = self.program.variants();
-        let slice_ns = self.slice_ns();
-        let slices = (self.cells.len() * self.pairs.len() * variants.len()) as u64;
-        let total_ns = slices * slice_ns * u64::from(self.rounds);
-        let total_ns = if self.quick { total_ns.min(QUICK_NS) } else { total_ns };
-        let (name, seconds) = (self.program.name(), total_ns.div_ceil(1_000_000_000));
-        output::note(&format!("{name}: {} rounds, about {seconds} s", self.rounds));
-        let (mut stations, mut measured) = (Vec::new(), Vec::new());
+    pub(crate) fn run(&self, network_path: &mut NetworkPath) -> Result<Vec<Measured>> {
+        let (variants, name) = (self.program.variants(), self.program.name());
+        let shape = CellShape { subjects: variants.len(), baseline: 0, slot_ns: self.slice_ns() };
+        let schedule = Schedule {
+            cells: vec![shape; self.cells.len() * self.pairs.len()],
+            rounds: self.rounds,
+            passes: 1,
+            seed: self.seed,
+            deadline_ns: self.quick.then_some(self.begun_ns + QUICK_NS),
+        };
+        schedule.announce(format_args!("{name}: {} variants", variants.len()));
+        let mut bench = ProgramBench { name, variants, stations: Vec::new(), cells: Vec::new() };
         for &pair in self.pairs {
             let mut servers = Vec::new();
             for &variant in variants {
-                servers.push(Server::start(self.program, variant, pair, road, self.signals)?);
+                servers.push(Server::start(
+                    self.program,
+                    variant,
+                    pair,
+                    network_path,
+                    self.signals,
+                )?);
             }
-            let mut slicer = Slicer::new(self.program, pair, self.signals)?;
+            let slicer = Slicer::new(self.program, pair, self.signals);
             for &cell in &self.cells {
-                let amount = self.calibrate(&mut slicer, &mut servers[0], &cell)?;
-                measured.push(Measured::new(cell, pair, variants, amount));
+                let amount = self.calibrate(&slicer, &mut servers[0], &cell)?;
+                bench.cells.push((bench.stations.len(), cell, amount));
             }
-            stations.push((slicer, servers));
+            bench.stations.push((slicer, servers));
         }
-        let mut progress = Progress::new(slices * u64::from(self.rounds), slice_ns);
-        for round in 0..self.rounds as usize {
-            if self.is_over() {
-                output::note(&format!("time is up after {round} of {} rounds", self.rounds));
-                break;
-            }
-            let phase = format!("{name}, round {} of {}", round + 1, self.rounds);
-            progress.announce(&phase, name, true);
-            for (index, measured) in measured.iter_mut().enumerate() {
-                let (slicer, servers) = &mut stations[index / self.cells.len()];
-                for place in slot_order(variants.len(), 0, round, 0) {
-                    let outcome = match self.is_over() {
-                        true => None,
-                        false => Some(slicer.measure(
-                            &mut servers[place],
-                            &measured.cell,
-                            measured.amount,
-                        )?),
-                    };
-                    measured.outcomes[place].push(outcome);
-                    progress.step();
-                }
-            }
-        }
-        drop(stations);
-        Ok(measured)
+        let measured = engine::rounds::run(&schedule, &mut bench)?;
+        let cell = |(&(station, cell, _), outcomes): (&(usize, Cell, Amount), Vec<_>)| {
+            Measured::new(cell, self.pairs[station], variants, outcomes)
+        };
+        Ok(bench.cells.iter().zip(measured.outcomes).map(cell).collect())
     }
 
-    /// As many operations as the baseline does in the time.
-    fn calibrate(
-        &self,
-        slicer: &mut Slicer<'_>,
-        baseline: &mut Server,
-        cell: &Cell,
-    ) -> Result<Amount> {
+    /// Returns the number of operations that the baseline does in the duration.
+    fn calibrate(&self, slicer: &Slicer<'_>, baseline: &mut Server, cell: &Cell) -> Result<Amount> {
         let each = FIRST_OPERATIONS * u64::from(cell.pipeline);
         let least = self.program.least_operations().max(each * u64::from(cell.connections));
         let mut amount = Amount { operations: least, duration: self.duration };
@@ -131,7 +117,7 @@ impl<'a> Campaign<'a> {
             return Ok(amount);
         }
         for part in [SECOND_PART, 1.0] {
-            // A client that fails here fails in the rounds as well, where it is told.
+            // A client that fails here also fails in the rounds, which report it.
             let Some(figures) = slicer.measure(baseline, cell, amount)?.figures else { break };
             let wanted = figures.operations_s * self.duration.as_secs_f64() * part;
             amount.operations = (wanted as u64).clamp(least, OPERATIONS_MAX);
@@ -146,9 +132,30 @@ impl<'a> Campaign<'a> {
         };
         duration_ns + SLICE_OVERHEAD_NS
     }
+}
 
-    fn is_over(&self) -> bool {
-        self.quick && now_ns() + self.slice_ns() > self.begun_ns + QUICK_NS
+/// The running variants of a program, on every pair of CPUs.
+struct ProgramBench<'a> {
+    name: &'static str,
+    variants: &'a [Variant],
+    /// By pair of CPUs.
+    stations: Vec<(Slicer<'a>, Vec<Server>)>,
+    /// Each with the index of its pair of CPUs.
+    cells: Vec<(usize, Cell, Amount)>,
+}
+
+impl Bench for ProgramBench<'_> {
+    type Slot = SliceOutcome;
+
+    fn describe(&self, cell: usize, subject: usize) -> String {
+        let (_, cell, _) = &self.cells[cell];
+        format!("{} over {}, {}", self.name, self.variants[subject].name(), cell.operation)
+    }
+
+    fn measure(&mut self, turn: Turn) -> Result<SliceOutcome> {
+        let (station, cell, amount) = &self.cells[turn.cell];
+        let (slicer, servers) = &mut self.stations[*station];
+        slicer.measure(&mut servers[turn.subject], cell, *amount)
     }
 }
 

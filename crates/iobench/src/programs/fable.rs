@@ -1,4 +1,4 @@
-//! `fable run`: where it is, and what it says that it did.
+//! Runs programs under `fable run`, and reads its statistics.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use crate::programs::installed::find_runner;
 
 const REMEDY: &str = "build it with `cargo build --release -p fabled -p fable-preload`";
 
-/// The command `fable`, with a library that it finds.
+/// The command `fable`, which can find its library.
 #[derive(Debug, Clone)]
 pub(crate) struct Fable {
     program: PathBuf,
 }
 
 impl Fable {
-    /// Beside our own program, else on the PATH.
+    /// Searches the directory of this program, then the PATH.
     pub(crate) fn find() -> Result<Fable> {
         Ok(Fable { program: find_runner("fable", &[], REMEDY)? })
     }
 
-    /// The command that runs `words` over shared memory, with statistics at the end.
+    /// Returns the command that runs `words` over shared memory, with statistics at the end.
     pub(crate) fn wrap(&self, words: Vec<String>, statistics: &Path) -> Vec<String> {
         let mut all = vec![self.program.display().to_string(), "run".to_owned()];
         all.push(format!("--statistics={}", statistics.display()));
@@ -28,17 +28,17 @@ impl Fable {
     }
 }
 
-/// What became of a client's connections.
+/// What happened to a client's connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Connections {
-    /// They went to shared memory.
+    /// They were upgraded to shared memory.
     pub(crate) upgraded: u64,
-    /// They were not taken, went back to TCP, or were reset: the reasons with their numbers.
+    /// They were not upgraded, withdrawn, or reset: the reasons with their numbers.
     pub(crate) lost: Vec<(String, u64)>,
 }
 
 impl Connections {
-    /// Adds up the lines of all processes.
+    /// Sums the lines of all processes.
     pub(crate) fn parse(statistics: &str) -> Connections {
         let mut connections = Connections::default();
         let words: Vec<&str> = statistics.split_whitespace().collect();
@@ -54,7 +54,8 @@ impl Connections {
         connections
     }
 
-    /// Why this was no measurement of shared memory, if so many connections were wanted.
+    /// Returns why the slice did not measure shared memory, if `wanted` connections should have
+    /// been upgraded.
     pub(crate) fn complaint(&self, wanted: u64) -> Option<String> {
         let lost: Vec<String> =
             self.lost.iter().map(|(reason, count)| format!("{reason} {count}")).collect();

@@ -1,4 +1,4 @@
-//! Programs of the distribution: where they are, and what they call themselves.
+//! Finds programs of the distribution and their versions.
 
 use std::env;
 use std::fs;
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
 
-/// Where servers are that are not on the PATH of everybody.
+/// Directories with servers that may not be on the PATH of all users.
 const MORE_DIRECTORIES: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
-/// Nothing that a server is asked takes longer.
+/// Time-out of a request to a server.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// The program's file.
+/// Returns the program's file.
 pub(crate) fn find(program: &str, package: &str) -> Result<PathBuf> {
     find_in(&[], program, package)
 }
 
-/// The same, looking into these directories first.
+/// Searches `first`, then the places of `find`.
 pub(crate) fn find_in(first: &[PathBuf], program: &str, package: &str) -> Result<PathBuf> {
     search(first, program).ok_or_else(|| {
         Error::setup(
@@ -31,7 +31,7 @@ pub(crate) fn find_in(first: &[PathBuf], program: &str, package: &str) -> Result
     })
 }
 
-/// One of our own commands: beside our own program, else on the PATH.
+/// Finds one of MegaPipe's own commands: in the directory of this program, else on the PATH.
 pub(crate) fn find_own(command: &str, remedy: &'static str) -> Result<PathBuf> {
     let own = own_file()?;
     let beside: Vec<PathBuf> = own.parent().map(Path::to_owned).into_iter().collect();
@@ -44,8 +44,8 @@ fn own_file() -> Result<PathBuf> {
     env::current_exe().context("find this program's file", "mount /proc")
 }
 
-/// One of our own commands `COMMAND run OPTIONS PROGRAM`, which put a library under programs:
-/// tried with these options, because it alone knows where its library may be.
+/// Finds one of MegaPipe's own commands `COMMAND run OPTIONS PROGRAM`, which preload a library.
+/// Tries it with these options, because only the command knows where its library may be.
 pub(crate) fn find_runner(
     command: &str,
     options: &[String],
@@ -53,7 +53,7 @@ pub(crate) fn find_runner(
 ) -> Result<PathBuf> {
     let (own, program) = (own_file()?, find_own(command, remedy)?);
     let mut trial = Command::new(&program);
-    // A program that is certainly there is our own.
+    // This program itself certainly exists.
     trial.arg("run").args(options).arg(&own).arg("--version").stdin(Stdio::null());
     let tried = trial.output().context(format!("start {}", program.display()), remedy)?;
     if !tried.status.success() {
@@ -64,7 +64,7 @@ pub(crate) fn find_runner(
     Ok(program)
 }
 
-/// These directories, the PATH, and those of servers.
+/// Searches `first`, the PATH, and the directories of servers.
 pub(crate) fn search(first: &[PathBuf], program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let directories = first.iter().cloned().chain(env::split_paths(&path));
@@ -74,15 +74,15 @@ pub(crate) fn search(first: &[PathBuf], program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// What the program says of its version, on one line.
+/// Returns the version that the program prints, on one line.
 pub(crate) fn version(program: &Path, option: &str) -> String {
     let output = Command::new(program).arg(option).stdin(Stdio::null()).output();
     let text = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
     String::from_utf8_lossy(&text).lines().next().unwrap_or("unknown version").trim().to_owned()
 }
 
-/// Sends a server a text that ends with its request to close the connection, and returns all that
-/// it answers; nothing if it does not.
+/// Sends a server a text that ends with its request to close the connection, and returns the whole
+/// answer; `None` if there is none.
 pub(crate) fn ask(address: SocketAddr, request: &str) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, ASK_TIMEOUT).ok()?;
     stream.set_read_timeout(Some(ASK_TIMEOUT)).ok()?;
@@ -93,7 +93,7 @@ pub(crate) fn ask(address: SocketAddr, request: &str) -> Option<String> {
     Some(answer)
 }
 
-/// The directories that match `PARENT/VERSION/CHILD`, the latest version first.
+/// Returns the directories that match `PARENT/VERSION/CHILD`, the latest version first.
 pub(crate) fn versions_below(parent: &str, child: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let mut found: Vec<(f64, PathBuf)> = entries

@@ -1,11 +1,11 @@
-//! lighttpd as one process and ab (ApacheBench), on the kernel's TCP and on one in user space, as
-//! in section 5.3 of the mTCP paper ("mTCP: a Highly Scalable User-level TCP Stack for Multicore
+//! lighttpd as one process and ab (ApacheBench), on the kernel's TCP and on user-level TCP, as in
+//! section 5.3 of the mTCP paper ("mTCP: a Highly Scalable User-level TCP Stack for Multicore
 //! Systems", NSDI 2014): small files, a connection for each request or for many.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::apps::place::room_for;
+use crate::apps::environment::room_for;
 use crate::error::{Context, Result};
 use crate::network::PathKind;
 use crate::network::veth::Veth;
@@ -14,7 +14,7 @@ use crate::programs::{Amount, Cell, Printed, Program, Target, Variant};
 use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;
 
-/// What is asked for: (operation, bytes of the file, whether connections are kept).
+/// The operations: (name, bytes of the file, whether connections are kept).
 const OPERATIONS: [(&str, usize, bool); 4] = [
     ("get-64", 64, false),
     ("get-8k", 8_192, false),
@@ -22,11 +22,13 @@ const OPERATIONS: [(&str, usize, bool); 4] = [
     ("get-8k-kept", 8_192, true),
 ];
 const NAMES: [&str; 4] = [OPERATIONS[0].0, OPERATIONS[1].0, OPERATIONS[2].0, OPERATIONS[3].0];
-/// The most requests on a connection that lighttpd's setting can hold; the last one ends it.
+/// The largest value of lighttpd's limit of requests per connection; the last one ends the
+/// connection.
 const KEPT_REQUESTS: u64 = 65_535;
 /// Seconds that ab waits for an answer.
 const TIMEOUT_S: &str = "20";
 
+/// lighttpd with ab as its client.
 pub(crate) struct Lighttpd {
     server: PathBuf,
     client: PathBuf,
@@ -34,6 +36,7 @@ pub(crate) struct Lighttpd {
 }
 
 impl Lighttpd {
+    /// Finds both programs.
     pub(crate) fn find(connections: u32) -> Result<Lighttpd> {
         let (server, client) = (find("lighttpd", "lighttpd")?, find("ab", "apache2-utils")?);
         Ok(Lighttpd { server, client, connections })
@@ -41,7 +44,7 @@ impl Lighttpd {
 }
 
 impl Lighttpd {
-    /// The command of the client for a server that hands these files out.
+    /// Returns the client's command for a server of these files.
     pub(crate) fn load(
         &self,
         scheme: &str,
@@ -53,7 +56,7 @@ impl Lighttpd {
         let (requests, connections) = (amount.operations.to_string(), cell.connections.to_string());
         let program = self.client.to_string_lossy();
         let mut words: Vec<&str> = vec![&program, "-q", "-s", TIMEOUT_S, "-n", &requests, "-c"];
-        // Percentiles in the report itself are whole milliseconds; in this file they are not.
+        // Percentiles in ab's report are whole milliseconds; in this file they have decimals.
         words.extend([connections.as_str(), "-e", "/dev/stdout"]);
         words.extend(keeps.then_some("-k"));
         let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
@@ -62,7 +65,7 @@ impl Lighttpd {
     }
 }
 
-/// The size of the file, and whether connections are kept.
+/// Returns the size of the file, and whether connections are kept.
 fn meaning(operation: &str) -> (usize, bool) {
     let known = OPERATIONS.into_iter().find(|(name, ..)| *name == operation);
     known.map_or((OPERATIONS[0].1, OPERATIONS[0].2), |(_, bytes, keeps)| (bytes, keeps))
@@ -132,7 +135,7 @@ impl Program for Lighttpd {
     }
 }
 
-/// What ab printed.
+/// Parses the output of ab.
 fn read_report(text: &str, cell: &Cell, amount: Amount) -> Result<Printed, String> {
     let told = |name: &str| figure(text, name).ok_or_else(|| format!("ab did not tell {name}"));
     let (bytes, keeps) = meaning(cell.operation);
@@ -163,14 +166,14 @@ fn read_report(text: &str, cell: &Cell, amount: Amount) -> Result<Printed, Strin
     Ok(Printed { operations: amount.operations, operations_s, latency })
 }
 
-/// The first number behind these words at the beginning of a line.
+/// Returns the first number after `name` at the beginning of a line.
 fn figure(text: &str, name: &str) -> Option<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     let value: f64 = rest.split_whitespace().next()?.parse().ok()?;
     (value.is_finite() && value >= 0.0).then_some(value)
 }
 
-/// No log of requests without the module for it; that of errors goes to standard error.
+/// lighttpd's configuration: no access log, errors on standard error.
 fn configuration(root: &Path, target: &Target<'_>, connections: u32) -> String {
     let (address, port) = (target.address.ip(), target.address.port());
     let (root, room) = (root.display(), room_for(connections as usize));

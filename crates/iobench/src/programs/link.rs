@@ -1,4 +1,5 @@
-//! How one server and its clients are joined, and whether the connections went that way.
+//! Connects one server and its clients, and checks that the connections used the intended
+//! transport.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -7,92 +8,95 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::network::Entered;
-use crate::network::veth::Cable;
+use crate::network::veth::VethPair;
 use crate::programs::fable::{Connections, Fable};
 use crate::programs::mtcp::{self, Interface, MtcpRun};
 use crate::server::process::Launch;
 
-/// How one server and its clients are joined.
+/// How one server and its clients are connected.
 pub(crate) enum Link {
-    /// As the programs are, over loopback or a UNIX socket.
+    /// Unmodified, over loopback or a UNIX socket.
     Plain,
     /// Both under `fable run`.
     Fable(Fable),
-    /// Over a cable between two namespaces.
-    Cable(Joined),
+    /// Over a veth pair between two namespaces.
+    VethPair(Joined),
 }
 
-/// By a cable.
+/// A connection by a veth pair.
 pub(crate) struct Joined {
     pub(crate) mtcp: MtcpRun,
-    /// Whether the server and the client run on stacks of their own.
+    /// Whether the server and the client run on user-level TCP.
     pub(crate) has_stack: [bool; 2],
     pub(crate) server_namespace: Arc<OwnedFd>,
     pub(crate) client_namespace: Arc<OwnedFd>,
-    pub(crate) cable: Cable,
+    pub(crate) veth_pair: VethPair,
 }
 
 impl Joined {
     fn server(&self) -> Option<Interface> {
-        let (device, address) = (self.cable.server_device(), self.cable.server_address);
+        let (device, address) = (self.veth_pair.server_device(), self.veth_pair.server_address);
         self.has_stack[0].then_some(Interface { device, address })
     }
 
     fn client(&self) -> Option<Interface> {
-        let (device, address) = (self.cable.client_device(), self.cable.client_addresses[0]);
+        let (device, address) =
+            (self.veth_pair.client_device(), self.veth_pair.client_addresses[0]);
         self.has_stack[1].then_some(Interface { device, address })
     }
 }
 
-/// What is counted from the beginning of a client to its end.
+/// Counters read before a client starts and after it has ended.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     /// Connections that the server's stack accepted.
     accepted: Option<u64>,
-    /// Connections that the kernel opened where the client's stack should.
+    /// Connections that the kernel opened although the client's stack should have.
     kernel_opens: Option<u64>,
 }
 
-/// What became of a client's connections.
+/// The transport that a client's connections used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Evidence {
-    /// They left the kernel's TCP, where they should.
+    /// Connections that did not use the kernel's TCP, if they should not.
     pub(crate) connections: Option<u64>,
-    /// Why the slice did not measure what it should.
+    /// Why the slice did not measure the intended transport.
     pub(crate) complaint: Option<String>,
 }
 
 impl Link {
-    /// Puts a server at its end.
+    /// Sets the server's address and namespace in `launch`.
     pub(crate) fn place(&self, launch: &mut Launch) {
-        if let Link::Cable(joined) = self {
-            launch.address = joined.cable.server_address.into();
+        if let Link::VethPair(joined) = self {
+            launch.address = joined.veth_pair.server_address.into();
             launch.namespace = Some(Arc::clone(&joined.server_namespace));
         }
     }
 
-    /// Whether the server has an address to itself, where the kernel cannot reach it.
+    /// Returns whether the server has an address of its own, which the kernel cannot reach from its
+    /// namespace.
     pub(crate) fn server_has_stack(&self) -> bool {
-        matches!(self, Link::Cable(joined) if joined.has_stack[0])
+        matches!(self, Link::VethPair(joined) if joined.has_stack[0])
     }
 
-    /// Puts what the server asks for itself at the clients' end.
+    /// Sets the backend's address and namespace, at the clients' end, in `launch`.
     pub(crate) fn place_backend(&self, launch: &mut Launch) {
-        if let Link::Cable(joined) = self {
-            launch.address = joined.cable.client_addresses[0].into();
+        if let Link::VethPair(joined) = self {
+            launch.address = joined.veth_pair.client_addresses[0].into();
             launch.namespace = Some(Arc::clone(&joined.client_namespace));
         }
     }
 
     /// Writes the settings of the server's stack, if it has one, into the server's own directory.
     pub(crate) fn server_settings(&self, directory: &Path) -> Result<Option<PathBuf>> {
-        let Link::Cable(joined) = self else { return Ok(None) };
+        let Link::VethPair(joined) = self else { return Ok(None) };
         let statistics = stack_statistics(directory);
         let write = |home: Interface| mtcp::write_settings(&home, Some(&statistics), directory);
         joined.server().map(write).transpose()
     }
 
-    /// The server's command as it runs here, on the stack with these settings if there are any.
+    /// Returns the server's command with the launcher of this variant, on the stack with these
+    /// settings if there are any.
     pub(crate) fn server_command(
         &self,
         words: Vec<String>,
@@ -101,12 +105,12 @@ impl Link {
     ) -> Vec<String> {
         match (self, settings) {
             (Link::Fable(fable), _) => fable.wrap(words, &directory.join("server-statistics")),
-            (Link::Cable(joined), Some(settings)) => joined.mtcp.wrap(words, settings),
+            (Link::VethPair(joined), Some(settings)) => joined.mtcp.wrap(words, settings),
             _ => words,
         }
     }
 
-    /// The command of one of its clients as it runs here.
+    /// Returns the command of one of its clients with the launcher of this variant.
     pub(crate) fn client_command(
         &self,
         words: Vec<String>,
@@ -116,11 +120,11 @@ impl Link {
             Link::Plain => Ok(words),
             Link::Fable(fable) => {
                 let statistics = client_statistics(directory);
-                // Those of the client before.
+                // Removes the statistics of the client before.
                 let _ = fs::remove_file(&statistics);
                 Ok(fable.wrap(words, &statistics))
             }
-            Link::Cable(joined) => match joined.client() {
+            Link::VethPair(joined) => match joined.client() {
                 None => Ok(words),
                 Some(home) => {
                     let settings = mtcp::write_settings(&home, None, directory)?;
@@ -130,17 +134,18 @@ impl Link {
         }
     }
 
-    /// Moves the calling thread to where clients are started, if that is somewhere else.
+    /// Moves the calling thread to the clients' namespace, if it differs.
     pub(crate) fn enter_client(&self) -> Result<Option<Entered>> {
         match self {
             Link::Plain | Link::Fable(_) => Ok(None),
-            Link::Cable(joined) => Entered::new(&joined.client_namespace).map(Some),
+            Link::VethPair(joined) => Entered::new(&joined.client_namespace).map(Some),
         }
     }
 
-    /// Before a client is started, and after its end; or why that cannot be told.
+    /// Reads the counters; called before a client starts and after its end. The error says why they
+    /// are unknown.
     pub(crate) fn count(&self, directory: &Path) -> Result<Counts, String> {
-        let Link::Cable(joined) = self else { return Ok(Counts::default()) };
+        let Link::VethPair(joined) = self else { return Ok(Counts::default()) };
         let _entered = self.enter_client().map_err(|error| error.to_string())?;
         let [server, client] = joined.has_stack;
         let accepted = || mtcp::accepted(&stack_statistics(directory));
@@ -150,7 +155,7 @@ impl Link {
         })
     }
 
-    /// Judges a client that has ended and should have had at least `wanted` connections.
+    /// Judges a client that has ended and should have made at least `wanted` connections.
     pub(crate) fn judge(
         &self,
         before: &Counts,
@@ -186,12 +191,12 @@ fn judge_stacks(before: &Counts, after: &Counts, wanted: u64) -> Evidence {
     Evidence { connections: accepted, complaint }
 }
 
-/// Where a client under `fable run` says what it did.
+/// File for the statistics of a client under `fable run`.
 fn client_statistics(directory: &Path) -> PathBuf {
     directory.join("client-statistics")
 }
 
-/// Where a server's stack can be asked, with its own directory.
+/// Socket of the statistics of a server's stack.
 pub(crate) fn stack_statistics(directory: &Path) -> PathBuf {
     directory.join("stat")
 }

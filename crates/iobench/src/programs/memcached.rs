@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use crate::apps::place::{is_root, room_for};
+use crate::apps::environment::{is_root, room_for};
 use crate::error::Result;
 use crate::programs::installed::{ask, find, version};
 use crate::programs::{Amount, Cell, Printed, Program, Target};
 use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;
 
+/// memcached with memcslap as its client.
 pub(crate) struct Memcached {
     server: PathBuf,
     client: PathBuf,
@@ -16,6 +17,7 @@ pub(crate) struct Memcached {
 }
 
 impl Memcached {
+    /// Finds both programs.
     pub(crate) fn find(connections: u32) -> Result<Memcached> {
         Ok(Memcached {
             server: find("memcached", "memcached")?,
@@ -25,7 +27,7 @@ impl Memcached {
     }
 }
 
-/// What each connection does of it; at least one operation.
+/// Returns the number of operations of each connection; at least one.
 fn share(cell: &Cell, amount: Amount) -> u64 {
     (amount.operations / u64::from(cell.connections)).max(1)
 }
@@ -91,7 +93,7 @@ impl Program for Memcached {
     }
 }
 
-/// From a line such as `Time to set 8000 keys by 4 threads: 0.275 seconds.`
+/// Returns the seconds in a line such as `Time to set 8000 keys by 4 threads: 0.275 seconds.`
 fn seconds(text: &str, operation: &str) -> Option<f64> {
     let is_wanted = |line: &&str| {
         let mut words = line.split_whitespace();

@@ -1,11 +1,10 @@
-//! `iobench programs`: servers and clients of the distribution, unmodified, over plain TCP and over
-//! shared memory under `fable run` (section 3 of the FABLE paper), or over TCP in user space under
-//! `mtcp run` (section 5.3 of the mTCP paper).
+//! `iobench programs`: compares unmodified servers and clients of the distribution over plain TCP
+//! with the same over shared memory under `fable run` (section 3 of the FABLE paper), or over
+//! user-level TCP under `mtcp run` (section 5.3 of the mTCP paper).
 //!
-//! A program is a server with its usual client, one file each. It says over which path it goes,
-//! which `road` lays; `link` is the way between one server and its clients, in one variant.
-//! `server` is such a server, `slice` one run of a client, `campaign` the rounds, `row` what comes
-//! of them.
+//! Each file of a program has a server with its usual client, and names the network path, which
+//! `network_path` creates. `link` connects one server with its clients in one variant. `server`
+//! runs such a server, `slice` one client, `campaign` the rounds; `row` makes the rows.
 
 mod campaign;
 mod fable;
@@ -14,10 +13,10 @@ mod lighttpd;
 mod link;
 mod memcached;
 mod mtcp;
+mod network_path;
 mod nginx;
 mod postgres;
 mod redis;
-mod road;
 mod row;
 mod server;
 mod slice;
@@ -28,7 +27,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::apps::place;
+use rustix::process::Signal;
+
+use crate::apps::environment;
 use crate::cli::ipc::Where;
 use crate::cli::programs::{Name, ProgramsArgs};
 use crate::engine::environment::Environment;
@@ -41,10 +42,10 @@ use crate::programs::campaign::Campaign;
 use crate::programs::lighttpd::Lighttpd;
 use crate::programs::memcached::Memcached;
 use crate::programs::mtcp::Mode;
+use crate::programs::network_path::{NetworkPath, Tools};
 use crate::programs::nginx::Nginx;
 use crate::programs::postgres::Postgres;
 use crate::programs::redis::Redis;
-use crate::programs::road::{Road, Tools};
 use crate::programs::tls_proxy::TlsProxy;
 use crate::results::files::ResultFiles;
 use crate::results::{Document, ExperimentRecord, Ratios, ReportedLatency, Row, Versus};
@@ -53,22 +54,22 @@ use crate::sys::clock::now_ns;
 use crate::sys::limits::Limits;
 use crate::sys::signals::Signals;
 
-/// Without a choice, in this order.
+/// The default programs, in this order.
 const ALL: [Name; 6] =
     [Name::Redis, Name::Memcached, Name::Nginx, Name::Postgres, Name::Lighttpd, Name::TlsProxy];
 
 /// How server and client are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Variant {
-    /// The kernel's TCP, over whatever path the program takes: the baseline.
+    /// The kernel's TCP, over the program's network path: the baseline.
     Tcp,
     /// The server's UNIX socket.
     Unix,
-    /// TCP as the programs see it, shared memory in fact.
+    /// TCP for the programs, upgraded to shared memory.
     Fable,
-    /// The server's TCP in user space, the client's in the kernel.
+    /// The server on user-level TCP, the client on the kernel's.
     Mtcp,
-    /// Both in user space.
+    /// Both on user-level TCP.
     MtcpBoth,
 }
 
@@ -83,7 +84,7 @@ impl Variant {
         }
     }
 
-    /// Whether the server and the client bring a TCP of their own.
+    /// Returns whether the server and the client are on user-level TCP.
     pub(crate) fn stacks(self) -> [bool; 2] {
         match self {
             Variant::Tcp | Variant::Unix | Variant::Fable => [false, false],
@@ -93,46 +94,46 @@ impl Variant {
     }
 }
 
-/// What is asked of a server, and how much at a time.
+/// The operation and the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cell {
     pub(crate) operation: &'static str,
     pub(crate) connections: u32,
-    /// Requests under way on each connection.
+    /// Requests in flight on each connection.
     pub(crate) pipeline: u32,
     /// On each connection; 0: connections persist.
     pub(crate) transactions: u32,
 }
 
-/// How long a client runs: some are told a number of operations, others a time.
+/// The length of a client's run: some take a number of operations, others a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Amount {
     pub(crate) operations: u64,
     pub(crate) duration: Duration,
 }
 
-/// Where a client finds its server.
+/// The server's address, directory and settings.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) variant: Variant,
     pub(crate) address: SocketAddr,
-    /// The server's own.
+    /// The server's own directory.
     pub(crate) directory: &'a Path,
-    /// What the server asks for itself.
+    /// The address of the server's backend.
     pub(crate) backend: Option<SocketAddr>,
     /// The settings of the server's stack, if it has one.
     pub(crate) stack: Option<&'a Path>,
 }
 
 impl Target<'_> {
-    /// The same with this port.
+    /// Returns the same target with this port.
     fn at(mut self, port: u16) -> Self {
         self.address.set_port(port);
         self
     }
 }
 
-/// What a client printed, in its own words translated.
+/// The figures that a client printed, in common units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Printed {
     pub(crate) operations: u64,
@@ -143,13 +144,13 @@ pub(crate) struct Printed {
 /// A server with its usual client.
 pub(crate) trait Program {
     fn name(&self) -> &'static str;
-    /// Versions and settings, for people.
+    /// Versions and settings, as text.
     fn settings(&self) -> String;
-    /// Between clients and servers.
+    /// Returns the network path between clients and servers.
     fn path(&self) -> PathKind {
         PathKind::Loopback
     }
-    /// The baseline first: the kernel's TCP.
+    /// Returns the variants; the baseline, the kernel's TCP, comes first.
     fn variants(&self) -> &'static [Variant] {
         &[Variant::Tcp, Variant::Fable]
     }
@@ -157,7 +158,7 @@ pub(crate) trait Program {
     fn can_pipeline(&self) -> bool {
         false
     }
-    /// How many connections a client has from its start to its end, at least.
+    /// Returns the least number of connections of a client's run.
     fn connections(&self, cell: &Cell, _printed: &Printed) -> u64 {
         cell.connections.into()
     }
@@ -165,43 +166,47 @@ pub(crate) trait Program {
     fn transactions(&self, _operation: &str) -> u32 {
         0
     }
-    /// Whether its client is told a number of operations instead of a time.
+    /// Returns whether its client takes a number of operations instead of a time.
     fn counts_operations(&self) -> bool {
         true
     }
-    /// Fewer operations say nothing, because the client's start would be most of it.
+    /// Returns the least number of operations, so that the client's start does not dominate the
+    /// run.
     fn least_operations(&self) -> u64 {
         1_000
     }
-    /// The user as whom both run, if not ours.
+    /// Returns the user that runs both, if not the present one.
     fn user(&self) -> Option<&str> {
         None
     }
-    /// What the server gets when we are killed.
-    fn orphan_signal(&self) -> libc::c_int {
-        libc::SIGKILL
+    /// Returns the signal that the server gets when iobench is killed.
+    fn orphan_signal(&self) -> Signal {
+        Signal::KILL
     }
-    /// Writes what the server needs into its directory and gives its command.
+    /// Writes the server's files into its directory and returns its command.
     fn server(&self, target: &Target<'_>, signals: &Signals) -> Result<Vec<String>>;
-    /// Whether the server starts the stack itself with those settings, instead of being put on it
-    /// by `mtcp run`.
+    /// Returns whether the server starts the stack itself with those settings, instead of under
+    /// `mtcp run`.
     fn brings_stack(&self) -> bool {
         false
     }
-    /// Another program that the server asks for itself, on the kernel and CPU of the clients.
+    /// Returns a second server to which the server sends requests, on the kernel's TCP and the
+    /// clients' CPU.
     fn backend(&self) -> Option<&dyn Program> {
         None
     }
-    /// Whether a server that listens also serves: some turn clients away until they are ready.
+    /// Returns whether a listening server also serves: some reject clients until they are ready.
     fn serves(&self, _target: &Target<'_>) -> bool {
         true
     }
-    /// Stores what is asked for later, in a server that has just been started.
+    /// Stores the data that is requested later, in a server that has just started.
     fn fill(&self, target: &Target<'_>, signals: &Signals) -> Result<()>;
     fn client(&self, target: &Target<'_>, cell: &Cell, amount: Amount) -> Vec<String>;
-    /// Reads what a client printed that was started so, or tells what is wrong with it.
+    /// Parses the output of a client that was started with these parameters; the error says what is
+    /// wrong.
     fn parse(&self, text: &str, cell: &Cell, amount: Amount) -> Result<Printed, String>;
-    /// How many of these operations the server has answered since its start, if it counts them.
+    /// Returns how many of these operations the server has answered since its start, if it counts
+    /// them.
     fn answered(&self, _target: &Target<'_>, _operation: &str) -> Option<u64> {
         None
     }
@@ -217,15 +222,17 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
     let programs = choose(arguments, &mut tools)?;
     let pairs = pairs(arguments)?;
     let files = ResultFiles::prepare(&arguments.measure.output)?;
-    let network = place::isolate()?;
+    let network = environment::isolate()?;
     let seed = arguments.measure.seed.unwrap_or(begun_ns % 1_000_000);
     let environment = Environment::gather(&Limits::raise()?, seed)?;
     let mut file = format!("network: {network}\n");
     let (mut rows, mut against_unix): (Vec<Row>, Vec<Ratios>) = Default::default();
     for program in &programs {
-        let mut road = Road::lay(program.path(), &mut tools)?;
+        let mut network_path = NetworkPath::create(program.path(), &mut tools)?;
         let program = program.as_ref();
-        for cell in Campaign::new(program, arguments, &pairs, &signals).run(&mut road)? {
+        for cell in
+            Campaign::new(program, arguments, &pairs, &signals, seed).run(&mut network_path)?
+        {
             rows.extend(cell.rows(program.name(), program.path()));
             against_unix.extend(cell.ratios(Variant::Unix));
         }
@@ -236,7 +243,8 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
         file += &format!("{}: {}{stacks}\n", program.name(), program.settings());
     }
     output::print(&format!("{}\n{file}\n", environment.describe()));
-    output::print(&table::render(&rows, &against_unix));
+    let versus = against(Variant::Unix, against_unix);
+    table::table(&rows, &versus).print();
     let valid = rows.iter().all(|row| row.valid);
     if let Some(files) = files {
         let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
@@ -250,14 +258,14 @@ pub(crate) fn run(arguments: &ProgramsArgs) -> Result<bool> {
         let elapsed_s = (now_ns() - begun_ns) as f64 / 1e9;
         let tcp = Variant::Tcp.name().to_owned();
         files.write(&Document {
-            versus: against(Variant::Unix, against_unix),
+            versus,
             ..Document::new(environment, experiment, elapsed_s, tcp, rows)
         })?;
     }
     Ok(valid)
 }
 
-/// Nothing where no program has this variant.
+/// Returns the further comparison with a variant; `None` if no program has it.
 fn against(variant: Variant, results: Vec<Ratios>) -> Vec<Versus> {
     let has_any = results.iter().any(|ratios| ratios.throughput_ratio.is_some());
     has_any.then(|| Versus { baseline: variant.name().to_owned(), results }).into_iter().collect()
@@ -277,7 +285,7 @@ fn prepare(name: Name, arguments: &ProgramsArgs, tools: &mut Tools) -> Result<Bo
     Ok(program)
 }
 
-/// Those that were named, each once, or else those that can run here.
+/// Returns the programs that the user named, each once, or those that can run on this machine.
 fn choose(arguments: &ProgramsArgs, tools: &mut Tools) -> Result<Vec<Box<dyn Program>>> {
     let mut names = arguments.programs.clone();
     if !names.is_empty() {
@@ -306,7 +314,7 @@ fn choose(arguments: &ProgramsArgs, tools: &mut Tools) -> Result<Vec<Box<dyn Pro
     }
 }
 
-/// The CPU of the server and that of the client.
+/// Returns the CPU of the server and that of the client.
 fn pairs(arguments: &ProgramsArgs) -> Result<Vec<Pair>> {
     let seats = placement::seats(&allowed_cpus()?);
     // The first CPU of a pair is the server's here.

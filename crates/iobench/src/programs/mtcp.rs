@@ -1,11 +1,11 @@
-//! `mtcp run`: where it is, the settings of its stacks, and what they say that they did.
+//! Runs programs under `mtcp run`: settings of its stacks, and their statistics.
 
 use std::fmt::Write;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use crate::apps::place::Scratch;
+use crate::apps::environment::Scratch;
 use crate::error::{Context, Error, Result};
 use crate::network::namespace::has_capabilities;
 use crate::network::veth::PREFIX_BITS;
@@ -13,25 +13,26 @@ use crate::programs::installed::find_runner;
 use crate::sys::socket::CongestionControl;
 
 const REMEDY: &str = "build it with `cargo build --release -p mtcp -p mtcp-preload`";
-/// How long a stack holds the ports of connections that it has closed first: twice this, which is
-/// as long as the kernel lets them rest here. A client that is started again numbers its
-/// connections afresh, so that they cannot take over from those that rest.
+/// Half of the TIME_WAIT period of a stack, which is then as long as the kernel's in this
+/// environment. A client that is started again begins with new sequence numbers, so its connections
+/// cannot take over those in TIME_WAIT.
 const SEGMENT_LIFETIME_MS: u32 = 5;
 
-/// How often a stack is asked that is silent, which takes half a second each time.
+/// Number of attempts to query a stack; each waits for half a second.
 const QUESTIONS: u32 = 20;
 
-/// Which thread of a program runs its stack.
+/// The thread of a program that runs its stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// The program's own, in its calls: for a process of one CPU that comes back to its event loop.
+    /// The program's own thread, within its calls: for a single-threaded process that returns to
+    /// its event loop.
     Complete,
-    /// One that `mtcp run` starts beside it, as it does by default.
+    /// A thread that `mtcp run` starts beside it, as it does by default.
     EngineThread,
 }
 
 impl Mode {
-    /// What all stacks have in common, for people.
+    /// Returns the settings that all stacks share, as text.
     pub(crate) fn describe(self) -> String {
         let thread = match self {
             Mode::Complete => "in its own thread (--complete)",
@@ -41,7 +42,7 @@ impl Mode {
     }
 }
 
-/// The command `mtcp`, with a library that it finds.
+/// The command `mtcp`, which can find its library.
 #[derive(Debug, Clone)]
 pub(crate) struct MtcpRun {
     program: PathBuf,
@@ -49,7 +50,7 @@ pub(crate) struct MtcpRun {
 }
 
 impl MtcpRun {
-    /// Beside our own program, else on the PATH.
+    /// Searches the directory of this program, then the PATH.
     pub(crate) fn find(mode: Mode) -> Result<MtcpRun> {
         if !has_capabilities() {
             return Err(Error::setup(
@@ -57,8 +58,7 @@ impl MtcpRun {
                 "run as root (CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF)",
             ));
         }
-        // Settings that say nothing but that they are some: nothing is opened by a program that
-        // does not communicate.
+        // Settings without effect: a program that does not communicate opens no device.
         let directory = Scratch::make("mtcp")?;
         let interface = Interface { device: "none".to_owned(), address: Ipv4Addr::LOCALHOST };
         let file = directory.path().join("trial.toml");
@@ -67,7 +67,7 @@ impl MtcpRun {
         Ok(MtcpRun { program: find_runner("mtcp", &options, REMEDY)?, mode })
     }
 
-    /// The command that runs `words` on a stack with the settings of this file.
+    /// Returns the command that runs `words` on a stack with the settings of this file.
     pub(crate) fn wrap(&self, words: Vec<String>, settings: &Path) -> Vec<String> {
         let mut all = vec![self.program.display().to_string(), "run".to_owned()];
         all.extend(options(self.mode, settings));
@@ -76,8 +76,8 @@ impl MtcpRun {
     }
 }
 
-/// Writes the settings of a stack into the directory. Whoever knows the path of the socket can ask
-/// it there.
+/// Writes the settings of a stack into the directory. With the path of a socket, the stack can be
+/// queried there.
 pub(crate) fn write_settings(
     interface: &Interface,
     statistics: Option<&Path>,
@@ -88,11 +88,11 @@ pub(crate) fn write_settings(
     Ok(file)
 }
 
-/// Where a stack is at home.
+/// The device and address of a stack.
 #[derive(Debug, Clone)]
 pub(crate) struct Interface {
     pub(crate) device: String,
-    /// Its own, unknown to the kernel.
+    /// The stack's own address, which the kernel does not have.
     pub(crate) address: Ipv4Addr,
 }
 
@@ -106,7 +106,7 @@ fn options(mode: Mode, file: &Path) -> Vec<String> {
     complete.into_iter().chain([format!("--config={}", file.display())]).collect()
 }
 
-/// The settings file, see docs/mtcp.toml.
+/// Returns the settings file, see docs/mtcp.toml.
 fn settings(interface: &Interface, statistics: Option<&Path>) -> String {
     let Interface { device, address } = interface;
     let congestion = CongestionControl::pick().name;
@@ -125,19 +125,19 @@ fn settings(interface: &Interface, statistics: Option<&Path>) -> String {
     text
 }
 
-/// Whether the stack that can be asked there has somebody who listens.
+/// Returns whether the stack with this statistics socket has a listener.
 pub(crate) fn listens(statistics: &Path) -> bool {
     let report = mtcp::stat::ask(&statistics.display().to_string(), false);
     report.is_ok_and(|report| report.cores.iter().any(|core| core.states.contains_key("LISTEN")))
 }
 
-/// Connections that the stack which can be asked there has accepted since its start.
+/// Connections that the stack with this statistics socket has accepted since its start.
 pub(crate) fn accepted(statistics: &Path) -> Result<u64, String> {
     let name = statistics.display().to_string();
     for _ in 0..QUESTIONS {
         let report = mtcp::stat::ask(&name, false)
             .map_err(|error| format!("the server's stack cannot be asked: {error}"))?;
-        // There is one core; it answers in its next turn, which a busy machine may put off.
+        // There is one core. It answers in its next iteration, which a busy machine may delay.
         let core = report.cores.first();
         if let Some(count) = core.and_then(|core| core.stack.get("connections_accepted")) {
             return Ok(*count);
@@ -153,7 +153,7 @@ pub(crate) fn kernel_opens() -> Result<u64, String> {
     active_opens(&text).ok_or_else(|| format!("{FILE} does not tell the connections opened"))
 }
 
-/// The column `ActiveOpens` of the two lines `Tcp:`, names and values.
+/// Returns the column `ActiveOpens` of the two lines `Tcp:`, names and values.
 fn active_opens(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
     let column = lines.next()?.split_whitespace().position(|name| name == "ActiveOpens")?;

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::apps::place::{is_root, room_for};
+use rustix::process::Signal;
+
+use crate::apps::environment::{is_root, room_for};
 use crate::apps::wrk;
 use crate::error::{Context, Result};
 use crate::programs::installed::{find, version};
@@ -14,6 +16,7 @@ use crate::sys::signals::Signals;
 const FILE: &str = "file.txt";
 const FILE_BYTES: usize = 1_024;
 
+/// nginx with wrk as its client.
 pub(crate) struct Nginx {
     server: PathBuf,
     client: PathBuf,
@@ -21,6 +24,7 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
+    /// Finds both programs.
     pub(crate) fn find(connections: u32) -> Result<Nginx> {
         Ok(Nginx { server: find("nginx", "nginx")?, client: find("wrk", "wrk")?, connections })
     }
@@ -44,9 +48,9 @@ impl Program for Nginx {
         false
     }
 
-    /// Its worker outlives a master that is killed.
-    fn orphan_signal(&self) -> libc::c_int {
-        libc::SIGTERM
+    /// SIGTERM, because a worker survives a master that is killed.
+    fn orphan_signal(&self) -> Signal {
+        Signal::TERM
     }
 
     fn server(&self, target: &Target<'_>, _signals: &Signals) -> Result<Vec<String>> {
@@ -77,7 +81,7 @@ impl Program for Nginx {
             format!("-c{}", cell.connections),
             format!("-d{seconds}s"),
             "--latency".to_owned(),
-            wrk::PATIENT.to_owned(),
+            wrk::LONG_TIMEOUT.to_owned(),
             format!("http://{}/{FILE}", target.address),
         ]
     }

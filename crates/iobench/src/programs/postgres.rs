@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::apps::place::is_root;
+use rustix::process::Signal;
+
+use crate::apps::environment::is_root;
 use crate::error::{Error, Result};
 use crate::load::external;
 use crate::programs::installed::{find, find_in, search, version, versions_below};
@@ -17,11 +19,12 @@ use crate::sys::signals::Signals;
 const PACKAGE: &str = "postgresql";
 const USER: &str = "postgres";
 const DATABASE: &str = "postgres";
-/// Neither making a cluster of databases nor filling one takes longer.
+/// Time-out of creating a database cluster, and of filling it.
 const PREPARE_LIMIT: Duration = Duration::from_secs(120);
-/// Connections beside those of the client, the server's own included.
+/// Connections beside those of the client, including the server's own.
 const MORE_CONNECTIONS: u32 = 20;
 
+/// postgres with pgbench as its client.
 pub(crate) struct Postgres {
     initdb: PathBuf,
     server: PathBuf,
@@ -31,6 +34,7 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
+    /// Finds both programs.
     pub(crate) fn find(connections: u32) -> Result<Postgres> {
         let directories = versions_below("/usr/lib/postgresql", "bin");
         if is_root() {
@@ -46,7 +50,7 @@ impl Postgres {
         })
     }
 
-    /// Runs a program to its end, as the user, and insists on its success.
+    /// Runs a program to its end, as the user; fails if it fails.
     fn prepare(&self, words: Vec<String>, signals: &Signals) -> Result<()> {
         let program = words[0].clone();
         let words = as_user(self.user(), words);
@@ -56,17 +60,17 @@ impl Postgres {
         }
         Err(Error::setup(
             format!("{program} failed: {}", last_words(&run.text)),
-            "see whether the user postgres may use the directory for temporary files",
+            "check that the user postgres may use the directory for temporary files",
         ))
     }
 }
 
-/// The end of what a program printed. The cause may stand before the last line.
+/// Returns the last lines of a program's output; the cause may be before the last one.
 fn last_words(text: &str) -> String {
     const MOST_LINES: usize = 3;
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     match &lines[lines.len().saturating_sub(MOST_LINES)..] {
-        [] => "it said nothing".to_owned(),
+        [] => "it printed nothing".to_owned(),
         last => last.join("; "),
     }
 }
@@ -89,7 +93,7 @@ fn data(directory: &Path) -> String {
     directory.join("data").display().to_string()
 }
 
-/// What each connection does of it; at least one transaction.
+/// Returns the number of transactions of each connection; at least one.
 fn share(cell: &Cell, amount: Amount) -> u64 {
     (amount.operations / u64::from(cell.connections)).max(1)
 }
@@ -111,9 +115,9 @@ impl Program for Postgres {
         is_root().then_some(USER)
     }
 
-    /// To all its processes: a fast end, whoever is connected.
-    fn orphan_signal(&self) -> libc::c_int {
-        libc::SIGINT
+    /// SIGINT: a fast shutdown, which does not wait for connected clients.
+    fn orphan_signal(&self) -> Signal {
+        Signal::INT
     }
 
     fn server(&self, target: &Target<'_>, signals: &Signals) -> Result<Vec<String>> {
@@ -132,7 +136,7 @@ impl Program for Postgres {
         Ok(words)
     }
 
-    /// It listens, and turns clients away, before it has recovered what is in its files.
+    /// postgres listens, and rejects clients, before it has recovered from its files.
     fn serves(&self, target: &Target<'_>) -> bool {
         let mut command = Command::new(&self.readiness);
         command.args(["-h", "127.0.0.1", "-p", &target.address.port().to_string(), "-U", USER]);
@@ -169,7 +173,7 @@ impl Program for Postgres {
     }
 }
 
-/// Transactions, those per second, and their mean latency in microseconds.
+/// Number of transactions, transactions per second, and their mean latency in microseconds.
 fn figures(text: &str) -> Option<(u64, f64, f64)> {
     let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     let processed = value("number of transactions actually processed: ")?.split('/').next()?;
@@ -184,13 +188,13 @@ mod tests {
     use std::os::unix::fs::chown;
 
     use super::*;
-    use crate::apps::place::Scratch;
+    use crate::apps::environment::Scratch;
     use crate::programs::Variant;
     use crate::programs::server::user_id;
     use crate::server::external::{ExternalProcess, Foreign};
     use crate::server::process::Launch;
 
-    /// It recovers from an archive that has nothing, and says so when it is allowed to.
+    /// It recovers from an empty archive, and reports that when it is allowed to.
     #[test]
     fn a_server_that_listens_and_lets_nobody_in_is_waited_for() {
         let (postgres, signals) = (Postgres::find(1).unwrap(), Signals::block());
@@ -235,7 +239,7 @@ mod tests {
             last_words("1\n2\nFATAL: starting up\n\nno connection\n"),
             "2; FATAL: starting up; no connection"
         );
-        assert_eq!(last_words("\n"), "it said nothing");
+        assert_eq!(last_words("\n"), "it printed nothing");
     }
 
     #[test]

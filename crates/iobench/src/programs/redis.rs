@@ -9,15 +9,17 @@ use crate::results::ReportedLatency;
 use crate::sys::signals::Signals;
 
 const SOCKET: &str = "redis.sock";
-/// The key that the client asks for, and a value of the size that it stores.
+/// A key and a value of the sizes that the client uses.
 const STORE: &str = "SET key:__rand_int__ xxx\r\nQUIT\r\n";
 
+/// redis-server with redis-benchmark as its client.
 pub(crate) struct Redis {
     server: PathBuf,
     client: PathBuf,
 }
 
 impl Redis {
+    /// Finds both programs.
     pub(crate) fn find() -> Result<Redis> {
         Ok(Redis {
             server: find("redis-server", "redis-server")?,
@@ -77,7 +79,7 @@ impl Program for Redis {
             Some(answer) if answer.starts_with("+OK") => Ok(()),
             answer => Err(Error::setup(
                 format!("redis-server stored nothing: {}", answer.unwrap_or_default().trim()),
-                "see whether it runs by hand",
+                "start it by hand to see its error",
             )),
         }
     }
@@ -114,7 +116,7 @@ impl Program for Redis {
         let name = format!("cmdstat_{operation}:calls=");
         match answer.lines().find_map(|line| line.strip_prefix(&name)) {
             Some(rest) => rest.split(',').next()?.parse().ok(),
-            // It has not been called yet.
+            // The command has not been called yet.
             None => answer.starts_with('$').then_some(0),
         }
     }

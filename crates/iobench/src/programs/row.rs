@@ -1,27 +1,27 @@
-//! From slices to rows of the result file.
+//! Makes the rows of the result file from slices.
 
-use crate::engine::outcome::SliceCounts;
+use crate::engine::rounds::{Rounds, Slot};
+use crate::engine::slices::SliceCounts;
 use crate::engine::statistics::{Interval, median, ratio_interval};
 use crate::exchange::Exchange;
 use crate::ipc::placement::Pair;
 use crate::network::PathKind;
 use crate::programs::slice::{Figures, SliceOutcome};
-use crate::programs::{Amount, Cell, Variant};
+use crate::programs::{Cell, Variant};
 use crate::results::{Kind, Ratios, ReportedLatency, RoundFigures, Row};
 
-/// What it means for a row, and what to do about it.
+/// End of the complaint about a row without enough clean slices, with a remedy.
 const ROUGH: &str = ", so the figures are of all: try a longer --duration or a quieter machine";
-/// Different complaints that a row tells.
+/// Most different complaints of a row.
 const COMPLAINTS_MAX: usize = 3;
 
-/// A cell at one placement, with what came of it.
+/// The results of a cell at one placement.
 pub(crate) struct Measured {
     pub(crate) cell: Cell,
     pub(crate) pair: Pair,
-    pub(crate) amount: Amount,
     variants: &'static [Variant],
-    /// By variant, then by round; nothing for a round without time for it.
-    pub(crate) outcomes: Vec<Vec<Option<SliceOutcome>>>,
+    /// By variant, then by round.
+    outcomes: Vec<Vec<SliceOutcome>>,
 }
 
 impl Measured {
@@ -29,13 +29,13 @@ impl Measured {
         cell: Cell,
         pair: Pair,
         variants: &'static [Variant],
-        amount: Amount,
+        outcomes: Vec<Rounds<SliceOutcome>>,
     ) -> Measured {
-        let outcomes = vec![Vec::new(); variants.len()];
-        Measured { cell, pair, amount, variants, outcomes }
+        let outcomes = outcomes.into_iter().map(|rounds| rounds.into_iter().flatten().collect());
+        Measured { cell, pair, variants, outcomes: outcomes.collect() }
     }
 
-    /// A row for each variant, the baseline first.
+    /// Returns a row for each variant, the baseline first.
     pub(crate) fn rows(&self, program: &str, path: PathKind) -> Vec<Row> {
         let digests = self.digests();
         let row = |(variant, own): (&Variant, &Digest<'_>)| Row {
@@ -45,7 +45,7 @@ impl Measured {
         self.variants.iter().zip(&digests).map(row).collect()
     }
 
-    /// The ratios of the same rows to another baseline; none where that was not measured.
+    /// Returns the ratios of the same rows to another baseline; `None` if that was not measured.
     pub(crate) fn ratios(&self, baseline: Variant) -> Vec<Ratios> {
         let digests = self.digests();
         let place = self.variants.iter().position(|variant| *variant == baseline);
@@ -61,7 +61,7 @@ impl Measured {
         let [server_cpu, client_cpu] = pair.cpus;
         let ratios = own.ratios(Some(baseline));
         let mut slices = SliceCounts::default();
-        own.rounds.iter().flatten().for_each(|slice| slices.add(&slice.slices));
+        own.rounds.iter().for_each(|slice| slices.add(&slice.slices));
         let workload = format!("{program} {}", cell.operation);
         let exchange = Exchange { request_bytes: 0, response_bytes: 0 };
         Row {
@@ -91,8 +91,8 @@ impl Measured {
             slices: Some(slices),
             pairs: Some(own.pairs(baseline, rate).concat().len()),
             operations: own.middle(|figures| Some(figures.operations as f64)),
-            upgraded_connections: own.rounds.iter().flatten().filter_map(|s| s.upgraded).min(),
-            rounds: own.rounds.iter().map(|slice| of_round(slice.as_ref())).collect(),
+            upgraded_connections: own.rounds.iter().filter_map(|s| s.upgraded).min(),
+            rounds: own.rounds.iter().map(of_round).collect(),
             ..Row::empty(variant.name(), &workload, Kind::Closed, exchange)
         }
     }
@@ -124,24 +124,23 @@ fn cpu_both_us(figures: &Figures) -> Option<f64> {
     Some(figures.cpu_both_us)
 }
 
-/// One variant's rounds, digested.
+/// The rounds of one variant, summarised.
 struct Digest<'a> {
-    rounds: &'a [Option<SliceOutcome>],
-    /// What is shown of each.
+    rounds: &'a [SliceOutcome],
+    /// The figures of each round that are shown.
     figures: Vec<Option<Figures>>,
     reasons: Vec<String>,
 }
 
 impl<'a> Digest<'a> {
-    fn of(rounds: &'a [Option<SliceOutcome>]) -> Digest<'a> {
-        let measured = || rounds.iter().flatten();
-        let count = measured().count();
-        let clean = measured().filter(|slice| slice.is_clean()).count();
+    fn of(rounds: &'a [SliceOutcome]) -> Digest<'a> {
+        let count = rounds.len();
+        let clean = rounds.iter().filter(|slice| slice.is_clean()).count();
         let rough = clean == 0 || 2 * clean < count;
         let shown = |slice: &SliceOutcome| slice.figures.filter(|_| rough || slice.is_clean());
-        let figures = rounds.iter().map(|slice| slice.as_ref().and_then(shown)).collect();
+        let figures = rounds.iter().map(shown).collect();
         let mut reasons: Vec<String> = Vec::new();
-        for complaint in measured().filter_map(|slice| slice.complaint.as_ref()) {
+        for complaint in rounds.iter().filter_map(|slice| slice.complaint.as_ref()) {
             if reasons.len() < COMPLAINTS_MAX && !reasons.contains(complaint) {
                 reasons.push(complaint.clone());
             }
@@ -154,12 +153,12 @@ impl<'a> Digest<'a> {
         Digest { rounds, figures, reasons }
     }
 
-    /// Median over rounds of what is reported in them.
+    /// Returns the median over rounds.
     fn middle(&self, figure: Figure) -> Option<f64> {
         median(&self.figures.iter().flatten().filter_map(figure).collect::<Vec<_>>())
     }
 
-    /// Against another variant; all are unknown without one.
+    /// Returns the ratios to another variant; all are unknown without one.
     fn ratios(&self, other: Option<&Digest<'_>>) -> Ratios {
         let ratio = |figure| self.ratio(other?, figure);
         Ratios {
@@ -172,7 +171,7 @@ impl<'a> Digest<'a> {
         }
     }
 
-    /// Against another variant in the same rounds; one to itself.
+    /// Returns the ratio to another variant in the same rounds; one for the variant itself.
     fn ratio(&self, other: &Digest<'_>, figure: Figure) -> Option<Interval> {
         if std::ptr::eq(self.rounds, other.rounds) {
             return self.middle(figure).map(|_| Interval::ONE);
@@ -180,7 +179,7 @@ impl<'a> Digest<'a> {
         ratio_interval(&self.pairs(other, figure))
     }
 
-    /// The ratios of the rounds that show the figure of both.
+    /// Returns the ratios of the rounds in which both have the figure.
     fn pairs(&self, other: &Digest<'_>, figure: Figure) -> Vec<Vec<f64>> {
         let value = |figures: &Option<Figures>| figures.as_ref().and_then(figure);
         let rounds = self.figures.iter().zip(&other.figures);
@@ -191,10 +190,8 @@ impl<'a> Digest<'a> {
     }
 }
 
-fn of_round(slice: Option<&SliceOutcome>) -> RoundFigures {
-    let Some((slice, figures)) = slice.and_then(|slice| Some((slice, slice.figures?))) else {
-        return RoundFigures::default();
-    };
+fn of_round(slice: &SliceOutcome) -> RoundFigures {
+    let Some(figures) = slice.figures else { return RoundFigures::default() };
     RoundFigures {
         latency_us: None,
         reported_latency_us: reported(figures.latency),
@@ -206,21 +203,19 @@ fn of_round(slice: Option<&SliceOutcome>) -> RoundFigures {
     }
 }
 
-/// Nothing of a client that reports none.
+/// Returns the latencies that a client reports; `None` if it reports none.
 fn reported(latency: ReportedLatency) -> Option<ReportedLatency> {
     (latency != ReportedLatency::default()).then_some(latency)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::ipc::placement::Relation;
 
     const CELL: Cell = Cell { operation: "get", connections: 1, pipeline: 1, transactions: 0 };
 
-    fn slice(operations_s: f64, clean: bool) -> Option<SliceOutcome> {
+    fn slice(operations_s: f64, clean: bool) -> SliceOutcome {
         let latency = ReportedLatency::default();
         let figures = Figures {
             operations: 100,
@@ -232,15 +227,15 @@ mod tests {
         };
         let slices =
             SliceCounts { clean: clean.into(), stolen: (!clean).into(), delayed: 0, late: 0 };
-        Some(SliceOutcome { figures: Some(figures), slices, ..SliceOutcome::default() })
+        SliceOutcome { figures: Some(figures), slices, ..SliceOutcome::default() }
     }
 
-    fn measured(tcp: Vec<Option<SliceOutcome>>, fable: Vec<Option<SliceOutcome>>) -> Vec<Row> {
+    fn measured(tcp: Vec<SliceOutcome>, fable: Vec<SliceOutcome>) -> Vec<Row> {
         let pair = Pair { cpus: [0, 1], relation: Relation::SameSocket, shares_core: false };
-        let amount = Amount { operations: 100, duration: Duration::ZERO };
         let variants = &[Variant::Tcp, Variant::Fable];
-        let mut measured = Measured::new(CELL, pair, variants, amount);
-        measured.outcomes = vec![tcp, fable];
+        let rounds = |slices: Vec<SliceOutcome>| slices.into_iter().map(|slice| vec![slice]);
+        let outcomes = [tcp, fable].map(|slices| rounds(slices).collect()).to_vec();
+        let measured = Measured::new(CELL, pair, variants, outcomes);
         let ratios = measured.ratios(Variant::Unix);
         assert!(ratios.len() == 2 && ratios.iter().all(|r| r.throughput_ratio.is_none()));
         measured.rows("redis", PathKind::Loopback)
@@ -267,12 +262,12 @@ mod tests {
     #[test]
     fn complaints_and_disturbed_rounds_make_a_row_invalid() {
         let complaint = Some("the client failed".to_owned());
-        let failed = Some(SliceOutcome { complaint, ..SliceOutcome::default() });
+        let failed = SliceOutcome { complaint, ..SliceOutcome::default() };
         let disturbed = vec![slice(1.0, false), slice(2.0, false), slice(3.0, true)];
-        let rows = measured(disturbed, vec![slice(1.0, true), failed, None]);
+        let rows = measured(disturbed, vec![slice(1.0, true), failed]);
         assert!(rows[0].notes[0].contains("1 of 3 rounds were undisturbed"));
         assert_eq!(rows[0].throughput, Some(2.0));
         assert_eq!(rows[1].notes, ["the client failed"]);
-        assert!(measured(vec![None], vec![])[0].notes[0].contains("no time"));
+        assert!(measured(vec![], vec![])[0].notes[0].contains("no time"));
     }
 }

@@ -1,15 +1,15 @@
-//! One server in one variant, for the whole run.
+//! Runs one server in one variant, for the whole measurement.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
 
-use crate::apps::place::Scratch;
+use crate::apps::environment::Scratch;
 use crate::error::{Context, Error, Result};
 use crate::ipc::placement::Pair;
 use crate::network::Entered;
 use crate::programs::link::{Counts, Evidence, Link, stack_statistics};
-use crate::programs::road::Road;
+use crate::programs::network_path::NetworkPath;
 use crate::programs::{Amount, Cell, Program, Target, Variant, mtcp};
 use crate::server::external::{ExternalProcess, Foreign};
 use crate::server::process::Launch;
@@ -20,7 +20,7 @@ use crate::sys::signals::Signals;
 pub(crate) struct Server {
     pub(crate) process: ExternalProcess,
     backend: Option<ExternalProcess>,
-    /// The settings of its stack, if it has one.
+    /// The settings of its user-level stack, if it has one.
     stack: Option<PathBuf>,
     directory: Scratch,
     variant: Variant,
@@ -28,12 +28,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it on the first CPU at the far end of the road, and fills it.
+    /// Starts it on the first CPU at the far end of the network path, and fills it with data.
     pub(crate) fn start(
         program: &dyn Program,
         variant: Variant,
         pair: Pair,
-        road: &mut Road,
+        network_path: &mut NetworkPath,
         signals: &Signals,
     ) -> Result<Server> {
         let directory = Scratch::make(program.name())?;
@@ -45,7 +45,8 @@ impl Server {
         }
         let name = format!("{} over {}", program.name(), variant.name());
         let foreign = Foreign { name: &name, orphan_signal: program.orphan_signal() };
-        let (link, mut launch) = (road.link(variant)?, Launch::echo(&name, &[pair.cpus[0]]));
+        let (link, mut launch) =
+            (network_path.link(variant)?, Launch::echo(&name, &[pair.cpus[0]]));
         link.place(&mut launch);
         let stack = link.server_settings(directory.path())?;
         let alone = Target {
@@ -91,12 +92,12 @@ impl Server {
         }
     }
 
-    /// CPU time of what the server asks for itself.
+    /// CPU time of the server's backend.
     pub(crate) fn backend_cpu_time_ns(&self) -> u64 {
         self.backend.as_ref().map_or(0, ExternalProcess::cpu_time_ns)
     }
 
-    /// What starts a client of this server.
+    /// Returns the command of a client of this server.
     pub(crate) fn client_command(
         &self,
         program: &dyn Program,
@@ -108,24 +109,24 @@ impl Server {
         Ok(as_user(program.user(), words))
     }
 
-    /// See [`Link::enter_client`].
+    /// Moves the calling thread to the clients' namespace, see [`Link::enter_client`].
     pub(crate) fn enter_client(&self) -> Result<Option<Entered>> {
         self.link.enter_client()
     }
 
-    /// See [`Link::count`].
+    /// Reads the counters, see [`Link::count`].
     pub(crate) fn count(&self) -> Result<Counts, String> {
         self.link.count(self.directory.path())
     }
 
-    /// Of a client that began at these counts and has ended, see [`Link::judge`].
+    /// Judges a client that started with these counters and has ended, see [`Link::judge`].
     pub(crate) fn judge(&self, before: &Counts, wanted: u64) -> Result<Evidence, String> {
         let after = self.count()?;
         Ok(self.link.judge(before, &after, wanted, self.directory.path()))
     }
 }
 
-/// Starts what the server asks for itself, if there is such a thing, at the clients' end.
+/// Starts the server's backend, if it has one, at the clients' end.
 fn start_backend(
     program: &dyn Program,
     server: Target<'_>,
@@ -144,7 +145,8 @@ fn start_backend(
     ExternalProcess::start_command(&foreign, &launch, signals, command).map(Some)
 }
 
-/// The command that does the same as another user. The signal that ends it with us stays.
+/// Returns the command that runs `words` as another user. The signal at the death of iobench is
+/// kept.
 pub(crate) fn as_user(user: Option<&str>, words: Vec<String>) -> Vec<String> {
     let Some(user) = user else { return words };
     let mut all = vec!["setpriv".to_owned()];
@@ -155,8 +157,8 @@ pub(crate) fn as_user(user: Option<&str>, words: Vec<String>) -> Vec<String> {
 }
 
 pub(crate) fn user_id(user: &str) -> Result<u32> {
-    let users = std::fs::read_to_string("/etc/passwd")
-        .context("read /etc/passwd", "see whether it is there")?;
+    let users =
+        std::fs::read_to_string("/etc/passwd").context("read /etc/passwd", "restore the file")?;
     let mut lines = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let fields = lines.find(|fields| fields[0] == user);
     fields.and_then(|fields| fields.get(2)?.parse().ok()).ok_or_else(|| {

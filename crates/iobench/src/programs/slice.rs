@@ -1,9 +1,10 @@
-//! One slice: a client from its start to its end, with what both sides used.
+//! Runs one slice: a client from its start to its end, with the CPU time of both sides.
 
 use std::time::Duration;
 
-use crate::compare::slots::is_used_by_others;
-use crate::engine::outcome::SliceCounts;
+use crate::engine::rounds::Slot;
+use crate::engine::sampler::{Border, ClientSide, Sampler, ServerSide, Sides, Used};
+use crate::engine::slices::SliceCounts;
 use crate::error::Result;
 use crate::ipc::placement::Pair;
 use crate::load::external::{Run, run_to_end};
@@ -11,45 +12,48 @@ use crate::programs::link::Evidence;
 use crate::programs::server::Server;
 use crate::programs::{Amount, Cell, Printed, Program};
 use crate::results::ReportedLatency;
-use crate::sys::clock::now_ns;
-use crate::sys::procstat::{CpuReader, CpuTicks, TICK_NS, ThreadReader, softirq_threads};
 use crate::sys::signals::Signals;
 
-/// How long a client may take beyond the time that it was meant to.
+/// Longest time of a client beyond its intended duration.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// A slice that lost more than this part (1/50) of its time to the host says nothing.
-const STOLEN_PART: u64 = 50;
 
-/// What one slice says.
+/// The outcome of one slice.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SliceOutcome {
-    /// Nothing if the client failed.
+    /// `None` if the client failed.
     pub(crate) figures: Option<Figures>,
-    /// One slice, counted where it belongs.
+    /// One slice, counted by its finding.
     pub(crate) slices: SliceCounts,
-    /// Connections that left the kernel's TCP, where that was wanted.
+    /// Connections that did not use the kernel's TCP, if they should not.
     pub(crate) upgraded: Option<u64>,
-    /// Why the slice is worth nothing.
+    /// Why the slice cannot be used.
     pub(crate) complaint: Option<String>,
 }
 
-impl SliceOutcome {
-    pub(crate) fn is_clean(&self) -> bool {
+impl Slot for SliceOutcome {
+    fn slices(&self) -> SliceCounts {
+        self.slices
+    }
+
+    fn is_clean(&self) -> bool {
         self.slices.clean > 0
+    }
+
+    fn has_failed(&self) -> bool {
+        self.complaint.is_some()
     }
 }
 
-/// Of one slice.
+/// The figures of one slice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Figures {
     pub(crate) operations: u64,
     pub(crate) operations_s: f64,
     pub(crate) latency: ReportedLatency,
-    /// CPU time for each operation.
+    /// CPU time per operation.
     pub(crate) server_cpu_us: f64,
     pub(crate) client_cpu_us: f64,
-    /// Both sides together, with a backend and the kernel's threads that finish the network's
-    /// work.
+    /// Both sides together, with a backend and the kernel's threads that process packets.
     pub(crate) cpu_both_us: f64,
 }
 
@@ -58,34 +62,16 @@ pub(crate) struct Slicer<'a> {
     program: &'a dyn Program,
     pair: Pair,
     signals: &'a Signals,
-    cpus: CpuReader,
-    softirq: Vec<ThreadReader>,
-}
-
-/// The state of everything before and after.
-struct Border {
-    at_ns: u64,
-    ticks: CpuTicks,
-    server_ns: u64,
-    backend_ns: u64,
-    softirq_ns: u64,
-    answered: Option<u64>,
 }
 
 impl<'a> Slicer<'a> {
-    pub(crate) fn new(
-        program: &'a dyn Program,
-        pair: Pair,
-        signals: &'a Signals,
-    ) -> Result<Slicer<'a>> {
-        let cpus = CpuReader::new(&pair.distinct())?;
-        let softirq = softirq_threads(&pair.distinct());
-        Ok(Slicer { program, pair, signals, cpus, softirq })
+    pub(crate) fn new(program: &'a dyn Program, pair: Pair, signals: &'a Signals) -> Slicer<'a> {
+        Slicer { program, pair, signals }
     }
 
     /// Loads the server once.
     pub(crate) fn measure(
-        &mut self,
+        &self,
         server: &mut Server,
         cell: &Cell,
         amount: Amount,
@@ -96,26 +82,26 @@ impl<'a> Slicer<'a> {
             Err(complaint) => return Ok(failed(complaint)),
         };
         let limit = amount.duration * 2 + END_LIMIT;
-        let mut before = self.sample(server);
-        before.answered = self.program.answered(&server.target(), cell.operation);
-        // What that cost the server is not the client's doing.
-        before.server_ns = server.process.cpu_time_ns();
+        let mut sampler = self.sampler()?;
+        let answered = self.program.answered(&server.target(), cell.operation);
+        // The cost of the server's start does not count for the client.
+        let before = sampler.border(used(server, 0));
         let entered = server.enter_client()?;
         let run = run_to_end(&words, &[self.pair.cpus[1]], limit, self.signals)?;
         drop(entered);
         let lives = server.process.drain(self.signals)?;
-        let mut after = self.sample(server);
-        after.answered = self.program.answered(&server.target(), cell.operation);
+        let client_ns = run.ended.map_or(0, |ended| ended.cpu_ns);
+        let after = sampler.border(used(server, client_ns));
+        let answered = answered.zip(self.program.answered(&server.target(), cell.operation));
         if !lives {
             let output = server.process.describe_output();
             return Ok(failed(format!("the server ended{output}")));
         }
-        let printed = match self.judge(&run, cell, amount, &before, &after) {
+        let printed = match self.judge(&run, cell, amount, answered) {
             Ok(printed) => printed,
             Err(complaint) => return Ok(failed(complaint)),
         };
-        let client_ns = run.ended.map_or(0, |ended| ended.cpu_ns);
-        let outcome = self.evaluate(&printed, client_ns, &before, &after);
+        let outcome = evaluate(&printed, client_ns, &[before, after], sampler.sides());
         let wanted = self.program.connections(cell, &printed);
         Ok(match server.judge(&counts, wanted) {
             Ok(Evidence { connections, complaint }) => {
@@ -125,37 +111,34 @@ impl<'a> Slicer<'a> {
         })
     }
 
-    fn sample(&mut self, server: &Server) -> Border {
-        Border {
-            at_ns: now_ns(),
-            ticks: self.cpus.read(),
-            server_ns: server.process.cpu_time_ns(),
-            backend_ns: server.backend_cpu_time_ns(),
-            softirq_ns: self.softirq.iter().map(|thread| thread.read().run_ns).sum(),
-            answered: None,
-        }
+    /// Returns a sampler; the server's threads may come and go.
+    fn sampler(&self) -> Result<Sampler> {
+        let [server_cpu, client_cpu] = self.pair.cpus;
+        // Backends and the engine threads of stacks may run on the measured CPUs.
+        let client = ClientSide { cpus: vec![client_cpu], owned: true, roaming: true };
+        let server = ServerSide { cpus: vec![server_cpu], threads: Vec::new(), alone: false };
+        Sampler::new(&client, &[], Some(&server))
     }
 
-    /// What the client printed, if the server agrees.
+    /// Parses the client's output, and compares it with the server's counter.
     fn judge(
         &self,
         run: &Run,
         cell: &Cell,
         amount: Amount,
-        before: &Border,
-        after: &Border,
+        answered: Option<(u64, u64)>,
     ) -> Result<Printed, String> {
         let Some(ended) = run.ended else {
             return Err("the client did not end in time".to_owned());
         };
         if !ended.status.success() {
-            let last = run.text.lines().last().unwrap_or("it said nothing");
+            let last = run.text.lines().last().unwrap_or("it printed nothing");
             return Err(format!("the client failed ({}): {last}", ended.status));
         }
         let printed = self.program.parse(&run.text, cell, amount)?;
-        if let Some((before, after)) = before.answered.zip(after.answered) {
+        if let Some((before, after)) = answered {
             let answered = after.saturating_sub(before);
-            // A client may ask for more until it notices that it has enough.
+            // A client may send more requests before it notices that it has sent enough.
             let most = printed.operations + u64::from(cell.connections) * u64::from(cell.pipeline);
             if !(printed.operations..=most).contains(&answered) {
                 let asked = printed.operations;
@@ -164,40 +147,39 @@ impl<'a> Slicer<'a> {
         }
         Ok(printed)
     }
+}
 
-    fn evaluate(
-        &self,
-        printed: &Printed,
-        client_ns: u64,
-        before: &Border,
-        after: &Border,
-    ) -> SliceOutcome {
-        let server_ns = after.server_ns.saturating_sub(before.server_ns);
-        let softirq_ns = after.softirq_ns.saturating_sub(before.softirq_ns);
-        let wall_ns = after.at_ns.saturating_sub(before.at_ns);
-        let stolen_ns = after.ticks.steal.saturating_sub(before.ticks.steal) * TICK_NS;
-        let backend_ns = after.backend_ns.saturating_sub(before.backend_ns);
-        let ours_ns = server_ns + client_ns + backend_ns + softirq_ns;
-        let cpus = self.pair.distinct().len();
-        let mut slices = SliceCounts::default();
-        if stolen_ns > wall_ns / STOLEN_PART {
-            slices.stolen = 1;
-        } else if is_used_by_others(&before.ticks, &after.ticks, ours_ns, wall_ns, cpus) {
-            slices.delayed = 1;
-        } else {
-            slices.clean = 1;
-        }
-        let each_us = |ns: u64| ns as f64 / 1e3 / printed.operations.max(1) as f64;
-        let figures = Figures {
-            operations: printed.operations,
-            operations_s: printed.operations_s,
-            latency: printed.latency,
-            server_cpu_us: each_us(server_ns),
-            client_cpu_us: each_us(client_ns),
-            cpu_both_us: each_us(ours_ns),
-        };
-        SliceOutcome { figures: Some(figures), slices, ..SliceOutcome::default() }
-    }
+/// Returns the CPU time of both sides; that of a backend counts as the clients'.
+fn used(server: &Server, client_ns: u64) -> Used {
+    let server_ns = server.process.cpu_time_ns();
+    Used { client_ns: Some(client_ns + server.backend_cpu_time_ns()), server_ns }
+}
+
+fn evaluate(
+    printed: &Printed,
+    client_ns: u64,
+    borders: &[Border; 2],
+    sides: Sides,
+) -> SliceOutcome {
+    let [from, to] = borders;
+    let softirq_ns = |border: &Border| border.client.softirq_ns + border.server.softirq_ns;
+    let clients_ns = |border: &Border| border.used.client_ns.unwrap_or(0);
+    let since = |now: u64, then: u64| now.saturating_sub(then);
+    let server_ns = since(to.used.server_ns, from.used.server_ns);
+    let both_ns = server_ns
+        + since(clients_ns(to), clients_ns(from))
+        + since(softirq_ns(to), softirq_ns(from));
+    let each_us = |ns: u64| ns as f64 / 1e3 / printed.operations.max(1) as f64;
+    let figures = Figures {
+        operations: printed.operations,
+        operations_s: printed.operations_s,
+        latency: printed.latency,
+        server_cpu_us: each_us(server_ns),
+        client_cpu_us: each_us(client_ns),
+        cpu_both_us: each_us(both_ns),
+    };
+    let slices = SliceCounts::of_whole(borders, sides, 1);
+    SliceOutcome { figures: Some(figures), slices, ..SliceOutcome::default() }
 }
 
 fn failed(complaint: String) -> SliceOutcome {

@@ -1,7 +1,10 @@
-//! Our TLS proxy in front of lighttpd, in the role of SSLShader in section 5.3 of the mTCP paper:
-//! ab asks it by TLS, and it asks lighttpd, both on the kernel's TCP at the other end of its cable.
+//! MegaPipe's TLS proxy in front of lighttpd, as SSLShader in section 5.3 of the mTCP paper: ab
+//! sends requests by TLS, and the proxy forwards them to lighttpd, which is on the kernel's TCP at
+//! the clients' end of the veth pair.
 
-use std::fs;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use crate::error::{Context, Error, Result};
@@ -13,12 +16,14 @@ use crate::sys::signals::Signals;
 
 const REMEDY: &str = "build it with `cargo build --release -p tls-proxy`";
 
+/// The TLS proxy before lighttpd, with ab as its client.
 pub(crate) struct TlsProxy {
     server: PathBuf,
     lighttpd: Lighttpd,
 }
 
 impl TlsProxy {
+    /// Finds the programs.
     pub(crate) fn find(connections: u32) -> Result<TlsProxy> {
         let lighttpd = Lighttpd::find(connections)?;
         Ok(TlsProxy { server: find_own("tls-proxy", REMEDY)?, lighttpd })
@@ -55,7 +60,7 @@ impl Program for TlsProxy {
         self.lighttpd.transactions(operation)
     }
 
-    /// Handshakes take far longer than starting ab.
+    /// Few operations are enough: handshakes take far longer than starting ab.
     fn least_operations(&self) -> u64 {
         100
     }
@@ -98,7 +103,7 @@ impl Program for TlsProxy {
     }
 }
 
-/// Writes a certificate that is its own authority, and its key; the names of the files.
+/// Writes a self-signed certificate and its key; returns the names of the files.
 fn write_certificate(target: &Target<'_>) -> Result<[String; 2]> {
     let name = target.address.ip().to_string();
     let made = rcgen::generate_simple_self_signed([name]).map_err(|error| {
@@ -106,7 +111,11 @@ fn write_certificate(target: &Target<'_>) -> Result<[String; 2]> {
     })?;
     let write = |name: &str, text: String| -> Result<String> {
         let file = target.directory.join(name);
-        fs::write(&file, text).context(
+        // tls-proxy refuses a key that others can read.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let written = options.open(&file).and_then(|mut file| file.write_all(text.as_bytes()));
+        written.context(
             format!("write {}", file.display()),
             "free some space in the directory for temporary files",
         )?;

@@ -1,4 +1,4 @@
-//! Axes: where a value lies, and which values are named.
+//! Axes of charts: positions of values, and ticks.
 
 use crate::report::number;
 
@@ -12,33 +12,30 @@ pub(crate) struct Axis {
     pub(crate) ticks: Vec<Tick>,
 }
 
-/// A named value.
+/// A labelled value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tick {
     pub(crate) value: f64,
     pub(crate) text: String,
 }
 
-/// How ticks are written.
+/// Formats the labels of ticks.
 pub(crate) type Format = fn(f64) -> String;
 
 impl Axis {
-    /// From zero to at least `high`, because lengths from another origin mislead.
+    /// Returns a linear axis from zero to at least `high`, because lengths from another origin
+    /// mislead.
     pub(crate) fn from_zero(high: f64, label: &str, format: Format) -> Axis {
         let high = if high > 0.0 { high } else { 1.0 };
         let step = nice_step(high / 5.0);
         let steps = (high / step).ceil().max(1.0);
         let ticks = (0..=steps as usize).map(|index| named(index as f64 * step, format));
-        Axis {
-            low: 0.0,
-            high: steps * step,
-            is_log: false,
-            label: label.to_owned(),
-            ticks: ticks.collect(),
-        }
+        let (low, high) = (0.0, steps * step);
+        Axis { low, high, is_log: false, label: label.to_owned(), ticks: ticks.collect() }
+            .with_units()
     }
 
-    /// A linear axis that ends where the values end, for times along the bottom.
+    /// Returns a linear axis that ends at the largest value, for times along the bottom.
     pub(crate) fn exactly(high: f64, label: &str, format: Format) -> Axis {
         let mut axis = Axis::from_zero(high, label, format);
         if high > 0.0 {
@@ -48,7 +45,8 @@ impl Axis {
         axis
     }
 
-    /// Decades around the positive values between `low` and `high`.
+    /// Returns a logarithmic axis of whole decades around the positive values between `low` and
+    /// `high`.
     pub(crate) fn log(low: f64, high: f64, label: &str, format: Format) -> Axis {
         let low = if low > 0.0 { low } else { 1.0 };
         let high = high.max(low);
@@ -56,7 +54,7 @@ impl Axis {
         let decades = (last / first).log10();
         let factors: &[f64] = if decades <= 2.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let exponents = first.log10().floor() as i32..=last.log10().ceil() as i32;
-        // Beyond eight decades every decade would be too much to read.
+        // With more than eight decades, a tick for each decade would be unreadable.
         let every = (decades / 8.0).ceil().max(1.0) as i32;
         let ticks = exponents
             .filter(|exponent| exponent % every == 0)
@@ -64,10 +62,10 @@ impl Axis {
             .filter(|value| *value >= first * 0.999 && *value <= last * 1.001)
             .map(|value| named(value, format));
         let ticks = ticks.collect();
-        Axis { low: first, high: last, is_log: true, label: label.to_owned(), ticks }
+        Axis { low: first, high: last, is_log: true, label: label.to_owned(), ticks }.with_units()
     }
 
-    /// One place of equal width for each name; the first one's centre is 0.5.
+    /// Returns a category axis with equal widths; the centre of the first category is 0.5.
     pub(crate) fn categories(names: &[String], label: &str) -> Axis {
         let ticks = names
             .iter()
@@ -80,10 +78,11 @@ impl Axis {
             label: label.to_owned(),
             ticks: ticks.collect(),
         }
+        .with_units()
     }
 
-    /// Quantiles by their distance from the maximum: 90 %, 99 %, 99.9 % are equally far apart.
-    /// Values are made with [`tail`].
+    /// Returns an axis of quantiles by their distance from the maximum: 90 %, 99 %, 99.9 % have
+    /// equal distances. Values are made with [`tail`].
     pub(crate) fn tail(nines: f64, label: &str) -> Axis {
         let names = ["0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %", "99.9999 %"];
         let values = [0.0, tail(0.5), 1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
@@ -96,9 +95,25 @@ impl Axis {
             label: label.to_owned(),
             ticks: ticks.map(|(name, value)| Tick { value, text: (*name).to_owned() }).collect(),
         }
+        .with_units()
     }
 
-    /// Where the value lies, from 0 to 1; values outside lie on the edge.
+    /// Appends the units of the ticks to the axis label. If all ticks have the same unit it is
+    /// removed from them.
+    fn with_units(mut self) -> Axis {
+        let texts = || self.ticks.iter().map(|tick| tick.text.as_str());
+        let label = with_units(&self.label, texts());
+        // Zero has no unit.
+        let has_one = |text: &str| unit(text).is_some() || text == "0";
+        if units(texts()).len() == 1 && texts().all(has_one) {
+            for tick in &mut self.ticks {
+                tick.text.truncate(tick.text.find(' ').unwrap_or(tick.text.len()));
+            }
+        }
+        Axis { label, ..self }
+    }
+
+    /// Returns the position of a value, from 0 to 1; values outside are clamped.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let (value, low, high) = if self.is_log {
             (value.max(self.low).ln(), self.low.ln(), self.high.ln())
@@ -108,13 +123,38 @@ impl Axis {
         ((value - low) / (high - low)).clamp(0.0, 1.0)
     }
 
-    /// The smallest value.
+    /// Returns the smallest value.
     pub(crate) fn origin(&self) -> f64 {
         self.low
     }
 }
 
-/// The place of a quantile on a tail axis.
+/// Returns a label with the units of its figures.
+pub(crate) fn with_units<'a>(label: &str, figures: impl Iterator<Item = &'a str>) -> String {
+    match units(figures).as_slice() {
+        [] => label.to_owned(),
+        units => format!("{label} ({})", units.join(", ")),
+    }
+}
+
+/// Returns the units of figures, each once.
+fn units<'a>(figures: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut units = Vec::new();
+    for unit in figures.filter_map(unit) {
+        if !units.contains(&unit) {
+            units.push(unit);
+        }
+    }
+    units
+}
+
+/// Returns the unit of a figure, if it has one.
+fn unit(text: &str) -> Option<&str> {
+    const UNITS: [&str; 8] = ["ns", "µs", "ms", "s", "%", "B", "KiB", "MiB"];
+    text.split_once(' ').map(|(_, unit)| unit).filter(|unit| UNITS.contains(unit))
+}
+
+/// Returns the position of a quantile on a tail axis.
 pub(crate) fn tail(quantile: f64) -> f64 {
     -(1.0 - quantile).max(1e-9).log10()
 }
@@ -123,7 +163,7 @@ fn named(value: f64, format: Format) -> Tick {
     Tick { value, text: format(value) }
 }
 
-/// The nearest of 1, 2 and 5 times a power of ten that is not less.
+/// Returns the nearest of 1, 2 and 5 times a power of ten that is not less.
 fn nice_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
     [1.0, 2.0, 5.0]
@@ -133,14 +173,14 @@ fn nice_step(step: f64) -> f64 {
         .unwrap_or(power * 10.0)
 }
 
-/// The nearest of 1, 2 and 5 times a power of ten that is less.
+/// Returns the nearest of 1, 2 and 5 times a power of ten that is less.
 fn below(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let steps = [5.0, 2.0, 1.0].map(|factor| factor * power);
     steps.into_iter().find(|nice| *nice < value).unwrap_or(power / 2.0)
 }
 
-/// The nearest of 1, 2 and 5 times a power of ten that is more.
+/// Returns the nearest of 1, 2 and 5 times a power of ten that is more.
 fn above(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let steps = [2.0, 5.0, 10.0].map(|factor| factor * power);
@@ -172,8 +212,15 @@ mod tests {
 
     #[test]
     fn logarithmic_axes_name_decades() {
-        let axis = Axis::log(30.0, 90_000.0, "", number::time);
+        let axis = Axis::log(30.0, 90_000.0, "service time", number::time);
         assert_eq!(texts(&axis), ["100 µs", "1 ms", "10 ms", "100 ms"]);
+        assert_eq!(axis.label, "service time (µs, ms)");
+        let axis = Axis::from_zero(41.0, "service time", number::time);
+        assert_eq!(
+            (texts(&axis), &axis.label[..]),
+            (vec!["0", "10", "20", "30", "40", "50"], "service time (µs)")
+        );
+        let axis = Axis::log(30.0, 90_000.0, "service time", number::time);
         assert!(
             (axis.place(1_000.0) - axis.place(100.0) - axis.place(100_000.0)
                 + axis.place(10_000.0))
@@ -185,8 +232,9 @@ mod tests {
 
     #[test]
     fn the_tail_axis_spaces_nines_evenly() {
-        let axis = Axis::tail(4.2, "");
-        assert_eq!(texts(&axis), ["0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %"]);
+        let axis = Axis::tail(4.2, "percentile");
+        assert_eq!(texts(&axis), ["0", "50", "90", "99", "99.9", "99.99"]);
+        assert_eq!(axis.label, "percentile (%)");
         assert!((axis.place(tail(0.99)) * 2.1 - 1.0).abs() < 1e-6);
     }
 

@@ -1,4 +1,4 @@
-//! Reading saved results. Files come from anywhere, so everything is bounded and checked before it
+//! Reads result files. They may come from anywhere, so everything is bounded and checked before it
 //! is used.
 
 use std::fs::File;
@@ -21,19 +21,19 @@ const MOST_PARTS: usize = 100_000;
 /// Most further baselines, of which each has columns.
 const MOST_BASELINES: usize = 16;
 const MOST_NAME_BYTES: usize = 200;
-/// Nothing that is measured is larger: in microseconds these are thirty years.
+/// Largest accepted value; in microseconds it is thirty years.
 const MOST: f64 = 1e15;
 
-/// A file and what it says.
+/// A result file and its content.
 pub(crate) struct Saved {
     /// The file's name without its directory.
     pub(crate) label: String,
-    /// The file as it was read.
+    /// The text of the file.
     pub(crate) text: String,
     pub(crate) document: Document,
 }
 
-/// The beginning of any file, to tell what it is.
+/// The first fields of a file, which identify its format.
 #[derive(Deserialize)]
 struct Head {
     format: Option<String>,
@@ -42,8 +42,12 @@ struct Head {
 
 /// Reads and checks a result file.
 pub(crate) fn read(path: &Path) -> Result<Saved> {
+    checked(read_bounded(path)?, path)
+}
+
+/// Parses and checks the text of a result file.
+pub(crate) fn checked(text: String, path: &Path) -> Result<Saved> {
     const REMEDY: &str = "give a file that iobench wrote with --json";
-    let text = read_bounded(path)?;
     let label = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let refuse =
         |cause: String| Error::setup(format!("cannot use {}: {cause}", path.display()), REMEDY);
@@ -93,7 +97,7 @@ fn from_json<T: DeserializeOwned>(text: &str) -> std::result::Result<T, String> 
     serde_json::from_str(text).map_err(|error| format!("it is damaged or cut off: {error}"))
 }
 
-/// Refuses what no run can have measured, so that nobody has to think of it later.
+/// Fails for values that no run can have measured, so that later code need not check them.
 fn check(document: &Document) -> std::result::Result<(), String> {
     let rows = &document.results;
     if rows.is_empty() {
@@ -118,11 +122,11 @@ fn check(document: &Document) -> std::result::Result<(), String> {
 }
 
 fn is_plausible(value: f64) -> bool {
-    // What compare does not tell is not a number here.
+    // A figure that `compare` does not have is NaN here.
     value.is_nan() || (0.0..=MOST).contains(&value)
 }
 
-/// Refuses further baselines likewise.
+/// Fails for such values of further baselines.
 fn check_versus(document: &Document) -> std::result::Result<(), String> {
     let versus = &document.versus;
     let all = versus.iter().flat_map(|versus| &versus.results);
@@ -144,7 +148,7 @@ fn bounds(ratios: impl Iterator<Item = Option<Interval>>) -> impl Iterator<Item 
     ratios.flatten().flat_map(|ratio| [ratio.low, ratio.estimate, ratio.high])
 }
 
-/// Every figure of a row that is drawn or compared.
+/// Returns every figure of a row that is drawn or compared.
 fn figures(row: &Row) -> Vec<(&'static str, f64)> {
     let mut all = Vec::new();
     let mut times = |name, percentiles: &Option<Percentiles>| {

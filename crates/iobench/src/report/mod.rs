@@ -1,5 +1,5 @@
-//! `iobench report`: one page that holds everything about one run or several, and needs nothing
-//! else: no network, no font, and, to be read, no script.
+//! `iobench report`: writes one page about one run or several. The page needs no network, no fonts,
+//! and, for reading, no script.
 
 mod axis;
 mod charts;
@@ -7,7 +7,8 @@ pub(crate) mod input;
 pub(crate) mod number;
 mod plot;
 pub(crate) mod point;
-mod section;
+mod remarks;
+pub(crate) mod section;
 mod table;
 mod verdict;
 
@@ -24,19 +25,20 @@ use crate::error::{Context, Error, Result};
 use crate::output;
 use crate::report::charts::Chart;
 use crate::report::input::Saved;
+use crate::report::remarks::{Remark, Remarks};
 use crate::report::section::Section;
 use crate::report::table::Table;
 use crate::report::verdict::Verdict;
 use crate::results::{Clock, Document};
 
-/// More files than anyone would compare by eye.
+/// Most files: more cannot be compared by eye.
 const MOST_FILES: usize = 16;
 
 /// Reads the files and writes the page.
 pub(crate) fn run(arguments: &ReportArgs) -> Result<()> {
     if arguments.files.len() > MOST_FILES {
         return Err(Error::setup(
-            format!("{} files are too many for a page", arguments.files.len()),
+            format!("{} files exceed the limit of a page", arguments.files.len()),
             format!("give at most {MOST_FILES}"),
         ));
     }
@@ -54,7 +56,7 @@ pub(crate) fn run(arguments: &ReportArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the page is made of.
+/// The data of the page template.
 #[derive(Serialize)]
 struct Page<'a> {
     title: &'a str,
@@ -64,7 +66,7 @@ struct Page<'a> {
     sections: Vec<Experiment<'a>>,
 }
 
-/// A section as the template wants it.
+/// The data of a section of the page template.
 #[derive(Serialize)]
 struct Experiment<'a> {
     id: &'a str,
@@ -72,6 +74,10 @@ struct Experiment<'a> {
     baseline: &'a str,
     service_time: &'static str,
     verdict: Verdict,
+    /// Remarks about several rows.
+    remarks: Vec<Remark>,
+    /// Whether any row is not valid.
+    doubtful: bool,
     servers: Vec<Server<'a>>,
     table: Table,
     charts: Vec<Chart>,
@@ -87,7 +93,7 @@ struct Server<'a> {
     name: &'a str,
 }
 
-/// A file that the section comes from.
+/// A file from which the section was made.
 #[derive(Serialize)]
 struct Source<'a> {
     label: &'a str,
@@ -101,8 +107,9 @@ struct Source<'a> {
     json: String,
 }
 
-/// The page.
-fn render(sections: &[Section]) -> Result<String> {
+/// Renders the page.
+/// Returns the page.
+pub(crate) fn render(sections: &[Section]) -> Result<String> {
     let page = Page {
         title: sections.first().map_or("no results", |section| &section.title),
         style: include_str!("page.css"),
@@ -129,14 +136,17 @@ impl<'a> Experiment<'a> {
             shape: plot::shape(series),
             name,
         };
+        let remarks = Remarks::of(section);
         Ok(Experiment {
             id: &section.id,
             title: &section.title,
             baseline: &section.baseline,
             service_time: section.service_time(),
-            verdict: Verdict::of(section),
+            verdict: Verdict::of(section, &remarks),
+            remarks: remarks.common.clone(),
+            doubtful: section.rows.iter().any(|row| !row.valid),
             servers: section.servers.iter().enumerate().map(server).collect(),
-            table: Table::of(section),
+            table: Table::of(section, remarks),
             charts: charts::all(section)?,
             files: section.files.iter().map(Source::of).collect(),
         })
@@ -160,7 +170,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Every field of the environment but the command, with the name it has in the file.
+/// Returns every field of the environment but the command, with its name in the file.
 fn facts(environment: &Environment) -> Vec<(String, String)> {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(environment) else {
         return Vec::new();
@@ -187,7 +197,7 @@ fn plain_text(value: &serde_json::Value) -> String {
     }
 }
 
-/// The command as it can be typed again.
+/// Returns the command line, quoted for a shell.
 fn command(environment: &Environment) -> String {
     let value = serde_json::to_value(environment).unwrap_or_default();
     let words = value["command"].as_array().cloned().unwrap_or_default();
@@ -203,8 +213,8 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// JSON that cannot end the element it stands in: a `<` occurs in strings only, where it may be
-/// written so.
+/// JSON that cannot end its script element: a `<` occurs in strings only, where it is written as an
+/// escape.
 fn in_script(json: &str) -> String {
     json.replace('<', "\\u003c")
 }

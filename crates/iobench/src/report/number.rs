@@ -1,8 +1,8 @@
-//! Numbers as people read them: three significant digits, separators, units.
+//! Formats numbers for readers: three significant digits, separators, units.
 
 use crate::engine::statistics::Interval;
 
-/// Stands where there is no figure.
+/// Placeholder for a missing figure.
 pub(crate) const NOTHING: &str = "–";
 
 /// Three significant digits, never in scientific notation, with separators for thousands.
@@ -26,7 +26,7 @@ pub(crate) fn plain(value: f64) -> String {
     separated(&without_trailing_zeros(&rounded))
 }
 
-/// All digits of a count, with separators; a fraction is kept.
+/// Returns all digits of a count, with separators; a fraction is kept.
 pub(crate) fn count(value: f64) -> String {
     separated(&format!("{value}"))
 }
@@ -58,7 +58,7 @@ fn separated(text: &str) -> String {
     out + &fraction
 }
 
-/// A time given in microseconds, in the unit that suits it.
+/// Returns a time given in microseconds, in a suitable unit.
 pub(crate) fn time(us: f64) -> String {
     if !us.is_finite() {
         return NOTHING.to_owned();
@@ -72,7 +72,7 @@ pub(crate) fn time(us: f64) -> String {
     }
 }
 
-/// Bytes, in binary units where they come out even.
+/// Bytes, in binary units if that gives a whole number.
 pub(crate) fn bytes(bytes: usize) -> String {
     match bytes {
         _ if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
@@ -81,12 +81,12 @@ pub(crate) fn bytes(bytes: usize) -> String {
     }
 }
 
-/// A ratio as a change: `−18 %`; large ones as a factor: `×2.4`.
+/// Returns a ratio as a change: `−18 %`; large ones as a factor: `×2.4`.
 pub(crate) fn change(ratio: f64) -> String {
     if is_factor(ratio) { format!("×{}", plain(ratio)) } else { format!("{} %", percent(ratio)) }
 }
 
-/// A change and its interval: `−18 % [−22, −13]`.
+/// Returns a change and its interval: `−18 % [−22, −13]`.
 pub(crate) fn change_with_interval(ratio: &Interval) -> String {
     let (low, high) = if is_factor(ratio.estimate) {
         (plain(ratio.low), plain(ratio.high))
@@ -96,14 +96,14 @@ pub(crate) fn change_with_interval(ratio: &Interval) -> String {
     format!("{} [{low}, {high}]", change(ratio.estimate))
 }
 
-/// Percentages mislead where the figure has more than doubled.
+/// Returns whether the figure has more than doubled, so that a factor is clearer than a percentage.
 fn is_factor(ratio: f64) -> bool {
     ratio > 2.0
 }
 
 fn percent(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
-    // Near a loss of everything what is left is what counts.
+    // For a loss of nearly 100 % the remaining part is shown.
     let digits = match percent {
         ..-99.85 => 2,
         ..-98.5 | -9.95..9.95 => 1,

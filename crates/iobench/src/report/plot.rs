@@ -1,5 +1,5 @@
-//! Charts as SVG: a frame with two axes, and marks in it. Colours come from the page's style sheet
-//! by class, so that dark mode and print need no other picture.
+//! Draws charts as SVG: a frame with two axes, and marks in it. Colours come from the page's style
+//! sheet by class, so that dark mode and print use the same picture.
 
 use std::fmt::Write;
 
@@ -8,41 +8,45 @@ use crate::report::axis::Axis;
 const WIDTH: f64 = 880.0;
 const LEFT: f64 = 88.0;
 const RIGHT: f64 = 28.0;
-const TOP: f64 = 16.0;
+/// Height of the title's two lines and of the space above the axis.
+const TITLE: f64 = 40.0;
+const TOP: f64 = TITLE + 16.0;
+/// Mean width of a character of a title.
+const CHARACTER: f64 = 7.5;
 const BOTTOM: f64 = 52.0;
-/// As many colours as the style sheet has; markers have another period, which tells the rest.
+/// Number of colours in the style sheet. Markers have another period, so that pairs of both differ.
 const COLOURS: usize = 10;
 const SHAPES: usize = 4;
 
-/// The number of a series' colour in the style sheet.
+/// Returns the number of a series' colour in the style sheet.
 pub(crate) fn colour(series: usize) -> usize {
     series % COLOURS
 }
 
-/// The number of a series' marker.
+/// Returns the number of a series' marker.
 pub(crate) fn shape(series: usize) -> usize {
     series % SHAPES
 }
 
-/// A point of a series and, where rounds scatter, its interval.
+/// A point of a series and, if there are rounds, its interval.
 #[derive(Debug, Clone)]
 pub(crate) struct Point {
     pub(crate) x: f64,
     pub(crate) y: f64,
     pub(crate) interval: Option<(f64, f64)>,
     pub(crate) valid: bool,
-    /// What the mark says when pointed at.
+    /// Tooltip of the mark.
     pub(crate) title: String,
 }
 
-/// How a line is drawn.
+/// The style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stroke {
     Solid,
     Dashed,
 }
 
-/// A candlestick: whiskers, box and middle; what is not a number is left out.
+/// A candlestick: whiskers, box and middle; values that are not numbers are left out.
 #[derive(Debug, Clone)]
 pub(crate) struct Candle {
     pub(crate) x: f64,
@@ -58,21 +62,28 @@ pub(crate) struct Plot {
     y: Axis,
     height: f64,
     body: String,
-    /// One sentence for each mark, which screen readers get in place of the picture.
+    /// One sentence for each mark; screen readers read them instead of the picture.
     description: Vec<String>,
-    /// Whether readers can switch the series off.
+    /// Whether the page's switches apply to the series.
     switched: bool,
 }
 
-/// Sentences of a description; the table has all figures.
+/// Most sentences of a description; the table has all figures.
 const MOST_SENTENCES: usize = 60;
 
 impl Plot {
     pub(crate) fn new(x: Axis, y: Axis, height: f64) -> Plot {
-        Plot { x, y, height, body: String::new(), description: Vec::new(), switched: true }
+        Plot {
+            x,
+            y,
+            height: height + TITLE,
+            body: String::new(),
+            description: Vec::new(),
+            switched: true,
+        }
     }
 
-    /// Takes the series out of the reach of the page's switches.
+    /// Exempts the series from the page's switches.
     pub(crate) fn fix(&mut self) {
         self.switched = false;
     }
@@ -92,14 +103,14 @@ impl Plot {
         self.body.push('\n');
     }
 
-    /// Adds to what screen readers get in place of the picture.
+    /// Adds a sentence to the description for screen readers.
     pub(crate) fn describe(&mut self, sentence: &str) {
         if self.description.len() < MOST_SENTENCES {
             self.description.push(sentence.to_owned());
         }
     }
 
-    /// A stretch of the x axis with a name, such as a phase.
+    /// A named range of the x axis, such as a phase.
     pub(crate) fn region(&mut self, from: f64, to: f64, name: &str, shaded: bool) {
         let (left, right) = (self.at_x(from), self.at_x(to));
         let bottom = self.height - BOTTOM;
@@ -110,7 +121,7 @@ impl Plot {
                 bottom - TOP
             ));
         }
-        // A name wider than its stretch would run into the next one.
+        // A name that is wider than its region would overlap the next one.
         if !name.is_empty() && right - left > 7.0 * name.chars().count() as f64 {
             self.add(format_args!(
                 r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
@@ -121,7 +132,7 @@ impl Plot {
         }
     }
 
-    /// A horizontal line at a value that others are read against.
+    /// A horizontal reference line.
     pub(crate) fn reference(&mut self, y: f64) {
         let (y, right) = (self.at_y(y), WIDTH - RIGHT);
         self.add(format_args!(
@@ -133,12 +144,15 @@ impl Plot {
     pub(crate) fn line(&mut self, series: usize, points: &[Point], stroke: Stroke, markers: bool) {
         self.open_series(series);
         self.band(points);
-        let path: Vec<String> = points
-            .iter()
-            .map(|point| format!("{:.1},{:.1}", self.at_x(point.x), self.at_y(point.y)))
-            .collect();
         let dashed = if stroke == Stroke::Dashed { " dashed" } else { "" };
-        self.add(format_args!(r#"<polyline class="line{dashed}" points="{}"/>"#, path.join(" ")));
+        for (stretch, valid) in stretches(points) {
+            let path: Vec<String> = stretch
+                .iter()
+                .map(|point| format!("{:.1},{:.1}", self.at_x(point.x), self.at_y(point.y)))
+                .collect();
+            let (validity, path) = (validity(valid), path.join(" "));
+            self.add(format_args!(r#"<polyline class="line{dashed}{validity}" points="{path}"/>"#));
+        }
         for point in points {
             if markers {
                 self.marker(series, point);
@@ -167,7 +181,7 @@ impl Plot {
         if let Some((low, high)) = point.interval {
             self.whisker(x, low, high, 4.0);
         }
-        let validity = if point.valid { "" } else { " invalid" };
+        let validity = validity(point.valid);
         let shape = match shape(series) {
             0 => format!("M{:.1},{y:.1}a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z", x - 4.0),
             1 => format!("M{:.1},{:.1}h7.4v7.4h-7.4z", x - 3.7, y - 3.7),
@@ -192,7 +206,7 @@ impl Plot {
         ));
     }
 
-    /// Marks a place on a line with a word.
+    /// Marks a point of a line with a word.
     pub(crate) fn flag(&mut self, series: usize, x: f64, y: f64, word: &str) {
         let (x, y) = (self.at_x(x), self.at_y(y));
         self.open_series(series);
@@ -212,7 +226,7 @@ impl Plot {
             [-0.5, 0.0, 0.5].map(|side| self.at_x(candle.x + side * candle.width));
         let (top, bottom, centre) = (self.at_y(p75), self.at_y(p25), self.at_y(p50));
         let whisker_low = if p1.is_finite() { p1 } else { p25 };
-        let validity = if candle.valid { "" } else { " invalid" };
+        let validity = validity(candle.valid);
         self.open_series(series);
         self.add(format_args!(r#"<g class="candle{validity}">{}"#, title(&candle.title)));
         self.whisker(middle, whisker_low, p99, ((right - left) / 4.0).min(6.0));
@@ -230,11 +244,11 @@ impl Plot {
         self.describe(&candle.title);
     }
 
-    /// A bar from the axis's origin, with the interval of its end.
+    /// A bar from the axis's origin, with the interval of its value.
     pub(crate) fn bar(&mut self, series: usize, width: f64, point: &Point) {
         let (left, right) = (self.at_x(point.x - width / 2.0), self.at_x(point.x + width / 2.0));
         let (top, bottom) = (self.at_y(point.y), self.at_y(self.y.origin()));
-        let validity = if point.valid { "" } else { " invalid" };
+        let validity = validity(point.valid);
         self.open_series(series);
         self.add(format_args!(
             "<rect class='bar{validity}' x='{left:.1}' y='{top:.1}' width='{:.1}' \
@@ -264,14 +278,20 @@ impl Plot {
         self.add(format_args!("</g>"));
     }
 
-    /// The finished picture.
-    pub(crate) fn svg(self, name: &str) -> String {
+    /// Returns the complete picture; `name` is its content, and `about` the subject and workload.
+    pub(crate) fn svg(self, name: &str, about: &str) -> String {
         let mut out = format!(
             "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {0}\" role=\"img\" aria-label=\"{1}\">\n\
              <desc>{2}</desc>\n",
             self.height,
             escape(name),
             escape(&self.description.join("; "))
+        );
+        let _ = writeln!(
+            out,
+            "<text class='name' x='16' y='18'>{}</text><text class='about' x='16' y='36'>{}</text>",
+            escape(&cut(name.trim_end_matches(", all rows"), WIDTH)),
+            escape(&cut(about, WIDTH))
         );
         self.frame(&mut out);
         out + &self.body + "</svg>"
@@ -319,11 +339,36 @@ impl Plot {
     }
 }
 
+/// Returns the CSS class of a mark, which differs if it is not valid.
+pub(crate) fn validity(valid: bool) -> &'static str {
+    if valid { "" } else { " invalid" }
+}
+
+/// Splits a line into parts whose points are all valid, and parts with a point that is not.
+fn stretches(points: &[Point]) -> Vec<(&[Point], bool)> {
+    if points.len() < 2 {
+        return vec![(points, points.iter().all(|point| point.valid))];
+    }
+    let is_valid = |end: usize| points[end - 1].valid && points[end].valid;
+    let mut begin = 0;
+    let ends = (1..points.len())
+        .filter(|&end| end + 1 == points.len() || is_valid(end) != is_valid(end + 1));
+    ends.map(|end| (&points[std::mem::replace(&mut begin, end)..=end], is_valid(end))).collect()
+}
+
+/// Cuts a title to the width of a picture.
+pub(crate) fn cut(text: &str, width: f64) -> String {
+    match text.char_indices().nth((width / CHARACTER) as usize - 2) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{} …", &text[..end]),
+    }
+}
+
 fn title(text: &str) -> String {
     format!("<title>{}</title>", escape(text))
 }
 
-/// Text that is safe between tags and in quoted attributes.
+/// Escapes text for use between tags and in quoted attributes.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,4 +1,4 @@
-//! What tells one row from another beside its subject: the axes of a sweep.
+//! Dimensions of rows: the axes of a sweep, by which rows differ beside their subject.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ pub(crate) enum Dimension {
 use Dimension::*;
 
 impl Dimension {
-    /// In the order in which people name them.
+    /// All dimensions, in the order of labels.
     pub(crate) const ALL: [Dimension; 14] = [
         Workload,
         Connections,
@@ -45,7 +45,7 @@ impl Dimension {
         Kind,
     ];
 
-    /// The head of a column or the label of an axis.
+    /// Returns the name of a column or of an axis.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind => "load",
@@ -65,7 +65,7 @@ impl Dimension {
         }
     }
 
-    /// The row's value alone, as for a tick or a table's cell.
+    /// Returns the row's value, as for a tick or a table's cell.
     pub(crate) fn value(self, row: &Row) -> String {
         match self {
             Kind => kind(row).to_owned(),
@@ -86,7 +86,7 @@ impl Dimension {
         }
     }
 
-    /// The row's value in a sentence, such as `2,000 connections`.
+    /// Returns the row's value with its noun, such as `2,000 connections`.
     pub(crate) fn phrase(self, row: &Row) -> String {
         let value = self.value(row);
         match self {
@@ -113,14 +113,14 @@ impl Dimension {
         }
     }
 
-    /// What rows are put in order by.
+    /// Returns the key by which rows are sorted.
     pub(crate) fn rank(self, row: &Row) -> f64 {
         match self {
             Connections => row.connections as f64,
             Rate => row.request_rate.unwrap_or(0.0),
             RequestBytes => row.request_bytes as f64,
             ResponseBytes => row.response_bytes as f64,
-            // Connections that persist are the limit of ever more transactions.
+            // Persistent connections sort as the largest number of transactions.
             Transactions if row.transactions == 0 => f64::from(u32::MAX) + 1.0,
             Transactions => f64::from(row.transactions),
             Idle => row.idle as f64,
@@ -141,7 +141,7 @@ fn kind(row: &Row) -> &'static str {
     }
 }
 
-/// With the CPUs, because several pairs of them may lie alike.
+/// Returns the placement with its CPUs, because several pairs of CPUs may have the same placement.
 fn placement(row: &Row) -> String {
     let cpus = |cpus: &[usize]| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     match &row.placement {
@@ -159,7 +159,7 @@ fn plural(value: &str, count: usize, noun: &str) -> String {
     format!("{value} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The dimensions in which the rows differ.
+/// Returns the dimensions in which the rows differ.
 pub(crate) fn varying(rows: &[Row]) -> Vec<Dimension> {
     let Some(first) = rows.first() else { return Vec::new() };
     let differs = |d: &Dimension| rows.iter().any(|row| d.value(row) != d.value(first));
@@ -169,8 +169,9 @@ pub(crate) fn varying(rows: &[Row]) -> Vec<Dimension> {
     dimensions
 }
 
-/// Whether other dimensions tell this one, so that saying it as well is noise: every response is
-/// as long as its request, or messages have none, or every workload has one kind of load.
+/// Returns whether other dimensions determine this one, so that its value would be redundant: every
+/// response is as long as its request, or messages have none, or every workload has one kind of
+/// load.
 fn is_implied(dimension: Dimension, rows: &[&Row]) -> bool {
     match dimension {
         ResponseBytes => rows
@@ -184,15 +185,15 @@ fn is_implied(dimension: Dimension, rows: &[&Row]) -> bool {
     }
 }
 
-/// Rows that agree in everything but the left-out dimensions, and perhaps the subject.
+/// Rows that are equal in all dimensions but the left-out ones, and perhaps the subject.
 pub(crate) struct Group<'a> {
     key: Vec<String>,
     pub(crate) label: String,
     pub(crate) rows: Vec<&'a Row>,
 }
 
-/// Sorts rows into groups that agree in all dimensions except those left out. The label names the
-/// dimensions that vary at all in `rows`.
+/// Sorts rows into groups that are equal in all dimensions except `left_out`. The label has the
+/// dimensions that vary in `rows`.
 pub(crate) fn groups<'a>(rows: &[&'a Row], left_out: &[Dimension]) -> Vec<Group<'a>> {
     let kept = || Dimension::ALL.into_iter().filter(|d| !left_out.contains(d));
     let mut groups: Vec<Group<'a>> = Vec::new();
@@ -217,7 +218,7 @@ pub(crate) fn groups<'a>(rows: &[&'a Row], left_out: &[Dimension]) -> Vec<Group<
     groups
 }
 
-/// The values of a dimension in ascending order: rank and text, each once.
+/// Returns the values of a dimension in ascending order: rank and text, without duplicates.
 pub(crate) fn values(dimension: Dimension, rows: &[&Row]) -> Vec<(f64, String)> {
     let mut values: Vec<(f64, String)> =
         rows.iter().map(|row| (dimension.rank(row), dimension.value(row))).collect();

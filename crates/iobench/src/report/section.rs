@@ -1,10 +1,10 @@
-//! What the page shows together: one experiment, from one file or from several.
+//! Groups result files into sections: one experiment, from one file or from several.
 
 use crate::report::input::Saved;
 use crate::report::point::{self, Dimension};
 use crate::results::{Kind, Row};
 
-/// Between a server's name and the file's in an overlay.
+/// Separates a server's name from the file's in an overlay.
 const SEPARATOR: &str = " · ";
 
 /// One experiment's results.
@@ -12,7 +12,7 @@ pub(crate) struct Section {
     pub(crate) id: String,
     pub(crate) title: String,
     pub(crate) baseline: String,
-    /// In the order in which they first appear; the place is the series' number.
+    /// In the order of first appearance; the index is the series' number.
     pub(crate) servers: Vec<String>,
     pub(crate) rows: Vec<Row>,
     pub(crate) varying: Vec<Dimension>,
@@ -20,7 +20,7 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Puts files of the same experiment together, so that they lie over one another.
+    /// Groups files of the same experiment, so that they are drawn in the same charts.
     pub(crate) fn all(files: Vec<Saved>) -> Vec<Section> {
         let mut together: Vec<Vec<Saved>> = Vec::new();
         for file in files {
@@ -51,7 +51,7 @@ impl Section {
                 servers.push(row.subject.clone());
             }
         }
-        // In an overlay the same server of all files stands side by side.
+        // In an overlay the same server of all files is shown side by side.
         let bases: Vec<String> = servers.iter().map(|name| base(name).to_owned()).collect();
         servers.sort_by_key(|name| bases.iter().position(|other| other == base(name)));
         let first = &files[0].document;
@@ -68,7 +68,7 @@ impl Section {
         self.rows.iter().filter(|row| kinds.contains(&row.kind)).collect()
     }
 
-    /// What a service time is here.
+    /// Returns what is measured as the service time in this section.
     pub(crate) fn service_time(&self) -> &'static str {
         if self.rows.iter().all(|row| matches!(row.kind, Kind::Closed | Kind::OneWay)) {
             "From sending a request to the complete answer. In a closed loop a slow answer delays \
@@ -78,18 +78,33 @@ impl Section {
         }
     }
 
-    /// The number of a server's series.
+    /// Returns the number of a server's series.
     pub(crate) fn series(&self, row: &Row) -> usize {
         self.servers.iter().position(|server| *server == row.subject).unwrap_or(0)
     }
 
-    /// Whether the row is of the server that the others are compared with.
+    /// Returns whether the row is of the baseline.
     pub(crate) fn is_baseline(&self, row: &Row) -> bool {
-        // In an overlay every file has its own baseline, which bears the file's name.
+        // In an overlay every file has its own baseline, whose name contains the file's.
         row.subject == self.baseline || base(&row.subject) == self.baseline
     }
 
-    /// A row among the others, such as `epoll at 400 connections and 8,000 requests/s`.
+    /// Returns the server and workload of the rows, for the title of a picture.
+    pub(crate) fn about(&self, rows: &[&Row]) -> String {
+        let mut workloads: Vec<String> = Vec::new();
+        for row in rows {
+            let workload = format!("{} ({})", row.workload, Dimension::Kind.phrase(row));
+            if !workloads.contains(&workload) {
+                workloads.push(workload);
+            }
+        }
+        let is_shown = |name: &&String| rows.iter().any(|row| row.subject == **name);
+        let subjects: Vec<&str> =
+            self.servers.iter().filter(is_shown).map(String::as_str).collect();
+        format!("{}: {}", workloads.join(", "), subjects.join(", "))
+    }
+
+    /// Returns a row with its dimensions, such as `epoll at 400 connections and 8,000 requests/s`.
     pub(crate) fn place(&self, row: &Row) -> String {
         let phrases: Vec<String> =
             self.varying.iter().map(|dimension| dimension.phrase(row)).collect();
@@ -115,12 +130,13 @@ fn is_same(one: &Saved, other: &Saved) -> bool {
         && one.experiment.scale == other.experiment.scale
 }
 
-/// A server's name without the file's.
+/// Returns a server's name without the file's.
 fn base(name: &str) -> &str {
     name.split_once(SEPARATOR).map_or(name, |(base, _)| base)
 }
 
-/// Files may have the same name in different directories, so they are numbered as well.
+/// Returns the server's name with the file's number and name, because files in different
+/// directories may have the same name.
 fn name_in_overlay(server: &str, index: usize, label: &str) -> String {
     format!("{server}{SEPARATOR}{}: {label}", index + 1)
 }

@@ -1,4 +1,4 @@
-//! The table of all rows, with the figures in full for programs that read the page.
+//! The table of all rows, with exact figures in attributes for programs that read the page.
 
 use serde::Serialize;
 
@@ -6,13 +6,11 @@ use crate::engine::statistics::Interval;
 use crate::ipc::row::over_floor;
 use crate::report::number;
 use crate::report::point::Dimension;
+use crate::report::remarks::{Remark, Remarks};
 use crate::report::section::Section;
 use crate::results::{Document, Kind, Ratios, Row};
 
-/// Sentences below the table; the raw data has all.
-const MOST_REMARKS: usize = 200;
-
-/// A table as the template wants it.
+/// The data of the table template.
 #[derive(Debug, Serialize)]
 pub(crate) struct Table {
     heads: Vec<String>,
@@ -26,6 +24,8 @@ struct Line {
     series: usize,
     server: String,
     valid: bool,
+    /// Numbers of the common notes.
+    notes: Vec<usize>,
     cells: Vec<Cell>,
 }
 
@@ -33,22 +33,14 @@ struct Line {
 struct Cell {
     name: String,
     text: String,
-    /// The figure itself, where there is one.
+    /// The figure, if the cell has one.
     value: Option<f64>,
-}
-
-/// What a row has to say beside its figures.
-#[derive(Debug, Serialize)]
-struct Remark {
-    whose: String,
-    valid: bool,
-    text: String,
 }
 
 /// A cell's text and figure.
 type Shown = (String, Option<f64>);
 
-/// A column: its head, the name by which programs find it, and its cells in the order of the rows.
+/// A column: its heading, its name for programs, and its cells in the order of the rows.
 struct Column {
     head: String,
     name: String,
@@ -73,6 +65,8 @@ impl Column {
         Column::new(head, name, values.map(cell))
     }
 
+    /// A column of ratios to the baseline, each as a change with its interval; rows sort by the
+    /// estimate.
     fn ratios(head: &str, name: &str, values: impl Iterator<Item = Option<Interval>>) -> Column {
         let cell = |ratio| match ratio {
             Some(Interval::ONE) => ("baseline".to_owned(), Some(1.0)),
@@ -82,14 +76,15 @@ impl Column {
         Column::new(head, name, values.map(cell))
     }
 
-    /// The column says nothing if no row has anything in it.
+    /// Returns whether the column has no content in any row.
     fn is_empty(&self) -> bool {
         self.cells.iter().all(|(text, _)| text == number::NOTHING)
     }
 }
 
 impl Table {
-    pub(crate) fn of(section: &Section) -> Table {
+    pub(crate) fn of(section: &Section, remarks: Remarks) -> Table {
+        let Remarks { single, left_out, numbers, .. } = remarks;
         let mut columns = columns(section);
         columns.retain(|column| !column.is_empty());
         let cell = |column: &Column, place: usize| {
@@ -100,33 +95,16 @@ impl Table {
             series: section.series(row),
             server: row.subject.clone(),
             valid: row.valid,
+            notes: numbers[place].clone(),
             cells: columns.iter().map(|column| cell(column, place)).collect(),
         };
-        let mut remarks: Vec<Remark> = section
-            .rows
-            .iter()
-            .filter(|row| !row.notes.is_empty() || !row.valid)
-            .map(|row| remark(section, row))
-            .collect();
-        // Reasons against a row come before mere remarks.
-        remarks.sort_by_key(|remark| remark.valid);
-        let left_out = remarks.len().saturating_sub(MOST_REMARKS);
-        remarks.truncate(MOST_REMARKS);
         Table {
             heads: columns.iter().map(|column| column.head.clone()).collect(),
             lines: section.rows.iter().enumerate().map(line).collect(),
-            remarks,
+            remarks: single,
             left_out,
         }
     }
-}
-
-fn remark(section: &Section, row: &Row) -> Remark {
-    let text = match row.notes.as_slice() {
-        [] => "the file does not say why".to_owned(),
-        notes => notes.join("; "),
-    };
-    Remark { whose: format!("{} {}", row.subject, section.place(row)), valid: row.valid, text }
 }
 
 fn columns(section: &Section) -> Vec<Column> {
@@ -155,7 +133,7 @@ fn columns(section: &Section) -> Vec<Column> {
     columns
 }
 
-/// A column's head and name, and where its figure is.
+/// A column's heading and name, and how to read its figure.
 type Time = (&'static str, &'static str, fn(&Row) -> Option<f64>);
 
 const LATENCIES: [Time; 5] = [
@@ -166,7 +144,7 @@ const LATENCIES: [Time; 5] = [
     ("99 %", "p99", Row::p99_us),
 ];
 
-/// What fewer readers look for.
+/// Latencies shown in further columns.
 const FURTHER_LATENCIES: [Time; 10] = [
     ("99.9 %", "p999", |row| Some(row.latency_us?.p999)),
     ("longest", "max", |row| Some(row.latency_us?.max)),
@@ -209,8 +187,9 @@ fn rates(rows: &[Row]) -> Vec<Column> {
     columns
 }
 
+/// Returns the columns that compare each row with its baseline.
 fn ratios(rows: &[Row]) -> [Column; 6] {
-    // What was asked for in an open loop is no merit.
+    // The throughput of an open loop is the requested one, so a higher value is not better.
     let throughput = |row: &Row| {
         row.throughput_ratio.filter(|_| matches!(row.kind, Kind::Closed | Kind::OneWay))
     };
@@ -227,9 +206,9 @@ fn ratios(rows: &[Row]) -> [Column; 6] {
     ]
 }
 
-/// Against every further baseline of any file.
+/// Columns of the ratios to every further baseline of any file.
 fn further_ratios(section: &Section) -> Vec<Column> {
-    /// A figure's name in the head and for programs, and where the ratio is.
+    /// A figure's heading, its name for programs, and how to read its ratio.
     type Figure = (&'static str, &'static str, fn(&Ratios) -> Option<Interval>);
     const FIGURES: [Figure; 5] = [
         ("median", "p50", |ratios| ratios.p50_ratio),
@@ -260,7 +239,8 @@ fn further_ratios(section: &Section) -> Vec<Column> {
     baselines.into_iter().flat_map(all).map(|(baseline, figure)| column(baseline, figure)).collect()
 }
 
-/// Requests without a right answer in time; of what kind they are is told where there are any.
+/// Returns the number of requests without a correct answer in time, and of each kind if there are
+/// any.
 fn errors(row: &Row) -> Shown {
     let Some(accounts) = row.accounts else { return (number::NOTHING.to_owned(), None) };
     let kinds = [

@@ -1,52 +1,38 @@
-//! The verdict in a sentence: what a reader takes away who reads nothing else.
+//! Summarises a section in one sentence, for readers who read nothing else.
 
 use serde::Serialize;
 
 use crate::engine::statistics::Interval;
 use crate::report::number;
+use crate::report::remarks::Remarks;
 use crate::report::section::Section;
 use crate::results::{Kind, Row};
 
 /// Sentences for the top of a section.
 #[derive(Debug, Serialize)]
 pub(crate) struct Verdict {
-    /// Why some of it must not be believed.
+    /// Why some of its rows are not valid.
     pub(crate) invalid: Option<String>,
-    /// The most telling statement among the valid rows.
+    /// The strongest statement about the valid rows.
     pub(crate) statement: Option<String>,
 }
 
 impl Verdict {
-    pub(crate) fn of(section: &Section) -> Verdict {
-        // A number must not part from its percent sign at the end of a line.
+    pub(crate) fn of(section: &Section, remarks: &Remarks) -> Verdict {
+        // Keeps a number and its percent sign on one line.
         let unbroken = |sentence: String| sentence.replace(" %", "\u{a0}%");
         Verdict {
-            invalid: invalid(section).map(unbroken),
+            invalid: remarks.verdict.clone().map(unbroken),
             statement: statement(section).map(unbroken),
         }
     }
 }
 
-fn invalid(section: &Section) -> Option<String> {
-    let rows: Vec<&Row> = section.rows.iter().filter(|row| !row.valid).collect();
-    let first = rows.first()?;
-    let reason = first.notes.first().map_or("the file does not say why", String::as_str);
-    let reason = reason.trim_end_matches('.');
-    let what = format!("{} {}", first.subject, section.place(first));
-    Some(match (rows.len(), section.rows.len()) {
-        (1, 1) => format!("INVALID: {reason}."),
-        (1, all) => format!("INVALID: {what}: {reason} (1 of {all} rows)."),
-        (some, all) => {
-            format!("INVALID: {some} of {all} rows. The first, {what}: {reason}.")
-        }
-    })
-}
-
-/// A ratio that could be told, with its name and how much it shows for certain.
+/// A ratio that may become the statement, with its name and its certainty.
 struct Claim<'a> {
     row: &'a Row,
     what: &'static str,
-    /// Allows for the claims of which this is one.
+    /// The interval, widened for the number of claims.
     ratio: Interval,
     claims: usize,
     /// The distance from "no difference" to the nearer end of the interval; negative inside.
@@ -59,11 +45,12 @@ impl Claim<'_> {
     }
 }
 
-/// What a row claims, with intervals that allow for `count` rows of which the boldest is told.
+/// Returns the claims of a row, with intervals widened for `count` rows of which the strongest is
+/// shown.
 fn claims(row: &Row, count: usize) -> Vec<Claim<'_>> {
     let latency = [("p99", row.p99_ratio), ("median", row.p50_ratio)];
     let work = [("throughput", row.throughput_ratio), ("CPU per request", row.cpu_ratio)];
-    // An open loop's throughput is what was asked for, so it tells nothing.
+    // The throughput of an open loop is the requested one, so it is no result.
     let named = match row.kind {
         Kind::Closed | Kind::OneWay if row.throughput_ratio.is_some() => work.to_vec(),
         _ => [&latency[..], &work[1..]].concat(),
@@ -86,12 +73,12 @@ fn statement(section: &Section) -> Option<String> {
     if claims.is_empty() {
         return valid().next().map(|row| alone(section, row));
     }
-    // The first figure of each row is the one the experiment is about; others only speak when it
-    // is silent everywhere.
+    // The first figure of each row is the subject of the experiment; others are used only if no row
+    // has a certain difference in the first.
     let certain = |claim: &&Claim<'_>| claim.margin > 0.0;
     let boldest = |a: &&Claim<'_>, b: &&Claim<'_>| a.margin.total_cmp(&b.margin);
     let leading = || claims.iter().filter_map(|claims| claims.first()).filter(certain);
-    // Who chooses a server asks for the best one; how bad the others are comes second.
+    // A reader who chooses a server asks for the best one; how bad the others are is secondary.
     let best = leading().filter(|claim| claim.is_gain()).max_by(boldest);
     let best = best.or_else(|| leading().max_by(boldest));
     let best = best.or_else(|| claims.iter().flatten().filter(certain).max_by(boldest));
@@ -126,7 +113,7 @@ fn comparison(section: &Section, claim: &Claim<'_>) -> String {
     )
 }
 
-/// Without a comparison the figures speak for themselves.
+/// Returns the sentence for a section without a comparison: the figures of a row.
 fn alone(section: &Section, row: &Row) -> String {
     let mut figures = Vec::new();
     if let Some(service) = row.latency_us.or(row.accept_us) {

@@ -1,7 +1,7 @@
-//! Rows as a table for other programs: one line for each row of a result file, RFC 4180.
+//! Writes rows as CSV (RFC 4180): one line for each row of a result file.
 //!
-//! Columns are the fields of the JSON document, those within others joined by dots, such as
-//! `latency_us.p50`. Lists of numbers and of words stand in one cell, separated by `; `. Rounds,
+//! Columns are the fields of the JSON document; nested fields are joined by dots, such as
+//! `latency_us.p50`. Lists of numbers and of words are in one cell, separated by `; `. Rounds,
 //! timelines and histograms are in the JSON document only.
 
 use serde_json::Value;
@@ -9,12 +9,12 @@ use serde_json::Value;
 use crate::error::{Context, Result};
 use crate::results::Row;
 
-/// What is no figure of the row as a whole.
+/// Fields that are left out because they are not figures of the whole row.
 const LEFT_OUT: [&str; 3] = ["rounds", "timeline", "histograms"];
-/// What comes first; the rest follows in alphabetical order.
+/// The first columns; the others follow in alphabetical order.
 const FIRST: [&str; 2] = ["subject", "workload"];
 
-/// The table, with a head.
+/// The rows as CSV, with a heading.
 pub(crate) fn csv(rows: &[Row]) -> Result<String> {
     let cells: Vec<Vec<(String, String)>> = rows.iter().map(cells).collect::<Result<_>>()?;
     let mut columns: Vec<&str> = FIRST.to_vec();

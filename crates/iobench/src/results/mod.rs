@@ -2,14 +2,16 @@
 //! and `report` read back. Times are in microseconds where a name ends in `_us`, rates per second.
 //! `docs/results.schema.json` is its JSON Schema, made of these types.
 
-mod csv;
+pub(crate) mod csv;
 pub(crate) mod files;
+pub(crate) mod table;
 
 use serde::{Deserialize, Serialize};
 
-use crate::disturbance::Disturbance;
 use crate::engine::environment::Environment;
-use crate::engine::outcome::{Accounts as Totals, SliceCounts};
+use crate::engine::outcome::Accounts as Totals;
+use crate::engine::sampler::Disturbance;
+use crate::engine::slices::SliceCounts;
 use crate::engine::statistics::Interval;
 use crate::exchange::Exchange;
 use crate::figures::Percentiles;
@@ -84,6 +86,24 @@ pub(crate) struct Versus {
     pub(crate) baseline: String,
     /// In the order of the results.
     pub(crate) results: Vec<Ratios>,
+}
+
+impl Versus {
+    /// The rows with their ratios to this baseline, and whether these are valid; without notes,
+    /// which are on the comparison with the first one.
+    pub(crate) fn of(&self, rows: &[Row]) -> Vec<Row> {
+        let against = |(row, ratios): (&Row, &Ratios)| Row {
+            throughput_ratio: ratios.throughput_ratio,
+            cpu_ratio: ratios.cpu_ratio,
+            cpu_both_ratio: ratios.cpu_both_ratio,
+            p50_ratio: ratios.p50_ratio,
+            p99_ratio: ratios.p99_ratio,
+            valid: ratios.valid,
+            notes: Vec::new(),
+            ..row.clone()
+        };
+        rows.iter().zip(&self.results).map(against).collect()
+    }
 }
 
 /// A row against a further baseline.
@@ -517,6 +537,7 @@ pub(crate) struct Histograms {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     /// The schema is generated, so that it cannot differ from what is written.
     #[test]
@@ -533,5 +554,18 @@ mod tests {
             published == text,
             "docs/results.schema.json is out of date: run this with MEGAPIPE_UPDATE=1"
         );
+    }
+
+    #[test]
+    fn every_field_is_in_the_reference() {
+        let documented = |heading| testkit::documented("result-document.md", heading);
+        let schema = serde_json::to_value(schemars::schema_for!(Document)).unwrap();
+        let fields = |part: &serde_json::Value| -> BTreeSet<String> {
+            part["properties"].as_object().unwrap().keys().cloned().collect()
+        };
+        assert_eq!(documented("Document"), fields(&schema));
+        let sections = ["What was measured", "Figures", "Ratios", "Whether to believe it"];
+        let row: BTreeSet<String> = sections.into_iter().flat_map(documented).collect();
+        assert_eq!(row, fields(&schema["$defs"]["Row"]));
     }
 }

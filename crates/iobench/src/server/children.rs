@@ -1,39 +1,41 @@
-//! The child processes of a server on the page of counters: enough for another process to tell
-//! how much CPU time all of them have used, without a call per message in the children.
+//! The child processes of a server on its shared page: lets another process compute the CPU time of
+//! all children, without a system call per message in the children.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::cpuclock;
 
-/// Children that a server thread may have at once.
+/// Most children of a server thread at the same time.
 pub(crate) const MOST_CHILDREN: usize = 1 << 16;
 
-/// Looks at a place that is about to change; then its last child is left out.
+/// Most attempts to read an entry that is about to change; after them its last child is left out.
 const MOST_LOOKS: usize = 1_000;
 
-/// A place for one child at a time. The server's thread is the only one to write.
+/// An entry for one child at a time. Only the server's thread writes it.
 #[repr(C)]
 pub(crate) struct ChildPlace {
-    /// The child's process number, or 0.
+    /// The child's process id, or 0.
     process: AtomicU64,
-    /// CPU time of the children that had this place before.
+    /// CPU time of the children that used this entry before.
     ended_ns: AtomicU64,
 }
 
 impl ChildPlace {
+    /// Begins the use of the entry for a child.
     pub(crate) fn enter(&self, process: u32) {
         self.process.store(u64::from(process), Ordering::Release);
     }
 
-    /// The child was reaped and had used so much.
+    /// Ends the use of the entry: the child was reaped and had used `cpu_ns`.
     pub(crate) fn leave(&self, cpu_ns: u64) {
         let sum_ns = self.ended_ns.load(Ordering::Relaxed) + cpu_ns;
         self.ended_ns.store(sum_ns, Ordering::Release);
         self.process.store(0, Ordering::Release);
     }
 
-    /// CPU time of the child and of those before it, read from another process. A child is reaped
-    /// a moment before that is noted, so a number without a clock means to look again.
+    /// CPU time of the child and of those before it, read from another process. The entry is
+    /// updated a moment after the child is reaped, so an id without a CPU clock means to read
+    /// again.
     pub(crate) fn cpu_ns(&self) -> u64 {
         for _ in 0..MOST_LOOKS {
             let process = self.process.load(Ordering::Acquire);

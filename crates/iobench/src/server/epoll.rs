@@ -2,8 +2,10 @@
 //! sockets, on one listening socket that all threads share, or on one per CPU. The same loop also
 //! runs edge-triggered.
 //!
-//! The shared listener is registered plainly, without EPOLLEXCLUSIVE, as the report's was: every
-//! idle thread wakes for a new connection. EPOLLEXCLUSIVE would trade that for uneven threads.
+//! The shared listener is registered without EPOLLEXCLUSIVE, as in the report: every idle thread
+//! wakes up for a new connection. With EPOLLEXCLUSIVE the load of the threads would be less even.
+
+use rustix::net::SocketFlags;
 
 use crate::error::{Context, Result};
 use crate::server::listener::Listening;
@@ -11,16 +13,16 @@ use crate::server::stream::{Next, Rest, Table, accept};
 use crate::server::{READ_BUFFER_BYTES, Server, ThreadContext};
 use crate::sys::epoll::{Epoll, event_buffer};
 
-/// Events fetched by one wait; enough that a batch is limited by what is ready.
+/// Most events of one wait; enough that the number of ready connections limits a batch.
 const EVENTS_PER_WAIT: usize = 512;
 const LISTENER_TOKEN: u64 = u64::MAX;
 const STOP_TOKEN: u64 = u64::MAX - 1;
-/// Reads of one connection before others have their turn, where one event stands for many.
+/// Most reads of one edge-triggered connection before other connections are served.
 const READS_PER_TURN: usize = 16;
-/// What an edge-triggered connection is watched for, once and for all.
+/// Events for which an edge-triggered connection is registered, once.
 const EDGES: libc::c_int = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
 
-/// One loop per thread, whichever way it listens.
+/// The epoll server, for all ways to listen and both kinds of events.
 pub(crate) struct EpollServer {
     name: &'static str,
     describe: &'static str,
@@ -36,7 +38,7 @@ pub(crate) static SHARED: EpollServer = EpollServer {
     edge_triggered: false,
 };
 
-/// The honest second baseline: the same loop with partitioned listening sockets.
+/// The stronger baseline: the same loop with partitioned listening sockets.
 pub(crate) static PARTITIONED: EpollServer = EpollServer {
     name: "epoll-partitioned",
     describe: "level-triggered epoll loop per thread, a listening socket per CPU (SO_REUSEPORT)",
@@ -44,7 +46,7 @@ pub(crate) static PARTITIONED: EpollServer = EpollServer {
     edge_triggered: false,
 };
 
-/// Reports only changes, so a connection is read until nothing is left.
+/// Edge-triggered: a connection is read until nothing is left.
 pub(crate) static EDGE: EpollServer = EpollServer {
     name: "epoll-edge",
     describe: "edge-triggered epoll loop per thread, which reads until a short read or EAGAIN",
@@ -76,7 +78,8 @@ struct EventLoop<'a, 'b> {
     edge_triggered: bool,
     table: Table,
     buffer: Vec<u8>,
-    /// Connections whose turn ended before their bytes did; no event would tell of those again.
+    /// Connections that were interrupted before all bytes were read; no further event reports those
+    /// bytes.
     unfinished: Vec<usize>,
 }
 
@@ -118,7 +121,7 @@ impl<'a, 'b> EventLoop<'a, 'b> {
                     _ => self.serve(token as usize),
                 }
             }
-            // Once each, although an event may have put a connection into the list again.
+            // Each connection once, although an event may have added one to the list again.
             turns.append(&mut self.unfinished);
             turns.sort_unstable();
             turns.dedup();
@@ -128,11 +131,11 @@ impl<'a, 'b> EventLoop<'a, 'b> {
         }
     }
 
-    /// Accepts until the queue is empty.
+    /// Accepts until the accept queue is empty.
     fn accept_all(&mut self) {
         let listener = self.context.shared_listener();
         let counters = &mut self.context.counters;
-        while let Some(stream) = accept(listener, libc::SOCK_NONBLOCK, counters) {
+        while let Some(stream) = accept(listener, SocketFlags::NONBLOCK, counters) {
             let fd = stream.raw();
             let index = self.table.insert(stream);
             let interest = if self.edge_triggered { EDGES } else { libc::EPOLLIN };
@@ -144,10 +147,10 @@ impl<'a, 'b> EventLoop<'a, 'b> {
         }
     }
 
-    /// Handles one connection's event. There is at most one per wait, so a place that is freed and
-    /// taken again within a batch cannot meet an event of its former owner.
+    /// Handles one connection's event. A wait returns at most one event per connection, so an index
+    /// that is freed and used again within a batch cannot get an event of its former connection.
     ///
-    /// One read and, usually, one write. Level-triggered: what is left raises the next event.
+    /// One read and, usually, one write. Level-triggered: remaining bytes cause the next event.
     fn serve(&mut self, index: usize) {
         let Some(stream) = self.table.get(index) else { return };
         let (responder, counters) = (self.context.responder, &mut self.context.counters);
@@ -180,7 +183,8 @@ impl<'a, 'b> EventLoop<'a, 'b> {
     }
 
     /// Serves a connection until there is nothing left to read or no room to write. The end of the
-    /// stream may have been reported together with its last bytes; then a short read is not enough.
+    /// stream may have been reported together with its last bytes; a short read then does not mean
+    /// that nothing is left.
     fn drain(&mut self, index: usize, ending: bool) {
         let Some(stream) = self.table.get(index) else { return };
         let (responder, counters) = (self.context.responder, &mut self.context.counters);

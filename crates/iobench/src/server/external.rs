@@ -1,4 +1,4 @@
-//! A server that is somebody else's program: started, watched and ended from outside.
+//! Starts, samples and ends a server that is an external program.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -8,6 +8,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{
+    Pid, Signal, kill_process_group, set_parent_process_death_signal, test_kill_process_group,
+};
+
 use crate::error::{Context, Error, Result};
 use crate::server::output_tail::OutputTail;
 use crate::server::peer::Peer;
@@ -15,55 +19,57 @@ use crate::server::process::{Launch, prepare_child};
 use crate::sys::affinity::{restrict_to, set_of};
 use crate::sys::clock::now_ns;
 use crate::sys::limits::local_ports;
+use crate::sys::process_tree;
 use crate::sys::signals::{Signals, unblock_all};
 use crate::sys::socket::{self, RawAddress};
-use crate::sys::{check, process_tree};
 
-/// How long a server may take until it accepts a connection, and to end once it is told.
+/// Longest time until a server accepts a connection, and until it ends after the signal.
 const START_TIMEOUT_NS: u64 = 30_000_000_000;
 const END_TIMEOUT_NS: u64 = 2_000_000_000;
-/// How long the processes of a group that was killed may take to be gone. Those that nobody reaps
-/// never are.
+/// Longest wait until the processes of a killed group are gone. Zombies that no parent reaps never
+/// are.
 const KILL_TIMEOUT_NS: u64 = 5_000_000_000;
-/// A server that still computes after this always does.
+/// Longest time for a server to become idle; one that still uses CPU time then counts as always
+/// busy.
 const DRAIN_TIMEOUT_NS: u64 = 1_000_000_000;
 const DRAIN_STEP_NS: u64 = 10_000_000;
-/// A runtime's own timers use less than this part (1/20) of a step.
+/// Largest share (1/20) of a step that a runtime's own timers use.
 const IDLE_PART: u64 = 20;
-/// Ports below are likely to be other services'.
+/// Lowest port; ports below probably belong to other services.
 const LOWEST_PORT: u16 = 10_000;
 const MOST_PORTS_TRIED: usize = 200;
 
-/// A running foreign server. Dropping it ends its process group.
+/// A running external server. Dropping it ends its process group.
 pub(crate) struct ExternalProcess {
     name: String,
-    /// As one would type it.
+    /// The command line, as a user would type it.
     command: String,
     child: Child,
     address: SocketAddr,
     output: OutputTail,
-    /// The threads that serve, of whatever process, if whoever started it knows them.
+    /// The serving threads of any of its processes, if the caller knows them.
     thread_ids: Option<Vec<i32>>,
-    /// Whether each of them has its CPU to itself, or other threads of the server run there, too.
+    /// Whether each of them has its CPU to itself, or shares it with other threads of the server.
     has_cpus_to_itself: bool,
 }
 
-/// What a foreign server is called and how it takes its end.
+/// The name of an external server and the signal that ends it.
 pub(crate) struct Foreign<'a> {
     pub(crate) name: &'a str,
-    /// What it gets when we die. A server whose children have to be told needs a chance to.
-    pub(crate) orphan_signal: libc::c_int,
+    /// The signal it gets when iobench dies. A server that has to end children needs one that it
+    /// can handle.
+    pub(crate) orphan_signal: Signal,
 }
 
 impl ExternalProcess {
     /// Starts the command in a process group of its own, on the CPUs of `launch`, and waits until
-    /// its port accepts a connection. It dies with the calling thread.
+    /// its port accepts a connection. The kernel ends it with the calling thread.
     pub(crate) fn start(peer: &Peer, launch: &Launch, signals: &Signals) -> Result<Self> {
-        let foreign = Foreign { name: peer.name(), orphan_signal: libc::SIGKILL };
+        let foreign = Foreign { name: peer.name(), orphan_signal: Signal::KILL };
         Self::start_command(&foreign, launch, signals, |port| peer.command(launch, port))
     }
 
-    /// The same with a command that is made for the free port that was found.
+    /// Starts a command that is made for the free port that was found.
     pub(crate) fn start_command(
         foreign: &Foreign<'_>,
         launch: &Launch,
@@ -81,8 +87,8 @@ impl ExternalProcess {
         Self::start_words(foreign, launch, signals, address, &words, accepts)
     }
 
-    /// The same with a command that is known to listen at `address`, and another way to find out
-    /// when it does: for servers that the kernel cannot reach from where they are.
+    /// Starts a command that listens at `address`; readiness is tested by a function, for servers
+    /// that the kernel cannot reach from the caller's namespace.
     pub(crate) fn start_words(
         foreign: &Foreign<'_>,
         launch: &Launch,
@@ -111,12 +117,12 @@ impl ExternalProcess {
         Ok(process)
     }
 
-    /// Waits until the server, which has just been started, is ready in this sense.
+    /// Waits until `ready` returns true for the server, which has just been started.
     pub(crate) fn wait_until(&mut self, ready: impl Fn() -> bool, signals: &Signals) -> Result<()> {
         let deadline_ns = now_ns() + START_TIMEOUT_NS;
         loop {
             let ready = ready();
-            // In this order: a dead server's port may be somebody else's.
+            // Checked first, because a dead server's port may belong to another program.
             if let Some(status) = self.ended() {
                 return Err(Error::setup(
                     format!(
@@ -125,7 +131,7 @@ impl ExternalProcess {
                         self.output.describe(true)
                     ),
                     format!(
-                        "it has to stay in the foreground; try its command by hand: {}",
+                        "it must stay in the foreground; run its command by hand: {}",
                         self.command
                     ),
                 ));
@@ -141,7 +147,7 @@ impl ExternalProcess {
                         self.address,
                         self.output.describe(false)
                     ),
-                    format!("see whether its command does: {}", self.command),
+                    format!("run its command by hand: {}", self.command),
                 ));
             }
             signals.sleep_ms(10)?;
@@ -160,13 +166,14 @@ impl ExternalProcess {
         self.address
     }
 
-    /// Says which threads serve, and whether each has a CPU that no other thread of the server
+    /// Sets the serving threads, and whether each has a CPU that no other thread of the server
     /// uses.
     pub(crate) fn serves_in(&mut self, thread_ids: Vec<i32>, has_cpus_to_itself: bool) {
         self.thread_ids = Some(thread_ids);
         self.has_cpus_to_itself = has_cpus_to_itself;
     }
 
+    /// Returns whether each serving thread has a CPU that no other thread of the server uses.
     pub(crate) fn has_cpus_to_itself(&self) -> bool {
         self.has_cpus_to_itself
     }
@@ -175,24 +182,24 @@ impl ExternalProcess {
         self.thread_ids.as_deref()
     }
 
-    /// The last lines that it printed.
+    /// Returns the last lines of the server's output.
     pub(crate) fn describe_output(&mut self) -> String {
         let has_ended = self.ended().is_some();
         self.output.describe(has_ended)
     }
 
-    /// Of the process and its descendants, in nanoseconds.
+    /// CPU time of the process and its descendants, in nanoseconds.
     pub(crate) fn cpu_time_ns(&self) -> u64 {
         process_tree::cpu_time_ns(self.id())
     }
 
-    /// The exit status, if the process is gone although nobody told it to.
+    /// Returns the exit status, if the process ended although it was not asked to.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits until the server computes no more, which is all that can be seen of its having closed
-    /// what its clients have closed; false if it has ended instead.
+    /// Waits until the server uses no more CPU time: the only visible sign that it has closed the
+    /// connections that its clients closed. False if the server has ended instead.
     pub(crate) fn drain(&mut self, signals: &Signals) -> Result<bool> {
         let deadline_ns = now_ns() + DRAIN_TIMEOUT_NS;
         let mut used_ns = self.cpu_time_ns();
@@ -205,19 +212,19 @@ impl ExternalProcess {
             let (before_ns, now_ns) = (used_ns, now_ns());
             used_ns = self.cpu_time_ns();
             let is_idle = used_ns.saturating_sub(before_ns) < (now_ns - begun_ns) / IDLE_PART;
-            // A server that polls never rests, and may be measured all the same.
+            // A server that polls is never idle, and can be measured nevertheless.
             if is_idle || now_ns > deadline_ns {
                 return Ok(true);
             }
         }
     }
 
-    /// Whether anybody is left in the process group.
+    /// Returns whether the process group still has a process.
     fn group_lives(&self) -> bool {
-        self.signal_group(0)
+        test_kill_process_group(Pid::from_child(&self.child)).is_ok()
     }
 
-    /// Waits until the process and its group are gone; false if they are not in time.
+    /// Waits until the process and its group are gone; false after the time-out.
     fn is_gone_within(&mut self, timeout_ns: u64) -> bool {
         let deadline_ns = now_ns() + timeout_ns;
         loop {
@@ -232,32 +239,32 @@ impl ExternalProcess {
         }
     }
 
-    fn signal_group(&self, signal: libc::c_int) -> bool {
-        // SAFETY: kill takes plain numbers; the group is the one that the child leads.
-        unsafe { libc::kill(-(self.child.id() as i32), signal) == 0 }
+    /// Sends a signal to the process group of the child.
+    fn signal_group(&self, signal: Signal) {
+        let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 }
 
 impl Drop for ExternalProcess {
     fn drop(&mut self) {
-        self.signal_group(libc::SIGTERM);
+        self.signal_group(Signal::TERM);
         if !self.is_gone_within(END_TIMEOUT_NS) {
-            self.signal_group(libc::SIGKILL);
+            self.signal_group(Signal::KILL);
             let _ = self.child.wait();
-            // The others end on their own CPUs, perhaps later than the one that was waited for.
+            // The other processes of the group end on their own CPUs, perhaps later than the first.
             self.is_gone_within(KILL_TIMEOUT_NS);
         }
     }
 }
 
-/// Starts the process with everything set that it inherits.
+/// Starts the process with its inherited state: CPUs, limits, namespace, signals.
 fn spawn(
     foreign: &Foreign<'_>,
     words: &[String],
     launch: &Launch,
     writing: io::PipeWriter,
 ) -> Result<Child> {
-    const REMEDY: &str = "see `ulimit -u` and `ulimit -n`";
+    const REMEDY: &str = "raise `ulimit -u` and `ulimit -n`";
     let Foreign { name, orphan_signal } = *foreign;
     let starting = || format!("start the server `{name}`");
     let (program, arguments) = words
@@ -277,45 +284,44 @@ fn spawn(
     unsafe {
         command.pre_exec(move || {
             prepare_child(parent, &[], namespace)?;
-            check(libc::prctl(libc::PR_SET_PDEATHSIG, orphan_signal))?;
-            // Ours are blocked, and it would inherit that and never hear of its end.
+            set_parent_process_death_signal(Some(orphan_signal))?;
+            // Signals are blocked here, and the program would inherit that and never get SIGTERM.
             unblock_all();
             restrict_to(&cpus)
         });
     }
     command.spawn().map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::PermissionDenied => Error::setup(
-            format!("the server `{name}` cannot be started: `{program}`: {error}"),
-            "name a program on the PATH, or with its directory, that may be executed",
+            format!("cannot start the server `{name}`: `{program}`: {error}"),
+            "name an executable program on the PATH, or its path",
         ),
         _ => Error::System { action: starting(), source: error, remedy: REMEDY },
     })
 }
 
-/// Runs something within a network namespace, which a thread of its own enters for that.
+/// Runs a function in a network namespace, on a thread of its own that enters it.
 fn inside<T: Send>(
     namespace: Option<&OwnedFd>,
     action: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
     let Some(namespace) = namespace else { return action() };
-    let raw = namespace.as_raw_fd();
     thread::scope(|scope| {
         let thread = scope.spawn(move || {
-            // SAFETY: a descriptor that outlives the scope, and a plain number.
-            check(unsafe { libc::setns(raw, libc::CLONE_NEWNET) })?;
+            ::sys::namespace::enter(namespace)?;
             action()
         });
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
     })
 }
 
-/// A port that nobody uses. It lies outside the range that connect() takes ports from: one of our
-/// own connections could otherwise take it before the server does, or even connect to itself.
+/// Returns a port that is not in use. It is outside the range of connect(2)'s local ports: one of
+/// this process's connections could otherwise take it before the server does, or even connect to
+/// itself.
 fn free_port(address: IpAddr) -> io::Result<u16> {
     let [low, high] = local_ports();
     let ports: Vec<u16> =
         (LOWEST_PORT..=u16::MAX).filter(|port| !(low..=high).contains(port)).collect();
-    // Several runs at a time start at different places.
+    // Several runs at the same time start at different ports.
     let start = now_ns() as usize ^ (std::process::id() as usize) << 8;
     for offset in 0..ports.len().min(MOST_PORTS_TRIED) {
         let port = ports[start.wrapping_add(offset) % ports.len()];
@@ -336,7 +342,7 @@ fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether somebody else accepts connections there.
+/// Returns whether another program accepts connections at an address.
 fn accepts(address: SocketAddr) -> io::Result<bool> {
     let stream = TcpStream::connect_timeout(&address, Duration::from_millis(500))?;
     Ok(stream.local_addr()? != address)
@@ -365,7 +371,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         assert!(accepts(address).unwrap());
         drop(listener);
-        // A process that another test has just forked has the listener, too, until it executes.
+        // A process that another test has just forked also has the listener until it executes its
+        // program.
         let deadline_ns = now_ns() + START_TIMEOUT_NS;
         while accepts(address).unwrap_or(false) {
             assert!(now_ns() < deadline_ns, "a port that nobody listens on accepts");

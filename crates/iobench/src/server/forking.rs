@@ -1,13 +1,18 @@
-//! A process per connection, as inetd and the first web servers had it.
+//! A process per connection, as inetd and the first web servers work.
 //!
-//! The thread that accepts forks; the child serves with blocking calls and ends with its
-//! connection. It dies with the thread that forked it, whatever becomes of that. A descriptor of
-//! the child's end tells that it is to be reaped, and by whom: there is no signal to be shared.
+//! The accepting thread forks; the child serves with blocking calls and ends with its connection.
+//! The kernel kills it when the thread that forked it ends. A pidfd reports the child's end to the
+//! thread that has to reap it, so no signal has to be shared between threads.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+
+use rustix::net::SocketFlags;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid,
+};
 
 use crate::error::{Context, Result};
 use crate::server::children::MOST_CHILDREN;
@@ -16,16 +21,17 @@ use crate::server::listener::Listening;
 use crate::server::shared::Counters;
 use crate::server::stream::{Stream, accept};
 use crate::server::{CONNECTION_BUFFER_BYTES, Server, ThreadContext};
-use crate::sys::check;
 use crate::sys::epoll::{Epoll, event_buffer};
+use crate::sys::signals::die_with;
+use crate::sys::{check, cpu_ns};
 
 const EVENTS_PER_WAIT: usize = 64;
 const LISTENER_TOKEN: u64 = u64::MAX;
 const STOP_TOKEN: u64 = u64::MAX - 1;
-/// A child that fails ends with this, so that its connection is counted by the parent.
+/// Exit status of a child that fails; its parent then counts the connection.
 const FAILED: libc::c_int = 1;
 
-/// Accepting threads are pinned; children stay on the same CPU.
+/// The server. Accepting threads are pinned; children stay on the same CPU.
 pub(crate) struct ForkingServer;
 
 impl Server for ForkingServer {
@@ -56,7 +62,7 @@ impl Server for ForkingServer {
     }
 
     fn run_thread(&self, context: &mut ThreadContext<'_>) -> Result<()> {
-        // Children must not keep each other's connections open, so this has to work.
+        // Children must not keep each other's connections open, so this call must work.
         close_all_from(u32::MAX)
             .context("close inherited descriptors", "`process` needs close_range (Linux 5.9)")?;
         let epoll = Epoll::new()?;
@@ -76,10 +82,10 @@ impl Server for ForkingServer {
 struct Parent<'a, 'b> {
     context: &'a mut ThreadContext<'b>,
     epoll: Epoll,
-    /// The descriptor of each child's process, by its place on the shared page.
+    /// The pidfd of each child, by its index on the shared page.
     children: Vec<Option<OwnedFd>>,
     free: Vec<usize>,
-    /// Made before the fork, so that a child has nothing to allocate in the usual case.
+    /// Allocated before the fork, so that a child usually need not allocate.
     buffer: Vec<u8>,
 }
 
@@ -103,7 +109,8 @@ impl Parent<'_, '_> {
 
     fn accept_all(&mut self) {
         let listener = self.context.shared_listener();
-        while let Some(stream) = accept(listener, 0, &mut self.context.counters) {
+        while let Some(stream) = accept(listener, SocketFlags::empty(), &mut self.context.counters)
+        {
             if self.fork(stream).is_err() {
                 self.context.counters.errors += 1;
                 self.context.counters.closed += 1;
@@ -112,7 +119,7 @@ impl Parent<'_, '_> {
         }
     }
 
-    /// Starts a child for a connection, which is refused if that fails.
+    /// Starts a child for a connection; the connection is closed if that fails.
     fn fork(&mut self, stream: Stream) -> io::Result<()> {
         let Some(index) = self.free.pop().or_else(|| self.new_place()) else {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
@@ -126,7 +133,8 @@ impl Parent<'_, '_> {
             self.serve(stream, parent);
         }
         drop(stream);
-        let watched = check(process).and_then(|process| self.watch(index, process));
+        let process = check(process).map(|process| Pid::from_raw(process).expect("not the child"));
+        let watched = process.and_then(|process| self.watch(index, process));
         if watched.is_err() {
             self.free.push(index);
         }
@@ -143,31 +151,30 @@ impl Parent<'_, '_> {
         Some(index)
     }
 
-    /// Arranges to hear of a child's end; without that the child is ended right away.
-    fn watch(&mut self, index: usize, process: i32) -> io::Result<()> {
+    /// Registers a child's pidfd; if that fails, ends the child at once.
+    fn watch(&mut self, index: usize, process: Pid) -> io::Result<()> {
         self.context.counters.system_calls += 2;
-        let watched = open_process(process).and_then(|descriptor| {
+        let opened = pidfd_open(process, PidfdFlags::empty());
+        let watched = opened.map_err(io::Error::from).and_then(|descriptor| {
             self.epoll.add(descriptor.as_raw_fd(), index as u64, libc::EPOLLIN)?;
             Ok(descriptor)
         });
         match watched {
             Ok(descriptor) => {
                 self.children[index] = Some(descriptor);
-                self.context.children[index].enter(process as u32);
+                self.context.children[index].enter(process.as_raw_pid() as u32);
                 Ok(())
             }
             Err(error) => {
-                // SAFETY: the child is ours and not reaped, so the number is still its own.
-                unsafe {
-                    libc::kill(process, libc::SIGKILL);
-                    libc::waitpid(process, std::ptr::null_mut(), 0);
-                }
+                // The child is not reaped, so the number still belongs to it.
+                let _ = kill_process(process, Signal::KILL);
+                let _ = waitpid(Some(process), WaitOptions::empty());
                 Err(error)
             }
         }
     }
 
-    /// Takes the child's place back if it has ended.
+    /// Frees the child's entry if the child has ended.
     fn reap(&mut self, index: usize, options: libc::c_int) {
         let Some(descriptor) = self.children.get(index).and_then(Option::as_ref) else { return };
         self.context.counters.system_calls += 1;
@@ -182,20 +189,15 @@ impl Parent<'_, '_> {
         }
     }
 
-    /// The child's whole life.
+    /// Runs in the child: serves the connection and exits.
     fn serve(&mut self, stream: Stream, parent: u32) -> ! {
         let status = catch_unwind(AssertUnwindSafe(|| self.serve_to_the_end(stream, parent)));
-        // SAFETY: ends the child without running what belongs to the parent.
+        // SAFETY: ends the child without running destructors that belong to the parent.
         unsafe { libc::_exit(status.unwrap_or(FAILED)) }
     }
 
     fn serve_to_the_end(&mut self, mut stream: Stream, parent: u32) -> libc::c_int {
-        // SAFETY: plain numbers.
-        let orphaned = unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0
-                || libc::getppid() as u32 != parent
-        };
-        if orphaned || close_all_but(stream.raw()).is_err() {
+        if die_with(parent).is_err() || close_all_but(stream.raw()).is_err() {
             return FAILED;
         }
         let (block, responder) = (self.context.block, self.context.responder);
@@ -204,7 +206,7 @@ impl Parent<'_, '_> {
             block.add(&counters.since(&shown));
             shown = *counters;
         });
-        // Counted first, because the end of the connection is what the parent's peers wait for.
+        // Counted first, because the parent's peers wait for the end of the connection.
         counters.closed += 1;
         counters.system_calls += 1;
         block.add(&counters.since(&shown));
@@ -215,17 +217,7 @@ impl Parent<'_, '_> {
 impl Drop for Parent<'_, '_> {
     fn drop(&mut self) {
         for descriptor in self.children.iter().flatten() {
-            let (kill, no_info) = (libc::SIGKILL, std::ptr::null::<libc::siginfo_t>());
-            // SAFETY: the descriptor is that of our child; the call takes plain numbers beside it.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    descriptor.as_raw_fd(),
-                    kill,
-                    no_info,
-                    0_u32,
-                )
-            };
+            let _ = pidfd_send_signal(descriptor, Signal::KILL);
         }
         for (place, descriptor) in self.context.children.iter().zip(&self.children) {
             if let Some(end) = descriptor.as_ref().and_then(|child| wait_for(child, 0)) {
@@ -235,14 +227,14 @@ impl Drop for Parent<'_, '_> {
     }
 }
 
-/// How a child has ended.
+/// The end of a child.
 struct End {
     cpu_ns: u64,
-    /// It has counted its connection itself.
+    /// The child has counted its connection itself.
     in_order: bool,
 }
 
-/// Reaps a child; nothing if it still runs and `options` has `WNOHANG`.
+/// Reaps a child; `None` if it still runs and `options` has `WNOHANG`.
 fn wait_for(descriptor: &OwnedFd, options: libc::c_int) -> Option<End> {
     // SAFETY: both are plain data for which all zeros is valid.
     let (mut info, mut usage): (libc::siginfo_t, libc::rusage) = unsafe { std::mem::zeroed() };
@@ -262,24 +254,11 @@ fn wait_for(descriptor: &OwnedFd, options: libc::c_int) -> Option<End> {
     if result < 0 || process == 0 {
         return None;
     }
-    let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
-    Some(End {
-        cpu_ns: ns(usage.ru_utime) + ns(usage.ru_stime),
-        in_order: info.si_code == libc::CLD_EXITED && status == 0,
-    })
-}
-
-/// A descriptor that becomes readable when the child ends.
-fn open_process(process: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes plain numbers and returns a new descriptor.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0_u32) };
-    let fd = check(fd as RawFd)?;
-    // SAFETY: the descriptor was just created and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Some(End { cpu_ns: cpu_ns(&usage), in_order: info.si_code == libc::CLD_EXITED && status == 0 })
 }
 
 /// In a child: closes the listener, the channels to the parent, and connections of other threads
-/// that were just being handed over, whose peers would wait for their end.
+/// that were being handed over, whose peers would otherwise wait for their end.
 fn close_all_but(kept: RawFd) -> io::Result<()> {
     let kept = kept as u32;
     if kept > 3 {
@@ -293,8 +272,8 @@ fn close_all_from(first: u32) -> io::Result<()> {
 }
 
 fn close_range(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: in a child, whose other owners of descriptors are never run again; or, on the
-    // parent's trial, on numbers that no descriptor has.
+    // SAFETY: in a child the owners of the other descriptors never run again; in the parent's trial
+    // the range contains no descriptor.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0_u32) };
     check(result as libc::c_int).map(|_| ())
 }

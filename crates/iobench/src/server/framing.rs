@@ -1,5 +1,5 @@
-//! One connection's requests and answers, without I/O: which bytes are to be sent next, and which
-//! must be kept until they can be.
+//! Splits one connection's stream into requests and produces their answers, without I/O: which
+//! bytes to send next, and which to keep until they can be sent.
 
 use crate::server::response::{Reply, Responder};
 use crate::server::shared::Counters;
@@ -7,43 +7,43 @@ use crate::server::shared::Counters;
 /// Why answering stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// Every complete request is answered.
+    /// Every complete request was answered.
     Done,
-    /// The socket takes no more for now.
+    /// The socket is full.
     Blocked,
-    /// The server is to end.
+    /// The server is ending.
     Stopping,
 }
 
-/// What a connection is owed. Feed it again only after `Flow::Done`: then it never keeps more than
-/// one incomplete request and one read.
+/// The outstanding answers of a connection. Feed it again only after `Flow::Done`: then it never
+/// keeps more than one incomplete request and one read.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     /// Bytes of the incomplete request that have arrived.
     partial: usize,
-    /// Complete requests that no work was done for yet.
+    /// Complete requests whose work has not been done.
     owed: usize,
-    /// Bytes left of the answers that the work was done for.
+    /// Bytes left of the answers whose work has been done.
     begun: usize,
-    /// Bytes of an answer that is an echo of one whole read.
+    /// Bytes left of an answer that is an echo of one whole read.
     raw_bytes: usize,
-    /// Bytes that are to be echoed and could not be yet; `held[taken..]` is still to be sent.
+    /// Bytes to be echoed that could not be sent yet; `held[taken..]` is still to be sent.
     held: Vec<u8>,
     taken: usize,
 }
 
-/// Sends some bytes: how many the socket took, or the errno; `EAGAIN` if it takes none for now.
+/// Sends bytes: returns how many the socket took, or the errno; `EAGAIN` if it is full.
 pub(crate) trait Sink {
     fn send(&mut self, bytes: &[u8], counters: &mut Counters) -> Result<usize, i32>;
 }
 
 impl Answers {
-    /// Whether the socket was full the last time.
+    /// Returns whether the socket was full at the last attempt.
     pub(crate) fn are_blocked(&self) -> bool {
         self.begun > 0
     }
 
-    /// Takes in what one read brought, and answers what it completes.
+    /// Takes the bytes of one read, and answers the requests that they complete.
     pub(crate) fn feed(
         &mut self,
         bytes: &[u8],
@@ -63,7 +63,7 @@ impl Answers {
             return self.send_filler(filler, responder, sink, counters);
         }
         if self.held.is_empty() {
-            // The usual case: straight from the thread's buffer, which only leftovers must leave.
+            // The usual case: sends from the thread's buffer; only a rest is copied.
             let (flow, sent) = self.send_echo(bytes, responder, sink, counters)?;
             self.held.extend_from_slice(&bytes[sent..]);
             return Ok(flow);
@@ -72,7 +72,7 @@ impl Answers {
         self.send_held(responder, sink, counters)
     }
 
-    /// Goes on after the socket was full.
+    /// Continues after the socket was full.
     pub(crate) fn resume(
         &mut self,
         responder: &Responder,
@@ -103,7 +103,7 @@ impl Answers {
         Ok(flow)
     }
 
-    /// Sends from `bytes`, which begin with what is to be sent next; says how many went.
+    /// Sends from `bytes`, which begin with the next bytes to send; returns how many were sent.
     fn send_echo(
         &mut self,
         bytes: &[u8],
@@ -164,7 +164,7 @@ impl Answers {
     }
 }
 
-/// How many bytes went; 0 if the sink is full.
+/// Returns the number of bytes sent; 0 if the sink is full.
 fn send_some(bytes: &[u8], sink: &mut impl Sink, counters: &mut Counters) -> Result<usize, i32> {
     loop {
         match sink.send(bytes, counters) {
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Feeds a stream in pieces through a socket that is full now and then.
+    /// Feeds a stream in pieces to a connection whose socket is sometimes full.
     fn answers_to(responder: &Responder, pieces: &[&[u8]], script: Vec<usize>) -> Vec<u8> {
         let (mut answers, mut counters) = (Answers::default(), Counters::default());
         let mut sink = Scripted { script, taken: Vec::new() };

@@ -1,24 +1,25 @@
-//! What bounds the connections of a server, looked up before it starts.
+//! Checks, before a server starts, the limits of its number of connections.
 
-use crate::error::{Context, Error, Result};
-use crate::sys::check;
+use rustix::process::{Resource, geteuid, getrlimit};
+
+use crate::error::{Error, Result};
 use crate::sys::limits::read_trimmed;
 
-/// Descriptors of a server beside its connections.
+/// Descriptors of a server that are not connections.
 const SPARE_FILES: u64 = 64;
-/// Tasks of a server beside one per connection, and of others that start meanwhile.
+/// Tasks of a server that are not for connections, and of other programs that start meanwhile.
 const SPARE_TASKS: u64 = 64;
-/// Mappings that a thread takes: its stack, its signal stack, and a guard for each.
+/// Memory mappings of a thread: its stack, its signal stack, and a guard page for each.
 const MAPPINGS_PER_THREAD: u64 = 4;
 const SPARE_MAPPINGS: u64 = 1_024;
 
-/// Refuses more connections than the server may have descriptors.
+/// Fails if the limit of open files is too low for the connections.
 pub(crate) fn check_files(connections: usize) -> Result<()> {
-    let most = hard_limit(libc::RLIMIT_NOFILE)?;
+    let most = hard_limit(Resource::Nofile);
     refuse_above(connections, most, SPARE_FILES, "files", "ulimit -Hn", "raise LimitNOFILE=")
 }
 
-/// Refuses more connections than there may be threads or processes: one for each.
+/// Fails if the limits of threads and processes are too low for one per connection.
 pub(crate) fn check_tasks(connections: usize, tasks: &str) -> Result<()> {
     for bound in task_bounds()? {
         let most = bound.most.saturating_sub(bound.used);
@@ -27,7 +28,7 @@ pub(crate) fn check_tasks(connections: usize, tasks: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses more connections than there may be stacks.
+/// Fails if the limit of memory mappings is too low for one stack per connection.
 pub(crate) fn check_stacks(connections: usize) -> Result<()> {
     let Some(mappings) = number("/proc/sys/vm/max_map_count") else { return Ok(()) };
     let most = mappings.saturating_sub(SPARE_MAPPINGS) / MAPPINGS_PER_THREAD;
@@ -46,7 +47,7 @@ fn refuse_above(
         return Ok(());
     }
     Err(Error::setup(
-        format!("{connections} connections need as many {what}, and {bound} leaves {most}"),
+        format!("{connections} connections need as many {what}, but {bound} permits {most}"),
         format!("{remedy} or ask for fewer --connections"),
     ))
 }
@@ -67,17 +68,17 @@ fn task_bounds() -> Result<Vec<Bound>> {
             bounds.push(Bound { name: format!("kernel.{name}"), most, used });
         }
     }
-    // SAFETY: geteuid has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        // The kernel does not tell how many tasks the user has; all of the system are at least it.
-        let most = hard_limit(libc::RLIMIT_NPROC)?;
+    if !geteuid().is_root() {
+        // The kernel does not report the user's tasks; there are at most as many as in the whole
+        // system.
+        let most = hard_limit(Resource::Nproc);
         bounds.push(Bound { name: "ulimit -Hu".to_owned(), most, used: 0 });
     }
     bounds.extend(cgroup_bounds());
     Ok(bounds)
 }
 
-/// The limits of our control group and of those around it.
+/// Returns the limits of this process's control group and of its ancestors.
 fn cgroup_bounds() -> Vec<Bound> {
     let text = read_trimmed("/proc/self/cgroup").unwrap_or_default();
     let mut bounds = Vec::new();
@@ -95,7 +96,7 @@ fn cgroup_bounds() -> Vec<Bound> {
     bounds
 }
 
-/// The directory of a line of /proc/self/cgroup if it counts tasks, in either version.
+/// Returns the directory of a line of /proc/self/cgroup if it counts tasks, in either version.
 fn pids_group(line: &str) -> Option<String> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -120,13 +121,9 @@ fn number(path: &str) -> Option<u64> {
     read_trimmed(path)?.parse().ok()
 }
 
-/// The server raises its soft limits, so the hard one counts.
-fn hard_limit(resource: libc::__rlimit_resource_t) -> Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for writes.
-    check(unsafe { libc::getrlimit(resource, &mut limit) })
-        .context("read a limit of this process", "check `ulimit -a`")?;
-    Ok(limit.rlim_max)
+/// Returns the hard limit of a resource; it counts because the server raises its soft limits.
+fn hard_limit(resource: Resource) -> u64 {
+    getrlimit(resource).maximum.unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

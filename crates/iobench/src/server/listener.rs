@@ -1,7 +1,9 @@
-//! Listening sockets, one for all threads or one per CPU.
+//! Creates listening sockets, one for all threads or one per CPU.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::sockopt;
 
 use crate::error::{Context, Error, Result};
 use crate::stack::with_port;
@@ -11,14 +13,14 @@ use crate::sys::socket::{self, CongestionControl};
 const BIND_REMEDY: &str = "choose another address with --bind, or --port 0 for a free port; if the \
                            address is in use, `ss -ltnp` names the process that listens there";
 
-/// How a server wants its listening sockets made.
+/// The kind of listening sockets of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listening {
     /// One socket for all threads. A server may partition it itself.
     Shared,
-    /// One socket per thread, chosen by the CPU that handles the SYN.
+    /// One socket per thread, selected by the CPU that handles the SYN.
     PerCpu,
-    /// None of the kernel's: the server brings its own TCP, whose address has all ports free.
+    /// No kernel socket: the server uses user-level TCP, whose address has all ports free.
     Own,
 }
 
@@ -29,8 +31,9 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Creates the sockets; `cpus[i]` is where thread i will run. Accepted connections inherit
-    /// TCP_NODELAY and the congestion control from here, which saves two calls for each.
+    /// Creates the sockets; thread i will run on `cpus[i]`. Accepted connections inherit
+    /// TCP_NODELAY and the congestion control from the listening sockets, which saves two calls for
+    /// each.
     pub(crate) fn create(
         listening: Listening,
         address: SocketAddr,
@@ -60,7 +63,7 @@ impl Listeners {
         }
     }
 
-    /// The socket on which a thread accepts, if the kernel has one.
+    /// Returns the socket on which a thread accepts, if it is a kernel socket.
     pub(crate) fn of_thread(&self, thread: usize) -> Option<&OwnedFd> {
         self.sockets.get(thread).or(self.sockets.first())
     }
@@ -71,12 +74,12 @@ fn port_of(socket: &OwnedFd) -> Result<u16> {
 }
 
 fn listen(address: SocketAddr, control: &CongestionControl, in_group: bool) -> Result<OwnedFd> {
-    // A server of the io_uring kind that was ended just before may still hold the address.
+    // An io_uring server that ended just before may still have the address.
     let listener = megapipe::listen_with(address, listen_backlog() as i32, |socket| {
-        let share = |on: i32| {
-            socket::set_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)
-        };
-        if in_group { share(1) } else { Ok(()) }
+        if in_group {
+            sockopt::set_socket_reuseport(socket, true)?;
+        }
+        Ok(())
     });
     let socket = listener.context(format!("listen on {address}"), BIND_REMEDY)?;
     let fd = socket.as_raw_fd();
@@ -91,7 +94,7 @@ fn listen(address: SocketAddr, control: &CongestionControl, in_group: bool) -> R
     Ok(socket.into())
 }
 
-/// Attaches the program that picks the group's socket by the CPU that handles the SYN.
+/// Attaches the BPF program that selects the group's socket by the CPU that handles the SYN.
 fn steer_by_cpu(socket: &OwnedFd, cpus: &[usize]) -> Result<()> {
     let mut program = steering_program(cpus);
     let length = u16::try_from(program.len()).map_err(|_| {
@@ -106,7 +109,8 @@ fn steer_by_cpu(socket: &OwnedFd, cpus: &[usize]) -> Result<()> {
     )
 }
 
-/// `cpu == cpus[i]` selects socket i; a CPU without a thread is served by `cpu mod threads`.
+/// Returns the program: `cpu == cpus[i]` selects socket i; a CPU without a thread selects `cpu mod
+/// threads`.
 fn steering_program(cpus: &[usize]) -> Vec<libc::sock_filter> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let cpu_number = (libc::SKF_AD_OFF + libc::SKF_AD_CPU) as u32;
@@ -173,15 +177,8 @@ mod tests {
             .join()
             .unwrap();
             for other in 0..cpus.len() {
-                let fd = listeners.of_thread(other).unwrap().as_raw_fd();
-                // SAFETY: accept4 without an address needs only a descriptor.
-                let accepted =
-                    unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), 0) };
-                assert_eq!(accepted >= 0, other == thread, "CPU {cpu}, listener {other}");
-                if accepted >= 0 {
-                    // SAFETY: the descriptor was just accepted and is not used again.
-                    unsafe { libc::close(accepted) };
-                }
+                let accepted = rustix::net::accept(listeners.of_thread(other).unwrap());
+                assert_eq!(accepted.is_ok(), other == thread, "CPU {cpu}, listener {other}");
             }
         }
     }

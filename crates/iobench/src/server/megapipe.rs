@@ -1,7 +1,7 @@
 //! The ping-pong server of the MegaPipe report (Listing 3.1), on the channel.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use megapipe::{
@@ -13,9 +13,10 @@ use crate::server::listener::Listening;
 use crate::server::response::Reply;
 use crate::server::{Server, ThreadContext};
 use crate::sys::affinity;
+use crate::sys::borrow;
 
-/// A channel for each thread with a share of the one listening socket, lightweight sockets, and
-/// buffers that go back as they came.
+/// A channel for each thread with its part of the partitioned listener, lightweight sockets, and
+/// buffers that are written back without a copy.
 pub(crate) struct MegapipeServer {
     name: &'static str,
     description: &'static str,
@@ -52,7 +53,7 @@ pub(crate) static STEALING: MegapipeServer = MegapipeServer {
     steal_interval: Some(Duration::from_millis(1)),
 };
 
-/// The first of the report's three means alone (Table 5.1).
+/// Only the first of the report's three techniques (Table 5.1).
 pub(crate) static PARTITIONED: MegapipeServer = MegapipeServer {
     name: "megapipe-p",
     description: "megapipe with the partitioned listener alone: no batches, regular descriptors",
@@ -72,10 +73,10 @@ pub(crate) static BATCHED: MegapipeServer = MegapipeServer {
     steal_interval: None,
 };
 
-const REMEDY: &str = "run `iobench doctor` to see what this machine lacks";
-/// Requests that are handed to the kernel together, as in the report (section 3.4.3).
+const REMEDY: &str = "run `iobench doctor`, which names what this machine lacks";
+/// Batching threshold, as in the report (section 3.4.3).
 const BATCH: u32 = 32;
-/// Completions that are handled before the counters are shown.
+/// Completions that are handled before the counters are published.
 const COMPLETIONS: usize = 256;
 impl Server for MegapipeServer {
     fn name(&self) -> &'static str {
@@ -99,7 +100,7 @@ impl Server for MegapipeServer {
 
     fn run_thread(&self, context: &mut ThreadContext<'_>) -> Result<()> {
         let MegapipeServer { driver, batch, accept, steal_interval, .. } = *self;
-        // Without batches there is nothing to wait for, either.
+        // Without batches there is no reason to wait for more completions.
         let linger = if batch == 1 { Duration::ZERO } else { Config::default().linger };
         let config = Config { driver, batch, linger, steal_interval, ..Config::default() };
         let channel = file(Channel::with_config(config), "create a channel")?;
@@ -109,21 +110,21 @@ impl Server for MegapipeServer {
     }
 }
 
-/// Gives a call on the channel the form of the program's other errors.
+/// Converts an error of the channel into an error of the program.
 fn file<T>(result: std::result::Result<T, impl Into<megapipe::Error>>, action: &str) -> Result<T> {
     result.map_err(|error| io::Error::from(error.into())).context(action, REMEDY)
 }
 
-/// What a connection is owed, where requests have a size.
+/// The outstanding answers of a connection, if requests have a size.
 #[derive(Default)]
 struct Connection {
     /// Bytes of the incomplete request that have arrived.
     partial: usize,
-    /// Complete requests that are not answered; one answer is written at a time.
+    /// Complete requests without an answer; one answer is written at a time.
     owed: usize,
-    /// Answers that are being written.
+    /// Answers whose write is in flight.
     writing: usize,
-    /// The peer sends no more; what it is owed comes first.
+    /// The peer has closed its side; outstanding answers are sent first.
     is_ending: bool,
     /// The incomplete request, if it is to be echoed.
     held: Vec<u8>,
@@ -136,7 +137,7 @@ struct EventLoop<'a, 'b> {
 }
 
 impl EventLoop<'_, '_> {
-    /// Starts accepting and waiting for the end; gives the handle that tells of the end.
+    /// Starts accepting and watching for the end; returns the handle whose completion is the end.
     fn start(&mut self) -> Result<Handle> {
         let listener = borrow(self.context.shared_listener());
         let cpus = share_of(self.context.index, self.context.cpus);
@@ -189,10 +190,11 @@ impl EventLoop<'_, '_> {
                 let connection = file(registered, "register a connection")?;
                 file(self.channel.receive(connection, Repeat::UntilCancelled), "receive")?;
             }
-            // Out of descriptors or memory: the channel goes on by itself.
+            // Out of descriptors or memory: the channel continues by itself.
             Event::Accept(Err(_)) if done.more => counters.errors += 1,
             Event::Accept(Err(error)) => {
-                Err(error).context("accept", "see whether the listening socket was shut down")?;
+                Err(error)
+                    .context("accept", "check that nothing has shut the listening socket down")?;
             }
             Event::Receive(Err(error)) | Event::Write(Err(error), _) => {
                 // The benchmark's clients end every connection with RST.
@@ -206,8 +208,8 @@ impl EventLoop<'_, '_> {
         Ok(())
     }
 
-    /// Answers what a message completes. The connection is unknown once an earlier completion of
-    /// the same batch has ended it.
+    /// Answers the requests that a message completes. The connection is unknown if an earlier
+    /// completion of the same batch has ended it.
     fn answer(&mut self, handle: Handle, message: Lease) -> Result<()> {
         let Some(connection) = self.channel.cookie_mut(handle) else { return Ok(()) };
         let responder = self.context.responder;
@@ -235,7 +237,7 @@ impl EventLoop<'_, '_> {
         Ok(())
     }
 
-    /// Writes the next answer that is owed, unless one is under way.
+    /// Writes the next outstanding answer, unless a write is in flight.
     fn write_filler(&mut self, handle: Handle) -> Result<()> {
         let responder = self.context.responder;
         let Reply::Filler { bytes, .. } = responder.reply() else { return Ok(()) };
@@ -251,7 +253,7 @@ impl EventLoop<'_, '_> {
         Ok(())
     }
 
-    /// Echoes requests that did not arrive as one message each, which have to be put together.
+    /// Echoes requests that did not arrive as one message each and have to be assembled.
     fn echo_copies(&mut self, handle: Handle, message: &[u8]) -> Result<()> {
         let responder = self.context.responder;
         let Reply::Echo { request_bytes } = responder.reply() else { return Ok(()) };
@@ -273,12 +275,12 @@ impl EventLoop<'_, '_> {
         Ok(())
     }
 
-    /// Takes back what was written, and goes on with what is owed.
+    /// Takes back a written buffer, and continues with the outstanding answers.
     fn written(&mut self, handle: Handle, buffer: Buffer) -> Result<()> {
         let Some(connection) = self.channel.cookie_mut(handle) else { return Ok(()) };
         connection.writing -= 1;
         if let Buffer::Owned(mut bytes) = buffer {
-            // The memory serves for the next request.
+            // The next request uses the same memory.
             if connection.held.capacity() == 0 {
                 bytes.clear();
                 connection.held = bytes;
@@ -293,7 +295,7 @@ impl EventLoop<'_, '_> {
         Ok(())
     }
 
-    /// The peer sends no more: ends the connection as soon as it has its answers.
+    /// Handles the end of the peer's stream: ends the connection when its answers are sent.
     fn received_all(&mut self, handle: Handle) {
         let Some(connection) = self.channel.cookie_mut(handle) else { return };
         connection.is_ending = true;
@@ -310,17 +312,11 @@ impl EventLoop<'_, '_> {
     }
 }
 
-/// The CPUs whose connections a thread takes: its own, and its part of those without a thread, as
-/// the partitioned epoll server divides them.
+/// Returns the CPUs whose connections a thread accepts: its own, and its share of the CPUs without
+/// a thread, divided as for the partitioned epoll server.
 fn share_of(thread: usize, cpus: &[usize]) -> CpuSet {
     let owner = |cpu| cpus.iter().position(|own| *own == cpu).unwrap_or(cpu % cpus.len());
     (0..affinity::configured_cpus()).filter(|cpu| owner(*cpu) == thread).collect()
-}
-
-fn borrow<'fd>(descriptor: RawFd) -> BorrowedFd<'fd> {
-    // SAFETY: the context keeps its descriptors open while the thread runs, which is as long as
-    // anything borrowed here is used.
-    unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
 #[cfg(test)]
@@ -329,7 +325,7 @@ mod tests {
 
     #[test]
     fn every_cpu_belongs_to_one_thread() {
-        // More threads than CPUs is unusual, but must not lose a CPU either.
+        // More threads than CPUs are unusual, but must not leave a CPU without a thread.
         for cpus in [vec![0], vec![1, 0], vec![4, 0, 9]] {
             let shares: Vec<CpuSet> =
                 (0..cpus.len()).map(|thread| share_of(thread, &cpus)).collect();

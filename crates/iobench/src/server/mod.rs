@@ -1,7 +1,7 @@
 //! The servers under test, behind one trait, and the process that runs one of them.
 //!
-//! A server supplies one function, the loop of a thread. Threads, pinning, listening sockets,
-//! counters and the end are shared, so that a comparison compares nothing else.
+//! A server implements one function, the loop of a thread. Threads, pinning, listening sockets,
+//! counters and the end are shared, so that servers differ in nothing else.
 
 pub(crate) mod children;
 pub(crate) mod epoll;
@@ -42,56 +42,56 @@ use crate::stack::{self, Kind, Site};
 use crate::sys::affinity;
 use crate::sys::signals::{Event, wait_for_any};
 
-/// Bytes that a thread reads at most in one call; also what a server may hold back per connection.
+/// Most bytes of one read of a thread; also the most that a server may buffer per connection.
 pub(crate) const READ_BUFFER_BYTES: usize = 64 * 1024;
 
-/// The same where every connection has a buffer of its own.
+/// Most bytes of one read in servers with a buffer for every connection.
 pub(crate) const CONNECTION_BUFFER_BYTES: usize = 16 * 1024;
 
-/// A server. It answers every request in order, as the responder says, and closes a connection when
-/// the peer has closed it.
+/// A server. It answers every request in order, by the rules of the responder, and closes a
+/// connection when the peer has closed it.
 pub(crate) trait Server: Sync {
-    /// The name on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     fn name(&self) -> &'static str;
 
-    /// One line for people.
+    /// Returns a description in one line.
     fn describe(&self) -> &'static str;
 
-    /// What bounds the number of connections, for people.
+    /// Returns what limits the number of connections, as text.
     fn limits(&self) -> &'static str {
         "ulimit -n"
     }
 
-    /// Refuses more connections than the server could carry on this machine.
+    /// Fails if the server could not hold this many connections on this machine.
     fn check_connections(&self, connections: usize) -> Result<()> {
         limits::check_files(connections)
     }
 
-    /// Whether the pinned threads do all the work themselves, so that their times are the server's.
+    /// Returns whether the pinned threads do all the work, so that their CPU time is the server's.
     fn works_in_its_threads(&self) -> bool {
         true
     }
 
-    /// Whether the thread's count of its calls into the kernel is complete.
+    /// Returns whether the threads count all their system calls.
     fn counts_system_calls(&self) -> bool {
         self.stack().is_none()
     }
 
-    /// The TCP that the server brings along, if it does not use the kernel's.
+    /// Returns the server's user-level TCP, if it does not use the kernel's.
     fn stack(&self) -> Option<Kind> {
         None
     }
 
-    /// The listening sockets to make before the threads start.
+    /// Returns the listening sockets to create before the threads start.
     fn listening(&self) -> Listening;
 
     /// Serves until `context.stop()` becomes readable. Runs on a thread that is already pinned.
     /// Call `context.ready()` once connections can be served and `context.publish()` whenever the
-    /// loop is about to sleep. A peer's reset is an ordinary end, not an error.
+    /// loop is about to sleep. A peer's reset is no error.
     fn run_thread(&self, context: &mut ThreadContext<'_>) -> Result<()>;
 }
 
-/// Every server that can be named. The first is the baseline of the report.
+/// All servers. The first is the baseline of the report.
 static SERVERS: [&dyn Server; 17] = [
     &epoll::SHARED,
     &epoll::PARTITIONED,
@@ -112,19 +112,19 @@ static SERVERS: [&dyn Server; 17] = [
     &mtcp::TAP,
 ];
 
-/// How many of them are compared when none is named.
+/// How many of them are compared by default.
 const USUAL: usize = 4;
 
 pub(crate) fn all() -> &'static [&'static dyn Server] {
     &SERVERS
 }
 
-/// The servers that are compared when none is named.
+/// Returns the servers that are compared by default.
 pub(crate) fn usual() -> &'static [&'static dyn Server] {
     &SERVERS[..USUAL]
 }
 
-/// A paragraph about each server, for the help.
+/// Returns a paragraph about each server, for the help.
 pub(crate) fn catalogue() -> String {
     let entry = |server: &&dyn Server| {
         format!(
@@ -143,22 +143,22 @@ pub(crate) fn find(name: &str) -> Result<&'static dyn Server> {
     all().iter().copied().find(|server| server.name() == name).ok_or_else(|| {
         let known: Vec<_> = all().iter().map(|server| server.name()).collect();
         Error::setup(
-            format!("no server is called `{name}`"),
+            format!("unknown server `{name}`"),
             format!("choose from: {}", known.join(", ")),
         )
     })
 }
 
-/// Where a server is at home.
+/// Where a server listens.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct ServerLocation {
     pub(crate) address: SocketAddr,
-    /// The device of a server that brings its own TCP, in the thread's network namespace.
+    /// The device of a server with user-level TCP, in the thread's network namespace.
     pub(crate) interface: Option<String>,
 }
 
-impl Place {
-    /// The stacks of a server that brings them along.
+impl ServerLocation {
+    /// Starts the stacks of a server with user-level TCP.
     fn start_stacks(&self, kind: Kind, cpus: &[usize]) -> Result<Mtcp> {
         if let Some(interface) = &self.interface {
             let site = Site { interface: interface.clone(), address: self.address.ip() };
@@ -166,73 +166,73 @@ impl Place {
         }
         stack::start_from_environment(cpus.len())?.ok_or_else(|| {
             Error::setup(
-                "a server with a TCP of its own needs a device and an address of its own",
+                "a server on user-level TCP needs a device and an address of its own",
                 "use `iobench compare --path veth`; or name --interface and, with --bind, an \
-                 address that nobody else has; or name a file with MTCP_CONFIG",
+                 unused address; or set MTCP_CONFIG to a configuration file",
             )
         })
     }
 }
 
-/// What a server's thread is given.
+/// The context of a server's thread.
 pub(crate) struct ThreadContext<'a> {
-    /// The number of the thread within the server, from 0.
+    /// The index of the thread within the server.
     pub(crate) index: usize,
-    /// The CPUs that the server's threads are pinned to, by their numbers.
+    /// The CPUs of the server's threads, by thread.
     pub(crate) cpus: &'a [usize],
-    /// Counted by the thread, seen by others after `publish`.
+    /// Counted by the thread; other processes see them after `publish`.
     pub(crate) counters: Counters,
     pub(crate) responder: &'a Responder,
-    /// Where to listen, for a server that makes its listening sockets itself.
+    /// The address for a server that creates its listening sockets itself.
     pub(crate) address: SocketAddr,
-    /// The stacks of a server that brings them along, one for each thread.
+    /// The stacks of a server with user-level TCP, one for each thread.
     pub(crate) stacks: Option<&'a Mtcp>,
     listener: Option<RawFd>,
     stop: RawFd,
     block: &'a ThreadBlock,
     children: &'a [ChildPlace],
     queue: &'a Queue,
-    /// Kept until the thread is ready.
+    /// Present until the thread is ready.
     readiness: Option<Sender<()>>,
 }
 
 impl ThreadContext<'_> {
-    /// The socket to accept on, bound, listening and non-blocking: the one that all threads share
-    /// (`Listening::Shared`) or the thread's own (`Listening::PerCpu`). Open while the thread runs.
-    /// There is none with `Listening::Own`.
+    /// Returns the socket to accept on, bound, listening and non-blocking: the one that all threads
+    /// share (`Listening::Shared`) or the thread's own (`Listening::PerCpu`). Open while the thread
+    /// runs. There is none with `Listening::Own`.
     pub(crate) fn shared_listener(&self) -> RawFd {
-        // What no call takes for a descriptor.
+        // No system call accepts this number as a descriptor.
         self.listener.unwrap_or(-1)
     }
 
-    /// Readable from the moment when the thread shall return; every thread may read it once.
+    /// Becomes readable when the thread has to return; every thread may read it once.
     pub(crate) fn stop(&self) -> RawFd {
         self.stop
     }
 
-    /// Says that the thread serves from now on.
+    /// Reports that the thread serves from now on.
     pub(crate) fn ready(&mut self) {
         self.block.announce(affinity::thread_id());
         if let Some(readiness) = self.readiness.take() {
-            // Nobody listens any more if another thread could not start.
+            // If another thread could not start, the receiver no longer exists.
             let _ = readiness.send(());
         }
     }
 
-    /// Shows the counters to the measuring process.
+    /// Publishes the counters to the measuring process.
     pub(crate) fn publish(&self) {
         self.block.publish(&self.counters);
     }
 }
 
 /// Runs a server with one thread on each of `cpus` until one of `ends` becomes readable or hangs
-/// up, or a thread fails. `started` is called with the port as soon as all threads serve:
-/// connections of before then may be in a queue that nobody empties.
+/// up, or a thread fails. `started` is called with the port once all threads serve: earlier
+/// connections could be in an accept queue that no thread serves yet.
 pub(crate) fn run(
     server: &dyn Server,
     cpus: &[usize],
     service: Service,
-    place: &Place,
+    place: &ServerLocation,
     page: &Page,
     ends: &[OwnedFd],
     started: impl FnOnce(u16),
@@ -285,7 +285,7 @@ pub(crate) fn run(
             }
         }
         drop(readiness);
-        // A thread that fails lets go of its end without a word.
+        // A thread that fails drops its sender without a message.
         if ready.iter().count() == cpus.len() {
             started(listeners.port);
         }

@@ -1,8 +1,8 @@
-//! TCP in user space: the same echo loop over the sockets of `mtcp`, with a stack for each thread.
+//! User-level TCP: the same echo loop over the sockets of `mtcp`, with a stack for each thread.
 //!
-//! Run to completion, the thread that serves also moves the stack, so its time is all there is on
-//! this side but what the kernel does to carry packets. Paired, a second thread on the same CPU
-//! moves the stack, as in the paper.
+//! In the mode `complete` the serving thread also runs the stack, so its CPU time is all of this
+//! side's but what the kernel uses to carry packets. In the mode `paired` a second thread on the
+//! same CPU runs the stack, as in the paper.
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use mtcp::config::{DeviceKind, Mode};
 use mtcp::{Context, Descriptor, EpollControl, EpollEvent, Events, Family, Flags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Error, Result};
 use crate::server::framing::{Answers, Flow, Sink};
@@ -18,30 +19,31 @@ use crate::server::response::Responder;
 use crate::server::shared::Counters;
 use crate::server::{READ_BUFFER_BYTES, Server, ThreadContext};
 use crate::stack::{self, Kind, failed};
+use crate::sys::borrow;
 
 const EVENTS_PER_WAIT: usize = 512;
 const LISTENER_TOKEN: u64 = u64::MAX;
-/// More than the connections that a slot opens at once.
+/// More connections than a slot opens at the same time.
 const BACKLOG: u32 = 65_536;
-/// Turns without rest after which a thread looks whether it shall end.
+/// Iterations without sleeping after which a thread checks whether it has to end.
 const TURNS_PER_LOOK: u32 = 64;
 const NO_TIME: Option<Duration> = Some(Duration::ZERO);
 
-/// One loop per thread and stack, whatever the device.
+/// A server with one loop per thread and stack, for any device.
 pub(crate) struct StackServer {
     name: &'static str,
     describe: &'static str,
     kind: Kind,
 }
 
-/// The architecture of the paper's title, with the way of driving it that is better on one core.
+/// The architecture of the paper, in the mode that is faster on one core.
 pub(crate) static XDP: StackServer = StackServer {
     name: "mtcp",
     describe: "TCP in user space over AF_XDP, run to completion; needs `compare --path veth`",
     kind: Kind::USUAL,
 };
 
-/// As in the paper.
+/// The mode of the paper.
 pub(crate) static PAIRED: StackServer = StackServer {
     name: "mtcp-paired",
     describe: "the same with a second thread for each stack, on the same CPU",
@@ -98,7 +100,7 @@ impl Server for StackServer {
 
     fn run_thread(&self, context: &mut ThreadContext<'_>) -> Result<()> {
         let Some(stacks) = context.stacks else {
-            return Err(Error::setup("a server without its stack", "report this as a bug"));
+            return Err(Error::setup("a server has no stack", "report this as a bug"));
         };
         let sockets = stack::context(stacks, context.index)?;
         let mut stack = EchoLoop::new(sockets, context.address)?;
@@ -108,27 +110,23 @@ impl Server for StackServer {
     }
 }
 
-/// The end and the descriptors that wake a stack.
-struct Waiting(Vec<libc::pollfd>);
+/// The descriptors of the end and of the stack's device, for poll(2).
+struct Waiting(Vec<PollFd<'static>>);
 
 impl Waiting {
     fn new(stop: RawFd, descriptors: &[RawFd]) -> Waiting {
-        let watched = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let watched = |&fd: &RawFd| PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN);
         Waiting(std::iter::once(&stop).chain(descriptors).map(watched).collect())
     }
 
-    /// Sleeps until there is something to do, at most so long; true at the end of the server.
+    /// Sleeps until there is something to do, at most `limit`; true at the end of the server.
     fn is_over_within(&mut self, limit: Option<Duration>) -> bool {
-        let time = limit.map(|limit| libc::timespec {
-            tv_sec: limit.as_secs().min(3600) as libc::time_t,
-            tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32),
+        let time = limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs().min(3600) as i64,
+            tv_nsec: limit.subsec_nanos().into(),
         });
-        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let count = self.0.len() as libc::nfds_t;
-        // SAFETY: the array is valid for its length; the time is null or lives until after the
-        // call.
-        let ready = unsafe { libc::ppoll(self.0.as_mut_ptr(), count, time, std::ptr::null()) };
-        ready > 0 && self.0[0].revents != 0
+        let ready = poll(&mut self.0, time.as_ref());
+        ready.is_ok_and(|ready| ready > 0) && !self.0[0].revents().is_empty()
     }
 }
 
@@ -171,7 +169,7 @@ impl EchoLoop {
         })
     }
 
-    /// Serves until `stop` becomes readable; tells the counters after every turn.
+    /// Serves until `stop` becomes readable; reports the counters after every iteration.
     pub(crate) fn run(
         &mut self,
         stop: RawFd,
@@ -196,8 +194,8 @@ impl EchoLoop {
         }
     }
 
-    /// Moves the stack once and serves what has come of it, without waiting; how many events there
-    /// were. The error is the device's.
+    /// Runs one iteration of the stack and serves its events, without waiting; returns the number
+    /// of events. The error is the device's.
     pub(crate) fn turn(&mut self, responder: &Responder, counters: &mut Counters) -> Result<usize> {
         let count = self
             .sockets
@@ -239,7 +237,7 @@ impl EchoLoop {
         }
     }
 
-    /// Watches a connection for input, and for room for output if `output`.
+    /// Registers a connection for input, and for room for output if `output`.
     fn watch(
         &mut self,
         place: usize,
@@ -281,8 +279,8 @@ impl EchoLoop {
 
     fn end(&mut self, place: usize, counters: &mut Counters) {
         if let Some(connection) = self.connections[place].take() {
-            // The descriptor is ours, so closing cannot fail but for the device, which the next
-            // turn tells of.
+            // The descriptor belongs to this context, so closing fails only if the device fails,
+            // which the next iteration reports.
             let _ = self.sockets.close(connection.socket);
             counters.closed += 1;
             self.free.push(place);
@@ -297,7 +295,7 @@ enum Next {
     End,
 }
 
-/// A connection and the stack that it is in.
+/// A connection and the stack that has it.
 struct Session<'a> {
     connection: &'a mut Connection,
     sockets: &'a mut Context,
@@ -351,8 +349,8 @@ impl Session<'_> {
                 Ok(Flow::Stopping) => return Next::End,
                 Err(error) => return failure(error, counters),
             }
-            // A short read has emptied the socket: the next byte is a new edge. The end that the
-            // present event has told of is not.
+            // A short read has emptied the socket, and the next byte causes a new edge. The end of
+            // the stream that the current event has reported causes no further edge.
             if count < buffer.len() && !ended {
                 return Next::Wait;
             }

@@ -1,4 +1,4 @@
-//! The end of what a foreign process prints, kept for the case that it fails.
+//! Keeps the last output of an external process, to show it if the process fails.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, PipeWriter, Read};
@@ -6,21 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Kept of the output, and shown of it.
+/// Bytes of the output that are kept, and bytes that are shown.
 const MOST_BYTES: usize = 16 * 1024;
 const MOST_LINES: usize = 10;
-/// How long output may still be under way: of a process that has ended, until the pipe does, too.
+/// Longest wait for the remaining output of a process that has ended, until the pipe ends.
 const STRAGGLE_MS: u64 = 200;
 const STRAGGLE_ENDED_MS: u64 = 5_000;
 
-/// Reads everything, so that the process never waits for us, and forgets all but the end.
+/// Reads everything, so that the process never blocks on its output, and keeps only the last part.
 pub(crate) struct OutputTail {
     bytes: Arc<Mutex<VecDeque<u8>>>,
     reader: JoinHandle<()>,
 }
 
 impl OutputTail {
-    /// The tail, and the end to be handed to the process.
+    /// Returns the tail, and the end of the pipe for the process.
     pub(crate) fn start() -> io::Result<(OutputTail, PipeWriter)> {
         let (reading, writing) = io::pipe()?;
         let bytes = Arc::new(Mutex::new(VecDeque::new()));
@@ -30,8 +30,8 @@ impl OutputTail {
         Ok((OutputTail { bytes, reader }, writing))
     }
 
-    /// The last lines, each on an indented line of its own, or a remark that there are none. What
-    /// a process that has ended said is waited for longer: its pipe comes to an end.
+    /// Returns the last lines, each indented, or a remark that there are none. If the process has
+    /// ended, waits for the end of its pipe.
     pub(crate) fn describe(&self, has_ended: bool) -> String {
         let most_ms = if has_ended { STRAGGLE_ENDED_MS } else { STRAGGLE_MS };
         for _ in 0..most_ms {
@@ -69,7 +69,7 @@ fn last_lines(bytes: &[u8]) -> String {
         return " without a word".to_owned();
     }
     let shown = &lines[lines.len().saturating_sub(MOST_LINES)..];
-    // Control characters of a foreign program have no business on the user's terminal.
+    // Removes control characters, which would affect the user's terminal.
     let clean = |line: &&str| line.replace(|c: char| c.is_control() && c != '\t', "?");
     let shown: Vec<String> = shown.iter().map(clean).collect();
     format!(" and said last:\n    {}\n", shown.join("\n    "))

@@ -1,4 +1,4 @@
-//! An external server as the user names it: `NAME=COMMAND`.
+//! Parses an external server as the user names it: `NAME=COMMAND`.
 
 use std::str::FromStr;
 
@@ -6,14 +6,14 @@ use crate::error::{Error, Result};
 use crate::exchange::Work;
 use crate::server::{self, process::Launch};
 
-const EXAMPLE: &str = "write NAME=COMMAND, such as 'tokio=iobench-peers tokio --bind \
+const EXAMPLE: &str = "write NAME=COMMAND, such as 'tokio=iobench-external tokio --bind \
                        127.0.0.1:{port} --cpus {cpus}'";
-/// Longer names would break every table.
+/// Longest name; longer ones would break tables.
 const MOST_NAME_BYTES: usize = 40;
 const REQUEST_BYTES: &str = "{request_bytes}";
 const RESPONSE_BYTES: &str = "{response_bytes}";
 
-/// A name and the words of a command, in which the placeholders still stand.
+/// A name and the words of a command with its placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     name: String,
@@ -57,7 +57,7 @@ impl Peer {
         &self.name
     }
 
-    /// The command's words with everything filled in.
+    /// Returns the command's words with the placeholders filled in.
     pub(crate) fn command(&self, launch: &Launch, port: u16) -> Result<Vec<String>> {
         self.check(launch)?;
         let cpus: Vec<String> = launch.cpus.iter().map(ToString::to_string).collect();
@@ -76,12 +76,12 @@ impl Peer {
         Ok(self.words.iter().map(fill).collect())
     }
 
-    /// What the command cannot be told of, the server cannot do.
+    /// Fails if the launch needs a parameter for which the command has no placeholder.
     fn check(&self, launch: &Launch) -> Result<()> {
         let name = &self.name;
         if launch.service.work != Work::None {
             return Err(Error::setup(
-                format!("`{name}` cannot be told to work for each request"),
+                format!("`{name}` takes no processing time per request"),
                 "measure it without added processing time",
             ));
         }
@@ -92,11 +92,16 @@ impl Peer {
         );
         match launch.service.exchange {
             None if takes_one => Err(Error::setup(
-                format!("`{name}` asks for sizes, but here it has to echo messages of any size"),
-                format!("leave {REQUEST_BYTES} and {RESPONSE_BYTES} out of its command"),
+                format!(
+                    "the command of `{name}` contains sizes, but here it has to echo messages of \
+                     any size"
+                ),
+                format!("remove {REQUEST_BYTES} and {RESPONSE_BYTES} from its command"),
             )),
             Some(exchange) if !exchange.is_echo() && !takes_both => Err(Error::setup(
-                format!("`{name}` is not told how long requests and responses are"),
+                format!(
+                    "the command of `{name}` does not contain the sizes of requests and responses"
+                ),
                 format!("write {REQUEST_BYTES} and {RESPONSE_BYTES} into its command"),
             )),
             _ => Ok(()),

@@ -1,5 +1,7 @@
-//! poll(2): the set of connections is an array that every call hands over and every return has to
-//! be searched, so the cost of a wake-up grows with the number of connections.
+//! poll(2): every call passes the array of all connections, and every return has to search it, so
+//! the cost of a wake-up grows with the number of connections.
+
+use rustix::net::SocketFlags;
 
 use crate::error::{Context, Result};
 use crate::server::listener::Listening;
@@ -7,10 +9,10 @@ use crate::server::stream::{Next, Stream, accept};
 use crate::server::{READ_BUFFER_BYTES, Server, ThreadContext};
 use crate::sys::check;
 
-/// A dense array per thread; the last connection moves into the place of one that ends.
+/// The server: a dense array per thread; the last connection moves to the index of one that ends.
 pub(crate) struct PollServer;
 
-/// The array starts with the listener and the descriptor that tells of the end.
+/// Index of the listener; the array starts with it and the descriptor that signals the end.
 const LISTENER: usize = 0;
 const STOP: usize = 1;
 const CONNECTIONS: usize = 2;
@@ -62,7 +64,7 @@ impl Loop<'_, '_> {
             if self.polled[STOP].revents != 0 {
                 return Ok(());
             }
-            // Backwards, so that the connection that moves into a free place was looked at before.
+            // Backwards, so that the connection that moves into a free place was already handled.
             for index in (0..self.streams.len()).rev() {
                 if self.polled[CONNECTIONS + index].revents != 0 {
                     self.serve(index);
@@ -77,7 +79,7 @@ impl Loop<'_, '_> {
     fn accept_all(&mut self) {
         let listener = self.context.shared_listener();
         let counters = &mut self.context.counters;
-        while let Some(stream) = accept(listener, libc::SOCK_NONBLOCK, counters) {
+        while let Some(stream) = accept(listener, SocketFlags::NONBLOCK, counters) {
             self.polled.push(watched(stream.raw()));
             self.streams.push(stream);
         }

@@ -1,12 +1,14 @@
-//! A pool of threads with blocking calls over one queue of connections that have something to read.
+//! A pool of threads with blocking calls over one queue of readable connections.
 //!
-//! The pinned threads accept and watch. A connection that becomes readable is watched no longer
-//! (EPOLLONESHOT) and goes into the queue; a worker takes it, reads once, answers, and has it
-//! watched again. So no worker waits for a request, but one waits where a peer does not read.
+//! The pinned threads accept and watch. A connection that becomes readable is no longer watched
+//! (EPOLLONESHOT) and is queued; a worker takes it, reads once, answers, and rearms it. So no
+//! worker waits for a request, but one blocks while a peer does not read.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+
+use rustix::net::SocketFlags;
 
 use crate::error::{Context, Result};
 use crate::server::listener::Listening;
@@ -17,14 +19,14 @@ use crate::server::thread::OpenSockets;
 use crate::server::{CONNECTION_BUFFER_BYTES, Server, ThreadContext, limits};
 use crate::sys::epoll::{Epoll, event_buffer};
 
-/// Workers that each pinned thread starts on its CPU.
+/// Number of workers that each pinned thread starts on its CPU.
 const WORKERS: usize = 16;
 const EVENTS_PER_WAIT: usize = 512;
 const LISTENER_TOKEN: u64 = u64::MAX;
 const STOP_TOKEN: u64 = u64::MAX - 1;
 const ONCE: libc::c_int = libc::EPOLLIN | libc::EPOLLONESHOT;
 
-/// Blocking workers behind a readiness queue.
+/// The server: blocking workers behind a queue of readable connections.
 pub(crate) struct PoolServer;
 
 impl Server for PoolServer {
@@ -55,8 +57,11 @@ impl Server for PoolServer {
 
     fn run_thread(&self, context: &mut ThreadContext<'_>) -> Result<()> {
         let queue = context.queue;
-        let station =
-            Station { epoll: Epoll::new()?, idle: Mutex::default(), open: OpenSockets::default() };
+        let station = AcceptorConnections {
+            epoll: Epoll::new()?,
+            idle: Mutex::default(),
+            open: OpenSockets::default(),
+        };
         let (station, block, responder) = (Arc::new(station), context.block, context.responder);
         thread::scope(|scope| {
             let started = (0..WORKERS).try_for_each(|_| {
@@ -74,22 +79,22 @@ impl Server for PoolServer {
 }
 
 /// The connections that one pinned thread has accepted.
-struct Station {
+struct AcceptorConnections {
     epoll: Epoll,
-    /// Those that are watched, by token.
+    /// The watched connections, by token.
     idle: Mutex<Table>,
     open: OpenSockets,
 }
 
-impl Station {
+impl AcceptorConnections {
     fn idle(&self) -> MutexGuard<'_, Table> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection with something to read, on its way to a worker.
+/// A readable connection in the queue.
 struct Job {
-    station: Arc<Station>,
+    station: Arc<AcceptorConnections>,
     index: usize,
     stream: Stream,
 }
@@ -123,7 +128,7 @@ impl Queue {
         }
     }
 
-    /// Waits for a connection; nothing at the end. `report` is called before sleeping.
+    /// Waits for a connection; `None` at the end. `report` is called before sleeping.
     fn pop(&self, counters: &mut Counters, mut report: impl FnMut(&Counters)) -> Option<Job> {
         let mut state = self.lock();
         loop {
@@ -147,8 +152,11 @@ impl Queue {
     }
 }
 
-/// The pinned thread's loop.
-fn accept_and_watch(context: &mut ThreadContext<'_>, station: &Arc<Station>) -> Result<()> {
+/// Returns the pinned thread's loop.
+fn accept_and_watch(
+    context: &mut ThreadContext<'_>,
+    station: &Arc<AcceptorConnections>,
+) -> Result<()> {
     let (listener, stop) = (context.shared_listener(), context.stop());
     for (fd, token) in [(listener, LISTENER_TOKEN), (stop, STOP_TOKEN)] {
         station
@@ -177,10 +185,10 @@ fn accept_and_watch(context: &mut ThreadContext<'_>, station: &Arc<Station>) -> 
     }
 }
 
-fn accept_all(context: &mut ThreadContext<'_>, station: &Station) {
+fn accept_all(context: &mut ThreadContext<'_>, station: &AcceptorConnections) {
     let listener = context.shared_listener();
     let counters = &mut context.counters;
-    while let Some(stream) = accept(listener, 0, counters) {
+    while let Some(stream) = accept(listener, SocketFlags::empty(), counters) {
         let fd = stream.raw();
         station.open.lock().insert(fd);
         let index = station.idle().insert(stream);
@@ -219,8 +227,8 @@ impl Job {
         }
     }
 
-    /// Has the connection watched again. It must be in its place before it is, and is another
-    /// thread's from then on.
+    /// Rearms the connection. It must be in the table before that, because another thread may take
+    /// it at once.
     fn give_back(self, counters: &mut Counters) {
         let Job { station, index, stream } = self;
         let fd = stream.raw();

@@ -1,48 +1,52 @@
-//! A server as a child process, from the side of the process that measures it.
+//! Runs a server as a child process of the measuring process.
 
+use std::io::pipe;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::{FdFlags, fcntl_setfd};
+
 use crate::error::{Context, Error, Result};
 use crate::exchange::Service;
 use crate::server;
 use crate::server::shared::{Counters, Page};
-use crate::sys::check;
+use crate::sys::borrow;
 use crate::sys::clock::now_ns;
 use crate::sys::cpuclock;
-use crate::sys::signals::Signals;
+use crate::sys::signals::{Signals, die_with};
 use crate::sys::turns::Turns;
 
-/// How long a server may take to start, and to end once it is told.
+/// Longest time for a server to start, and to end after it was asked to.
 const START_TIMEOUT_NS: u64 = 30_000_000_000;
 const END_TIMEOUT_NS: u64 = 1_000_000_000;
-/// As many looks, 2 ms apart, must find nothing new before a server counts as drained.
+/// Number of checks, 2 ms apart, without a change before a server counts as drained.
 const QUIET_LOOKS: u32 = 5;
-/// How long a server may take to notice that all its peers are gone, since it last noticed one.
+/// Longest time, since the last closed connection, for a server to see that all its peers are gone.
 const DRAIN_TIMEOUT_NS: u64 = 5_000_000_000;
 
-/// What to start, and where.
+/// How to start a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Launch {
     /// The name of a server.
     pub(crate) name: String,
-    /// One thread runs on each.
+    /// The CPUs of its threads, one each.
     pub(crate) cpus: Vec<usize>,
     pub(crate) service: Service,
-    /// The address to listen at; the port is the kernel's choice.
+    /// The address to listen at; the kernel chooses the port.
     pub(crate) address: IpAddr,
-    /// The network namespace to serve in (an open /proc/…/ns/net), unless it is our own.
+    /// The network namespace to serve in (an open /proc/…/ns/net), unless it is that of this
+    /// process.
     pub(crate) namespace: Option<Arc<OwnedFd>>,
-    /// The device of a server that brings its own TCP.
+    /// The device of a server with user-level TCP.
     pub(crate) interface: Option<String>,
 }
 
 impl Launch {
-    /// A plain echo server on the loopback address.
+    /// Returns a plain echo server on the loopback address.
     pub(crate) fn echo(name: &str, cpus: &[usize]) -> Launch {
         Launch {
             name: name.to_owned(),
@@ -54,7 +58,7 @@ impl Launch {
         }
     }
 
-    /// The options of `iobench serve` that say all this.
+    /// Returns the options of `iobench serve` for this launch.
     fn arguments(&self) -> Vec<String> {
         let cpus: Vec<_> = self.cpus.iter().map(ToString::to_string).collect();
         let bind = SocketAddr::new(self.address, 0).to_string();
@@ -76,15 +80,15 @@ impl Launch {
 pub(crate) struct ServerProcess {
     child: Child,
     page: Page,
-    /// The end that we hold: the server ends when it hangs up.
+    /// This process's end of a pipe: the server ends when it hangs up.
     lifeline: Option<OwnedFd>,
     address: SocketAddr,
     thread_ids: Vec<i32>,
     works_in_its_threads: bool,
     counts_system_calls: bool,
-    /// What the server had counted when it was drained last.
+    /// The counters of the server when it was last drained.
     drained: Counters,
-    /// Connections that its clients keep open without using them.
+    /// The number of idle connections that its clients keep open.
     idle: u64,
 }
 
@@ -93,7 +97,9 @@ impl ServerProcess {
     pub(crate) fn start(launch: &Launch, signals: &Signals) -> Result<ServerProcess> {
         let name = launch.name.as_str();
         let page = Page::create(launch.cpus.len())?;
-        let (theirs, ours) = pipe()?;
+        // Close-on-exec at both ends, until the child has its own.
+        let (theirs, ours) =
+            pipe().context("create a pipe", "raise the limit of open files (ulimit -n)")?;
         let (page_fd, lifeline_fd) = (page.descriptor().as_raw_fd(), theirs.as_raw_fd());
         let mut command = Command::new("/proc/self/exe");
         command
@@ -109,10 +115,10 @@ impl ServerProcess {
         }
         let child = command.spawn().context(
             format!("start the server process `{name}`"),
-            "mount /proc; see `ulimit -u`",
+            "mount /proc, and raise `ulimit -u`",
         )?;
         let address = SocketAddr::new(launch.address, 0);
-        let (lifeline, thread_ids) = (Some(ours), Vec::new());
+        let (lifeline, thread_ids) = (Some(ours.into()), Vec::new());
         let server = server::find(name)?;
         let mut process = ServerProcess {
             child,
@@ -146,7 +152,7 @@ impl ServerProcess {
             if now_ns() > deadline_ns {
                 return Err(Error::setup(
                     format!("the server `{name}` was not ready in 30 s"),
-                    "try again when the machine is less busy",
+                    "run again when the machine is less busy",
                 ));
             }
             signals.sleep_ms(1)?;
@@ -161,18 +167,19 @@ impl ServerProcess {
         self.address
     }
 
-    /// The pinned threads.
+    /// Returns the pinned threads.
     pub(crate) fn thread_ids(&self) -> &[i32] {
         &self.thread_ids
     }
 
-    /// Whether the times of the pinned threads are those of the server; else `cpu_time_ns` is.
+    /// Returns whether the CPU time of the pinned threads is the server's; otherwise `cpu_time_ns`
+    /// is.
     pub(crate) fn works_in_its_threads(&self) -> bool {
         self.works_in_its_threads
     }
 
-    /// CPU time that the server has used since its start: all its threads and, where it has any,
-    /// child processes, whether they run or have ended. Exact to microseconds for each child.
+    /// CPU time of the server since its start: of all its threads and, if it has any, child
+    /// processes, running or ended. Exact to microseconds for each child.
     pub(crate) fn cpu_time_ns(&self) -> u64 {
         let threads_ns = cpuclock::process_ns(self.child.id()).unwrap_or(0);
         threads_ns + self.page.children_cpu_ns()
@@ -182,34 +189,34 @@ impl ServerProcess {
         self.page.totals()
     }
 
-    /// Calls into the kernel, if the server counts all of them.
+    /// Returns the server's system calls, if it counts all of them.
     pub(crate) fn system_calls(&self) -> Option<u64> {
         self.counts_system_calls.then(|| self.page.totals().system_calls)
     }
 
-    /// The exit status, if the process is gone although nobody told it to.
+    /// Returns the exit status, if the process ended although it was not asked to.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// What the server had counted when it was drained last: everything if it was, and nothing
-    /// that began later, whenever one asks.
+    /// Returns the counters when the server was last drained: complete if the drain succeeded, and
+    /// without later events.
     pub(crate) fn drained(&self) -> Counters {
         self.drained
     }
 
-    /// From now on the clients keep so many connections open without using them.
+    /// Sets the number of idle connections that the clients keep open from now on.
     pub(crate) fn keep_idle(&mut self, connections: u64) {
         self.idle = connections;
     }
 
-    /// How many of the idle connections were closed when it was drained last.
+    /// Returns the number of idle connections that were closed when the server was last drained.
     pub(crate) fn missing_idle(&self) -> u64 {
         self.idle.saturating_sub(open(&self.drained))
     }
 
     /// Waits until every accepted connection but the idle ones is closed and the threads have
-    /// stopped calling the kernel; false if that does not happen in time. All clients must have
+    /// stopped making system calls; false if that does not happen in time. All clients must have
     /// closed the others before.
     pub(crate) fn drain(&mut self, signals: &Signals) -> Result<bool> {
         let mut deadline_ns = now_ns() + DRAIN_TIMEOUT_NS;
@@ -219,9 +226,9 @@ impl ServerProcess {
         loop {
             let counters = self.counters();
             self.drained = counters;
-            // Connections still in the listen queue show as accepted only later; a server that
-            // forks for each takes several milliseconds to get to the next one on a slow machine,
-            // and a thread that has no CPU gets to none.
+            // Connections in the accept queue show as accepted only later. On a slow machine a
+            // server that forks for each needs several milliseconds for the next one, and a thread
+            // that has no CPU accepts none.
             if open(&counters) <= self.idle && before == Some(counters) {
                 quiet_looks += 1;
                 let process = self.child.id();
@@ -233,7 +240,7 @@ impl ServerProcess {
                 quiet_looks = 0;
                 turns = None;
             }
-            // Closing thousands takes longer, but it goes on.
+            // Closing thousands of connections takes longer, but makes progress.
             if before.is_some_and(|before| before.closed != counters.closed) {
                 deadline_ns = now_ns() + DRAIN_TIMEOUT_NS;
             }
@@ -258,7 +265,7 @@ fn open(counters: &Counters) -> u64 {
     counters.accepted.saturating_sub(counters.closed)
 }
 
-/// Waits for a child that has been told to end, and kills it if it takes longer than this.
+/// Waits for a child that was asked to end, and kills it after the time-out.
 pub(crate) fn end_within(child: &mut Child, timeout_ns: u64) {
     let deadline_ns = now_ns() + timeout_ns;
     while matches!(child.try_wait(), Ok(None)) {
@@ -271,48 +278,31 @@ pub(crate) fn end_within(child: &mut Child, timeout_ns: u64) {
     }
 }
 
-/// A close-on-exec pipe: (reading end, writing end).
-fn pipe() -> Result<(OwnedFd, OwnedFd)> {
-    let mut ends: [RawFd; 2] = [-1; 2];
-    // SAFETY: the array has room for two descriptors.
-    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })
-        .context("create a pipe", "raise the limit of open files (ulimit -n)")?;
-    // SAFETY: both descriptors were just created and nobody else owns them.
-    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
-}
-
-/// Runs in the child between fork and exec: it dies with us, keeps some descriptors, and enters the
-/// network namespace.
+/// Runs in the child between fork and exec: makes the kernel end it with this process, keeps some
+/// descriptors, and enters the network namespace.
 pub(super) fn prepare_child(
     parent: u32,
     kept: &[RawFd],
     namespace: Option<RawFd>,
 ) -> std::io::Result<()> {
-    // SAFETY: plain numbers; both calls are async-signal-safe.
-    unsafe {
-        check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
-        // We may have died before the signal was asked for.
-        if libc::getppid() as u32 != parent {
-            return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
-        }
-    }
+    die_with(parent)?;
     for &fd in kept {
-        // SAFETY: clears close-on-exec of a descriptor that the parent keeps open.
-        check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })?;
+        fcntl_setfd(borrow(fd), FdFlags::empty())?;
     }
     if let Some(namespace) = namespace {
-        // SAFETY: a descriptor that the parent keeps open, and a plain number.
-        check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) })?;
+        ::sys::namespace::enter(borrow(namespace))?;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Pid, Signal, kill_process};
+
     use super::*;
     use crate::sys::turns;
 
-    /// Not a server, but a process that never looks into its listen queue, because it is stopped.
+    /// Returns a process that listens but never accepts, because it is stopped.
     fn stopped(page: Page) -> ServerProcess {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         turns::stop(&child);
@@ -335,8 +325,7 @@ mod tests {
         let page = Page::create(1).unwrap();
         let theirs = Page::open(page.descriptor().try_clone().unwrap(), 1).unwrap();
         let mut process = stopped(page);
-        // SAFETY: plain numbers; the process is our own child.
-        unsafe { libc::kill(process.child.id() as i32, libc::SIGCONT) };
+        kill_process(Pid::from_child(&process.child), Signal::CONT).unwrap();
         process.keep_idle(3);
         for (closed, missing) in [(7, 0), (8, 1), (10, 3)] {
             theirs.block(0).publish(&Counters { accepted: 10, closed, ..Counters::default() });
@@ -356,24 +345,23 @@ mod tests {
         let page = Page::create(1).unwrap();
         let theirs = Page::open(page.descriptor().try_clone().unwrap(), 1).unwrap();
         let mut process = stopped(page);
-        let id = process.child.id();
+        let id = Pid::from_child(&process.child);
         let counters = Counters { accepted: 1, closed: 1, ..Counters::default() };
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Long enough to look quiet; longer makes no difference.
+                // Long enough to appear idle; a longer time makes no difference.
                 std::thread::sleep(Duration::from_millis(100));
                 theirs.block(0).publish(&counters);
-                // SAFETY: plain numbers; the process is our own child.
-                unsafe { libc::kill(id as i32, libc::SIGCONT) };
+                kill_process(id, Signal::CONT).unwrap();
             });
-            // It may give up before, but not take the server for drained.
+            // It may time out before, but must not report the server as drained.
             while !process.drain(&signals).unwrap() {}
         });
         assert_eq!(process.drained(), counters);
-        // What it does later is no part of that.
+        // Later actions of the server do not affect the result.
         theirs.block(0).publish(&Counters { accepted: 2, ..counters });
         assert_eq!((process.counters().accepted, process.drained()), (2, counters));
-        // The end of its input is its end.
+        // The child ends at the end of its input.
         process.child.stdin = None;
     }
 }

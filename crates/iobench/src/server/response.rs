@@ -1,4 +1,4 @@
-//! What the servers answer with, and how long they work for it; shared by all of them.
+//! The servers' answers and their work per request; shared by all servers.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,31 +8,30 @@ use crate::exchange::{Service, Work};
 use crate::server::shared::Counters;
 use crate::sys::cpuclock;
 
-/// Steps of arithmetic between two looks at the clock, a fraction of a microsecond.
+/// Steps of arithmetic between two readings of the clock, a fraction of a microsecond.
 const BURN_STEPS: u64 = 200;
 
-/// How requests are told apart and what each is answered with.
+/// How the stream is split into requests, and the answer to each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// Whatever one read brings is a request, and comes back.
+    /// Every read is a request and is sent back.
     Raw,
-    /// Requests of so many bytes, each of which comes back once it is complete.
+    /// Requests of `request_bytes`, each of which is sent back when it is complete.
     Echo { request_bytes: usize },
-    /// Requests of so many bytes, each of which is answered with the same bytes.
+    /// Requests of `request_bytes`, each of which is answered with the same bytes.
     Filler { request_bytes: usize, bytes: &'static [u8] },
 }
 
-/// The service of one server process, shared by its threads, which only read it.
+/// The service of one server process; its threads share it and only read it.
 pub(crate) struct Responder {
     reply: Reply,
     work: Work,
-    /// Set when the server ends, so that a long row of requests does not hold it up.
+    /// Set when the server ends, so that queued requests do not delay the end.
     stopping: AtomicBool,
 }
 
 impl Responder {
-    /// The filler is made once and lives as long as the process, so that no write has to count
-    /// references to it.
+    /// Creates the filler once and never frees it, so that no write has to count references to it.
     pub(crate) fn new(service: Service) -> Responder {
         let reply = match service.exchange {
             None => Reply::Raw,
@@ -51,16 +50,17 @@ impl Responder {
         self.reply
     }
 
-    /// Whether each answer has to be worked for, so that answers must not be put together.
+    /// Returns whether each answer needs work, so that answers must not be sent together.
     pub(crate) fn works(&self) -> bool {
         self.work != Work::None
     }
 
+    /// Makes `work` return false from now on.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Does the work for one request; false if the server is to end instead.
+    /// Does the work for one request; false if the server is ending.
     pub(crate) fn work(&self, counters: &mut Counters) -> bool {
         match self.work {
             Work::None => return true,
@@ -73,8 +73,8 @@ impl Responder {
         !self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Computes on the thread's own clock, so that time without the CPU does not count. The calls
-    /// that read this clock stand for computing and are not counted as the server's.
+    /// Computes for a time of the thread's CPU clock, so that time without the CPU does not count.
+    /// The calls that read this clock count as computing and not as system calls of the server.
     fn burn(&self, time_ns: u64) {
         let until_ns = cpuclock::thread_ns() + time_ns;
         let mut value = 1_u64;

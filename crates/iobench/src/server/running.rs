@@ -1,8 +1,9 @@
-//! A server under test, whoever wrote it: what can be named, and what then runs.
+//! A server under test, iobench's own or an external one: its name, and the running server.
 
 use std::net::SocketAddr;
 use std::process::ExitStatus;
 
+use crate::engine::sampler::ServerSide;
 use crate::error::{Error, Result};
 use crate::server;
 use crate::server::external::ExternalProcess;
@@ -12,17 +13,17 @@ use crate::server::shared::Counters;
 use crate::stack::Kind;
 use crate::sys::signals::Signals;
 
-/// What is to be measured.
+/// A server to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// A server of ours, by its name.
+    /// A server of iobench, by its name.
     Own(&'static str),
-    /// Any other program.
+    /// An external server.
     External(Peer),
 }
 
 impl Subject {
-    /// Reads a server's name or `NAME=COMMAND`.
+    /// Parses a server's name or `NAME=COMMAND`.
     pub(crate) fn parse(text: &str) -> Result<Subject> {
         if text.contains('=') {
             let peer = text.parse().map_err(|problem| {
@@ -40,7 +41,7 @@ impl Subject {
         }
     }
 
-    /// The TCP that the server brings along, if it does not use the kernel's.
+    /// Returns the server's user-level TCP, if it does not use the kernel's.
     pub(crate) fn stack(&self) -> Option<Kind> {
         match self {
             Subject::Own(name) => server::find(name).ok()?.stack(),
@@ -56,8 +57,8 @@ pub(crate) enum Running {
 }
 
 impl Running {
-    /// Starts the subject as `launch` says, but for the name in it, and waits until it serves. It
-    /// dies with the calling thread.
+    /// Starts the subject with the parameters of `launch`, except for its name, and waits until it
+    /// serves. The kernel ends it with the calling thread.
     pub(crate) fn start(subject: &Subject, launch: &Launch, signals: &Signals) -> Result<Running> {
         match subject {
             Subject::Own(name) => {
@@ -84,7 +85,7 @@ impl Running {
         }
     }
 
-    /// The process that was started, of however many the server consists.
+    /// Returns the id of the process that was started; the server may have several.
     pub(crate) fn process_id(&self) -> u32 {
         match self {
             Running::Own { process, .. } => process.id(),
@@ -92,7 +93,7 @@ impl Running {
         }
     }
 
-    /// The threads that serve, as far as they are known and stay the same.
+    /// Returns the serving threads, if they are known and do not change.
     pub(crate) fn thread_ids(&self) -> Option<&[i32]> {
         match self {
             Running::Own { process, .. } if process.works_in_its_threads() => {
@@ -103,15 +104,17 @@ impl Running {
         }
     }
 
-    /// Whether each of these threads has a CPU to itself, so that waiting for it tells of others.
-    pub(crate) fn has_cpus_to_itself(&self) -> bool {
-        match self {
+    /// Its CPUs and threads; `cpus` are those that it was started on.
+    pub(crate) fn side(&self, cpus: &[usize]) -> ServerSide {
+        let threads = self.thread_ids().map(<[i32]>::to_vec).unwrap_or_default();
+        let alone = match self {
             Running::Own { process, .. } => process.works_in_its_threads(),
             Running::External(process) => process.has_cpus_to_itself(),
-        }
+        };
+        ServerSide { cpus: cpus.to_vec(), threads, alone }
     }
 
-    /// What the server has counted, if it counts for us.
+    /// Returns the server's counters, if it is one of iobench's.
     pub(crate) fn counters(&self) -> Option<Counters> {
         match self {
             Running::Own { process, .. } => Some(process.counters()),
@@ -119,7 +122,7 @@ impl Running {
         }
     }
 
-    /// What the server had counted when it was drained last, or nothing yet, if it counts for us.
+    /// Returns the server's counters when it was last drained, or zeros, if it is one of iobench's.
     pub(crate) fn drained(&self) -> Option<Counters> {
         match self {
             Running::Own { process, .. } => Some(process.drained()),
@@ -127,7 +130,7 @@ impl Running {
         }
     }
 
-    /// Its calls into the kernel, if it counts all of them.
+    /// Its system calls, if it counts all of them.
     pub(crate) fn system_calls(&self) -> Option<u64> {
         match self {
             Running::Own { process, .. } => process.system_calls(),
@@ -135,7 +138,7 @@ impl Running {
         }
     }
 
-    /// CPU time of the whole server, in nanoseconds, whatever processes it consists of.
+    /// CPU time of the whole server, all its processes, in nanoseconds.
     pub(crate) fn cpu_time_ns(&self) -> u64 {
         match self {
             Running::Own { process, .. } => process.cpu_time_ns(),
@@ -143,7 +146,7 @@ impl Running {
         }
     }
 
-    /// The exit status, if the process is gone although nobody told it to.
+    /// Returns the exit status, if the process ended although it was not asked to.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         match self {
             Running::Own { process, .. } => process.ended(),
@@ -151,15 +154,15 @@ impl Running {
         }
     }
 
-    /// From now on the clients keep so many connections open without using them.
+    /// Sets the number of idle connections that the clients keep open from now on.
     pub(crate) fn keep_idle(&mut self, connections: usize) {
         if let Running::Own { process, .. } = self {
             process.keep_idle(connections as u64);
         }
     }
 
-    /// How many of the idle connections the server had closed when it was drained last, if it
-    /// counts for us.
+    /// Returns the number of idle connections that the server had closed when it was last drained,
+    /// if it is one of iobench's.
     pub(crate) fn missing_idle(&self) -> Option<u64> {
         match self {
             Running::Own { process, .. } => Some(process.missing_idle()),
@@ -167,8 +170,9 @@ impl Running {
         }
     }
 
-    /// Waits until the server has done with the connections that its clients have closed; false if
-    /// it does not in time, or has ended. All clients must have closed before, but for idle ones.
+    /// Waits until the server has closed the connections that its clients closed; false after a
+    /// time-out, or if the server has ended. All clients must have closed before, except for idle
+    /// connections.
     pub(crate) fn drain(&mut self, signals: &Signals) -> Result<bool> {
         match self {
             Running::Own { process, .. } => process.drain(signals),

@@ -1,16 +1,18 @@
 //! select(2): sets are bitmaps up to the highest descriptor, copied in by every call and searched
-//! after it. C libraries fix their size at 1,024 descriptors; the kernel does not, so the bitmaps
-//! are our own and the call is made directly.
+//! after it. C libraries limit their size to 1,024 descriptors and the kernel does not, so this
+//! server has its own bitmaps and makes the system call directly.
 
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
+
+use rustix::net::SocketFlags;
 
 use crate::error::{Context, Result};
 use crate::server::listener::Listening;
 use crate::server::stream::{Next, Stream, accept};
 use crate::server::{READ_BUFFER_BYTES, Server, ThreadContext};
 
-/// Connections by descriptor, as select servers keep them.
+/// The server; connections are indexed by descriptor, as usual with select.
 pub(crate) struct SelectServer;
 
 impl Server for SelectServer {
@@ -36,7 +38,7 @@ impl Server for SelectServer {
     }
 }
 
-/// A set of descriptors as the kernel reads it.
+/// A set of descriptors in the kernel's format.
 #[derive(Default)]
 struct Bitmap(Vec<libc::c_ulong>);
 
@@ -84,14 +86,14 @@ impl Sets {
         self.read.0.len().max(self.write.0.len())
     }
 
-    /// Copies what is wanted, because the kernel answers in place.
+    /// Copies the wanted sets, because the kernel overwrites them with the result.
     fn copy_from(&mut self, wanted: &Sets) {
         let words = wanted.words();
         self.read.copy_from(&wanted.read, words);
         self.write.copy_from(&wanted.write, words);
     }
 
-    /// Waits until something is ready and leaves only that in the sets.
+    /// Waits until a descriptor is ready; the sets then contain the ready ones.
     fn wait(&mut self) -> std::io::Result<()> {
         let bits = (self.words() * WORD_BITS) as libc::c_int;
         // SAFETY: both bitmaps have room for `bits` bits; no exceptions, time-out or signal mask.
@@ -141,7 +143,7 @@ impl Loop<'_, '_> {
                     self.serve(fd);
                 }
             }
-            // Last, because a new connection may have the number of one that has just ended.
+            // Last, because a new connection may get the number of one that has just ended.
             if self.ready.read.contains(self.context.shared_listener()) {
                 self.accept_all();
             }
@@ -151,7 +153,7 @@ impl Loop<'_, '_> {
     fn accept_all(&mut self) {
         let listener = self.context.shared_listener();
         let counters = &mut self.context.counters;
-        while let Some(stream) = accept(listener, libc::SOCK_NONBLOCK, counters) {
+        while let Some(stream) = accept(listener, SocketFlags::NONBLOCK, counters) {
             let fd = stream.raw();
             self.wanted.read.insert(fd);
             if self.streams.len() <= fd as usize {

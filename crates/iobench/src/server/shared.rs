@@ -1,25 +1,26 @@
-//! The page of counters that a server process shares with the process that measures it.
+//! The page of counters that a server process shares with the measuring process.
 //!
-//! It lives in a memfd. Every server thread owns one block, in which only it writes its counters,
-//! with plain relaxed stores. What connections with a thread or process of their own count is added
-//! to a second set of counters in the block of the thread that accepted them: on the same CPU, so
-//! that the addition is not contended. A list of child processes follows (see `children`). The
-//! other side only reads. Nothing in it is trusted beyond being a number.
+//! It is in a memfd. Every server thread owns one block and is the only one to write its counters,
+//! with relaxed stores. Counts of connections with a thread or process of their own are added to a
+//! second set of counters in the block of the accepting thread: on the same CPU, so that the
+//! addition is not contended. A list of child processes follows (see `children`). The measuring
+//! process only reads, and does not trust the values.
 
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::OwnedFd;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::error::{Context, Error, Result};
 use crate::server::children::{ChildPlace, MOST_CHILDREN};
-use crate::sys::check;
 
-/// What a server thread counts for itself; published as a whole, without read-modify-write.
+/// Counters of a server thread; published as a whole, without read-modify-write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// Calls into the kernel, all of them.
+    /// All system calls.
     pub(crate) system_calls: u64,
     /// Connections accepted.
     pub(crate) accepted: u64,
@@ -27,7 +28,7 @@ pub(crate) struct Counters {
     pub(crate) closed: u64,
     pub(crate) bytes_received: u64,
     pub(crate) bytes_sent: u64,
-    /// Failures other than a peer that went away.
+    /// Errors other than a peer's reset or close.
     pub(crate) errors: u64,
 }
 
@@ -51,7 +52,7 @@ impl Counters {
         self.errors += other.errors;
     }
 
-    /// What happened since `earlier`.
+    /// Returns the difference to `earlier`.
     pub(crate) fn since(&self, earlier: &Counters) -> Counters {
         Counters {
             system_calls: self.system_calls.wrapping_sub(earlier.system_calls),
@@ -64,14 +65,14 @@ impl Counters {
     }
 }
 
-/// One thread's block. The alignment keeps neighbours off each other's cache lines, adjacent-line
-/// prefetching included.
+/// One thread's block. The alignment gives blocks separate cache lines, adjacent-line prefetching
+/// included.
 #[repr(C, align(128))]
 pub(crate) struct ThreadBlock {
     thread_id: AtomicU64,
     own: SharedCounters,
     others: SharedCounters,
-    /// Places in the thread's list of children that were ever used.
+    /// Number of entries of the thread's list of children that were ever used.
     pub(crate) children_used: AtomicU64,
 }
 
@@ -98,13 +99,14 @@ impl SharedCounters {
 }
 
 impl ThreadBlock {
+    /// Writes the thread's counters to the page.
     pub(crate) fn publish(&self, counters: &Counters) {
         for (field, value) in self.own.fields().into_iter().zip(counters.fields()) {
             field.store(value, Ordering::Relaxed);
         }
     }
 
-    /// Adds what a connection's own thread or process has counted since it last did so.
+    /// Adds what a connection's own thread or process has counted since its last addition.
     pub(crate) fn add(&self, counters: &Counters) {
         for (field, value) in self.others.fields().into_iter().zip(counters.fields()) {
             if value != 0 {
@@ -119,7 +121,7 @@ impl ThreadBlock {
         sum
     }
 
-    /// Tells the other side that the thread serves from now on.
+    /// Publishes that the thread serves from now on.
     pub(crate) fn announce(&self, thread_id: i32) {
         self.thread_id.store(thread_id as u64, Ordering::Release);
     }
@@ -140,18 +142,16 @@ pub(crate) struct Page {
 
 // SAFETY: the memory holds atomics only, and is unmapped only when the owner drops it.
 unsafe impl Send for Page {}
-// SAFETY: as above; every access is an atomic load or store.
+// SAFETY: the page is shared memory without an owning thread; every access is an atomic load or
+// store.
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// A fresh page for `threads` server threads; its descriptor is close-on-exec.
+    /// Creates a page for `threads` server threads; its descriptor is close-on-exec.
     pub(crate) fn create(threads: usize) -> Result<Page> {
-        // SAFETY: the name is a NUL-terminated literal.
-        let fd =
-            check(unsafe { libc::memfd_create(c"iobench-counters".as_ptr(), libc::MFD_CLOEXEC) })
-                .context("create shared memory for counters", "the kernel needs memfd_create")?;
-        // SAFETY: the descriptor was just created and nobody else owns it.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let file = memfd_create(c"iobench-counters", MemfdFlags::CLOEXEC)
+            .context("create shared memory for counters", "the kernel needs memfd_create")?;
+        let file = File::from(file);
         file.set_len(Self::length_for(threads) as u64)
             .context("size the shared memory", "free some memory")?;
         Page::map(file.into(), threads)
@@ -162,46 +162,36 @@ impl Page {
         let file = File::from(file);
         let length = file
             .metadata()
-            .context("look at the inherited counters page", "do not pass --page-fd yourself")?
+            .context(
+                "examine the inherited counters page",
+                "omit --page-fd, which only iobench's own processes use",
+            )?
             .len();
         // A page that is too small would turn a counter store into SIGBUS.
         if length < Self::length_for(threads) as u64 {
             return Err(Error::setup(
                 format!("the inherited counters page has {length} bytes, too few"),
-                "do not pass --page-fd yourself",
+                "omit --page-fd, which only iobench's own processes use",
             ));
         }
         Page::map(file.into(), threads)
     }
 
     fn length_for(threads: usize) -> usize {
-        // Memory is taken only for the children that there are.
+        // Pages are allocated only for entries that are used.
         let children = MOST_CHILDREN * size_of::<ChildPlace>();
         size_of::<Header>() + threads * (size_of::<ThreadBlock>() + children)
     }
 
     fn map(file: OwnedFd, threads: usize) -> Result<Page> {
         let length = Self::length_for(threads);
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping of a file of at least `length` bytes, at an address of the
         // kernel's choice.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                protection,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        match NonNull::new(address.cast::<Header>()) {
-            Some(memory) if address != libc::MAP_FAILED => {
-                Ok(Page { memory, length, threads, file })
-            }
-            _ => Err(io::Error::last_os_error())
-                .context("map the counters page", "free some memory or raise `ulimit -v`"),
-        }
+        let address = unsafe { mmap(null_mut(), length, protection, MapFlags::SHARED, &file, 0) }
+            .context("map the counters page", "free some memory or raise `ulimit -v`")?;
+        let memory = NonNull::new(address.cast()).expect("the kernel maps nothing at zero");
+        Ok(Page { memory, length, threads, file })
     }
 
     pub(crate) fn descriptor(&self) -> &OwnedFd {
@@ -221,7 +211,7 @@ impl Page {
         unsafe { &*self.memory.as_ptr().add(1).cast::<ThreadBlock>().add(thread) }
     }
 
-    /// The places for the children of a thread's.
+    /// Returns the entries for a thread's children.
     pub(crate) fn children(&self, thread: usize) -> &[ChildPlace] {
         let first = std::ptr::from_ref(self.block(0));
         // SAFETY: the lists follow the blocks, one for each thread, and `length_for` has room for
@@ -233,7 +223,7 @@ impl Page {
         }
     }
 
-    /// CPU time of all child processes, live and ended.
+    /// CPU time of all child processes, running and ended.
     pub(crate) fn children_cpu_ns(&self) -> u64 {
         let used = |thread| self.block(thread).children_used.load(Ordering::Acquire) as usize;
         let cpu_ns = |thread: usize| -> u64 {
@@ -247,12 +237,12 @@ impl Page {
         self.header().port.store(u64::from(port), Ordering::Release);
     }
 
-    /// The port, once the server has bound it.
+    /// Returns the port, once the server has bound it.
     pub(crate) fn port(&self) -> Option<u16> {
         u16::try_from(self.header().port.load(Ordering::Acquire)).ok().filter(|&port| port != 0)
     }
 
-    /// The threads' numbers once all of them serve.
+    /// Returns the threads' kernel ids once all of them serve.
     pub(crate) fn thread_ids(&self) -> Option<Vec<i32>> {
         (0..self.threads)
             .map(|thread| {
@@ -262,7 +252,7 @@ impl Page {
             .collect()
     }
 
-    /// The sum over all threads.
+    /// Returns the sum over all threads.
     pub(crate) fn totals(&self) -> Counters {
         let mut sum = Counters::default();
         for thread in 0..self.threads {
@@ -275,7 +265,8 @@ impl Page {
 impl Drop for Page {
     fn drop(&mut self) {
         // SAFETY: exactly the mapping made by `map`; no reference outlives `self`.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.length) };
+        let unmapped = unsafe { munmap(self.memory.as_ptr().cast(), self.length) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
 }
 

@@ -1,36 +1,40 @@
-//! A connection of the servers that read and write sockets themselves, blocking or not.
+//! A connection of the servers that read and write sockets themselves, blocking or non-blocking.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
 
 use crate::server::framing::{Answers, Flow, Sink};
 use crate::server::response::Responder;
 use crate::server::shared::Counters;
-use crate::sys::{errno, socket};
+use crate::sys::{borrow, socket};
 
 /// What a connection waits for next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// More to read.
     Read(Rest),
-    /// Room in the socket. Nothing is read until then, so a peer that does not read is not
-    /// buffered for without limit.
+    /// Room in the socket. Nothing is read until then, which bounds the buffered answers of a peer
+    /// that does not read.
     Write,
-    /// The end.
+    /// The connection has to be closed.
     End,
 }
 
-/// What the last read tells about what is left.
+/// What the last read shows about the remaining bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// There may be more.
     Unknown,
-    /// It filled only a part of the buffer: no bytes were left then, but perhaps the end.
+    /// The read filled only a part of the buffer: no bytes were left then, but perhaps the end of
+    /// the stream.
     Short,
     /// There was nothing to read.
     Nothing,
 }
 
-/// A connection and what it is owed.
+/// A connection and its outstanding answers.
 pub(crate) struct Stream {
     socket: OwnedFd,
     answers: Answers,
@@ -56,12 +60,12 @@ impl Stream {
         self.socket.as_raw_fd()
     }
 
-    /// Whether answers wait for room in the socket.
+    /// Returns whether answers wait for room in the socket.
     pub(crate) fn is_blocked(&self) -> bool {
         self.answers.are_blocked()
     }
 
-    /// Reads once into `buffer` and answers what is complete.
+    /// Reads once into `buffer` and answers the complete requests.
     pub(crate) fn read(
         &mut self,
         buffer: &mut [u8],
@@ -83,11 +87,11 @@ impl Stream {
         next(flow, rest, counters)
     }
 
-    /// Goes on answering after `Next::Write`.
+    /// Continues answering after `Next::Write`.
     pub(crate) fn write(&mut self, responder: &Responder, counters: &mut Counters) -> Next {
         let mut sink = Socket(self.raw());
         let flow = self.answers.resume(responder, &mut sink, counters);
-        // Reading stopped for this, so there may be more to read by now.
+        // Reading stopped while the socket was full, so there may be more to read.
         next(flow, Rest::Unknown, counters)
     }
 
@@ -132,29 +136,23 @@ fn failed(error: i32, counters: &mut Counters) -> Next {
     Next::End
 }
 
-/// Takes the next connection from the queue, if there is one, with the flags of accept4(2).
-pub(crate) fn accept(listener: RawFd, flags: i32, counters: &mut Counters) -> Option<Stream> {
+/// Accepts the next connection of the accept queue, if there is one, with the flags of accept4(2).
+pub(crate) fn accept(
+    listener: RawFd,
+    flags: SocketFlags,
+    counters: &mut Counters,
+) -> Option<Stream> {
     loop {
         counters.system_calls += 1;
-        // SAFETY: accept4 without an address needs only a descriptor.
-        let fd = unsafe {
-            libc::accept4(
-                listener,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                flags | libc::SOCK_CLOEXEC,
-            )
-        };
-        if fd >= 0 {
-            counters.accepted += 1;
-            // SAFETY: the descriptor was just accepted and nobody else owns it.
-            return Some(Stream::new(unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
-        match errno() {
-            libc::EAGAIN => return None,
-            libc::EINTR | libc::ECONNABORTED => {}
+        match rustix::net::accept_with(borrow(listener), flags | SocketFlags::CLOEXEC) {
+            Ok(socket) => {
+                counters.accepted += 1;
+                return Some(Stream::new(socket));
+            }
+            Err(Errno::AGAIN) => return None,
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
             // Out of descriptors or memory: counted, and tried again at the next wake-up.
-            _ => {
+            Err(_) => {
                 counters.errors += 1;
                 return None;
             }
@@ -162,7 +160,7 @@ pub(crate) fn accept(listener: RawFd, flags: i32, counters: &mut Counters) -> Op
     }
 }
 
-/// Connections by number, for servers that are told numbers by the kernel.
+/// Connections by index, for servers to which the kernel reports indices.
 #[derive(Default)]
 pub(crate) struct Table {
     places: Vec<Option<Stream>>,
@@ -183,20 +181,22 @@ impl Table {
         self.places.get_mut(index)?.as_mut()
     }
 
-    /// Takes a connection out for a while; its place stays taken until `give_back` or `release`.
+    /// Removes a connection temporarily; its index stays reserved until `give_back` or `release`.
     pub(crate) fn lend(&mut self, index: usize) -> Option<Stream> {
         self.places.get_mut(index)?.take()
     }
 
+    /// Ends a removal by `lend`: the connection is in the table again.
     pub(crate) fn give_back(&mut self, index: usize, stream: Stream) {
         self.places[index] = Some(stream);
     }
 
+    /// Ends a removal by `lend`: the index is free.
     pub(crate) fn release(&mut self, index: usize) {
         self.free.push(index);
     }
 
-    /// Takes a connection out for good.
+    /// Removes a connection and frees its index.
     pub(crate) fn take(&mut self, index: usize) -> Option<Stream> {
         let stream = self.lend(index)?;
         self.release(index);

@@ -1,9 +1,11 @@
-//! A thread per connection with blocking calls, the model that needs no state machine.
+//! A thread per connection with blocking calls, the model without a state machine.
 
 use std::collections::HashSet;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+
+use rustix::net::{Shutdown, SocketFlags, shutdown};
 
 use crate::error::Result;
 use crate::server::limits;
@@ -12,12 +14,13 @@ use crate::server::response::Responder;
 use crate::server::shared::{Counters, ThreadBlock};
 use crate::server::stream::{Stream, accept};
 use crate::server::{CONNECTION_BUFFER_BYTES, Server, ThreadContext};
+use crate::sys::borrow;
 use crate::sys::signals::wait_for_any;
 
-/// The least that holds the deepest calls of a debug build with some room; the buffer is elsewhere.
+/// Stack size: enough for the deepest calls of a debug build; the read buffer is elsewhere.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Accepting threads are pinned; those of the connections stay on the same CPU.
+/// The server. Accepting threads are pinned; those of the connections stay on the same CPU.
 pub(crate) struct ThreadServer;
 
 impl Server for ThreadServer {
@@ -60,7 +63,8 @@ impl Server for ThreadServer {
                     open.shut_down();
                     return Ok(());
                 }
-                while let Some(stream) = accept(context.shared_listener(), 0, &mut context.counters)
+                while let Some(stream) =
+                    accept(context.shared_listener(), SocketFlags::empty(), &mut context.counters)
                 {
                     let fd = stream.raw();
                     open.lock().insert(fd);
@@ -70,7 +74,8 @@ impl Server for ThreadServer {
                         .stack_size(STACK_BYTES)
                         .spawn_scoped(scope, move || serve(stream, responder, block, open));
                     if started.is_err() {
-                        // The connection is refused; the closure that held it is gone.
+                        // The thread could not be started: the connection is closed with the
+                        // dropped closure.
                         open.lock().remove(&fd);
                         context.counters.errors += 1;
                         context.counters.closed += 1;
@@ -95,17 +100,18 @@ fn serve(mut stream: Stream, responder: &Responder, block: &ThreadBlock, open: &
     block.add(&counters.since(&shown));
 }
 
-/// The sockets that threads may be blocked in, to wake those at the end.
+/// The sockets of connections, whose threads may be blocked; to wake them up at the end.
 #[derive(Default)]
 pub(crate) struct OpenSockets(Mutex<HashSet<RawFd>>);
 
 impl OpenSockets {
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashSet<RawFd>> {
-        // A set of numbers is sound whatever happened to the thread that held it.
+        // A set of numbers is valid even if a thread panicked while it held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes under the lock, so that no number is shut down that means another socket by now.
+    /// Closes a connection under the lock, so that `shut_down` never uses a descriptor number that
+    /// has been reused.
     pub(crate) fn close(&self, stream: Stream, counters: &mut Counters) {
         let mut open = self.lock();
         open.remove(&stream.raw());
@@ -115,8 +121,8 @@ impl OpenSockets {
     /// Makes every blocked call return.
     pub(crate) fn shut_down(&self) {
         for &fd in self.lock().iter() {
-            // SAFETY: the descriptor is open, because it leaves the set under the same lock.
-            unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+            // It is open, because it leaves the set under the same lock.
+            let _ = shutdown(borrow(fd), Shutdown::Both);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Descriptor tables: the kernel bounds the open files of each table, and threads of a process may
-//! have one each.
+//! Creates threads with a descriptor table of their own: the kernel limits the open files of each
+//! table.
 
 use std::os::fd::RawFd;
 use std::thread::{Builder, JoinHandle};
@@ -9,10 +9,10 @@ use crate::error::{Context, Result};
 /// The first descriptor beyond standard input, output and errors.
 const FIRST: RawFd = 3;
 
-/// Runs `body` in a new thread with a descriptor table of its own, in which there is nothing but
-/// standard input, output and errors. The descriptors of other threads mean nothing in it, and its
-/// own mean nothing in the others: `body` must not use or drop what others have opened, nor hand
-/// out what it has opened. It is told whether there is such a table.
+/// Runs `body` in a new thread with a descriptor table of its own, in which only standard input,
+/// output and errors are open. Descriptors of other threads are invalid in it, and its own are
+/// invalid in other threads: `body` must not use or drop descriptors that others opened, nor return
+/// those that it opened. Its argument says whether there is such a table.
 pub(crate) fn spawn_with_own_table(
     name: &str,
     body: impl FnOnce(Result<()>) + Send + 'static,
@@ -44,7 +44,7 @@ mod tests {
 
     use super::*;
 
-    /// What a descriptor of the calling thread leads to.
+    /// Returns the file that a descriptor of the calling thread refers to.
     fn target(descriptor: RawFd) -> Option<String> {
         let link = std::fs::read_link(format!("/proc/thread-self/fd/{descriptor}")).ok()?;
         Some(link.to_string_lossy().into_owned())
@@ -58,7 +58,7 @@ mod tests {
         let thread = spawn_with_own_table("alone", move |table| {
             table.unwrap();
             let before = target(number);
-            // As many as there may be others beside it, so that one has the same number.
+            // As many files as the other table may have, so that one has the same number.
             let theirs: Vec<File> =
                 (0..=number).map(|_| File::open("/dev/zero").unwrap()).collect();
             let same = theirs.iter().any(|file| file.as_raw_fd() == number);

@@ -1,44 +1,33 @@
-//! epoll as server and client use it.
+//! epoll for servers and clients.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::error::{Context, Result};
-use crate::sys::check;
+use crate::sys::borrow;
 
-/// An epoll instance. Tokens are the caller's; events come back with them.
+/// An epoll instance. The caller chooses tokens; events contain them.
 pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
     pub(crate) fn new() -> Result<Epoll> {
-        // SAFETY: epoll_create1 takes a flag and returns a new descriptor.
-        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
-            .context("create an epoll instance", "raise the limit of open files (ulimit -n)")?;
-        // SAFETY: the descriptor was just created and nobody else owns it.
-        Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
+        epoll::create(CreateFlags::CLOEXEC)
+            .context("create an epoll instance", "raise the limit of open files (ulimit -n)")
+            .map(Epoll)
     }
 
     pub(crate) fn add(&self, fd: RawFd, token: u64, interest: libc::c_int) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, interest)
+        Ok(epoll::add(&self.0, borrow(fd), EventData::new_u64(token), flags(interest))?)
     }
 
     pub(crate) fn modify(&self, fd: RawFd, token: u64, interest: libc::c_int) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
+        Ok(epoll::modify(&self.0, borrow(fd), EventData::new_u64(token), flags(interest))?)
     }
 
-    fn control(
-        &self,
-        operation: libc::c_int,
-        fd: RawFd,
-        token: u64,
-        interest: libc::c_int,
-    ) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: interest as u32, u64: token };
-        // SAFETY: `event` is valid for the call; a bad descriptor only yields an errno.
-        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), operation, fd, &mut event) }).map(|_| ())
-    }
-
-    /// Fills `events` and returns how many there are; an interrupted wait counts as none.
+    /// Fills `events` and returns their number; an interrupted wait returns 0. Uses epoll_wait(2),
+    /// as servers in C do; rustix would call epoll_pwait(2).
     pub(crate) fn wait(&self, events: &mut [libc::epoll_event], timeout_ms: i32) -> usize {
         let capacity = events.len() as libc::c_int;
         // SAFETY: `events` is valid for writes of `capacity` entries.
@@ -49,7 +38,11 @@ impl Epoll {
     }
 }
 
-/// Room for the events of one wait.
+fn flags(interest: libc::c_int) -> EventFlags {
+    EventFlags::from_bits_retain(interest as u32)
+}
+
+/// Returns a buffer for the events of one wait.
 pub(crate) fn event_buffer(capacity: usize) -> Vec<libc::epoll_event> {
     vec![libc::epoll_event { events: 0, u64: 0 }; capacity]
 }

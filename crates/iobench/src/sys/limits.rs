@@ -1,11 +1,13 @@
-//! Limits of the machine, raised where we may and checked before a run rather than during it.
+//! Limits of the machine: raised if permitted, and checked before a run rather than during it.
 
 use std::fs;
 
-use crate::error::{Context, Error, Result};
-use crate::sys::check;
+use ::sys::limits::raise_open_files;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// Descriptors beside the connections: listeners, epoll instances, /proc files, pipes.
+use crate::error::{Context, Error, Result};
+
+/// Descriptors that are not connections: listeners, epoll instances, /proc files, pipes.
 const SPARE_FILES: u64 = 128;
 
 /// The limits that a run has to fit into.
@@ -18,37 +20,29 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Raises the soft limit of open files to the hard one and reads the others.
+    /// Raises the soft limit of open files to the hard limit and reads the other limits.
     pub(crate) fn raise() -> Result<Limits> {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` is valid for writes.
-        check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })
-            .context("read the limit of open files", "check `ulimit -n`")?;
-        if limit.rlim_cur < limit.rlim_max {
-            limit.rlim_cur = limit.rlim_max;
-            // SAFETY: `limit` is valid for reads.
-            check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })
-                .context("raise the limit of open files", "check `ulimit -Hn`")?;
-        }
+        let open_files =
+            raise_open_files().context("raise the limit of open files", "check `ulimit -Hn`")?;
         Ok(Limits {
-            open_files: limit.rlim_cur,
+            open_files: open_files.unwrap_or(u64::MAX),
             listen_backlog: listen_backlog(),
             local_ports: local_ports(),
         })
     }
 
-    /// The same with room for so many connections where we have the privilege to make it.
+    /// Raises it further for this many connections, if the process has the privilege.
     pub(crate) fn raise_for(connections: usize) -> Result<Limits> {
         let wanted = connections as u64 + SPARE_FILES;
-        let limit = libc::rlimit { rlim_cur: wanted, rlim_max: wanted };
+        let limit = Rlimit { current: Some(wanted), maximum: Some(wanted) };
         if Limits::raise()?.open_files < wanted {
-            // SAFETY: `limit` is valid for reads. A refusal shows in the limit that is read next.
-            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+            // If it is refused, the limit that is read next shows that.
+            let _ = setrlimit(Resource::Nofile, limit);
         }
         Limits::raise()
     }
 
-    /// Refuses more connections than open files allow.
+    /// Fails if the limit of open files is too low for the connections.
     pub(crate) fn check_open_files(&self, connections: usize) -> Result<()> {
         if connections as u64 + SPARE_FILES > self.open_files {
             return Err(Error::setup(
@@ -63,13 +57,13 @@ impl Limits {
         Ok(())
     }
 
-    /// Refuses more connections than files and the ports of one address can carry.
+    /// Fails if open files or the ports of one address are too few for the connections.
     pub(crate) fn check_connections(&self, connections: usize) -> Result<()> {
         self.check_open_files(connections)?;
         let wanted = connections as u64;
         let [low, high] = self.local_ports;
         let ports = u64::from(high.saturating_sub(low)) + 1;
-        // Half of them, because connect() looks at every other port first and slows down after.
+        // Half of them, because connect() first tries every other port, and slows down after that.
         if wanted > ports / 2 {
             return Err(Error::setup(
                 format!("{connections} connections need more than half of the {ports} local ports"),
@@ -79,8 +73,8 @@ impl Limits {
         Ok(())
     }
 
-    /// All connections of a slot are opened at once; what the listen queue cannot hold would wait
-    /// a second for its SYN to be sent again.
+    /// Fails if the listen queue is too short. All connections of a slot are opened at once; a SYN
+    /// that does not fit into the queue would be retransmitted after a second.
     pub(crate) fn check_backlog(&self, connections: usize) -> Result<()> {
         if connections as u64 > u64::from(self.listen_backlog) {
             return Err(Error::setup(
@@ -95,12 +89,12 @@ impl Limits {
     }
 }
 
-/// The longest listen queue that the kernel grants.
+/// Returns the longest listen queue that the kernel permits.
 pub(crate) fn listen_backlog() -> u32 {
     read_trimmed("/proc/sys/net/core/somaxconn").and_then(|text| text.parse().ok()).unwrap_or(128)
 }
 
-/// The lowest and the highest port that connect() takes by itself.
+/// Returns the lowest and the highest port that connect(2) chooses.
 pub(crate) fn local_ports() -> [u16; 2] {
     read_trimmed("/proc/sys/net/ipv4/ip_local_port_range")
         .and_then(|text| {
@@ -110,7 +104,7 @@ pub(crate) fn local_ports() -> [u16; 2] {
         .unwrap_or([32_768, 60_999])
 }
 
-/// The content of a one-line file of /proc or /sys, if it can be read.
+/// Returns the content of a one-line file of /proc or /sys, if it can be read.
 pub(crate) fn read_trimmed(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }

@@ -1,29 +1,31 @@
-//! The CPU time of a process that we know nothing about, with all that it has started.
+//! Computes the CPU time of a foreign process with all its descendants.
 
 use std::fs;
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::sys::cpu_ticks::TICK_NS;
 use crate::sys::cpuclock;
-use crate::sys::procstat::TICK_NS;
 
-/// More than any server starts; a bound, because the list comes from outside.
+/// Most processes that are followed, more than any server starts; the list comes from outside and
+/// has to be bounded.
 const MOST_PROCESSES: usize = 65_536;
 
-/// Refuses where the kernel does not list a process's children.
+/// Fails if the kernel does not list the children of a process.
 pub(crate) fn check_supported() -> Result<()> {
     if Path::new("/proc/thread-self/children").exists() {
         return Ok(());
     }
     Err(Error::setup(
-        "the kernel does not list children, so an external server's CPU time cannot be told",
+        "the kernel does not list child processes, so the CPU time of an external server is \
+         unknown",
         "mount /proc, on a kernel with CONFIG_PROC_CHILDREN",
     ))
 }
 
-/// Nanoseconds that the process, its living descendants and those it has waited for have used.
-/// Waited-for children count in ticks of 10 ms. What a process that ended without being waited for
-/// has used is lost, as everywhere in the kernel.
+/// CPU time in nanoseconds of the process, its living descendants, and those that were waited for.
+/// Children that were waited for count in ticks of 10 ms. The CPU time of a process that ended
+/// without being waited for is lost, as everywhere in the kernel.
 pub(crate) fn cpu_time_ns(process: u32) -> u64 {
     let mut waiting = vec![process];
     let mut total_ns = 0;
@@ -35,7 +37,8 @@ pub(crate) fn cpu_time_ns(process: u32) -> u64 {
     total_ns
 }
 
-/// What the children that a process has waited for have used, their own such children included.
+/// Returns the CPU time of the children that a process has waited for, including their own such
+/// children.
 fn reaped_ns(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     Some(parse_reaped_ticks(&text)? * TICK_NS)
@@ -43,14 +46,14 @@ fn reaped_ns(process: u32) -> Option<u64> {
 
 /// Fields 16 and 17 of the line, cutime and cstime.
 fn parse_reaped_ticks(stat: &str) -> Option<u64> {
-    // The name in parentheses may hold anything, so fields are counted from behind it.
+    // The name in parentheses may contain anything, so fields are counted after it.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(13);
     let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     Some(user + system)
 }
 
-/// The living children of a process, in the order in which they were started, as far as the kernel
-/// has not reused a number.
+/// Returns the living children of a process, in the order of their start, as far as the kernel has
+/// not reused a process id.
 pub(crate) fn children(process: u32) -> Vec<u32> {
     let mut children = Vec::new();
     list_children(process, &mut children);
@@ -58,7 +61,7 @@ pub(crate) fn children(process: u32) -> Vec<u32> {
     children
 }
 
-/// Every thread has children of its own.
+/// Appends the children of a process; every thread has children of its own.
 fn list_children(process: u32, into: &mut Vec<u32>) {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return };
     for thread in threads.flatten() {
@@ -74,12 +77,13 @@ mod tests {
 
     use super::*;
 
-    /// Something to do for the shell itself, without the help of other programs.
+    /// A computation of the shell itself, without other programs.
     const BURN: &str = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
-    /// The process is done, and stays to be looked at until its input ends.
+    /// The process prints a line when its work is done, and waits for the end of its input, so that
+    /// it can be examined.
     const STAY: &str = "echo done; read unused";
 
-    /// The time of a script that has come to `STAY`.
+    /// Returns the CPU time of a script that has reached `STAY`.
     fn time_of(script: &str) -> u64 {
         let mut child = Command::new("sh")
             .args(["-c", script])
@@ -102,7 +106,7 @@ mod tests {
         let idle_ns = time_of(STAY);
         let alone_ns = time_of(&format!("{BURN}; {STAY}"));
         assert!(alone_ns > idle_ns + 10_000_000, "{alone_ns} after {idle_ns}");
-        // A quarter, because machines vary and reaped time is told in ticks.
+        // A quarter, because machines differ and reaped time is reported in ticks.
         let reaped_ns = time_of(&format!("(:; {BURN}); {STAY}"));
         assert!(reaped_ns > alone_ns / 4, "{reaped_ns} of {alone_ns}");
         let alive_ns = time_of(&format!("(:; (:; {BURN}; {STAY}); :); :"));

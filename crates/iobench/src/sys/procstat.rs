@@ -1,65 +1,11 @@
-//! What /proc says about stolen time and about single threads, read through descriptors that stay
-//! open, so that a sample is a handful of preads.
+//! Reads the scheduler's statistics of single threads from /proc, through descriptors that stay
+//! open, so that a sample takes a few calls of pread(2).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use crate::error::{Context, Result};
-
-/// Nanoseconds per unit of /proc/stat (USER_HZ is 100 on every Linux of today).
-pub(crate) const TICK_NS: u64 = 10_000_000;
-
-/// Sums over the watched CPUs, in ticks since boot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct CpuTicks {
-    /// Everything but idle, waiting and stolen time. Interrupt work is included, because a
-    /// thread's own time includes the interrupts that it was interrupted by.
-    pub(crate) busy: u64,
-    /// Time that the host gave to somebody else.
-    pub(crate) steal: u64,
-}
-
-/// Reads /proc/stat for some CPUs.
-pub(crate) struct CpuReader {
-    file: File,
-    watched: Vec<usize>,
-    buffer: Vec<u8>,
-}
-
-impl CpuReader {
-    pub(crate) fn new(cpus: &[usize]) -> Result<CpuReader> {
-        let file = File::open("/proc/stat").context("open /proc/stat", "mount /proc")?;
-        // The lines of the CPUs come first, one per CPU online, well under 256 bytes each.
-        let highest = cpus.iter().copied().max().unwrap_or(0);
-        Ok(CpuReader { file, watched: cpus.to_vec(), buffer: vec![0; (highest + 2) * 256] })
-    }
-
-    pub(crate) fn read(&mut self) -> CpuTicks {
-        let length = self.file.read_at(&mut self.buffer, 0).unwrap_or(0);
-        parse_cpu_ticks(&self.buffer[..length], &self.watched)
-    }
-}
-
-fn parse_cpu_ticks(text: &[u8], watched: &[usize]) -> CpuTicks {
-    let mut sum = CpuTicks::default();
-    for line in text.split(|&byte| byte == b'\n') {
-        let Ok(line) = std::str::from_utf8(line) else { continue };
-        let Some(rest) = line.strip_prefix("cpu") else { continue };
-        let mut fields = rest.split(' ');
-        let Some(Ok(cpu)) = fields.next().map(str::parse::<usize>) else { continue };
-        if !watched.contains(&cpu) {
-            continue;
-        }
-        let mut values = [0_u64; 8];
-        for (value, field) in values.iter_mut().zip(fields) {
-            *value = field.parse().unwrap_or(0);
-        }
-        let [user, nice, system, _idle, _wait, irq, softirq, steal] = values;
-        sum.busy += user + nice + system + irq + softirq;
-        sum.steal += steal;
-    }
-    sum
-}
 
 /// One thread's time on a CPU and time spent runnable but waiting for one, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -83,7 +29,15 @@ impl ThreadReader {
         Ok(ThreadReader { file })
     }
 
-    /// Zeros when the thread is gone.
+    /// Returns a reader for a thread of any process; `None` if the thread has ended.
+    pub(crate) fn of_living(thread: i32) -> Option<Result<ThreadReader>> {
+        // The kernel finds a thread of any process by its number alone.
+        let reader = ThreadReader::new(thread as u32, thread);
+        let lives = || Path::new(&format!("/proc/{thread}/task/{thread}")).exists();
+        (reader.is_ok() || lives()).then_some(reader)
+    }
+
+    /// Reads the times; zeros if the thread has ended.
     pub(crate) fn read(&self) -> ThreadTimes {
         let mut buffer = [0_u8; 96];
         let length = self.file.read_at(&mut buffer, 0).unwrap_or(0);
@@ -91,8 +45,8 @@ impl ThreadReader {
     }
 }
 
-/// The kernel's own threads that finish the network's work (ksoftirqd) on some CPUs when it is too
-/// much for the interrupts; none where /proc hides them.
+/// Returns the kernel's threads (ksoftirqd) that process packets on some CPUs when there are too
+/// many for the interrupts; empty if /proc hides them.
 pub(crate) fn softirq_threads(cpus: &[usize]) -> Vec<ThreadReader> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let names: Vec<String> = cpus.iter().map(|cpu| format!("ksoftirqd/{cpu}")).collect();
@@ -117,22 +71,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_of_the_watched_cpus_are_added_up() {
-        let text = b"cpu  99 99 99 99 99 99 99 99 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n\
-                     cpu1 10 20 30 40 50 60 70 80 0 0\ncpu11 7 7 7 7 7 7 7 7 0 0\nintr 5\n";
-        assert_eq!(parse_cpu_ticks(text, &[0, 1]), CpuTicks { busy: 209, steal: 88 });
-        assert_eq!(parse_cpu_ticks(text, &[1]), CpuTicks { busy: 190, steal: 80 });
-        assert_eq!(parse_cpu_ticks(text, &[5]), CpuTicks::default());
-    }
-
-    #[test]
     fn a_thread_can_read_its_own_times() {
         let reader =
             ThreadReader::new(std::process::id(), crate::sys::affinity::thread_id()).unwrap();
-        // A running thread's time is brought up to date at the latest when it stops to run.
+        // The kernel updates a running thread's time at the latest when the thread stops running.
         std::thread::sleep(std::time::Duration::from_millis(1));
         assert!(reader.read().run_ns > 0);
         assert_eq!(parse_schedstat(b"12 34 5\n"), ThreadTimes { run_ns: 12, delay_ns: 34 });
         assert_eq!(parse_schedstat(b""), ThreadTimes::default());
+        assert!(ThreadReader::of_living(crate::sys::affinity::thread_id()).is_some());
+        assert!(ThreadReader::of_living(i32::MAX).is_none(), "no such thread");
     }
 }

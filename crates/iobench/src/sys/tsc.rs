@@ -1,9 +1,8 @@
-//! Cheap timestamps: the processor's time stamp counter where it can be trusted, else
-//! CLOCK_MONOTONIC.
+//! Fast timestamps: the processor's time stamp counter if it is reliable, else CLOCK_MONOTONIC.
 //!
-//! A counter may be trusted when the processor says that it is invariant (constant rate, never
-//! stopping) and the kernel uses it as its own clock, because then the kernel has found it equal
-//! on all CPUs. It is calibrated against CLOCK_MONOTONIC, so its times can be set beside those of
+//! The counter counts as reliable if the processor reports that it is invariant (constant rate,
+//! never stopping) and the kernel uses it as its own clock, because then the kernel has verified it
+//! on all CPUs. It is calibrated against CLOCK_MONOTONIC, so its times are comparable with those of
 //! other programs.
 
 use std::time::Duration;
@@ -11,8 +10,8 @@ use std::time::Duration;
 use crate::sys::clock::now_ns;
 use crate::sys::limits::read_trimmed;
 
-/// How long the counter is compared with the kernel's clock. Reading either takes some 30 ns, so
-/// the rate is known to a few parts in ten million.
+/// Duration of the calibration. Reading either clock takes some 30 ns, so the rate is exact to a
+/// few parts in ten million.
 const CALIBRATION: Duration = Duration::from_millis(100);
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
@@ -32,12 +31,12 @@ struct Calibration {
 }
 
 impl Clock {
-    /// Takes a tenth of a second where there is a counter to calibrate.
+    /// Calibrates the counter, which takes a tenth of a second if there is one.
     pub(crate) fn calibrate() -> Clock {
         Clock { counter: counter::is_trustworthy().then(Calibration::measure).flatten() }
     }
 
-    /// What the timestamps come from, for reports.
+    /// Returns the source of the timestamps, for reports.
     pub(crate) fn describe(&self) -> String {
         match self.counter {
             Some(Calibration { scale, .. }) => {
@@ -48,7 +47,7 @@ impl Clock {
         }
     }
 
-    /// The present time. Never earlier than an earlier answer on the same thread.
+    /// Returns the present time. Never earlier than an earlier result on the same thread.
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
         match self.counter {
@@ -65,7 +64,7 @@ impl Calibration {
         let (ticks, at_ns) = pair();
         let elapsed_ticks = ticks.checked_sub(first_ticks).filter(|elapsed| *elapsed > 0)?;
         let scale = (u128::from(at_ns - first_ns) << 32) / u128::from(elapsed_ticks);
-        // Between 100 MHz and 100 GHz, or something is wrong with one of the clocks.
+        // Between 100 MHz and 100 GHz; otherwise one of the clocks is wrong.
         let plausible = 1_u64 << 32;
         let scale = u64::try_from(scale).ok()?;
         (plausible / 100..plausible * 10).contains(&scale).then_some(Calibration {
@@ -82,7 +81,7 @@ impl Calibration {
     }
 }
 
-/// Both clocks at one moment: of several tries the one in which the least time passed.
+/// Reads both clocks at one moment: of several attempts the one that took least time.
 fn pair() -> (u64, u64) {
     let attempt = |_| {
         let before = counter::read();
@@ -100,6 +99,7 @@ mod counter {
 
     use super::{CLOCK_SOURCE, read_trimmed};
 
+    /// Returns whether the counter is reliable.
     pub(super) fn is_trustworthy() -> bool {
         let Ok(processor) = std::fs::read_to_string("/proc/cpuinfo") else { return false };
         let flags = processor.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
@@ -138,7 +138,7 @@ mod tests {
     fn the_counter_keeps_to_the_monotonic_clock() {
         let clock = Clock::calibrate();
         let (before, between, after) = (now_ns(), clock.now_ns(), now_ns());
-        // The calibration is a few hundred nanoseconds off at most; a microsecond is plenty.
+        // The error of the calibration is at most a few hundred nanoseconds.
         assert!(before <= between + 1_000 && between <= after + 1_000);
     }
 

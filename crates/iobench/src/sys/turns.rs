@@ -1,11 +1,11 @@
-//! Whether the threads of a process have had a CPU, so that what they do not show, they do not
-//! have to do.
+//! Finds whether the threads of a process have had a CPU. Work that they have not done by then is
+//! work that they will not do.
 
 use std::fs;
 
 use crate::sys::procstat::ThreadReader;
 
-/// What the threads of a process were doing at a moment.
+/// The states and run times of a process's threads at one moment.
 pub(crate) struct Turns(Vec<Turn>);
 
 struct Turn {
@@ -15,15 +15,15 @@ struct Turn {
 }
 
 impl Turns {
-    /// Looks at all threads that there are; none if the process is gone.
+    /// Reads all threads; none if the process has ended.
     pub(crate) fn of(process: u32) -> Turns {
         let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
         let thread = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
         Turns(threads.filter_map(thread).filter_map(|thread| Turn::of(process, thread)).collect())
     }
 
-    /// Whether every thread rests now or has run since `earlier`. One that waits for a CPU does
-    /// neither, and one that is stopped was perhaps not done.
+    /// Returns whether every thread sleeps now or has run since `earlier`. A thread that waits for
+    /// a CPU does neither, and one that is stopped may not have finished its work.
     pub(crate) fn all_had_since(&self, earlier: &Turns) -> bool {
         let has_run = |now: &Turn| {
             let before = earlier.0.iter().find(|turn| turn.thread == now.thread);
@@ -47,21 +47,21 @@ impl Turn {
     }
 }
 
-/// The field behind the name, which stands in parentheses and may hold anything.
+/// Returns the field after the name, which is in parentheses and may contain anything.
 fn parse_state(stat: &str) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// Stops a child of ours and waits until it stands still.
+/// Stops a child and waits until all its threads are stopped.
 #[cfg(test)]
 pub(crate) fn stop(child: &std::process::Child) {
-    let process = child.id() as i32;
-    // SAFETY: plain numbers, and no place for the status; the process is our own child, which is
-    // still there to be waited for afterwards, because a stop is no end.
-    unsafe {
-        assert_eq!(libc::kill(process, libc::SIGSTOP), 0);
-        assert_eq!(libc::waitpid(process, std::ptr::null_mut(), libc::WUNTRACED), process);
-    }
+    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+    let process = Pid::from_child(child);
+    kill_process(process, Signal::STOP).unwrap();
+    // A stopped process remains a child that can be waited for later.
+    let (stopped, _) = waitpid(Some(process), WaitOptions::UNTRACED).unwrap().unwrap();
+    assert_eq!(stopped, process);
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A headless Chromium that a test drives over the DevTools protocol. The browser speaks it on two
-//! pipes, so there is no port and no other crate, and it ends when the pipes close.
+//! Drives a headless Chromium over the DevTools protocol. The browser is connected by two pipes, so
+//! it needs no port and no other crate, and it ends when the pipes close.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::common::scratch_file;
 
-/// No answer takes longer, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out of an answer, long enough for a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The browser with one page.
 pub(crate) struct Browser {
@@ -23,7 +23,7 @@ pub(crate) struct Browser {
     profile: PathBuf,
     session: Option<String>,
     next: u64,
-    /// Everything the page reported without being asked.
+    /// All events that the page has reported.
     pub(crate) events: Vec<Value>,
 }
 
@@ -67,7 +67,7 @@ impl Browser {
         }
     }
 
-    /// Calls a method and waits for its answer; events on the way are kept.
+    /// Calls a method and waits for its answer; keeps events that arrive before it.
     pub(crate) fn call(&mut self, method: &str, parameters: Value) -> Value {
         let number = self.next;
         self.next += 1;
@@ -90,11 +90,11 @@ impl Browser {
     }
 
     fn receive(&mut self, what: &str) -> Value {
-        let message = self.messages.recv_timeout(PATIENCE);
+        let message = self.messages.recv_timeout(TIME_LIMIT);
         message.unwrap_or_else(|error| panic!("no word of {what} from the browser: {error}"))
     }
 
-    /// Opens an address and waits until it is loaded; earlier events are forgotten.
+    /// Opens an address and waits until it is loaded; discards earlier events.
     pub(crate) fn open(&mut self, url: &str) {
         self.events.clear();
         self.call("Page.navigate", json!({ "url": url }));
@@ -104,7 +104,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression in the page.
+    /// Returns the value of an expression in the page.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         let parameters =
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
@@ -113,14 +113,14 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// The addresses of everything that was asked for over the network or from files.
+    /// Returns the addresses of all requests to the network or to files.
     pub(crate) fn requested(&self) -> Vec<String> {
         let requests = self.events.iter().filter(|e| e["method"] == "Network.requestWillBeSent");
         let url = |event: &Value| event["params"]["request"]["url"].as_str().unwrap().to_owned();
         requests.map(url).collect()
     }
 
-    /// What went wrong, as the browser's console would show it.
+    /// Errors as the browser's console would show them.
     pub(crate) fn complaints(&self) -> Vec<&Value> {
         let methods = ["Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"];
         self.events
@@ -132,10 +132,10 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The browser ends by itself when nobody is left to drive it.
+        // The browser ends when its pipes are closed.
         self.requests = None;
         let begun = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < PATIENCE {
+        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < TIME_LIMIT {
             thread::sleep(Duration::from_millis(5));
         }
         let _ = self.child.kill();

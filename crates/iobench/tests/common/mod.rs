@@ -1,4 +1,4 @@
-//! What the tests of the program share: running it, and watching its processes.
+//! Runs the program in tests, and watches its processes.
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use std::fs;
@@ -12,15 +12,17 @@ use std::time::Duration;
 use serde_json::Value;
 use testkit::process::Guard;
 
-/// Nothing that the tests wait for takes longer, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out of the tests' waits, long enough for a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
+/// Returns the command of the tested program.
 pub(crate) fn iobench(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_iobench"));
     command.args(arguments).stdin(Stdio::null());
     command
 }
 
+/// Runs the program to its end.
 pub(crate) fn run(arguments: &[&str]) -> Output {
     iobench(arguments).output().expect("the program starts")
 }
@@ -33,7 +35,7 @@ pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A file name that no other test uses.
+/// Returns a file name that no other test uses.
 pub(crate) fn scratch_file() -> PathBuf {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let name = format!(
@@ -57,8 +59,8 @@ pub(crate) fn run_with_json(arguments: &[&str]) -> (Option<i32>, Value, String) 
     (output.status.code(), document, printed)
 }
 
-/// Whatever command wrote it: the document is as the published schema says, and `report` and `diff`
-/// read it.
+/// Checks that the document matches the published schema, and that `report` and `diff` read it,
+/// whatever command wrote it.
 pub(crate) fn check_document(document: &Value, path: &str) {
     static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| {
         let schema = include_str!("../../../../docs/results.schema.json");
@@ -83,8 +85,20 @@ pub(crate) fn check_document(document: &Value, path: &str) {
     assert!(changes.contains("0 regressions") && changes.contains(" 0 better"), "{changes}");
 }
 
-/// [`run_with_json`], tried again where a busy machine kept a thread off its CPU for all the
-/// measured time of a row.
+/// Complaint of a row whose ends had no CPU in the whole measured time of a round.
+pub(crate) const NO_MESSAGE: &str =
+    "no message arrived while it was measured: try a longer --duration or a quieter machine";
+
+/// Returns whether a row is valid, or invalid only because the machine was busy.
+pub(crate) fn is_valid_or_disturbed(row: &Value) -> bool {
+    let is_busy = |note: &Value| {
+        note.as_str().is_some_and(|note| note.contains("undisturbed") || note == NO_MESSAGE)
+    };
+    row["valid"] == true || row["notes"].as_array().expect("notes").iter().all(is_busy)
+}
+
+/// Like [`run_with_json`], but repeats the run if a thread did not get its CPU in all the measured
+/// time of a row, which happens on a busy machine.
 pub(crate) fn run_undisturbed(arguments: &[&str]) -> (Option<i32>, Value, String) {
     for _ in 0..20 {
         let (status, document, printed) = run_with_json(arguments);
@@ -110,7 +124,7 @@ impl Serving {
         Serving::start_with(server, &[])
     }
 
-    /// With further options of `serve`.
+    /// Starts the server with further options of `serve`.
     pub(crate) fn start_with(server: &str, more: &[&str]) -> Serving {
         let arguments = ["serve", "--server", server, "--port", "0"];
         let mut process =
@@ -130,7 +144,7 @@ impl Serving {
         self.process.0.id()
     }
 
-    /// Whether every thread of it stands still (state T).
+    /// Returns whether all its threads are stopped (state T).
     pub(crate) fn is_stopped(&self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process.0.id())).expect("it lives");
         tasks.filter_map(Result::ok).all(|task| {
@@ -139,12 +153,12 @@ impl Serving {
         })
     }
 
-    /// Ends it as Ctrl-C would and returns the exit status.
+    /// Ends it as Ctrl-C would; returns the exit status.
     pub(crate) fn interrupt(self) -> Option<i32> {
         self.finish().0
     }
 
-    /// The same, with what it printed at its end.
+    /// Ends the server as `interrupt` does; also returns its last output.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
         let status = self.process.end(libc::SIGINT).code();
         let mut printed = String::new();
@@ -159,12 +173,13 @@ pub(crate) fn signal(process: u32, signal: i32) {
     unsafe { libc::kill(process as i32, signal) };
 }
 
-/// Waits with a limit; the exit status, or nothing after a signal.
+/// Waits with a time-out; returns the exit status, or `None` after a signal.
 pub(crate) fn wait(child: &mut Child) -> Option<i32> {
-    testkit::process::wait(child, PATIENCE).code()
+    testkit::process::wait(child, TIME_LIMIT).code()
 }
 
-/// The children of a process, zombies left out: (process, start time), which together are unique.
+/// Returns the children of a process, zombies left out: (process, start time), which together are
+/// unique.
 pub(crate) fn children(parent: u32) -> Vec<(u32, u64)> {
     let entries = fs::read_dir("/proc").expect("/proc is mounted");
     entries
@@ -192,7 +207,7 @@ pub(crate) fn started(process: u32) -> Option<u64> {
     stat(process).map(|(_, _, started)| started)
 }
 
-/// Whether the very same process still runs.
+/// Returns whether the same process still runs.
 pub(crate) fn is_alive((process, started): (u32, u64)) -> bool {
     stat(process).is_some_and(|(state, _, since)| state != "Z" && since == started)
 }
@@ -205,8 +220,8 @@ pub(crate) fn wait_for_children(parent: u32, count: usize) -> Vec<(u32, u64)> {
     })
 }
 
-/// Polls until there is an answer.
+/// Polls until there is a result; fails after the time-out.
 #[track_caller]
 pub(crate) fn wait_until<T>(what: &str, poll: impl FnMut() -> Option<T>) -> T {
-    testkit::within(PATIENCE, what, poll)
+    testkit::within(TIME_LIMIT, what, poll)
 }

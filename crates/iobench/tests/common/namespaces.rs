@@ -1,5 +1,5 @@
-//! Hosts that are network namespaces, each with a host name of its own, joined by a bridge in a
-//! namespace of its own: outside, nothing can be seen of their network.
+//! Hosts as network namespaces, each with a host name of its own, connected by a bridge in another
+//! namespace: the machine's network is not changed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use super::common::{is_alive, signal, started, wait};
 
-/// Begins the names of all our namespaces. The process and its start time follow, so that those of
-/// a run that was killed can be told from those of one that goes on.
+/// Prefix of the names of all test namespaces. The process id and its start time follow, so that
+/// those of a killed run can be distinguished from those of a running one.
 const PREFIX: &str = "iobench-test";
 
-/// What it takes, and the Debian packages that bring it.
+/// The required programs, and their Debian packages.
 const PROGRAMS: [(&str, &str); 5] = [
     ("ip", "iproute2"),
     ("unshare", "util-linux"),
@@ -24,12 +24,12 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("orted", "openmpi-bin"),
 ];
 
-/// Whether hosts can be made here; else says which test is skipped, and why.
+/// Returns whether hosts can be created here; otherwise prints which test is skipped, and why.
 pub(crate) fn possible(test: &str) -> bool {
     testkit::can_make_networks(test, &PROGRAMS)
 }
 
-/// Hosts `node0`, `node1` … at 10.77.0.1, 10.77.0.2 …, gone when dropped.
+/// Hosts `node0`, `node1` … at 10.77.0.1, 10.77.0.2 …; removed when dropped.
 pub(crate) struct Hosts {
     prefix: String,
     names: Vec<String>,
@@ -44,7 +44,7 @@ impl Hosts {
         let since = started(process).expect("we run");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let names = (0..count).map(|node| format!("node{node}")).collect();
-        // From here on, dropping cleans up, also after a panic half-way.
+        // From here on, dropping removes everything, even after a panic.
         let prefix = format!("{PREFIX}-{process}-{since}-{number}-");
         let hosts = Hosts { prefix, names, directory };
         let bridge = hosts.namespace("bridge");
@@ -58,7 +58,7 @@ impl Hosts {
         hosts
     }
 
-    /// Makes one host and plugs it into the bridge.
+    /// Creates one host and connects it to the bridge.
     fn join(&self, bridge: &str, number: usize, name: &str) {
         let (host, port) = (self.namespace(name), format!("port{number}"));
         let address = format!("10.77.0.{}/24", number + 1);
@@ -71,7 +71,7 @@ impl Hosts {
         ip(&["-n", &host, "link", "set", "lo", "up"]);
     }
 
-    /// What the names of its namespaces begin with.
+    /// Returns the prefix of the names of its namespaces.
     pub(crate) fn prefix(&self) -> String {
         self.prefix.clone()
     }
@@ -90,7 +90,7 @@ impl Hosts {
         self.directory.path().join("agent")
     }
 
-    /// Stands in for ssh: `agent HOST WORDS...` runs the words in a shell on that host.
+    /// Writes a replacement for ssh: `agent HOST WORDS...` runs the words in a shell on that host.
     fn write_agent(&self) {
         let script = format!(
             "#!/bin/sh\nhost=$1\nshift\nexec ip netns exec \"{}$host\" unshare --uts \\\n    sh -c \
@@ -110,7 +110,7 @@ impl Hosts {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace(first), "unshare", "--uts", "sh", "-c"]);
         command.args(["hostname \"$0\" && exec mpirun \"$@\"", first]);
-        // Each host has but one process, so there is nothing to bind; the namespaces share CPUs.
+        // Each host has only one process, so there is nothing to bind; the namespaces share CPUs.
         command.args(["--allow-run-as-root", "-N", "1", "--bind-to", "none", "--host", &list]);
         command.args(["--mca", "plm", "rsh", "--mca", "plm_rsh_agent"]).arg(self.agent());
         command.args(["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]);
@@ -136,7 +136,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Removes what runs have left behind that were killed.
+/// Removes namespaces of killed runs.
 fn remove_stale() {
     for namespace in namespaces() {
         let owner = namespace.strip_prefix(PREFIX).and_then(|rest| {
@@ -149,7 +149,7 @@ fn remove_stale() {
     }
 }
 
-/// Ends what runs in the namespaces whose names begin so, and removes them.
+/// Ends the processes in the namespaces whose names begin with `prefix`, and removes them.
 fn remove(prefix: &str) {
     for namespace in namespaces().iter().filter(|name| name.starts_with(prefix)) {
         let processes = || {
@@ -159,7 +159,7 @@ fn remove(prefix: &str) {
             text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<u32>>()
         };
         processes().into_iter().for_each(|process| signal(process, libc::SIGKILL));
-        // Nothing here may panic: it runs when tests have failed already.
+        // No panic here: this runs when tests have already failed.
         let gone = (0..500).any(|_| {
             thread::sleep(Duration::from_millis(10));
             processes().is_empty()
@@ -171,12 +171,12 @@ fn remove(prefix: &str) {
     }
 }
 
-/// How many network namespaces there are with such names.
+/// Returns the number of network namespaces whose names begin with `prefix`.
 pub(crate) fn count(prefix: &str) -> usize {
     namespaces().iter().filter(|name| name.starts_with(prefix)).count()
 }
 
-/// The names of all network namespaces.
+/// Returns the names of all network namespaces.
 fn namespaces() -> Vec<String> {
     let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

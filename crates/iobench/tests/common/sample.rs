@@ -1,4 +1,4 @@
-//! Result files with made-up figures, in the format of the program's own.
+//! Generates result files with artificial figures, in the program's format.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 use serde_json::{Value, json};
 
-/// The same numbers in every run.
+/// A generator of the same numbers in every run.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -14,7 +14,7 @@ impl Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// From 0 to 1.
+    /// Returns a number from 0 to 1.
     fn next(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -22,7 +22,7 @@ impl Random {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Times around a median, most of them near, a few far above.
+    /// Returns times around a median: most are near it, a few far above.
     fn times(&mut self, median_us: f64, spread: f64) -> Histogram<u64> {
         let mut times = Histogram::new_with_bounds(1, 600_000_000_000, 3).unwrap();
         for _ in 0..4_000 {
@@ -65,7 +65,7 @@ pub(crate) fn environment() -> Value {
     })
 }
 
-/// A file of `run` with these rows.
+/// Returns a file of `run` with these rows.
 pub(crate) fn document(name: &str, title: &str, baseline: &str, rows: Vec<Value>) -> Value {
     json!({
         "format": "iobench-results", "version": 2, "environment": environment(),
@@ -78,7 +78,7 @@ pub(crate) fn document(name: &str, title: &str, baseline: &str, rows: Vec<Value>
     })
 }
 
-/// A row without figures.
+/// Returns a row without figures.
 pub(crate) fn row(server: &str, kind: &str) -> Value {
     json!({
         "subject": server, "workload": "echo", "kind": kind,
@@ -94,7 +94,7 @@ pub(crate) fn row(server: &str, kind: &str) -> Value {
     })
 }
 
-/// How slow a server of the sample is, and by how much more connections slow it down.
+/// Base latency of each server of the sample, and how much it grows with the connections.
 const OPEN_SERVERS: [(&str, f64, f64); 6] = [
     ("process", 95.0, 0.05),
     ("thread", 80.0, 0.04),
@@ -104,7 +104,7 @@ const OPEN_SERVERS: [(&str, f64, f64); 6] = [
     ("megapipe", 41.0, 0.01),
 ];
 
-/// An open loop: six servers, three numbers of connections, four loads; one row is invalid.
+/// Returns an open loop: six servers, three numbers of connections, four loads; one row is invalid.
 pub(crate) fn open() -> Value {
     let mut rows = Vec::new();
     for connections in [400, 2_000, 10_000] {
@@ -195,7 +195,7 @@ fn timeline(random: &mut Random, connections: u32, rate: f64, achieved: f64, us:
     (0..48).map(moment).collect()
 }
 
-/// A closed loop in the manner of the report's Figure 5.1.
+/// Returns a closed loop like the report's Figure 5.1.
 pub(crate) fn closed() -> Value {
     let servers = [("epoll", 0.0), ("epoll-partitioned", 0.18), ("megapipe", 0.75)];
     let mut rows = Vec::new();
@@ -231,13 +231,13 @@ pub(crate) fn closed() -> Value {
     closed
 }
 
-/// A file of `ipc`: three transports, of which one is the cache line, a message size and two
-/// placements.
+/// Returns a result file of `ipc`: three transports, of which one is the cache line, a message size
+/// and two placements.
 pub(crate) fn transports() -> Value {
     transports_with(4.0)
 }
 
-/// The same where shared memory is so many times as quick as TCP.
+/// Returns the same file with shared memory `gain` times as fast as TCP.
 pub(crate) fn transports_with(gain: f64) -> Value {
     let one = json!({ "estimate": 1.0, "low": 1.0, "high": 1.0 });
     let mut rows = Vec::new();
@@ -309,12 +309,12 @@ fn transport_row(
     row
 }
 
-/// A file of `compare`: five rounds, in which the machine drifts.
+/// Returns a result file of `compare`: five rounds, whose throughput varies.
 pub(crate) fn compare() -> Value {
     compared(1.4)
 }
 
-/// The same with this ratio of throughputs.
+/// Returns the same file with this ratio of throughputs.
 pub(crate) fn compared(ratio: f64) -> Value {
     let of_server = |server: &str, factor: f64, ratio: Value| {
         let mut row = row(server, "closed");

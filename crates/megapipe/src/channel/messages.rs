@@ -1,4 +1,4 @@
-//! Filing messages with descriptors and packet info.
+//! Submits requests for messages with ancillary data: descriptors and packet information.
 
 use super::Channel;
 use super::requests::{MOST_VECTORS, Rejected, SOCKETS, TOO_MANY_VECTORS, check_room};
@@ -15,22 +15,27 @@ use crate::source::Kind;
 use std::os::fd::AsRawFd;
 
 impl<C> Channel<C> {
-    /// Sends a message with its descriptors, or to its address with its packet info, in its turn
-    /// among the writes of the handle: [`Event::SendMessage`](crate::Event::SendMessage) gives it
-    /// back. See [`Message`] for an example.
+    /// Sends a message with its descriptors, or to its address with its packet information. The
+    /// message is sent after the earlier writes of the handle;
+    /// [`Event::SendMessage`](crate::Event::SendMessage) returns it. See [`Message`] for an
+    /// example.
     ///
-    /// Over a stream all bytes are sent, as by [`Channel::write`]; the descriptors go with the
-    /// first of them, once. From a socket of datagrams or packets: one message. The descriptors
-    /// stay open and the message's until the event, whatever comes of the request; those of a
-    /// request that is withdrawn (by unregistering or closing its handle) are closed.
+    /// On a stream the channel sends all bytes, as [`Channel::write`] does; the descriptors travel
+    /// once, with the first byte. On a socket of datagrams or packets it sends one message. The
+    /// descriptors stay open and belong to the message until the event, whatever the result. If the
+    /// request is withdrawn (because its handle is unregistered or closed), the channel closes
+    /// them.
     ///
-    /// Fails, and gives the message back, with more than 253 descriptors (`SCM_MAX_FD`); with
-    /// descriptors on other than UNIX sockets, as connections of the `mtcp` driver, or without a
-    /// byte over a stream, which would lose them; with an address or packet info on other than
-    /// sockets of datagrams; with packet info that the socket's family does not have. The kernel
-    /// refuses to send from an address that is not this host's (`EINVAL`, `ENETUNREACH`), and
-    /// descriptors while more than `RLIMIT_NOFILE` are under way and not received
-    /// (`ETOOMANYREFS`).
+    /// Fails and returns the message:
+    /// - with more than 253 descriptors (`SCM_MAX_FD`);
+    /// - with descriptors on sockets other than UNIX sockets, connections of the `mtcp` driver
+    ///   included, or without a byte over a stream, which would lose them;
+    /// - with an address or packet information on sockets that are not datagram sockets;
+    /// - with packet information that the socket's family does not have.
+    ///
+    /// The kernel refuses to send from an address that does not belong to this host (`EINVAL`,
+    /// `ENETUNREACH`). It refuses descriptors while more than `RLIMIT_NOFILE` of them are sent and
+    /// not received (`ETOOMANYREFS`).
     pub fn send_message(
         &mut self,
         handle: Handle,
@@ -47,20 +52,20 @@ impl<C> Channel<C> {
         }
     }
 
-    /// Receives into the spare capacity of a message, behind the bytes that it has, in its turn
-    /// among the reads of the handle:
-    /// [`Event::ReceiveMessage`](crate::Event::ReceiveMessage) gives it back.
+    /// Receives into the spare capacity of a message, after the bytes that it already has, and
+    /// after the earlier reads of the handle.
+    /// [`Event::ReceiveMessage`](crate::Event::ReceiveMessage) returns the message.
     ///
-    /// Completes with what is there, as [`Channel::read`] does; on a stream of UNIX sockets no
-    /// further than the bytes that came with the same descriptors. Descriptors are closed by
-    /// execve(2); more than there is room for ([`Message::room_for_descriptors`]) are lost, which
-    /// is an error. Those of a request that is withdrawn are closed. A plain read loses
-    /// descriptors without a word. Datagrams have the address of their sender and, after
-    /// [`Channel::enable_packet_info`], their packet info. Credentials and other control data are
-    /// skipped.
+    /// Completes with the available bytes, as [`Channel::read`] does. On a stream of UNIX sockets
+    /// it ends with the bytes that came with the same descriptors. execve(2) closes received
+    /// descriptors. If more arrive than fit ([`Message::room_for_descriptors`]), the excess is lost
+    /// and the result is an error. The channel closes the descriptors of a withdrawn request. A
+    /// plain read loses descriptors without an error. Datagrams have the address of their sender
+    /// and, after [`Channel::enable_packet_info`], their packet information. Credentials and other
+    /// ancillary data are skipped.
     ///
-    /// Fails, and gives the message back, without spare capacity and on other than sockets;
-    /// `EOPNOTSUPP` comes for connections of the `mtcp` driver.
+    /// Fails and returns the message if it has no spare capacity or the handle is not a socket.
+    /// Connections of the `mtcp` driver complete with `EOPNOTSUPP`.
     pub fn receive_message(
         &mut self,
         handle: Handle,
@@ -82,12 +87,13 @@ impl<C> Channel<C> {
         Err(Rejected { error, buffer: message })
     }
 
-    /// Has the kernel tell, with each datagram that arrives from now on, at which address and
-    /// interface of this host it came in: [`Message::packet_info`]. A server that is bound to all
-    /// addresses needs it to answer from the one that it was asked at. Sending needs no option.
+    /// Makes the kernel report, with each datagram that arrives from now on, the address and
+    /// interface of this host on which it arrived: [`Message::packet_info`]. A server that is bound
+    /// to all addresses needs it to answer from the address to which the request was sent. Sending
+    /// needs no option.
     ///
-    /// It is `IP_PKTINFO` of ip(7), for IPv6 sockets `IPV6_RECVPKTINFO` of ipv6(7), which tells of
-    /// IPv4 datagrams, too. Fails on other than internet sockets of datagrams.
+    /// It is `IP_PKTINFO` of ip(7), for IPv6 sockets `IPV6_RECVPKTINFO` of ipv6(7), which covers
+    /// IPv4 datagrams, too. Fails on sockets other than internet datagram sockets.
     pub fn enable_packet_info(&mut self, handle: Handle) -> Result<()> {
         let key = self.check(handle, "packet info", &[Kind::Datagram])?;
         let (level, name) = match self.engine.domain(key)? {
@@ -98,7 +104,7 @@ impl<C> Channel<C> {
         self.engine.set_option(key, level, name, &1i32.to_ne_bytes())
     }
 
-    /// Checks a message that is to be sent, and describes what is beside its bytes.
+    /// Checks a message before it is sent, and encodes its address and ancillary data.
     fn describe(
         &mut self,
         handle: Handle,
@@ -135,7 +141,7 @@ impl<C> Channel<C> {
         Ok((key, address, control))
     }
 
-    /// Refuses descriptors that the kernel would refuse or silently leave behind.
+    /// Fails for descriptors that the kernel would refuse or silently drop.
     fn check_descriptors(&mut self, key: Key, count: usize, bytes: usize) -> Result<()> {
         if count == 0 {
             return Ok(());
@@ -168,10 +174,9 @@ impl<C> Channel<C> {
         })
     }
 
-    /// Files a message in memory of the application's own.
+    /// Submits a message in memory of the application.
     ///
     /// # Safety
-    ///
     /// As for [`Channel::transfer`].
     pub(super) unsafe fn transfer_message(
         &mut self,
@@ -180,18 +185,18 @@ impl<C> Channel<C> {
         message: *mut libc::msghdr,
     ) -> Result<()> {
         let key = self.check(handle, "a transfer of a message", SOCKETS)?;
-        // SAFETY: the caller vouches for the header.
+        // SAFETY: the caller guarantees that the header is valid.
         if unsafe { (*message).msg_iovlen } > MOST_VECTORS {
             return Err(TOO_MANY_VECTORS);
         }
         let (lane, envelope) = if command.writes() {
-            // SAFETY: the caller vouches for what the header describes.
+            // SAFETY: the caller guarantees that the memory that the header describes is valid.
             let envelope = unsafe { Envelope::raw_sending(message) };
             let count = control::descriptors_in(envelope.control());
             self.check_descriptors(key, count, envelope.bytes_left())?;
             (Lane::Outbound, envelope)
         } else {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees that the memory that the header describes is valid.
             (Lane::Inbound, unsafe { Envelope::raw_receiving(message) })
         };
         let memory = RawMemory::Message(envelope);

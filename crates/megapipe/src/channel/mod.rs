@@ -1,4 +1,4 @@
-//! The channel as the application sees it.
+//! Implements `Channel`: creating it, registering sources and dispatching completions.
 
 mod messages;
 mod requests;
@@ -18,10 +18,10 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// A pipe between one thread and the system: requests go in, completions come out.
+/// Hands the requests of one thread to the system and returns their completions.
 ///
 /// `C` is the type of the cookies: what the application wants to find again with each handle, such
-/// as the state of a connection. The channel keeps them.
+/// as the state of a connection. The channel stores them.
 ///
 /// # One thread
 ///
@@ -32,87 +32,90 @@ use std::time::Duration;
 /// std::thread::spawn(move || drop(channel));
 /// ```
 ///
-/// In a forked child every call fails with [`Error::Forked`]; the parent's channel is undisturbed.
+/// In a forked child every call fails with [`Error::Forked`]; the parent's channel is not affected.
 ///
 /// # Order
 ///
-/// Requests of one direction on one handle are carried out in the order of filing, each begun when
-/// the one before it has ended; both directions go on side by side. Reads and writes of a file at
-/// an offset have no order.
+/// The channel executes the requests of one direction of a handle in the order of submission; each
+/// begins when the one before it has ended. The two directions are independent. Reads and writes of
+/// a file at an offset have no order.
 ///
 /// # Dropping
 ///
-/// Dropping the channel lets handles that are being closed write what they have queued (for a
-/// second at most), cancels everything else, waits until the kernel has let go of its memory (two
-/// seconds at most; what it still holds then is leaked rather than freed), closes what is
-/// registered, and leaves its share of partitioned listeners to the other channels.
+/// Dropping the channel has four steps. It lets handles that are being closed write their queued
+/// output, for at most one second. It cancels everything else and waits at most two seconds until
+/// the kernel no longer uses its memory; memory that the kernel uses after that is leaked rather
+/// than freed. It closes the registered sources. It leaves its share of partitioned listeners to
+/// the other channels.
 pub struct Channel<C = ()> {
     engine: Engine,
     cookies: Vec<Option<C>>,
-    /// Rings and buffers are the creating thread's.
+    /// Makes the channel `!Send`: rings and buffers belong to the creating thread.
     not_send: PhantomData<*mut ()>,
 }
 
-/// What an unregistered handle leaves behind.
+/// What [`Channel::unregister`] returns: the cookie, the descriptor and undelivered connections.
 #[derive(Debug)]
 pub struct Unregistered<C> {
     /// The application's cookie.
     pub cookie: C,
     /// The descriptor, for use without the channel; `None` for lightweight sockets and connections
-    /// of an installed driver, which are closed, and for partitioned listeners, whose original was
-    /// never the channel's.
+    /// of an installed driver, which are closed, and for partitioned listeners, whose original the
+    /// channel never owned.
     pub descriptor: Option<OwnedFd>,
-    /// Connections that a listener had accepted and not delivered, or that waited in its share of a
-    /// listening socket of which no other channel has a share.
+    /// Connections that the listener had accepted and not delivered. For a partitioned listener
+    /// that no other channel has joined, also those in this channel's accept queue.
     pub connections: Vec<Socket>,
 }
 
 impl<C> Channel<C> {
     /// Creates a channel with the default settings.
     ///
-    /// Uses io_uring (Linux 6.1 or later) or else epoll; see [`Channel::driver`]. Tries on the new
-    /// ring every request that the io_uring driver submits, some tens of microseconds.
+    /// Uses io_uring (Linux 6.1 or later) or else epoll; see [`Channel::driver`]. Submits each kind
+    /// of request once on the new ring to learn what the kernel supports; this takes some tens of
+    /// microseconds.
     pub fn new() -> Result<Channel<C>> {
         Channel::with_config(Config::default())
     }
 
     /// Creates a channel.
     ///
-    /// Fails with [`Error::Setup`], which names cause and remedy, if resources are short, and with
-    /// [`Error::Config`] if a setting is out of range.
+    /// Fails with [`Error::Setup`], which names cause and remedy, if memory or descriptors are
+    /// short, and with [`Error::Config`] if a setting is out of range.
     pub fn with_config(config: Config) -> Result<Channel<C>> {
         let engine = Engine::new(config)?;
         Ok(Channel { engine, cookies: Vec::new(), not_send: PhantomData })
     }
 
-    /// Which driver the channel uses, why, and which features of io_uring the kernel lacks.
+    /// Returns the driver that the channel uses, the reason for the choice, and the io_uring
+    /// features that the kernel lacks.
     pub fn driver(&self) -> &DriverReport {
         self.engine.report()
     }
 
-    /// What the channel has done so far.
+    /// Returns the channel's counters.
     pub fn counters(&self) -> Counters {
         self.engine.counters()
     }
 
-    /// How many requests are outstanding.
+    /// Returns the number of outstanding requests.
     pub fn outstanding(&self) -> usize {
         self.engine.outstanding()
     }
 
-    /// Registers a descriptor, a socket that was accepted, signals, a timer or a wake-up source.
+    /// Registers a descriptor, an accepted socket, signals, a timer or a wake-up source.
     ///
-    /// The channel owns it from now on; [`Channel::unregister`] gives a descriptor back. While a
-    /// pipe or terminal is registered, `O_NONBLOCK` is set, which every other holder of the same
-    /// open file description sees, too.
+    /// The channel owns the source from now on; [`Channel::unregister`] returns a descriptor. While
+    /// a pipe or terminal is registered, `O_NONBLOCK` is set, which also affects every other holder
+    /// of the same open file description.
     ///
     /// Fails with [`Error::TooManyHandles`] at [`Config::max_handles`], and with `EXDEV` for a
-    /// lightweight socket of another channel. What was to be registered is closed then.
+    /// lightweight socket of another channel. The channel then closes the source.
     pub fn register(&mut self, source: impl Into<Source>, cookie: C) -> Result<Handle> {
         self.register_or_return(source, cookie).map_err(|rejected| rejected.error)
     }
 
-    /// Registers as [`Channel::register`] does, but gives back what could not be registered; only a
+    /// Registers as [`Channel::register`] does, but returns the source on failure. Only a
     /// lightweight socket of another channel is closed.
     pub fn register_or_return(
         &mut self,
@@ -125,10 +128,10 @@ impl<C> Channel<C> {
         }
     }
 
-    /// Sets a [`Timer`](crate::Timer) that is registered: the next expiry comes `after` this time
-    /// and further ones `every` so often, if that is above zero; `None` stops it. What it had
-    /// counted and not delivered is forgotten; a completion that is in the channel already is
-    /// delivered. One system call.
+    /// Sets a registered [`Timer`](crate::Timer): the next expiry comes after `after` and further
+    /// ones every `every`, if that is above zero; `None` stops the timer. The channel discards
+    /// expirations that were counted and not delivered, but delivers a completion that it already
+    /// holds. Costs one system call.
     pub fn set_timer(
         &mut self,
         handle: Handle,
@@ -139,18 +142,20 @@ impl<C> Channel<C> {
         self.engine.set_timer(key, after.into(), every)
     }
 
-    /// Joins the channels that share a listening TCP socket, with an accept queue of its own for
-    /// the connections whose handshake runs on the given CPUs (report, section 3.4.1).
+    /// Joins the channels that share a listening TCP socket. The channel gets an accept queue of
+    /// its own for the connections whose handshake runs on the given CPUs (report, section 3.4.1).
     ///
     /// The original keeps the other CPUs; register it with [`Channel::register`] in one of the
-    /// channels if the sets do not cover all. The first call sets `SO_REUSEPORT` on the original
-    /// and steers by a classic BPF program; no privilege is needed. The channels must be in one
-    /// process. When a channel ends, its share goes to another one. If the CPUs divide the
-    /// connections very unequally, new ones are spread over all channels for a while, unless
-    /// [`Config::rebalance`] is false.
+    /// channels if the sets do not cover all CPUs. While they cover all that are online, one of the
+    /// channels accepts from the original as well, in which connections from before the call wait.
+    /// The first call sets `SO_REUSEPORT` on the
+    /// original and steers by a classic BPF program; no privilege is needed. The channels must be
+    /// in one process. When a channel ends, another one takes over its accept queue. If the CPUs
+    /// distribute the connections very unequally, new ones are distributed to all channels at
+    /// random for a while, unless [`Config::rebalance`] is false.
     ///
     /// Fails with [`Error::Listener`] if the set is empty or overlaps with another channel's, or if
-    /// the socket is no listening TCP socket or shares its port already.
+    /// the socket is not a listening TCP socket or already shares its port.
     pub fn register_listener(
         &mut self,
         listener: impl AsFd,
@@ -161,14 +166,14 @@ impl<C> Channel<C> {
         Ok(self.keep(key, cookie))
     }
 
-    /// Changes the CPUs whose connections come to a partitioned listener. Connections that are
-    /// queued already stay where they are.
+    /// Changes the claim of CPUs of a partitioned listener. Connections that are already queued
+    /// stay in their queue.
     pub fn set_cpus(&mut self, handle: Handle, cpus: CpuSet) -> Result<()> {
         let key = self.engine.key(handle)?;
         self.engine.set_cpus(key, &cpus)
     }
 
-    /// The CPUs whose connections come to a partitioned listener.
+    /// Returns the claim of CPUs of a partitioned listener.
     pub fn cpus(&mut self, handle: Handle) -> Result<CpuSet> {
         let key = self.engine.key(handle)?;
         self.engine.cpus(key)
@@ -183,57 +188,57 @@ impl<C> Channel<C> {
         self.engine.handle(key)
     }
 
-    /// Closes a handle once all that was filed to be written is written: the right end for a
-    /// connection. What is inbound is cancelled, the cookie comes back, and nothing is delivered
-    /// for the handle any more but one [`Event::Close`](crate::Event::Close), the last of all. By
-    /// then the memory of its requests is free.
+    /// Closes a handle after all submitted writes are written: the normal way to end a connection.
+    /// Inbound requests are cancelled and the cookie is returned. The only further completion of
+    /// the handle is one [`Event::Close`](crate::Event::Close); when it arrives, the memory of the
+    /// handle's requests is free.
     ///
-    /// The close takes effect with the next flush or dispatch at the latest, so that it costs no
-    /// system call of its own. Until then a receive that is under way may take data from a
-    /// duplicate of the descriptor.
+    /// The close takes effect with the next flush or dispatch at the latest, so it costs no system
+    /// call of its own. Until then a receive in flight may take data from a duplicate of the
+    /// descriptor.
     ///
-    /// A queued write that fails shows in the result of that event. If the peer takes nothing for
+    /// The result of that event reports a queued write that failed. If the peer takes nothing for
     /// [`Config::close_timeout`], the handle is aborted and the result is `ETIMEDOUT`. A listener's
     /// undelivered connections are closed, too.
     ///
-    /// # What the peer still sends
+    /// # Input that arrives during the close
     ///
     /// A stream socket that has waited for its output for 5 ms discards what its peer sends, so
-    /// that two ends that both close with much queued do not wait for each other. If anything came,
-    /// all is written and the peer has not ended its direction, the channel shuts down writing and
-    /// goes on discarding until the peer ends, has sent nothing for 2 s, or 30 s or 64 MiB are
-    /// reached (or `close_timeout`, where that is shorter). Closed with unread input, a TCP socket
-    /// would reset the connection, and the peer lose what it has not read yet (RFC 1122, section
-    /// 4.2.2.13). Both happen to a connection whose close does not have to wait: where a peer may
-    /// still be sending, shut down writing by [`disconnect`](Channel::disconnect) and read to the
-    /// end before closing.
+    /// that two ends that both close with much queued output do not wait for each other. If
+    /// anything came, all is written and the peer has not ended its direction, the channel shuts
+    /// down writing and continues to discard until the peer ends, has sent nothing for 2 s, or 30 s
+    /// or 64 MiB are reached (or `close_timeout`, if that is shorter). A TCP socket that is closed
+    /// with unread input resets the connection, and the peer loses what it has not read yet (RFC
+    /// 1122, section 4.2.2.13). This can happen to a connection whose close does not have to wait.
+    /// If the peer may still be sending, shut down writing with [`disconnect`](Channel::disconnect)
+    /// and read to the end before you close.
     ///
-    /// Descriptors that others have of the same socket lose the input and the direction, too. A
-    /// handle of which [`Channel::descriptor`] has given one discards nothing.
+    /// Other descriptors of the same socket also lose the discarded input and the direction that
+    /// was shut down. If [`Channel::descriptor`] has returned a descriptor of a handle, its close
+    /// discards nothing.
     pub fn close(&mut self, handle: Handle) -> Result<C> {
         let key = self.engine.key(handle)?;
         self.engine.close(key)?;
         self.take_cookie(handle)
     }
 
-    /// Closes a handle at once and discards what is queued, also one that
-    /// [`Channel::close`] is closing: it overtakes a write that does not end. A TCP connection is
-    /// reset, so that the peer does not take what it has for the whole. Otherwise as
-    /// [`Channel::close`]; gives the cookie unless `close` has given it.
+    /// Closes a handle at once and discards its queued output. It also works on a handle that
+    /// [`Channel::close`] is closing, so it ends a write that does not complete. A TCP connection
+    /// is reset, so that the peer does not mistake a part of the data for the whole. Otherwise as
+    /// [`Channel::close`]; returns the cookie unless `close` has returned it.
     pub fn abort(&mut self, handle: Handle) -> Result<Option<C>> {
         let key = self.engine.key(handle)?;
         self.engine.abort(key)?;
         Ok(self.cookies.get_mut(handle.index as usize).and_then(Option::take))
     }
 
-    /// Takes a handle out of the channel, to go on with its descriptor: what is pending is
-    /// cancelled and never delivered, also writes, and the descriptor and the cookie come back.
-    /// To end a connection use [`Channel::close`].
+    /// Removes a handle from the channel and returns its descriptor and cookie, to use the
+    /// descriptor without the channel. Pending requests, writes included, are cancelled and never
+    /// delivered. To end a connection use [`Channel::close`].
     ///
-    /// A lightweight socket cannot be without its channel: it is closed as by [`Channel::close`],
-    /// queued writes first, but without an event. It makes no difference which driver the channel
-    /// has. Data that the kernel had already handed over when its completion was cancelled is
-    /// lost.
+    /// A lightweight socket cannot exist without its channel. The channel closes it as
+    /// [`Channel::close`] does, after its queued writes, but without an event, on every driver.
+    /// Data that the kernel had already delivered when its completion was cancelled is lost.
     pub fn unregister(&mut self, handle: Handle) -> Result<Unregistered<C>> {
         let key = self.engine.key(handle)?;
         let remains = self.engine.unregister(key)?;
@@ -242,17 +247,17 @@ impl<C> Channel<C> {
         Ok(Unregistered { cookie, descriptor, connections })
     }
 
-    /// Bytes that were filed to be written to a handle and that the kernel has not taken yet. A
-    /// write under way counts in full until a part of it completes.
+    /// Returns the number of bytes that were submitted to be written to a handle and that the
+    /// kernel has not taken yet. The current write counts in full until a part of it completes.
     pub fn queued_bytes(&self, handle: Handle) -> Result<usize> {
         self.engine.queued_bytes(self.engine.key(handle)?)
     }
 
-    /// Limits the time of each request of one direction of a handle: one that is under way and has
-    /// not got on for `limit` ends with `ETIMEDOUT`. Repeating receives begin their time anew with
-    /// each completion, writes with each part that is written; what waits behind another request
-    /// has not begun. `None`, as at first, is no limit. A write that was ended may have been
-    /// written in part: [`Channel::abort`] the handle then.
+    /// Limits the time of each request of one direction of a handle. A request in flight that makes
+    /// no progress for `limit` ends with `ETIMEDOUT`. The time of a repeating receive starts again
+    /// with each completion, that of a write with each part that is written. It does not run for a
+    /// request that waits behind another one. `None`, the default, is no limit. A write that was
+    /// ended may have been written in part: [`Channel::abort`] the handle then.
     ///
     /// ```
     /// use megapipe::{Channel, Direction, Event, Repeat};
@@ -283,37 +288,37 @@ impl<C> Channel<C> {
         slot.and_then(Option::take).ok_or(Error::UnknownHandle)
     }
 
-    /// The cookie of a handle; `None` if it is not registered (any more).
+    /// Returns the cookie of a handle, or `None` if the handle is not registered.
     pub fn cookie(&self, handle: Handle) -> Option<&C> {
         self.engine.member(self.engine.key(handle).ok()?).ok()?;
         self.cookies.get(handle.index as usize)?.as_ref()
     }
 
-    /// The cookie of a handle, to change it.
+    /// Returns the cookie of a handle for modification.
     pub fn cookie_mut(&mut self, handle: Handle) -> Option<&mut C> {
         self.engine.member(self.engine.key(handle).ok()?).ok()?;
         self.cookies.get_mut(handle.index as usize)?.as_mut()
     }
 
-    /// The handle with this index and generation, for bindings to languages that keep numbers. What
-    /// names no member is refused by every call, as a stale handle is.
+    /// Returns the handle with this index and generation, for language bindings that store numbers.
+    /// If there is no such member, every call rejects the handle as stale.
     pub fn handle(&self, index: u32, generation: u32) -> Handle {
         self.engine.numbered(index, generation)
     }
 
-    /// What a handle is.
+    /// Returns the kind of a handle's source.
     pub fn kind(&self, handle: Handle) -> Result<Kind> {
         Ok(self.engine.member(self.engine.key(handle)?)?.kind)
     }
 
-    /// Waits for the next completion, and flushes first if none is there.
+    /// Waits for the next completion; flushes first if there is none.
     ///
-    /// `timeout`: `None` for ever, zero to look without waiting. Gives `None` when the time is up
-    /// or a signal handler ran.
+    /// `timeout`: `None` waits without a limit, zero returns at once. Returns `None` when the time
+    /// is up or a signal handler ran.
     ///
-    /// Completions come one by one, but are fetched from the kernel in batches; a busy channel may
-    /// stay in the kernel for up to [`Config::linger`] after the first one to fetch more at once.
-    /// Whether it does is found by trying: a lone request and its answer are not kept waiting.
+    /// Completions are delivered one by one, but fetched from the kernel in batches. A busy channel
+    /// may stay in the kernel for up to [`Config::linger`] after the first completion to fetch more
+    /// at once. It measures whether this helps; a lone request and its answer do not wait.
     ///
     /// ```
     /// use megapipe::{Channel, Event, Repeat, Timer};
@@ -329,11 +334,11 @@ impl<C> Channel<C> {
         self.engine.dispatch(timeout.into())
     }
 
-    /// Waits as [`Channel::dispatch`] does, then appends to `batch` the completions that are there,
-    /// at most `limit` of them; gives their number.
+    /// Waits as [`Channel::dispatch`] does, then appends the available completions to `batch`, at
+    /// most `limit` of them; returns their number.
     ///
     /// Unlike completions that are still in the channel, those in the batch are not withdrawn when
-    /// their handle is unregistered; [`Channel::cookie`] gives `None` for them then.
+    /// their handle is unregistered; [`Channel::cookie`] then returns `None` for them.
     pub fn dispatch_batch(
         &mut self,
         batch: &mut Vec<Completion>,
@@ -350,20 +355,22 @@ impl<C> Channel<C> {
         Ok(batch.len() - before)
     }
 
-    /// Hands what was filed to the kernel now. Never needed before `dispatch`; of use before other
-    /// work that takes long.
+    /// Hands the collected requests to the kernel now. `dispatch` does it by itself; call this
+    /// before other work that takes long.
     pub fn flush(&mut self) -> Result<()> {
         self.engine.flush()
     }
 
-    /// Another descriptor for the same socket or file; the way from a lightweight socket to a
-    /// regular one. The handle stays registered; the descriptor stays open when it goes.
+    /// Returns a duplicate descriptor of the socket or file; for a lightweight socket it makes a
+    /// regular descriptor. The handle stays registered; the descriptor stays open when the handle
+    /// ends.
     pub fn descriptor(&mut self, handle: Handle) -> Result<OwnedFd> {
         let key = self.engine.key(handle)?;
         self.engine.descriptor(key)
     }
 
-    /// setsockopt(2), also for lightweight sockets (at the levels `SOL_SOCKET` and `IPPROTO_TCP`).
+    /// Sets a socket option, see setsockopt(2). Works for lightweight sockets, too, at the levels
+    /// `SOL_SOCKET` and `IPPROTO_TCP`.
     pub fn set_socket_option(
         &mut self,
         handle: Handle,
@@ -375,7 +382,8 @@ impl<C> Channel<C> {
         self.engine.set_option(key, level, name, value)
     }
 
-    /// getsockopt(2), also for lightweight sockets; gives the length of the value.
+    /// Reads a socket option, see getsockopt(2), also of lightweight sockets; returns the length of
+    /// the value.
     pub fn socket_option(
         &mut self,
         handle: Handle,
@@ -387,14 +395,15 @@ impl<C> Channel<C> {
         self.engine.get_option(key, level, name, value)
     }
 
-    /// `TCP_NODELAY`: whether small segments are sent at once. Inherited from a listener.
+    /// Sets `TCP_NODELAY`: whether small segments are sent at once. Connections inherit it from
+    /// their listener.
     pub fn set_nodelay(&mut self, handle: Handle, nodelay: bool) -> Result<()> {
         let value = libc::c_int::from(nodelay).to_ne_bytes();
         self.set_socket_option(handle, libc::IPPROTO_TCP, libc::TCP_NODELAY, &value)
     }
 
-    /// `SO_LINGER`, in whole seconds, rounded up: how long a close waits for unsent data; zero to
-    /// reset the connection, `None` for the default. Inherited from a listener.
+    /// Sets `SO_LINGER`, in whole seconds, rounded up: how long a close waits for unsent data. Zero
+    /// resets the connection, `None` is the default. Connections inherit it from their listener.
     pub fn set_linger(&mut self, handle: Handle, linger: Option<Duration>) -> Result<()> {
         let seconds = linger.map_or(0, |time| {
             let whole = time.as_secs() + u64::from(time.subsec_nanos() > 0);
@@ -406,8 +415,8 @@ impl<C> Channel<C> {
         self.set_socket_option(handle, libc::SOL_SOCKET, libc::SO_LINGER, &value)
     }
 
-    /// The address of the other side of a connection, now. For each connection of a busy server,
-    /// [`Channel::request_peer_address`] is cheaper.
+    /// Returns the address of the peer of a connection, by a system call. For each connection of a
+    /// busy server, [`Channel::request_peer_address`] is cheaper.
     pub fn peer_address(&mut self, handle: Handle) -> Result<Address> {
         let key = self.engine.key(handle)?;
         let object = self.engine.member(key)?.object();

@@ -1,9 +1,9 @@
-//! Filing requests.
+//! Submits requests: one method of `Channel` for each kind of request.
 //!
-//! Each method files one request and returns at once; what comes of it is told by an
-//! [`Event`](crate::Event) of the same name. Requests are handed to the kernel in batches:
-//! when [`Config::batch`](crate::Config::batch) of them have collected, when `dispatch` has nothing
-//! to deliver, or on `flush`.
+//! Each method submits one request and returns at once; an [`Event`](crate::Event) of the same name
+//! has its result. Requests are handed to the kernel in batches: when
+//! [`Config::batch`](crate::Config::batch) of them have collected, when `dispatch` has nothing to
+//! deliver, or on `flush`.
 
 use super::Channel;
 use crate::address::{Address, RawAddress};
@@ -22,12 +22,12 @@ use std::net::Shutdown;
 pub enum Repeat {
     /// One completion.
     Once,
-    /// A completion each time, until the end of the stream, an error, or [`Channel::cancel`].
-    /// Cheaper than asking again each time.
+    /// A completion for each result, until the end of the stream, an error, or [`Channel::cancel`].
+    /// This costs less than one request for each result.
     UntilCancelled,
 }
 
-/// One of the two ways of a connection.
+/// One of the two directions of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Reads, receives and watches.
@@ -37,6 +37,7 @@ pub enum Direction {
 }
 
 impl Direction {
+    /// Returns the lane of the direction's requests.
     pub(super) fn lane(self) -> Lane {
         match self {
             Direction::Inbound => Lane::Inbound,
@@ -45,7 +46,7 @@ impl Direction {
     }
 }
 
-/// What [`Channel::accept`] asks for.
+/// The parameters of [`Channel::accept`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accept {
     count: Option<u32>,
@@ -54,34 +55,36 @@ pub struct Accept {
 }
 
 impl Accept {
-    /// Connections as lightweight sockets: the channel's own, without a file descriptor (report,
-    /// section 3.4.2). The epoll driver gives descriptors instead.
+    /// Accepts connections as lightweight sockets, which belong to the channel and have no file
+    /// descriptor (report, section 3.4.2). The epoll driver uses descriptors instead.
     pub fn lightweight() -> Accept {
         Accept { count: None, lightweight: true, peer: false }
     }
 
-    /// Connections as regular descriptors: non-blocking ones, on every driver, which execve(2)
-    /// closes. One that is to be used as a blocking stream of `std` needs
-    /// [`set_nonblocking(false)`](std::net::TcpStream::set_nonblocking) first; until then its reads
-    /// and writes fail with `WouldBlock`. So it is with what
-    /// [`Channel::descriptor`](crate::Channel::descriptor) gives for an accepted connection.
+    /// Accepts connections as regular descriptors, non-blocking and close-on-exec on every driver.
+    /// To use one as a blocking stream of `std`, call
+    /// [`set_nonblocking(false)`](std::net::TcpStream::set_nonblocking) first; otherwise its reads
+    /// and writes fail with `WouldBlock`. The same holds for descriptors of
+    /// [`Channel::descriptor`](crate::Channel::descriptor) for an accepted connection.
     pub fn descriptors() -> Accept {
         Accept { count: None, lightweight: false, peer: false }
     }
 
-    /// Only so many connections; without it, all until [`Channel::cancel`]. The channel may accept
-    /// more at once and keep them for the next accept; a poll of the listener does not see these.
+    /// Accepts `count` connections; without it, all until [`Channel::cancel`]. The channel may
+    /// accept more connections at once and keep them for the next accept; a poll of the listener
+    /// does not report the kept ones.
     pub fn count(self, count: u32) -> Accept {
         Accept { count: Some(count), ..self }
     }
 
-    /// Each connection with the address of its peer: [`Accepted::peer`](crate::Accepted::peer).
+    /// Delivers each connection with the address of its peer:
+    /// [`Accepted::peer`](crate::Accepted::peer).
     ///
-    /// It costs one system call for each connection, as the connection is delivered:
-    /// getpeername(2), or for a lightweight socket of io_uring io_uring_enter(2), which hands over
-    /// what has been filed until then (one more for IPv6, and about nine for UNIX sockets). What
-    /// needs no address at once gets it cheaper, in a batch with other requests, by
-    /// [`Channel::request_peer_address`].
+    /// It costs one system call for each connection when the connection is delivered:
+    /// getpeername(2), or io_uring_enter(2) for a lightweight socket of io_uring, which also hands
+    /// over the collected requests (one more call for IPv6, and about nine for UNIX sockets). If
+    /// the address is not needed at once, [`Channel::request_peer_address`] costs less, because it
+    /// travels in a batch with other requests.
     ///
     /// ```
     /// use megapipe::{Accept, Channel, Event};
@@ -102,13 +105,13 @@ impl Accept {
     }
 }
 
-/// A request that was refused, with the buffer that came with it.
+/// A request that was refused, with its buffer.
 ///
-/// Turns into the [`Error`] by `?`.
+/// Converts into the [`Error`] by `?`.
 pub struct Rejected<B> {
-    /// Why.
+    /// The reason.
     pub error: Error,
-    /// What the application had handed over.
+    /// The buffer of the request.
     pub buffer: B,
 }
 
@@ -124,7 +127,8 @@ impl<B> fmt::Display for Rejected<B> {
     }
 }
 
-/// What a check gives, with the buffer of the request; the refusal has the buffer, too.
+/// Combines the result of a check with the buffer of the request; an error contains the buffer,
+/// too.
 pub(super) fn with_buffer<T, B>(checked: Result<T>, buffer: B) -> Result<(T, B), Rejected<B>> {
     match checked {
         Ok(value) => Ok((value, buffer)),
@@ -145,13 +149,16 @@ impl<B> From<Rejected<B>> for Error {
 }
 
 const STREAMS: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Pipe];
+/// Kinds of sources for requests that read or write bytes.
 pub(super) const BYTES: &[Kind] =
     &[Kind::Stream, Kind::Packet, Kind::Pipe, Kind::Datagram, Kind::File];
+/// Kinds of sources that are sockets.
 pub(super) const SOCKETS: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Datagram];
 const POLLED: &[Kind] = &[Kind::Stream, Kind::Packet, Kind::Datagram, Kind::Listener, Kind::Pipe];
 const WATCHED: &[Kind] = &[Kind::Signal, Kind::Timer, Kind::Wake];
 
 impl<C> Channel<C> {
+    /// Returns the key of a handle; fails if the request does not fit its kind.
     pub(super) fn check(
         &self,
         handle: Handle,
@@ -166,10 +173,10 @@ impl<C> Channel<C> {
         Err(Error::WrongKind { request, kind: kind.name() })
     }
 
-    /// Accepts connections on a listener: [`Event::Accept`](crate::Event::Accept) for each.
+    /// Accepts connections on a listener: one [`Event::Accept`](crate::Event::Accept) for each.
     ///
     /// Counts of several calls add up. An error such as `EMFILE` ends the request; connections stay
-    /// queued in the kernel. `ECANCELED` is the last completion after [`Channel::cancel`].
+    /// in the accept queue. `ECANCELED` is the last completion after [`Channel::cancel`].
     pub fn accept(&mut self, handle: Handle, accept: Accept) -> Result<()> {
         let key = self.check(handle, "an accept", &[Kind::Listener])?;
         if accept.count == Some(0) {
@@ -179,24 +186,25 @@ impl<C> Channel<C> {
         self.engine.accept(key, AcceptWish { count, lightweight, peer })
     }
 
-    /// Connects a socket: [`Event::Connect`](crate::Event::Connect). Requests that are filed
-    /// meanwhile on the same handle wait for it.
+    /// Connects a socket: [`Event::Connect`](crate::Event::Connect). Later requests on the same
+    /// handle wait for the connection.
     pub fn connect(&mut self, handle: Handle, address: impl Into<Address>) -> Result<()> {
         let key = self.check(handle, "a connect", SOCKETS)?;
         let address = RawAddress::new(&address.into()).map_err(Error::system("connect"))?;
         self.file(key, Request::new(Command::Connect(Box::new(address)), Lane::Outbound))
     }
 
-    /// Reads into the spare capacity of `buffer`, behind what it contains:
-    /// [`Event::Read`](crate::Event::Read) with the number of bytes, 0 at the end. Completes with
-    /// what is there, which may be less than the room. From a file: at its position.
+    /// Reads into the spare capacity of `buffer`, after its content.
+    /// [`Event::Read`](crate::Event::Read) has the number of bytes, 0 at the end. Completes with
+    /// the available bytes, which may be fewer than the capacity. Reads a file at its current
+    /// position.
     pub fn read(&mut self, handle: Handle, buffer: Vec<u8>) -> Result<(), Rejected<Vec<u8>>> {
         let (key, buffer) = with_buffer(self.check(handle, "a read", BYTES), buffer)?;
         self.file_read(key, buffer, |buffer| Request::new(Command::Read(buffer), Lane::Inbound))
     }
 
-    /// Reads from a disk file at an offset: [`Event::ReadAt`](crate::Event::ReadAt), which repeats
-    /// the offset, because many such requests may be under way on one handle. Otherwise as
+    /// Reads from a disk file at an offset. [`Event::ReadAt`](crate::Event::ReadAt) repeats the
+    /// offset, because many such requests may be in flight on one handle. Otherwise as
     /// [`Channel::read`].
     pub fn read_at(
         &mut self,
@@ -211,7 +219,7 @@ impl<C> Channel<C> {
         })
     }
 
-    /// Offsets are signed in the kernel.
+    /// Fails for an offset that does not fit into the kernel's signed type.
     fn check_offset(&self, handle: Handle, request: &'static str, offset: u64) -> Result<Key> {
         if offset > i64::MAX as u64 {
             return Err(Error::Invalid("an offset is at most 2⁶³ - 1"));
@@ -219,7 +227,7 @@ impl<C> Channel<C> {
         self.check(handle, request, &[Kind::File])
     }
 
-    /// Files the request that `request` makes of a buffer to be filled.
+    /// Submits the request that the closure `request` makes of the buffer to read into.
     pub(super) fn file_read(
         &mut self,
         key: Key,
@@ -277,7 +285,7 @@ impl<C> Channel<C> {
         self.file_repeating(key, Command::ReceiveFrom, repeat)
     }
 
-    /// Asks for the next signal, expiry or wake-up of a [`Signals`](crate::Signals),
+    /// Waits for the next signal, expiry or wake-up of a [`Signals`](crate::Signals),
     /// [`Timer`](crate::Timer) or [`WakeSource`](crate::WakeSource).
     pub fn watch(&mut self, handle: Handle, repeat: Repeat) -> Result<()> {
         let key = self.check(handle, "a watch", WATCHED)?;
@@ -293,11 +301,11 @@ impl<C> Channel<C> {
         self.engine.file(key, request).map_err(|(error, _)| error)
     }
 
-    /// Writes all of a buffer: [`Event::Write`](crate::Event::Write) gives it back. To a file: at
-    /// its position. To a connected datagram socket: one datagram.
+    /// Writes all of a buffer; [`Event::Write`](crate::Event::Write) returns it. Writes to a file
+    /// at its current position. To a connected datagram socket it sends one datagram.
     ///
-    /// A broken pipe raises `SIGPIPE` unless it is ignored, as Rust programs do; a broken socket
-    /// never does.
+    /// A write to a pipe without a reader raises `SIGPIPE` unless the process ignores it, as Rust
+    /// programs do; a write to a socket never does.
     pub fn write(
         &mut self,
         handle: Handle,
@@ -322,7 +330,7 @@ impl<C> Channel<C> {
         })
     }
 
-    /// Files the request that `request` makes of a buffer to be written.
+    /// Submits the request that the closure `request` makes of the buffer to write.
     pub(super) fn file_write(
         &mut self,
         key: Key,
@@ -339,7 +347,7 @@ impl<C> Channel<C> {
         })
     }
 
-    /// Writes all of several buffers in order, as after a header and a body were made separately:
+    /// Writes all of several buffers in order, for example a header and a body:
     /// [`Event::WriteVectored`](crate::Event::WriteVectored). At most 1,024 buffers.
     pub fn write_vectored(
         &mut self,
@@ -380,7 +388,7 @@ impl<C> Channel<C> {
         })
     }
 
-    /// Shuts a connection down, as shutdown(2) does, after the writes that were filed before:
+    /// Shuts a connection down, as shutdown(2) does, after the writes that were submitted before:
     /// [`Event::Disconnect`](crate::Event::Disconnect). The handle stays registered.
     pub fn disconnect(&mut self, handle: Handle, how: Shutdown) -> Result<()> {
         let key = self.check(handle, "a disconnect", SOCKETS)?;
@@ -392,30 +400,29 @@ impl<C> Channel<C> {
         self.file(key, Request::new(Command::Disconnect { how }, Lane::Outbound))
     }
 
-    /// Waits until the data of a file is on its disk, as fsync(2) does, for the writes that are
-    /// complete: [`Event::Sync`](crate::Event::Sync).
+    /// Waits until the data of a file's complete writes is on its disk, as fsync(2) does:
+    /// [`Event::Sync`](crate::Event::Sync).
     pub fn sync(&mut self, handle: Handle) -> Result<()> {
         let key = self.check(handle, "a sync", &[Kind::File])?;
         let command = Command::Sync { data_only: false };
         self.file(key, Request::new(command, Lane::None))
     }
 
-    /// The same without what only concerns the file's times, as fdatasync(2) does.
+    /// Does the same without metadata such as the file's times, as fdatasync(2) does.
     pub fn sync_data(&mut self, handle: Handle) -> Result<()> {
         let key = self.check(handle, "a sync", &[Kind::File])?;
         let command = Command::Sync { data_only: true };
         self.file(key, Request::new(command, Lane::None))
     }
 
-    /// Waits until a socket or pipe is ready for calls that the application makes itself:
-    /// [`Event::Poll`](crate::Event::Poll) with the events of poll(2) that are there, among those
-    /// asked for (`libc::POLLIN`, `POLLOUT`, `POLLRDHUP`, `POLLPRI`) and `POLLERR` and `POLLHUP`.
+    /// Waits until a socket or pipe is ready for calls that the application makes itself.
+    /// [`Event::Poll`](crate::Event::Poll) has the pending events of poll(2), among the requested
+    /// ones (`libc::POLLIN`, `POLLOUT`, `POLLRDHUP`, `POLLPRI`) and `POLLERR` and `POLLHUP`.
     ///
-    /// With [`Repeat::UntilCancelled`] it completes with what is there at first and then at each
-    /// change for the better, as edge-triggered epoll(7) does; an event may be told twice. A handle
-    /// has one poll at a time, a second one begins when the first has ended. Registering has
-    /// made listeners (epoll driver) non-blocking and pipes non-blocking (epoll driver) or blocking
-    /// (io_uring driver).
+    /// With [`Repeat::UntilCancelled`] it completes with the pending events at first and then at
+    /// each new event, as edge-triggered epoll(7) does; an event may be reported twice. A handle
+    /// has one poll at a time; a second one begins when the first has ended. Registration makes
+    /// pipes non-blocking, and on the epoll driver also listeners.
     pub fn poll(&mut self, handle: Handle, events: u32, repeat: Repeat) -> Result<()> {
         let key = self.check(handle, "a poll", POLLED)?;
         let allowed = libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
@@ -426,7 +433,7 @@ impl<C> Channel<C> {
         self.file(key, request.repeating(repeat == Repeat::UntilCancelled))
     }
 
-    /// Asks for the address of the other side of a connection:
+    /// Requests the address of the peer of a connection:
     /// [`Event::PeerAddress`](crate::Event::PeerAddress).
     pub fn request_peer_address(&mut self, handle: Handle) -> Result<()> {
         let key = self.check(handle, "a question for the peer's address", SOCKETS)?;
@@ -434,16 +441,17 @@ impl<C> Channel<C> {
         self.file(key, Request::new(command, Lane::None))
     }
 
-    /// Reads or writes memory that stays the application's:
-    /// [`Event::Transfer`](crate::Event::Transfer). Otherwise as [`Channel::read`],
-    /// [`Channel::write`] and their like.
+    /// Reads or writes memory that the application keeps:
+    /// [`Event::Transfer`](crate::Event::Transfer). Otherwise as the method of the same command,
+    /// such as [`Channel::read`] or [`Channel::write`].
     ///
     /// # Safety
     ///
-    /// The memory that `transfer` describes (but not the array of a vectored one, and of a message
-    /// that is sent, only its bytes) must stay valid until the request's completion or, if the
-    /// handle is unregistered or closed before that, until the channel has been dropped and has not
-    /// warned of leaking; meanwhile nothing else may write to it, nor read what is being read into.
+    /// The memory that `transfer` describes must stay valid until the request's completion. If the
+    /// handle is unregistered or closed before that, it must stay valid until the channel has been
+    /// dropped without a warning about leaked memory. Meanwhile nothing else may write to the
+    /// memory, nor read it if the request reads into it. Excepted are the array of a vectored
+    /// transfer, and everything but the bytes of a message that is sent.
     pub unsafe fn transfer(&mut self, handle: Handle, transfer: Transfer<'_>) -> Result<()> {
         let (command, lane, memory, offset) = match transfer {
             Transfer::Read { address, bytes, offset } => {
@@ -471,11 +479,11 @@ impl<C> Channel<C> {
             }
             Transfer::SendMessage(message) => {
                 let (command, message) = (RawCommand::SendMessage, message.cast_mut());
-                // SAFETY: the caller vouches for it.
+                // SAFETY: this method's caller guarantees that the message's memory stays valid.
                 return unsafe { self.transfer_message(handle, command, message) };
             }
             Transfer::ReceiveMessage(message) => {
-                // SAFETY: the caller vouches for it.
+                // SAFETY: this method's caller guarantees that the memory stays valid.
                 return unsafe {
                     self.transfer_message(handle, RawCommand::ReceiveMessage, message)
                 };
@@ -492,22 +500,22 @@ impl<C> Channel<C> {
         self.file(key, offset.into_iter().fold(request, Request::at))
     }
 
-    /// Cancels the requests of one direction of a handle, as [`Channel::cancel`] does for all.
-    /// Connections of a listener, polls, and requests at an offset of a file belong to none.
+    /// Cancels the requests of one direction of a handle, as [`Channel::cancel`] does for both.
+    /// Accepts, polls, and requests at an offset of a file belong to neither direction.
     pub fn cancel_direction(&mut self, handle: Handle, direction: Direction) -> Result<()> {
         let key = self.engine.key(handle)?;
         self.engine.cancel_lane(key, direction.lane())
     }
 
-    /// Cancels all requests of a handle. Each has its last completion still: with `ECANCELED`, or
-    /// with its result if that was quicker. The handle stays registered.
+    /// Cancels all requests of a handle. Each still has its last completion: with `ECANCELED`, or
+    /// with its result if that came first. The handle stays registered.
     pub fn cancel(&mut self, handle: Handle) -> Result<()> {
         let key = self.engine.key(handle)?;
         self.engine.cancel(key)
     }
 }
 
-/// Refuses a transfer that could not be told from the end of the stream, or that is too long.
+/// Fails for a transfer whose result would look like the end of the stream, or that is too long.
 pub(super) fn check_room(command: RawCommand, memory: &RawMemory) -> Result<()> {
     let bytes = match memory {
         RawMemory::Vector(vector) if vector.rest().len() > MOST_VECTORS => {
@@ -523,7 +531,7 @@ pub(super) fn check_room(command: RawCommand, memory: &RawMemory) -> Result<()> 
     Ok(())
 }
 
-/// `IOV_MAX`.
+/// Maximum number of buffers of a vectored request: the kernel's `IOV_MAX`.
 pub(super) const MOST_VECTORS: usize = 1024;
 pub(super) const TOO_MANY_VECTORS: Error =
     Error::Invalid("a vectored request takes at most 1024 buffers");

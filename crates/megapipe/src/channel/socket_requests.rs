@@ -1,4 +1,5 @@
-//! Filing requests that are meant for sockets: looking without taking, writing in parts.
+//! Submits requests for sockets: connecting a new socket, peeking, sending a part of a file, and
+//! writing with MSG_MORE.
 
 use super::Channel;
 use super::requests::{BYTES, Rejected, SOCKETS, with_buffer};
@@ -10,21 +11,21 @@ use crate::error::{Error, Result};
 use crate::source::Kind;
 
 impl<C> Channel<C> {
-    /// Registers a new stream socket that is the channel's own and connects it, TCP or UNIX
-    /// according to the address: [`Event::Connect`](crate::Event::Connect). Requests that are filed
-    /// meanwhile wait for the connection.
+    /// Registers a new stream socket of the channel and connects it, TCP or UNIX according to the
+    /// address: [`Event::Connect`](crate::Event::Connect). Requests that are submitted meanwhile
+    /// wait for the connection.
     ///
-    /// The socket is a lightweight one, as those of [`Accept::lightweight`]: without a file
-    /// descriptor on io_uring, where it counts against [`Config::max_lightweight`]; a descriptor
-    /// that the channel closes on epoll; on the `mtcp` driver a connection of the stack where it
-    /// leads to the address. It costs one system call (socket(2), or one io_uring_enter(2), which
-    /// hands over what has been filed). For a socket that is bound first or has options before it
+    /// The socket is a lightweight socket, like those of [`Accept::lightweight`]. On io_uring it
+    /// has no file descriptor and counts against [`Config::max_lightweight`]. On epoll it is a
+    /// descriptor that the channel closes. On the `mtcp` driver it is a connection of the stack if
+    /// the stack routes the address. It costs one system call: socket(2), or one io_uring_enter(2),
+    /// which also hands over the collected requests. To bind a socket or to set options before it
     /// connects, register one and [`connect`](Channel::connect) it.
     ///
-    /// Fails with `EINVAL` for an address that nothing can be connected to, with
-    /// [`TooManyLightweight`] if the file table of the ring is full, and as socket(2) and
-    /// [`Channel::register`] do; nothing is left registered then. A connect that fails leaves the
-    /// handle, to be connected again or closed.
+    /// Fails with `EINVAL` for an address that cannot be connected to, with [`TooManyLightweight`]
+    /// if the file table of the ring is full, and as socket(2) and [`Channel::register`] do; then
+    /// nothing stays registered. If the connect itself fails, the handle stays: connect it again or
+    /// close it.
     ///
     /// [`Accept::lightweight`]: crate::Accept::lightweight
     /// [`Config::max_lightweight`]: crate::Config::max_lightweight
@@ -49,14 +50,14 @@ impl<C> Channel<C> {
         Ok(self.keep(key, cookie))
     }
 
-    /// Reads into the spare capacity of `buffer`, behind what it contains, what waits in a socket,
-    /// and leaves it there: [`Event::Peek`](crate::Event::Peek) with the number of bytes, 0 at the
-    /// end. The next read, receive or peek finds the same.
+    /// Copies what waits in a socket into the spare capacity of `buffer`, after its content, and
+    /// leaves it in the socket. [`Event::Peek`](crate::Event::Peek) has the number of bytes, 0 at
+    /// the end. The next read, receive or peek finds the same bytes.
     ///
-    /// Takes its turn among the reads of the handle. Completes when something is there, and then at
-    /// once: to wait for more than that, read. From a socket of datagrams or packets: one message,
-    /// `EMSGSIZE` with its beginning if it is longer than the room. Other than from sockets it is
-    /// refused.
+    /// The peek waits for the earlier reads of the handle. It completes as soon as any bytes are
+    /// there; to wait for more, read. A peek at a socket of datagrams or packets takes one message,
+    /// and completes with `EMSGSIZE` and the message's beginning if it is longer than the spare
+    /// capacity. Fails for handles that are not sockets.
     ///
     /// ```
     /// use megapipe::{Channel, Event};
@@ -79,15 +80,15 @@ impl<C> Channel<C> {
         self.file_read(key, buffer, |buffer| Request::new(Command::Peek(buffer), Lane::Inbound))
     }
 
-    /// Sends `bytes` bytes of a registered disk file, from `offset` on, over a stream socket, in
-    /// its turn among the writes of `handle`: [`Event::SendFile`](crate::Event::SendFile). All of
-    /// them, or an error; the position of the file does not matter and does not change.
+    /// Sends `bytes` bytes of a registered disk file, from `offset` on, over a stream socket, after
+    /// the earlier writes of `handle`. [`Event::SendFile`](crate::Event::SendFile) reports that all
+    /// were sent, or an error. The position of the file does not matter and does not change.
     ///
-    /// Like read(2) and send(2) in turns of 128 KiB, with one buffer of that size for each request
-    /// under way; a copy more than sendfile(2), which would block the thread on the disk and raise
-    /// `SIGPIPE`. The file may be sent to any number of handles at once. It must stay registered:
-    /// what is not read of it when its handle ends is not sent (`EBADF`). Counts in full in
-    /// [`Channel::queued_bytes`].
+    /// The channel alternates read(2) and send(2) in pieces of 128 KiB, with one buffer of that
+    /// size for each request in flight. This copies once more than sendfile(2), which would block
+    /// the thread on the disk and raise `SIGPIPE`. The file may be sent to any number of handles at
+    /// once. It must stay registered: the channel does not send what it has not read when the
+    /// file's handle ends (`EBADF`). Counts in full in [`Channel::queued_bytes`].
     ///
     /// ```
     /// use megapipe::{Channel, Event};
@@ -125,11 +126,11 @@ impl<C> Channel<C> {
     /// Writes all of a buffer as [`Channel::write`] does, and tells the kernel that a further write
     /// follows at once (`MSG_MORE` of send(2)): [`Event::Write`](crate::Event::Write).
     ///
-    /// TCP holds a segment that is not full back until then, but for 200 ms at most. So a header
-    /// and a body share a segment also with [`Channel::set_nodelay`]. End with a
+    /// TCP delays a segment that is not full until that write, for 200 ms at most. So a header and
+    /// a body share a segment even with [`Channel::set_nodelay`]. End with a
     /// [`write`](Channel::write), [`disconnect`](Channel::disconnect) or [`close`](Channel::close),
-    /// each of which sends all. Everything but a stream socket takes it for a plain write, as does
-    /// the `mtcp` driver: datagrams are not joined.
+    /// each of which sends all. For sources other than stream sockets, and with the `mtcp` driver,
+    /// this is a plain write: datagrams are not joined.
     pub fn write_more(
         &mut self,
         handle: Handle,

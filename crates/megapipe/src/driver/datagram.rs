@@ -1,4 +1,4 @@
-//! Fetching one datagram into a buffer of the channel.
+//! Receives one datagram into a buffer of the channel.
 
 use super::{DATAGRAM_PAYLOAD, DatagramHeader, NAME_BYTES, Outcome, Output};
 use crate::pool::Pool;
@@ -6,8 +6,8 @@ use std::io;
 use std::mem;
 use std::rc::Rc;
 
-/// Receives a datagram that is there, laid out as io_uring's multishot receive does it. The outcome
-/// is [`Output::Starved`] without a free buffer and `-EAGAIN` without a datagram.
+/// Receives an available datagram, in the layout of io_uring's multishot receive. The outcome is
+/// [`Output::Starved`] without a free buffer and `-EAGAIN` without a datagram.
 pub(crate) fn fetch(tag: u64, fd: i32, pool: &Rc<Pool>) -> Outcome {
     let Some(index) = pool.take() else { return Outcome::starved(tag) };
     let buffer = pool.address(index);
@@ -33,7 +33,8 @@ pub(crate) fn fetch(tag: u64, fd: i32, pool: &Rc<Pool>) -> Outcome {
         payload_bytes: received as u32,
         flags: message.msg_flags as u32,
     };
-    // SAFETY: the buffer is ours, larger than the header, and written without regard to alignment.
+    // SAFETY: this function owns the buffer, which is larger than the header; the write does not
+    // need alignment.
     unsafe { buffer.cast::<DatagramHeader>().write_unaligned(header) };
     let bytes = DATAGRAM_PAYLOAD + received as usize;
     let output = Output::Lease(pool.lease(index, bytes));

@@ -1,9 +1,10 @@
-//! What a channel needs from the system below it.
+//! Defines the interface between a channel and its driver: the trait `Driver`, its operations and
+//! their outcomes.
 //!
-//! The channel above knows handles, order and ownership; a driver knows how to get an operation
-//! done. Nothing in the trait is a file descriptor once an endpoint is attached: an [`Object`] is a
-//! number of the driver's own, so that a TCP stack in user space or a shared-memory flow can stand
-//! behind it as well.
+//! The channel engine manages handles, order and ownership; a driver executes operations. After an
+//! endpoint is attached, the trait uses no file descriptor for it but an [`Object`], a number of
+//! the driver's own. So a TCP stack in user space or a shared-memory flow can implement the trait
+//! as well.
 
 use crate::config::Config;
 use crate::counters::Counters;
@@ -21,35 +22,36 @@ pub(crate) mod epoll;
 mod nonblocking;
 pub(crate) mod uring;
 
-/// A driver's own name for an endpoint that it has taken over.
+/// A driver's own number for an endpoint that it has taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object(
-    /// The number: the kernel drivers' are below [`Object::INSTALLED`], an installed driver's own
-    /// are not.
+    /// The number: below [`Object::INSTALLED`] for the kernel drivers, from there on for the
+    /// objects of an installed driver.
     pub u32,
 );
 
 impl Object {
-    /// The least number of an installed driver's own objects.
+    /// The first number of an installed driver's own objects.
     pub const INSTALLED: u32 = 1 << 31;
 }
 
-/// The offset of an operation that goes on where the last one stopped, or knows no position.
+/// The offset of an operation that continues at the file's position, or on an endpoint without
+/// positions.
 pub const NO_OFFSET: u64 = u64::MAX;
 
-/// Room for a sender's address in front of a received datagram.
+/// Bytes reserved for a sender's address in front of a received datagram.
 pub(crate) const NAME_BYTES: usize = 128;
 
-/// One operation. Its submitter keeps the memory it points to alive, in place and otherwise
-/// unused until the operation's last outcome; operations of one direction on a stream come one at a
-/// time.
+/// One operation. Its submitter keeps the memory that it points to alive, in place and otherwise
+/// unused until the operation's last outcome. Operations of one direction on a stream are submitted
+/// one at a time.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation {
-    /// An outcome with an `Output::Socket` per connection.
+    /// Accepts connections; each has an outcome with an `Output::Socket`.
     Accept {
-        /// Whether lightweight sockets are wished for; a driver without them ignores it.
+        /// Whether lightweight sockets are requested; a driver without them ignores it.
         lightweight: bool,
-        /// Goes on until it is cancelled or fails.
+        /// Continues until it is cancelled or fails.
         repeat: bool,
     },
     /// Connects to an address, which must stay in place.
@@ -59,110 +61,110 @@ pub enum Operation {
         /// Its length.
         bytes: libc::socklen_t,
     },
-    /// Reads at most `bytes` bytes; 0 is the end. From a socket of datagrams or packets: one, and
-    /// the result is its length, which may be more than there was room for.
+    /// Reads at most `bytes` bytes; 0 is the end. From a socket of datagrams or packets it reads
+    /// one message, and the result is the message's length, which may exceed `bytes`.
     Read {
-        /// Where to.
+        /// Destination.
         address: *mut u8,
-        /// At most.
+        /// Maximum number of bytes to read.
         bytes: u32,
-        /// In a file, or [`NO_OFFSET`].
+        /// The offset in a file, or [`NO_OFFSET`].
         offset: u64,
     },
-    /// The same into several pieces, one after the other.
+    /// Reads into several buffers, one after the other.
     ReadVectored {
-        /// The pieces.
+        /// The buffers.
         vector: *const libc::iovec,
-        /// How many.
+        /// The number of buffers.
         count: u32,
-        /// In a file, or [`NO_OFFSET`].
+        /// The offset in a file, or [`NO_OFFSET`].
         offset: u64,
     },
     /// Receives into a buffer of the channel.
     Receive {
         /// The class of the buffer.
         large: bool,
-        /// Goes on until the end, an error or a lack of buffers ([`Output::Starved`]) ends it, or
-        /// until the driver has to begin anew, which `more` tells.
+        /// Continues until the end, an error or a lack of buffers ([`Output::Starved`]), or until
+        /// the driver has to restart it, which `more` shows.
         repeat: bool,
     },
-    /// The same for datagrams, in a large buffer that begins with what recvmsg(2) tells of it.
+    /// Receives datagrams into large buffers, each of which begins with a header as of recvmsg(2).
     ReceiveFrom {
         /// As with `Receive`.
         repeat: bool,
     },
-    /// Writes some or all of the bytes; what is left over comes in a further operation.
+    /// Writes some or all of the bytes; the channel submits a further operation for the rest.
     Write {
-        /// Where from.
+        /// Source.
         address: *const u8,
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
-        /// In a file, or [`NO_OFFSET`].
+        /// The offset in a file, or [`NO_OFFSET`].
         offset: u64,
     },
-    /// Reads from a socket as `Read` does, but leaves the bytes or the message where they are.
+    /// Reads from a socket as `Read` does, but does not remove the bytes or the message.
     Peek {
-        /// Where to.
+        /// Destination.
         address: *mut u8,
-        /// At most.
+        /// Maximum number of bytes to read.
         bytes: u32,
     },
-    /// Writes to a stream socket as `Write` does, and tells that more follows at once: `MSG_MORE`,
-    /// which a driver may ignore.
+    /// Writes to a stream socket as `Write` does, and hints that another write follows at once:
+    /// `MSG_MORE`, which a driver may ignore.
     WriteMore {
-        /// Where from.
+        /// Source.
         address: *const u8,
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
     },
-    /// Reads from a socket as recvmsg(2) does, and fills in the header's name, control data and
-    /// flags; descriptors are closed by execve(2). The result is that of `Read`.
+    /// Reads from a socket as recvmsg(2) does, and fills in the header's name, ancillary data and
+    /// flags; execve(2) closes the received descriptors. The result is that of `Read`.
     ReadMessage {
-        /// It and all that it points to must stay in place.
+        /// The header. It and all that it points to must stay in place.
         message: *mut libc::msghdr,
     },
-    /// The same from several pieces.
+    /// Writes from several buffers.
     WriteVectored {
-        /// The pieces.
+        /// The buffers.
         vector: *const libc::iovec,
-        /// How many.
+        /// The number of buffers.
         count: u32,
-        /// In a file, or [`NO_OFFSET`].
+        /// The offset in a file, or [`NO_OFFSET`].
         offset: u64,
     },
     /// Writes as sendmsg(2) does: a datagram or packet, or some or all of the bytes for a stream.
     SendTo {
-        /// It and all that it points to must stay in place.
+        /// The header. It and all that it points to must stay in place.
         message: *const libc::msghdr,
     },
-    /// Ends directions, as shutdown(2).
+    /// Shuts directions down, as shutdown(2).
     Shutdown {
         /// `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
         how: libc::c_int,
     },
-    /// Brings a file to the disk.
+    /// Writes a file's data to the disk.
     Sync {
-        /// Without what is not needed to read the data back.
+        /// Leaves out metadata that is not needed to read the data back.
         data_only: bool,
     },
-    /// An outcome with the poll(2) events that are there.
+    /// Waits for poll(2) events; the outcome has the pending ones.
     Poll {
-        /// Those asked for; `POLLERR` and `POLLHUP` always are.
+        /// The requested events; `POLLERR` and `POLLHUP` are always included.
         events: u32,
         /// One outcome at each edge.
         repeat: bool,
     },
-    /// Fills exactly `bytes` bytes of the peer's address; `EINVAL` if it has fewer.
+    /// Fills exactly `bytes` bytes of the peer's address; fails with `EINVAL` if it has fewer.
     PeerName {
-        /// Where to.
+        /// Destination.
         address: *mut u8,
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
     },
 }
 
-/// What stands in front of a received datagram in its buffer: the name at offset 16, the payload at
-/// 16 + [`NAME_BYTES`]. It is the kernel's `io_uring_recvmsg_out`.
+/// The header of a received datagram in its buffer: the name is at offset 16, the payload at 16 +
+/// [`NAME_BYTES`]. It is the kernel's `io_uring_recvmsg_out`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct DatagramHeader {
@@ -172,47 +174,47 @@ pub(crate) struct DatagramHeader {
     pub(crate) flags: u32,
 }
 
-/// Where the payload of a received datagram begins in its buffer.
+/// Offset of the payload of a received datagram in its buffer.
 pub(crate) const DATAGRAM_PAYLOAD: usize = std::mem::size_of::<DatagramHeader>() + NAME_BYTES;
 
-/// What came of an operation.
+/// The result of an operation, or one of the results of a repeating operation.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The operation's.
+    /// The tag of the operation.
     pub tag: u64,
-    /// Bytes or zero; a negated `errno`.
+    /// The number of bytes or zero, or a negated `errno`.
     pub result: i32,
     /// Whether further outcomes of the same operation follow.
     pub more: bool,
-    /// What came with it.
+    /// What the outcome owns.
     pub output: Output,
 }
 
 impl Outcome {
-    /// The last outcome of an operation, with nothing but a result.
+    /// Creates the last outcome of an operation, with only a result.
     pub fn plain(tag: u64, result: i32) -> Outcome {
         Outcome { tag, result, more: false, output: Output::None }
     }
 
-    /// The last outcome of a receive for which no buffer was free.
+    /// Creates the last outcome of a receive that found no free buffer.
     pub fn starved(tag: u64) -> Outcome {
         Outcome { output: Output::Starved, ..Outcome::plain(tag, -libc::ENOBUFS) }
     }
 }
 
-/// What ended a wait in [`Driver::collect`].
+/// The reason why [`Driver::collect`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// At least one outcome was appended.
     Outcomes,
-    /// The time is up.
+    /// The time-out has passed.
     TimeUp,
     /// A signal handler ran.
     Signal,
 }
 
-/// What an operation brought besides its result. It is owned by the outcome: one that is dropped
-/// returns its buffer, or closes its socket.
+/// The output of an operation besides its result. The outcome owns it: dropping it returns the
+/// buffer, or closes the socket.
 #[derive(Debug)]
 pub enum Output {
     /// Nothing.
@@ -221,13 +223,13 @@ pub enum Output {
     Lease(Lease),
     /// No buffer of the class was free; the result is `-ENOBUFS`.
     Starved,
-    /// A datagram waits, to be taken by [`Driver::fetch_datagram`].
+    /// A datagram is available; [`Driver::fetch_datagram`] fetches it.
     Readable,
-    /// A connection that was accepted.
+    /// An accepted connection.
     Socket {
         /// The connection.
         socket: Socket,
-        /// Whether more may wait in the queue: if not, none do.
+        /// Whether the accept queue may have more connections; if false, it is empty.
         queue_nonempty: bool,
     },
 }
@@ -247,8 +249,8 @@ impl Pools {
         Ok(Pools { small: class(config.small_buffers)?, large: class(config.large_buffers)? })
     }
 
-    /// A free buffer of the class of large or small ones, for a [`Operation::Receive`]; `None`
-    /// while the application holds leases of all.
+    /// Takes a free buffer of the large or small class, for an [`Operation::Receive`]; `None` while
+    /// the application has leased all.
     pub fn take(&self, large: bool) -> Option<Room> {
         Room::take(self.class(large))
     }
@@ -258,68 +260,67 @@ impl Pools {
     }
 }
 
-/// The `errno` of an accept or of a new socket for which the ring's file table has no room. Neither
-/// accept(2) nor socket(2) gives it, so that it is told apart from the `ENFILE` of the system's own
-/// table.
+/// The `errno` of an accept or a socket call that finds the ring's file table full. Neither
+/// accept(2) nor socket(2) returns it, so it differs from the `ENFILE` of the system's own table.
 pub(crate) const TABLE_FULL: i32 = libc::EUSERS;
 
-/// The driver's queue is full and could not be emptied into the kernel: back-pressure.
+/// The driver's queue is full and the kernel did not take its entries: back-pressure.
 #[derive(Debug)]
 pub struct Full;
 
 /// An endpoint that a driver could not take over.
 #[derive(Debug)]
 pub struct Unattached {
-    /// Why.
+    /// The reason.
     pub error: io::Error,
-    /// What was to be attached, unless it belongs to another channel or driver, which frees it.
+    /// The endpoint, unless it belongs to another channel or driver, which frees it.
     pub endpoint: Option<Endpoint>,
 }
 
 impl From<io::Error> for Unattached {
-    /// Of an endpoint that cannot be given back.
+    /// Reports the error of an endpoint that cannot be returned.
     fn from(error: io::Error) -> Unattached {
         Unattached { error, endpoint: None }
     }
 }
 
 impl From<Unattached> for io::Error {
-    /// Drops the endpoint.
+    /// Drops the endpoint and returns the error.
     fn from(unattached: Unattached) -> io::Error {
         unattached.error
     }
 }
 
-/// The system below a channel.
+/// Executes the operations of a channel.
 ///
-/// Contract, on top of what the methods say:
+/// Contract, in addition to the methods' documentation:
 /// - Each accepted [`Operation`] has one outcome with `more` false, and none after it; its tag is
 ///   not used for another operation before.
-/// - Tags of the channel's are below [`INSTALLED_TAG`].
-/// - The driver sleeps only in `collect`. A driver that polls in user space hands what wakes it (a
-///   descriptor, a futex word, a deadline) to the kernel driver, in whose `collect` the channel
-///   sleeps.
+/// - Tags of the channel are below [`INSTALLED_TAG`].
+/// - The driver sleeps only in `collect`. A driver that polls in user space passes its wake-up
+///   conditions (a descriptor, a futex word, a deadline) to the kernel driver, in whose `collect`
+///   the channel sleeps.
 pub trait Driver {
-    /// Takes over an endpoint; gives it back if that fails.
+    /// Takes over an endpoint; returns it if that fails.
     fn attach(&mut self, endpoint: Endpoint, kind: Kind) -> Result<Object, Unattached>;
 
-    /// A new socket to connect, see socket(2): a lightweight one, if the driver has them.
+    /// Creates a socket to connect, see socket(2): a lightweight one, if the driver has them.
     fn open_socket(&mut self, domain: i32, socket_type: i32) -> io::Result<Endpoint> {
         open_socket(domain, socket_type).map(Endpoint::Descriptor)
     }
 
-    /// Lets go of an endpoint. Gives its descriptor back; `None` for a lightweight socket, which is
-    /// closed. The operations with the tags `pending`, all that the endpoint has under way, are
-    /// cancelled: by the return none of them will take data from the descriptor any more (but one
-    /// that a disk already works on), and their outcomes follow.
+    /// Releases an endpoint. Returns its descriptor; `None` for a lightweight socket, which is
+    /// closed. The operations with the tags `pending`, all that the endpoint has in flight, are
+    /// cancelled. After the return none of them takes data from the descriptor, except one that a
+    /// disk is already executing; their outcomes follow.
     fn detach(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd>;
 
     /// Like `detach`, but closes the endpoint and reports the result as an outcome of `tag`, which
     /// may come before those of the cancelled operations.
     fn close(&mut self, tag: u64, object: Object, pending: &[u64]) -> Result<(), Full>;
 
-    /// Connections that wait in a listener's queue out of reach of any other program, which would
-    /// be reset if it ended now. Asked before a listener is let go of.
+    /// Takes connections from the queue of a listener that no other program can reach, because they
+    /// would be reset if the listener ended now. Called before a listener is released.
     fn take_waiting(&mut self, _listener: Object) -> Vec<Socket> {
         Vec::new()
     }
@@ -327,7 +328,7 @@ pub trait Driver {
     /// Takes an operation; it may start at once or at the next `flush` or `collect`.
     fn submit(&mut self, tag: u64, object: Object, operation: Operation) -> Result<(), Full>;
 
-    /// Cancels one operation, if it is not done yet; its outcome follows (`-ECANCELED` or its
+    /// Cancels one operation, if it is not complete yet; its outcome follows (`-ECANCELED` or its
     /// result).
     fn cancel(&mut self, tag: u64, object: Object);
 
@@ -337,26 +338,27 @@ pub trait Driver {
         Outcome::plain(tag, -libc::EOPNOTSUPP)
     }
 
-    /// Does an operation in the calling thread, which may block, because the kernel cancelled it by
-    /// itself for lack of a thread to run it in. Gives its result.
+    /// Executes an operation in the calling thread, which may block, after the kernel cancelled it
+    /// for lack of a thread to run it in. Returns its result.
     fn run_inline(&mut self, _object: Object, _operation: &Operation) -> i32 {
         -libc::ECANCELED
     }
 
-    /// Bytes that the outbound operation under way of an endpoint has moved so far, if the driver
-    /// does not report each part as an outcome.
+    /// Returns the number of bytes that the outbound operation in flight of an endpoint has
+    /// transferred so far, if the driver does not report each part as an outcome.
     fn moved(&mut self, _object: Object) -> usize {
         0
     }
 
-    /// Buffers of the class of large or small ones that receives submitted now could take; `None`
-    /// if those are all that are not leased.
+    /// Returns the number of buffers of the large or small class that receives submitted now could
+    /// use; `None` if these are all that are not leased.
     fn offered(&self, _large: bool) -> Option<usize> {
         None
     }
 
-    /// Fills exactly `value` with the address of the peer of a connection that has no descriptor
-    /// and is not attached yet, at once: `EINVAL` if it has fewer bytes.
+    /// Fills exactly `value` with the peer's address of a connection that has no descriptor and is
+    /// not attached yet. Does so synchronously, and fails with `EINVAL` if the address has fewer
+    /// bytes.
     fn peer_of(&mut self, _connection: &Endpoint, _value: &mut [u8]) -> io::Result<usize> {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
@@ -364,27 +366,27 @@ pub trait Driver {
     /// Starts everything that was submitted.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Appends outcomes to `sink`: first those that are there without asking the kernel; else
-    /// flushes and waits for at least one, no longer than `timeout` (`None`: for ever). Tells what
-    /// ended the wait. An error of the kernel that passes (`EAGAIN`, `EBUSY`) is not returned: the
-    /// driver tries again within `timeout`.
+    /// Appends outcomes to `sink`: first those available without a system call; otherwise flushes
+    /// and waits for at least one, for `timeout` at most (`None`: without limit). Returns the
+    /// reason for the end of the wait. It does not return a transient error of the kernel
+    /// (`EAGAIN`, `EBUSY`), but tries again within `timeout`.
     fn collect(
         &mut self,
         sink: &mut VecDeque<Outcome>,
         timeout: Option<Duration>,
     ) -> io::Result<Wake>;
 
-    /// Another descriptor for the same file or socket.
+    /// Returns a duplicate descriptor of the file or socket.
     fn descriptor(&mut self, object: Object) -> io::Result<OwnedFd>;
 
-    /// The descriptor itself, for a call that does not keep it; `None` if there is none.
+    /// Returns the descriptor itself, for a call that does not keep it; `None` if there is none.
     fn raw_descriptor(&mut self, object: Object) -> Option<RawFd>;
 
-    /// setsockopt(2).
+    /// Sets a socket option, see setsockopt(2).
     fn set_option(&mut self, object: Object, level: i32, name: i32, value: &[u8])
     -> io::Result<()>;
 
-    /// getsockopt(2); gives the number of bytes written into `value`.
+    /// Reads a socket option, see getsockopt(2); returns the number of bytes written into `value`.
     fn get_option(
         &mut self,
         object: Object,
@@ -393,17 +395,17 @@ pub trait Driver {
         value: &mut [u8],
     ) -> io::Result<usize>;
 
-    /// Adds the driver's own counts.
+    /// Adds the driver's own counts to `counters`.
     fn count(&self, counters: &mut Counters);
 
-    /// Cancels everything and waits for the outcomes, `deadline` at most. True if nothing is left
-    /// that could still write into the memory of an operation.
+    /// Cancels everything and waits for the outcomes, for `deadline` at most. Returns true if no
+    /// operation is left that could still write into its memory.
     fn shut_down(&mut self, deadline: Duration) -> bool;
 }
 
-/// The sixteen tags from here on are for what an installed driver submits to the kernel's on its
-/// own behalf: plain operations such as [`Operation::Poll`], one at a time for each tag.
+/// The first of sixteen tags for operations that an installed driver submits to the kernel driver
+/// on its own account: plain operations such as [`Operation::Poll`], one at a time for each tag.
 pub const INSTALLED_TAG: u64 = INTERNAL_TAG - 16;
 
-/// Tags from here on are the kernel drivers' own.
+/// The first tag of the kernel drivers' own operations.
 pub const INTERNAL_TAG: u64 = u64::MAX - 15;

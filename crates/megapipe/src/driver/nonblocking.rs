@@ -1,9 +1,9 @@
-//! Registry of the open files that the process's channels have made non-blocking.
+//! Tracks the open files that the process's channels have made non-blocking.
 //!
-//! `O_NONBLOCK` belongs to an open file description, which duplicates share: a listener may be
-//! registered with several channels of a process by a duplicate each. The one that leaves first
-//! must not make the accepts of the others block. This is a lock at registration, never on the
-//! data path.
+//! `O_NONBLOCK` belongs to an open file description, which duplicates share. A listener may be
+//! registered with several channels of a process, by a duplicate each. The first channel that
+//! leaves must not make the accepts of the others block. The lock is taken at registration, never
+//! on the data path.
 
 use crate::sys::{check, file_flags, set_file_flags};
 use std::collections::BTreeMap;
@@ -11,23 +11,23 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// fcntl(2): whether two descriptors share a description. Linux 6.10; libc does not know it yet.
+/// fcntl(2): reports whether two descriptors share a description. Linux 6.10; libc lacks it.
 const F_DUPFD_QUERY: libc::c_int = 1024 + 3;
 const KCMP_FILE: libc::c_int = 0;
 
-/// Device and inode. Pipes' ends share it, and so do all timers and event counters.
+/// Device and inode. Both ends of a pipe have the same, and so have all timers and event counters.
 type File = (libc::dev_t, libc::ino_t);
 
-/// A descriptor that must not block.
-struct Kept {
+/// A descriptor that must stay non-blocking.
+struct NonblockingDescriptor {
     fd: RawFd,
-    /// Whether the flag is to be cleared when it is not needed any more.
+    /// Whether to clear the flag at the last `release`.
     restore: bool,
 }
 
-static KEPT: Mutex<BTreeMap<File, Vec<Kept>>> = Mutex::new(BTreeMap::new());
+static KEPT: Mutex<BTreeMap<File, Vec<NonblockingDescriptor>>> = Mutex::new(BTreeMap::new());
 
-fn lock() -> MutexGuard<'static, BTreeMap<File, Vec<Kept>>> {
+fn lock() -> MutexGuard<'static, BTreeMap<File, Vec<NonblockingDescriptor>>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -36,11 +36,11 @@ pub(crate) fn keep(fd: RawFd) -> io::Result<()> {
     let file = file_of(fd)?;
     let mut kept = lock();
     let restore = set(fd)?;
-    kept.entry(file).or_default().push(Kept { fd, restore });
+    kept.entry(file).or_default().push(NonblockingDescriptor { fd, restore });
     Ok(())
 }
 
-/// Makes a descriptor non-blocking for good; true if it was not before.
+/// Makes a descriptor non-blocking permanently; true if it was blocking before.
 pub(crate) fn set(fd: RawFd) -> io::Result<bool> {
     let flags = file_flags(fd)?;
     let blocking = flags & libc::O_NONBLOCK == 0;
@@ -50,7 +50,7 @@ pub(crate) fn set(fd: RawFd) -> io::Result<bool> {
     Ok(blocking)
 }
 
-/// Undoes `keep`, unless another kept descriptor shares the description: then that one will.
+/// Undoes `keep`. If another kept descriptor shares the description, its release does so instead.
 pub(crate) fn release(fd: RawFd) {
     let Ok(file) = file_of(fd) else { return };
     let mut kept = lock();
@@ -80,8 +80,8 @@ fn file_of(fd: RawFd) -> io::Result<File> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Whether two descriptors of one file share its description, or might, if the kernel does not
-/// say: a flag that stays is better than a thread that hangs.
+/// Returns whether two descriptors of one file share their description, or may share it if the
+/// kernel does not report it: a flag that stays set is better than a thread that blocks.
 fn may_share(one: RawFd, other: RawFd) -> bool {
     // SAFETY: the call takes no pointers.
     match unsafe { libc::fcntl(one, F_DUPFD_QUERY, other) } {

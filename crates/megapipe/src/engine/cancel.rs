@@ -1,4 +1,4 @@
-//! Ending requests and memberships before their time.
+//! Cancels requests, and unregisters members.
 
 use super::{Command, Engine, Lane};
 use crate::completion::Completion;
@@ -9,12 +9,12 @@ use crate::source::{Kind, Socket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long a write is being cancelled before its end is left to itself, and the time that a
-/// single cancellation has.
+/// How long the cancellation of a write is repeated before the engine gives up, and the time limit
+/// of a single cancellation.
 const RECALL: Duration = Duration::from_millis(200);
 const RECALL_PAUSE: Duration = Duration::from_millis(1);
 
-/// What a member leaves behind.
+/// What remains of an unregistered member for the application.
 pub(crate) struct Remains {
     pub(crate) descriptor: Option<OwnedFd>,
     pub(crate) connections: Vec<Socket>,
@@ -34,7 +34,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The tags of all that the driver has of a member.
+    /// Returns the tags of all operations of a member that the driver has.
     pub(super) fn pending_tags(&self, key: Key) -> Vec<u64> {
         let Some(member) = self.members.get(key).filter(|member| member.in_flight > 0) else {
             return Vec::new();
@@ -50,7 +50,8 @@ impl Engine {
         tags
     }
 
-    /// What the driver has of a member that belongs to no lane. Only files have many of those.
+    /// Iterates over the requests of a member that the driver has and that belong to no lane. Only
+    /// files have many of those.
     fn loose_requests(&self, key: Key) -> impl Iterator<Item = Key> {
         self.requests.keys().filter(move |id| {
             self.requests.get(*id).is_some_and(|request| {
@@ -72,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Has the driver cancel all that it has of a member.
+    /// Makes the driver cancel all operations of a member.
     pub(super) fn cancel_pending(&mut self, key: Key) {
         let Some(object) = self.members.get(key).map(|member| member.object) else { return };
         for tag in self.pending_tags(key) {
@@ -80,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Has the driver cancel what it has of a lane.
+    /// Makes the driver cancel the operation of a lane.
     pub(super) fn cancel_active(&mut self, key: Key, lane: Lane) {
         let Some(member) = self.members.get(key) else { return };
         let Some(id) = member.active[lane as usize] else { return };
@@ -101,7 +102,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends what waits in a lane, and marks what the driver works on, which it gives, as cancelled.
+    /// Ends the waiting requests of a lane; marks the one that the driver has as cancelled, and
+    /// returns it.
     fn empty_lane(&mut self, key: Key, lane: Lane) -> Option<Key> {
         let member = self.members.get_mut(key)?;
         let mut waiting = Vec::new();
@@ -110,9 +112,10 @@ impl Engine {
         while let Some(id) = next {
             let Some(request) = self.requests.get_mut(id) else { break };
             next = request.next.take();
-            // It has left the lane: its end must not start the lane's next request.
+            // The request has left the lane: its end must not start the lane's next request.
             request.lane = Lane::None;
-            // Nor is it to be done in the calling thread, as what the kernel has no thread for.
+            // Nor may it run in the calling thread, as a request does for which the kernel has no
+            // thread.
             request.cancelled = true;
             waiting.push(id);
         }
@@ -137,8 +140,8 @@ impl Engine {
         active
     }
 
-    /// Ends a membership. Nothing that is pending for the handle is delivered any more. What has no
-    /// descriptor to give back is closed, when all that is queued is written.
+    /// Ends a membership. Pending completions of the handle are not delivered. A member without a
+    /// descriptor to return is closed after its queued output is written.
     pub(crate) fn unregister(&mut self, key: Key) -> Result<Remains, Error> {
         let member = self.member(key)?;
         let shares = member.shares_a_listener();
@@ -155,19 +158,19 @@ impl Engine {
         let pending = self.pending_tags(key);
         let Some(member) = self.members.remove(key) else { return Err(Error::UnknownHandle) };
         let descriptor = self.driver.detach(member.object, &pending);
-        // The queue of a shared listener is another channel's by now, or closed.
+        // The queue of a partitioned listener belongs to another channel by now, or is closed.
         let descriptor = descriptor.filter(|_| !shares);
         Ok(Remains { descriptor, connections })
     }
 
-    /// Cancels what is being written to a member, or its connect, until that has ended. A driver
-    /// may be about to try it again, when no cancellation finds it, or have left it to a thread of
-    /// the kernel's, which a cancellation only interrupts; it would go on after others then.
+    /// Cancels the current write or connect of a member, and waits for its end. A driver may be
+    /// about to try the operation again, when no cancellation finds it, or have left it to a kernel
+    /// thread, which a cancellation only interrupts. It would then continue after other requests.
     fn recall_write(&mut self, key: Key) {
         let Some(member) = self.members.get(key) else { return };
         let (object, kind) = (member.object, member.kind);
         let Some(id) = member.active[Lane::Outbound as usize] else { return };
-        // A disk that is at work cannot be interrupted.
+        // A disk operation in progress cannot be interrupted.
         if kind == Kind::File || !self.requests.get(id).is_some_and(|request| request.in_flight) {
             return;
         }
@@ -208,7 +211,7 @@ impl Engine {
         }
     }
 
-    /// Moves the completions that need no waiting into `into`, at most `limit` of them.
+    /// Moves the available completions into `into`, at most `limit` of them.
     pub(crate) fn drain_ready(&mut self, into: &mut Vec<Completion>, limit: usize) {
         while into.len() < limit {
             let Some(completion) = self.next_ready() else { break };

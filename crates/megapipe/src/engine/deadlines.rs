@@ -1,9 +1,9 @@
-//! Times at which the channel does something by itself: ends requests that take too long, aborts
-//! handles that do not get to their close, accepts again after an error, attaches a queue of
-//! connections that could not be attached.
+//! Schedules actions that a channel takes at a set time: ending requests that take too long,
+//! aborting handles whose close takes too long, accepting again after an error, and attaching an
+//! accept queue that could not be attached.
 //!
-//! A member has at most one entry per purpose. When what it stands for has been put off, the entry
-//! is put off, too, once it comes to its turn: so extending a deadline costs a look at the clock.
+//! A member has at most one entry per purpose. When an entry expires whose deadline was postponed,
+//! the entry is postponed, too. So extending a deadline costs only a reading of the clock.
 
 use super::{Engine, Lane, Member};
 use crate::driver::Outcome;
@@ -13,24 +13,24 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-/// Time between two cancellations of what should have ended: the driver may be about to try it
-/// again, when no cancellation finds it.
+/// Time between two cancellations of a request that should have ended. The driver may be about to
+/// try the operation again, when no cancellation finds it.
 const REPEAT: Duration = Duration::from_millis(2);
 
-/// Entries of members that are gone before they are weeded out.
+/// Number of entries of removed members that triggers their removal.
 const WEEDS: usize = 1024;
 
-/// What is to be done.
+/// The action of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
-    /// Ends the request under way of a lane.
+    /// Ends the request in flight of a lane.
     End(Lane),
     Leave,
     AcceptAgain,
     AdoptAgain,
 }
 
-/// What has been planned, earliest first.
+/// The entries, earliest first.
 #[derive(Default)]
 pub(super) struct Deadlines {
     heap: BinaryHeap<Reverse<(Instant, Key, Purpose)>>,
@@ -41,8 +41,8 @@ impl Deadlines {
         self.heap.is_empty()
     }
 
-    /// Takes the first entry that is due; else gives the time until it will be. Entries of members
-    /// that are gone are no reason to wake up.
+    /// Takes the first expired entry; otherwise returns the time until the next one. Ignores
+    /// entries of removed members.
     fn take_due(
         &mut self,
         now: Instant,
@@ -63,7 +63,7 @@ impl Deadlines {
 }
 
 impl Engine {
-    /// Plans something for a member.
+    /// Adds an entry for a member.
     pub(super) fn plan(&mut self, at: Instant, key: Key, purpose: Purpose) {
         let heap = &mut self.deadlines.heap;
         if heap.len() >= WEEDS + 4 * self.members.len() {
@@ -72,7 +72,7 @@ impl Engine {
         heap.push(Reverse((at, key, purpose)));
     }
 
-    /// Sets how long each request of a lane may take from now on.
+    /// Sets the time limit of each request of a lane from now on.
     pub(crate) fn set_time_limit(
         &mut self,
         key: Key,
@@ -92,7 +92,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins the time of a lane's request anew: it starts, or has got on.
+    /// Restarts the time of a lane's request, because it starts or has made progress.
     pub(super) fn extend_deadline(&mut self, key: Key, lane: Lane) {
         let limits = self.members.get_mut(key).and_then(Member::limits_mut);
         let Some(limit) = limits.and_then(|limits| limits.of(lane)) else { return };
@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Does all that is due; gives the time until the next.
+    /// Executes all expired entries; returns the time until the next.
     pub(super) fn expire(&mut self) -> Option<Duration> {
         if self.deadlines.is_empty() {
             return None;
@@ -123,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// Ends the request under way of a lane if its time is over.
+    /// Ends the request in flight of a lane if its time has passed.
     fn end_overdue(&mut self, key: Key, lane: Lane, now: Instant) {
         let Some(member) = self.members.get_mut(key) else { return };
         let (object, active) = (member.object, member.active[lane as usize]);
@@ -146,7 +146,7 @@ impl Engine {
         request.overdue = true;
         request.cancelled = true;
         if !request.in_flight {
-            // It waits for a buffer, for room in the driver, or for output to be written.
+            // The request waits for a buffer, for room in the driver, or for output to be written.
             self.starved.retain(|waiting| *waiting != id);
             self.stalled.retain(|waiting| *waiting != id);
             return self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
@@ -158,7 +158,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Time between two attempts to end what does not end.
+    /// Returns the time of the next attempt to end a request.
     pub(super) fn repeat_after(now: Instant) -> Instant {
         now + REPEAT
     }

@@ -1,20 +1,20 @@
 //! Discards what a peer still sends to a stream socket whose close waits for its output.
 //!
-//! Two ends that both close with more queued than the kernel has room for would wait for each other
-//! to read. And closing a TCP socket with unread input resets the connection (RFC 1122, section
-//! 4.2.2.13; RFC 2525, section 2.17), which destroys output that the peer has not read yet. So a
-//! member that has waited for its output for [`BEGIN_AFTER`] reads and discards until all is
-//! written. If anything came, it then ends its direction by shutdown(2) and goes on discarding
-//! until the peer ends its own or is silent for [`SILENCE`], for [`LINGER_TIME`] and
-//! [`LINGER_BYTES`] at most. Apache httpd does the same with the same times, and nginx
-//! (`lingering_close`) with 5 s and 30 s. A segment that is lost and sent again more than once
-//! costs a second or more, so a bound on the whole time alone would reset connections on which data
-//! still arrive.
+//! Two ends that both close with more queued output than the kernel has room for would wait for
+//! each other to read. And closing a TCP socket with unread input resets the connection (RFC 1122,
+//! section 4.2.2.13; RFC 2525, section 2.17), which destroys output that the peer has not read yet.
+//! So a member that has waited for its output for [`BEGIN_AFTER`] reads and discards input until
+//! all output is written. If any input came, it then ends its direction by shutdown(2). It
+//! continues to discard until the peer ends its own direction or is silent for [`SILENCE`], for
+//! [`LINGER_TIME`] and [`LINGER_BYTES`] at most. Apache httpd does the same with the same times,
+//! and nginx (`lingering_close`) with 5 s and 30 s. A segment that is lost and sent again more than
+//! once costs a second or more, so a bound on the total time alone would reset connections on which
+//! data still arrive.
 //!
-//! A close that does not wait that long costs no operation more, and discards nothing: unread input
-//! resets the connection then. Members with a second descriptor from the channel
-//! ([`Channel::descriptor`](crate::Channel::descriptor)) discard nothing either, since the input
-//! and the direction are the other descriptor's, too.
+//! A close that does not wait that long costs no further operation and discards nothing: then
+//! unread input resets the connection. Members with a second descriptor from the channel
+//! ([`Channel::descriptor`](crate::Channel::descriptor)) discard nothing either, because the input
+//! and the direction belong to that descriptor, too.
 
 use super::deadlines::Purpose;
 use super::member::Phase;
@@ -29,7 +29,8 @@ use std::time::{Duration, Instant};
 /// How long a close waits for its output before it discards input.
 pub(super) const BEGIN_AFTER: Duration = Duration::from_millis(5);
 
-/// How long input is discarded after all is written: without any, in all, and for how many bytes.
+/// Limits of discarding input after all output is written: time without input, total time, and
+/// bytes.
 const SILENCE: Duration = Duration::from_secs(2);
 const LINGER_TIME: Duration = Duration::from_secs(30);
 const LINGER_BYTES: usize = 64 << 20;
@@ -38,13 +39,13 @@ const LINGER_BYTES: usize = 64 << 20;
 const SINK_BYTES: usize = 64 << 10;
 
 impl Engine {
-    /// Begins to discard the input of a member that waits for its output. Whether that has to be
-    /// tried again, because the driver still has a cancelled request.
+    /// Starts to discard the input of a member that waits for its output. Returns whether the
+    /// caller has to try again, because the driver still has a cancelled request.
     pub(super) fn begin_discarding(&mut self, key: Key) -> bool {
         let Some(member) = self.members.get_mut(key) else { return false };
         let Some(leaving) = member.leaving.as_deref_mut() else { return false };
         let is_possible = member.kind == Kind::Stream && !member.has_duplicate;
-        // What connects has no input; it is looked after again when that is over.
+        // A connecting member has no input; this is called again after the connect has ended.
         if !is_possible || member.connecting || leaving.input.has_begun() {
             return false;
         }
@@ -54,7 +55,7 @@ impl Engine {
         let sink = self.sink.get_or_insert_with(|| Rc::from(vec![Cell::new(0); SINK_BYTES]));
         let mut request = Request::new(Command::Discard(Rc::clone(sink)), Lane::Inbound);
         request.handle = key;
-        // As many as there are members at most.
+        // These requests are limited by the number of members.
         let id = self.requests.insert_beyond(request);
         member.active[Lane::Inbound as usize] = Some(id);
         leaving.input.phase = Phase::Discarded;
@@ -65,8 +66,8 @@ impl Engine {
         false
     }
 
-    /// Input was discarded, or has ended.
-    pub(super) fn settle_discard(&mut self, id: Key, result: i32) -> Option<Completion> {
+    /// Handles the result of a discarding read.
+    pub(super) fn complete_discard(&mut self, id: Key, result: i32) -> Option<Completion> {
         let key = self.requests.get(id)?.handle;
         let silence = self.silence();
         let leaving = self.leaving(key)?;
@@ -79,11 +80,11 @@ impl Engine {
         }
         self.finish(id);
         self.proceed(key);
-        self.tell_closed(key)
+        self.report_closed(key)
     }
 
-    /// Whether a member whose output is written discards more input before it is closed. The first
-    /// time, ends the direction of its output.
+    /// Returns whether a member whose output is written discards more input before it is closed.
+    /// The first call shuts its output down.
     pub(super) fn lingers(&mut self, key: Key) -> bool {
         let (silence, time) = (self.silence(), self.config.close_timeout.min(LINGER_TIME));
         let Some(leaving) = self.leaving(key) else { return false };
@@ -99,7 +100,7 @@ impl Engine {
         let command = Command::Disconnect { how: libc::SHUT_WR };
         let mut request = Request::new(command, Lane::Outbound);
         request.handle = key;
-        // As above.
+        // These requests are limited by the number of members.
         let id = self.requests.insert_beyond(request);
         if let Some(member) = self.members.get_mut(key) {
             member.active[Lane::Outbound as usize] = Some(id);

@@ -1,10 +1,10 @@
-//! Closing a handle: what is queued is written first, unless it is aborted.
+//! Closes handles: writes the queued output first, unless the handle is aborted.
 //!
-//! A member that leaves is out of the application's reach; nothing is delivered for it any more
-//! but one [`Event::Close`]. Its inbound requests are cancelled, its outbound ones go on in their
-//! order. When the last of them is done, the endpoint is closed; when the driver has let go of
-//! everything, that is told. So the event also says that the memory of all requests is free.
-//! What arrives while a stream socket has to wait for its output is discarded, see
+//! The application cannot use a leaving member; the only further completion of the handle is one
+//! [`Event::Close`]. The member's inbound requests are cancelled, its outbound ones continue in
+//! order. When the last of them is complete, the endpoint is closed; when the driver has released
+//! everything, the event is delivered. So the event also means that the memory of all requests is
+//! free. Input that arrives while a stream socket has to wait for its output is discarded, see
 //! [`discard`](super::discard).
 
 use super::deadlines::Purpose;
@@ -20,7 +20,7 @@ use crate::sys::result_of;
 use std::time::{Duration, Instant};
 
 impl Engine {
-    /// Closes a member when all that is queued is written.
+    /// Closes a member after its queued output is written.
     pub(crate) fn close(&mut self, key: Key) -> Result<(), Error> {
         self.member(key)?;
         self.begin_leaving(key, true);
@@ -28,7 +28,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Closes a member at once, also one that is being closed; resets a TCP connection.
+    /// Closes a member at once, even one that is being closed; resets a TCP connection.
     pub(crate) fn abort(&mut self, key: Key) -> Result<(), Error> {
         self.check_process()?;
         match self.members.get(key).map(|member| member.leaving.is_some()) {
@@ -43,8 +43,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Closes a member that has no descriptor to give back, when all that is queued is written,
-    /// without a word.
+    /// Closes a member that has no descriptor to return, after its queued output is written,
+    /// without an event.
     pub(super) fn close_silently(&mut self, key: Key) {
         self.begin_leaving(key, false);
     }
@@ -60,7 +60,7 @@ impl Engine {
             leaving.overdue = now.checked_add(timeout);
             self.plan(now + timeout.min(BEGIN_AFTER), key, Purpose::Leave);
         }
-        // A connect that nothing is queued behind is of no use any more.
+        // A connect is useless if no output is queued behind it.
         let Some(member) = self.members.get(key) else { return };
         if member.connecting
             && !member.has_waiting(Lane::Outbound)
@@ -71,12 +71,12 @@ impl Engine {
         self.proceed(key);
     }
 
-    /// Takes a member out of the application's reach, and ends what is inbound.
+    /// Marks a member as leaving, and cancels its inbound requests.
     fn mark_leaving(&mut self, key: Key, tells: bool) {
         let request = tells.then(|| {
             let mut request = Request::new(Command::Close, Lane::None);
             request.handle = key;
-            // As many as there are members at most.
+            // These requests are limited by the number of members.
             self.requests.insert_beyond(request)
         });
         let connections = self.leave(key);
@@ -99,7 +99,8 @@ impl Engine {
         }
     }
 
-    /// Gives up what is queued, and closes the endpoint under what the driver still has.
+    /// Discards the queued output, and closes the endpoint although the driver still has operations
+    /// of it.
     fn abort_leaving(&mut self, key: Key, failure: Option<i32>) {
         let Some(member) = self.members.get_mut(key) else { return };
         let (object, kind) = (member.object, member.kind);
@@ -110,8 +111,8 @@ impl Engine {
             return;
         }
         if kind == Kind::Stream {
-            // Closing resets the connection: the peer must not take the end of what was written
-            // for the end of the stream. Only TCP knows it, and what is no socket refuses.
+            // Closing resets the connection: the peer must not take the last written byte for the
+            // end of the stream. Only TCP supports this option; other sources refuse it.
             let mut linger = [0; 8];
             linger[..4].copy_from_slice(&1i32.to_ne_bytes());
             let level = libc::SOL_SOCKET;
@@ -122,8 +123,9 @@ impl Engine {
         self.proceed(key);
     }
 
-    /// Does what is due for a member that is leaving: discards its input if it has waited for its
-    /// output, aborts or closes it when its time is over, or cancels again what does not end.
+    /// Takes the next step of a leaving member when its time has come: discards its input if it has
+    /// waited for its output, aborts or closes it at the end of its time, or repeats a
+    /// cancellation.
     pub(super) fn look_after_leaving(&mut self, key: Key, now: Instant) {
         let Some(member) = self.members.get_mut(key) else { return };
         let Some(leaving) = member.leaving.as_deref_mut() else { return };
@@ -154,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Gives the members that are being closed some time to write what is queued.
+    /// Gives closing members up to `time` to write their queued output.
     pub(super) fn linger(&mut self, time: Duration) {
         let Some(until) = Instant::now().checked_add(time) else { return };
         let writes = |member: &Member| member.leaving.as_deref().is_some_and(Leaving::is_writing);
@@ -166,19 +168,19 @@ impl Engine {
         }
     }
 
-    /// Does what an outcome for a leaving member entails.
-    pub(super) fn settle_leaving(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
+    /// Handles an outcome of a leaving member.
+    pub(super) fn complete_leaving(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
         let key = request.handle;
         if let Command::Discard(_) = request.command {
-            return self.settle_discard(id, outcome.result);
+            return self.complete_discard(id, outcome.result);
         }
         let member = self.members.get_mut(key)?;
         let leaving = member.leaving.as_deref_mut()?;
         let result = outcome.result;
         if leaving.input.is_lingering() {
-            // The kernel may have had no thread to shut down writing in. An error does not matter:
-            // all is written.
+            // The kernel may have had no thread to shut down writing. The error does not matter,
+            // because all output is written.
             let shuts_down = request.lane == Lane::Outbound && leaving.is_writing();
             if shuts_down && result == -libc::ECANCELED {
                 let operation = request.operation(member.kind, member.large);
@@ -212,10 +214,10 @@ impl Engine {
         }
         drop(outcome);
         self.proceed(key);
-        self.tell_closed(key)
+        self.report_closed(key)
     }
 
-    /// Closes the endpoint if nothing is to be written any more, nor input to be discarded.
+    /// Closes the endpoint if no output is left to be written and no input to be discarded.
     pub(super) fn proceed(&mut self, key: Key) {
         let Some(member) = self.members.get(key) else { return };
         let Some(leaving) = member.leaving.as_deref() else { return };
@@ -234,18 +236,19 @@ impl Engine {
         }
         let pending = self.pending_tags(key);
         if (aborted || discards) && !pending.is_empty() {
-            // Its cancellations are repeated until they have found everything.
+            // The cancellations are repeated until each has found its operation.
             self.plan(Engine::repeat_after(Instant::now()), key, Purpose::Leave);
         }
         self.accept_soon();
         let Some(request) = request else {
-            // What the driver still has is dropped as it comes.
+            // Outcomes that the driver still reports are dropped.
             drop(self.driver.detach(object, &pending));
             self.members.remove(key);
             return;
         };
         if self.driver.close(request.tag(), object, &pending).is_err() {
-            // No room for the request: the descriptor is closed here, which succeeds.
+            // There is no room for the request: the driver closes the descriptor here, which
+            // succeeds.
             drop(self.driver.detach(object, &pending));
             self.ready.push_back(Outcome::plain(request.tag(), 0));
         }
@@ -258,21 +261,22 @@ impl Engine {
         self.members.get_mut(key)?.leaving.as_deref_mut()
     }
 
-    /// The endpoint is closed.
-    pub(super) fn settle_close(&mut self, id: Key, mut result: i32) -> Option<Completion> {
+    /// Handles the outcome of closing the endpoint.
+    pub(super) fn complete_close(&mut self, id: Key, mut result: i32) -> Option<Completion> {
         let key = self.requests.get(id)?.handle;
         let object = self.members.get(key)?.object;
         if result == -libc::ECANCELED {
-            // The kernel had no thread to close it in.
+            // The kernel had no thread for the close.
             drop(self.driver.detach(object, &[]));
             result = 0;
         }
         self.leaving(key)?.closing = Closing::Done { result };
-        self.tell_closed(key)
+        self.report_closed(key)
     }
 
-    /// Ends a membership when the endpoint is closed and the driver has nothing of it any more.
-    pub(super) fn tell_closed(&mut self, key: Key) -> Option<Completion> {
+    /// Ends a membership after the endpoint is closed and the driver has no operation of it any
+    /// more.
+    pub(super) fn report_closed(&mut self, key: Key) -> Option<Completion> {
         let member = self.members.get(key)?;
         let leaving = member.leaving.as_deref()?;
         let Closing::Done { result } = leaving.closing else { return None };

@@ -1,4 +1,5 @@
-//! Accepting: how many connections the application wants, and from which queues they come.
+//! Accepts connections: tracks how many the application wants, and from which accept queues they
+//! come.
 
 use super::deadlines::Purpose;
 use super::member::{FIRST_PAUSE, Listener};
@@ -6,25 +7,24 @@ use super::{Command, Engine, Lane, Member, Request};
 use crate::completion::{Accepted, Completion, Event};
 use crate::driver::{Object, Operation, Outcome, Output, TABLE_FULL};
 use crate::error::{Error, TooManyLightweight};
-use crate::partition::Membership;
 use crate::slab::Key;
 use crate::source::{Endpoint, Kind, Socket};
 use crate::sys::is_readable;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Accepts without an end.
+/// The count of an accept without a limit.
 const FOREVER: u32 = u32::MAX;
-/// The queue of an accept that brings a connection which is there already.
+/// The queue number of an accept that delivers an already accepted connection.
 const NO_QUEUE: u64 = u64::MAX;
 
-/// How long accepting pauses after an error that has come again and again.
+/// Longest pause after repeated errors of accept.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What an accept asks for.
+/// The parameters of an accept.
 #[derive(Clone, Copy)]
 pub(crate) struct AcceptWish {
-    /// `None` for all.
+    /// The number of connections; `None` for all.
     pub(crate) count: Option<u32>,
     pub(crate) lightweight: bool,
     /// Whether each connection comes with its peer's address.
@@ -36,7 +36,7 @@ impl Engine {
         self.members.get_mut(key)?.listener_mut()
     }
 
-    /// Asks for connections.
+    /// Adds to the number of wanted connections.
     pub(crate) fn accept(&mut self, key: Key, wish: AcceptWish) -> Result<(), Error> {
         let Some(listener) = self.listener(key) else { return Err(Error::UnknownHandle) };
         let differs = listener.lightweight != wish.lightweight || listener.peer != wish.peer;
@@ -60,20 +60,20 @@ impl Engine {
         let stashed = listener.stash.len().min(listener.wanted as usize);
         let gifts: Vec<Socket> = listener.stash.drain(..stashed).collect();
         for socket in gifts {
-            self.give(key, socket);
+            self.queue_accepted(key, socket);
         }
         self.arm(key);
         self.counters.requests += 1;
         Ok(())
     }
 
-    /// Delivers a connection that is there already like one that the kernel brings.
-    pub(super) fn give(&mut self, key: Key, mut socket: Socket) {
+    /// Queues the completion of an already accepted connection, as if the kernel had accepted it.
+    pub(super) fn queue_accepted(&mut self, key: Key, mut socket: Socket) {
         if let Some(listener) = self.listener(key)
             && listener.lightweight
             && let Endpoint::Descriptor(descriptor) = socket.endpoint
         {
-            // It comes from another queue, but is the channel's own like the others.
+            // The connection comes from another channel's queue, but belongs to this channel now.
             socket.endpoint = Endpoint::Lightweight(descriptor);
         }
         let mut request = Request::new(Command::Accept, Lane::None).at(NO_QUEUE);
@@ -95,16 +95,17 @@ impl Engine {
         }
     }
 
-    /// Sees to it that every queue is being accepted from, as long as connections are wanted.
+    /// Ensures that there is an accept on every queue while connections are wanted.
     pub(super) fn arm(&mut self, key: Key) {
         let Some(listener) = self.listener(key) else { return };
         let lightweight = listener.lightweight;
-        // What is wanted after a cancellation begins when that has ended.
+        // Accepts that are requested after a cancellation begin when the cancellation has ended.
         if listener.wanted == 0 || listener.ends > 0 || listener.paused {
             return;
         }
-        listener.tell_sharers(true);
-        // A single wish is served by a single accept, so that nothing has to be put aside.
+        listener.notify_sharers(true);
+        // A single accept serves a request for one connection, so that no connection has to be
+        // kept.
         let repeat = listener.wanted > 1;
         let idle: Vec<(u64, Object)> = listener
             .legs
@@ -116,7 +117,7 @@ impl Engine {
             let mut request = Request::new(Command::Accept, Lane::None).at(queue);
             request.handle = key;
             request.in_flight = true;
-            // If there is no room, it is tried again before the channel sleeps.
+            // If there is no room, the channel tries again before it sleeps.
             let Ok(id) = self.requests.insert(request) else { return };
             let operation = Operation::Accept { lightweight, repeat };
             if self.driver.submit(id.tag(), object, operation).is_err() {
@@ -134,7 +135,7 @@ impl Engine {
         }
     }
 
-    /// Notes the connections among the new outcomes, to tell the application how many are pending.
+    /// Counts the connections among the new outcomes, for the number of pending connections.
     pub(super) fn count_accepted(&mut self, from: usize) {
         for outcome in self.ready.iter().skip(from) {
             if let Output::Socket { .. } = outcome.output
@@ -145,12 +146,13 @@ impl Engine {
             {
                 listener.undelivered += 1;
                 let share = listener.share.as_mut();
-                self.counters.rebalanced += u64::from(share.is_some_and(Membership::accepted));
+                let is_unequal = share.is_some_and(|share| share.accepted(request.offset));
+                self.counters.rebalanced += u64::from(is_unequal);
             }
         }
     }
 
-    pub(super) fn settle_accept(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
+    pub(super) fn complete_accept(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
         let request = self.requests.get(id)?;
         let (key, queue) = (request.handle, request.offset);
         if !outcome.more {
@@ -171,11 +173,11 @@ impl Engine {
                 Some(self.completed(key, false, Event::Accept(Err(error))))
             }
             _ => {
-                self.tell_cancelled(key);
-                self.settle_accept_error(key, -outcome.result)
+                self.report_cancelled(key);
+                self.complete_accept_error(key, -outcome.result)
             }
         };
-        self.tell_cancelled(key);
+        self.report_cancelled(key);
         completion
     }
 
@@ -214,7 +216,7 @@ impl Engine {
         self.present(key, more, socket, pending)
     }
 
-    /// The completion of an accept, with what was asked for.
+    /// Builds the completion of an accept in the requested form.
     fn present(
         &mut self,
         key: Key,
@@ -224,15 +226,15 @@ impl Engine {
     ) -> Option<Completion> {
         let listener = self.listener(key)?;
         let (lightweight, peer) = (listener.lightweight, listener.peer);
-        // One that has gone already has no address any more, but may have left data.
+        // A connection that was already reset has no address any more, but may have left data.
         let peer = if peer { self.peer_of(&socket).ok() } else { None };
         let socket = if lightweight { Ok(socket) } else { self.regular(socket) };
         let event = Event::Accept(socket.map(|socket| Accepted { socket, pending, peer }));
         Some(self.completed(key, more, event))
     }
 
-    /// The connection as a descriptor, which it may not be yet if it was put aside by an accept of
-    /// the other kind, and never is with an installed driver.
+    /// Converts the connection into a descriptor. It may be a lightweight socket if an accept of
+    /// the other kind kept it, and always is with an installed driver.
     fn regular(&mut self, socket: Socket) -> io::Result<Socket> {
         let kind = socket.kind;
         let descriptor = match socket.endpoint {
@@ -248,8 +250,8 @@ impl Engine {
         Ok(Socket { endpoint: Endpoint::Descriptor(descriptor), kind })
     }
 
-    /// How many connections wait in a queue; 1 if the kernel cannot say more than "some". A driver
-    /// may ask when there are none.
+    /// Returns the number of connections in a queue; 1 if the kernel reports only that there are
+    /// some. May be called for an empty queue.
     fn queue_length(&mut self, object: Object) -> u32 {
         // `tcpi_unacked` of a listening socket, at offset 24 of `struct tcp_info`.
         let mut info = [0; 28];
@@ -260,11 +262,11 @@ impl Engine {
         }
     }
 
-    fn settle_accept_error(&mut self, key: Key, errno: i32) -> Option<Completion> {
+    fn complete_accept_error(&mut self, key: Key, errno: i32) -> Option<Completion> {
         let listener = self.listener(key)?;
         match errno {
-            // The peer gave up before it was accepted; or an accept was cancelled, which has been
-            // told, and may be wanted again.
+            // The peer reset the connection before it was accepted; or an accept was cancelled,
+            // whose last completion is delivered elsewhere, and further connections may be wanted.
             libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::ECANCELED => {
                 self.arm(key);
                 return None;
@@ -274,7 +276,7 @@ impl Engine {
         }
         let passes = passes(errno);
         if passes {
-            // At once it would fail again.
+            // Another accept would fail again at once.
             listener.paused = true;
             let pause = listener.pause;
             listener.pause = (2 * pause).min(LONGEST_PAUSE);
@@ -290,6 +292,7 @@ impl Engine {
         Some(self.completed(key, passes, Event::Accept(Err(error))))
     }
 
+    /// Returns the error of an accept that finds the file table full.
     pub(super) fn table_full(&self) -> io::Error {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is valid for writing.
@@ -307,7 +310,7 @@ impl Engine {
         }
     }
 
-    /// Accepts again at once, as a descriptor has come free.
+    /// Accepts again at once, because a descriptor was closed.
     pub(super) fn accept_soon(&mut self) {
         for at in 0..self.listeners.len() {
             let key = self.listeners[at];
@@ -322,7 +325,7 @@ impl Engine {
         let Some(listener) = self.members.get_mut(key).and_then(Member::listener_mut) else {
             return;
         };
-        listener.tell_sharers(false);
+        listener.notify_sharers(false);
         for leg in &listener.legs {
             if let Some(id) = leg.request {
                 self.driver.cancel(id.tag(), leg.object);
@@ -336,17 +339,19 @@ impl Engine {
         if listener.wanted == 0 {
             return;
         }
-        // What was accepted before the cancellation finds it is delivered: a server that stops
-        // serving its listener, which others go on to serve, must not lose a connection.
+        // Connections that are accepted before the cancellation takes effect are delivered: a
+        // server that stops serving a listener, which others continue to serve, must not lose a
+        // connection.
         let wanted = std::mem::take(&mut listener.wanted);
         listener.ending = listener.ending.saturating_add(wanted);
         listener.ends += 1;
         self.disarm(key);
-        self.tell_cancelled(key);
+        self.report_cancelled(key);
     }
 
-    /// The last completions of cancelled accepts, when every queue's has ended.
-    fn tell_cancelled(&mut self, key: Key) {
+    /// Delivers the last completions of cancelled accepts, after the accepts of all queues have
+    /// ended.
+    fn report_cancelled(&mut self, key: Key) {
         let Some(listener) = self.listener(key) else { return };
         if listener.ends == 0 || listener.legs.iter().any(|leg| leg.request.is_some()) {
             return;
@@ -355,14 +360,14 @@ impl Engine {
         for _ in 0..std::mem::take(&mut listener.ends) {
             let mut request = Request::new(Command::Accept, Lane::None).at(NO_QUEUE);
             request.handle = key;
-            // One for each call of `cancel` that found an accept.
+            // There is one for each call of `cancel` that found an accept.
             let id = self.requests.insert_beyond(request);
             self.ready.push_back(Outcome::plain(id.tag(), -libc::ECANCELED));
         }
     }
 }
 
-/// Whether an error of accept(2) passes by itself, or when something is closed.
+/// Returns whether an error of accept(2) is transient, or ends when a descriptor is closed.
 fn passes(errno: i32) -> bool {
     const OF_THE_SYSTEM: [i32; 7] = [
         TABLE_FULL,

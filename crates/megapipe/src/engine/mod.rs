@@ -1,6 +1,8 @@
-//! The channel without its application's types: handles, requests and their order.
+//! Implements the channel without the type of the application's cookies: handles, requests and
+//! their order.
 
 mod cancel;
+mod complete;
 mod deadlines;
 mod discard;
 mod leaving;
@@ -12,7 +14,6 @@ mod peer;
 mod readiness;
 mod request;
 mod send_file;
-mod settle;
 mod setup;
 mod share;
 mod starved;
@@ -32,8 +33,8 @@ use crate::config::{Config, DriverReport};
 use crate::counters::Counters;
 use crate::driver::{Driver, Full, Object, Outcome, Pools, Unattached, Wake};
 use crate::error::Error;
-use crate::fork::Birth;
-use crate::partition::Office;
+use crate::fork::CreatorProcess;
+use crate::partition::Mailbox;
 use crate::slab::{Key, Slab};
 use crate::source::{Endpoint, Kind, Source, set_timer};
 use std::collections::VecDeque;
@@ -41,44 +42,45 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a channel that is dropped waits for the kernel to let go of its memory.
+/// How long a dropped channel waits for the kernel to release its memory.
 const SHUT_DOWN: Duration = Duration::from_secs(2);
 
-/// How long it lets the handles that are being closed write what they have queued.
+/// How long a dropped channel lets closing handles write their queued output.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
-/// How long it waits again then: the time may have passed while the thread had no CPU.
+/// How long it waits once more after that, because the thread may have had no CPU in the meantime.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 
-/// From here on, a time-out is none: sums with it would overflow in the kernel.
+/// Time-outs from here on count as infinite, because sums with them would overflow in the kernel.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
-/// Why a request was refused, and the memory that came with it.
+/// The reason why a request was refused, and its memory.
 pub(crate) type Refusal = (Error, Command);
 
+/// The channel without the cookies; see the [module](self).
 pub(crate) struct Engine {
-    /// Tells the handles of this channel from those of others in the process.
+    /// Distinguishes the handles of this channel from those of others in the process.
     id: u32,
-    /// Leaked, not dropped, while the kernel may still write into what it owns.
+    /// Leaked, not dropped, while the kernel may still write into its memory.
     driver: ManuallyDrop<Box<dyn Driver>>,
     report: DriverReport,
     config: Config,
     pools: Pools,
     members: Slab<Member>,
     requests: Slab<Request>,
-    /// Outcomes that the driver has reported and that are not settled yet.
+    /// Outcomes of the driver that are not processed yet.
     ready: VecDeque<Outcome>,
-    /// Receives that wait for a buffer, and requests that the driver had no room for.
+    /// Receives that wait for a buffer, and requests for which the driver had no room.
     starved: Starved,
     stalled: VecDeque<Key>,
-    /// Where input goes that is discarded; made when it is first needed.
+    /// The buffer for discarded input; allocated at the first use.
     sink: Option<Sink>,
-    /// Members that listen, and how other channels wake this one when they leave them a queue.
+    /// Members that listen, and the mailbox in which other channels leave accept queues.
     listeners: Vec<Key>,
     deadlines: Deadlines,
-    letter_box: Option<(Arc<Office>, Key)>,
+    mailbox: Option<(Arc<Mailbox>, Key)>,
     counters: Counters,
-    birth: Birth,
+    creator: CreatorProcess,
 }
 
 impl Engine {
@@ -86,11 +88,12 @@ impl Engine {
         self.numbered(key.index, key.generation.get())
     }
 
-    /// The handle with these numbers, be there one or not.
+    /// Returns the handle with these numbers, whether it exists or not.
     pub(crate) fn numbered(&self, index: u32, generation: u32) -> Handle {
         Handle { index, generation, channel: self.id }
     }
 
+    /// Returns the key of a handle; fails if the handle belongs to another channel.
     pub(crate) fn key(&self, handle: Handle) -> Result<Key, Error> {
         if handle.channel != self.id {
             return Err(Error::UnknownHandle);
@@ -98,9 +101,9 @@ impl Engine {
         Key::new(handle.index, handle.generation).ok_or(Error::UnknownHandle)
     }
 
-    /// Fails if the caller is a child of the process that created the channel.
+    /// Fails if the caller is a forked child of the process that created the channel.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
-        if self.birth.is_here() { Ok(()) } else { Err(Error::Forked) }
+        if self.creator.is_here() { Ok(()) } else { Err(Error::Forked) }
     }
 
     pub(crate) fn report(&self) -> &DriverReport {
@@ -113,26 +116,26 @@ impl Engine {
         counters
     }
 
-    /// Requests of the application that have not had their last completion.
+    /// Returns the number of requests of the application without their last completion.
     pub(crate) fn outstanding(&self) -> usize {
-        self.requests.len() - usize::from(self.letter_box.is_some())
+        self.requests.len() - usize::from(self.mailbox.is_some())
     }
 
-    /// A member, unless it is leaving.
+    /// Returns a member; fails if it is leaving.
     pub(crate) fn member(&self, key: Key) -> Result<&Member, Error> {
         self.check_process()?;
         let member = self.members.get(key).filter(|member| member.leaving.is_none());
         member.ok_or(Error::UnknownHandle)
     }
 
-    /// Registers a source; gives it back if that fails, unless it is another channel's.
+    /// Registers a source. On failure returns it, unless it belongs to another channel.
     pub(crate) fn register(&mut self, source: Source) -> Result<Key, (Error, Option<Source>)> {
         let kind = match self.admit(&source) {
             Ok(kind) => kind,
             Err(error) => return Err((error, Some(source))),
         };
         let frames = source.reads_frames(kind);
-        let packets = kind == Kind::Listener && source.brings_packets();
+        let packets = kind == Kind::Listener && source.receives_packets();
         let lightweight = !matches!(source.endpoint, Endpoint::Descriptor(_));
         let Source { endpoint, kind: known, blocked } = source;
         let object = match self.driver.attach(endpoint, kind) {
@@ -150,11 +153,11 @@ impl Engine {
         if let Some(blocked) = blocked {
             member = member.blocking(blocked);
         }
-        // There is room: `admit` has looked.
+        // There is room: `admit` has checked it.
         self.enroll(member).map_err(|error| (error, None))
     }
 
-    /// Whether a source may be registered, and what it is.
+    /// Determines the kind of a source and whether it may be registered.
     fn admit(&mut self, source: &Source) -> Result<Kind, Error> {
         self.check_process()?;
         if self.members.len() >= self.config.max_handles as usize {
@@ -177,7 +180,7 @@ impl Engine {
         Ok(key)
     }
 
-    /// Files a request; gives its memory back if it is refused.
+    /// Submits a request; returns its memory if it is refused.
     pub(crate) fn file(&mut self, key: Key, mut request: Request) -> Result<(), Refusal> {
         let refusal = match self.member(key) {
             Ok(member) => member.output().refusal(&request, self.config.output_limit),
@@ -204,7 +207,7 @@ impl Engine {
         if self.start(id).is_err() {
             self.release_lane(key, lane);
             self.counters.refused += 1;
-            // The key was handed out three lines above and nothing has removed it.
+            // The key was made three lines above and nothing has removed it.
             return match self.requests.remove(id) {
                 Some(request) => Err((Error::QueueFull, request.command)),
                 None => Ok(()),
@@ -217,7 +220,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts the request into its lane; true if it has to wait there.
+    /// Adds the request to its lane; returns true if it has to wait there.
     fn queue_behind(&mut self, key: Key, id: Key, lane: Lane) -> bool {
         let Some(member) = self.members.get_mut(key) else { return false };
         if lane == Lane::None {
@@ -254,7 +257,7 @@ impl Engine {
             return self.start_file_read(id);
         }
         let Some(member) = self.members.get_mut(request.handle) else {
-            // Its handle went while it waited.
+            // The handle ended while the request waited.
             self.requests.remove(id);
             return Ok(());
         };
@@ -273,14 +276,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts a request that must not be lost: if the driver is full, later.
+    /// Starts a request that must not be lost; if the driver is full, it is started later.
     fn start_or_stall(&mut self, id: Key) {
         if self.start(id).is_err() {
             self.stalled.push_back(id);
         }
     }
 
-    /// Starts the next request of a lane, if the lane is free.
+    /// Starts the next request of a lane, if none is in flight.
     fn advance(&mut self, key: Key, lane: Lane) {
         if lane == Lane::None {
             return;
@@ -300,7 +303,7 @@ impl Engine {
         self.start_or_stall(id);
     }
 
-    /// Delivers the next completion, waiting for it no longer than `timeout`.
+    /// Delivers the next completion; waits for `timeout` at most.
     pub(crate) fn dispatch(
         &mut self,
         timeout: Option<Duration>,
@@ -336,7 +339,7 @@ impl Engine {
             if let Some(done) = self.next_ready() {
                 return Ok(Some(done));
             }
-            // What came was the channel's own business: only the rest of the time is left.
+            // Only internal outcomes came, so the channel waits for the rest of the time.
             if let Some(until) = until {
                 left = Some(until.saturating_duration_since(Instant::now()));
             }
@@ -346,8 +349,7 @@ impl Engine {
         }
     }
 
-    /// Ends what has lasted too long; gives the time for which the channel may sleep, at most
-    /// `left`.
+    /// Executes expired deadlines; returns how long the channel may sleep, at most `left`.
     fn sleep_limit(&mut self, left: Option<Duration>) -> Option<Duration> {
         let limit = self.steal_limit(left);
         if self.deadlines.is_empty() {
@@ -357,10 +359,10 @@ impl Engine {
         Some(limit.map_or(next, |limit| limit.min(next)))
     }
 
-    /// The next completion that needs no waiting.
+    /// Returns the next completion, without waiting.
     pub(crate) fn next_ready(&mut self) -> Option<Completion> {
         while let Some(outcome) = self.ready.pop_front() {
-            if let Some(completion) = self.settle(outcome) {
+            if let Some(completion) = self.complete(outcome) {
                 self.counters.completions += 1;
                 return Some(completion);
             }
@@ -368,8 +370,8 @@ impl Engine {
         None
     }
 
-    /// Tries again what had to wait for a buffer or for room in the driver. Whether there may be
-    /// more to try as soon as the driver has been asked.
+    /// Restarts requests that waited for a buffer or for room in the driver. Returns whether there
+    /// may be more to restart after the driver has been polled.
     fn restart_waiting(&mut self) -> bool {
         for at in 0..self.listeners.len() {
             self.arm(self.listeners[at]);
@@ -384,7 +386,7 @@ impl Engine {
         self.restart_starved()
     }
 
-    /// Hands everything that was filed to the kernel.
+    /// Submits all collected requests to the kernel.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         self.check_process()?;
         self.restart_waiting();
@@ -400,7 +402,7 @@ impl Engine {
         Ok(descriptor)
     }
 
-    /// Sets a registered timer anew.
+    /// Sets a registered timer.
     pub(crate) fn set_timer(
         &mut self,
         key: Key,
@@ -416,8 +418,8 @@ impl Engine {
         set_timer(timer, after, every).map_err(Error::system("timerfd_settime"))
     }
 
-    /// The domain of a socket (`AF_INET`, …); `AF_UNSPEC` of a connection of an installed driver
-    /// that does not tell it. Asked for once.
+    /// Returns the domain of a socket (`AF_INET`, …); `AF_UNSPEC` for a connection of an installed
+    /// driver that does not report it. Determined once.
     pub(crate) fn domain(&mut self, key: Key) -> Result<i32, Error> {
         let Member { object, domain, .. } = *self.member(key)?;
         if let Some(domain) = domain {
@@ -460,8 +462,8 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if !self.birth.is_here() {
-            // The rings are the parent's: touching them would disturb it.
+        if !self.creator.is_here() {
+            // The rings belong to the parent process: using them would disturb it.
             self.leak();
             return;
         }
@@ -482,7 +484,7 @@ impl Drop for Engine {
         }
         let _ = self.driver.flush();
         if quiet {
-            // SAFETY: the driver is not used after this, here or by anyone who holds `self`.
+            // SAFETY: the driver is not used after this, neither here nor by a holder of `self`.
             unsafe { ManuallyDrop::drop(&mut self.driver) };
         } else {
             tracing::warn!("the kernel still uses memory of a dropped channel: it is leaked");
@@ -492,7 +494,7 @@ impl Drop for Engine {
 }
 
 impl Engine {
-    /// Gives up what the kernel (or the parent process) may still use.
+    /// Leaks the memory that the kernel (or the parent process) may still use.
     fn leak(&mut self) {
         std::mem::forget(std::mem::replace(&mut self.requests, Slab::new(0)));
         std::mem::forget(self.pools.clone());

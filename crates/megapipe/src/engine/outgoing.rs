@@ -1,4 +1,4 @@
-//! Connections that the channel begins with a socket of its own.
+//! Opens connections with a socket that the channel creates itself.
 
 use super::{Command, Engine, Lane, Request};
 use crate::address::RawAddress;
@@ -8,7 +8,7 @@ use crate::slab::Key;
 use crate::source::{Kind, Source};
 
 impl Engine {
-    /// Registers a new stream socket of the address's family and files its connect.
+    /// Registers a new stream socket of the address's family and submits its connect.
     pub(crate) fn connect_to(&mut self, address: RawAddress) -> Result<Key, Error> {
         self.check_process()?;
         let domain = address.storage.ss_family.into();
@@ -21,7 +21,7 @@ impl Engine {
         let key = self.register(source).map_err(|(error, _)| error)?;
         let connect = Request::new(Command::Connect(Box::new(address)), Lane::Outbound);
         if let Err((error, _)) = self.file(key, connect) {
-            // It has nothing to write, and goes at once.
+            // The socket has no output to write, and is closed at once.
             drop(self.unregister(key));
             return Err(error);
         }

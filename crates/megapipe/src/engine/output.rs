@@ -1,20 +1,21 @@
-//! Bounds on what a handle has waiting to be written.
+//! Limits the queued output of each handle.
 //!
-//! A peer that does not read must not make the channel hold more and more for it: its repeating
+//! A peer that does not read must not make the channel queue without limit: the handle's repeating
 //! receives pause at [`Config::output_pause`](crate::Config::output_pause), writes are refused at
-//! [`Config::output_limit`](crate::Config::output_limit), and writes that wait give the channel's
-//! own buffers back.
+//! [`Config::output_limit`](crate::Config::output_limit), and waiting writes return the channel's
+//! own buffers.
 
 use super::{Engine, Lane, Request};
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::slab::Key;
 
-/// Requests that may wait in a handle's outbound lane before the leases of further ones are copied.
+/// Number of requests that wait in a handle's outbound lane above which the leases of further ones
+/// are copied.
 const LEASES_WAITING: u32 = 8;
 
 impl Engine {
-    /// Bytes of a member's requests that the driver has not written yet.
+    /// Returns the number of bytes of a member's requests that the driver has not written yet.
     pub(crate) fn queued_bytes(&self, key: Key) -> Result<usize, Error> {
         let member = self.member(key)?;
         let active = member.active[Lane::Outbound as usize];
@@ -22,7 +23,7 @@ impl Engine {
         Ok(member.output().bytes + active.map_or(0, Request::unwritten_bytes))
     }
 
-    /// Copies a lease that is to be written if the buffer might be missed while it waits.
+    /// Copies the lease of a write if its buffer might be needed while the write waits.
     pub(crate) fn spare_lease(&mut self, key: Key, buffer: &mut Buffer) {
         let Buffer::Lease(lease) = buffer else { return };
         let waiting = self.members.get(key).map_or(0, |member| member.output().requests);
@@ -32,7 +33,7 @@ impl Engine {
         }
     }
 
-    /// Notes a request that begins to wait in the outbound lane.
+    /// Counts a request that begins to wait in the outbound lane.
     pub(super) fn note_waiting(&mut self, key: Key, id: Key) {
         let bytes = self.requests.get(id).map_or(0, Request::unwritten_bytes);
         let Some(member) = self.members.get_mut(key) else { return };
@@ -44,7 +45,7 @@ impl Engine {
         }
         output.paused = true;
         self.counters.paused += 1;
-        // A repeating receive under way is taken back from the driver.
+        // A repeating receive in flight is cancelled in the driver.
         let Some(active) = member.active[Lane::Inbound as usize] else { return };
         if let Some(request) = self.requests.get_mut(active)
             && request.is_pausable()
@@ -56,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// Notes that the first waiting request of the outbound lane is under way.
+    /// Counts that the first waiting request of the outbound lane has started.
     pub(super) fn note_started(&mut self, key: Key, id: Key) {
         let bytes = self.requests.get(id).map_or(0, Request::unwritten_bytes);
         let Some(member) = self.members.get_mut(key) else { return };
@@ -68,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// Notes that nothing waits in the outbound lane any more.
+    /// Counts that the outbound lane has no waiting requests.
     pub(super) fn note_emptied(&mut self, key: Key) {
         let Some(extras) =
             self.members.get_mut(key).and_then(|member| member.extras.as_deref_mut())

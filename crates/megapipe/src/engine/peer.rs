@@ -1,4 +1,4 @@
-//! Peers' addresses that are asked for at once.
+//! Reads the address of a connection's peer, synchronously.
 
 use super::Engine;
 use crate::address::{Address, RawAddress};
@@ -10,19 +10,20 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
 
 impl Engine {
-    /// The address of the other side of a connection.
+    /// Returns the address of a connection's peer.
     pub(crate) fn peer_address(&mut self, object: Object) -> io::Result<Address> {
         let driver = &mut self.driver;
         find_address(|room| driver.get_option(object, libc::SOL_SOCKET, libc::SO_PEERNAME, room))
     }
 
-    /// The address of the other side of a connection that was accepted and is not registered.
+    /// Returns the address of the peer of a connection that was accepted and is not registered.
     pub(super) fn peer_of(&mut self, socket: &Socket) -> io::Result<Address> {
         match &socket.endpoint {
             Endpoint::Descriptor(descriptor) | Endpoint::Lightweight(descriptor) => {
                 self.counters.system_calls += 1;
                 RawAddress::of_peer(descriptor.as_fd()).or_else(|_| {
-                    // A reset connection has no peer, but tells by its option who it was.
+                    // A reset connection has no peer for getpeername(2), but its socket option
+                    // still has the address.
                     find_address(|room| {
                         self.counters.system_calls += 1;
                         let fd = descriptor.as_raw_fd();
@@ -38,12 +39,12 @@ impl Engine {
     }
 }
 
-/// Asks for an address of unknown length: the kernel refuses (`EINVAL`) to fill more room than the
-/// address has bytes, and does not tell how many those are. The longest room that it fills is the
-/// address.
+/// Determines an address of unknown length. The kernel refuses (`EINVAL`) to fill more bytes than
+/// the address has, and does not report its length. The longest length that succeeds is the length
+/// of the address.
 fn find_address(mut ask: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<Address> {
     let mut room = [0; size_of::<libc::sockaddr_storage>()];
-    // The most usual size first, which most often is the only question.
+    // Tries the most common size first, so that one call is usually enough.
     let usual = size_of::<libc::sockaddr_in>();
     let is_usual = ask(&mut room[..usual]).is_ok();
     if !is_usual {

@@ -1,4 +1,5 @@
-//! Going on with operations that could not be carried out now.
+//! Restarts requests that a driver ended before they were complete: after a partial write, or once
+//! the endpoint is ready.
 
 use super::{Engine, Lane};
 use crate::completion::Completion;
@@ -7,16 +8,17 @@ use crate::slab::Key;
 use crate::source::Kind;
 
 impl Engine {
-    /// Begins a request again that a driver has ended before it was done: after a part was written,
+    /// Restarts a request that a driver has ended before it was complete: after a partial write,
     /// after a signal (`EINTR`), or, once the endpoint is ready, after `EAGAIN`.
     pub(super) fn go_on(&mut self, id: Key, result: i32) {
-        self.land(id);
+        self.clear_in_flight(id);
         if result != -libc::EAGAIN || !self.poll_first(id) {
             self.start_or_stall(id);
         }
     }
 
-    /// Waits with the tag of the request until the endpoint is ready; false if that cannot be.
+    /// Polls with the tag of the request until the endpoint is ready; returns false if that is
+    /// impossible.
     fn poll_first(&mut self, id: Key) -> bool {
         let Some(request) = self.requests.get_mut(id) else { return true };
         let Some(member) = self.members.get_mut(request.handle) else { return true };
@@ -39,14 +41,14 @@ impl Engine {
         true
     }
 
-    /// Tries a request again whose endpoint has become ready; ends it if it has been cancelled.
-    pub(super) fn settle_polling(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
+    /// Retries a request whose endpoint has become ready; ends it if it was cancelled.
+    pub(super) fn complete_polling(&mut self, id: Key, outcome: Outcome) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
         request.polling = false;
         let ends = request.cancelled || outcome.result == -libc::ECANCELED;
         let recalled = std::mem::take(&mut request.recalled);
         if ends && !recalled {
-            return self.settle(Outcome::plain(outcome.tag, -libc::ECANCELED));
+            return self.complete(Outcome::plain(outcome.tag, -libc::ECANCELED));
         }
         self.go_on(id, 0);
         None

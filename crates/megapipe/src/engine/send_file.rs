@@ -1,18 +1,18 @@
-//! Sending a part of a file, a chunk at a time.
+//! Sends a part of a file, one chunk at a time.
 //!
-//! The reads are operations on the file's own endpoint with the tag of the request, so that every
-//! driver does them as it does others: without blocking the thread on a disk.
+//! The reads are operations on the file's own endpoint with the tag of the request. So every driver
+//! executes them as other reads of files, without blocking the thread on a disk.
 
 use super::{Command, Engine};
 use crate::driver::{Full, Outcome};
 use crate::slab::Key;
 
 impl Engine {
-    /// Has the driver read the next chunk of the file that a request sends.
+    /// Submits the read of the next chunk of the file.
     pub(super) fn start_file_read(&mut self, id: Key) -> Result<(), Full> {
         let Some(request) = self.requests.get_mut(id) else { return Ok(()) };
         if self.members.get(request.handle).is_none() {
-            // Its handle went while it waited.
+            // The handle ended while the request waited.
             self.requests.remove(id);
             return Ok(());
         }
@@ -30,15 +30,15 @@ impl Engine {
         Ok(())
     }
 
-    /// What the result of reading a file to be sent means: its end is an error, and a read that the
-    /// kernel has no thread for is done here.
+    /// Interprets the result of reading a chunk. The end of the file is an error. A read for which
+    /// the kernel has no thread is executed here.
     pub(super) fn judge_file_read(&mut self, id: Key, result: i32) -> i32 {
         let Some(request) = self.requests.get_mut(id) else { return result };
         let Command::SendFile(part) = &mut request.command else { return result };
         let leaving = self.members.get(request.handle).and_then(|member| member.leaving.as_ref());
         let aborted = leaving.is_some_and(|leaving| leaving.is_aborted());
         match result {
-            // What was read is not sent any more.
+            // The bytes that were read are not sent.
             _ if request.cancelled || aborted => {
                 if result < 0 {
                     result

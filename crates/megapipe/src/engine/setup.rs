@@ -1,4 +1,4 @@
-//! Creating a channel: which driver, and why.
+//! Creates the engine of a channel, and chooses its driver.
 
 use super::Engine;
 use super::deadlines::Deadlines;
@@ -9,10 +9,10 @@ use crate::driver::epoll::EpollDriver;
 use crate::driver::uring::features::{Lack, Lacks};
 use crate::driver::uring::{Refusal, UringDriver};
 use crate::driver::{Driver, Pools};
+use crate::driver_api::{self, Below, UnknownDriver};
 use crate::error::Error;
-use crate::fork::Birth;
+use crate::fork::CreatorProcess;
 use crate::probe;
-use crate::road::{self, Below, UnknownDriver};
 use crate::slab::Slab;
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -21,17 +21,17 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The environment variable that decides when the configuration does not.
+/// The environment variable that chooses the driver if the configuration does not.
 const VARIABLE: &str = "MEGAPIPE_DRIVER";
 
-/// Numbers the channels of the process.
+/// The next channel's number within the process.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 impl Engine {
     pub(crate) fn new(config: Config) -> Result<Engine, Error> {
         config.check().map_err(Error::Config)?;
         let pools = Pools::new(&config).map_err(setup_error("map the buffers"))?;
-        let birth = Birth::here().map_err(setup_error("map a page"))?;
+        let creator = CreatorProcess::here().map_err(setup_error("map a page"))?;
         let (driver, report) = choose(&config, &pools)?;
         tracing::debug!(driver = %report.kind, reason = report.reason, "channel created");
         Ok(Engine {
@@ -48,9 +48,9 @@ impl Engine {
             sink: None,
             listeners: Vec::new(),
             deadlines: Deadlines::default(),
-            letter_box: None,
+            mailbox: None,
             counters: Counters::default(),
-            birth,
+            creator,
         })
     }
 }
@@ -61,13 +61,17 @@ fn setup_error(step: &'static str) -> impl FnOnce(io::Error) -> Error {
             Some(libc::ENOMEM) => "free memory, or raise the limit on locked memory (ulimit -l)",
             Some(libc::EMFILE) => "raise the limit on open files (ulimit -n)",
             Some(libc::ENFILE) => "raise the system's limit on open files (sysctl fs.file-max)",
-            _ => "run `iobench doctor` to see what the system lacks",
+            Some(libc::EPERM | libc::ENOSYS) => {
+                "run `iobench doctor` for the cause, or use the epoll driver \
+                 (MEGAPIPE_DRIVER=epoll)"
+            }
+            _ => "run `iobench doctor`, which names what the system lacks",
         };
         Error::Setup { step, remedy, source }
     }
 }
 
-/// The driver that the configuration, the environment and the kernel agree on.
+/// Creates the driver that the configuration, the environment and the kernel determine.
 fn choose(config: &Config, pools: &Pools) -> Result<(Box<dyn Driver>, DriverReport), Error> {
     let (choice, chooser) = match config.driver {
         DriverChoice::Auto => match std::env::var(VARIABLE) {
@@ -82,7 +86,7 @@ fn choose(config: &Config, pools: &Pools) -> Result<(Box<dyn Driver>, DriverRepo
     }
 }
 
-/// A driver of another crate, over the one that the kernel gives.
+/// Builds a driver of another crate, over the kernel driver.
 fn installed(
     name: &'static str,
     chooser: &str,
@@ -91,7 +95,7 @@ fn installed(
 ) -> Result<(Box<dyn Driver>, DriverReport), Error> {
     let (kernel, below) = kernel(DriverChoice::Auto, "", config, pools)?;
     let own = Pools::new(config).map_err(setup_error("map the buffers"))?;
-    let driver = road::build(name, Below { kernel, pools: own, config: config.clone() })
+    let driver = driver_api::build(name, Below { kernel, pools: own, config: config.clone() })
         .ok_or_else(|| UnknownDriver(name.to_owned()))?
         .map_err(|source| Error::Installed { name, source })?;
     let reason = format!("{chooser}, over {}: {}", below.kind, below.reason);
@@ -110,7 +114,7 @@ fn kernel(
     if choice == DriverChoice::Epoll {
         return Ok((epoll(config, pools)?, report(DriverKind::Epoll, chooser)));
     }
-    let refusal = match patiently(|| UringDriver::new(config, pools.clone())) {
+    let refusal = match retry_on_enomem(|| UringDriver::new(config, pools.clone())) {
         Ok(driver) => {
             let chooser =
                 if choice == DriverChoice::Auto { "the kernel gives a ring" } else { chooser };
@@ -134,7 +138,7 @@ fn kernel(
     Ok((driver, report(DriverKind::Epoll, &format!("no io_uring: {cause}"))))
 }
 
-/// Why there is a ring, and what is replaced on it.
+/// Describes the reason for the io_uring driver, and its replaced features.
 fn uring_report(chooser: &str, lacks: &Lacks) -> DriverReport {
     let replaced = lacks.replaced().map(|(Lack { feature, .. }, by)| Replaced {
         feature: feature.name(),
@@ -152,9 +156,9 @@ fn uring_report(chooser: &str, lacks: &Lacks) -> DriverReport {
     DriverReport { kind: DriverKind::Uring, reason, replaced }
 }
 
-/// Waits until the kernel has taken apart the ring that this thread has just closed. It does that
-/// some milliseconds later, and interrupts whatever call the thread waits in then (`EINTR`), which
-/// would look like a signal to the application.
+/// Waits until the kernel has destroyed the ring that this thread has just closed. The kernel does
+/// so some milliseconds later, and interrupts any call that the thread then waits in (`EINTR`). To
+/// the application that would look like a signal.
 fn await_end_of_ring() {
     const LONGEST_MS: libc::c_int = 100;
     // SAFETY: the call reads and writes no descriptors.
@@ -166,9 +170,9 @@ fn missing(lack: &Lack) -> Error {
     Error::MissingFeature { feature: lack.feature.name(), since: lack.feature.since(), source }
 }
 
-/// Tries again for a while when memory is short: the kernel gives back the locked memory of a ring
-/// only some time after the ring is closed, which an unprivileged process may have just done.
-fn patiently<T>(create: impl Fn() -> Result<T, Refusal>) -> Result<T, Refusal> {
+/// Retries for a while when memory is short. The kernel returns the locked memory of a ring only
+/// some time after the ring is closed, and an unprivileged process may just have closed one.
+fn retry_on_enomem<T>(create: impl Fn() -> Result<T, Refusal>) -> Result<T, Refusal> {
     let mut pauses = [10, 20, 40, 80].into_iter().map(Duration::from_millis);
     loop {
         match (create(), pauses.next()) {
@@ -187,8 +191,8 @@ fn epoll(config: &Config, pools: &Pools) -> Result<Box<dyn Driver>, Error> {
     Ok(Box::new(driver))
 }
 
-/// Whether the error means that rings are not to be had here at all, as opposed to a lack of
-/// resources, which another driver must not hide.
+/// Returns whether the error means that io_uring is unavailable, as opposed to a lack of resources,
+/// which falling back to another driver must not hide.
 fn bars_rings(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -204,13 +208,13 @@ mod tests {
     fn memory_may_come_back_and_other_errors_do_not_wait() {
         let attempts = std::cell::Cell::new(0);
         let fail = |errno: i32| Refusal::Failed(io::Error::from_raw_os_error(errno));
-        let result = patiently(|| {
+        let result = retry_on_enomem(|| {
             attempts.set(attempts.get() + 1);
             if attempts.get() < 3 { Err(fail(libc::ENOMEM)) } else { Ok(attempts.get()) }
         });
         assert_eq!(result.unwrap(), 3);
         attempts.set(0);
-        let result: Result<(), Refusal> = patiently(|| {
+        let result: Result<(), Refusal> = retry_on_enomem(|| {
             attempts.set(attempts.get() + 1);
             Err(fail(libc::EMFILE))
         });

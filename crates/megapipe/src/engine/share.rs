@@ -1,4 +1,4 @@
-//! Sharing a listening socket with other channels: joining, inheriting queues, stealing, leaving.
+//! Manages a partitioned listener's share: joins, takes over queues, steals connections and leaves.
 
 use super::deadlines::Purpose;
 use super::member::{Leg, Listener};
@@ -6,7 +6,7 @@ use super::{Command, Engine, Lane, Member, Request};
 use crate::cpuset::CpuSet;
 use crate::driver::Output;
 use crate::error::Error;
-use crate::partition::{Mail, Membership, Office, Queue};
+use crate::partition::{Mailbox, Membership, Queue, QueueChange};
 use crate::slab::Key;
 use crate::source::{Endpoint, Kind, Socket, wake_pair};
 use std::io;
@@ -14,11 +14,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Connections taken from a busy channel at a time, and how many must wait there.
+/// Maximum number of connections stolen from a busy channel at a time, and how many must be queued
+/// there.
 const STEAL_LIMIT: usize = 8;
 const STEAL_WATERMARK: u32 = 8;
 
-/// Time between two attempts to attach the queue of an ended channel.
+/// Time between two attempts to attach the queue of a dropped channel.
 const ADOPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl Engine {
@@ -29,8 +30,9 @@ impl Engine {
         cpus: &CpuSet,
     ) -> Result<Key, Error> {
         self.check_process()?;
-        let office = self.letter_box()?;
-        let (membership, queue) = Membership::join(listener, cpus, &office, self.config.rebalance)?;
+        let mailbox = self.mailbox()?;
+        let (membership, queue) =
+            Membership::join(listener, cpus, &mailbox, self.config.rebalance)?;
         let leg = self.attach_queue(&queue).map_err(Error::system("attach"))?;
         let object = leg.object;
         let mut state = Listener::alone(object, false);
@@ -45,32 +47,34 @@ impl Engine {
         Ok(Leg { queue: queue.id, object, request: None })
     }
 
-    /// Where other channels leave their queues: a wake-up that the channel itself watches.
-    fn letter_box(&mut self) -> Result<Arc<Office>, Error> {
-        if let Some((office, _)) = &self.letter_box {
-            return Ok(Arc::clone(office));
+    /// Returns the channel's mailbox, to which other channels hand queues. The channel watches its
+    /// wake-up source.
+    fn mailbox(&mut self) -> Result<Arc<Mailbox>, Error> {
+        if let Some((mailbox, _)) = &self.mailbox {
+            return Ok(Arc::clone(mailbox));
         }
         let (waker, source) = wake_pair().map_err(Error::system("eventfd"))?;
         let key = self.register(source.into()).map_err(|(error, _)| error)?;
         let watch = Request::new(Command::Watch(Box::default()), Lane::Inbound).repeating(true);
         self.file(key, watch).map_err(|(error, _)| error)?;
-        let office = Office::new(waker);
-        self.letter_box = Some((Arc::clone(&office), key));
-        Ok(office)
+        let mailbox = Mailbox::new(waker);
+        self.mailbox = Some((Arc::clone(&mailbox), key));
+        Ok(mailbox)
     }
 
-    /// Takes over the queues that other channels have left, and lets go of those claimed back.
-    pub(super) fn open_letters(&mut self) {
-        let mail = self.letter_box.as_ref().map(|(office, _)| office.drain());
+    /// Processes the mailbox: adopts queues of other channels and the original's, and returns those
+    /// that belong to others again.
+    pub(super) fn process_mailbox(&mut self) {
+        let mail = self.mailbox.as_ref().map(|(mailbox, _)| mailbox.drain());
         for mail in mail.unwrap_or_default() {
             match mail {
-                Mail::Adopt { member, queue } => self.adopt(member, queue),
-                Mail::Return { member, queue } => self.let_go(member, queue),
+                QueueChange::Adopt { member, queue } => self.adopt(member, queue),
+                QueueChange::Return { member, queue } => self.let_go(member, queue),
             }
         }
     }
 
-    /// The listener whose share of a listening socket has this number.
+    /// Returns the listener of the membership with this id.
     fn sharer(&mut self, member: u64) -> Option<Key> {
         let is_member =
             |listener: &Listener| listener.share.as_ref().is_some_and(|share| share.id() == member);
@@ -83,20 +87,22 @@ impl Engine {
         if let Err(error) = self.adopt_queue(key, queue) {
             tracing::warn!(
                 %error,
-                "cannot take over the queue of an ended channel; trying again until it succeeds"
+                "cannot take over an accept queue; trying again until it succeeds"
             );
         }
     }
 
-    /// Accepts from one more queue. One that cannot be attached now (no descriptor is free) is
-    /// attached later: no other channel accepts the connections of its CPUs.
+    /// Accepts from one more queue. If it cannot be attached now (no descriptor is free), it is
+    /// attached later, because no other channel accepts the connections of its CPUs.
     fn adopt_queue(&mut self, key: Key, queue: Queue) -> io::Result<()> {
         let attached = self.attach_queue(&queue);
         let Some(listener) = self.listener(key) else { return Ok(()) };
         match attached {
             Ok(leg) => {
+                let share = listener.share.as_ref();
+                let is_original = share.is_some_and(|share| share.is_original(leg.queue));
                 listener.legs.push(leg);
-                self.counters.adopted += 1;
+                self.counters.adopted += u64::from(!is_original);
                 self.arm(key);
                 Ok(())
             }
@@ -116,7 +122,7 @@ impl Engine {
         let Some(listener) = self.listener(key) else { return };
         for queue in std::mem::take(&mut listener.unattached) {
             if let Err(error) = self.adopt_queue(key, queue) {
-                tracing::debug!(%error, "still cannot take over the queue of an ended channel");
+                tracing::debug!(%error, "still cannot take over an accept queue");
             }
         }
     }
@@ -125,7 +131,7 @@ impl Engine {
         let Some(key) = self.sharer(member) else { return };
         let Some(listener) = self.listener(key) else { return };
         listener.unattached.retain(|unattached| unattached.id != queue);
-        // The first leg is the channel's own and never claimed by others.
+        // The first queue is the channel's own, which others never claim.
         let Some(at) = listener.legs.iter().skip(1).position(|leg| leg.queue == queue) else {
             return;
         };
@@ -138,7 +144,7 @@ impl Engine {
         drop(self.driver.detach(leg.object, &pending));
     }
 
-    /// Changes the CPUs whose connections come here.
+    /// Changes the claim of CPUs.
     pub(crate) fn set_cpus(&mut self, key: Key, cpus: &CpuSet) -> Result<(), Error> {
         let kind = self.member(key)?.kind.name();
         let request = "a change of its CPUs";
@@ -148,7 +154,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The CPUs whose connections come here.
+    /// Returns the claim of CPUs.
     pub(crate) fn cpus(&mut self, key: Key) -> Result<CpuSet, Error> {
         let kind = self.member(key)?.kind.name();
         let share = self.listener(key).and_then(|listener| listener.share.as_ref());
@@ -156,15 +162,16 @@ impl Engine {
         share.map(Membership::cpus).ok_or(wrong)
     }
 
-    /// Gives up a listener's share of a listening socket and its extra queues; gives the
-    /// connections that no other channel takes, among them those accepted and not delivered.
+    /// Ends a listener's membership of a partition. Returns the connections that no other channel
+    /// can take over, including those accepted and not delivered.
     pub(super) fn leave(&mut self, key: Key) -> Vec<Socket> {
         let Some(listener) = self.listener(key) else { return Vec::new() };
         listener.wanted = 0;
         listener.unattached.clear();
         let mut connections: Vec<Socket> = listener.stash.drain(..).collect();
         let share = listener.share.take();
-        // What is accepted after the queues have new owners would be lost, so that ends first.
+        // Connections accepted after the queues have new owners would be lost, so accepting ends
+        // first.
         self.disarm(key);
         self.gather();
         connections.extend(self.undelivered_connections(key));
@@ -185,7 +192,7 @@ impl Engine {
         connections
     }
 
-    /// Takes from the driver all that has completed, without waiting.
+    /// Collects all completed outcomes from the driver, without waiting.
     fn gather(&mut self) {
         let before = self.ready.len();
         if self.driver.flush().is_err() {
@@ -199,7 +206,7 @@ impl Engine {
         self.count_accepted(before);
     }
 
-    /// Takes out the connections that were accepted for a listener and not delivered.
+    /// Removes the connections that were accepted for a listener and not delivered.
     fn undelivered_connections(&mut self, key: Key) -> Vec<Socket> {
         let requests = &self.requests;
         let mut connections = Vec::new();
@@ -219,6 +226,7 @@ impl Engine {
         connections
     }
 
+    /// Counts and reports connections that no other channel can take over.
     pub(super) fn report_orphans(&mut self, count: usize) {
         if count > 0 {
             self.counters.orphaned += count as u64;
@@ -226,7 +234,7 @@ impl Engine {
         }
     }
 
-    /// How long the channel may sleep before it looks for connections to steal.
+    /// Returns how long the channel may sleep before it tries to steal connections.
     pub(super) fn steal_limit(&self, timeout: Option<Duration>) -> Option<Duration> {
         match self.config.steal_interval {
             Some(interval) if !self.listeners.is_empty() => {
@@ -236,7 +244,7 @@ impl Engine {
         }
     }
 
-    /// Takes connections that wait in the queues of busy channels.
+    /// Takes connections from the queues of busy channels.
     pub(super) fn steal(&mut self) {
         if self.config.steal_interval.is_none() {
             return;
@@ -251,7 +259,7 @@ impl Engine {
             }
             self.counters.stolen += stolen.len() as u64;
             for descriptor in stolen {
-                self.give(key, socket_of(descriptor));
+                self.queue_accepted(key, socket_of(descriptor));
             }
         }
     }

@@ -1,17 +1,18 @@
-//! Receives that wait for a buffer of the channel.
+//! Queues receives that found no free buffer of the channel, and restarts them when buffers are
+//! free.
 //!
 //! A receive that finds no free buffer ends, whether or not there is anything to receive. It waits
-//! here until there are buffers, and then as many are started as there are buffers, in the order in
-//! which they began to wait: the others would starve again, each at the price of an operation. One
-//! that finds nothing to receive takes no buffer, and must not keep those behind it waiting. So as
-//! long as none of those that were started has taken a buffer, twice as many follow, and the
-//! channel does not sleep in between.
+//! here until buffers are free. Then as many receives are started as there are buffers, in the
+//! order in which they began to wait: more would starve again, each at the cost of an operation. A
+//! receive that finds nothing to receive takes no buffer, and must not delay those behind it. So as
+//! long as none of the started receives has taken a buffer, twice as many follow, and the channel
+//! does not sleep in between.
 
 use super::Engine;
 use crate::slab::Key;
 use std::collections::VecDeque;
 
-/// Receives that wait, by the class of their buffers.
+/// Waiting receives, by the class of their buffers.
 #[derive(Default)]
 pub(super) struct Starved {
     small: Queue,
@@ -21,7 +22,8 @@ pub(super) struct Starved {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Key>,
-    /// How many were started last, and the leases that the class had given by then.
+    /// The number of receives in the last start, and the number of leases of the class at that
+    /// time.
     started: usize,
     leases: u64,
 }
@@ -31,7 +33,7 @@ impl Starved {
         if large { &mut self.large } else { &mut self.small }
     }
 
-    /// Keeps the receives of which `keeps` is true.
+    /// Removes the receives for which `keeps` is false.
     pub(super) fn retain(&mut self, mut keeps: impl FnMut(&Key) -> bool) {
         self.small.waiting.retain(&mut keeps);
         self.large.waiting.retain(&mut keeps);
@@ -39,7 +41,8 @@ impl Starved {
 }
 
 impl Queue {
-    /// How many are to be started now that the class has so many buffers and has given `leases`.
+    /// Returns the number of receives to start, if the class has `buffers` free buffers and has
+    /// given `leases` leases.
     fn quota(&self, buffers: usize, leases: u64) -> usize {
         let in_vain = self.started > 0 && self.leases == leases;
         let quota = if in_vain { buffers.max(self.started * 2) } else { buffers };
@@ -48,19 +51,19 @@ impl Queue {
 }
 
 impl Engine {
-    /// Lets a receive wait for a buffer.
+    /// Makes a receive wait for a buffer.
     pub(super) fn starve(&mut self, id: Key) {
         if let Some(request) = self.requests.get_mut(id) {
             request.recalled = false;
         }
-        self.land(id);
+        self.clear_in_flight(id);
         let large = self.takes_large(id);
         self.starved.queue(large).waiting.push_back(id);
         self.counters.buffer_waits += u64::from(!self.has_buffers(id));
     }
 
-    /// Starts as many receives as there are buffers for. Whether there may be buffers for more, as
-    /// soon as the driver has tried these.
+    /// Starts as many receives as there are buffers. Returns whether there may be buffers for more,
+    /// after the driver has tried these.
     pub(super) fn restart_starved(&mut self) -> bool {
         let [small, large] = [false, true].map(|large| self.restart_class(large));
         small || large
@@ -89,7 +92,7 @@ impl Engine {
         goes_on && self.available_buffers(large) > 0
     }
 
-    /// Buffers of a class that receives could take now.
+    /// Returns the number of buffers of a class that receives could take now.
     fn available_buffers(&self, large: bool) -> usize {
         let class = if large { self.config.large_buffers } else { self.config.small_buffers };
         let unleased = usize::from(class.count) - self.pools.class(large).leased_count();
@@ -129,7 +132,7 @@ mod tests {
         assert_eq!(queue(1000, 0, 0).quota(7, 0), 7);
         assert_eq!(queue(3, 0, 0).quota(7, 0), 3);
         assert_eq!(queue(1000, 500, 0).quota(0, 0), 0);
-        // Those that were started have taken a buffer.
+        // The started receives have taken a buffer each.
         assert_eq!(queue(1000, 500, 0).quota(7, 1), 7);
     }
 

@@ -1,38 +1,38 @@
-//! Detects that the members of a shared listener accept very unequal numbers of connections.
+//! Detects that the members of a partitioned listener accept very unequal numbers of connections.
 //!
-//! Steering by CPU gives one member everything if all handshakes run on one CPU. Each member
-//! therefore counts its accepts on the group's [`Board`], in a cache line that only it writes, and
-//! compares itself with the others once per window of its own accepts ([`Tally`]). A member that
-//! accepts nothing does nothing, and in a balanced group a window costs a few loads. [`Pacing`]
-//! limits how often the steering changes. Changing it is the group's part, under its lock.
+//! Steering by CPU gives all connections to one member if all handshakes run on one CPU. Each
+//! member therefore counts its accepts on the group's [`Board`], in a cache line that only it
+//! writes. It compares itself with the others once per window of its own accepts ([`Tally`]). A
+//! member that accepts nothing does nothing, and in a balanced group a window costs a few loads.
+//! [`Pacing`] limits how often the steering changes. The group changes it, under its lock.
 //!
-//! Counts and states are statistics: all accesses are relaxed, and a finding is checked against
-//! the epoch before anything is done about it.
+//! Counts and states are statistics: all accesses are relaxed, and a finding is checked against the
+//! epoch before it has an effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Accepts of one member between two comparisons: few after each change, so that a dozen lasting
-/// connections are enough to notice, then more.
+/// Accepts of one member between two comparisons: few after each change, so that a dozen
+/// connections that stay open are enough to detect inequality, then more.
 const FIRST_WINDOW: u64 = 16;
 const LONGEST_WINDOW: u64 = 64;
 
 /// The members are unequal if the one with the most accepts has more than this many times those of
-/// the one with the fewest. With two members and random CPUs, that is a matter of chance in one of
+/// the one with the fewest. With two members and random CPUs, this happens by chance in one of
 /// 7,000 first windows and in none of 10¹² of the longest.
 const UNEQUAL: u64 = 8;
 
-/// How long connections are spread before steering by CPU is tried again.
+/// Shortest time of rebalancing before steering by CPU is tried again.
 const SHORTEST_HOLD: Duration = Duration::from_secs(1);
 const LONGEST_HOLD: Duration = Duration::from_secs(64);
 
-/// How connections of claimed CPUs find their queue.
+/// How the accept queue of a connection is selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Steering {
     /// The queue of the member that claims the CPU.
     ByCpu,
-    /// The queue of any member, at random.
+    /// The queue of any member, at random (rebalancing).
     Spread,
 }
 
@@ -40,31 +40,31 @@ const FREE: u8 = 0;
 const PAUSED: u8 = 1;
 const ACCEPTING: u8 = 2;
 
-/// One member's part of the board, alone in its cache line.
+/// One member's part of the board, in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Slot {
     accepts: AtomicU64,
     state: AtomicU8,
-    /// Whether it gets a part of the connections that are spread.
+    /// Whether it gets connections while they are distributed at random.
     is_target: AtomicBool,
 }
 
-/// What the members of a group publish to each other.
+/// The counts and states that the members of a group publish.
 #[derive(Debug)]
 pub(super) struct Board {
     slots: Box<[Slot]>,
-    /// Slots from here on were never taken.
+    /// Slots from this index on were never used.
     used: AtomicUsize,
-    /// Changes with the members and the steering; odd while connections are spread.
+    /// Changes with the members and the steering; odd while connections are distributed at random.
     epoch: AtomicU64,
-    /// Nothing is changed before, in milliseconds since `began`.
+    /// The steering is not changed before this time, in milliseconds since `began`.
     hold_ms: AtomicU64,
     began: Instant,
 }
 
 impl Board {
-    /// A board with room for that many members.
+    /// Creates a board for at most this number of members.
     pub(super) fn new(members: usize) -> Arc<Board> {
         Arc::new(Board {
             slots: (0..members).map(|_| Slot::default()).collect(),
@@ -75,7 +75,7 @@ impl Board {
         })
     }
 
-    /// The time on the clock of this board.
+    /// Returns the time on the clock of this board.
     pub(super) fn now(&self) -> Duration {
         self.began.elapsed()
     }
@@ -88,24 +88,24 @@ impl Board {
         if self.epoch() & 1 == 0 { Steering::ByCpu } else { Steering::Spread }
     }
 
-    /// Notes the steering in use, and that earlier counts mean nothing now. Called under the
-    /// group's lock, as are the following.
+    /// Records the new steering, and invalidates earlier counts. This method and the following ones
+    /// are called under the group's lock.
     pub(super) fn begin(&self, steering: Steering) {
         let next = (self.epoch() & !1).wrapping_add(2) | u64::from(steering == Steering::Spread);
         self.epoch.store(next, Ordering::Relaxed);
     }
 
-    /// Keeps the steering until then.
+    /// Keeps the steering until `until`.
     pub(super) fn hold(&self, until: Duration) {
         self.hold_ms.store(until.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Whether the steering is to be kept still.
+    /// Returns whether the steering must not be changed yet.
     pub(super) fn holds(&self, now: Duration) -> bool {
         (now.as_millis() as u64) < self.hold_ms.load(Ordering::Relaxed)
     }
 
-    /// A slot for a new member; `None` if all are taken.
+    /// Takes a slot for a new member; `None` if all are in use.
     pub(super) fn take_slot(&self) -> Option<usize> {
         let slot = self.slots.iter().position(|slot| slot.is(FREE))?;
         self.slots[slot].state.store(PAUSED, Ordering::Relaxed);
@@ -118,14 +118,14 @@ impl Board {
         self.slots[slot].is_target.store(false, Ordering::Relaxed);
     }
 
-    /// Chooses the members that accept now as those over which connections are to be spread.
+    /// Chooses the members that accept now as targets of the random distribution.
     pub(super) fn choose_targets(&self) {
         for slot in &self.slots[..self.used.load(Ordering::Relaxed)] {
             slot.is_target.store(slot.is(ACCEPTING), Ordering::Relaxed);
         }
     }
 
-    /// Whether the member of a slot was chosen.
+    /// Whether the member of a slot is a target.
     pub(super) fn is_target(&self, slot: usize) -> bool {
         self.slots[slot].is_target.load(Ordering::Relaxed)
     }
@@ -140,7 +140,7 @@ impl Board {
         used.iter().map(|slot| slot.accepts.load(Ordering::Relaxed))
     }
 
-    /// Compares what the accepting members have accepted since their counts were these.
+    /// Compares the numbers of accepts of the accepting members since `since`.
     fn compare(&self, since: &[u64], epoch: u64) -> Finding {
         let accepting = self.taken().filter(|(_, slot)| slot.is(ACCEPTING));
         let accepted = accepting.map(|(number, slot)| {
@@ -166,19 +166,19 @@ impl Slot {
     }
 }
 
-/// What a comparison has found.
+/// The result of a comparison.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// The board's when the window was open; the finding is out of date if there is a new one.
+    /// The board's epoch at the start of the window; the finding is outdated if it has changed.
     pub(super) epoch: u64,
     /// If the members are unequal, the slot of the one with the fewest accepts.
     pub(super) last: Option<usize>,
-    /// Whether a member to which connections are spread takes none now.
+    /// Whether a target accepts no connections now.
     pub(super) is_target_paused: bool,
 }
 
 impl Finding {
-    /// Whether it gives reason to change the steering now.
+    /// Returns whether the finding is a reason to change the steering now.
     fn calls_for_change(&self, board: &Board, now: impl FnOnce(&Board) -> Duration) -> bool {
         let is_unequal = self.last.is_some();
         if board.steering() == Steering::Spread && (is_unequal || self.is_target_paused) {
@@ -188,7 +188,7 @@ impl Finding {
     }
 }
 
-/// A member's count of its accepts, with its window for comparing. Belongs to one thread.
+/// A member's count of its accepts, and its window for comparing. Belongs to one thread.
 #[derive(Debug)]
 pub(super) struct Tally {
     board: Arc<Board>,
@@ -197,23 +197,24 @@ pub(super) struct Tally {
     is_accepting: bool,
     epoch: u64,
     window: u64,
-    /// Accepts until the window is full.
+    /// Number of accepts until the window is full.
     left: u64,
     /// All members' counts when the window was opened.
     since: Vec<u64>,
 }
 
 impl Tally {
-    /// That of the member with this slot.
+    /// Creates the tally of the member with this slot.
     pub(super) fn new(board: Arc<Board>, slot: usize) -> Tally {
-        // Counts go on from those of earlier members in the slot: others may have noted them.
+        // Counts continue from those of earlier members in the slot, because others may have noted
+        // them.
         let accepts = board.slots[slot].accepts.load(Ordering::Relaxed);
         let (epoch, since) = (board.epoch(), board.counts().collect());
         let (window, left) = (FIRST_WINDOW, FIRST_WINDOW);
         Tally { board, slot, accepts, is_accepting: false, epoch, window, left, since }
     }
 
-    /// Publishes whether the member takes connections.
+    /// Publishes whether the member accepts connections.
     pub(super) fn set_accepting(&mut self, is_accepting: bool) {
         if self.is_accepting != is_accepting {
             self.is_accepting = is_accepting;
@@ -222,7 +223,8 @@ impl Tally {
         }
     }
 
-    /// Counts an accept; a finding if that filled the window and calls for a change.
+    /// Counts an accept; returns a finding if the window is now full and the finding requires a
+    /// change.
     pub(super) fn accepted(&mut self) -> Option<Finding> {
         self.accepted_at(Board::now)
     }
@@ -252,8 +254,8 @@ impl Tally {
     }
 }
 
-/// How long each steering is kept: connections are spread for longer each time that steering by
-/// CPU turns out to be unequal again soon.
+/// The durations of the two kinds of steering. Rebalancing lasts longer each time that steering by
+/// CPU is soon unequal again.
 #[derive(Debug, Default)]
 pub(super) struct Pacing {
     hold: Duration,
@@ -261,7 +263,7 @@ pub(super) struct Pacing {
 }
 
 impl Pacing {
-    /// Connections are spread from now on: until when.
+    /// Starts rebalancing; returns its end.
     pub(super) fn spread(&mut self, now: Duration) -> Duration {
         let is_soon = now.saturating_sub(self.by_cpu_since) <= self.hold * 2;
         let is_again = !self.hold.is_zero() && is_soon;
@@ -269,12 +271,13 @@ impl Pacing {
         now + self.hold
     }
 
-    /// The CPU decides again from now on.
+    /// Restores steering by CPU.
     pub(super) fn restore(&mut self, now: Duration) {
         self.by_cpu_since = now;
     }
 
-    /// A member is too busy for its part: until when the CPU decides in any case.
+    /// Handles a member that is too busy for its share; returns the time until which steering by
+    /// CPU is kept.
     pub(super) fn keep_by_cpu(&mut self, now: Duration) -> Duration {
         self.by_cpu_since = now;
         self.hold = (self.hold * 2).clamp(SHORTEST_HOLD, LONGEST_HOLD);
@@ -299,7 +302,7 @@ mod tests {
         (board, tallies)
     }
 
-    /// After how many accepts there is a finding, if there is one.
+    /// Returns the number of accepts after which there is a finding, if there is one.
     fn accept(tally: &mut Tally, count: u64, now: Duration) -> Option<(u64, Finding)> {
         (1..=count).find_map(|number| Some((number, tally.accepted_at(|_| now)?)))
     }
@@ -320,7 +323,7 @@ mod tests {
                 assert_eq!(tally.accepted_at(|_| panic!("the clock is read")), None);
             }
         }
-        // Seven times as many are not grossly unequal.
+        // Seven times as many accepts are below the limit.
         for number in 0..7_000 {
             assert_eq!(tallies[0].accepted_at(|_| panic!("the clock is read")), None);
             if number % 7 == 0 {
@@ -350,7 +353,7 @@ mod tests {
         board.choose_targets();
         board.begin(Steering::Spread);
         assert_eq!(accept(&mut tallies[1], 1000, START), None);
-        // What comes to one that was chosen would wait in its queue.
+        // Connections to a chosen member that does not accept would wait in its queue.
         tallies[0].set_accepting(true);
         board.choose_targets();
         board.begin(Steering::Spread);
@@ -400,7 +403,7 @@ mod tests {
             pacing.restore(until);
             now = until + Duration::from_millis(1);
         }
-        // Steering by CPU was fine for long.
+        // Steering by CPU was balanced for a long time.
         now += Duration::from_secs(200);
         assert_eq!(pacing.spread(now), now + SHORTEST_HOLD);
         let until = pacing.keep_by_cpu(now);

@@ -1,28 +1,31 @@
-//! Why a listening socket cannot be shared among channels.
+//! Defines the errors of sharing a listening socket among channels.
 
 use crate::cpuset::CpuSet;
 use std::io;
 
-/// Why a listening socket cannot be shared as asked. The listener and its sharing are then as
-/// before.
+/// The reason why a listening socket cannot be shared as requested. The listener and its sharing
+/// are then unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenerError {
     /// The set names no CPU.
-    #[error("the set of CPUs is empty: name at least one")]
+    #[error("the listener's set of CPUs is empty: name at least one CPU")]
     NoCpu,
     /// The machine cannot have any of the CPUs. (CPUs that are only offline now are fine.)
-    #[error("the CPUs {cpus} cannot exist on this machine, whose CPUs are {possible}: name those")]
+    #[error(
+        "the CPUs {cpus} do not exist on this machine, whose CPUs are {possible}: name some of \
+         those"
+    )]
     ImpossibleCpus {
-        /// The set asked for.
+        /// The requested set.
         cpus: Box<CpuSet>,
-        /// What /sys/devices/system/cpu/possible says.
+        /// The content of /sys/devices/system/cpu/possible.
         possible: Box<CpuSet>,
     },
-    /// Other channels have these CPUs.
+    /// Other channels claim these CPUs.
     #[error(
-        "the CPUs {cpus} of this listener are another channel's already: give each channel \
-         CPUs of its own, or take them out of the other's set first"
+        "another channel has the CPUs {cpus} of this listener already: give each channel CPUs of \
+         its own, or remove them from the other set first"
     )]
     Overlap {
         /// The CPUs that are in both sets.
@@ -34,19 +37,19 @@ pub enum ListenerError {
          4096: let fewer sets share a CPU"
     )]
     TooIntricate {
-        /// Of classic BPF.
+        /// The number of instructions of classic BPF.
         instructions: usize,
     },
-    /// The descriptor is no TCP socket.
+    /// The descriptor is not a TCP socket.
     #[error(
-        "only TCP sockets can be shared by CPUs: register a listener of another kind (UNIX, \
-         MPTCP, …) with one channel, without CPUs"
+        "the listener is no TCP socket, and only those can be shared by CPUs: register a listener \
+         of another kind (UNIX, MPTCP, …) with one channel, without CPUs"
     )]
     NotTcp,
     /// The socket does not listen.
     #[error("the socket does not listen: call listen on it before it is shared")]
     NotListening,
-    /// The socket is in a SO_REUSEPORT group that the partition has not made.
+    /// The socket is in a SO_REUSEPORT group that the partition has not created.
     #[error(
         "SO_REUSEPORT is set on the listener, so other sockets may share its address in a way \
          that the channels do not know: register a listener without SO_REUSEPORT (and not the \
@@ -55,8 +58,8 @@ pub enum ListenerError {
     AlreadyShared,
     /// There are more sockets from earlier calls than sets.
     #[error(
-        "{sets} sets of CPUs for {sockets} sockets: name a set for each, an empty one for those \
-         that shall get no more connections"
+        "{sets} sets of CPUs were named for {sockets} sockets: name one for each, and an empty one \
+         for sockets that get no more connections"
     )]
     FewerSets {
         /// The sets.
@@ -64,7 +67,7 @@ pub enum ListenerError {
         /// The sockets.
         sockets: usize,
     },
-    /// The listener was made under another user id.
+    /// The listener was created under another user id.
     #[error(
         "the listener belongs to the user {owner}, but this thread's sockets to {user}, and the \
          kernel shares an address only among one user's sockets: share the listener before the \
@@ -76,7 +79,7 @@ pub enum ListenerError {
         /// The user id of the sockets that this thread creates.
         user: u32,
     },
-    /// The listener lives in another network namespace.
+    /// The listener belongs to another network namespace.
     #[error(
         "the listener belongs to another network namespace than this thread: enter that of the \
          listener, setns(2), before it is shared"
@@ -85,21 +88,56 @@ pub enum ListenerError {
     /// The kernel refused a step of the sharing.
     #[error("cannot share the listener ({step}): {source}; {remedy}")]
     Setup {
-        /// What was being done.
+        /// The step.
         step: &'static str,
-        /// What would help.
+        /// The remedy.
         remedy: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl ListenerError {
-    /// For `map_err`: wraps the error of a step.
+    /// Returns a function for `map_err` that wraps the error of a step.
     pub(super) fn setup(
         step: &'static str,
         remedy: &'static str,
     ) -> impl FnOnce(io::Error) -> ListenerError {
         move |source| ListenerError::Setup { step, remedy, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::assert_texts;
+
+    #[test]
+    fn every_error_names_cause_and_remedy() {
+        let cpus = || Box::new([3].into_iter().collect::<CpuSet>());
+        assert_texts!(ListenerError;
+            ListenerError::NoCpu => ListenerError::NoCpu, ["is empty", "name at least one"];
+            ListenerError::ImpossibleCpus { .. } => ListenerError::ImpossibleCpus {
+                cpus: cpus(), possible: Box::new([0, 1].into_iter().collect()),
+            }, ["CPUs 3 do not exist", "0,1", "name some of those"];
+            ListenerError::Overlap { .. } => ListenerError::Overlap { cpus: cpus() },
+                ["the CPUs 3", "give each channel CPUs of its own"];
+            ListenerError::TooIntricate { .. } =>
+                ListenerError::TooIntricate { instructions: 5000 },
+                ["5000 instructions", "4096", "let fewer sets share a CPU"];
+            ListenerError::NotTcp => ListenerError::NotTcp, ["is no TCP socket", "without CPUs"];
+            ListenerError::NotListening => ListenerError::NotListening, ["call listen on it"];
+            ListenerError::AlreadyShared => ListenerError::AlreadyShared,
+                ["SO_REUSEPORT is set", "without SO_REUSEPORT"];
+            ListenerError::FewerSets { .. } => ListenerError::FewerSets { sets: 1, sockets: 2 },
+                ["1 sets", "2 sockets", "name one for each"];
+            ListenerError::OtherUser { .. } => ListenerError::OtherUser { owner: 0, user: 33 },
+                ["the user 0", "to 33", "before the process changes its user"];
+            ListenerError::OtherNamespace => ListenerError::OtherNamespace,
+                ["another network namespace", "setns(2)"];
+            ListenerError::Setup { .. } => ListenerError::Setup {
+                step: "socket", remedy: "raise the limit", source: io::Error::other("none left"),
+            }, ["cannot share the listener (socket): none left; raise the limit"];
+        );
     }
 }

@@ -1,39 +1,44 @@
-//! Who holds which accept queue of a listener that is being shared.
+//! Tracks which member of a partitioned listener holds which accept queue.
 
 use super::balance::{Board, Finding, Pacing, Steering, Tally};
 use super::error::ListenerError;
-use super::office::{Mail, Office, Queue};
+use super::mailbox::{Mailbox, Queue, QueueChange};
 use super::program;
 use super::socket::{self, Orphans};
 use crate::cpuset::CpuSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tracing::{debug, info, warn};
 
-/// Time that the last to leave gives to handshakes that are half done. On a busy machine the
-/// kernel answers even its own packets late, by a thread that waits for its turn.
+/// How long the last member to leave waits for half-open handshakes. On a busy machine the kernel
+/// answers even its own packets late, in a thread that waits for the CPU.
 const HALF_DONE: Duration = Duration::from_millis(50);
 
-/// A member with the fewest accepts of all is busy, not idle, if more connections than this wait in
-/// its queue.
+/// The member with the fewest accepts of all counts as busy, not idle, if its queue has more
+/// connections than this.
 const BUSY_QUEUE: u32 = 8;
 
 /// A listener with its siblings and members.
 ///
-/// Law: the shares stand in the kernel's order, that of index 1 on; their CPUs are disjoint; each
-/// has a holder that is a member; each member holds its main share, whose CPUs are the ones it
-/// claims. A share that is no member's main one is a loan.
+/// Invariant: the shares are in the kernel's order, from index 1 on; their CPUs are disjoint; each
+/// has a holder that is a member; each member holds its main share, whose CPUs are those of its
+/// claim. A share that is not the main share of a member is a loan. A member holds the original,
+/// too, exactly while the shares have all online CPUs.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// Ours, so that index 0 stays the original's even if the application closes it.
-    original: OwnedFd,
+    /// The partition's own descriptor, so that index 0 stays the original's even if the application
+    /// closes it.
+    original: Queue,
+    original_holder: Option<u64>,
+    /// The CPUs that were online when the group began.
+    online: CpuSet,
     shares: Vec<Share>,
     members: Vec<Member>,
     board: Arc<Board>,
     pacing: Pacing,
-    /// The process that made the sockets. In a child after a fork, they are not ours to stop.
+    /// The process that created the sockets. A forked child must not stop them.
     process: u32,
 }
 
@@ -47,37 +52,39 @@ struct Share {
 #[derive(Debug)]
 struct Member {
     id: u64,
-    /// The id of its main queue.
+    /// The id of the member's main queue.
     main: u64,
-    office: Arc<Office>,
-    /// Its place on the board.
+    mailbox: Arc<Mailbox>,
+    /// The member's slot on the board.
     slot: usize,
-    /// Whether it lets connections of its CPUs go to others, and takes theirs.
+    /// Whether the member agrees to rebalancing.
     rebalances: bool,
 }
 
-/// What a member that joins gets.
+/// What a member gets when it joins.
 pub(super) struct Seat {
     pub(super) id: u64,
     pub(super) queue: Queue,
     pub(super) tally: Tally,
+    /// The id of the original's queue.
+    pub(super) original: u64,
 }
 
-/// The shares as they would be if a member had the CPUs it claims.
+/// The shares that would result from a member's claim.
 struct Claim {
     shares: Vec<Share>,
-    /// Positions of the loans that lost their last CPU to the claim.
+    /// Positions of the loans that would lose their last CPU to the claim.
     emptied: Vec<usize>,
 }
 
-/// An id for a queue or a member.
+/// A new id for a queue or a member.
 fn fresh_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Group {
-    /// Prepares a listening TCP socket for sharing; without members there is nothing to share yet.
+    /// Prepares a listening TCP socket for sharing. The group has no members yet.
     pub(super) fn found(listener: BorrowedFd<'_>) -> Result<Group, ListenerError> {
         if socket::is_reuseport(listener)? {
             return Err(ListenerError::AlreadyShared);
@@ -87,28 +94,39 @@ impl Group {
             "raise the limit on open files (ulimit -n)",
         ))?;
         socket::set_reuseport(listener, true)?;
+        let original = Queue { id: fresh_id(), descriptor: Arc::new(original) };
+        let online = socket::online_cpus().unwrap_or((0..CpuSet::CAPACITY).collect());
         let process = std::process::id();
-        // Each member claims a CPU of its own that may exist.
+        // Each member claims at least one CPU of its own that may exist.
         let members = socket::possible_cpus().map_or(CpuSet::CAPACITY, |cpus| cpus.iter().count());
-        let (board, pacing) = (Board::new(members), Pacing::default());
-        Ok(Group { original, shares: Vec::new(), members: Vec::new(), board, pacing, process })
+        Ok(Group {
+            original,
+            original_holder: None,
+            online,
+            shares: Vec::new(),
+            members: Vec::new(),
+            board: Board::new(members),
+            pacing: Pacing::default(),
+            process,
+        })
     }
 
-    /// Whether this process has members in it.
+    /// Returns whether this process created the group.
     pub(super) fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 
+    /// Returns whether the group has no members.
     pub(super) fn is_deserted(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Adds a member, and gives its id, main queue and tally. The set names a CPU that may exist.
-    /// Other loans that the claim took over come to it by mail.
+    /// Adds a member, and returns its id, main queue and tally. The set contains a CPU that may
+    /// exist. Other loans that the claim took over arrive in the member's mailbox.
     pub(super) fn join(
         &mut self,
         cpus: &CpuSet,
-        office: &Arc<Office>,
+        mailbox: &Arc<Mailbox>,
         rebalances: bool,
     ) -> Result<Seat, ListenerError> {
         let id = fresh_id();
@@ -117,33 +135,34 @@ impl Group {
             let unused = |share: &Share| share.cpus.is_empty() && !self.is_main(share.queue.id);
             shares.iter().position(unused)
         };
-        // A loan with the member's CPUs may hold the member's connections, so it comes first.
+        // A loan with the member's CPUs may hold connections for the member, so it comes first.
         if let Some(position) = emptied.first().copied().or_else(spare) {
             shares[position].holder = id;
             shares[position].cpus = *cpus;
             self.steer(&shares)?;
             let queue = shares[position].queue.clone();
-            let seat = self.admit(id, queue.clone(), office, rebalances);
+            let seat = self.admit(id, queue.clone(), mailbox, rebalances);
             self.commit(shares, Some(queue.id));
             return Ok(seat);
         }
         let owned = shares.iter().map(|share| share.cpus).chain([*cpus]);
         let program = program::generate(&owned.collect::<Vec<_>>());
         // A new socket gets connections at once if the group is new, so it must not fail later.
-        socket::rehearse(self.original.as_fd(), &program)?;
-        let descriptor = Arc::new(socket::sibling(self.original.as_fd())?);
-        if let Err(error) = socket::steer(self.original.as_fd(), &program) {
+        let original = self.original.descriptor.as_fd();
+        socket::rehearse(original, &program)?;
+        let descriptor = Arc::new(socket::sibling(original)?);
+        if let Err(error) = socket::steer(original, &program) {
             socket::stop(descriptor.as_fd());
             return Err(error);
         }
         let queue = Queue { id: fresh_id(), descriptor };
         shares.push(Share { queue: queue.clone(), cpus: *cpus, holder: id });
-        let seat = self.admit(id, queue.clone(), office, rebalances);
+        let seat = self.admit(id, queue.clone(), mailbox, rebalances);
         self.commit(shares, Some(queue.id));
         Ok(seat)
     }
 
-    /// Changes the CPUs of a member. Those it gives up become the original's.
+    /// Changes the claim of a member. CPUs that it gives up become the original's.
     pub(super) fn set_cpus(&mut self, member: u64, cpus: &CpuSet) -> Result<(), ListenerError> {
         let mut shares = self.claim(member, cpus)?.shares;
         let main = self.main_of(member);
@@ -161,25 +180,24 @@ impl Group {
         share.map_or(CpuSet::empty(), |share| share.cpus)
     }
 
-    /// The queues that other members hold.
+    /// Returns the queues that other members hold, without the original.
     pub(super) fn queues_of_others(&self, member: u64) -> Vec<Queue> {
         let others = self.shares.iter().filter(|share| share.holder != member);
         others.map(|share| share.queue.clone()).collect()
     }
 
-    /// Removes a member; its queues, with their CPUs, go to those that hold the fewest. If there
-    /// is no other, the group is to be [dissolved](Group::dissolve).
+    /// Removes a member; its queues, with their CPUs, go to the members that hold the fewest. If
+    /// there is no other member, the caller has to [dissolve](Group::dissolve) the group.
     pub(super) fn leave(&mut self, member: u64) {
         let Some(position) = self.members.iter().position(|other| other.id == member) else {
             return;
         };
         let leaver = self.members.remove(position);
-        leaver.office.forget(member);
+        leaver.mailbox.forget(member);
         self.board.free_slot(leaver.slot);
         let mut shares = self.shares.clone();
         for position in 0..shares.len() {
-            let held = |id| shares.iter().filter(|share| share.holder == id).count();
-            let successor = self.members.iter().map(|other| other.id).min_by_key(|id| held(*id));
+            let successor = self.least_laden(&shares);
             if let (true, Some(successor)) = (shares[position].holder == member, successor) {
                 shares[position].holder = successor;
             }
@@ -193,8 +211,7 @@ impl Group {
         info!(member, remaining = self.members.len(), "a member left a shared listener");
     }
 
-    /// Changes the steering as a member's finding asks for; true if connections are spread from now
-    /// on that went by their CPU before.
+    /// Changes the steering as a member's finding requires; returns true if rebalancing starts.
     pub(super) fn rebalance(&mut self, finding: &Finding) -> bool {
         if finding.epoch != self.board.epoch() {
             return false;
@@ -211,7 +228,7 @@ impl Group {
                 return false;
             }
             Steering::ByCpu => self.spread(),
-            // A member gets its part and does not take it.
+            // A member got its share of connections and did not accept them.
             Steering::Spread if is_busy || finding.is_target_paused => {
                 self.board.hold(self.pacing.keep_by_cpu(now));
                 self.steer(&self.shares)
@@ -235,11 +252,11 @@ impl Group {
         is_spread
     }
 
-    /// Gives the listener back to the application, as it was before, and what the queues hold to
-    /// the caller.
+    /// Returns the listener to the application in its original state, and the connections in the
+    /// other queues to the caller.
     pub(super) fn dissolve(self) -> Orphans {
         let mut orphans = Orphans::default();
-        let original = self.original.as_fd();
+        let original = self.original.descriptor.as_fd();
         if !self.shares.is_empty() {
             if let Err(error) = socket::steer(original, &program::generate(&[])) {
                 warn!(%error, "queues are closed while connections may still arrive in them");
@@ -269,24 +286,36 @@ impl Group {
         orphans
     }
 
+    /// Returns the CPUs of all shares.
+    fn claimed(&self) -> CpuSet {
+        self.shares.iter().fold(CpuSet::empty(), |all, share| all.union(&share.cpus))
+    }
+
     fn main_of(&self, member: u64) -> Option<u64> {
         self.members.iter().find(|other| other.id == member).map(|member| member.main)
+    }
+
+    /// Returns the member with the fewest of these shares.
+    fn least_laden(&self, shares: &[Share]) -> Option<u64> {
+        let held = |id| shares.iter().filter(|share| share.holder == id).count();
+        self.members.iter().map(|member| member.id).min_by_key(|id| held(*id))
     }
 
     fn is_main(&self, queue: u64) -> bool {
         self.members.iter().any(|member| member.main == queue)
     }
 
-    fn admit(&mut self, id: u64, queue: Queue, office: &Arc<Office>, rebalances: bool) -> Seat {
-        // There is one: sets are disjoint, and each names a CPU that may exist.
+    fn admit(&mut self, id: u64, queue: Queue, mailbox: &Arc<Mailbox>, rebalances: bool) -> Seat {
+        // There is a free slot: sets are disjoint, and each contains a CPU that may exist.
         let slot = self.board.take_slot().unwrap_or_default();
-        let office = Arc::clone(office);
-        self.members.push(Member { id, main: queue.id, office, slot, rebalances });
+        let mailbox = Arc::clone(mailbox);
+        self.members.push(Member { id, main: queue.id, mailbox, slot, rebalances });
         self.board.begin(Steering::ByCpu);
-        Seat { id, queue, tally: Tally::new(Arc::clone(&self.board), slot) }
+        let tally = Tally::new(Arc::clone(&self.board), slot);
+        Seat { id, queue, tally, original: self.original.id }
     }
 
-    /// Takes the CPUs out of all loans; those that have none left become the claimer's.
+    /// Removes the CPUs from all loans; loans without CPUs then belong to the claimer.
     fn claim(&self, claimer: u64, cpus: &CpuSet) -> Result<Claim, ListenerError> {
         let mut overlap = CpuSet::empty();
         let mut shares = self.shares.clone();
@@ -315,15 +344,15 @@ impl Group {
 
     fn steer(&self, shares: &[Share]) -> Result<(), ListenerError> {
         let owned: Vec<CpuSet> = shares.iter().map(|share| share.cpus).collect();
-        socket::steer(self.original.as_fd(), &program::generate(&owned))?;
+        socket::steer(self.original.descriptor.as_fd(), &program::generate(&owned))?;
         self.board.begin(Steering::ByCpu);
         Ok(())
     }
 
-    /// Gives the connections of claimed CPUs to the members that accept, at random.
+    /// Distributes the connections of claimed CPUs to the members that accept, at random.
     fn spread(&self) -> Result<(), ListenerError> {
         self.board.choose_targets();
-        let claimed = self.shares.iter().fold(CpuSet::empty(), |all, share| all.union(&share.cpus));
+        let claimed = self.claimed();
         let accepts = |queue| {
             let mut members = self.members.iter();
             members.any(|member| member.main == queue && self.board.is_target(member.slot))
@@ -332,12 +361,13 @@ impl Group {
         let targets: Vec<u32> = numbered
             .filter_map(|(share, index)| accepts(share.queue.id).then_some(index))
             .collect();
-        socket::steer(self.original.as_fd(), &program::generate_spread(&claimed, &targets))?;
+        let program = program::generate_spread(&claimed, &targets);
+        socket::steer(self.original.descriptor.as_fd(), &program)?;
         self.board.begin(Steering::Spread);
         Ok(())
     }
 
-    /// Whether many connections wait for the member with this slot.
+    /// Returns whether many connections are queued for the member with this slot.
     fn is_busy(&self, slot: usize) -> bool {
         let main = self.members.iter().find(|member| member.slot == slot).map(|member| member.main);
         let share = self.shares.iter().find(|share| Some(share.queue.id) == main);
@@ -346,30 +376,49 @@ impl Group {
         })
     }
 
-    /// Makes the shares the state of record and tells the members whose queues changed, but not of
-    /// `direct`, which its holder learns of by itself.
+    /// Commits the shares and notifies the members whose queues changed. `direct` is left out,
+    /// because its holder gets it as a return value.
     fn commit(&mut self, shares: Vec<Share>, direct: Option<u64>) {
         let former = std::mem::replace(&mut self.shares, shares);
         for (position, share) in self.shares.iter().enumerate() {
             let before = former.get(position).map(|share| share.holder);
-            if before == Some(share.holder) {
-                continue;
-            }
-            let (queue, holder) = (share.queue.id, share.holder);
-            let office = |id| self.members.iter().find(|member| Some(member.id) == id);
-            if let Some(lender) = office(before) {
-                lender.office.post(Mail::Return { member: lender.id, queue });
-            }
-            if let (true, Some(member)) = (direct != Some(queue), office(Some(holder))) {
-                let queue = share.queue.clone();
-                member.office.post(Mail::Adopt { member: member.id, queue });
-                debug!(queue = share.queue.id, from = before, to = holder, "a queue changes hands");
-            }
+            let is_direct = direct == Some(share.queue.id);
+            self.hand_over(&share.queue, before, Some(share.holder), is_direct);
+        }
+        let before = self.original_holder;
+        self.original_holder = self.choose_original_holder();
+        self.hand_over(&self.original, before, self.original_holder, false);
+    }
+
+    /// Returns the member that accepts from the original, if the application need not: connections
+    /// are in its queue that began earlier, or while the program did not match the sockets.
+    fn choose_original_holder(&self) -> Option<u64> {
+        if !self.online.difference(&self.claimed()).is_empty() {
+            return None;
+        }
+        let stays = |id: &u64| self.members.iter().any(|member| member.id == *id);
+        self.original_holder.filter(stays).or_else(|| self.least_laden(&self.shares))
+    }
+
+    /// Notifies the former and the new holder of a queue; `is_direct` if the new one gets it as a
+    /// return value.
+    fn hand_over(&self, queue: &Queue, from: Option<u64>, to: Option<u64>, is_direct: bool) {
+        if from == to {
+            return;
+        }
+        let find = |id| self.members.iter().find(|member| Some(member.id) == id);
+        if let Some(lender) = find(from) {
+            lender.mailbox.post(QueueChange::Return { member: lender.id, queue: queue.id });
+        }
+        if let (false, Some(member)) = (is_direct, find(to)) {
+            let queue = queue.clone();
+            debug!(queue = queue.id, from, to, "a queue changes hands");
+            member.mailbox.post(QueueChange::Adopt { member: member.id, queue });
         }
     }
 }
 
-/// Accepts all that waits in a queue.
+/// Accepts all connections of a queue.
 fn empty(queue: BorrowedFd<'_>, orphans: &mut Orphans) {
     loop {
         match socket::accept(queue) {

@@ -1,9 +1,10 @@
-//! A channel's share of a listener, and the registry where the shares of one listener meet.
+//! Implements a channel's membership in a partitioned listener, and the registry of the process's
+//! partitioned listeners.
 
 use super::balance::Tally;
 use super::error::ListenerError;
 use super::group::{Group, Seat};
-use super::office::{Office, Queue};
+use super::mailbox::{Mailbox, Queue};
 use super::socket::{self, Orphans};
 use crate::cpuset::CpuSet;
 use std::collections::BTreeMap;
@@ -12,19 +13,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use tracing::{debug, info};
 
-/// The shared listeners of the process by the kernel's name for them, so that all descriptors of
-/// one find the same.
+/// The partitioned listeners of the process by socket cookie, so that all descriptors of one
+/// listener lead to the same entry.
 static REGISTRY: Mutex<BTreeMap<u64, Weak<Partition>>> = Mutex::new(BTreeMap::new());
 
-/// A listener and, while it has members, its group. The lock is taken after the registry's and
-/// before those of the offices; only joining, changing, leaving and stealing take it.
+/// A listener and, while it has members, its group. The lock is taken after that of the registry
+/// and before those of the mailboxes; only joining, changing, leaving and stealing take it.
 #[derive(Debug, Default)]
 struct Partition {
     group: Mutex<Option<Group>>,
 }
 
 impl Partition {
-    /// The one of this listener, maybe new.
+    /// Returns the partition of this listener; creates it if there is none.
     fn of(cookie: u64) -> Arc<Partition> {
         let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(partition) = registry.get(&cookie).and_then(Weak::upgrade) {
@@ -37,32 +38,34 @@ impl Partition {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Group>> {
-        // A group is changed only by steps that leave it whole.
+        // Each step that changes a group leaves it consistent.
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One channel's share of one listener. Dropping it is leaving, with the connections that no
-/// other can take closed.
+/// The membership of one channel in one listener. Dropping it leaves the listener, and closes
+/// connections that no other member can take over.
 #[derive(Debug)]
 pub(crate) struct Membership {
     partition: Arc<Partition>,
     id: u64,
     tally: Tally,
+    /// The id of the original's queue.
+    original: u64,
     has_left: bool,
 }
 
 impl Membership {
-    /// Claims CPUs of a listening TCP socket, and gives the queue to accept their connections from.
+    /// Claims CPUs of a listening TCP socket, and returns the queue of their connections.
     ///
-    /// Any descriptor of the listener will do. The queue may hold connections already, if it was
-    /// on loan; further loans that the claim took over come by mail, as does what changes later.
-    /// Members get equal shares of the connections if the CPUs' are grossly unequal and all of
-    /// them `rebalance`.
+    /// Any descriptor of the listener can be used. The queue may already have connections, if it
+    /// was on loan. Further loans that the claim took over, and later changes, arrive in the
+    /// mailbox. If the CPUs distribute the connections very unequally, members get equal shares of
+    /// them, provided that all members have `rebalance` set.
     pub(crate) fn join(
         listener: BorrowedFd<'_>,
         cpus: &CpuSet,
-        office: &Arc<Office>,
+        mailbox: &Arc<Mailbox>,
         rebalance: bool,
     ) -> Result<(Membership, Queue), ListenerError> {
         let cookie = socket::cookie(listener)?;
@@ -75,25 +78,25 @@ impl Membership {
             Some(group) => group,
             none => none.insert(Group::found(listener)?),
         };
-        let result = group.join(cpus, office, rebalance);
+        let result = group.join(cpus, mailbox, rebalance);
         if group.is_deserted()
             && let Some(group) = state.take()
         {
             group.dissolve();
         }
-        let Seat { id, queue, tally } = result?;
+        let Seat { id, queue, tally, original } = result?;
         info!(listener = cookie, member = id, queue = queue.id, %cpus, "joined a shared listener");
         drop(state);
-        Ok((Membership { partition, id, tally, has_left: false }, queue))
+        Ok((Membership { partition, id, tally, original, has_left: false }, queue))
     }
 
-    /// What mail for this membership bears; unique in the process.
+    /// Returns the id of this membership in messages; unique in the process.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Claims these CPUs instead of the present ones, which become the original's unless others
-    /// claim them. Connections that wait already stay where they are. On error nothing changes.
+    /// Claims these CPUs instead of the present ones, which go to the original unless others claim
+    /// them. Queued connections stay in their queues. On error nothing changes.
     pub(crate) fn set_cpus(&self, cpus: &CpuSet) -> Result<(), ListenerError> {
         require_usable(cpus)?;
         if let Some(group) = &mut *self.partition.lock() {
@@ -103,21 +106,30 @@ impl Membership {
         Ok(())
     }
 
-    /// The CPUs that are claimed; those of loans are not among them.
+    /// Returns the claimed CPUs, without those of loans.
     pub(crate) fn cpus(&self) -> CpuSet {
         self.partition.lock().as_ref().map_or(CpuSet::empty(), |group| group.cpus(self.id))
     }
 
-    /// Tells the other members whether this one takes connections, which it does not at first.
+    /// Publishes whether this member accepts connections; at first it does not.
     pub(crate) fn set_accepting(&mut self, is_accepting: bool) {
         self.tally.set_accepting(is_accepting);
     }
 
-    /// Counts a connection that came through one of its queues: a store, and now and then a
-    /// comparison with the other members. True if that made the connections be spread over them.
-    pub(crate) fn accepted(&mut self) -> bool {
+    /// Returns whether a queue is the original's.
+    pub(crate) fn is_original(&self, queue: u64) -> bool {
+        queue == self.original
+    }
+
+    /// Counts a connection from one of its queues: a store, and occasionally a comparison with the
+    /// other members. Returns true if that started rebalancing. The original does not count,
+    /// because the steering did not choose its connections.
+    pub(crate) fn accepted(&mut self, queue: u64) -> bool {
+        if self.is_original(queue) {
+            return false;
+        }
         let Some(finding) = self.tally.accepted() else { return false };
-        // Who joins, changes or leaves at this moment begins a new epoch anyway.
+        // A member that joins, changes or leaves at this moment begins a new epoch anyway.
         let mut state = match self.partition.group.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -126,22 +138,22 @@ impl Membership {
         state.as_mut().is_some_and(|group| group.rebalance(&finding))
     }
 
-    /// Ends the membership. All its queues, mail about them read or not, go to other members; only
-    /// if there is none are they closed, and their connections given to the caller, which takes
-    /// some milliseconds.
+    /// Ends the membership. All its queues, whether messages about them were read or not, go to
+    /// other members. If there is no other member, the queues are closed and their connections
+    /// returned to the caller, which takes some milliseconds.
     ///
-    /// First cancel the accepts on the queues and see their completions: what they still take
-    /// after this is out of the partition's hands.
+    /// Before the call, cancel the accepts on the queues and await their completions: the partition
+    /// loses connections that they take later.
     pub(crate) fn leave(mut self) -> Orphans {
         self.depart()
     }
 
-    /// Accepts up to `limit` connections from other members' queues that hold more than
-    /// `watermark`, the longest first, and leaves each that many; never blocks. Tells how many it
-    /// took. On error `into` has what was taken before.
+    /// Accepts up to `limit` connections from other members' queues that hold more than `watermark`
+    /// connections, the longest queue first, and leaves that many in each; never blocks. Returns
+    /// the number of connections. On error `into` has those accepted before.
     ///
-    /// This is Affinity-Accept's stealing (section 3.3.1 there): short-term balance, by a
-    /// channel that has nothing else to do.
+    /// This is Affinity-Accept's stealing (section 3.3.1 there): short-term balance by an idle
+    /// channel.
     pub(crate) fn steal(
         &self,
         limit: usize,
@@ -196,7 +208,7 @@ impl Membership {
     }
 }
 
-/// A set may name CPUs that are offline now, but not only ones that can never be.
+/// Fails for a set without any CPU that may exist. A set may name CPUs that are offline now.
 fn require_usable(cpus: &CpuSet) -> Result<(), ListenerError> {
     if cpus.is_empty() {
         return Err(ListenerError::NoCpu);

@@ -1,8 +1,9 @@
-//! What a sibling takes over from the original, so that the connections it accepts are alike.
-//!
-//! Accepted sockets inherit the options of the listener that accepted them. Those in the table are
-//! copied when a sibling is made, and not again later. Not copied, since they cannot be read back:
-//! TCP_MD5SIG and TCP_AO keys, TCP_ULP, socket filters, and the options for ancillary data.
+//! Copies socket options from the original listener to a sibling, so that the connections that
+//! both accept are alike.
+//! Accepted sockets inherit the options of the listener that accepted them. The module copies the
+//! options in the table when a sibling is created, and not again later. It does not copy options
+//! that cannot be read back: TCP_MD5SIG and TCP_AO keys, TCP_ULP, socket filters, and the options
+//! for ancillary data.
 
 use super::error::ListenerError;
 use crate::sys::{get_number, get_option, set_number, set_option};
@@ -13,7 +14,7 @@ use std::os::fd::BorrowedFd;
 /// The longest value of these options.
 const VALUE_BYTES: usize = 64;
 
-/// In the order of copying: an option stands after those that it depends on.
+/// The options in the order of copying: an option comes after those on which it depends.
 const INHERITED: &[(i32, i32, &str)] = &[
     (SOL_SOCKET, libc::SO_REUSEADDR, "copying SO_REUSEADDR"),
     (SOL_SOCKET, libc::SO_BINDTOIFINDEX, "copying SO_BINDTODEVICE"),
@@ -60,7 +61,7 @@ const INHERITED: &[(i32, i32, &str)] = &[
     (IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE, "copying TCP_FASTOPEN_NO_COOKIE"),
 ];
 
-/// The value of an option, as long as the kernel gives it.
+/// Returns the value of an option, in the length that the kernel returns.
 pub(super) fn option(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<Vec<u8>> {
     let mut value = vec![0; VALUE_BYTES];
     let bytes = get_option(socket, level, name, &mut value)?;
@@ -88,8 +89,8 @@ pub(super) fn copy(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<
     ))
 }
 
-/// Copies the sizes that were set explicitly, as SO_BUF_LOCK (Linux 5.14) tells. Setting the others
-/// would end their tuning by the kernel.
+/// Copies the buffer sizes that were set explicitly, as SO_BUF_LOCK (Linux 5.14) reports. Setting
+/// the others would disable the kernel's automatic tuning.
 fn copy_buffer_sizes(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> io::Result<()> {
     const SEND_LOCKED: i32 = 1;
     const RECEIVE_LOCKED: i32 = 2;
@@ -102,7 +103,7 @@ fn copy_buffer_sizes(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> io::R
             continue;
         }
         let bytes = get_number(original, SOL_SOCKET, name)?;
-        // The kernel doubles what it is given, and caps it silently.
+        // The kernel doubles the given value, and limits it silently.
         set_number(sibling, SOL_SOCKET, name, bytes / 2)?;
         if get_number(sibling, SOL_SOCKET, name)? != bytes {
             set_number(sibling, SOL_SOCKET, forced, bytes / 2)?;
@@ -123,7 +124,7 @@ mod tests {
         for (level, name, step) in INHERITED {
             match option(listener.as_fd(), *level, *name) {
                 Ok(value) => assert!((4..=32).contains(&value.len()) || value.is_empty(), "{step}"),
-                // An older kernel does not know all of them.
+                // An older kernel does not support all of the options.
                 Err(error) => {
                     assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT), "{step}");
                     eprintln!("note: this kernel knows no such option: {step}");

@@ -1,31 +1,31 @@
-//! One listening TCP socket for several processes.
+//! Creates accept queues of one listening TCP socket for several processes.
 
 use super::error::ListenerError;
 use super::{program, socket};
 use crate::cpuset::CpuSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Makes accept queues of a listening TCP socket for processes that are about to be forked: for
+/// Creates accept queues of a listening TCP socket for processes that are about to be forked: for
 /// each set of CPUs one socket that listens on the same address and gets the connections whose
 /// handshake runs on those CPUs (report, section 3.4.1). The listener itself keeps the other CPUs.
-/// Connections of a CPU that is in several sets are spread among their sockets at random, so that
-/// more processes than CPUs share them.
+/// Connections of a CPU that is in several sets go to their sockets at random, so that more
+/// processes than CPUs can share them.
 ///
-/// Threads of one process need none of this: see
+/// Threads of one process do not need this function: see
 /// [`Channel::register_listener`](crate::Channel::register_listener).
 ///
 /// Each process registers its own socket with its channel, as any listener. The process that called
-/// this should keep all of them open: then a worker that ends or crashes loses no connection, and
-/// the next one finds them waiting.
+/// this function should keep all sockets open: then a worker that ends or crashes loses no
+/// connection, and its successor finds them in the queue.
 ///
-/// To change the sets later, call it again with the sockets of the earlier calls, in the same
-/// order, as `known`: the first sets are theirs now, and only those beyond them get new sockets,
-/// which are returned. A set may be empty; its socket gets no new connections, but what waits in it
-/// must still be accepted by a process. Sockets cannot be taken out again without resetting what
-/// waits in them; closing all of them while connections arrive does that, too.
+/// To change the sets later, call the function again with the sockets of the earlier calls, in the
+/// same order, as `known`. The first sets then apply to them, and only the sets beyond them get new
+/// sockets, which are returned. A set may be empty; its socket gets no new connections, but a
+/// process must still accept those that wait in its queue. Removing a socket resets the connections
+/// in its queue; closing all of them while connections arrive does so, too.
 ///
-/// Fails with [`ListenerError`] if there are fewer sets than known sockets, if the listener is no
-/// TCP socket that listens or shares its port in a way not known here, or if sets overlap in more
+/// Fails with [`ListenerError`] if there are fewer sets than known sockets; if the listener is not
+/// a listening TCP socket, or shares its port in a way not known here; or if sets overlap in more
 /// ways than the kernel's program has room for. Then nothing has changed.
 ///
 /// ```
@@ -54,13 +54,14 @@ pub fn partition(
     if !program::fits(&steering) {
         return Err(ListenerError::TooIntricate { instructions: steering.len() });
     }
-    // From the first new socket on the kernel spreads connections, so nothing may fail later that
-    // could have been known before.
+    // From the first new socket on the kernel distributes connections, so every failure that can be
+    // foreseen must happen before.
     socket::rehearse(listener, &steering)?;
     socket::set_reuseport(listener, true)?;
     let result = grow(listener, cpus.len() - known.len(), &steering);
     if result.is_err() && known.is_empty() {
-        // It was not set before; where this fails, the error that is on its way matters more.
+        // The option was not set before; if this fails, the error that is being returned matters
+        // more.
         let _ = socket::set_reuseport(listener, false);
     }
     result
@@ -94,16 +95,6 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
-    /// Binds the calling thread to a CPU, and tells whether the machine let it.
-    fn stay_on(cpu: usize) -> bool {
-        // SAFETY: all-zero bytes are an empty `cpu_set_t`.
-        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `set` is valid for writing.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-        // SAFETY: `set` outlives the call.
-        unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) == 0 }
-    }
-
     fn waiting(queue: &impl AsFd) -> u32 {
         socket::queue_length(queue.as_fd()).unwrap()
     }
@@ -119,17 +110,17 @@ mod tests {
         let mut queues = partition(&listener, &[CpuSet::one(0)], &[]).unwrap();
         assert_eq!(queues.len(), 1);
         let near = std::thread::spawn(move || {
-            assert!(stay_on(0), "CPU 0 must be usable");
+            sys::cpus::pin_to(0).expect("CPU 0 must be usable");
             TcpStream::connect(address).unwrap()
         });
         let mut near = near.join().unwrap();
         assert_eq!((waiting(&queues[0]), waiting(&listener)), (1, 0));
-        // A second set takes over; the socket with the empty one still has what waits in it.
+        // A second set takes over; connections still wait in the socket with the empty set.
         let sets = [CpuSet::empty(), CpuSet::one(0)];
         queues.extend(partition(&listener, &sets, &known(&queues)).unwrap());
         assert_eq!(queues.len(), 2);
         let far = std::thread::spawn(move || {
-            assert!(stay_on(0), "CPU 0 must be usable");
+            sys::cpus::pin_to(0).expect("CPU 0 must be usable");
             TcpStream::connect(address).unwrap()
         });
         let _far = far.join().unwrap();
@@ -152,7 +143,7 @@ mod tests {
         let clients: Vec<_> = (0..64).map(|_| TcpStream::connect(address).unwrap()).collect();
         let lengths = [waiting(&queues[0]), waiting(&queues[1]), waiting(&listener)];
         assert_eq!(lengths.iter().sum::<u32>(), clients.len() as u32);
-        // All in one queue by chance: once in 2⁶³ runs.
+        // The probability that all are in one queue by chance is 2⁻⁶³.
         assert!(lengths[0] > 0 && lengths[1] > 0 && lengths[2] == 0, "{lengths:?}");
     }
 

@@ -1,19 +1,21 @@
-//! The classic BPF programs that find the socket for a connection: by CPU, or at random.
+//! Generates the classic BPF programs that select the socket for a connection: by CPU, or at
+//! random.
 
 use crate::cpuset::CpuSet;
 
-/// CPU numbers from here on can be in no set.
+/// CPU numbers from this one on cannot be in a set.
 const CPUS: usize = 1024;
 
-/// Numbers in succession with the same socket: from `first` up to the next range's.
+/// Consecutive CPU numbers with the same socket: from `first` up to the next range's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     first: u32,
     index: u32,
 }
 
-/// The program for a group whose socket of index `i + 1` owns the CPUs `owned[i]`. A CPU that
-/// several own goes to one of them at random, and one that none owns to the socket of index 0.
+/// Generates the program for a group whose socket of index `i + 1` owns the CPUs `owned[i]`. A CPU
+/// that several sockets own goes to one of them at random, and a CPU without an owner to the socket
+/// of index 0.
 ///
 /// It loads the CPU number and finds its range by binary search. That takes two instructions per
 /// range, so even with 1,024 ranges it is about half of BPF_MAXINSNS. Sets that overlap in many
@@ -36,26 +38,28 @@ pub(super) fn generate(owned: &[CpuSet]) -> Vec<libc::sock_filter> {
     steering(&lists, &targets)
 }
 
-/// The program for a group in which connections of the CPUs `claimed` go to one of the sockets of
-/// the indices `targets`, at random; all others to the socket of index 0. There is a target, and
-/// no more than claimed CPUs, so that the program is never too long.
+/// Generates the program for a group in which connections of the CPUs `claimed` go at random to one
+/// of the sockets with the indices `targets`, and all others to the socket of index 0. There is a
+/// target, and no more targets than claimed CPUs, so the program is never too long.
 pub(super) fn generate_spread(claimed: &CpuSet, targets: &[u32]) -> Vec<libc::sock_filter> {
     let mut claims = vec![0; CPUS + 1];
     claimed.iter().for_each(|cpu| claims[cpu] = 1);
     steering(&claims, &[vec![0], targets.to_vec()])
 }
 
-/// Whether the kernel takes a program of this length.
+/// Returns whether the kernel accepts a program of this length.
 pub(super) fn fits(program: &[libc::sock_filter]) -> bool {
     program.len() <= libc::BPF_MAXINSNS as usize
 }
 
-/// Where a jump to the list of this number leads until the rest of the program is there.
+/// Returns a placeholder target of a jump to the list with this number, until the rest of the
+/// program is generated.
 const fn later(list: u32) -> u32 {
     u32::MAX - list
 }
 
-/// The program that gives a connection of a CPU to one of `targets[lists[cpu]]`, at random.
+/// Generates the program that gives a connection of a CPU to one of `targets[lists[cpu]]`, at
+/// random.
 fn steering(lists: &[u32], targets: &[Vec<u32>]) -> Vec<libc::sock_filter> {
     let mut program = vec![load(libc::SKF_AD_CPU)];
     search(&ranges(lists), &mut program, &|list, program| {
@@ -81,7 +85,7 @@ fn steering(lists: &[u32], targets: &[Vec<u32>]) -> Vec<libc::sock_filter> {
     program
 }
 
-/// All numbers from 0 up, in ranges of equal indices; the last has no end.
+/// Divides all numbers from 0 up into ranges of equal indices; the last range has no end.
 fn ranges(indices: &[u32]) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::new();
     for (number, index) in indices.iter().copied().enumerate() {
@@ -92,8 +96,8 @@ fn ranges(indices: &[u32]) -> Vec<Range> {
     ranges
 }
 
-/// Appends the search through the ranges, of which there is at least one, for the number in the
-/// accumulator; `found` appends what is done with the index.
+/// Appends the binary search for the number in the accumulator through `ranges`, which is not
+/// empty; `found` appends the use of the index.
 fn search(
     ranges: &[Range],
     program: &mut Vec<libc::sock_filter>,
@@ -108,7 +112,7 @@ fn search(
     let first = above[0].first;
     match u8::try_from(lower.len()) {
         Ok(skip) => program.push(at_least(first, skip, 0)),
-        // Conditional jumps reach 255 instructions, plain ones everything.
+        // Conditional jumps reach 255 instructions; plain jumps reach all.
         Err(_) => {
             program.push(at_least(first, 0, 1));
             program.push(statement(libc::BPF_JMP | libc::BPF_JA, lower.len() as u32));
@@ -118,7 +122,7 @@ fn search(
     search(above, program, found);
 }
 
-/// Loads what the kernel knows about the packet.
+/// Loads a property of the packet.
 fn load(what: libc::c_int) -> libc::sock_filter {
     statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (libc::SKF_AD_OFF + what) as u32)
 }
@@ -138,8 +142,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the kernel would return on a CPU that draws a random number; panics on what its checker
-    /// would refuse.
+    /// Returns what the kernel would return on a CPU that draws a random number; panics on a
+    /// program that the kernel's checker would refuse.
     fn run_with(program: &[libc::sock_filter], cpu: u32, random: u32) -> u32 {
         let mut accumulator = None;
         let mut at = 0;
@@ -209,7 +213,8 @@ mod tests {
         check(&[all, all]);
         check(&[all, all, CpuSet::one(3), CpuSet::empty(), CpuSet::one(1000)]);
         check(&[(0..4).collect(), (2..6).collect(), (3..9).collect()]);
-        // Each CPU in a list of its own, which no program of that length could tell apart.
+        // Each CPU is in a list of its own, which a program of the permitted length cannot
+        // distinguish.
         let bits = |bit: usize| (0..CPUS).filter(move |cpu| cpu >> bit & 1 == 1);
         let sets: Vec<CpuSet> = (0..10).map(|bit| bits(bit).collect()).collect();
         assert!(!fits(&generate(&sets)));

@@ -1,4 +1,4 @@
-//! The system calls of a shared listener.
+//! Wraps the system calls of a partitioned listener.
 
 use super::error::ListenerError;
 use super::options;
@@ -10,18 +10,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const UNEXPECTED: &str = "this is not expected; see the system call's manual page";
 
-/// What was in the queues when the last member left.
+/// The connections in the queues at the moment at which the last member left.
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     /// Established connections, for the caller to serve or close.
     pub(crate) connections: Vec<OwnedFd>,
-    /// Connections that could not be accepted, for want of descriptors, and were reset.
+    /// Connections that were reset because they could not be accepted for lack of descriptors.
     pub(crate) lost: u32,
 }
 
-/// The value of an option of `SOL_SOCKET` that has 64 bits.
+/// Returns the value of an option of `SOL_SOCKET` that has 64 bits.
 fn long_number(socket: BorrowedFd<'_>, name: c_int) -> io::Result<u64> {
-    // SO_NETNS_COOKIE wants exactly this much room.
+    // SO_NETNS_COOKIE requires exactly this length.
     let mut value = [0; size_of::<u64>()];
     match get_option(socket, SOL_SOCKET, name, &mut value)? {
         bytes if bytes == value.len() => Ok(u64::from_ne_bytes(value)),
@@ -29,8 +29,8 @@ fn long_number(socket: BorrowedFd<'_>, name: c_int) -> io::Result<u64> {
     }
 }
 
-/// The kernel's name for a listening TCP socket, the same for all descriptors of it and never used
-/// again.
+/// Returns the socket cookie of a listening TCP socket, which all its descriptors share and which
+/// is never reused.
 pub(super) fn cookie(listener: BorrowedFd<'_>) -> Result<u64, ListenerError> {
     let ask = |name, step| match get_number(listener, SOL_SOCKET, name) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => Err(ListenerError::NotTcp),
@@ -59,7 +59,7 @@ pub(super) fn set_reuseport(socket: BorrowedFd<'_>, on: bool) -> Result<(), List
         .map_err(ListenerError::setup("setsockopt(SO_REUSEPORT)", UNEXPECTED))
 }
 
-/// Another socket that listens on the original's address; it is the last of the group.
+/// Creates another socket that listens on the original's address; it becomes the last of the group.
 pub(super) fn sibling(original: BorrowedFd<'_>) -> Result<OwnedFd, ListenerError> {
     let domain = get_number(original, SOL_SOCKET, libc::SO_DOMAIN)
         .map_err(ListenerError::setup("getsockopt(SO_DOMAIN)", UNEXPECTED))?;
@@ -83,15 +83,15 @@ fn new(domain: c_int) -> Result<OwnedFd, ListenerError> {
     // SAFETY: the call takes no pointers.
     let fd = check(unsafe { libc::socket(domain, kind, IPPROTO_TCP) })
         .map_err(ListenerError::setup("socket", "raise the limit on open files (ulimit -n)"))?;
-    // SAFETY: the kernel has just given this descriptor to us.
+    // SAFETY: socket has just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The kernel groups sockets of one user and one namespace only, and where it does not, it may say
-/// nothing and steer nothing.
+/// Fails unless user and network namespace are the same. The kernel groups only sockets of one user
+/// and one namespace; for others it may report success and not steer.
 fn require_kinship(original: BorrowedFd<'_>, sibling: BorrowedFd<'_>) -> Result<(), ListenerError> {
     let namespace = |socket| long_number(socket, libc::SO_NETNS_COOKIE);
-    // Linux knows the cookie since 5.14; before, a foreign namespace goes unnoticed.
+    // Linux has the cookie since 5.14; on older kernels a foreign namespace is not noticed.
     if let (Ok(theirs), Ok(ours)) = (namespace(original), namespace(sibling))
         && theirs != ours
     {
@@ -137,7 +137,7 @@ const PROGRAM_REMEDY: &str = "if ENOMEM, raise the sysctl net.core.optmem_max or
                               of CPUs; if EPERM, do not set SO_LOCK_FILTER on the listener, or \
                               allow socket filters in the sandbox";
 
-/// Makes sure that the kernel takes the program, before anything depends on it.
+/// Checks that the kernel accepts the program, before anything depends on it.
 pub(super) fn rehearse(
     original: BorrowedFd<'_>,
     program: &[libc::sock_filter],
@@ -151,7 +151,7 @@ pub(super) fn rehearse(
     steer(socket.as_fd(), program)
 }
 
-/// Puts the program in charge of the socket's group, in place of the one before.
+/// Attaches the program to the socket's group, replacing the previous one.
 pub(super) fn steer(
     socket: BorrowedFd<'_>,
     program: &[libc::sock_filter],
@@ -167,23 +167,23 @@ pub(super) fn steer(
     Ok(())
 }
 
-/// Ends the steering; the kernel spreads by hash.
+/// Detaches the program; the kernel then distributes by hash.
 pub(super) fn unsteer(socket: BorrowedFd<'_>) -> io::Result<()> {
     set_number(socket, SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0)
 }
 
-/// Waits until no CPU steers by a former program any more: until an RCU grace period has passed,
-/// which is what membarrier(2) does here. Takes some milliseconds.
+/// Waits until no CPU uses a former program any more: for an RCU grace period, by membarrier(2).
+/// Takes some milliseconds.
 pub(super) fn await_grace_period() {
     const MEMBARRIER_CMD_GLOBAL: c_int = 1;
-    // Where it is forbidden, or a CPU is NOHZ_FULL, some microseconds' worth of SYNs stay at risk.
+    // If the call is forbidden, or a CPU is NOHZ_FULL, SYNs of some microseconds are still at risk.
     // SAFETY: the call takes no pointers.
     let _ = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
 }
 
-/// Drops every further packet for the socket. A socket that stops leaves its group before it leaves
-/// the table of listeners; a SYN that finds it in between would be answered, and reset a moment
-/// later. A SYN that is dropped comes again after a second and finds another socket.
+/// Drops every further packet for the socket. A socket that stops listening leaves its group before
+/// it leaves the table of listeners. A SYN that finds it in between would be answered, and reset a
+/// moment later. A dropped SYN is retransmitted after a second and finds another socket.
 pub(super) fn deafen(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut nothing =
         [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
@@ -195,10 +195,10 @@ pub(super) fn deafen(socket: BorrowedFd<'_>) -> io::Result<()> {
         .map(|_| ())
 }
 
-/// Stops listening, at once even if other descriptors of the socket or requests on it exist, which
-/// close(2) would wait for. Resets what is in the queue.
+/// Stops listening at once, even if other descriptors of the socket or requests on it exist, for
+/// which close(2) would wait. Resets the connections in the queue.
 pub(super) fn stop(socket: BorrowedFd<'_>) {
-    // Where that fails, what the kernel does in the next microseconds is left to chance.
+    // If this fails, packets of the next microseconds may be answered and reset.
     let _ = deafen(socket);
     // SAFETY: the call takes no pointers. It cannot fail on a socket that listens.
     let _ = unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
@@ -209,14 +209,14 @@ pub(super) fn accept(queue: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let null = std::ptr::null_mut();
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     loop {
-        // SAFETY: the peer's address is not asked for.
+        // SAFETY: null pointers tell the kernel not to store the peer's address.
         let fd = unsafe { libc::accept4(queue.as_raw_fd(), null, null.cast(), flags) };
         match check(fd) {
-            // SAFETY: the kernel has just given this descriptor to us.
+            // SAFETY: accept4 has just returned this descriptor, which has no other owner.
             Ok(fd) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN) => return Ok(None),
-                // One connection failed, accept(2); the next may be fine.
+                // One connection failed, see accept(2); the next may be intact.
                 Some(
                     libc::EINTR
                     | libc::ECONNABORTED
@@ -234,18 +234,18 @@ pub(super) fn accept(queue: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// How many connections wait in an accept queue.
+/// Returns the number of connections in an accept queue.
 pub(crate) fn queue_length(queue: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(listener_info(queue)?.tcpi_unacked)
 }
 
-/// How many connections may wait in an accept queue.
+/// Returns the backlog of an accept queue.
 pub(crate) fn backlog(listener: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(listener_info(listener)?.tcpi_sacked)
 }
 
-/// Of a listening socket the kernel tells the queue's length as `tcpi_unacked` and the backlog as
-/// `tcpi_sacked`.
+/// Reads TCP_INFO of a listening socket, in which the kernel reports the queue's length as
+/// `tcpi_unacked` and the backlog as `tcpi_sacked`.
 fn listener_info(listener: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     // SAFETY: all-zero bytes are a valid `tcp_info`, which getsockopt only fills.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -256,12 +256,17 @@ fn listener_info(listener: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     Ok(info)
 }
 
-/// The CPUs that the machine may ever have; `None` if it does not say.
+/// Returns the CPUs that the machine may ever have; `None` if that is unknown.
 pub(super) fn possible_cpus() -> Option<CpuSet> {
     parse_cpus(&std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?)
 }
 
-/// Reads the kernel's notation, such as `0-3,8`.
+/// Returns the CPUs that process packets now; `None` if that is unknown.
+pub(super) fn online_cpus() -> Option<CpuSet> {
+    parse_cpus(&std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?)
+}
+
+/// Parses the kernel's notation, such as `0-3,8`.
 fn parse_cpus(list: &str) -> Option<CpuSet> {
     let mut cpus = CpuSet::empty();
     for range in list.trim().split(',') {

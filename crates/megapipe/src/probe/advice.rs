@@ -1,16 +1,16 @@
-//! Why io_uring_setup(2) failed, and what to do about it.
+//! Finds the cause of a failed io_uring_setup(2), and its remedy.
 
 use std::fs;
 use std::io;
 
-/// What the system says about io_uring; `None` is what could not be read.
+/// System settings for io_uring; `None` if one could not be read.
 #[derive(Clone, Debug, Default)]
 struct Surroundings {
     /// The sysctl `kernel.io_uring_disabled`.
     disabled: Option<u32>,
     /// The sysctl `kernel.io_uring_group`, -1 for none.
     group: Option<i64>,
-    /// Whether a seccomp filter sits on this thread.
+    /// Whether this thread has a seccomp filter.
     filtered: Option<bool>,
     /// Whether this thread has `CAP_SYS_ADMIN`.
     privileged: Option<bool>,
@@ -27,7 +27,7 @@ impl Surroundings {
         .with_status(&status)
     }
 
-    /// Takes what /proc/PID/status says, see proc_pid_status(5).
+    /// Adds the values in /proc/PID/status, see proc_pid_status(5).
     fn with_status(self, status: &str) -> Surroundings {
         let field = |name: &str| {
             status
@@ -44,8 +44,9 @@ impl Surroundings {
         }
     }
 
-    /// Whether `kernel.io_uring_disabled` = 1 would stop this thread; the kernel refuses those who
-    /// are neither privileged nor in the group, so a refused member is refused by something else.
+    /// Returns whether `kernel.io_uring_disabled` = 1 affects this thread. It applies to threads
+    /// that are neither privileged nor in the group, so for a member of the group there is another
+    /// cause.
     fn restricted(&self) -> bool {
         self.disabled == Some(1) && !(self.privileged == Some(true) && self.filtered == Some(true))
     }
@@ -69,12 +70,12 @@ const FILES: &str = "raise the limit on open files (ulimit -n 65536)";
 const ALL_FILES: &str = "raise the limit of the system (sysctl -w fs.file-max=1000000)";
 const OTHER: &str = "use the epoll driver";
 
-/// The cause of a failed io_uring_setup(2), and what to do about it.
+/// Returns the cause of a failed io_uring_setup(2), and the remedy.
 ///
-/// `error` is what the system call failed with. The cause and the remedy read as one sentence with
-/// a semicolon between them: "io_uring is disabled: sysctl kernel.io_uring_disabled is 2; set it to
-/// 0 or use the epoll driver". Reads a few files below `/proc`; where these do not tell which of
-/// several causes of `EPERM` it was, seccomp is named by exclusion.
+/// `error` is the error of the system call. The cause and the remedy form one sentence with a
+/// semicolon between them: "io_uring is disabled: sysctl kernel.io_uring_disabled is 2; set it to 0
+/// or use the epoll driver". Reads a few files below `/proc`; if these do not show which of several
+/// causes of `EPERM` it was, names seccomp by exclusion.
 pub fn ring_error_advice(error: &io::Error) -> (String, &'static str) {
     advice(error, &Surroundings::read())
 }
@@ -111,7 +112,7 @@ fn advice(error: &io::Error, around: &Surroundings) -> (String, &'static str) {
 }
 
 fn absent(around: &Surroundings) -> (String, &'static str) {
-    // A kernel that knows the sysctl has io_uring, whatever a filter pretends.
+    // A kernel that has the sysctl has io_uring, even if a filter reports otherwise.
     match (around.disabled, around.filtered) {
         (Some(_), Some(true)) => (
             "io_uring is hidden: the kernel has it, but a seccomp filter (of a container or a \
@@ -195,7 +196,7 @@ mod tests {
             Surroundings { disabled: Some(0), filtered: Some(false), ..Default::default() };
         let text = of(libc::EPERM, around);
         assert!(text.contains("security module") && text.contains("policy"), "{text}");
-        // Privileged, so `disabled` = 1 does not apply.
+        // The thread is privileged, so `disabled` = 1 does not apply.
         let around = Surroundings {
             disabled: Some(1),
             filtered: Some(true),

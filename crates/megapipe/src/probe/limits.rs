@@ -1,4 +1,4 @@
-//! The limits of the process and the system.
+//! Reads limits of the process and the system, and judges whether they suffice for a server.
 
 use super::Limit;
 use std::fs;
@@ -9,11 +9,11 @@ use std::os::fd::AsRawFd;
 /// The number of connections for which the limits are judged.
 pub const CONNECTIONS: u64 = 10_000;
 
-/// Descriptors for what is no connection: listeners, files, logs, libraries.
+/// Descriptors that are not connections: listeners, files, logs, libraries.
 const SPARE_FILES: u64 = 256;
 
-/// Locked memory for the queues and buffer rings of one channel with the default settings, with
-/// room to spare. Rings of unprivileged processes count as locked memory, as on Linux 6.18.
+/// Locked memory for the queues and buffer rings of one channel with the default settings, with a
+/// reserve. Rings of unprivileged processes count as locked memory, as on Linux 6.18.
 const LOCKED_BYTES: u64 = 1 << 20;
 
 /// Connections that may arrive in one burst.
@@ -32,7 +32,7 @@ pub(super) fn limits() -> Vec<Limit> {
     ]
 }
 
-/// The soft and the hard limit; `RLIM_INFINITY` for none.
+/// Returns the soft and the hard limit; `RLIM_INFINITY` for none.
 pub(super) fn resource(which: libc::__rlimit_resource_t) -> Option<(u64, u64)> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
@@ -52,7 +52,7 @@ fn count(value: u64) -> String {
     if value == libc::RLIM_INFINITY { "unlimited".into() } else { value.to_string() }
 }
 
-/// A number of bytes as a person would write it.
+/// Formats a number of bytes with its unit.
 pub(super) fn bytes(value: u64) -> String {
     match value {
         libc::RLIM_INFINITY => "unlimited bytes".into(),
@@ -116,7 +116,7 @@ fn accept_queue(value: Option<u64>) -> Limit {
 }
 
 fn half_open(value: Option<u64>, cookies: Option<u64>) -> Limit {
-    // With SYN cookies the kernel goes on when the backlog is full.
+    // With SYN cookies the kernel continues to accept when the backlog is full.
     let suffices = value.map(|value| value >= BURST || cookies.is_some_and(|mode| mode > 0));
     let with = if cookies.is_some_and(|mode| mode > 0) { ", then SYN cookies" } else { "" };
     Limit {
@@ -154,8 +154,8 @@ fn port_count(range: &str) -> Option<u64> {
     Some((high + 1).saturating_sub(low))
 }
 
-/// Counts a list such as "8080,9000-9010", all of it: whether it lies within the range hardly
-/// matters.
+/// Counts the ports in a list such as "8080,9000-9010". Ports outside the range count, too, because
+/// they hardly matter.
 fn reserved_count(list: &str) -> u64 {
     let ends = |part: &str| match part.split_once('-') {
         Some((low, high)) => port_count(&format!("{low} {high}")),
@@ -165,7 +165,7 @@ fn reserved_count(list: &str) -> u64 {
 }
 
 fn all_files(file_nr: &str) -> Limit {
-    // In use, unused but allocated, the most there may be: proc_sys_fs(5).
+    // The fields are: in use, allocated but unused, and the maximum; see proc_sys_fs(5).
     let mut fields = file_nr.split_whitespace().map(|field| field.parse::<u64>().ok());
     let (used, limit) = (fields.next().flatten(), fields.nth(1).flatten());
     let free = limit.zip(used).map(|(limit, used)| limit.saturating_sub(used));

@@ -1,15 +1,15 @@
-//! What the kernel offers a channel, feature by feature, found by trying.
+//! Probes which features the kernel offers a channel, by trying each of them.
 //!
-//! A version number says little: distributions backport features, containers forbid system calls,
-//! sysctls switch io_uring off. So [`probe`] sets a ring up as the io_uring driver does, which
-//! tries every request that the driver submits, and tries with real sockets and files what needs
-//! no ring. It reports for each feature whether it [works](Status::Works), what it is used for and
-//! what stands in its place if it does not. The [limits](Limit) of the process and the system are
-//! judged for a server with [`CONNECTIONS`] connections.
+//! A kernel version is not enough: distributions backport features, containers forbid system calls,
+//! sysctls switch io_uring off. So [`probe`] sets up a ring as the io_uring driver does, which
+//! tries every request that the driver submits. It tries the features that need no ring with real
+//! sockets and files. It reports for each feature whether it [works](Status::Works), what it is
+//! used for and what replaces it otherwise. It judges the [limits](Limit) of the process and the
+//! system for a server with [`CONNECTIONS`] connections.
 //!
 //! Each channel makes the same attempts on its own ring when it is created, see
-//! [`DriverReport::replaced`](crate::DriverReport::replaced). The probe is for people: `iobench
-//! doctor` prints it.
+//! [`DriverReport::replaced`](crate::DriverReport::replaced). The probe reports them to people:
+//! `iobench doctor` prints it.
 
 mod advice;
 mod limits;
@@ -27,18 +27,18 @@ pub use limits::CONNECTIONS;
 /// The name of the first finding: whether there is a ring at all.
 pub const RING: &str = "ring (SINGLE_ISSUER, DEFER_TASKRUN)";
 
-/// How long the probe goes on; attempts that have not begun by then are not made. On a kernel that
-/// answers, the whole probe takes some milliseconds.
+/// Time limit of the probe; no further attempt starts after it. On a kernel that answers, the whole
+/// probe takes some milliseconds.
 const BUDGET: Duration = Duration::from_millis(1000);
 
-/// What came of the attempt to use a feature.
+/// The result of the attempt to use a feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// The attempt succeeded and did what the feature promises.
+    /// The attempt succeeded and had the expected effect.
     Works,
-    /// The attempt failed: what was tried and what the kernel said.
+    /// The attempt failed: what was tried and the kernel's error.
     Missing(String),
-    /// Something else stood in the way of an attempt.
+    /// The attempt could not be made.
     NotTried(String),
 }
 
@@ -51,14 +51,14 @@ pub struct Finding {
     pub status: Status,
     /// What the drivers use it for.
     pub used_for: &'static str,
-    /// Whether the io_uring driver does not start without it.
+    /// Whether the io_uring driver refuses to start without it.
     pub required: bool,
-    /// What would help, and what the driver does until then, unless it works.
+    /// What to do, and what the driver does without it; `None` if it works.
     pub remedy: Option<String>,
 }
 
 impl Finding {
-    /// Whether it works.
+    /// Returns whether the feature works.
     pub fn works(&self) -> bool {
         self.status == Status::Works
     }
@@ -69,7 +69,7 @@ impl Finding {
 pub struct Limit {
     /// The limit, by the name of its sysctl or resource.
     pub name: &'static str,
-    /// Its value, in words.
+    /// Its value as text.
     pub value: String,
     /// Whether that is enough; `None` if the value could not be read.
     pub suffices: Option<bool>,
@@ -79,31 +79,31 @@ pub struct Limit {
     pub remedy: Option<String>,
 }
 
-/// Why the kernel gives no ring.
+/// The reason why io_uring is unavailable.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}; {remedy}")]
 pub struct RingError {
     /// The cause, such as "io_uring is disabled: sysctl kernel.io_uring_disabled is 2".
     pub cause: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: &'static str,
-    /// What the kernel said.
+    /// The kernel's error.
     #[source]
     pub source: io::Error,
 }
 
 impl From<io::Error> for RingError {
-    /// Looks for the cause of a failed io_uring_setup(2); see [`ring_error_advice`].
+    /// Determines the cause of a failed io_uring_setup(2); see [`ring_error_advice`].
     fn from(source: io::Error) -> RingError {
         let (cause, remedy) = ring_error_advice(&source);
         RingError { cause, remedy, source }
     }
 }
 
-/// All that was found out.
+/// The results of the probe.
 #[derive(Debug)]
 pub struct Probe {
-    /// Whether the kernel gives a ring as the io_uring driver wants it, and if not, why.
+    /// Whether the kernel creates a ring as the io_uring driver needs it, or the reason why not.
     pub ring: Result<(), RingError>,
     /// The features.
     pub findings: Vec<Finding>,
@@ -112,22 +112,22 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Whether the named feature works.
+    /// Returns whether the named feature works.
     pub fn works(&self, name: &str) -> bool {
         self.findings.iter().any(|finding| finding.name == name && finding.works())
     }
 
-    /// The features that the io_uring driver requires and that do not work.
+    /// Iterates over the features that the io_uring driver requires and that do not work.
     pub fn missing_required(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.required && !finding.works())
     }
 }
 
-/// Tries everything, in the calling thread.
+/// Tries all features, in the calling thread.
 ///
-/// Takes some tens of milliseconds, at worst little more than a second. It opens sockets on the
-/// loopback address and leaves nothing behind. A seccomp filter that kills instead of refusing
-/// kills here as well.
+/// Takes some tens of milliseconds, at most little more than a second. It opens sockets on the
+/// loopback address and closes them again. A seccomp filter that kills instead of refusing also
+/// kills the caller of this function.
 ///
 /// ```
 /// use megapipe::probe::{Status, probe};
@@ -139,12 +139,12 @@ impl Probe {
 /// ```
 pub fn probe() -> Probe {
     let deadline = Instant::now() + BUDGET;
-    // First those that need no ring and never wait long.
+    // The features that need no ring come first, because they never wait long.
     let without_ring: Vec<Finding> = system::FEATURES
         .iter()
         .map(|feature| feature.finding(deadline, |attempt| attempt()))
         .collect();
-    let survey = patiently(survey, is_no_memory).map_err(RingError::from);
+    let survey = retry_on_enomem(survey, is_no_memory).map_err(RingError::from);
     let mut findings = vec![ring_finding(&survey)];
     findings.extend(Feature::ALL.iter().map(|feature| feature_finding(*feature, &survey)));
     findings.extend(without_ring);
@@ -192,7 +192,7 @@ fn ring_finding(ring: &Result<Lacks, RingError>) -> Finding {
 struct Attempted<Attempt> {
     name: &'static str,
     used_for: &'static str,
-    /// What would make it work.
+    /// The remedy.
     remedy: &'static str,
     attempt: Attempt,
 }
@@ -203,7 +203,7 @@ impl<Attempt: Copy> Attempted<Attempt> {
             Status::NotTried("the time for the probe was up".into())
         } else {
             let exhausted = |failure: &Failure| matches!(failure, Failure::NoMemory(_));
-            match patiently(|| run(self.attempt), exhausted) {
+            match retry_on_enomem(|| run(self.attempt), exhausted) {
                 Ok(()) => Status::Works,
                 Err(Failure::Missing(what)) => Status::Missing(what),
                 Err(Failure::Obstacle(what) | Failure::NoMemory(what)) => Status::NotTried(what),
@@ -214,26 +214,26 @@ impl<Attempt: Copy> Attempted<Attempt> {
     }
 }
 
-/// Why an attempt did not succeed.
+/// The reason why an attempt did not succeed.
 #[derive(Debug)]
 enum Failure {
-    /// The feature is not there.
+    /// The kernel lacks the feature.
     Missing(String),
     /// The attempt could not be made.
     Obstacle(String),
-    /// There was no memory for the attempt, which may pass; see [`patiently`].
+    /// There was no memory for the attempt, which may be transient; see [`retry_on_enomem`].
     NoMemory(String),
 }
 
-/// Repeats what fails for a lack of memory, for a while.
+/// Retries for a while if memory is short.
 ///
-/// The kernel takes a closed ring apart in the background, some tens of milliseconds later, and
-/// counts its memory against `RLIMIT_MEMLOCK` until then.
-fn patiently<T, E>(
+/// The kernel destroys a closed ring in the background, some tens of milliseconds later, and counts
+/// its memory against `RLIMIT_MEMLOCK` until then.
+fn retry_on_enomem<T, E>(
     attempt: impl Fn() -> Result<T, E>,
     is_no_memory: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
-    let deadline = Instant::now() + system::PATIENCE;
+    let deadline = Instant::now() + system::RETRY_TIME;
     loop {
         match attempt() {
             Err(error) if is_no_memory(&error) && Instant::now() < deadline => {
@@ -248,8 +248,8 @@ fn is_no_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS))
 }
 
-/// For `map_err`: the kernel refused the step that makes up the feature, unless it only lacked
-/// memory or descriptors.
+/// Returns a function for `map_err`: the kernel refused the step that makes up the feature, unless
+/// it only lacked memory or descriptors.
 fn missing(step: &str) -> impl Fn(io::Error) -> Failure {
     move |error| match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => obstacle(step)(error),
@@ -258,7 +258,7 @@ fn missing(step: &str) -> impl Fn(io::Error) -> Failure {
     }
 }
 
-/// For `map_err`: a preparation failed that says nothing on the feature.
+/// Returns a function for `map_err`: a preparation failed, which shows nothing about the feature.
 fn obstacle(step: &str) -> impl Fn(io::Error) -> Failure {
     move |error| {
         let text = format!("{step}: {error}");
@@ -266,7 +266,7 @@ fn obstacle(step: &str) -> impl Fn(io::Error) -> Failure {
     }
 }
 
-/// The kernel accepted a request and did something else than the feature promises.
+/// Fails if the kernel accepted a request, but its effect differs from the expected one.
 fn require(holds: bool, otherwise: impl fmt::Display) -> Result<(), Failure> {
     if holds { Ok(()) } else { Err(Failure::Missing(otherwise.to_string())) }
 }

@@ -1,4 +1,4 @@
-//! Features that need no ring: how listeners are shared, and what the epoll driver builds on.
+//! Probes the features that need no ring: sharing of listeners, and what the epoll driver needs.
 
 use super::{Attempted, Failure, missing, obstacle, require};
 use crate::sys::check;
@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::time::Duration;
 
-/// How long an attempt waits for what should come at once.
-pub(super) const PATIENCE: Duration = Duration::from_millis(200);
+/// Time-out of an attempt's result, which should be immediate.
+pub(super) const RETRY_TIME: Duration = Duration::from_millis(200);
 
 type Attempt = fn() -> Result<(), Failure>;
 
@@ -49,34 +49,35 @@ fn listener() -> Result<(TcpListener, SocketAddr), Failure> {
 }
 
 fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
-    TcpStream::connect_timeout(&address, PATIENCE).map_err(obstacle("connecting to 127.0.0.1"))
+    TcpStream::connect_timeout(&address, RETRY_TIME).map_err(obstacle("connecting to 127.0.0.1"))
 }
 
-/// Waits until there is something to read, no longer than [`PATIENCE`].
+/// Waits until there is something to read, for [`RETRY_TIME`] at most.
 fn wait_readable(descriptors: &[&dyn AsRawFd]) -> io::Result<Option<usize>> {
     let mut polled: Vec<libc::pollfd> = descriptors
         .iter()
         .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
         .collect();
-    let timeout_ms = PATIENCE.as_millis() as libc::c_int;
-    // SAFETY: the array is valid for reading and writing and as long as we say.
+    let timeout_ms = RETRY_TIME.as_millis() as libc::c_int;
+    // SAFETY: the array is valid for reading and writing, and its length is passed.
     check(unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) })?;
     Ok(polled.iter().position(|entry| entry.revents != 0))
 }
 
-/// Owns a descriptor that the kernel has just made.
+/// Takes ownership of a descriptor that the kernel has just created.
 ///
 /// # Safety
 ///
 /// Nothing else may own `fd`.
 unsafe fn owned(fd: libc::c_int) -> OwnedFd {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that nothing else owns `fd`.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 fn set<T>(socket: &impl AsRawFd, option: libc::c_int, value: &T) -> io::Result<()> {
     let bytes = size_of::<T>() as libc::socklen_t;
-    // SAFETY: `value` is readable for as many bytes as we say; what it may point to lives as long.
+    // SAFETY: `value` is readable for the passed length, and what it may point to outlives the
+    // call.
     check(unsafe {
         let value = ptr::from_ref(value).cast();
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, bytes)
@@ -88,10 +89,10 @@ fn set_reuse_port(socket: &impl AsRawFd) -> io::Result<()> {
     set(socket, libc::SO_REUSEPORT, &(1 as libc::c_int))
 }
 
-/// Listens on a port of 127.0.0.1 next to others that do (0 for any port).
+/// Listens on a port of 127.0.0.1 that other sockets share (0 for any port).
 fn sibling(port: u16) -> io::Result<TcpListener> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
+    // SAFETY: the call takes no pointers, and the new descriptor has no other owner.
     let socket = unsafe { owned(check(libc::socket(libc::AF_INET, kind, 0))?) };
     set_reuse_port(&socket)?;
     let address = libc::sockaddr_in {
@@ -101,7 +102,7 @@ fn sibling(port: u16) -> io::Result<TcpListener> {
         sin_zero: [0; 8],
     };
     let bytes = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: `address` is readable for as many bytes as we say.
+    // SAFETY: `address` is readable for the passed length.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) })?;
     // SAFETY: the call takes no pointers.
     check(unsafe { libc::listen(socket.as_raw_fd(), 8) })?;
@@ -114,12 +115,12 @@ fn reuse_port() -> Result<(), Failure> {
     sibling(address.port()).map_err(missing("a second listener on the same port")).map(drop)
 }
 
-/// A program that chooses the listener of the given number, for each connection.
+/// Attaches a program that selects the listener with the given number, for each connection.
 fn choose(listener: &TcpListener, number: u32) -> io::Result<()> {
     attach(listener, &[statement(libc::BPF_RET | libc::BPF_K, number)])
 }
 
-/// A program that chooses the listener whose number is that of the CPU.
+/// Attaches a program that selects the listener whose number is that of the CPU.
 fn choose_by_cpu(listener: &TcpListener) -> io::Result<()> {
     let cpu = (libc::SKF_AD_OFF + libc::SKF_AD_CPU) as u32;
     let load = statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, cpu);
@@ -145,8 +146,8 @@ fn steering() -> Result<(), Failure> {
     let second = sibling(address.port()).map_err(obstacle("a second listener"))?;
     let listeners = [first, second];
     choose_by_cpu(&listeners[0]).map_err(missing("a program that loads the CPU's number"))?;
-    // The hash would send three connections one way by chance once in eight times; it cannot
-    // follow a choice that changes.
+    // The hash would send three connections the same way by chance in one of eight cases, but it
+    // cannot follow a choice that changes.
     for number in [1, 0, 1, 0, 1, 0] {
         choose(&listeners[0], number).map_err(missing("attaching a program"))?;
         let _peer = connect(address)?;
@@ -163,15 +164,15 @@ fn steering() -> Result<(), Failure> {
 
 fn epoll_pwait2() -> Result<(), Failure> {
     let make = || -> io::Result<OwnedFd> {
-        // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
+        // SAFETY: the call takes no pointers, and the new descriptor has no other owner.
         Ok(unsafe { owned(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) })
     };
     let epoll = make().map_err(obstacle("an epoll instance"))?;
     let timeout = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
     let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // The system call itself: older C libraries have no function for it.
-    // SAFETY: there is room for the one event that we ask for, the timeout is readable and the
-    // signal mask is not given.
+    // Makes the system call itself, because older C libraries have no function for it.
+    // SAFETY: there is room for the one requested event, the time-out is readable, and no signal
+    // mask is given.
     let result = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -193,7 +194,7 @@ fn epoll_pwait2() -> Result<(), Failure> {
 fn nowait_file() -> Result<(), Failure> {
     let mut byte = [0_u8];
     let vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // A file that exists, needs not be created, and is cached: the program itself.
+    // The program's own file exists and is in the page cache.
     let file = File::open("/proc/self/exe").map_err(obstacle("opening the program's own file"))?;
     // SAFETY: the vector names one byte that is writable and outlives the call.
     let read = unsafe { libc::preadv2(file.as_raw_fd(), &vector, 1, 0, libc::RWF_NOWAIT) };

@@ -1,8 +1,9 @@
-//! Accepting connections.
+//! Tests accepting connections.
 
 use crate::common;
 use crate::common::{
-    PATIENCE, Rig, accepted, client, inet, listener, outcome, read_of, received, road, written,
+    Rig, TIME_LIMIT, accepted, client, clients_in_order, inet, listener, outcome, read_of,
+    received, test_addresses, written,
 };
 use megapipe::{Accept, Address, DriverChoice, Error, Event, Kind, Repeat};
 use std::io::{Read, Write};
@@ -45,7 +46,7 @@ pub(crate) fn a_listener_of_both_families_maps_addresses(driver: DriverChoice) {
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let listening = rig.join(listener);
-        for found in road().found {
+        for found in test_addresses().found {
             rig.accept(listening, accept.count(1)).unwrap();
             let client = client(SocketAddr::new(found, port));
             let accepted = accepted(rig.last(listening));
@@ -74,7 +75,7 @@ pub(crate) fn accept_until_cancelled(driver: DriverChoice) {
         }
         rig.cancel(listening).unwrap();
         assert_eq!(outcome(&rig.last(listening)), Err(libc::ECANCELED));
-        assert!(rig.settle().is_empty());
+        assert!(rig.drain().is_empty());
         // The handle is still registered.
         let client = client(address);
         rig.accept(listening, accept.count(1)).unwrap();
@@ -95,7 +96,7 @@ pub(crate) fn accept_as_many_as_asked(driver: DriverChoice) {
             accepted(rig.another(listening));
         }
         accepted(rig.last(listening));
-        assert!(rig.settle().is_empty());
+        assert!(rig.drain().is_empty());
         let none = rig.accept(listening, accept.count(0)).unwrap_err();
         assert!(matches!(none, Error::Invalid(_)), "{none}");
     }
@@ -116,8 +117,8 @@ pub(crate) fn counts_of_several_calls_add_up(driver: DriverChoice) {
             accepted(rig.another(listening));
         }
         accepted(rig.last(listening));
-        // Seven came, six were wanted.
-        assert!(rig.settle().is_empty());
+        // Seven connections arrived, six were requested.
+        assert!(rig.drain().is_empty());
         rig.accept(listening, accept.count(1)).unwrap();
         accepted(rig.last(listening));
     }
@@ -127,9 +128,9 @@ pub(crate) fn connections_beyond_the_count_stay_queued(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (listener, address) = listener();
     let listening = rig.join(listener);
-    let clients: Vec<TcpStream> = (0..10).map(|_| client(address)).collect();
+    let clients = clients_in_order(address, 10);
     let mut served = 0;
-    // In the order of their arrival, however they are asked for.
+    // The connections come in the order of their arrival, with any count.
     for count in [1, 2, 3, 4] {
         rig.accept(listening, Accept::lightweight().count(count)).unwrap();
         for left in (0..count).rev() {
@@ -140,7 +141,7 @@ pub(crate) fn connections_beyond_the_count_stay_queued(driver: DriverChoice) {
             assert_eq!(rig.peer_address(handle).unwrap(), peer);
             served += 1;
         }
-        assert!(rig.settle().is_empty());
+        assert!(rig.drain().is_empty());
     }
     assert_eq!(served, clients.len());
 }
@@ -227,7 +228,7 @@ pub(crate) fn a_lightweight_socket_becomes_a_descriptor(driver: DriverChoice) {
     let handle = rig.join(handle);
     let mut regular = TcpStream::from(rig.descriptor(handle).unwrap());
     regular.set_nonblocking(false).unwrap();
-    regular.set_read_timeout(Some(PATIENCE)).unwrap();
+    regular.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     // Both are the same connection.
     rig.write(handle, b"channel ").unwrap();
     assert_eq!(written(rig.last(handle)).len(), 8);
@@ -236,7 +237,7 @@ pub(crate) fn a_lightweight_socket_becomes_a_descriptor(driver: DriverChoice) {
     ours.read_exact(&mut found).unwrap();
     assert_eq!(&found, b"channel descriptor");
     drop(rig.unregister(handle).unwrap());
-    rig.settle_to(1);
+    rig.drain_to(1);
     ours.write_all(b"still here").unwrap();
     regular.read_exact(&mut found[..10]).unwrap();
     assert_eq!(&found[..10], b"still here");
@@ -276,7 +277,7 @@ pub(crate) fn accept_on_a_unix_listener(driver: DriverChoice) {
     rig.accept(listening, Accept::lightweight()).unwrap();
     for _ in 0..3 {
         let client = UnixStream::connect(&path).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         let socket = accepted(rig.another(listening)).socket;
         let handle = rig.join(socket);
         talk(&mut rig, handle, &client);
@@ -300,7 +301,7 @@ pub(crate) fn the_kind_can_change_between_accepts(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (listener, address) = listener();
     let listening = rig.join(listener);
-    let clients: Vec<TcpStream> = (0..6).map(|_| client(address)).collect();
+    let clients = clients_in_order(address, 6);
     for round in 0..3 {
         let accept = if round == 1 { Accept::descriptors() } else { Accept::lightweight() };
         rig.accept(listening, accept.count(2)).unwrap();
@@ -327,7 +328,7 @@ pub(crate) fn a_cancelled_accept_can_be_asked_again(driver: DriverChoice) {
         rig.accept(listening, count.map_or(accept, |count| accept.count(count))).unwrap();
         rig.flush().unwrap();
         rig.cancel(listening).unwrap();
-        // Asked for again before the cancellation is told.
+        // Requested again before the completion of the cancellation is delivered.
         rig.accept(listening, Accept::lightweight().count(1)).unwrap();
         let _client = client(address);
         let (mut cancelled, mut served) = (0, 0);
@@ -341,13 +342,13 @@ pub(crate) fn a_cancelled_accept_can_be_asked_again(driver: DriverChoice) {
                 }
             }
         }
-        assert!(rig.settle().is_empty());
+        assert!(rig.drain().is_empty());
         assert_eq!((cancelled, served), (1, 1));
     }
 }
 
-/// Accepts are cancelled and asked for again, now and then before the cancellation is told, while
-/// clients connect: each connection is delivered once, and each accept has one last completion.
+/// Cancels and repeats accepts, sometimes before the cancellation is reported, while clients
+/// connect: each connection is delivered once, and each accept has one last completion.
 pub(crate) fn accepts_that_come_and_go_lose_no_connection(driver: DriverChoice) {
     const CLIENTS: usize = 300;
     for accept in [Accept::descriptors(), Accept::lightweight()] {
@@ -381,7 +382,7 @@ pub(crate) fn accepts_that_come_and_go_lose_no_connection(driver: DriverChoice) 
     }
 }
 
-/// Takes what there is, if it comes soon.
+/// Takes the completions that arrive soon.
 fn take(rig: &mut Rig, served: &mut Vec<megapipe::Accepted>, ended: &mut usize) {
     let Some(done) = rig.dispatch(Duration::from_millis(1)).unwrap() else { return };
     *ended += usize::from(!done.more);
@@ -403,7 +404,7 @@ pub(crate) fn an_accept_that_was_served_is_cancelled(driver: DriverChoice) {
         rig.watch(waking, Repeat::Once).unwrap();
         let accept = Accept::lightweight();
         rig.accept(listening, count.map_or(accept, |count| accept.count(count))).unwrap();
-        // Both complete at once; the connection is there when the accept is cancelled, and
+        // Both complete at once; the connection has arrived when the accept is cancelled, and is
         // delivered or not.
         let (mut sockets, mut over) = (Vec::new(), false);
         loop {
@@ -429,8 +430,8 @@ pub(crate) fn an_accept_that_was_served_is_cancelled(driver: DriverChoice) {
             }
             over = !done.more;
         }
-        assert!(rig.settle().is_empty());
-        // Whichever was quicker, the connection is not lost.
+        assert!(rig.drain().is_empty());
+        // Whichever came first, the connection is not lost.
         if sockets.is_empty() {
             rig.accept(listening, Accept::lightweight().count(1)).unwrap();
             sockets.push(accepted(rig.last(listening)).socket);
@@ -440,7 +441,8 @@ pub(crate) fn an_accept_that_was_served_is_cancelled(driver: DriverChoice) {
     }
 }
 
-/// The connections that a former listener has left, in the channel or in the kernel's queue.
+/// Returns the connections that a former listener has left, in the channel or in the kernel's
+/// queue.
 fn left_behind(rig: &mut Rig, listening: megapipe::Handle) -> Vec<megapipe::Handle> {
     let remains = rig.unregister(listening).unwrap();
     let listener = TcpListener::from(remains.descriptor.expect("the listener"));
@@ -465,7 +467,7 @@ pub(crate) fn a_listener_gives_back_what_it_accepted(driver: DriverChoice) {
         let first = accepted(rig.another(listening)).socket;
         let mut handles = vec![rig.join(first)];
         handles.extend(left_behind(&mut rig, listening));
-        assert!(rig.settle().is_empty(), "a completion of an unregistered listener");
+        assert!(rig.drain().is_empty(), "a completion of an unregistered listener");
         assert_eq!(handles.len(), clients.len());
         for mut client in clients {
             client.write_all(b"x").unwrap();
@@ -487,7 +489,7 @@ pub(crate) fn a_listener_gives_back_what_came_in_mid_call(driver: DriverChoice) 
     let handle = rig.join(socket);
     rig.receive(handle, Repeat::Once).unwrap();
     first.write_all(b"hello").unwrap();
-    // A call on the socket that waits for its own result finds the message, too.
+    // A synchronous call on the socket finds the completion of the message, too.
     rig.set_nodelay(handle, true).unwrap();
     let _clients: Vec<TcpStream> = (0..3).map(|_| client(address)).collect();
     rig.accept(listening, Accept::lightweight()).unwrap();
@@ -505,10 +507,10 @@ pub(crate) fn a_closed_listener_refuses(driver: DriverChoice) {
     rig.flush().unwrap();
     rig.close(listening).unwrap();
     assert!(matches!(rig.last(listening), Event::Close(Ok(()))));
-    assert!(rig.settle().is_empty());
+    assert!(rig.drain().is_empty());
     let error = TcpStream::connect(address).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED));
-    // Those that were never delivered see the end, one way or the other.
+    // Clients whose connections were never delivered see an end or a reset.
     for client in &mut waiting {
         common::expect_gone(client);
     }
@@ -525,14 +527,14 @@ pub(crate) fn an_unregistered_listener_goes_on_without_the_channel(driver: Drive
     let remains = rig.unregister(listening).unwrap();
     assert!(remains.connections.is_empty());
     let listener = TcpListener::from(remains.descriptor.unwrap());
-    // Nothing of the channel takes connections any more.
+    // The channel has no accept any more that takes connections.
     for _ in 0..20 {
         let client = client(address);
         let (theirs, peer) = listener.accept().unwrap();
         assert_eq!(peer, client.local_addr().unwrap());
         drop(theirs);
     }
-    assert!(rig.settle().is_empty());
+    assert!(rig.drain().is_empty());
     talk(&mut rig, handle, &mut early);
 }
 

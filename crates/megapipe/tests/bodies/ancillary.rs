@@ -1,11 +1,11 @@
-//! Messages with descriptors over UNIX sockets.
+//! Tests messages with descriptors over UNIX sockets.
 
 use crate::common::descriptors::{
     exchange, expect_none_open, got, lossy, marked, marks, pair_of, sent, set, with_marks,
 };
 use crate::common::process::{descriptors, expect_descriptors, isolated, set_descriptor_limit};
 use crate::common::{
-    PATIENCE, Pattern, Rig, accepted, client, listener, outcome, read_of, udp, unix_pair, written,
+    Pattern, Rig, TIME_LIMIT, accepted, client, listener, outcome, read_of, udp, unix_pair, written,
 };
 use megapipe::{Accept, Config, Direction, DriverChoice, Error, Event, Handle, Message, Transfer};
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const TYPES: [libc::c_int; 3] = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET, libc::SOCK_DGRAM];
 
-/// More than the kernel takes for a peer that does not read.
+/// More bytes than the kernel takes for a peer that does not read.
 const STUCK_BYTES: usize = 4 << 20;
 
 fn room(bytes: usize, descriptors: usize) -> Message {
@@ -48,7 +48,7 @@ pub(crate) fn descriptors_arrive_over_every_socket(driver: DriverChoice) {
     }
 }
 
-/// A message that was received is one to be sent; bytes and descriptors are appended.
+/// A received message can be sent; bytes and descriptors are appended.
 pub(crate) fn received_messages_are_passed_on(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (ours, theirs) = pair_of(libc::SOCK_STREAM);
@@ -77,7 +77,7 @@ pub(crate) fn empty_messages_carry_descriptors(driver: DriverChoice) {
     }
 }
 
-/// However many parts a message is written in, its descriptors go with the first byte.
+/// However many parts a message is written in, its descriptors travel with the first byte.
 pub(crate) fn a_long_message_brings_its_descriptors_once(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let pattern = Pattern::new(1);
@@ -111,7 +111,7 @@ pub(crate) fn a_long_message_brings_its_descriptors_once(driver: DriverChoice) {
     assert_eq!(read_of(rig.last(to)), b"behind");
 }
 
-/// Sends and receives take their turn among writes and reads.
+/// Messages keep the order of submission among reads and writes.
 pub(crate) fn messages_keep_the_order_of_their_lane(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (ours, theirs) = pair_of(libc::SOCK_STREAM);
@@ -141,7 +141,7 @@ pub(crate) fn messages_keep_the_order_of_their_lane(driver: DriverChoice) {
     assert_eq!(ends.iter().filter(is_end).count(), 1, "{ends:?}");
 }
 
-/// Over TCP a message is a read and a write, also where it fills the room to the last byte.
+/// Over TCP a message is a read and a write, even if it fills the room to the last byte.
 pub(crate) fn tcp_takes_messages_without_descriptors(driver: DriverChoice) {
     const BYTES: usize = 1 << 20;
     let mut rig = Rig::new(driver);
@@ -187,7 +187,7 @@ pub(crate) fn lightweight_sockets_carry_descriptors(driver: DriverChoice) {
     let listening = rig.join(UnixListener::bind(&path).unwrap());
     rig.accept(listening, Accept::lightweight().count(1)).unwrap();
     let client = UnixStream::connect(&path).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let socket = accepted(rig.last(listening)).socket;
     assert!(socket.is_lightweight());
     let (here, there) = (rig.join(socket), rig.join(client));
@@ -198,7 +198,7 @@ pub(crate) fn lightweight_sockets_carry_descriptors(driver: DriverChoice) {
     }
 }
 
-/// As many as the kernel takes, and one more.
+/// As many descriptors as the kernel accepts, and one more.
 pub(crate) fn the_most_descriptors(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (ours, theirs) = pair_of(libc::SOCK_STREAM);
@@ -244,7 +244,7 @@ pub(crate) fn what_cannot_carry_descriptors_refuses_them(driver: DriverChoice) {
     assert_eq!(rig.outstanding(), 0);
 }
 
-/// What is lost is told, and what there was room for is there, exactly.
+/// Lost descriptors are reported; those for which there was room arrive.
 pub(crate) fn descriptors_without_room_are_told(driver: DriverChoice) {
     isolated(driver, "descriptors_without_room_are_told", || {
         for socket_type in TYPES {
@@ -262,7 +262,7 @@ pub(crate) fn descriptors_without_room_are_told(driver: DriverChoice) {
             }
         }
         expect_none_open();
-        // The process may open no more.
+        // The process may open no further descriptors.
         let mut rig = Rig::new(driver);
         let (ours, theirs) = pair_of(libc::SOCK_STREAM);
         let (from, to) = (rig.join(ours), rig.join(theirs));
@@ -290,7 +290,7 @@ pub(crate) fn a_packet_without_room_brings_its_descriptors(driver: DriverChoice)
     }
 }
 
-/// Credentials, a descriptor of the sender's process and a time are skipped, and nothing of them
+/// Credentials, a descriptor of the sender's process and a time are skipped, and no descriptor
 /// stays open.
 pub(crate) fn other_control_data_is_skipped(driver: DriverChoice) {
     const SO_PASSPIDFD: libc::c_int = 76;
@@ -300,7 +300,7 @@ pub(crate) fn other_control_data_is_skipped(driver: DriverChoice) {
         for option in [libc::SO_PASSCRED, libc::SO_TIMESTAMP] {
             set(&theirs, libc::SOL_SOCKET, option, 1);
         }
-        // Linux 6.5 and later can send a descriptor of the process, too.
+        // From Linux 6.5 on, a message can also have a descriptor of the process.
         let number: libc::c_int = 1;
         // SAFETY: the value is readable for its four bytes.
         let set = unsafe {
@@ -331,7 +331,7 @@ pub(crate) fn messages_are_cancelled(driver: DriverChoice) {
     assert_eq!(outcome(&event), Err(libc::ECANCELED));
     let Event::ReceiveMessage(_, message) = event else { panic!() };
     assert_eq!(marks(message.descriptors()), [1]);
-    // A part has been sent, with the descriptors; what waits behind it has not.
+    // A part is sent, with the descriptors; the requests behind it have not begun.
     let long = Message::new(vec![7; STUCK_BYTES]).with_descriptor(marked(2));
     rig.send_message(handle, long).unwrap();
     rig.send_message(handle, with_marks("behind", &[3])).unwrap();
@@ -398,7 +398,7 @@ pub(crate) fn messages_count_as_output(driver: DriverChoice) {
     assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
 }
 
-/// How a handle goes with descriptors that are queued or have arrived and were not delivered.
+/// The ways in which a handle with queued or undelivered descriptors ends.
 const LEAVES: [fn(&mut Rig, Handle); 4] = [
     |rig, handle| drop(rig.unregister(handle).unwrap()),
     |rig, handle| assert_eq!(rig.close(handle).unwrap(), 0),
@@ -419,8 +419,8 @@ pub(crate) fn withdrawn_messages_leave_no_descriptors(driver: DriverChoice) {
     });
 }
 
-/// Descriptors arrive at a request and at one in the application's memory, wait in the socket, and
-/// are queued; then both handles go.
+/// Creates every case: descriptors arrive for a request and for one in the application's memory,
+/// wait in the socket, and are queued. Then both handles end.
 fn withdraw(
     driver: DriverChoice,
     socket_type: libc::c_int,
@@ -445,7 +445,7 @@ fn withdraw(
     if dispatched {
         let first = std::iter::repeat_with(|| rig.next()).find(|done| done.handle == to);
         assert!(matches!(first.unwrap().event, Event::Transfer(_)));
-        // The next one has arrived by now, and is not delivered.
+        // The next message has arrived by now, and is not delivered.
         assert_eq!(marks(&taken_from(&header)), [1, 1]);
     }
     leave(&mut rig, to);
@@ -470,9 +470,9 @@ fn header_of(piece: &mut libc::iovec, control: &mut [u64]) -> libc::msghdr {
     header
 }
 
-/// The descriptors that a transfer has brought, which its application owns.
+/// Returns the descriptors of a transfer, which the application owns.
 fn taken_from(header: &libc::msghdr) -> Vec<OwnedFd> {
-    // SAFETY: the kernel has filled the control data in, and nobody else owns the descriptors.
+    // SAFETY: the kernel has filled in the ancillary data, and the descriptors have no other owner.
     unsafe {
         let entry = libc::CMSG_FIRSTHDR(header);
         assert_eq!(((*entry).cmsg_level, (*entry).cmsg_type), (libc::SOL_SOCKET, libc::SCM_RIGHTS));
@@ -482,7 +482,7 @@ fn taken_from(header: &libc::msghdr) -> Vec<OwnedFd> {
     }
 }
 
-/// What the application's control data had before is not taken for what has arrived.
+/// Earlier content of the application's ancillary data is not mistaken for received descriptors.
 pub(crate) fn stale_control_data_is_left_alone(driver: DriverChoice) {
     for leave in LEAVES {
         let (file, mut bytes, mut control) = (marked(7), [0u8; 1], [0u64; 3]);
@@ -501,7 +501,7 @@ pub(crate) fn stale_control_data_is_left_alone(driver: DriverChoice) {
     }
 }
 
-/// Puts a descriptor into the control data of a header.
+/// Writes a descriptor to the ancillary data of a header.
 fn put(header: &libc::msghdr, file: &OwnedFd) {
     // SAFETY: there is room for one descriptor.
     unsafe {
@@ -513,8 +513,8 @@ fn put(header: &libc::msghdr, file: &OwnedFd) {
     }
 }
 
-/// Files bytes that stay where they are, in two pieces, with a descriptor. All else of the message
-/// is copied, and gone when this returns.
+/// Submits two pieces of bytes in place, with a descriptor. The call copies everything else of the
+/// message, which is freed when this function returns.
 fn file_transfer(rig: &mut Rig, from: Handle, bytes: &mut [u8], file: &OwnedFd) {
     let (first, second) = bytes.split_at_mut(1000);
     let mut pieces = [first, second]
@@ -528,7 +528,7 @@ fn file_transfer(rig: &mut Rig, from: Handle, bytes: &mut [u8], file: &OwnedFd) 
     unsafe { rig.transfer(from, Transfer::SendMessage(&raw const header)) }.unwrap();
 }
 
-/// In memory of the application's own: partly written, its header as recvmsg(2) leaves it.
+/// Transfers in memory of the application: partly written, with the header as recvmsg(2) sets it.
 pub(crate) fn transfers_carry_descriptors(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let pattern = Pattern::new(3);

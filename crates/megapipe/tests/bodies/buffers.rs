@@ -1,11 +1,11 @@
-//! Many receives, few buffers: how often a receive that found none is started again.
+//! Tests many receives with few buffers: how often a receive that found none is restarted.
 
 use crate::common::{Rig, received, unix_pair};
 use megapipe::{Config, DriverChoice, Handle, Lease, Repeat};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
-/// Connections of each test.
+/// Number of connections of each test.
 const MANY: usize = 300;
 
 fn few_buffers(driver: DriverChoice, count: u16) -> Rig {
@@ -13,7 +13,7 @@ fn few_buffers(driver: DriverChoice, count: u16) -> Rig {
     Rig::with(driver, Config { small_buffers, ..Config::default() })
 }
 
-/// Connections that receive, some of them once, and their peers.
+/// Returns connections with a receive, some of them single ones, and their peers.
 fn receiving(rig: &mut Rig) -> Vec<(UnixStream, Handle)> {
     let connection = |number| {
         let (ours, theirs) = unix_pair();
@@ -25,7 +25,7 @@ fn receiving(rig: &mut Rig) -> Vec<(UnixStream, Handle)> {
     (0..MANY).map(connection).collect()
 }
 
-/// The next message, which names its connection; checks that it is that one's.
+/// Returns the next message, which names its connection; checks that it arrived there.
 fn message(rig: &mut Rig, connections: &[(UnixStream, Handle)]) -> (usize, Lease) {
     let done = rig.next();
     let handle = done.handle;
@@ -39,8 +39,8 @@ fn say(connection: &mut UnixStream, number: usize) {
     connection.write_all(&(number as u16).to_ne_bytes()).unwrap();
 }
 
-/// Says something on all connections, and sees that it comes once; `hold` leases are held all the
-/// time.
+/// Sends a message on each connection, and checks that it arrives once, while `hold` leases are
+/// held.
 fn exchange(rig: &mut Rig, connections: &mut [(UnixStream, Handle)], hold: usize) {
     for (number, (ours, _)) in connections.iter_mut().enumerate() {
         say(ours, number);
@@ -55,7 +55,8 @@ fn exchange(rig: &mut Rig, connections: &mut [(UnixStream, Handle)], hold: usize
     }
 }
 
-/// Operations since `before` are a few for each connection, and not one for each pair of them.
+/// Checks that the operations since `before` are a few for each connection, and not one for each
+/// pair.
 #[track_caller]
 fn expect_few_operations(rig: &Rig, before: u64) {
     let made = rig.counters().operations - before;
@@ -70,7 +71,7 @@ pub(crate) fn a_returned_buffer_restarts_one_receive(driver: DriverChoice) {
     expect_few_operations(&rig, 0);
 }
 
-/// The application holds no buffer, but there are fewer than messages.
+/// The application holds no buffer, but there are fewer buffers than messages.
 pub(crate) fn a_burst_restarts_as_many_receives_as_there_are_buffers(driver: DriverChoice) {
     let mut rig = few_buffers(driver, 16);
     let mut connections = receiving(&mut rig);
@@ -78,8 +79,7 @@ pub(crate) fn a_burst_restarts_as_many_receives_as_there_are_buffers(driver: Dri
     expect_few_operations(&rig, 0);
 }
 
-/// A receive that is filed while there is no buffer starves although nothing has come: it must not
-/// keep the buffer from those for which something comes.
+/// A receive that starves although no data has come must not keep a buffer from receives with data.
 pub(crate) fn a_receive_without_data_keeps_no_buffer_from_others(driver: DriverChoice) {
     let mut rig = few_buffers(driver, 4);
     let (mut greedy, theirs) = unix_pair();
@@ -94,7 +94,7 @@ pub(crate) fn a_receive_without_data_keeps_no_buffer_from_others(driver: DriverC
     assert!(rig.dispatch(std::time::Duration::ZERO).unwrap().is_none());
     held.pop();
     let before = rig.counters().operations;
-    // Those that starved last have no data in front of them but that of others.
+    // The receives that starved last wait behind receives without data.
     for number in (0..MANY).rev() {
         say(&mut connections[number].0, number);
         assert_eq!(message(&mut rig, &connections).0, number);

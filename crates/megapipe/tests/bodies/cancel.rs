@@ -1,4 +1,4 @@
-//! Cancelling: every request that is cancelled has exactly one last completion.
+//! Tests cancelling: every cancelled request has exactly one last completion.
 
 use crate::common;
 use crate::common::{Pattern, Rig, listener, outcome, received, silent, udp, unix_pair, written};
@@ -37,7 +37,7 @@ pub(crate) fn each_request_has_its_last_completion(driver: DriverChoice) {
         rig.cancel(handle).unwrap();
     }
     let mut found = [0; 6];
-    for done in rig.settle() {
+    for done in rig.drain() {
         assert_eq!(outcome(&done.event), Err(libc::ECANCELED), "{:?}", done.event);
         assert!(!done.more);
         found[handles.iter().position(|handle| *handle == done.handle).unwrap()] += 1;
@@ -57,7 +57,7 @@ pub(crate) fn nothing_to_cancel(driver: DriverChoice) {
     rig.cancel(handle).unwrap();
     let listening = rig.join(listener().0);
     rig.cancel(listening).unwrap();
-    assert!(rig.settle().is_empty());
+    assert!(rig.drain().is_empty());
 }
 
 pub(crate) fn a_result_may_be_quicker(driver: DriverChoice) {
@@ -76,7 +76,7 @@ pub(crate) fn a_result_may_be_quicker(driver: DriverChoice) {
         }
     }
     assert_eq!(rig.outstanding(), 0);
-    // Nothing is lost: what no completion brought is still to be read.
+    // Nothing is lost: data that no completion delivered can still be read.
     if data.is_empty() {
         rig.read(handle, Vec::with_capacity(10)).unwrap();
         data = common::read_of(rig.last(handle));
@@ -84,7 +84,7 @@ pub(crate) fn a_result_may_be_quicker(driver: DriverChoice) {
     assert_eq!(data, b"quick");
 }
 
-/// A wake-up that completes in the same breath as what is filed next, and is delivered before.
+/// Causes a wake-up that completes together with the next request, and is delivered before it.
 fn distraction(rig: &mut Rig) -> Handle {
     let (waker, source) = wake_pair().unwrap();
     let handle = rig.join(source);
@@ -93,7 +93,7 @@ fn distraction(rig: &mut Rig) -> Handle {
     handle
 }
 
-/// The completions of `handle` up to its last one, which there must be.
+/// Returns the completions of `handle` up to its last one, which must arrive.
 fn to_the_last(rig: &mut Rig, handle: Handle) -> Vec<Event> {
     let mut events = Vec::new();
     loop {
@@ -101,7 +101,7 @@ fn to_the_last(rig: &mut Rig, handle: Handle) -> Vec<Event> {
         assert_eq!(done.handle, handle);
         events.push(done.event);
         if !done.more {
-            assert!(rig.settle().is_empty(), "completions after the last one");
+            assert!(rig.drain().is_empty(), "completions after the last one");
             return events;
         }
     }
@@ -164,7 +164,7 @@ pub(crate) fn a_write_in_progress_ends_with_what_is_written(driver: DriverChoice
             rig.write(handle, pattern.bytes(0, bytes)).unwrap();
         }
         rig.write(handle, b"never begun").unwrap();
-        // Some of it is on its way when the rest is cancelled.
+        // A part is sent when the rest is cancelled.
         rig.flush().unwrap();
         let mut found = vec![0; 1000];
         ours.read_exact(&mut found).unwrap();
@@ -181,7 +181,7 @@ pub(crate) fn a_write_in_progress_ends_with_what_is_written(driver: DriverChoice
         assert_eq!(rig.outstanding(), 0);
         let sent = sent.expect("the completion of the write in progress");
         assert!((1000..bytes).contains(&sent), "{sent} bytes");
-        // Exactly that much arrives, and then the end.
+        // Exactly that many bytes arrive, and then the end.
         rig.close(handle).unwrap();
         assert_eq!(outcome(&rig.last(handle)), Ok(0));
         ours.read_to_end(&mut found).unwrap();
@@ -190,7 +190,7 @@ pub(crate) fn a_write_in_progress_ends_with_what_is_written(driver: DriverChoice
     }
 }
 
-/// Small buffers of 256 bytes, so that streams change to large ones soon.
+/// Returns settings with small buffers of 256 bytes, so that streams soon change to large ones.
 fn narrow(small: u16, large: u16) -> Config {
     Config {
         small_buffers: BufferClass { count: small, bytes: 256 },
@@ -201,7 +201,7 @@ fn narrow(small: u16, large: u16) -> Config {
 
 pub(crate) fn a_receive_that_changes_its_buffers_ends(driver: DriverChoice) {
     let pattern = Pattern::new(2);
-    // Wherever in the change the cancellation falls.
+    // The cancellation comes at every stage of the change.
     for deliveries in 1..12 {
         let mut rig = Rig::with(driver, narrow(16, 16));
         let (mut ours, theirs) = unix_pair();
@@ -225,7 +225,7 @@ pub(crate) fn a_receive_that_changes_its_buffers_ends(driver: DriverChoice) {
                 event => assert_eq!(outcome(&event), Err(libc::ECANCELED)),
             }
         }
-        // The rest is still there.
+        // The rest can still be read.
         rig.receive(handle, Repeat::UntilCancelled).unwrap();
         while total < bytes {
             let lease = received(rig.another(handle));
@@ -235,7 +235,7 @@ pub(crate) fn a_receive_that_changes_its_buffers_ends(driver: DriverChoice) {
     }
 }
 
-/// Takes what comes until so many buffers of more than `small` bytes are leased.
+/// Takes completions until that many buffers of more than `small` bytes are leased.
 fn hold(rig: &mut Rig, handle: Handle, small: usize, larger: usize, leases: &mut Vec<Lease>) {
     while leases.iter().filter(|lease| lease.len() > small).count() < larger {
         leases.push(received(rig.another(handle)));
@@ -329,7 +329,7 @@ pub(crate) fn cancelling_again_changes_nothing(driver: DriverChoice) {
         rig.cancel(handle).unwrap();
         rig.cancel(listening).unwrap();
     }
-    let ended = rig.settle();
+    let ended = rig.drain();
     assert_eq!(ended.len(), 2, "{ended:?}");
     assert_ne!(ended[0].handle, ended[1].handle);
 }
@@ -362,7 +362,7 @@ pub(crate) fn a_wait_after_a_cancel_lasts(driver: DriverChoice) {
     let _client = common::client(address);
     rig.accept(listening, Accept::lightweight().count(1)).unwrap();
     assert_eq!(outcome(&rig.last(distraction)), Ok(1));
-    // There is nothing left to cancel, which is the channel's own business.
+    // There is no request left to cancel; the channel's own completion is not delivered.
     rig.cancel(listening).unwrap();
     rig.last(listening);
     let begin = Instant::now();
@@ -371,7 +371,7 @@ pub(crate) fn a_wait_after_a_cancel_lasts(driver: DriverChoice) {
     assert!(begin.elapsed() >= short, "{:?}", begin.elapsed());
 }
 
-/// A peer that will write no more, but reads, is no reason for a write to go on.
+/// A write does not continue for a peer that has shut down its direction, even if the peer reads.
 pub(crate) fn a_write_to_a_peer_that_is_done_ends(driver: DriverChoice) {
     let pattern = Pattern::new(4);
     for how in 0..3 {
@@ -394,8 +394,8 @@ pub(crate) fn a_write_to_a_peer_that_is_done_ends(driver: DriverChoice) {
             rig.abort(handle).unwrap();
             assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
         }
-        assert!(rig.settle().is_empty());
-        // The peer sees the end, before it has read anything.
+        assert!(rig.drain().is_empty());
+        // The peer sees the end before it has read anything.
         let mut found = Vec::new();
         ours.read_to_end(&mut found).unwrap();
         assert!(found.len() < 4 << 20);

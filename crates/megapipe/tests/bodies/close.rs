@@ -1,7 +1,8 @@
-//! Closing and aborting: what is queued is written first, or discarded, and the end is told last.
+//! Tests closing and aborting: queued output is written first, or discarded; the close event is
+//! last.
 
 use crate::common::{
-    PATIENCE, Pattern, Rig, lasting_listener, received, tcp_pair, unix_pair, written,
+    Pattern, Rig, TIME_LIMIT, lasting_listener, received, tcp_pair, unix_pair, written,
 };
 use megapipe::{Accept, Buffer, Config, DriverChoice, Error, Event, Handle, Repeat};
 use std::io::{Read, Write};
@@ -12,10 +13,10 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// More than the kernel takes for a peer that does not read.
+/// More bytes than the kernel takes for a peer that does not read.
 const STUCK_BYTES: usize = 16 << 20;
 
-/// Reads to the end in a thread of its own, from the moment that it is told to.
+/// Starts a thread that reads to the end as soon as it gets a message.
 fn reader(mut stream: impl Read + Send + 'static) -> (mpsc::Sender<()>, JoinHandle<Vec<u8>>) {
     let (begin, told) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -31,7 +32,7 @@ fn reader(mut stream: impl Read + Send + 'static) -> (mpsc::Sender<()>, JoinHand
     (begin, thread)
 }
 
-/// Files writes of every kind; gives how many bytes.
+/// Submits writes of every kind; returns the number of bytes.
 fn write_all_kinds(rig: &mut Rig, handle: Handle, pattern: &Pattern, lease: Buffer) -> usize {
     let mut at = lease.len();
     rig.write(handle, lease).unwrap();
@@ -58,7 +59,7 @@ pub(crate) fn a_close_writes_all_that_is_queued(driver: DriverChoice) {
         let mut rig = Rig::new(driver);
         let pattern = Pattern::new(target);
         let first = pattern.bytes(0, 100);
-        // A lease, which comes by another connection.
+        // A lease, received on another connection.
         let (mut source, theirs) = unix_pair();
         let inlet = rig.join(theirs);
         source.write_all(&first).unwrap();
@@ -109,7 +110,7 @@ pub(crate) fn an_unregistered_lightweight_socket_writes_what_is_queued(driver: D
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
     assert!(rig.unregister(handle).unwrap().descriptor.is_none());
     begin.send(()).unwrap();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     while !reader.is_finished() {
         let done = rig.dispatch(Duration::from_millis(1)).unwrap();
         assert!(done.is_none(), "{done:?} after the handle was unregistered");
@@ -118,7 +119,7 @@ pub(crate) fn an_unregistered_lightweight_socket_writes_what_is_queued(driver: D
     let found = reader.join().unwrap();
     assert_eq!(found.len(), bytes);
     pattern.check(0, &found);
-    assert!(rig.settle().is_empty());
+    assert!(rig.drain().is_empty());
 }
 
 pub(crate) fn a_close_tells_the_error_of_a_queued_write(driver: DriverChoice) {
@@ -145,7 +146,7 @@ pub(crate) fn a_close_tells_the_error_of_a_queued_write(driver: DriverChoice) {
     }
 }
 
-/// What the peer gets before its reset; panics if it gets an end.
+/// Returns the number of bytes before the peer's reset; panics at an end.
 #[track_caller]
 fn bytes_before_reset(mut ours: TcpStream) -> usize {
     let (mut total, mut step) = (0, vec![0; 65_536]);
@@ -217,7 +218,7 @@ pub(crate) fn an_abort_resets_an_idle_connection(driver: DriverChoice) {
     assert_eq!(rig.abort(handle).unwrap(), Some(0));
     assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
     assert!(bytes_before_reset(ours) <= 4);
-    // What is no TCP connection ends as by a close.
+    // Sources other than TCP connections end as by a close.
     let (mut ours, theirs) = unix_pair();
     let handle = rig.join(theirs);
     rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
@@ -228,7 +229,7 @@ pub(crate) fn an_abort_resets_an_idle_connection(driver: DriverChoice) {
     assert!(found.len() < STUCK_BYTES);
 }
 
-/// When the close is told, the memory of all requests is free, and nothing more comes.
+/// At the close event, the memory of all requests is free, and no further event follows.
 pub(crate) fn the_close_is_the_last_event(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     for abort in [false, true] {
@@ -261,7 +262,7 @@ pub(crate) fn the_close_is_the_last_event(driver: DriverChoice) {
     }
 }
 
-/// The input is another descriptor's, too, if the channel has given one away.
+/// If the channel has returned a duplicate descriptor, the input also belongs to that descriptor.
 pub(crate) fn a_second_descriptor_keeps_its_input(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (mut ours, handle) = rig.lightweight_pair();
@@ -274,7 +275,7 @@ pub(crate) fn a_second_descriptor_keeps_its_input(driver: DriverChoice) {
     let mut found = [0; 4];
     second.read_exact(&mut found).unwrap();
     assert_eq!(&found, b"kept");
-    // The direction stays open, too, when all is written.
+    // After all is written, the direction stays open, too.
     let reader = std::thread::spawn(move || {
         ours.read_exact(&mut vec![0; STUCK_BYTES]).unwrap();
         let mut last = [0; 4];
@@ -286,8 +287,8 @@ pub(crate) fn a_second_descriptor_keeps_its_input(driver: DriverChoice) {
     assert_eq!(&reader.join().unwrap(), b"last");
 }
 
-/// The peer sees the end also if the program does something else after the flush, whatever was
-/// pending.
+/// The peer sees the end even if the program does something else after the flush, whatever requests
+/// were pending.
 pub(crate) fn a_flush_is_enough_for_the_end(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     for pending in 0..4 {
@@ -314,13 +315,13 @@ pub(crate) fn a_flush_is_enough_for_the_end(driver: DriverChoice) {
                     _ => Err(error),
                 });
                 assert_eq!(left.unwrap(), 0, "pending {pending}, how {how}, kind {kind}");
-                rig.settle();
+                rig.drain();
             }
         }
     }
 }
 
-/// So do the clients of a listener that accepts, and the writer of a pipe.
+/// The same holds for the clients of an accepting listener, and for the writer of a pipe.
 pub(crate) fn a_flush_is_enough_for_listeners_and_pipes(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     for how in 0..3 {
@@ -342,11 +343,11 @@ pub(crate) fn a_flush_is_enough_for_listeners_and_pipes(driver: DriverChoice) {
         assert_eq!(refused.raw_os_error(), Some(libc::ECONNREFUSED), "how {how}");
         let broken = writer.write(b"x").unwrap_err();
         assert_eq!(broken.raw_os_error(), Some(libc::EPIPE), "how {how}");
-        rig.settle();
+        rig.drain();
     }
 }
 
-/// A stream whose reset is an end.
+/// A stream that reports a reset as an end.
 struct Gentle(TcpStream);
 
 impl Read for Gentle {

@@ -1,7 +1,9 @@
-//! Connecting.
+//! Tests connecting.
 
 use crate::common;
-use crate::common::{Rig, inet, outcome, patient, peer_listener, read_of, received, written};
+use crate::common::{
+    Rig, inet, outcome, peer_listener, read_of, received, set_time_limit, written,
+};
 use megapipe::{Address, DriverChoice, Event, Repeat};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -11,13 +13,13 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use testkit::retried;
 
-/// A socket that is not connected yet.
+/// Returns a socket that is not connected yet.
 fn socket(family: i32) -> OwnedFd {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::socket(family, kind, 0) };
     assert!(fd >= 0, "socket: {}", std::io::Error::last_os_error());
-    // SAFETY: the kernel has just opened this descriptor for us.
+    // SAFETY: the kernel has just opened this descriptor, which has no other owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -28,7 +30,7 @@ pub(crate) fn connect_succeeds(driver: DriverChoice) {
     rig.connect(handle, address).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Ok(0));
     let (mut theirs, _) = listener.accept().unwrap();
-    patient(&theirs);
+    set_time_limit(&theirs);
     assert_eq!(rig.peer_address(handle).unwrap(), inet(address));
     rig.write(handle, b"hello").unwrap();
     assert_eq!(written(rig.last(handle)).len(), 5);
@@ -96,19 +98,19 @@ pub(crate) fn connect_to_unix_sockets(driver: DriverChoice) {
 
 pub(crate) fn connect_refused(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    let (_deaf, address) = common::deaf_address(common::road().peer[0]);
+    let (_deaf, address) = common::deaf_address(common::test_addresses().peer[0]);
     let handle = rig.join(socket(libc::AF_INET));
     rig.connect(handle, address).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ECONNREFUSED));
-    // What was filed meanwhile has its turn then, and fails as well.
+    // Requests that were submitted meanwhile start then, and fail as well.
     rig.connect(handle, address).unwrap();
     rig.write(handle, b"never sent").unwrap();
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
     let done = rig.next();
     assert!(matches!(done.event, Event::Connect(Err(_))), "{:?}", done.event);
     assert_eq!(outcome(&done.event), Err(libc::ECONNREFUSED));
-    // A refused socket cannot be written to, and is at its end or not connected, as the kernel has
-    // it at the moment.
+    // A write to a refused socket fails; a read sees the end or fails, depending on the kernel's
+    // state.
     for _ in 0..2 {
         match rig.last(handle) {
             Event::Receive(Ok(end)) => assert!(end.is_empty()),
@@ -131,7 +133,7 @@ pub(crate) fn requests_wait_for_the_connect(driver: DriverChoice) {
     rig.receive(handle, Repeat::Once).unwrap();
     let peer = std::thread::spawn(move || {
         let (mut theirs, _) = listener.accept().unwrap();
-        patient(&theirs);
+        set_time_limit(&theirs);
         let mut found = Vec::new();
         theirs.read_to_end(&mut found).unwrap();
         theirs.write_all(b"answer").unwrap();
@@ -158,7 +160,7 @@ pub(crate) fn requests_wait_for_the_connect(driver: DriverChoice) {
 
 pub(crate) fn a_cancelled_connect_takes_the_rest_with_it(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    // The queue of this listener is full: further connects stay unanswered.
+    // The queue of this listener is full, so further connects get no answer.
     let (listener, address) = peer_listener();
     // SAFETY: the call takes no pointers and the descriptor is open.
     let listened = unsafe { libc::listen(listener.as_raw_fd(), 0) };
@@ -215,7 +217,7 @@ pub(crate) fn a_connect_to_a_full_unix_listener(driver: DriverChoice) {
             rig.cancel(handle).unwrap();
             assert_eq!(outcome(&rig.last(handle)), Err(libc::ECANCELED));
         }
-        // Room for one more: it is the second that is waiting, if it is.
+        // Room for one more connection: the second connect completes if it still waits.
         listener.accept().unwrap();
         if !cancelled {
             assert_eq!(outcome(&rig.last(handle)), Ok(0));

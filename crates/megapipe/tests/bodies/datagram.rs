@@ -1,6 +1,6 @@
-//! Datagrams: UDP over both internet protocols, and UNIX.
+//! Tests datagrams: UDP over both internet protocols, and UNIX.
 
-use crate::common::{PATIENCE, Pattern, Rig, datagram, inet, outcome, read_of, udp, written};
+use crate::common::{Pattern, Rig, TIME_LIMIT, datagram, inet, outcome, read_of, udp, written};
 use megapipe::{Address, BufferClass, Config, DriverChoice, Error, Event, Kind, Lease, Repeat};
 use std::net::UdpSocket;
 use std::os::linux::net::SocketAddrExt;
@@ -26,7 +26,7 @@ pub(crate) fn receive_one_with_its_address(driver: DriverChoice) {
         assert_eq!(&*datagram.into_lease(), message);
         assert_eq!(rig.outstanding(), 0);
     }
-    // What is there already when it is asked for.
+    // Datagrams that arrived before the request.
     for message in [&b"three"[..], b"four"] {
         ours.send_to(message, address).unwrap();
     }
@@ -152,7 +152,7 @@ pub(crate) fn what_does_not_fit_is_truncated(driver: DriverChoice) {
         ours.send_to(&pattern.bytes(0, 5000), address).unwrap();
         let datagram = datagram(rig.next().event);
         assert!(datagram.is_truncated());
-        // All of the buffer but the room for the address.
+        // The whole buffer except the room for the address.
         assert!((300..512).contains(&datagram.len()), "{} bytes", datagram.len());
         pattern.check(0, &datagram);
         assert_eq!(datagram.address().unwrap(), inet(our_address));
@@ -180,7 +180,7 @@ pub(crate) fn empty_datagrams(driver: DriverChoice) {
     rig.send_to(handle, Vec::new(), our_address).unwrap();
     assert!(matches!(rig.last(handle), Event::SendTo(Ok(0), _)));
     assert_eq!(retried(|| ours.recv_from(&mut [0; 10])).unwrap(), (0, address));
-    // Also by way of reads and writes.
+    // Also with reads and writes.
     rig.cancel(handle).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ECANCELED));
     rig.read(handle, Vec::with_capacity(10)).unwrap();
@@ -213,7 +213,7 @@ pub(crate) fn reads_and_writes_keep_boundaries(driver: DriverChoice) {
     }
     rig.read(handle, Vec::with_capacity(100)).unwrap();
     assert_eq!(read_of(rig.last(handle)), b"one");
-    // A read that is too short loses the rest of the datagram, as recv(2) does, and says so.
+    // A read that is too short loses the rest of the datagram, as recv(2) does, and reports it.
     rig.read(handle, Vec::with_capacity(3)).unwrap();
     match rig.last(handle) {
         Event::Read(Err(error), beginning) => {
@@ -250,12 +250,12 @@ pub(crate) fn a_datagram_too_large_is_refused(driver: DriverChoice) {
 pub(crate) fn nobody_there(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (theirs, _) = udp("127.0.0.1");
-    // It keeps the port from others, but receives only from an address that no socket has.
+    // The socket reserves the port, but receives only from an address that no socket has.
     let (deaf, address) = udp("127.0.0.1");
     deaf.connect(("127.0.0.1", 1)).unwrap();
     theirs.connect(address).unwrap();
     let handle = rig.join(theirs);
-    // The answer of the network comes after the write and fails what comes next.
+    // The network's answer arrives after the write and fails the next request.
     rig.write(handle, b"hello?").unwrap();
     assert_eq!(written(rig.last(handle)).len(), 6);
     rig.receive_from(handle, Repeat::UntilCancelled).unwrap();
@@ -277,7 +277,7 @@ pub(crate) fn unix_datagrams_have_names(driver: DriverChoice) {
     ];
     for repeat in [Repeat::Once, Repeat::UntilCancelled] {
         for (sender, address) in &senders {
-            sender.set_read_timeout(Some(PATIENCE)).unwrap();
+            sender.set_read_timeout(Some(TIME_LIMIT)).unwrap();
             if repeat == Repeat::Once || rig.outstanding() == 0 {
                 rig.receive_from(handle, repeat).unwrap();
             }
@@ -302,9 +302,9 @@ pub(crate) fn unix_datagrams_have_names(driver: DriverChoice) {
 pub(crate) fn a_full_unix_socket_makes_senders_wait(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (ours, theirs) = UnixDatagram::pair().unwrap();
-    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let handle = rig.join(theirs);
-    // More than any queue of a UNIX socket takes.
+    // More datagrams than any queue of a UNIX socket holds.
     let count = 2000u32;
     for number in 0..count {
         rig.write(handle, number.to_ne_bytes().to_vec()).unwrap();
@@ -338,7 +338,7 @@ pub(crate) fn datagrams_beyond_the_buffers_wait(driver: DriverChoice) {
         let mut seen = 0;
         rig.receive_from(handle, repeat).unwrap();
         while seen < 20 {
-            // The first comes in any case; with all buffers leased, nothing comes any more.
+            // The first datagram arrives in any case; after all buffers are leased, none arrives.
             let mut next = Some(rig.next());
             while let Some(done) = next {
                 leases.push(datagram(done.event).into_lease());

@@ -1,4 +1,4 @@
-//! Disk files, and the sources that are watched: timers, signals, wake-ups.
+//! Tests disk files, and the sources that are watched: timers, signals, wake-ups.
 
 use crate::common;
 use crate::common::{Pattern, Rig, outcome, read_of, unix_pair, written};
@@ -30,7 +30,7 @@ pub(crate) fn files_have_a_position(driver: DriverChoice) {
     rig.sync_data(handle).unwrap();
     assert!(matches!(rig.last(handle), Event::Sync(Ok(()))));
     assert_eq!(fs::read(&path).unwrap(), b"one two three four");
-    // The position is the file's own: it is where the writes have left it.
+    // The position belongs to the file: the writes have moved it.
     let mut file = File::from(rig.unregister(handle).unwrap().descriptor.unwrap());
     assert_eq!(file.stream_position().unwrap(), 18);
     file.seek(SeekFrom::Start(4)).unwrap();
@@ -248,7 +248,7 @@ pub(crate) fn timers_count_what_was_missed(driver: DriverChoice) {
     let slow = rig.join(Timer::after(Duration::from_millis(20)).unwrap());
     rig.watch(slow, Repeat::Once).unwrap();
     assert!(matches!(rig.last(slow), Event::Timer(Ok(1))));
-    // The two clocks are the same: twenty periods have passed by now.
+    // Both timers use the same clock, so twenty periods have passed by now.
     rig.watch(fast, Repeat::Once).unwrap();
     let missed = outcome(&rig.last(fast)).unwrap();
     assert!(missed >= 20, "{missed} expiries");
@@ -279,7 +279,7 @@ pub(crate) fn signals_arrive(driver: DriverChoice) {
     let user = unsafe { libc::getuid() };
     let expected = SignalInfo { signal: libc::SIGUSR1, process: std::process::id(), user };
     assert_eq!(info, expected);
-    // One that is pending when it is asked for.
+    // A signal that is pending before the request.
     raise(libc::SIGUSR1);
     rig.watch(handle, Repeat::UntilCancelled).unwrap();
     assert_eq!(signal_of(rig.another(handle)), expected);
@@ -357,13 +357,13 @@ pub(crate) fn watched_sources_come_back(driver: DriverChoice) {
         rig.watch(handle, Repeat::UntilCancelled).unwrap();
         rig.flush().unwrap();
         let descriptor = rig.unregister(handle).unwrap().descriptor.unwrap();
-        // The cancelled watch takes no wake-up any more: all of them are in the descriptor.
+        // The cancelled watch takes no wake-up: all of them are still in the descriptor.
         (0..round).for_each(|_| waker.wake());
         let mut counter = [0; 8];
         File::from(descriptor).read_exact(&mut counter).unwrap();
         assert_eq!(u64::from_ne_bytes(counter), round);
     }
-    assert!(rig.settle().is_empty());
+    assert!(rig.drain().is_empty());
 }
 
 pub(crate) fn timers_are_set_anew(driver: DriverChoice) {

@@ -1,4 +1,4 @@
-//! Much data, many handles, and too little of everything else: nothing is lost or out of order.
+//! Tests much data, many handles, and few resources: no data is lost or out of order.
 
 use crate::common::{
     Pattern, Rig, accepted, client, expect_end, listener, outcome, received, unix_pair, written,
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Reads to the end in a thread of its own, in steps that never suit the writer's.
+/// Reads to the end in a thread of its own, in steps that differ from the writer's.
 fn slow_reader(mut stream: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut found = Vec::new();
@@ -112,7 +112,7 @@ fn echo(rig: &mut Rig, handle: Handle, bytes: usize) {
     }
 }
 
-/// A peer that sends the messages and checks what comes back.
+/// Starts a peer that sends the messages and checks the echo.
 fn talker(stream: UnixStream, pattern: Pattern, sizes: Vec<usize>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut writing = stream.try_clone().unwrap();
@@ -149,7 +149,7 @@ pub(crate) fn an_echo_of_all_sizes(driver: DriverChoice) {
 }
 
 pub(crate) fn messages_grow_and_shrink(driver: DriverChoice) {
-    // The channel changes to large buffers and back, many times and in mid-stream.
+    // The channel changes to large buffers and back, many times and within a message.
     let config = Config {
         small_buffers: BufferClass { count: 32, bytes: 512 },
         large_buffers: BufferClass { count: 16, bytes: 16_384 },
@@ -280,7 +280,7 @@ pub(crate) fn leases_held_by_one_stop_all_until_they_return(driver: DriverChoice
     let (waker, source) = wake_pair().unwrap();
     let waking = rig.join(source);
     rig.watch(waking, Repeat::UntilCancelled).unwrap();
-    // All else goes on meanwhile.
+    // All other handles continue meanwhile.
     for _ in 0..5 {
         waker.wake();
         assert!(matches!(rig.another(waking), Event::Wake(Ok(1))));
@@ -298,7 +298,7 @@ pub(crate) fn leases_held_by_one_stop_all_until_they_return(driver: DriverChoice
     }
 }
 
-/// Files a request; if the channel is full, dispatches first, as the error tells to.
+/// Submits a request; if the channel is full, dispatches first, as the error advises.
 fn file(
     rig: &mut Rig,
     done: &mut Vec<Completion>,
@@ -381,7 +381,7 @@ pub(crate) fn a_short_completion_queue_of_connections(driver: DriverChoice) {
             rig.close(handle).unwrap();
         }
         rig.unregister(listening).unwrap();
-        let closed = rig.settle();
+        let closed = rig.drain();
         assert_eq!(closed.len(), count);
         assert!(closed.iter().all(|done| matches!(done.event, Event::Close(Ok(())))));
         clients.iter_mut().for_each(expect_end);
@@ -431,7 +431,7 @@ pub(crate) fn many_requests_on_one_handle(driver: DriverChoice) {
                 assert_eq!(done.handle, right);
                 pattern.check(at, &found);
                 at += found.len();
-                // A read may bring less than its room; the rest needs one more.
+                // A read may return fewer bytes than its room; the rest needs one more read.
                 if found.len() < bytes {
                     rig.read(right, Vec::with_capacity(bytes)).unwrap();
                 }
@@ -443,7 +443,7 @@ pub(crate) fn many_requests_on_one_handle(driver: DriverChoice) {
         }
     }
     rig.unregister(right).unwrap();
-    rig.settle();
+    rig.drain();
 }
 
 pub(crate) fn connections_that_come_and_go(driver: DriverChoice) {
@@ -479,7 +479,7 @@ pub(crate) fn connections_that_come_and_go(driver: DriverChoice) {
         }
     }
     clients.join().unwrap();
-    assert!(rig.settle_to(1).is_empty());
+    assert!(rig.drain_to(1).is_empty());
 }
 
 pub(crate) fn everything_at_once(driver: DriverChoice) {

@@ -1,8 +1,8 @@
-//! What programs in other languages need: polls, their own memory, one direction cancelled, and the
-//! peer's address as a request.
+//! Tests functions for programs in other languages: polls, transfers in their own memory,
+//! cancelling one direction, and the peer's address as a request.
 
 use crate::common::{
-    PATIENCE, Pattern, Rig, client, expect_end, inet, listener, outcome, received,
+    Pattern, Rig, TIME_LIMIT, client, expect_end, inet, listener, outcome, received,
 };
 use crate::common::{accepted, is_installed, listener_of, read_of, udp, unix_pair};
 use megapipe::{Accept, Direction, DriverChoice, Error, Event, Kind, RawCommand, Repeat, Transfer};
@@ -32,9 +32,9 @@ fn transferred(event: Event) -> Transferred {
     }
 }
 
-/// Files a transfer of memory that the test keeps until it has completed.
+/// Submits a transfer of memory that the test keeps until it has completed.
 fn transfer(rig: &mut Rig, handle: Handle, transfer: Transfer<'_>) {
-    // SAFETY: the tests keep the memory, and leave it alone, until they have seen the completion.
+    // SAFETY: the tests keep the memory, and do not use it, until they have seen the completion.
     unsafe { rig.channel.transfer(handle, transfer) }.unwrap();
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn a_poll_tells_what_is_there(driver: DriverChoice) {
     ours.write_all(b"x").unwrap();
     rig.poll(handle, IN, Repeat::Once).unwrap();
     assert_eq!(polled(rig.last(handle)), IN);
-    // It is still there.
+    // The byte can still be read.
     rig.poll(handle, IN, Repeat::Once).unwrap();
     assert_eq!(polled(rig.last(handle)), IN);
 }
@@ -78,8 +78,8 @@ pub(crate) fn a_repeating_poll_tells_each_edge(driver: DriverChoice) {
         assert_eq!(byte, [round]);
     }
     rig.cancel(handle).unwrap();
-    // An edge may have been told twice.
-    let ended = rig.settle();
+    // An edge may have been reported twice.
+    let ended = rig.drain();
     assert_eq!(outcome_of_poll(&ended.last().unwrap().event), Err(libc::ECANCELED));
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn memory_is_read_into_and_written_from(driver: DriverChoice) {
     let mut answer = [0; 7];
     ours.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"goodbye");
-    // The end of the stream is a read of nothing.
+    // The end of the stream is a read of 0 bytes.
     let (address, bytes) = (memory.as_mut_ptr(), memory.len());
     transfer(&mut rig, handle, Transfer::Read { address, bytes, offset: None });
     drop(ours);
@@ -228,7 +228,7 @@ pub(crate) fn a_transfer_looks_without_taking(driver: DriverChoice) {
     assert_eq!(&memory, b"too lo");
     rig.read(receiver, Vec::with_capacity(9)).unwrap();
     assert_eq!(read_of(rig.last(receiver)), b"too long");
-    // The end, which stays.
+    // The end, which later peeks report again.
     drop(ours);
     for _ in 0..2 {
         transfer(&mut rig, handle, Transfer::Peek { address, bytes });
@@ -244,7 +244,7 @@ pub(crate) fn a_transfer_looks_without_taking(driver: DriverChoice) {
     assert!(matches!(empty, Err(Error::Invalid(_))), "{empty:?}");
 }
 
-/// In parts, as the socket has room; over everything that is written to.
+/// The socket takes the write in parts; every kind of source that can be written.
 pub(crate) fn a_transfer_is_followed_by_another(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let pattern = Pattern::new(9);
@@ -362,7 +362,7 @@ pub(crate) fn transfers_without_room_are_refused(driver: DriverChoice) {
         Transfer::WriteVectored(&many),
     ];
     for transfer in refused {
-        // SAFETY: none of them has any memory.
+        // SAFETY: the transfers have no memory.
         let result = unsafe { rig.channel.transfer(handle, transfer) };
         assert!(matches!(result, Err(Error::Invalid(_))), "{transfer:?}: {result:?}");
     }
@@ -373,7 +373,7 @@ pub(crate) fn transfers_without_room_are_refused(driver: DriverChoice) {
 pub(crate) fn one_direction_is_cancelled(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (mut ours, handle) = rig.tcp_pair();
-    // More than the socket takes, so that it stays under way.
+    // More bytes than the socket takes, so the write stays in flight.
     let body = Pattern::new(7).bytes(0, 16 << 20);
     rig.write(handle, body).unwrap();
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
@@ -393,8 +393,7 @@ pub(crate) fn one_direction_is_cancelled(driver: DriverChoice) {
     assert_eq!(rig.outstanding(), 1);
 }
 
-/// A connection that is received from in turns, with cancellations in between, as a server does
-/// that must not hold too many buffers.
+/// Receives and cancels alternately, as a server does that must not hold too many buffers.
 pub(crate) fn a_cancelled_receive_loses_nothing(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let pattern = Pattern::new(8);
@@ -456,7 +455,7 @@ pub(crate) fn the_peer_address_as_a_request(driver: DriverChoice) {
     let (_ours, theirs) = unix_pair();
     let handle = rig.join(theirs);
     rig.request_peer_address(handle).unwrap();
-    let done = rig.dispatch(PATIENCE).unwrap().expect("an answer");
+    let done = rig.dispatch(TIME_LIMIT).unwrap().expect("an answer");
     let unnamed = megapipe::Address::Unnamed;
     assert!(matches!(done.event, Event::PeerAddress(Ok(peer)) if peer == unnamed));
 }

@@ -1,8 +1,8 @@
-//! Handles: cookies, kinds, limits, and which calls are refused.
+//! Tests handles: cookies, kinds, limits, and which calls are refused.
 
 use crate::common;
 use crate::common::{
-    PATIENCE, Rig, accepted, call_everything, client, listener, outcome, read_of, silent, udp,
+    Rig, TIME_LIMIT, accepted, call_everything, client, listener, outcome, read_of, silent, udp,
     unix_pair,
 };
 use megapipe::{
@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 pub(crate) fn the_report_names_the_driver(driver: DriverChoice) {
-    // Not by way of `Rig::new`, which may leave the choice to the channel.
+    // `Rig::new` is not used, because it may leave the choice to the channel.
     let channel = Channel::with_config(Config { driver, ..Config::default() }).unwrap();
     let rig = Rig { channel };
     let report = rig.driver();
@@ -58,7 +58,7 @@ pub(crate) fn cookies_are_kept(driver: DriverChoice) {
     assert_eq!(channel.cookie_mut(first), None);
     assert_eq!(channel.close(second).unwrap(), "second and changed");
     assert_eq!(channel.cookie(second), None);
-    let done = channel.dispatch(PATIENCE).unwrap().unwrap();
+    let done = channel.dispatch(TIME_LIMIT).unwrap().unwrap();
     assert!(matches!(done.event, Event::Close(Ok(()))) && done.handle == second);
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn stale_handles_are_refused(driver: DriverChoice) {
     rig.unregister(stale).unwrap();
     let check = |error| assert!(matches!(error, Error::UnknownHandle), "{error}");
     call_everything(&mut rig, stale, check);
-    // Also when another has taken its place.
+    // Also after another handle has reused the index.
     let fresh = rig.join(b);
     assert_ne!(fresh, stale);
     call_everything(&mut rig, stale, check);
@@ -164,7 +164,7 @@ pub(crate) fn a_refused_request_gives_its_buffer_back(driver: DriverChoice) {
     assert!(rig.counters().refused >= 7);
     let error: std::io::Error = Error::from(rejected).into();
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-    // A read without room is a mistake of its own.
+    // A read without room is an error of its own.
     rig.cancel(stream).unwrap();
     assert_eq!(outcome(&rig.last(stream)), Err(libc::ECANCELED));
     let rejected = rig.read(stream, vec![1, 2, 3]).unwrap_err();
@@ -190,7 +190,7 @@ pub(crate) fn the_limit_on_handles(driver: DriverChoice) {
     let (mut refused, theirs) = unix_pair();
     let error = rig.channel.register(theirs, 0).unwrap_err();
     assert!(matches!(error, Error::TooManyHandles { limit: 3 }), "{error}");
-    // What was refused is closed.
+    // The refused source is closed.
     common::expect_end(&mut refused);
     let (_, handle) = pairs.pop().unwrap();
     rig.unregister(handle).unwrap();
@@ -214,7 +214,7 @@ pub(crate) fn the_limit_on_requests(driver: DriverChoice) {
     assert_eq!(rig.outstanding(), 4);
     // Unregistering needs no request.
     rig.unregister(handle).unwrap();
-    assert!(rig.settle().is_empty());
+    assert!(rig.drain().is_empty());
 }
 
 pub(crate) fn an_accept_at_the_limit_on_requests(driver: DriverChoice) {
@@ -229,7 +229,7 @@ pub(crate) fn an_accept_at_the_limit_on_requests(driver: DriverChoice) {
     let error = rig.accept(listening, Accept::lightweight().count(1)).unwrap_err();
     assert!(matches!(error, Error::TooManyRequests { limit: 2 }), "{error}");
     rig.cancel(stream).unwrap();
-    assert_eq!(rig.settle().len(), 2);
+    assert_eq!(rig.drain().len(), 2);
     rig.accept(listening, Accept::lightweight().count(1)).unwrap();
     common::accepted(rig.last(listening));
 }

@@ -1,9 +1,9 @@
-//! Dispatching, and how memberships and channels end.
+//! Tests dispatching, and how memberships and channels end.
 
 use crate::common;
 use crate::common::process::isolated;
 use crate::common::{
-    PATIENCE, Pattern, Rig, accepted, client, expect_gone, listener, read_of, received, silent,
+    Pattern, Rig, TIME_LIMIT, accepted, client, expect_gone, listener, read_of, received, silent,
     tcp_pair, udp, unix_pair, written,
 };
 use megapipe::{
@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 
 pub(crate) fn dispatch_returns_in_time(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    // With nothing to wait for, and with something that does not come.
+    // Without any request, and with one that does not complete.
     for round in 0..2 {
         assert!(rig.dispatch(Duration::ZERO).unwrap().is_none());
         let begin = Instant::now();
         let short = Duration::from_millis(20);
         assert!(rig.dispatch(short).unwrap().is_none());
         assert!(begin.elapsed() >= short, "{:?}", begin.elapsed());
-        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < TIME_LIMIT, "{:?}", begin.elapsed());
         let mut batch = Vec::new();
         assert_eq!(rig.dispatch_batch(&mut batch, 10, Duration::ZERO).unwrap(), 0);
         if round == 0 {
@@ -36,7 +36,7 @@ pub(crate) fn dispatch_returns_in_time(driver: DriverChoice) {
             rig.receive(handle, Repeat::UntilCancelled).unwrap();
         }
     }
-    // As long as can be said.
+    // The longest time-outs that a caller can pass.
     for forever in [None, Some(Duration::MAX), Some(Duration::from_secs(1 << 40))] {
         let handle = rig.join(Timer::after(Duration::from_millis(1)).unwrap());
         rig.watch(handle, Repeat::Once).unwrap();
@@ -64,7 +64,7 @@ pub(crate) fn a_signal_handler_ends_a_wait(driver: DriverChoice) {
     let returned = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Until one of them comes while the channel waits.
+            // Until one of the signals arrives while the channel waits.
             while !returned.load(Ordering::Relaxed) {
                 // SAFETY: the thread lives until this one has been joined.
                 unsafe { libc::pthread_kill(waiting, libc::SIGUSR1) };
@@ -80,7 +80,7 @@ pub(crate) fn a_signal_handler_ends_a_wait(driver: DriverChoice) {
 
 pub(crate) fn broken_sockets_raise_no_signal(driver: DriverChoice) {
     isolated(driver, "broken_sockets_raise_no_signal", || {
-        // SAFETY: the default action takes the place of Rust's, which is to ignore the signal.
+        // SAFETY: the default action replaces Rust's, which is to ignore the signal.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let mut rig = Rig::new(driver);
         let (light_client, light) = rig.lightweight_pair();
@@ -88,13 +88,13 @@ pub(crate) fn broken_sockets_raise_no_signal(driver: DriverChoice) {
         let unix_handle = rig.join(unix.1);
         drop((light_client, tcp, unix.0));
         for handle in [light, tcp_handle, unix_handle] {
-            // The first write may be taken, and answered by a reset.
+            // The kernel may take the first write, which the peer answers with a reset.
             for _ in 0..2 {
                 rig.write(handle, b"x").unwrap();
                 rig.last(handle);
                 rig.write_vectored(handle, vec!["y".into(), "z".into()]).unwrap();
                 rig.last(handle);
-                common::settle();
+                common::await_delivery();
             }
             rig.write(handle, b"x").unwrap();
             let Event::Write(Err(error), _) = rig.last(handle) else { panic!("it is broken") };
@@ -116,11 +116,11 @@ pub(crate) fn a_batch_has_its_limit(driver: DriverChoice) {
         })
         .collect();
     let mut batch: Vec<Completion> = Vec::new();
-    assert_eq!(rig.dispatch_batch(&mut batch, 0, PATIENCE).unwrap(), 0);
+    assert_eq!(rig.dispatch_batch(&mut batch, 0, TIME_LIMIT).unwrap(), 0);
     let mut rounds = 0;
     while batch.len() < count {
         let before = batch.len();
-        let came = rig.dispatch_batch(&mut batch, 7, PATIENCE).unwrap();
+        let came = rig.dispatch_batch(&mut batch, 7, TIME_LIMIT).unwrap();
         assert_eq!(batch.len(), before + came);
         assert!((1..=7).contains(&came), "{came} completions");
         rounds += 1;
@@ -142,7 +142,7 @@ pub(crate) fn a_batch_is_not_withdrawn(driver: DriverChoice) {
     rig.write(b, b"from b").unwrap();
     let mut batch = Vec::new();
     while batch.len() < 2 {
-        assert!(rig.dispatch_batch(&mut batch, 10, PATIENCE).unwrap() > 0);
+        assert!(rig.dispatch_batch(&mut batch, 10, TIME_LIMIT).unwrap() > 0);
     }
     rig.unregister(a).unwrap();
     assert_eq!(rig.cookie(a), None);
@@ -175,7 +175,7 @@ pub(crate) fn unregister_withdraws_what_is_pending(driver: DriverChoice) {
     assert_eq!((remains.cookie, remains.connections.len()), (4711, 0));
     let mut theirs = UnixStream::from(remains.descriptor.unwrap());
     ours.write_all(b"not for the channel").unwrap();
-    assert!(rig.settle().is_empty());
+    assert!(rig.drain().is_empty());
     assert_eq!(rig.counters().cancelled, 3);
     let mut found = [0; 19];
     theirs.read_exact(&mut found).unwrap();
@@ -197,10 +197,10 @@ pub(crate) fn unregister_withdraws_what_has_completed(driver: DriverChoice) {
     for (_, handle) in others.iter().filter(|(_, handle)| *handle != first) {
         rig.unregister(*handle).unwrap();
     }
-    assert!(rig.settle_to(1).is_empty());
+    assert!(rig.drain_to(1).is_empty());
     rig.unregister(first).unwrap();
-    assert!(rig.settle().is_empty());
-    // Their buffers are back: as many as there are can be leased.
+    assert!(rig.drain().is_empty());
+    // Their buffers are free again: all buffers of the channel can be leased.
     assert_eq!(rig.counters().buffer_waits, 0);
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn an_unregistered_stream_goes_on_without_the_channel(driver: DriverC
     let (mut ours, theirs) = tcp_pair();
     let mut theirs = OwnedFd::from(theirs);
     let mut at = 0;
-    // In and out of the channel, with nothing lost on the way.
+    // The stream enters and leaves the channel, and no byte is lost.
     for round in 0..50 {
         ours.write_all(&pattern.bytes(at, 100)).unwrap();
         let handle = rig.join(theirs);
@@ -224,7 +224,7 @@ pub(crate) fn an_unregistered_stream_goes_on_without_the_channel(driver: DriverC
         }
         theirs = rig.unregister(handle).unwrap().descriptor.unwrap();
         let mut stream = TcpStream::from(theirs);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         ours.write_all(&pattern.bytes(at, 50)).unwrap();
         let mut found = vec![0; 50];
         stream.read_exact(&mut found).unwrap();
@@ -246,7 +246,7 @@ pub(crate) fn unregister_drops_the_writes_not_begun(driver: DriverChoice) {
     }
     rig.flush().unwrap();
     drop(rig.unregister(handle).unwrap());
-    assert!(rig.settle().is_empty());
+    assert!(rig.drain().is_empty());
     assert_eq!(std::sync::Arc::strong_count(&shared), 1, "a buffer is kept");
     let mut found = Vec::new();
     ours.read_to_end(&mut found).unwrap();
@@ -267,7 +267,7 @@ pub(crate) fn the_peer_of_an_unregistered_lightweight_socket_sees_the_end(driver
         let remains = rig.unregister(handle).unwrap();
         assert!(remains.descriptor.is_none());
         drop(remains);
-        assert!(rig.settle().is_empty());
+        assert!(rig.drain().is_empty());
         rig.flush().unwrap();
         let mut found = Vec::new();
         ours.read_to_end(&mut found).unwrap();
@@ -289,7 +289,7 @@ pub(crate) fn close_tells_its_result(driver: DriverChoice) {
         assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
         common::expect_end(&mut client);
     }
-    assert!(rig.settle().is_empty());
+    assert!(rig.drain().is_empty());
 }
 
 pub(crate) fn close_at_once_after_a_write(driver: DriverChoice) {
@@ -330,7 +330,7 @@ pub(crate) fn a_dropped_socket_is_closed(driver: DriverChoice) {
         let mut ours = client(address);
         drop(accepted(rig.another(listening)));
         rig.flush().unwrap();
-        // A dispatch is what closes it at the latest.
+        // The next dispatch closes it at the latest.
         assert!(rig.dispatch(Duration::ZERO).unwrap().is_none());
         common::expect_end(&mut ours);
     }
@@ -346,7 +346,7 @@ pub(crate) fn lightweight_sockets_of_another_channel_are_refused(driver: DriverC
     let socket = accepted(rig.last(listening)).socket;
     let socket = match socket.into_descriptor() {
         Err(socket) => socket,
-        // Where there is a descriptor below, it can go anywhere.
+        // If the lightweight socket is a descriptor, any channel can use it.
         Ok(descriptor) => {
             let handle = other.join(descriptor);
             other.write(handle, b"hello").unwrap();
@@ -361,7 +361,7 @@ pub(crate) fn lightweight_sockets_of_another_channel_are_refused(driver: DriverC
     // It is closed by its own channel.
     assert!(rig.dispatch(Duration::ZERO).unwrap().is_none());
     common::expect_end(&mut ours);
-    // Its place does not keep others from theirs.
+    // Its entry in the file table is free for other sockets.
     let next = if common::is_installed(driver) { &mut rig } else { &mut other };
     let (_ours, handle) = next.lightweight_pair();
     assert_eq!(next.kind(handle).unwrap(), megapipe::Kind::Stream);
@@ -381,7 +381,7 @@ pub(crate) fn leases_outlive_their_channel(driver: DriverChoice) {
     for (number, lease) in leases.iter().enumerate() {
         assert_eq!(**lease, [number as u8; 100]);
     }
-    // Another channel sends them on.
+    // Another channel sends the leases.
     let mut rig = Rig::new(driver);
     let (mut ours, theirs) = unix_pair();
     let handle = rig.join(theirs);
@@ -399,8 +399,8 @@ pub(crate) fn dropping_with_everything_in_flight(driver: DriverChoice) {
     assert!(is_freed, "memory is leaked");
 }
 
-/// Whether all memory was given back. It is not if a thread that works on the file is kept from its
-/// CPU for so long that the channel gives up, which then is right.
+/// Returns whether all memory was released. It is not if a thread that works on the file gets no
+/// CPU for so long that the channel gives up, which then is correct.
 fn drop_with_everything_in_flight(driver: DriverChoice) -> bool {
     let shared: std::sync::Arc<[u8]> = std::sync::Arc::from(vec![7; 4 << 20]);
     let mut rig = Rig::new(driver);
@@ -460,7 +460,8 @@ pub(crate) fn a_peer_of_a_dropped_channel_sees_the_end(driver: DriverChoice) {
     let listening = rig.join(listener);
     rig.accept(listening, Accept::lightweight()).unwrap();
     let mut clients = Vec::new();
-    // Registered and busy, registered and idle, accepted and not registered, not even accepted.
+    // Connections in four states: registered and busy, registered and idle, accepted and not
+    // registered, not accepted.
     let mut unregistered = Vec::new();
     for number in 0..30 {
         clients.push(client(address));
@@ -485,7 +486,7 @@ pub(crate) fn a_peer_of_a_dropped_channel_sees_the_end(driver: DriverChoice) {
             expect_gone(client);
         }
     }
-    // Descriptors are the application's until it drops them.
+    // Descriptors belong to the application until it drops them.
     drop(unregistered);
     clients.iter_mut().take(30).step_by(3).for_each(expect_gone);
     assert!(TcpStream::connect(address).is_err());
@@ -500,7 +501,7 @@ pub(crate) fn channels_come_and_go(driver: DriverChoice) {
         let handle = channel.register(theirs, round).unwrap();
         channel.receive(handle, Repeat::UntilCancelled).unwrap();
         ours.write_all(&[round]).unwrap();
-        let done = channel.dispatch(PATIENCE).unwrap().expect("a completion");
+        let done = channel.dispatch(TIME_LIMIT).unwrap().expect("a completion");
         assert_eq!(*received(done.event), [round]);
         drop(channel);
         common::expect_end(&mut ours);
@@ -525,6 +526,6 @@ pub(crate) fn counters_count(driver: DriverChoice) {
     assert!(counters.system_calls >= 1 && counters.waits >= 1, "{counters:?}");
     assert!(counters.batched >= 1 && counters.largest_batch >= 1, "{counters:?}");
     rig.unregister(handle).unwrap();
-    rig.settle();
+    rig.drain();
     assert_eq!(rig.counters().cancelled, 1);
 }

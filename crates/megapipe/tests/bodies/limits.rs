@@ -1,11 +1,11 @@
-//! Limits on the time of requests.
+//! Tests limits on the time of requests.
 
 use crate::common::{Rig, outcome, read_of, received, silent, udp, unix_pair, written};
 use megapipe::{Config, Direction, DriverChoice, Event, Repeat, Timer};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-/// More than the kernel takes for a peer that does not read.
+/// More bytes than the kernel takes for a peer that does not read.
 const STUCK_BYTES: usize = 4 << 20;
 const LIMIT: Duration = Duration::from_millis(30);
 
@@ -25,7 +25,7 @@ pub(crate) fn an_inbound_request_is_over_time(driver: DriverChoice) {
         assert_eq!(outcome(&rig.last(handle)), Err(libc::ETIMEDOUT));
         assert!(start.elapsed() >= LIMIT);
         assert_eq!(rig.outstanding(), 0);
-        // The handle is as good as before, and nothing has been taken from the stream.
+        // The handle still works, and no byte was taken from the stream.
         ours.write_all(b"late").unwrap();
         rig.read(handle, Vec::with_capacity(10)).unwrap();
         assert_eq!(read_of(rig.last(handle)), b"late");
@@ -79,7 +79,7 @@ pub(crate) fn a_stuck_write_is_over_time(driver: DriverChoice) {
         }
         other => panic!("the peer reads nothing: {:?}", outcome(&other)),
     }
-    // A peer that reads slowly gets all: every part begins the time anew.
+    // A peer that reads slowly gets all bytes: the time starts again with every part.
     rig.set_time_limit(handle, Direction::Outbound, Duration::from_millis(500)).unwrap();
     rig.write(handle, vec![2; STUCK_BYTES]).unwrap();
     let reader = std::thread::spawn(move || {
@@ -94,7 +94,7 @@ pub(crate) fn a_stuck_write_is_over_time(driver: DriverChoice) {
     reader.join().unwrap();
 }
 
-/// What waits behind another request has not begun.
+/// A request that waits behind another has not begun.
 pub(crate) fn a_request_that_waits_has_its_time_to_come(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (_ours, theirs) = unix_pair();
@@ -117,13 +117,13 @@ pub(crate) fn a_limit_is_taken_back_or_set_late(driver: DriverChoice) {
     rig.set_time_limit(handle, Direction::Inbound, LIMIT).unwrap();
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
     rig.set_time_limit(handle, Direction::Inbound, None).unwrap();
-    // A timer tells that the time has passed.
+    // A timer reports that the time has passed.
     let timer = rig.join(Timer::after(3 * LIMIT).unwrap());
     rig.watch(timer, Repeat::Once).unwrap();
     assert!(matches!(rig.last(timer), Event::Timer(Ok(1))));
     ours.write_all(b"x").unwrap();
     assert_eq!(received(rig.another(handle)).len(), 1);
-    // The limit of the other direction is another.
+    // The limit of the other direction does not count.
     rig.set_time_limit(handle, Direction::Outbound, LIMIT).unwrap();
     let timer = rig.join(Timer::after(3 * LIMIT).unwrap());
     rig.watch(timer, Repeat::Once).unwrap();
@@ -132,7 +132,7 @@ pub(crate) fn a_limit_is_taken_back_or_set_late(driver: DriverChoice) {
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ETIMEDOUT));
 }
 
-/// A receive that waits for a buffer or for output is over time, too.
+/// A receive that waits for a buffer or for output also exceeds its time.
 pub(crate) fn a_paused_receive_is_over_time(driver: DriverChoice) {
     let mut rig = Rig::with(driver, Config { output_pause: 1000, ..Config::default() });
     let (_ours, theirs) = unix_pair();
@@ -142,7 +142,7 @@ pub(crate) fn a_paused_receive_is_over_time(driver: DriverChoice) {
     rig.set_time_limit(handle, Direction::Inbound, LIMIT).unwrap();
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
     assert!(rig.dispatch(Duration::from_millis(1)).unwrap().is_none());
-    // It has not begun, and so has its time; a limit that is set now counts from now on.
+    // Its time had not begun; a limit that is set now counts from now on.
     rig.set_time_limit(handle, Direction::Inbound, LIMIT).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ETIMEDOUT));
     assert_eq!(rig.outstanding(), 2);

@@ -1,6 +1,7 @@
-//! Input that arrives while a close waits for its output: it is discarded, within bounds.
+//! Test bodies for input that arrives while a close waits for its output: it is discarded, within
+//! limits.
 
-use crate::common::{PATIENCE, Pattern, Rig, is_installed, unix_pair};
+use crate::common::{Pattern, Rig, TIME_LIMIT, is_installed, unix_pair};
 use megapipe::{Config, DriverChoice, Error, Event, Handle, Repeat};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,15 +11,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// More than the kernel takes for a peer that does not read.
+/// More bytes than the kernel takes for a peer that does not read.
 const STUCK_BYTES: usize = 16 << 20;
 
-/// A close that waits for its peer does so for ever: only discarding ends it.
-fn patient(driver: DriverChoice) -> Rig {
+/// Creates a channel whose closes wait for their peers without a limit: only discarding ends them.
+fn rig_with_long_linger(driver: DriverChoice) -> Rig {
     Rig::with(driver, Config { close_timeout: Duration::MAX, ..Config::default() })
 }
 
-/// The result of the close that a channel tells of next, if it does at once.
+/// Returns whether the next completion is the close of the handle, if one is available at once.
 fn told(rig: &mut Rig, handle: Handle) -> bool {
     match rig.dispatch(Duration::from_millis(1)).unwrap() {
         None => false,
@@ -33,7 +34,7 @@ fn told(rig: &mut Rig, handle: Handle) -> bool {
 pub(crate) fn two_channels_that_both_close_with_much_queued_end(driver: DriverChoice) {
     for kind in 0..4 {
         let kernels = if is_installed(driver) { DriverChoice::Uring } else { driver };
-        let (mut rig, mut other) = (patient(driver), patient(kernels));
+        let (mut rig, mut other) = (rig_with_long_linger(driver), rig_with_long_linger(kernels));
         let (ours, handle): (OwnedFd, Handle) = match kind {
             0 | 1 => {
                 let (ours, handle) = rig.lightweight_pair();
@@ -49,7 +50,7 @@ pub(crate) fn two_channels_that_both_close_with_much_queued_end(driver: DriverCh
             }
         };
         let far = other.join(ours);
-        // One is filed later, behind others.
+        // The second write is submitted later, behind the first.
         for bytes in [STUCK_BYTES / 2, STUCK_BYTES / 2] {
             rig.write(handle, vec![1; bytes]).unwrap();
             other.write(far, vec![2; bytes]).unwrap();
@@ -64,7 +65,7 @@ pub(crate) fn two_channels_that_both_close_with_much_queued_end(driver: DriverCh
             rig.unregister(handle).unwrap();
         }
         other.close(far).unwrap();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         let mut open = [true, true];
         while open != [false, false] {
             let was_told = told(&mut rig, handle);
@@ -78,7 +79,7 @@ pub(crate) fn two_channels_that_both_close_with_much_queued_end(driver: DriverCh
 }
 
 pub(crate) fn one_channel_closes_both_ends_with_much_queued(driver: DriverChoice) {
-    let mut rig = patient(driver);
+    let mut rig = rig_with_long_linger(driver);
     let (ours, theirs) = rig.tcp_pair();
     let ours = rig.join(ours);
     for handle in [ours, theirs] {
@@ -92,15 +93,15 @@ pub(crate) fn one_channel_closes_both_ends_with_much_queued(driver: DriverChoice
     assert_eq!(rig.outstanding(), 0);
 }
 
-/// Pauses that are together longer than the silence after which a channel closes.
+/// The pauses are together longer than the silence after which a channel closes.
 pub(crate) fn a_peer_that_pauses_while_it_sends_gets_all(driver: DriverChoice) {
     const BYTES: usize = 1 << 20;
-    let mut rig = patient(driver);
+    let mut rig = rig_with_long_linger(driver);
     let (mut ours, handle) = rig.tcp_pair();
     rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
     rig.close(handle).unwrap();
     let peer = thread::spawn(move || {
-        // The channel discards some before all is written, so that it goes on afterwards.
+        // The channel discards some input before all is written, so it continues afterwards.
         ours.write_all(&vec![7; STUCK_BYTES]).unwrap();
         ours.read_exact(&mut vec![0; STUCK_BYTES - BYTES]).unwrap();
         for _ in 0..3 {
@@ -115,10 +116,10 @@ pub(crate) fn a_peer_that_pauses_while_it_sends_gets_all(driver: DriverChoice) {
     assert_eq!(peer.join().unwrap(), BYTES);
 }
 
-/// A peer that writes all before it reads, and goes on writing while it reads, gets all.
+/// A peer that writes all before it reads, and continues to write while it reads, gets all bytes.
 pub(crate) fn a_peer_that_reads_last_gets_all(driver: DriverChoice) {
     for kind in 0..2 {
-        let mut rig = patient(driver);
+        let mut rig = rig_with_long_linger(driver);
         let (mut ours, handle) = if kind == 0 { rig.lightweight_pair() } else { rig.tcp_pair() };
         let pattern = Pattern::new(3);
         rig.write(handle, pattern.bytes(0, STUCK_BYTES)).unwrap();
@@ -143,7 +144,7 @@ pub(crate) fn a_peer_that_reads_last_gets_all(driver: DriverChoice) {
     }
 }
 
-/// Counts what a peer has sent, in a thread that goes on until the connection breaks or `limit`.
+/// Counts what a peer has sent, in a thread that ends when the connection breaks or at `limit`.
 fn sender(mut stream: TcpStream, limit: usize) -> (Arc<AtomicUsize>, thread::JoinHandle<()>) {
     let sent = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&sent);
@@ -163,9 +164,9 @@ fn sender(mut stream: TcpStream, limit: usize) -> (Arc<AtomicUsize>, thread::Joi
     (sent, thread)
 }
 
-/// Dispatches, with nothing to deliver, until the peer has sent more than the kernel has room for.
+/// Dispatches, without a completion, until the peer has sent more than the kernel has room for.
 fn discard_much(rig: &mut Rig, sent: &AtomicUsize) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     while sent.load(Ordering::Relaxed) < STUCK_BYTES {
         let done = rig.dispatch(Duration::from_millis(1)).unwrap();
         assert!(done.is_none(), "{done:?} while the peer does not read");
@@ -173,7 +174,7 @@ fn discard_much(rig: &mut Rig, sent: &AtomicUsize) {
     }
 }
 
-/// Reads until the end, or the reset.
+/// Reads until the end or the reset.
 fn read_all(stream: &mut TcpStream) -> usize {
     let (mut total, mut step) = (0, vec![0; 64 << 10]);
     loop {
@@ -189,7 +190,7 @@ fn read_all(stream: &mut TcpStream) -> usize {
 }
 
 pub(crate) fn a_peer_that_sends_for_ever_does_not_hold_the_handle(driver: DriverChoice) {
-    let mut rig = patient(driver);
+    let mut rig = rig_with_long_linger(driver);
     let (mut ours, handle) = rig.lightweight_pair();
     rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
     rig.close(handle).unwrap();
@@ -202,9 +203,9 @@ pub(crate) fn a_peer_that_sends_for_ever_does_not_hold_the_handle(driver: Driver
     assert!(reader.join().unwrap() <= STUCK_BYTES);
 }
 
-/// A peer that has got all, and the end, but neither sends nor ends its own direction.
+/// The peer has received all bytes and the end, but neither sends nor ends its own direction.
 pub(crate) fn a_peer_that_stays_does_not_hold_the_handle(driver: DriverChoice) {
-    let mut rig = patient(driver);
+    let mut rig = rig_with_long_linger(driver);
     let (mut ours, handle) = rig.lightweight_pair();
     rig.write(handle, vec![1; STUCK_BYTES]).unwrap();
     rig.close(handle).unwrap();
@@ -221,7 +222,7 @@ pub(crate) fn a_peer_that_stays_does_not_hold_the_handle(driver: DriverChoice) {
 
 pub(crate) fn an_abort_overtakes_discarding(driver: DriverChoice) {
     for lingers in [false, true] {
-        let mut rig = patient(driver);
+        let mut rig = rig_with_long_linger(driver);
         let (mut ours, handle) = rig.lightweight_pair();
         let shared: Arc<[u8]> = Arc::from(vec![3; STUCK_BYTES]);
         rig.write(handle, Arc::clone(&shared)).unwrap();
@@ -230,7 +231,7 @@ pub(crate) fn an_abort_overtakes_discarding(driver: DriverChoice) {
         discard_much(&mut rig, &sent);
         sender.join().unwrap();
         if lingers {
-            // All is written: the peer sees the end, and the close waits for the peer's.
+            // All is written: the peer sees the end, and the close waits for the peer's end.
             let kept = ours.try_clone().unwrap();
             let reader = thread::spawn(move || read_all(&mut ours));
             while !reader.is_finished() {
@@ -251,7 +252,7 @@ pub(crate) fn an_abort_overtakes_discarding(driver: DriverChoice) {
     }
 }
 
-/// A close that does not have to wait for its output costs nothing but the close.
+/// A close that does not wait for its output costs only the operation of the close.
 pub(crate) fn a_close_that_does_not_wait_discards_nothing(driver: DriverChoice) {
     const CONNECTIONS: u64 = 300;
     let mut rig = Rig::new(driver);
@@ -264,7 +265,7 @@ pub(crate) fn a_close_that_does_not_wait_discards_nothing(driver: DriverChoice) 
         assert!(matches!(rig.last(handle), Event::Close(Ok(()))));
         ours.shutdown(Shutdown::Both).unwrap();
     }
-    // One write each. A machine that stops for some milliseconds is allowed for.
+    // One write each. The bound permits a machine that stops for some milliseconds.
     let counters = rig.counters();
     let allowed = CONNECTIONS..CONNECTIONS + CONNECTIONS / 10;
     assert!(allowed.contains(&counters.operations), "{counters:?}");

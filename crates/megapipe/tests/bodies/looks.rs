@@ -1,6 +1,6 @@
-//! Looking at what waits in a socket, and writing what is sent with what follows.
+//! Test bodies for peeking, and for writing with MSG_MORE.
 
-use crate::common::{PATIENCE, Rig, outcome, patient, read_of, udp, unix_pair, written};
+use crate::common::{Rig, TIME_LIMIT, outcome, read_of, set_time_limit, udp, unix_pair, written};
 use megapipe::{DriverChoice, Error, Event, Handle, Repeat};
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -35,7 +35,7 @@ fn look<S: Write>(rig: &mut Rig, mut peer: S, handle: Handle, end: impl FnOnce(&
     begun.extend_from_slice(b"seen: ");
     rig.peek(handle, begun).unwrap();
     assert_eq!(peeked(rig.last(handle)), b"seen: what waits");
-    // In the order of filing among reads and receives.
+    // In the order of submission among reads and receives.
     rig.read(handle, Vec::with_capacity(5)).unwrap();
     rig.peek(handle, Vec::with_capacity(9)).unwrap();
     rig.receive(handle, Repeat::Once).unwrap();
@@ -43,7 +43,7 @@ fn look<S: Write>(rig: &mut Rig, mut peer: S, handle: Handle, end: impl FnOnce(&
     assert_eq!(read_of(rig.last(handle)), b"what ");
     assert_eq!(peeked(rig.last(handle)), b"waits");
     assert_eq!(outcome(&rig.last(handle)), Ok(5));
-    // The end can be seen and then read.
+    // A peek sees the end, and a read then finds it.
     end(&peer);
     assert!(peeked(rig.last(handle)).is_empty());
     rig.read(handle, Vec::with_capacity(1)).unwrap();
@@ -111,7 +111,7 @@ pub(crate) fn a_peek_tells_of_a_reset(driver: DriverChoice) {
     }
 }
 
-/// Bytes that TCP has taken and not sent.
+/// Returns the number of bytes that TCP has taken and not sent.
 fn unsent(socket: &OwnedFd) -> libc::c_int {
     /// `SIOCOUTQNSD` of `linux/sockios.h`.
     const UNSENT: libc::c_ulong = 0x894b;
@@ -122,17 +122,17 @@ fn unsent(socket: &OwnedFd) -> libc::c_int {
     bytes
 }
 
-/// TCP holds back what is announced to be followed, for 200 ms at most: on a busy machine it may be
-/// gone before the test looks, which then tries again.
+/// TCP holds back a segment that another write follows, for 200 ms at most. On a busy machine it
+/// may be sent before the test looks, which then tries again.
 pub(crate) fn what_follows_is_sent_with_what_was_written(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let tcp = rig.tcp_pair();
     let light = rig.lightweight_pair();
     for (mut ours, handle) in [tcp, light] {
-        patient(&ours);
+        set_time_limit(&ours);
         rig.set_nodelay(handle, true).unwrap();
         let socket = rig.descriptor(handle).unwrap();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         let mut held = false;
         while !held {
             assert!(Instant::now() < until, "the header was never held back");
@@ -155,7 +155,7 @@ pub(crate) fn what_follows_is_sent_with_what_was_written(driver: DriverChoice) {
     }
 }
 
-/// More than the socket has room for, in several parts, while the peer reads.
+/// More bytes than the socket has room for, in several parts, while the peer reads.
 pub(crate) fn a_long_write_that_is_followed_is_written_whole(driver: DriverChoice) {
     const PART: usize = 3 << 20;
     let mut rig = Rig::new(driver);
@@ -177,7 +177,7 @@ pub(crate) fn a_long_write_that_is_followed_is_written_whole(driver: DriverChoic
 pub(crate) fn where_nothing_is_joined_it_is_a_plain_write(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (receiver, to) = udp("127.0.0.1");
-    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    receiver.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let sender = udp("127.0.0.1").0;
     sender.connect(to).unwrap();
     let (reader, writer) = std::io::pipe().unwrap();

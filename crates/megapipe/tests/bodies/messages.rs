@@ -1,7 +1,7 @@
-//! Messages that keep their bounds: packet sockets, tun devices, netlink, datagrams.
+//! Tests messages that keep their bounds: packet sockets, tun devices, netlink, datagrams.
 
 use crate::common::process::isolated;
-use crate::common::{PATIENCE, Rig, accepted, datagram, outcome, received, udp, written};
+use crate::common::{Rig, TIME_LIMIT, accepted, datagram, outcome, received, udp, written};
 use megapipe::{Accept, BufferClass, Config, DriverChoice, Event, Handle, Kind, Repeat};
 use std::fs::OpenOptions;
 use std::net::UdpSocket;
@@ -14,13 +14,13 @@ fn packet_pair() -> (OwnedFd, OwnedFd) {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: there is room for two descriptors.
     assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) }, 0);
-    // SAFETY: the kernel has just opened both for us.
+    // SAFETY: the kernel has just opened both descriptors, which have no other owner.
     let [ours, theirs] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     (ours, theirs)
 }
 
 fn send(socket: &OwnedFd, message: &[u8]) {
-    // SAFETY: the message is readable and its length is told.
+    // SAFETY: the message is readable, and the length is its own.
     let sent = unsafe { libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
     assert_eq!(sent, message.len() as isize, "send: {}", std::io::Error::last_os_error());
 }
@@ -73,7 +73,7 @@ pub(crate) fn a_packet_without_room_is_an_error(driver: DriverChoice) {
             assert_eq!(found, if expected.is_ok() { b"fits" } else { b"too " });
         }
     }
-    // Longer than any buffer of the channel's.
+    // Longer than any buffer of the channel.
     send(&ours, &[1; 10_000]);
     rig.receive(handle, Repeat::Once).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Err(libc::EMSGSIZE));
@@ -108,7 +108,7 @@ pub(crate) fn a_listener_brings_packet_sockets(driver: DriverChoice) {
         let address = packet_address(&directory.path().join(number.to_string()));
         let (at, bytes) = ((&raw const address).cast(), size_of_val(&address) as libc::socklen_t);
         let (listener, ours) = (packet_socket(), packet_socket());
-        // SAFETY: the address outlives the calls, which are told its size.
+        // SAFETY: the address outlives the calls, and the length is its size.
         unsafe {
             assert_eq!(libc::bind(listener.as_raw_fd(), at, bytes), 0);
             assert_eq!(libc::listen(listener.as_raw_fd(), 10), 0);
@@ -127,7 +127,7 @@ pub(crate) fn a_listener_brings_packet_sockets(driver: DriverChoice) {
             let lease = received(rig.another(handle));
             assert!(*lease == *message && !lease.is_end());
         }
-        // What is written and closed arrives message by message, too.
+        // Messages that were written before the close arrive one by one, too.
         rig.write(handle, b"first").unwrap();
         rig.write(handle, b"second").unwrap();
         rig.close(handle).unwrap();
@@ -160,13 +160,13 @@ fn tun() -> OwnedFd {
     file.into()
 }
 
-/// The payload of a frame if it is a UDP datagram over IPv4; the kernel sends others by itself.
+/// Returns the payload of a frame if it is a UDP datagram over IPv4; the kernel sends other frames.
 fn udp_payload(frame: &[u8]) -> Option<&[u8]> {
     let is_udp = frame.first()? >> 4 == 4 && *frame.get(9)? == libc::IPPROTO_UDP as u8;
     is_udp.then(|| &frame[28..])
 }
 
-/// The next UDP datagram that comes out of a tun device.
+/// Returns the next UDP datagram from a tun device.
 fn next_frame(rig: &mut Rig, handle: Handle, repeat: Repeat) -> Vec<u8> {
     loop {
         let lease = received(rig.next().event);
@@ -195,12 +195,13 @@ pub(crate) fn long_frames_of_a_tun_device_are_whole(driver: DriverChoice) {
                 assert_eq!(payload, vec![bytes as u8; bytes], "{} of {bytes}", payload.len());
             }
             rig.cancel(handle).unwrap();
-            rig.settle();
+            rig.drain();
         }
     });
 }
 
-/// The protocol of netlink(7) that leaves messages between programs to them.
+/// The protocol of netlink(7) whose messages the kernel passes between programs without reading
+/// them.
 const NETLINK_USERSOCK: libc::c_int = 2;
 
 fn netlink_address(groups: u32) -> libc::sockaddr_nl {
@@ -211,12 +212,12 @@ fn netlink_address(groups: u32) -> libc::sockaddr_nl {
     address
 }
 
-/// A netlink socket with little room; with `groups`, a member of those multicast groups.
+/// Returns a netlink socket with a small queue; with `groups`, a member of those multicast groups.
 fn netlink(groups: u32) -> OwnedFd {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let (address, room) = (netlink_address(groups), 4096_i32);
-    // SAFETY: the arguments outlive the calls, which are told their sizes; nothing else owns the
-    // descriptor.
+    // SAFETY: the arguments outlive the calls, the lengths are their sizes, and the descriptor has
+    // no other owner.
     unsafe {
         let fd = libc::socket(libc::AF_NETLINK, kind, NETLINK_USERSOCK);
         assert!(fd >= 0, "AF_NETLINK: {}", std::io::Error::last_os_error());
@@ -232,11 +233,11 @@ fn netlink(groups: u32) -> OwnedFd {
     }
 }
 
-/// Sends more to a group than its members have room for.
+/// Sends more messages to a group than its members have room for.
 fn overrun(group: u32) {
     let (sender, address, message) = (netlink(0), netlink_address(group), [0u8; 1024]);
     for _ in 0..100 {
-        // SAFETY: message and address outlive the call, which is told their sizes.
+        // SAFETY: message and address outlive the call, and the lengths are their sizes.
         unsafe {
             let bytes = size_of_val(&address) as libc::socklen_t;
             let (fd, to) = (sender.as_raw_fd(), (&raw const address).cast());
@@ -245,9 +246,10 @@ fn overrun(group: u32) {
     }
 }
 
-/// Messages that netlink has lost are told, and not taken for a lack of the channel's buffers.
+/// Messages that netlink has lost are reported, and not mistaken for a lack of the channel's
+/// buffers.
 pub(crate) fn an_overrun_of_netlink_is_told(driver: DriverChoice) {
-    // Groups of this test's own.
+    // Multicast groups that only this test uses.
     let base = if driver == DriverChoice::Uring { 1 << 8 } else { 1 << 16 };
     for (number, repeat) in [Repeat::Once, Repeat::UntilCancelled].into_iter().enumerate() {
         for late in [false, true] {
@@ -262,7 +264,7 @@ pub(crate) fn an_overrun_of_netlink_is_told(driver: DriverChoice) {
             if !late {
                 overrun(group);
             }
-            // What had room comes, too, before or after it.
+            // Messages for which there was room also arrive, before or after the error.
             let mut errno = None;
             while errno.is_none() {
                 let done = rig.next();
@@ -294,12 +296,12 @@ pub(crate) fn a_restored_datagram_is_its_payload(driver: DriverChoice) {
     assert_eq!(&*lease, b"payload");
     lease.restore();
     assert_eq!(&*lease, b"the payload alone");
-    // And so it is written.
+    // Writing it also sends only the payload.
     let peer = ours.local_addr().unwrap();
     rig.send_to(handle, lease, peer).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Ok(17));
     let mut room = [0; 100];
-    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let count = ours.recv(&mut room).unwrap();
     assert_eq!(&room[..count], b"the payload alone");
     // A lease of a stream is restored to what was received.

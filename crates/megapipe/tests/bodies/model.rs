@@ -1,7 +1,7 @@
-//! Random sequences of requests on connected pairs, against a model of what must come of them.
+//! Runs random sequences of requests on connected pairs, and compares the results with a model.
 
 use crate::common::model::{DISCONNECT, Direction, Pending, READ, RECEIVE, REPEAT, WRITE, message};
-use crate::common::{PATIENCE, Rig, outcome};
+use crate::common::{Rig, TIME_LIMIT, outcome};
 use megapipe::{BufferClass, Completion, Config, DriverChoice, Event, Handle, Lease, Repeat};
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestRunner};
@@ -10,7 +10,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// What happens next; `side` numbers the ends of all connections.
+/// The next operation; `side` numbers the ends of all connections.
 #[derive(Clone, Debug)]
 enum Step {
     Write { side: usize, bytes: usize },
@@ -48,18 +48,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..150)
 }
 
-/// One end of a connection; `handle` is `None` once it is dropped.
+/// One end of a connection; `handle` is `None` after the end is dropped.
 struct Side {
     handle: Option<Handle>,
     pending: Pending,
-    /// How this end receives into leases: one way only, so that completions can be told apart.
+    /// The kind of receive of this end. It is always the same, so that completions can be
+    /// distinguished.
     repeat: Repeat,
 }
 
 struct World {
     rig: Rig,
     sides: Vec<Side>,
-    /// From the side of the same number to the other side of its connection.
+    /// The direction from the side of the same number to the other side of its connection.
     directions: Vec<Direction>,
     owners: HashMap<Handle, usize>,
     closing: Vec<(Handle, usize)>,
@@ -118,7 +119,7 @@ impl World {
             Step::Dispatch { times } => {
                 for _ in 0..times {
                     let Some(done) = self.rig.dispatch(Duration::ZERO).unwrap() else { break };
-                    self.settle(done);
+                    self.drain(done);
                 }
             }
             Step::Flush => self.rig.flush().unwrap(),
@@ -161,7 +162,7 @@ impl World {
         self.sides[side].pending.file(DISCONNECT);
     }
 
-    /// The handle goes, with all that is pending.
+    /// Ends the handle with all its pending requests.
     fn leave(&mut self, side: usize) -> Option<Handle> {
         let handle = self.sides[side].handle.take()?;
         self.owners.remove(&handle);
@@ -193,7 +194,7 @@ impl World {
         }
     }
 
-    fn settle(&mut self, done: Completion) {
+    fn drain(&mut self, done: Completion) {
         let Completion { handle, more, event, .. } = done;
         if let Event::Close(result) = event {
             let at = self.closing.iter().position(|(closing, _)| *closing == handle);
@@ -230,13 +231,13 @@ impl World {
         }
     }
 
-    /// Dispatches until `finished` says so.
+    /// Dispatches until `finished` returns true.
     fn run_until(&mut self, what: &str, finished: impl Fn(&World) -> bool) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         while !finished(self) {
             let left = until.saturating_duration_since(Instant::now());
             match self.rig.dispatch(left).unwrap() {
-                Some(done) => self.settle(done),
+                Some(done) => self.drain(done),
                 None => panic!(
                     "{what} does not come; pending: {:?}; {:?}",
                     self.sides.iter().map(|side| &side.pending).collect::<Vec<_>>(),
@@ -278,12 +279,12 @@ impl World {
                 self.rig.unregister(handle).unwrap();
             }
         }
-        assert!(self.rig.settle().is_empty());
+        assert!(self.rig.drain().is_empty());
     }
 }
 
-/// Both ends of a pair write without regard to what the other has read: if both paused their
-/// receives, they would wait for each other.
+/// Output pause of the model's channels. Both ends of a pair write without waiting for the other to
+/// read: if both paused their receives, they would wait for each other.
 const UNPAUSED: usize = 1 << 30;
 
 fn run(driver: DriverChoice, config: Config) {

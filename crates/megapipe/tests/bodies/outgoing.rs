@@ -1,7 +1,7 @@
-//! Connections that the channel begins with sockets of its own.
+//! Tests connections that the channel makes with its own sockets.
 
 use crate::common::{
-    self, Rig, inet, outcome, patient, peer_listener, peer_listener_of, received, written,
+    self, Rig, inet, outcome, peer_listener, peer_listener_of, received, set_time_limit, written,
 };
 use megapipe::TooManyLightweight;
 use megapipe::{Address, Config, DriverChoice, Error, Event, Handle, Kind, Repeat};
@@ -14,7 +14,7 @@ fn connected(rig: &mut Rig, handle: Handle) {
     assert!(matches!(rig.last(handle), Event::Connect(Ok(()))));
 }
 
-/// Sends a message each way.
+/// Sends a message in each direction.
 #[track_caller]
 fn talk(rig: &mut Rig, handle: Handle, mut peer: impl Read + Write) {
     rig.write(handle, b"ping").unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn connections_of_every_family(driver: DriverChoice) {
         connected(&mut rig, handle);
         assert_eq!(rig.peer_address(handle).unwrap(), inet(address));
         let (peer, _) = listener.accept().unwrap();
-        patient(&peer);
+        set_time_limit(&peer);
         talk(&mut rig, handle, peer);
     }
     let directory = tempfile::tempdir().unwrap();
@@ -45,12 +45,12 @@ pub(crate) fn connections_of_every_family(driver: DriverChoice) {
     let handle = rig.connect_to(path.as_path(), 0).unwrap();
     connected(&mut rig, handle);
     let (peer, _): (UnixStream, _) = listener.accept().unwrap();
-    peer.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    peer.set_read_timeout(Some(common::TIME_LIMIT)).unwrap();
     talk(&mut rig, handle, peer);
 }
 
-/// It is the channel's own: there is no descriptor to give back, and the peer sees the end, after
-/// all that was filed.
+/// The socket belongs to the channel: there is no descriptor to return, and the peer sees the end
+/// after all submitted writes.
 pub(crate) fn the_socket_is_the_channels_own(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (listener, address) = peer_listener();
@@ -62,9 +62,9 @@ pub(crate) fn the_socket_is_the_channels_own(driver: DriverChoice) {
     rig.write(handle, b", and the last").unwrap();
     let remains = rig.unregister(handle).unwrap();
     assert!(remains.descriptor.is_none() && remains.connections.is_empty());
-    assert!(rig.settle().is_empty(), "a completion of an unregistered handle");
+    assert!(rig.drain().is_empty(), "a completion of an unregistered handle");
     let (mut peer, _) = listener.accept().unwrap();
-    patient(&peer);
+    set_time_limit(&peer);
     let mut found = Vec::new();
     peer.read_to_end(&mut found).unwrap();
     assert_eq!(found, b"before it is connected, and the last");
@@ -82,14 +82,14 @@ pub(crate) fn a_descriptor_of_it_does_not_block(driver: DriverChoice) {
 
 pub(crate) fn a_refused_connection_can_be_tried_again(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
-    let (_kept, deaf) = common::deaf_address(common::road().peer[0]);
+    let (_kept, deaf) = common::deaf_address(common::test_addresses().peer[0]);
     let handle = rig.connect_to(deaf, 0).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ECONNREFUSED));
     let (listener, address) = peer_listener();
     rig.connect(handle, address).unwrap();
     connected(&mut rig, handle);
     let (peer, _): (TcpStream, _) = listener.accept().unwrap();
-    patient(&peer);
+    set_time_limit(&peer);
     talk(&mut rig, handle, peer);
 }
 
@@ -114,8 +114,7 @@ pub(crate) fn what_cannot_be_connected_is_refused(driver: DriverChoice) {
     connected(&mut rig, handle);
 }
 
-/// Those that failed and those that have ended give their places in the ring's file table back,
-/// where there is one.
+/// Failed and ended connections free their entries in the ring's file table, if there is one.
 pub(crate) fn the_limit_on_lightweight_sockets(driver: DriverChoice) {
     let config = Config { max_lightweight: 2, max_handles: 3, ..Config::default() };
     let mut rig = Rig::with(driver, config);
@@ -158,8 +157,8 @@ pub(crate) fn a_dropped_channel_ends_its_connections(driver: DriverChoice) {
     let handle = rig.connect_to(address, 0).unwrap();
     connected(&mut rig, handle);
     let (mut peer, _) = listener.accept().unwrap();
-    patient(&peer);
-    // One is under way.
+    set_time_limit(&peer);
+    // One connect is in flight.
     rig.connect_to(address, 0).unwrap();
     drop(rig);
     common::expect_end(&mut peer);

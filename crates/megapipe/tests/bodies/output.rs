@@ -1,4 +1,4 @@
-//! Bounds on what waits to be written, where a peer does not read.
+//! Tests bounds on queued output, when a peer does not read.
 
 use crate::common::{Pattern, Rig, outcome, received, unix_pair, written};
 use megapipe::{Buffer, BufferClass, Config, DriverChoice, Error, Event, Handle, Repeat};
@@ -9,12 +9,12 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
 use testkit::raise_descriptor_limit;
 
-/// More than the kernel takes for a peer that does not read.
+/// More bytes than the kernel takes for a peer that does not read.
 const STUCK_BYTES: usize = 4 << 20;
 
 const PAUSE: usize = 64 << 10;
 
-/// All that the channel's own buffers hold, which may be on its way when a receive pauses.
+/// Bytes of all buffers of the channel, which may be in flight when a receive pauses.
 const BUFFERED: usize = 16 * 4096 + 4 * 16_384;
 
 fn config() -> Config {
@@ -26,7 +26,7 @@ fn config() -> Config {
     }
 }
 
-/// Sends from `at` on what the peer's socket takes; gives how far that is.
+/// Sends from `at` on what the peer's socket takes; returns the new offset.
 fn push(ours: &mut UnixStream, pattern: &Pattern, mut at: usize, total: usize) -> usize {
     while at < total {
         match ours.write(&pattern.bytes(at, 3000.min(total - at))) {
@@ -38,7 +38,7 @@ fn push(ours: &mut UnixStream, pattern: &Pattern, mut at: usize, total: usize) -
     at
 }
 
-/// Echoes what comes until nothing has come for a while; gives how many bytes were written.
+/// Echoes until no data has arrived for a while; returns how many bytes were written.
 fn echo_until_still(rig: &mut Rig, handle: Handle) -> usize {
     let mut echoed = 0;
     while let Some(done) = rig.dispatch(Duration::from_millis(20)).unwrap() {
@@ -69,10 +69,10 @@ pub(crate) fn a_receive_pauses_while_output_waits(driver: DriverChoice) {
     assert!(sent < total, "the channel took {total} bytes for a peer that reads nothing");
     let queued = rig.queued_bytes(handle).unwrap();
     assert!((PAUSE..PAUSE + 2 * BUFFERED).contains(&queued), "{queued} bytes wait");
-    // It resumes while the kernel still takes some.
+    // The receive resumes while the kernel still takes some bytes.
     let paused = rig.counters().paused;
     assert!((1..100).contains(&paused), "paused {paused} times");
-    // As soon as the peer reads, it goes on by itself.
+    // As soon as the peer reads, the echo continues by itself.
     let reader = std::thread::spawn(move || {
         ours.set_nonblocking(false).unwrap();
         let mut writing = ours.try_clone().unwrap();
@@ -94,7 +94,7 @@ pub(crate) fn a_receive_pauses_while_output_waits(driver: DriverChoice) {
     reader.join().unwrap();
     assert_eq!(rig.queued_bytes(handle).unwrap(), 0);
     assert_eq!(rig.outstanding(), 1);
-    // A paused receive is cancelled and closed like any other.
+    // Cancelling and closing a paused receive works as for any other.
     rig.cancel(handle).unwrap();
     let Event::Receive(Err(error)) = rig.last(handle) else { panic!("it was cancelled") };
     assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
@@ -126,11 +126,11 @@ pub(crate) fn a_paused_receive_ends_with_its_handle(driver: DriverChoice) {
             }
             _ => drop(rig.unregister(handle).unwrap()),
         }
-        assert!(rig.settle().is_empty());
+        assert!(rig.drain().is_empty());
     }
 }
 
-/// Small messages that wait take more memory than their bytes.
+/// Waiting small messages take more memory than their bytes.
 pub(crate) fn single_bytes_pause_a_receive_too(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (mut ours, theirs) = unix_pair();
@@ -145,7 +145,7 @@ pub(crate) fn single_bytes_pause_a_receive_too(driver: DriverChoice) {
         rig.write(handle, lease).unwrap();
         messages += 1;
     }
-    // More than a client asks for that only reads a little late.
+    // More messages than a client sends that only reads a little late.
     assert!(messages > 100, "paused after {messages} messages");
     assert!(rig.queued_bytes(handle).unwrap() <= STUCK_BYTES + messages);
 }
@@ -155,7 +155,7 @@ pub(crate) fn a_write_beyond_the_limit_gives_its_buffer_back(driver: DriverChoic
     let mut rig = Rig::with(driver, Config { output_limit: limit, ..Config::default() });
     let (ours, theirs) = unix_pair();
     let handle = rig.join(theirs);
-    // Under way, of any size; then as many as fit.
+    // The first write is in flight and may have any size; then as many as fit.
     rig.write(handle, vec![0; STUCK_BYTES]).unwrap();
     rig.write(handle, vec![1; limit - 1]).unwrap();
     rig.write(handle, vec![2; limit]).unwrap();
@@ -214,7 +214,7 @@ pub(crate) fn datagrams_beyond_the_limit_are_refused(driver: DriverChoice) {
         }
     };
     assert_eq!(buffer[..], message);
-    // All that was filed arrives.
+    // All submitted datagrams arrive.
     for _ in 0..filed {
         let mut room = [0; 1001];
         rig.dispatch(Duration::ZERO).unwrap();
@@ -232,7 +232,7 @@ pub(crate) fn leases_are_copied_when_they_are_crowded(driver: DriverChoice) {
     let handle = rig.join(theirs);
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
     rig.write(handle, vec![0; STUCK_BYTES]).unwrap();
-    // More messages than there are buffers: all of them would be kept by the writes that wait.
+    // There are more messages than buffers: the waiting writes would keep all of them.
     for round in 0..100u8 {
         stalled.write_all(&[round; 100]).unwrap();
         let lease = received(rig.another(handle));
@@ -309,7 +309,7 @@ pub(crate) fn a_thousand_stalled_readers_stop_no_other(driver: DriverChoice) {
     assert!(rig.counters().paused >= 1000);
 }
 
-/// Echoes to all until the given handle's answer is written.
+/// Sends echoes to all until the answer of the given handle is written.
 fn answer(rig: &mut Rig, handle: Handle) {
     loop {
         let done = rig.next();

@@ -1,4 +1,4 @@
-//! Datagrams with the address and the interface of this host.
+//! Tests datagrams with the address and the interface of this host.
 
 use crate::common::descriptors::{exchange, got, pair_of, sent, set};
 use crate::common::{Rig, inet, outcome, udp};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use testkit::retried;
 
-/// A server on all addresses of a family that is told of the packet info; its port.
+/// Binds a server to all addresses of a family, with packet information; returns its port, too.
 fn server(rig: &mut Rig, all: &str) -> (Handle, u16) {
     let (socket, address) = udp(all);
     let handle = rig.join(socket);
@@ -19,9 +19,9 @@ fn info(local: &str, interface: u32) -> Option<PacketInfo> {
     Some(PacketInfo { local: local.parse().unwrap(), interface })
 }
 
-/// The index of the loopback interface.
+/// Returns the index of the loopback interface.
 fn loopback() -> u32 {
-    // SAFETY: the name is a string.
+    // SAFETY: the name ends with a zero byte.
     unsafe { libc::if_nametoindex(c"lo".as_ptr()) }
 }
 
@@ -33,7 +33,7 @@ fn ask(rig: &mut Rig, handle: Handle, client: &UdpSocket, to: SocketAddr) -> Mes
     message
 }
 
-/// The bytes that a client gets, and where from.
+/// Returns the bytes that a client receives, and their sender.
 #[track_caller]
 fn answer(client: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     let mut found = vec![0; 100];
@@ -42,7 +42,7 @@ fn answer(client: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     (found, from)
 }
 
-/// A server on all addresses answers from the one that it was asked at.
+/// A server on all addresses answers from the address to which the request was sent.
 pub(crate) fn answers_leave_from_the_address_that_was_asked(driver: DriverChoice) {
     for (all, own, asked) in [
         ("0.0.0.0", "127.0.0.1", ["127.0.0.2", "127.0.0.3", "127.0.0.1"]),
@@ -55,7 +55,7 @@ pub(crate) fn answers_leave_from_the_address_that_was_asked(driver: DriverChoice
         for ip in asked {
             let to = SocketAddr::new(ip.parse().unwrap(), port);
             let message = ask(&mut rig, handle, &client, to);
-            // A socket of both families has IPv4 addresses as mapped ones.
+            // A socket of both families reports IPv4 addresses as mapped ones.
             let seen = |ip: IpAddr| match ip {
                 IpAddr::V4(ip) if all == "::" => ip.to_ipv6_mapped().into(),
                 ip => ip,
@@ -67,7 +67,7 @@ pub(crate) fn answers_leave_from_the_address_that_was_asked(driver: DriverChoice
             rig.send_message(handle, message.reply("answer")).unwrap();
             sent(rig.last(handle), 6);
             assert_eq!(answer(&client), (b"answer".to_vec(), to));
-            // As it is, the message goes back, too.
+            // The unchanged message returns to its sender, too.
             rig.send_message(handle, message).unwrap();
             sent(rig.last(handle), 8);
             assert_eq!(answer(&client), (b"question".to_vec(), to));
@@ -75,7 +75,7 @@ pub(crate) fn answers_leave_from_the_address_that_was_asked(driver: DriverChoice
     }
 }
 
-/// The kernel tells of a broadcast from which address the answer has to come.
+/// For a broadcast the kernel reports the address from which to answer.
 pub(crate) fn a_broadcast_is_answered_from_an_own_address(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (handle, port) = server(&mut rig, "0.0.0.0");
@@ -89,7 +89,7 @@ pub(crate) fn a_broadcast_is_answered_from_an_own_address(driver: DriverChoice) 
     assert_eq!(answer(&client).1, SocketAddr::new("127.0.0.1".parse().unwrap(), port));
 }
 
-/// Without the option nothing is told, and the answer leaves from where the routes say.
+/// Without the option no packet information is reported, and the routes choose the source.
 pub(crate) fn without_the_option_there_is_no_packet_info(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (socket, address) = udp("0.0.0.0");
@@ -103,7 +103,7 @@ pub(crate) fn without_the_option_there_is_no_packet_info(driver: DriverChoice) {
     assert_eq!(answer(&client).1.ip().to_string(), "127.0.0.1");
 }
 
-/// Sent without being asked: from an address of this host, over an interface.
+/// Without a request first: from an address of this host, over an interface.
 pub(crate) fn the_source_of_a_datagram_is_chosen(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     for (all, own, local, expected) in [
@@ -129,7 +129,7 @@ pub(crate) fn the_source_of_a_datagram_is_chosen(driver: DriverChoice) {
     }
 }
 
-/// A source that the socket cannot have is an error, and never ignored.
+/// A source that the socket cannot have is an error, and is never ignored.
 pub(crate) fn a_source_that_cannot_be_is_refused(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (_client, to) = udp("127.0.0.1");
@@ -137,7 +137,7 @@ pub(crate) fn a_source_that_cannot_be_is_refused(driver: DriverChoice) {
     let message = |local, interface| {
         Message::new("x").to(to).with_packet_info(info(local, interface).unwrap())
     };
-    // Of another host, and over an interface that there is not.
+    // An address of another host, and an interface that does not exist.
     rig.send_message(handle, message("192.0.2.1", 0)).unwrap();
     let refusals = [libc::EINVAL, libc::ENETUNREACH, libc::ENODEV];
     let failed = outcome(&rig.last(handle)).unwrap_err();
@@ -148,14 +148,14 @@ pub(crate) fn a_source_that_cannot_be_is_refused(driver: DriverChoice) {
     let rejected = rig.send_message(handle, message("::1", 0)).unwrap_err();
     assert!(rejected.to_string().contains("IPv6"), "{rejected}");
     assert_eq!((rejected.buffer.bytes(), rejected.buffer.address()), (&b"x"[..], Some(&inet(to))));
-    // Of the other family than the destination.
+    // An address of another family than the destination's.
     let six = rig.join(udp("::").0);
     let (_client, to) = udp("::1");
     let message = Message::new("x").to(to).with_packet_info(info("127.0.0.1", 0).unwrap());
     rig.send_message(six, message).unwrap();
     let failed = outcome(&rig.last(six)).unwrap_err();
     assert!(refusals.contains(&failed), "{failed}");
-    // On what has no such thing.
+    // On sources that have no packet information.
     let (_peer, tcp) = rig.tcp_pair();
     let unix = rig.join(UnixDatagram::unbound().unwrap());
     for handle in [tcp, unix] {
@@ -168,7 +168,7 @@ pub(crate) fn a_source_that_cannot_be_is_refused(driver: DriverChoice) {
     }
 }
 
-/// Datagrams keep their bounds, and name their sender, with and without room.
+/// Datagrams keep their bounds and have their sender, with and without room for all bytes.
 pub(crate) fn cut_datagrams_are_told(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (handle, port) = server(&mut rig, "0.0.0.0");
@@ -186,7 +186,7 @@ pub(crate) fn cut_datagrams_are_told(driver: DriverChoice) {
     }
 }
 
-/// UNIX datagrams have the name of their sender; those without one go back over the connection.
+/// UNIX datagrams have the name of their sender; answers without a name go over the connection.
 pub(crate) fn unix_datagrams_are_answered(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let directory = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ pub(crate) fn unix_datagrams_are_answered(driver: DriverChoice) {
     assert_eq!(got(receive.event).bytes(), b"back");
 }
 
-/// What the socket adds besides, such as a time or the hop limit, does not hide the packet info.
+/// Other ancillary data, such as a time or the hop limit, does not hide the packet information.
 pub(crate) fn packet_info_is_found_among_others(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (socket, address) = udp("0.0.0.0");

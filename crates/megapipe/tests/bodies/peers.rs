@@ -1,6 +1,8 @@
-//! Connections that are accepted with their peers' addresses.
+//! Tests accepting connections with their peers' addresses.
 
-use crate::common::{Rig, accepted, client, inet, listener, outcome, road};
+use crate::common::{
+    Rig, accepted, client, clients_in_order, inet, listener, outcome, test_addresses,
+};
 use megapipe::{Accept, Address, DriverChoice, Error};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,15 +10,15 @@ use std::time::Duration;
 
 const KINDS: [fn() -> Accept; 2] = [Accept::descriptors, Accept::lightweight];
 
-/// Of each connection, also of several in one batch, of counted accepts, and of those that were
-/// accepted for a wish that has been withdrawn.
+/// Each connection has its peer's address: also several in one batch, of counted accepts, and those
+/// that were accepted for a request that was cancelled.
 pub(crate) fn each_connection_brings_its_peer(driver: DriverChoice) {
     for accept in KINDS.map(|kind| kind()) {
         let mut rig = Rig::new(driver);
         let (listener, address) = listener();
         let listening = rig.join(listener);
         rig.accept(listening, accept.count(2)).unwrap();
-        let clients: Vec<TcpStream> = (0..9).map(|_| client(address)).collect();
+        let clients = clients_in_order(address, 9);
         assert_eq!(accepted(rig.another(listening)).peer, None, "none was asked for");
         assert_eq!(accepted(rig.last(listening)).peer, None, "none was asked for");
         let peer_of = |client: &TcpStream| Some(inet(client.local_addr().unwrap()));
@@ -45,7 +47,7 @@ pub(crate) fn each_connection_brings_its_peer(driver: DriverChoice) {
     }
 }
 
-/// IPv6, with IPv4 mapped into it, and UNIX sockets with a name and without.
+/// IPv6, with IPv4 mapped into it, and UNIX sockets with and without a name.
 pub(crate) fn peers_of_every_family(driver: DriverChoice) {
     for accept in KINDS.map(|kind| kind().with_peer_address()) {
         let mut rig = Rig::new(driver);
@@ -53,7 +55,7 @@ pub(crate) fn peers_of_every_family(driver: DriverChoice) {
         let port = listener.local_addr().unwrap().port();
         let listening = rig.join(listener);
         rig.accept(listening, accept).unwrap();
-        for found in road().found {
+        for found in test_addresses().found {
             let ours = client(SocketAddr::new(found, port));
             let told = ours.local_addr().unwrap();
             let told = match told.ip() {
@@ -71,7 +73,7 @@ pub(crate) fn peers_of_every_family(driver: DriverChoice) {
     }
 }
 
-/// The address is that of the connection, also when its peer has reset it meanwhile.
+/// The address is that of the connection, even if its peer has reset it meanwhile.
 pub(crate) fn a_peer_that_is_gone_has_its_address(driver: DriverChoice) {
     for accept in KINDS.map(|kind| kind().with_peer_address().count(1)) {
         let mut rig = Rig::new(driver);

@@ -1,14 +1,14 @@
-//! Files that are sent over connections.
+//! Tests files that are sent over connections.
 
-use crate::common::{Rig, outcome, patient, unix_pair};
+use crate::common::{Rig, outcome, set_time_limit, unix_pair};
 use megapipe::{DriverChoice, Error, Event, Handle};
 use std::io::{Read, Write};
 use std::time::Duration;
 
-/// More than a chunk, and no multiple of it.
+/// More bytes than a chunk, and not a multiple of it.
 const LONG: usize = (1 << 20) + 4711;
 
-/// A registered file of so many bytes of a pattern.
+/// Registers a file with that many bytes of a pattern.
 fn file(rig: &mut Rig, bytes: usize) -> Handle {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&contents(bytes)).unwrap();
@@ -28,7 +28,8 @@ fn reader(mut peer: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u
     })
 }
 
-/// Whole, in its turn among the writes, from any offset, over every kind of stream.
+/// The file arrives complete, in order among the writes, from any offset, over every kind of
+/// stream.
 pub(crate) fn a_file_is_sent_among_writes(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let source = file(&mut rig, LONG);
@@ -69,12 +70,12 @@ pub(crate) fn a_close_sends_the_rest_of_the_file(driver: DriverChoice) {
     assert!(reader.join().unwrap() == contents(LONG), "not what was sent");
 }
 
-/// What the file has is sent, but that is not all; also if the handle is being closed.
+/// The bytes that the file has are sent, with an error; also if the handle is being closed.
 pub(crate) fn a_file_that_is_too_short_is_an_error(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let source = file(&mut rig, 100);
     let (mut peer, handle) = rig.tcp_pair();
-    patient(&peer);
+    set_time_limit(&peer);
     rig.send_file(handle, source, 40, 61).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ENODATA));
     rig.send_file(handle, source, 100, 1).unwrap();
@@ -92,7 +93,7 @@ pub(crate) fn the_file_must_stay_registered(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let source = file(&mut rig, 1 << 24);
     let (peer, handle) = rig.tcp_pair();
-    // The peer reads nothing, so that the socket is full before the file is read.
+    // The peer reads nothing, so the socket is full before the file is read.
     rig.send_file(handle, source, 0, 1 << 24).unwrap();
     rig.send_file(handle, source, 0, 1).unwrap();
     rig.flush().unwrap();
@@ -108,7 +109,7 @@ pub(crate) fn the_file_must_stay_registered(driver: DriverChoice) {
     assert!(contents(1 << 24).starts_with(&found), "not the beginning of the file");
 }
 
-/// A peer that reads nothing holds the request up; what was sent is told.
+/// A peer that reads nothing blocks the request; the cancelled request reports the bytes sent.
 pub(crate) fn a_sent_file_can_be_cancelled(driver: DriverChoice) {
     const SIZE: usize = 1 << 24;
     let mut rig = Rig::new(driver);

@@ -1,10 +1,10 @@
-//! Signals, and the mask of the thread that takes them.
+//! Tests signals, and the mask of the thread that receives them.
 
-use crate::common::{PATIENCE, Rig};
+use crate::common::{Rig, TIME_LIMIT};
 use megapipe::{DriverChoice, Event, Handle, Repeat, Signals};
 use std::time::{Duration, Instant};
 
-/// Blocks or unblocks a signal in the calling thread; tells whether it was blocked.
+/// Blocks or unblocks a signal in the calling thread; returns whether it was blocked.
 fn change_mask(how: libc::c_int, signal: i32) -> bool {
     // SAFETY: the sets are plain data, which the calls initialise, and outlive them.
     unsafe {
@@ -18,7 +18,8 @@ fn change_mask(how: libc::c_int, signal: i32) -> bool {
 }
 
 fn is_blocked(signal: i32) -> bool {
-    // SAFETY: as in `change_mask`; without a new mask the call only tells the old one.
+    // SAFETY: the sets are plain data, which the calls initialise, and outlive them; without a new
+    // mask the call only returns the old one.
     unsafe {
         let mut old: libc::sigset_t = std::mem::zeroed();
         assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut old), 0);
@@ -33,7 +34,7 @@ fn watched(rig: &mut Rig, signals: &[i32]) -> Handle {
     handle
 }
 
-/// However a handle ends, its signals are unblocked, and only those that it has blocked.
+/// However a handle ends, its signals are unblocked, and only those that it blocked.
 pub(crate) fn the_mask_is_restored_with_the_handle(driver: DriverChoice) {
     assert!(!change_mask(libc::SIG_BLOCK, libc::SIGHUP));
     let signals = [libc::SIGUSR1, libc::SIGHUP];
@@ -61,7 +62,7 @@ pub(crate) fn the_mask_is_restored_with_the_handle(driver: DriverChoice) {
     expect_restored();
 }
 
-/// Two channels on one signal: each signal goes to one of them, and the mask is restored with the
+/// Two channels have one signal: each signal goes to one of them, and the mask is restored with the
 /// last.
 pub(crate) fn a_signal_goes_to_one_of_two_channels(driver: DriverChoice) {
     let mut rigs = [Rig::new(driver), Rig::other(driver)];
@@ -71,10 +72,10 @@ pub(crate) fn a_signal_goes_to_one_of_two_channels(driver: DriverChoice) {
     for _ in 0..3 {
         // SAFETY: the signal is blocked, so that it does nothing but become pending.
         assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         let mut came = 0;
         while came == 0 {
-            assert!(Instant::now() < until, "the signal did not arrive within {PATIENCE:?}");
+            assert!(Instant::now() < until, "the signal did not arrive within {TIME_LIMIT:?}");
             for rig in &mut rigs {
                 came += taken(rig);
             }
@@ -91,7 +92,7 @@ pub(crate) fn a_signal_goes_to_one_of_two_channels(driver: DriverChoice) {
     assert!(!is_blocked(libc::SIGUSR1));
 }
 
-/// How many signals the channel has now.
+/// Returns how many signals the channel has now.
 fn taken(rig: &mut Rig) -> usize {
     let Some(done) = rig.dispatch(Duration::from_millis(1)).unwrap() else { return 0 };
     assert!(matches!(done.event, Event::Signal(Ok(_))), "{:?}", done.event);

@@ -1,4 +1,4 @@
-//! Streams: TCP, UNIX sockets, pipes, FIFOs and terminals.
+//! Tests streams: TCP, UNIX sockets, pipes, FIFOs and terminals.
 
 use crate::common;
 use crate::common::{Pattern, Rig, inet, outcome, read_of, received, unix_pair, written};
@@ -46,7 +46,7 @@ pub(crate) fn read_to_the_end(driver: DriverChoice) {
         total += bytes.len();
     }
     assert_eq!(total, 10_000);
-    // The end stays the end.
+    // The next read finds the end again.
     rig.read(handle, Vec::with_capacity(1)).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Ok(0));
 }
@@ -115,7 +115,7 @@ pub(crate) fn vectored_reads_fill_one_after_the_other(driver: DriverChoice) {
             }
         };
         ours.write_all(&message).unwrap();
-        common::settle();
+        common::await_delivery();
         let mut first = Vec::with_capacity(12);
         first.extend_from_slice(b"ab");
         let room = first.capacity() - 2;
@@ -204,7 +204,7 @@ pub(crate) fn receive_until_the_end(driver: DriverChoice) {
     }
 }
 
-/// A connection over a UNIX socket or TCP: the test's side and the channel's.
+/// Connects over a UNIX socket or TCP: returns the test's side and the channel's.
 fn stream_pair(rig: &mut Rig, local: bool) -> (File, Handle) {
     if local {
         let (ours, theirs) = unix_pair();
@@ -254,12 +254,12 @@ pub(crate) fn a_lease_is_written_in_part(driver: DriverChoice) {
     assert_eq!(&found, b"BODY");
 }
 
-/// The writing and the reading end of a pipe.
+/// Returns the writing and the reading end of a pipe.
 fn pipe() -> (File, File) {
     let mut ends = [0; 2];
     // SAFETY: there is room for two descriptors.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    // SAFETY: the kernel has just opened both for us.
+    // SAFETY: the kernel has just opened both descriptors, which have no other owner.
     unsafe { (File::from_raw_fd(ends[1]), File::from_raw_fd(ends[0])) }
 }
 
@@ -269,7 +269,7 @@ pub(crate) fn pipes_carry_bytes(driver: DriverChoice) {
     let (writer, reader) = pipe();
     let (outlet, inlet) = (rig.join(writer), rig.join(reader));
     assert_eq!(rig.kind(outlet).unwrap(), Kind::Pipe);
-    // More than a pipe holds: the write goes on as it is read.
+    // More bytes than a pipe holds: the write continues as the other end reads.
     let bytes = 300_000;
     rig.write(outlet, pattern.bytes(0, bytes)).unwrap();
     rig.read(inlet, Vec::with_capacity(7777)).unwrap();
@@ -330,7 +330,7 @@ pub(crate) fn fifos_carry_bytes(driver: DriverChoice) {
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
     let writer = OpenOptions::new().write(true).open(&path).unwrap();
-    // The reader blocks from now on, as a FIFO that was opened the usual way does.
+    // The reader blocks from now on, as with a FIFO that was opened in the usual way.
     // SAFETY: the call takes no pointers.
     assert_eq!(unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, 0) }, 0);
     let (inlet, outlet) = (rig.join(reader), rig.join(writer));
@@ -351,7 +351,7 @@ pub(crate) fn a_terminal_carries_bytes(driver: DriverChoice) {
     let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
     // SAFETY: the first two point to room for a descriptor each, the others may be null.
     assert_eq!(unsafe { libc::openpty(&mut main, &mut line, name, settings, size) }, 0);
-    // SAFETY: the kernel has just opened both for us.
+    // SAFETY: the kernel has just opened both descriptors, which have no other owner.
     let (mut main, line) = unsafe { (File::from_raw_fd(main), OwnedFd::from_raw_fd(line)) };
     let handle = rig.join(line);
     assert_eq!(rig.kind(handle).unwrap(), Kind::Pipe);
@@ -375,7 +375,7 @@ pub(crate) fn a_sequenced_packet_socket_keeps_messages(driver: DriverChoice) {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: there is room for two descriptors.
     assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) }, 0);
-    // SAFETY: the kernel has just opened both for us.
+    // SAFETY: the kernel has just opened both descriptors, which have no other owner.
     let [ours, theirs] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let (ours, theirs) = (rig.join(ours), rig.join(theirs));
     for message in [&b"one"[..], b"and two"] {
@@ -462,7 +462,7 @@ pub(crate) fn a_reset_in_mid_message(driver: DriverChoice) {
     rig.write(handle, pattern.bytes(0, bytes)).unwrap();
     rig.write(handle, b"behind it").unwrap();
     rig.flush().unwrap();
-    // Some of it has arrived, and the rest never will.
+    // A part has arrived; the rest never will.
     let mut found = [0; 1000];
     ours.read_exact(&mut found).unwrap();
     pattern.check(0, &found);
@@ -476,7 +476,8 @@ pub(crate) fn a_reset_in_mid_message(driver: DriverChoice) {
     }
     let errno = outcome(&rig.last(handle)).unwrap_err();
     assert!([libc::ECONNRESET, libc::EPIPE].contains(&errno), "errno {errno}");
-    // The kernel told the write alone; what is inbound is told, too.
+    // The kernel reported the reset only to the write; the channel reports it to inbound requests,
+    // too.
     rig.receive(handle, Repeat::UntilCancelled).unwrap();
     assert_eq!(outcome(&rig.last(handle)), Err(libc::ECONNRESET));
 }

@@ -1,8 +1,8 @@
-//! What is stuck or shared: writes without a reader, descriptors with duplicates, reads that must
-//! not outlive their handle.
+//! Tests blocked and shared descriptors: writes without a reader, descriptors with duplicates,
+//! reads that must not outlive their handle.
 
 use crate::common::process::isolated;
-use crate::common::{PATIENCE, Rig, listener, outcome, received, tcp_pair, udp, unix_pair};
+use crate::common::{Rig, TIME_LIMIT, listener, outcome, received, tcp_pair, udp, unix_pair};
 use megapipe::{Accept, DriverChoice, Event, Handle, Repeat};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 
 const STUCK_BYTES: usize = 1 << 20;
 
-/// Both sides of a new terminal: the controlling one and the line.
+/// Returns both sides of a new terminal: the controlling one and the line.
 fn terminal() -> (OwnedFd, OwnedFd) {
     let (mut main, mut line) = (0, 0);
     let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
     // SAFETY: the first two point to room for a descriptor each, the others may be null.
     assert_eq!(unsafe { libc::openpty(&mut main, &mut line, name, settings, size) }, 0);
-    // SAFETY: the kernel has just opened both for us.
+    // SAFETY: the kernel has just opened both descriptors, which have no other owner.
     unsafe { (OwnedFd::from_raw_fd(main), OwnedFd::from_raw_fd(line)) }
 }
 
-/// The writing end of something without a reader, and what keeps it from being broken.
+/// Returns the writing end of a source without a reader, and the descriptor that keeps it open.
 fn without_reader(kind: usize) -> (OwnedFd, OwnedFd) {
     match kind {
         0 => {
@@ -51,7 +51,7 @@ fn without_reader(kind: usize) -> (OwnedFd, OwnedFd) {
     }
 }
 
-/// A write of 1 MiB that nothing reads blocks no call of the channel.
+/// A write of 1 MiB without a reader blocks no call of the channel.
 pub(crate) fn a_write_without_a_reader_blocks_no_call(driver: DriverChoice) {
     for kind in 0..4 {
         for end in 0..4 {
@@ -70,7 +70,7 @@ pub(crate) fn a_write_without_a_reader_blocks_no_call(driver: DriverChoice) {
                 }
                 1 => {
                     let descriptor = rig.unregister(handle).unwrap().descriptor.unwrap();
-                    assert!(rig.settle().is_empty());
+                    assert!(rig.drain().is_empty());
                     drop(descriptor);
                 }
                 2 => {
@@ -82,15 +82,15 @@ pub(crate) fn a_write_without_a_reader_blocks_no_call(driver: DriverChoice) {
                 _ => {}
             }
             drop(rig);
-            assert!(start.elapsed() < PATIENCE / 4, "kind {kind}, end {end}");
+            assert!(start.elapsed() < TIME_LIMIT / 4, "kind {kind}, end {end}");
         }
     }
 }
 
-/// A receive that was asked for takes nothing once its handle is gone, also if another socket has
-/// got the descriptor's number.
+/// A receive takes nothing after its handle has ended, even if another socket has got the
+/// descriptor's number.
 pub(crate) fn a_receive_does_not_outlive_its_handle(driver: DriverChoice) {
-    // No other thread may take the number.
+    // In a process of its own, because no other thread may take the number.
     isolated(driver, "a_receive_does_not_outlive_its_handle", || {
         for _ in 0..20 {
             let mut rig = Rig::new(driver);
@@ -103,7 +103,7 @@ pub(crate) fn a_receive_does_not_outlive_its_handle(driver: DriverChoice) {
             let number = descriptor.as_raw_fd();
             drop(descriptor);
             let (mut client, server) = tcp_pair();
-            // The number is the connection's from now on.
+            // From now on the number belongs to the other connection.
             // SAFETY: the number is free, and owned by `reused` alone.
             let reused = unsafe {
                 assert_eq!(libc::dup2(server.as_raw_fd(), number), number);
@@ -115,7 +115,7 @@ pub(crate) fn a_receive_does_not_outlive_its_handle(driver: DriverChoice) {
             let handle = rig.join(reused);
             rig.receive(handle, Repeat::Once).unwrap();
             assert_eq!(&*received(rig.last(handle)), b"the connection's");
-            assert!(rig.settle().is_empty());
+            assert!(rig.drain().is_empty());
         }
     });
 }
@@ -139,7 +139,7 @@ pub(crate) fn what_comes_after_an_unregister_is_still_there(driver: DriverChoice
 }
 
 fn duplicate(of: &impl AsRawFd) -> OwnedFd {
-    // SAFETY: the call takes no pointers, and nothing else owns the new descriptor.
+    // SAFETY: the call takes no pointers, and the new descriptor has no other owner.
     unsafe {
         let fd = libc::fcntl(of.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0);
         assert!(fd >= 0, "dup: {}", std::io::Error::last_os_error());
@@ -147,8 +147,8 @@ fn duplicate(of: &impl AsRawFd) -> OwnedFd {
     }
 }
 
-/// Cancels the requests of one of two handles of the same file; gives the other, whose request must
-/// still be there.
+/// Cancels the requests of one of two handles of the same file; returns the other, whose request
+/// must still be pending.
 fn cancel_one(rig: &mut Rig, fd: OwnedFd, file: impl Fn(&mut Rig, Handle), how: usize) -> Handle {
     let other = duplicate(&fd);
     let (first, second) = (rig.join(fd), rig.join(other));
@@ -166,7 +166,7 @@ fn cancel_one(rig: &mut Rig, fd: OwnedFd, file: impl Fn(&mut Rig, Handle), how: 
             assert!(matches!(rig.last(first), Event::Close(Ok(()))));
         }
     }
-    assert!(rig.settle_to(1).is_empty());
+    assert!(rig.drain_to(1).is_empty());
     assert!(rig.dispatch(Duration::from_millis(1)).unwrap().is_none());
     assert_eq!(rig.outstanding(), 1);
     second
@@ -211,7 +211,7 @@ pub(crate) fn a_duplicate_of_a_listener_keeps_its_accepts(driver: DriverChoice) 
     }
 }
 
-/// `O_NONBLOCK`, which every holder of the terminal sees, is set no longer than it is registered.
+/// `O_NONBLOCK`, which every holder of the terminal sees, is set only while it is registered.
 pub(crate) fn a_terminal_is_blocking_again_when_it_leaves(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let (_main, line) = terminal();

@@ -1,6 +1,6 @@
-//! What is told, and what is not: resets, polls, signals, cancelled accepts.
+//! Tests what is reported, and what is not: resets, polls, signals, cancelled accepts.
 
-use crate::common::{PATIENCE, Rig, client, listener, outcome, unix_pair};
+use crate::common::{Rig, TIME_LIMIT, client, listener, outcome, unix_pair};
 use megapipe::{Accept, Config, CpuSet, DriverChoice, Event, Repeat};
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};
@@ -18,7 +18,7 @@ fn reset(stream: TcpStream) {
     assert_eq!(result, 0);
 }
 
-/// A reset is an error of both directions, whichever the kernel tells first.
+/// A reset is an error in both directions, whichever operation gets it from the kernel.
 pub(crate) fn a_reset_is_told_in_both_directions(driver: DriverChoice) {
     let mut rig = Rig::new(driver);
     let mut ends = 0;
@@ -75,7 +75,7 @@ pub(crate) fn a_poll_tells_only_what_was_asked_for(driver: DriverChoice) {
 
 extern "C" fn handle_signal(_: libc::c_int) {}
 
-/// A channel that looks for others' connections now and then is interrupted like any other.
+/// A signal also interrupts the wait of a channel that steals connections from time to time.
 pub(crate) fn a_signal_ends_a_wait_that_steals(driver: DriverChoice) {
     let handler = handle_signal as extern "C" fn(libc::c_int);
     // SAFETY: all-zero bytes are a valid `sigaction`: no flags, an empty mask.
@@ -96,18 +96,18 @@ pub(crate) fn a_signal_ends_a_wait_that_steals(driver: DriverChoice) {
     let start = std::time::Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Until one of them comes while the channel waits.
+            // Until one of the signals arrives while the channel waits.
             while !returned.load(Ordering::Relaxed) {
                 // SAFETY: the thread lives until this one has been joined.
                 unsafe { libc::pthread_kill(waiting, libc::SIGUSR2) };
                 std::thread::yield_now();
             }
         });
-        let came = rig.dispatch(PATIENCE);
+        let came = rig.dispatch(TIME_LIMIT);
         returned.store(true, Ordering::Relaxed);
         assert!(came.unwrap().is_none());
     });
-    assert!(start.elapsed() < PATIENCE / 4, "{:?}", start.elapsed());
+    assert!(start.elapsed() < TIME_LIMIT / 4, "{:?}", start.elapsed());
 }
 
 pub(crate) fn each_cancelled_accept_is_told_beyond_the_limit_on_requests(driver: DriverChoice) {
@@ -122,9 +122,9 @@ pub(crate) fn each_cancelled_accept_is_told_beyond_the_limit_on_requests(driver:
         for _ in 0..2 {
             assert_eq!(outcome(&rig.last(listening)), Err(libc::ECANCELED));
         }
-        assert!(rig.settle().is_empty());
+        assert!(rig.drain().is_empty());
     }
-    // The listener is as good as before.
+    // The listener still works.
     let _client = client(address);
     rig.accept(listening, Accept::lightweight().count(1)).unwrap();
     assert!(matches!(rig.last(listening), Event::Accept(Ok(_))));

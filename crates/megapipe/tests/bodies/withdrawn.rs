@@ -1,6 +1,6 @@
-//! Requests that are cancelled before their turn has come.
+//! Tests requests that are cancelled before they begin.
 
-use crate::common::{Rig, outcome, patient};
+use crate::common::{Rig, outcome, set_time_limit};
 use megapipe::{DriverChoice, Event};
 use std::io::Read;
 use std::net::Shutdown;
@@ -10,7 +10,7 @@ pub(crate) fn a_cancelled_disconnect_does_nothing(driver: DriverChoice) {
     const LONG: usize = 1 << 24;
     let mut rig = Rig::new(driver);
     let (mut peer, handle) = rig.tcp_pair();
-    patient(&peer);
+    set_time_limit(&peer);
     rig.write(handle, vec![1; LONG]).unwrap();
     rig.disconnect(handle, Shutdown::Write).unwrap();
     rig.flush().unwrap();

@@ -1,25 +1,25 @@
-//! What tests of messages with descriptors share: files that can be told apart, pairs of sockets,
-//! and both ends of a message.
+//! Helpers for tests of messages with descriptors: files with a mark, pairs of sockets, and both
+//! ends of a message.
 
 use super::process::descriptors;
-use super::{PATIENCE, Rig, memory_file};
+use super::{Rig, TIME_LIMIT, memory_file};
 use megapipe::{Completion, DescriptorsLost, Event, Handle, Message};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// A file that can be told from others.
+/// Returns a file that contains the mark.
 pub fn marked(mark: u8) -> OwnedFd {
     let file = File::from(memory_file());
     file.write_all_at(&[mark], 0).expect("write");
     file.into()
 }
 
-/// Waits until no marked file of this process is open any more: the kernel closes some late.
+/// Waits until no marked file of this process is open: the kernel closes some late.
 #[track_caller]
 pub fn expect_none_open() {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     loop {
         let open = descriptors().iter().filter(|line| line.contains("memfd:")).count();
         if open == 0 {
@@ -30,7 +30,7 @@ pub fn expect_none_open() {
     }
 }
 
-/// What `marked` was given.
+/// Returns the marks of the files.
 #[track_caller]
 pub fn marks(descriptors: &[OwnedFd]) -> Vec<u8> {
     let mark = |descriptor: &OwnedFd| {
@@ -42,13 +42,13 @@ pub fn marks(descriptors: &[OwnedFd]) -> Vec<u8> {
     descriptors.iter().map(mark).collect()
 }
 
-/// A connected pair of UNIX sockets of a type.
+/// Returns a connected pair of UNIX sockets of a type.
 pub fn pair_of(socket_type: libc::c_int) -> (OwnedFd, OwnedFd) {
     let mut ends = [0; 2];
     let kind = socket_type | libc::SOCK_CLOEXEC;
     // SAFETY: there is room for two descriptors.
     assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) }, 0);
-    // SAFETY: the kernel has just opened both for us.
+    // SAFETY: the kernel has just opened both descriptors, which have no other owner.
     let [ours, theirs] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     (ours, theirs)
 }
@@ -56,18 +56,18 @@ pub fn pair_of(socket_type: libc::c_int) -> (OwnedFd, OwnedFd) {
 /// Sets an option of a socket that is a number.
 pub fn set(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) {
     let (address, bytes) = ((&raw const value).cast(), size_of_val(&value) as libc::socklen_t);
-    // SAFETY: the value outlives the call, which is told its size.
+    // SAFETY: the value outlives the call, and the length is its size.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, address, bytes) };
     assert_eq!(result, 0, "setsockopt: {}", std::io::Error::last_os_error());
 }
 
-/// A message of these bytes with files of these marks.
+/// Returns a message of these bytes with files of these marks.
 pub fn with_marks(bytes: &'static str, marks: &[u8]) -> Message {
     let message = Message::new(bytes);
     marks.iter().fold(message, |message, mark| message.with_descriptor(marked(*mark)))
 }
 
-/// Sends from one member of a channel to another; gives both completions.
+/// Sends from one member of a channel to another; returns both completions.
 #[track_caller]
 pub fn exchange(rig: &mut Rig, from: Handle, to: Handle, pair: [Message; 2]) -> [Completion; 2] {
     let [sent, room] = pair;
@@ -77,7 +77,7 @@ pub fn exchange(rig: &mut Rig, from: Handle, to: Handle, pair: [Message; 2]) -> 
     if first.handle == from { [first, second] } else { [second, first] }
 }
 
-/// The message that was sent, of so many bytes.
+/// Returns the message that was sent, which must have that many bytes.
 #[track_caller]
 pub fn sent(event: Event, bytes: usize) -> Message {
     match event {
@@ -86,7 +86,7 @@ pub fn sent(event: Event, bytes: usize) -> Message {
     }
 }
 
-/// The message that was received.
+/// Returns the message that was received.
 #[track_caller]
 pub fn got(event: Event) -> Message {
     match event {
@@ -95,7 +95,7 @@ pub fn got(event: Event) -> Message {
     }
 }
 
-/// The message of a receive that has lost descriptors, and how many there was room for.
+/// Returns the message of a receive that lost descriptors, and how many there was room for.
 #[track_caller]
 pub fn lossy(event: Event) -> (Message, usize) {
     let Event::ReceiveMessage(Err(error), message) = event else { panic!("{event:?}") };

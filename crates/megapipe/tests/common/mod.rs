@@ -1,4 +1,5 @@
-//! What the conformance suite shares: one body per test, one run of it per driver.
+//! Implements the fixture of the conformance suite: one test body per test, run once for each
+//! driver.
 
 // Every test program uses its own part of this module.
 #![allow(dead_code, unreachable_pub, missing_docs)]
@@ -22,12 +23,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up; far more than it should ever need.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out of the tests, far longer than any step needs.
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Set for a run of the suite's `epoll::` tests in which the channels choose their driver and
-/// io_uring cannot be used: because a seccomp filter bars it, which the suite installs, or if the
-/// value is `hidden`, because the kernel lacks something.
+/// Environment variable for a run of the suite's `epoll::` tests in which the channels choose their
+/// driver and io_uring is unavailable: because of a seccomp filter, which the suite installs, or
+/// with the value `hidden` because the kernel lacks a feature.
 const BARRED: &str = "MEGAPIPE_TEST_BARRED";
 
 /// Makes a test of each function for every driver: `uring::name` and `epoll::name`.
@@ -82,14 +83,14 @@ impl Rig {
         }
         let channel = Channel::with_config(Config { driver, ..config });
         let channel = channel.unwrap_or_else(|error| panic!("no {driver:?} channel: {error}"));
-        // Nothing would tell that the library that hides features was not loaded.
+        // This detects that the library that hides features was not loaded.
         let report = channel.driver();
         let is_hidden = std::env::var_os("HIDE_URING").is_some();
         assert!(driver != DriverChoice::Uring || !is_hidden || !report.replaced.is_empty());
         Rig { channel }
     }
 
-    /// A channel that finds io_uring barred and falls back to epoll by itself.
+    /// Creates a channel that finds io_uring unavailable and falls back to epoll by itself.
     fn barred(config: Config, hidden: bool) -> Rig {
         thread_local!(static FILTER: () = seccomp::block_io_uring(libc::EPERM));
         if !hidden {
@@ -102,8 +103,9 @@ impl Rig {
         Rig { channel }
     }
 
-    /// Whether lightweight sockets are entries of a table, with a limit of its own. They are
-    /// descriptors with the epoll driver, and where the kernel's table lacks something.
+    /// Returns whether lightweight sockets are entries of a table, with a limit of its own. They
+    /// are descriptors with the epoll driver, and with io_uring if the kernel lacks a feature for
+    /// its table.
     pub fn has_file_table(&self) -> bool {
         let report = self.channel.driver();
         let descriptors = "lightweight sockets are descriptors";
@@ -116,16 +118,16 @@ impl Rig {
         self.channel.register(source, 0).expect("register")
     }
 
-    /// A channel beside one under test. Each channel over an installed driver takes a stack of its
-    /// own, of which a test has one: there it is the kernel's.
+    /// Creates a second channel. Each channel over an installed driver takes a stack of its own, of
+    /// which a test has only one: then the second channel uses the kernel's driver.
     pub fn other(driver: DriverChoice) -> Rig {
         Rig::new(if is_installed(driver) { DriverChoice::Uring } else { driver })
     }
 
-    /// A connection on the road of the suite: the test's side, which gives up after a while, and
-    /// the channel's.
+    /// Connects by the addresses of the suite: returns the test's side, which has a time limit, and
+    /// the channel's side.
     pub fn tcp_pair(&mut self) -> (TcpStream, Handle) {
-        if ROAD.get().is_none() {
+        if TEST_ADDRESSES.get().is_none() {
             let (ours, theirs) = tcp_pair();
             return (ours, self.join(theirs));
         }
@@ -134,7 +136,7 @@ impl Rig {
         (ours, handle)
     }
 
-    /// The same, which the channel has accepted as a lightweight socket.
+    /// Connects like `tcp_pair`; the channel has accepted the connection as a lightweight socket.
     pub fn lightweight_pair(&mut self) -> (TcpStream, Handle) {
         let (listener, address) = listener();
         let listening = self.join(listener);
@@ -145,17 +147,18 @@ impl Rig {
         (ours, self.join(socket))
     }
 
-    /// The next completion, which must come. A signal ends a wait too, see [`testkit::retried`].
+    /// Returns the next completion, which must arrive. A signal also ends a wait, see
+    /// [`testkit::retried`].
     #[track_caller]
     pub fn next(&mut self) -> Completion {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         loop {
             let is_late = Instant::now() >= until;
             match self.channel.dispatch(until.saturating_duration_since(Instant::now())) {
                 Ok(Some(done)) => return done,
                 Ok(None) if !is_late => {}
                 Ok(None) => panic!(
-                    "no completion within {PATIENCE:?}; {} requests outstanding, {:?}",
+                    "no completion within {TIME_LIMIT:?}; {} requests outstanding, {:?}",
                     self.channel.outstanding(),
                     self.channel.counters()
                 ),
@@ -164,7 +167,7 @@ impl Rig {
         }
     }
 
-    /// The next completion, which must be the last of a request on `handle`.
+    /// Returns the next completion, which must be the last of a request on `handle`.
     #[track_caller]
     pub fn last(&mut self, handle: Handle) -> Event {
         let done = self.next();
@@ -173,7 +176,8 @@ impl Rig {
         done.event
     }
 
-    /// The next completion, which must be one of several of a repeating request on `handle`.
+    /// Returns the next completion, which must be one of several of a repeating request on
+    /// `handle`.
     #[track_caller]
     pub fn another(&mut self, handle: Handle) -> Event {
         let done = self.next();
@@ -182,16 +186,16 @@ impl Rig {
         done.event
     }
 
-    /// Dispatches until no request is outstanding; gives the completions that came.
+    /// Dispatches until no request is outstanding; returns the completions.
     #[track_caller]
-    pub fn settle(&mut self) -> Vec<Completion> {
-        self.settle_to(0)
+    pub fn drain(&mut self) -> Vec<Completion> {
+        self.drain_to(0)
     }
 
-    /// The same, but until only so many requests are outstanding.
+    /// Dispatches until only that many requests are outstanding; returns the completions.
     #[track_caller]
-    pub fn settle_to(&mut self, outstanding: usize) -> Vec<Completion> {
-        let until = Instant::now() + PATIENCE;
+    pub fn drain_to(&mut self, outstanding: usize) -> Vec<Completion> {
+        let until = Instant::now() + TIME_LIMIT;
         let mut came = Vec::new();
         while self.channel.outstanding() > outstanding {
             came.extend(self.channel.dispatch(Duration::from_millis(1)).expect("dispatch"));
@@ -203,7 +207,7 @@ impl Rig {
     }
 }
 
-/// The number or errno that an event brings.
+/// Returns the number or errno of an event.
 pub fn outcome(event: &Event) -> Result<u64, i32> {
     let unit = |result: &io::Result<()>| result.as_ref().map(|()| 0).map_err(errno);
     let size = |result: &io::Result<usize>| result.as_ref().map(|n| *n as u64).map_err(errno);
@@ -237,7 +241,7 @@ fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_else(|| panic!("an error without errno: {error}"))
 }
 
-/// The bytes that a successful read brought.
+/// Returns the bytes of a successful read.
 #[track_caller]
 pub fn read_of(event: Event) -> Vec<u8> {
     match event {
@@ -262,7 +266,7 @@ pub fn datagram(event: Event) -> Datagram {
     }
 }
 
-/// The buffer that a successful write gives back; the whole of it must have been written.
+/// Returns the buffer of a successful write, all of which must have been written.
 #[track_caller]
 pub fn written(event: Event) -> Buffer {
     match event {
@@ -279,36 +283,37 @@ pub fn accepted(event: Event) -> megapipe::Accepted {
     }
 }
 
-/// Where the TCP connections of the suite run: the addresses of both families, IPv4 first.
+/// The addresses of the suite's TCP connections: those of both families, IPv4 first.
 #[derive(Clone, Copy, Debug)]
-pub struct Road {
-    /// What a listener of the channel's is bound to.
+pub struct TestAddresses {
+    /// Addresses to which listeners of the channel are bound.
     pub bound: [IpAddr; 2],
-    /// Where clients find it.
+    /// Addresses at which clients reach them.
     pub found: [IpAddr; 2],
-    /// Where a peer listens, to which the channel connects.
+    /// Addresses at which a peer listens, to which the channel connects.
     pub peer: [IpAddr; 2],
-    /// Waits until the channel's side knows of all that this thread's clients have sent.
-    pub settle: fn(),
+    /// Waits until the channel's side has received all that this thread's clients have sent.
+    pub await_delivery: fn(),
 }
 
-/// The loopback, as long as a test program sets nothing else.
+/// The loopback addresses, used unless a test program sets others.
 const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// Set by a program that runs the suite over a driver of another crate.
-pub static ROAD: OnceLock<Road> = OnceLock::new();
+pub static TEST_ADDRESSES: OnceLock<TestAddresses> = OnceLock::new();
 
-pub fn road() -> Road {
-    let loopback = Road { bound: LOOPBACK, found: LOOPBACK, peer: LOOPBACK, settle: || {} };
-    ROAD.get().copied().unwrap_or(loopback)
+pub fn test_addresses() -> TestAddresses {
+    let loopback =
+        TestAddresses { bound: LOOPBACK, found: LOOPBACK, peer: LOOPBACK, await_delivery: || {} };
+    TEST_ADDRESSES.get().copied().unwrap_or(loopback)
 }
 
-/// Waits until the channel's side knows of all that this thread's clients have sent.
-pub fn settle() {
-    (road().settle)();
+/// Waits until the channel's side has received all that this thread's clients have sent.
+pub fn await_delivery() {
+    (test_addresses().await_delivery)();
 }
 
-/// Whether the driver is one of another crate, whose connections are no descriptors.
+/// Returns whether the driver belongs to another crate, whose connections are not descriptors.
 pub fn is_installed(driver: DriverChoice) -> bool {
     matches!(driver, DriverChoice::Installed(_))
 }
@@ -326,20 +331,20 @@ fn listen_at(address: SocketAddr) -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// A listening socket for the channel with a long queue, and where clients find it.
+/// Returns a listening socket for the channel with a long queue, and the address for clients.
 pub fn listener() -> (TcpListener, SocketAddr) {
     listener_of(0)
 }
 
-/// The same, and a socket that keeps the port from others when the listener is closed.
+/// Returns the same, and a socket that reserves the port after the listener is closed.
 pub fn lasting_listener() -> (TcpListener, SocketAddr, OwnedFd) {
-    let (kept, address) = deaf_address(road().bound[0]);
+    let (kept, address) = deaf_address(test_addresses().bound[0]);
     let (listener, port) = listen_at(address);
-    (listener, SocketAddr::new(road().found[0], port), kept)
+    (listener, SocketAddr::new(test_addresses().found[0], port), kept)
 }
 
-/// A socket that is bound but does not listen, and its address, at which nothing answers: others
-/// that ask for any port do not get this one.
+/// Returns a socket that is bound but does not listen, and its address, at which nothing answers.
+/// It reserves the port.
 pub fn deaf_address(ip: IpAddr) -> (OwnedFd, SocketAddr) {
     let IpAddr::V4(ip) = ip else { panic!("{ip} is not IPv4") };
     let address = libc::sockaddr_in {
@@ -348,8 +353,9 @@ pub fn deaf_address(ip: IpAddr) -> (OwnedFd, SocketAddr) {
         sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
         sin_zero: [0; 8],
     };
-    // SAFETY: the arguments outlive the calls, which are told their sizes, and nothing else owns
-    // the descriptor. As listeners of Rust's library it shares its address unless a socket listens.
+    // SAFETY: the arguments outlive the calls, the lengths are their sizes, and the descriptor has
+    // no other owner. Like listeners of Rust's library it shares its address unless a socket
+    // listens.
     let bound = unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         assert!(fd >= 0, "socket: {}", io::Error::last_os_error());
@@ -365,40 +371,46 @@ pub fn deaf_address(ip: IpAddr) -> (OwnedFd, SocketAddr) {
     (bound.into(), address)
 }
 
-/// The same of a family: 0 is IPv4, 1 is IPv6.
+/// Returns a listener and its address of a family: 0 is IPv4, 1 is IPv6.
 pub fn listener_of(family: usize) -> (TcpListener, SocketAddr) {
-    let (listener, port) = listen_at(any_port(road().bound[family]));
-    (listener, SocketAddr::new(road().found[family], port))
+    let (listener, port) = listen_at(any_port(test_addresses().bound[family]));
+    (listener, SocketAddr::new(test_addresses().found[family], port))
 }
 
-/// A listening socket to which the channel connects.
+/// Returns a listening socket to which the channel connects.
 pub fn peer_listener() -> (TcpListener, SocketAddr) {
     peer_listener_of(0)
 }
 
-/// The same of a family.
+/// Returns a listening socket of a family to which the channel connects.
 pub fn peer_listener_of(family: usize) -> (TcpListener, SocketAddr) {
-    let ip = road().peer[family];
+    let ip = test_addresses().peer[family];
     let (listener, port) = listen_at(any_port(ip));
     (listener, SocketAddr::new(ip, port))
 }
 
-/// A client that gives up after a while.
+/// Returns a client with a time limit.
 pub fn client(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("connect");
-    patient(&stream);
+    set_time_limit(&stream);
     stream.set_nodelay(true).expect("nodelay");
-    settle();
+    await_delivery();
     stream
 }
 
-/// Makes a blocking socket give up after a while.
-pub fn patient(stream: &TcpStream) {
-    stream.set_read_timeout(Some(PATIENCE)).expect("time-out");
-    stream.set_write_timeout(Some(PATIENCE)).expect("time-out");
+/// Returns that many clients, which enter the listener's accept queue in their order.
+#[track_caller]
+pub fn clients_in_order(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    testkit::on_one_cpu(|| (0..count).map(|_| client(address)).collect())
 }
 
-/// One read. The end of a ring in the same thread interrupts it, which std does not make good.
+/// Sets a time limit for the calls of a blocking socket.
+pub fn set_time_limit(stream: &TcpStream) {
+    stream.set_read_timeout(Some(TIME_LIMIT)).expect("time-out");
+    stream.set_write_timeout(Some(TIME_LIMIT)).expect("time-out");
+}
+
+/// Reads once. The end of a ring in the same thread interrupts a read, and std does not repeat it.
 fn read_once(stream: &mut impl Read) -> io::Result<usize> {
     loop {
         match stream.read(&mut [0; 1]) {
@@ -408,19 +420,19 @@ fn read_once(stream: &mut impl Read) -> io::Result<usize> {
     }
 }
 
-/// The peer has ended the stream.
+/// Checks that the peer has ended the stream.
 #[track_caller]
 pub fn expect_end(stream: &mut impl Read) {
     assert_eq!(read_once(stream).expect("the end of the stream"), 0, "more data");
 }
 
-/// The peer has reset the connection.
+/// Checks that the peer has reset the connection.
 #[track_caller]
 pub fn expect_reset(stream: &mut impl Read) {
     assert_eq!(errno(&read_once(stream).expect_err("a reset")), libc::ECONNRESET);
 }
 
-/// The peer is gone, by an end or by a reset.
+/// Checks that the peer has ended or reset the connection.
 #[track_caller]
 pub fn expect_gone(stream: &mut TcpStream) {
     match read_once(stream) {
@@ -429,7 +441,7 @@ pub fn expect_gone(stream: &mut TcpStream) {
     }
 }
 
-/// A descriptor is non-blocking and closed by execve(2), as accepts promise it.
+/// Checks that a descriptor is non-blocking and close-on-exec, as accepts guarantee.
 #[track_caller]
 pub fn expect_free_descriptor(descriptor: &impl AsRawFd) {
     let fd = descriptor.as_raw_fd();
@@ -439,8 +451,8 @@ pub fn expect_free_descriptor(descriptor: &impl AsRawFd) {
     assert_eq!(shared & libc::O_NONBLOCK, libc::O_NONBLOCK, "it blocks");
 }
 
-/// A connected pair of the loopback's: the test's side, which gives up after a while, and the
-/// channel's side.
+/// Connects over the loopback: returns the test's side, which has a time limit, and the channel's
+/// side.
 pub fn tcp_pair() -> (TcpStream, TcpStream) {
     let (listener, port) = listen_at(any_port(LOOPBACK[0]));
     let ours = client(SocketAddr::new(LOOPBACK[0], port));
@@ -449,25 +461,25 @@ pub fn tcp_pair() -> (TcpStream, TcpStream) {
     (ours, theirs)
 }
 
-/// A connected pair of UNIX sockets: the test's side, which gives up, and the channel's side.
+/// Returns a connected pair of UNIX sockets: the test's side, with a time limit, and the channel's.
 pub fn unix_pair() -> (UnixStream, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("socketpair");
-    ours.set_read_timeout(Some(PATIENCE)).expect("time-out");
-    ours.set_write_timeout(Some(PATIENCE)).expect("time-out");
+    ours.set_read_timeout(Some(TIME_LIMIT)).expect("time-out");
+    ours.set_write_timeout(Some(TIME_LIMIT)).expect("time-out");
     (ours, theirs)
 }
 
-/// A bound UDP socket on the loopback that gives up after a while.
+/// Returns a bound UDP socket on the loopback, with a time limit.
 pub fn udp(ip: &str) -> (UdpSocket, SocketAddr) {
     let socket = UdpSocket::bind((ip, 0)).unwrap_or_else(|error| panic!("bind {ip}: {error}"));
-    socket.set_read_timeout(Some(PATIENCE)).expect("time-out");
+    socket.set_read_timeout(Some(TIME_LIMIT)).expect("time-out");
     let address = socket.local_addr().expect("local address");
     (socket, address)
 }
 
-/// An empty file in memory, for tests that cannot wait until a disk has the time.
+/// Returns an empty file in memory, for tests that must not wait for a disk.
 pub fn memory_file() -> OwnedFd {
-    // SAFETY: the name is a string, and nothing else owns the descriptor.
+    // SAFETY: the name is a string, and the descriptor has no other owner.
     unsafe {
         let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC);
         assert!(fd >= 0, "memfd_create: {}", io::Error::last_os_error());
@@ -475,26 +487,26 @@ pub fn memory_file() -> OwnedFd {
     }
 }
 
-/// Drops a channel. Whether it took so long that it may have given up the kernel's letting go of
-/// its memory, and leaked that.
+/// Drops a channel. Returns whether that took so long that the channel may have stopped waiting for
+/// the kernel to release its memory, and leaked it.
 pub fn drop_gives_up(rig: Rig) -> bool {
     let start = Instant::now();
     drop(rig);
     start.elapsed() >= Duration::from_secs(2)
 }
 
-/// A source that never becomes ready, and what keeps it so.
+/// Returns a source that never becomes ready, and the peer that keeps it open.
 pub fn silent() -> (UnixStream, UnixStream) {
     UnixStream::pair().expect("socketpair")
 }
 
-/// An endless stream of bytes in which every position can be told from its neighbours.
+/// An endless stream of bytes in which every position differs from its neighbours.
 #[derive(Clone)]
 pub struct Pattern {
     block: Arc<Vec<u8>>,
 }
 
-/// A prime, so that it is no multiple of any buffer's size.
+/// A prime, so it is not a multiple of any buffer's size.
 const BLOCK: usize = 1_048_583;
 
 impl Pattern {
@@ -512,7 +524,7 @@ impl Pattern {
         Pattern { block: Arc::new(block) }
     }
 
-    /// The bytes `offset..offset + bytes` of the stream.
+    /// Returns the bytes `offset..offset + bytes` of the stream.
     pub fn bytes(&self, offset: usize, bytes: usize) -> Vec<u8> {
         let mut made = Vec::with_capacity(bytes);
         while made.len() < bytes {
@@ -523,7 +535,7 @@ impl Pattern {
         made
     }
 
-    /// Panics unless `found` is what the stream has at `offset`.
+    /// Panics unless `found` is the content of the stream at `offset`.
     #[track_caller]
     pub fn check(&self, offset: usize, found: &[u8]) {
         let mut done = 0;
@@ -539,7 +551,7 @@ impl Pattern {
     }
 }
 
-/// Calls everything that takes a handle; each call must fail, and `check` looks at the error.
+/// Makes every call that takes a handle; each must fail, and `check` gets the error.
 pub fn call_everything(rig: &mut Rig, handle: Handle, check: impl Fn(Error)) {
     let address: SocketAddr = "127.0.0.1:9".parse().unwrap();
     check(rig.accept(handle, Accept::lightweight()).unwrap_err());
@@ -581,7 +593,7 @@ pub fn call_everything(rig: &mut Rig, handle: Handle, check: impl Fn(Error)) {
     assert_eq!(rig.cookie(handle), None);
 }
 
-/// The address as the crate writes it.
+/// Converts the address to the crate's type.
 pub fn inet(address: SocketAddr) -> Address {
     Address::Inet(address)
 }

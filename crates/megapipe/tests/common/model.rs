@@ -1,9 +1,9 @@
-//! What must come of requests on connected pairs, whatever happens to them.
+//! Models the results of requests on connected pairs.
 
 use super::outcome;
 use megapipe::{Event, Lease};
 
-/// A write and what is known of it.
+/// A write and the known number of its written bytes.
 struct Sent {
     number: u64,
     bytes: Vec<u8>,
@@ -13,7 +13,7 @@ struct Sent {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Delivery {
     Pending,
-    /// So many of its bytes were written.
+    /// That many of its bytes were written.
     Known(usize),
     /// Its handle was unregistered before it completed.
     Unknown,
@@ -24,17 +24,17 @@ enum Delivery {
 pub struct Direction {
     sent: Vec<Sent>,
     received: Vec<u8>,
-    /// Data may have been lost with a receive that was unregistered.
+    /// Whether data may have been lost with a receive that was unregistered.
     pub lossy: bool,
-    /// The sender may have ended the stream.
+    /// Whether the sender may have ended the stream.
     pub cut: bool,
-    /// The receiver has seen the end.
+    /// Whether the receiver has seen the end.
     pub ended: bool,
     pub sender_gone: bool,
     pub receiver_gone: bool,
 }
 
-/// Requests of one side that have not completed, by kind: those that were cancelled and others.
+/// Requests of one side that have not completed, by kind: cancelled and others.
 #[derive(Debug, Default)]
 pub struct Pending {
     live: [usize; KINDS],
@@ -63,7 +63,7 @@ impl Pending {
         kinds.map(|kind| self.live[kind] + self.cancelled[kind]).sum()
     }
 
-    /// A request has completed for the last time; tells whether it had been cancelled.
+    /// Counts the last completion of a request; returns whether it had been cancelled.
     pub fn finish(&mut self, kind: usize) -> bool {
         if self.cancelled[kind] > 0 {
             self.cancelled[kind] -= 1;
@@ -75,7 +75,7 @@ impl Pending {
     }
 }
 
-/// Something to receive by, and its name.
+/// Creates content to receive, and a name for it.
 pub fn message(number: u64, bytes: usize) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut made = number.to_le_bytes().to_vec();
@@ -94,14 +94,14 @@ impl Direction {
         self.sent.push(Sent { number, bytes, delivery: Delivery::Pending });
     }
 
-    /// The handle of the sender is unregistered.
+    /// Handles that the sender's handle is unregistered.
     pub fn forget_pending(&mut self) {
         for sent in self.sent.iter_mut().filter(|sent| sent.delivery == Delivery::Pending) {
             sent.delivery = Delivery::Unknown;
         }
     }
 
-    /// Takes note of a completed write.
+    /// Records a completed write.
     pub fn wrote(&mut self, pending: &mut Pending, event: &Event) {
         let first = match event {
             Event::Write(_, buffer) => &buffer[..8],
@@ -139,13 +139,13 @@ impl Direction {
         sent.delivery = Delivery::Known(written);
     }
 
-    /// Takes note of what has come in; gives a lease back.
+    /// Records received data; returns a lease of it.
     pub fn came(&mut self, pending: &mut Pending, event: Event, more: bool) -> Option<Lease> {
         let result = outcome(&event);
         let kind = match &event {
             Event::Read(..) => READ,
             _ if more => REPEAT,
-            // Whether it was asked for once or for ever is known by what is pending.
+            // The pending requests show whether it was a single or a repeating receive.
             _ => pending.kind_of_receive(),
         };
         let cancelled = !more && pending.finish(kind);
@@ -173,7 +173,7 @@ impl Direction {
         None
     }
 
-    /// After the end: everything that was written has been received, in order.
+    /// Checks, after the end, that everything that was written has been received, in order.
     pub fn check(&self) {
         assert!(
             self.sent.iter().all(|sent| sent.delivery != Delivery::Pending),
@@ -203,13 +203,14 @@ impl Pending {
         match (filed(RECEIVE), filed(REPEAT)) {
             (true, false) => RECEIVE,
             (false, true) => REPEAT,
-            // In a lane, the one that was filed first ends first; the model files only one kind.
+            // In a lane, the request that was submitted first ends first; the model submits only
+            // one kind.
             _ => panic!("a receive completes that was not asked for"),
         }
     }
 }
 
-/// Whether `received` is the writes one after the other, each as far as it was written.
+/// Returns whether `received` is the writes one after the other, each as far as it was written.
 fn matches(sent: &[Sent], received: &[u8]) -> bool {
     let Some((first, rest)) = sent.split_first() else { return received.is_empty() };
     match first.delivery {

@@ -1,15 +1,15 @@
-//! Tests that need a process of their own, and what they count there.
+//! Runs tests that need a process of their own, and counts resources there.
 
-use super::PATIENCE;
+use super::TIME_LIMIT;
 use megapipe::DriverChoice;
 use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Tells a child which test it is to run.
+/// Environment variable that names the test that a child runs.
 const VARIABLE: &str = "MEGAPIPE_TEST_ISOLATED";
 
-/// The name under which `conformance!` runs a test.
+/// Returns the name under which `conformance!` runs a test.
 pub fn test_name(driver: DriverChoice, name: &str) -> String {
     match driver {
         DriverChoice::Uring => format!("uring::{name}"),
@@ -19,17 +19,17 @@ pub fn test_name(driver: DriverChoice, name: &str) -> String {
     }
 }
 
-/// This test program again, to run the one test of that name.
+/// Returns the command that runs this test program again, for the one test of that name.
 pub fn again(full_name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the test program"));
     command.args(["--exact", full_name, "--test-threads=1", "--nocapture"]);
     command.env(VARIABLE, full_name).env_remove("MEGAPIPE_DRIVER");
-    // Else each thread would reserve address space, which tests that look for leaks would find.
+    // Otherwise each thread would reserve address space, which tests for leaks would count.
     command.env("MALLOC_ARENA_MAX", "1");
     command
 }
 
-/// Whether this is the child that `again` made for that test.
+/// Returns whether this process is the child that `again` started for that test.
 pub fn is_child(full_name: &str) -> bool {
     std::env::var(VARIABLE).is_ok_and(|name| name == full_name)
 }
@@ -54,13 +54,13 @@ pub fn expect_success(mut command: Command) {
     assert!(passed, "{command:?}: {}\n{out}\n{err}", output.status);
 }
 
-/// The descriptors of this process.
+/// Returns the descriptors of this process.
 pub fn descriptors() -> Vec<String> {
     let mut open: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .expect("/proc/self/fd")
         .filter_map(|entry| {
             let path = entry.ok()?.path();
-            // The descriptor of the directory itself is gone by now.
+            // The descriptor of the directory itself is closed by now.
             let target = std::fs::read_link(&path).ok()?;
             Some(format!("{} -> {}", path.file_name()?.to_str()?, target.display()))
         })
@@ -73,7 +73,7 @@ pub fn descriptors() -> Vec<String> {
 /// Waits until as many descriptors are open as before: the kernel closes some of them late.
 #[track_caller]
 pub fn expect_descriptors(before: &[String]) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     loop {
         let now = descriptors();
         if now.len() == before.len() {
@@ -94,9 +94,9 @@ pub fn set_descriptor_limit(soft: u64) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
 }
 
-/// Forks; the child runs `body` and ends with 0, or with 101 if it panics. Gives the child's id.
+/// Forks; the child runs `body` and ends with 0, or with 101 if it panics. Returns the child's id.
 pub fn fork(body: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the caller sees to it that no other thread holds a lock that the child needs.
+    // SAFETY: the caller ensures that no other thread holds a lock that the child needs.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", io::Error::last_os_error()),
         0 => {

@@ -1,20 +1,20 @@
-//! Seccomp filters that take system calls away, as container runtimes do.
+//! Installs seccomp filters that forbid system calls, as container runtimes do.
 
 /// Makes io_uring_setup(2), io_uring_enter(2) and io_uring_register(2) fail with `errno`, for the
-/// calling thread and the threads and processes it starts from now on. There is no way back: call
-/// it in a thread made for the purpose.
+/// calling thread and the threads and processes that it starts from now on. This cannot be undone:
+/// call it in a thread of its own.
 pub(crate) fn block_io_uring(errno: i32) {
     let io_uring =
         [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
     block(&io_uring, errno);
 }
 
-/// The same with the calls of these numbers.
+/// Makes the calls of these numbers fail, in the same way.
 pub(crate) fn block(calls: &[libc::c_long], errno: i32) {
     let refuse = libc::SECCOMP_RET_ERRNO | (errno as u32 & libc::SECCOMP_RET_DATA);
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let number_at = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
-    // The numbers are the same on every architecture, so that it need not be checked.
+    // The numbers are the same on every architecture, so the architecture is not checked.
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, number_at)];
     for call in calls {
         let mut jump = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, *call as u32);

@@ -1,9 +1,9 @@
-//! What must hold after a scenario, whatever has failed in it.
+//! Checks what must hold after a scenario, whatever call has failed.
 
 use crate::common::process::descriptors;
 use crate::layer::armed;
 use crate::memory;
-use crate::stage::{BUFFERS, PATIENCE, Stage};
+use crate::stage::{BUFFERS, Stage, TIME_LIMIT};
 use megapipe::{Channel, Event, Lease, Repeat};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -12,18 +12,18 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How often, and after which pause, it is looked whether something has ended that ends by itself.
+/// How often, and after which pause, a check is repeated for objects that the kernel releases late.
 const ROUNDS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// More than the frames of any call on a channel take.
+/// More bytes than the stack frames of any call on a channel take.
 const FRAMES_BYTES: usize = 32 << 10;
 
-/// Hands over what an aborted call may have left in the queue, while its former stack frames are
-/// known memory: a request that points there is seen.
+/// Submits the entries that an aborted call may have left in the queue, while the memory of its
+/// former stack frames has a known content. A request that points there shows up as a change.
 #[inline(never)]
 pub(crate) fn dead_frames(channel: &mut Channel<u64>) {
-    // The only large object of this frame, so that it lies where the other frames were.
+    // The only large object of this frame, so it covers the memory of the former frames.
     let mut frames = MaybeUninit::<[u8; FRAMES_BYTES]>::uninit();
     let first: *mut u8 = black_box(&mut frames).as_mut_ptr().cast();
     // SAFETY: the array has that many bytes.
@@ -35,11 +35,11 @@ pub(crate) fn dead_frames(channel: &mut Channel<u64>) {
     assert_eq!(broken, 0, "the kernel wrote into stack frames of a call that had returned");
 }
 
-/// Ends a scenario: everything completes, nothing is missing, and nothing is left.
+/// Ends a scenario: everything completes, no data is missing, and no resource leaks.
 #[track_caller]
 pub(crate) fn finish(mut stage: Stage, before: &[String]) {
     if !stage.may_be_busy {
-        settle(&mut stage);
+        drain(&mut stage);
         all_buffers_are_there(&mut stage);
     }
     let Stage { channel, peers, .. } = stage;
@@ -52,12 +52,12 @@ pub(crate) fn finish(mut stage: Stage, before: &[String]) {
 
 /// Waits until each request has had its last completion.
 #[track_caller]
-fn settle(stage: &mut Stage) {
+fn drain(stage: &mut Stage) {
     for _ in 0..ROUNDS {
         if stage.channel.outstanding() == 0 {
             return;
         }
-        // An error has been looked at where it came first.
+        // An error was checked at its first occurrence.
         let _ = armed(|| stage.channel.dispatch(PAUSE));
     }
     panic!("{} requests do not end", stage.channel.outstanding());
@@ -73,7 +73,7 @@ fn all_buffers_are_there(stage: &mut Stage) {
     for number in 0..BUFFERS {
         channel.receive(stream, Repeat::Once).expect("receive");
         std::io::Write::write_all(&mut &ours, b"x").expect("write");
-        match channel.dispatch(PATIENCE).expect("dispatch").map(|done| done.event) {
+        match channel.dispatch(TIME_LIMIT).expect("dispatch").map(|done| done.event) {
             Some(Event::Receive(Ok(lease))) => leases.push(lease),
             other => panic!("{number} of {BUFFERS} small buffers are left: {other:?}"),
         }
@@ -88,7 +88,7 @@ fn all_buffers_are_there(stage: &mut Stage) {
     let mut kept = Vec::new();
     for number in 0..BUFFERS {
         client.send_to(b"x", address).expect("send");
-        match channel.dispatch(PATIENCE).expect("dispatch").map(|done| done.event) {
+        match channel.dispatch(TIME_LIMIT).expect("dispatch").map(|done| done.event) {
             Some(Event::ReceiveFrom(Ok(datagram))) => kept.push(datagram),
             other => panic!("{number} of {BUFFERS} large buffers are left: {other:?}"),
         }
@@ -96,8 +96,8 @@ fn all_buffers_are_there(stage: &mut Stage) {
     channel.unregister(datagrams).expect("unregister");
 }
 
-/// The channel's ends are closed with it. What the peers send first finds no request that would
-/// still take it.
+/// Checks that the channel's ends are closed with it. The peers first send data, which no request
+/// may take.
 #[track_caller]
 fn ends_are_closed(peers: Vec<OwnedFd>) {
     for peer in peers {
@@ -108,12 +108,12 @@ fn ends_are_closed(peers: Vec<OwnedFd>) {
         let events = libc::POLLRDHUP;
         let mut asked = libc::pollfd { fd: peer.as_raw_fd(), events, revents: 0 };
         // SAFETY: `asked` is one valid entry and outlives the call.
-        let found = unsafe { libc::poll(&mut asked, 1, PATIENCE.as_millis() as libc::c_int) };
+        let found = unsafe { libc::poll(&mut asked, 1, TIME_LIMIT.as_millis() as libc::c_int) };
         assert_eq!(found, 1, "an end is open although its channel is gone");
     }
 }
 
-/// As many descriptors are open as before; some are closed late.
+/// Checks that as many descriptors are open as before; the kernel closes some late.
 #[track_caller]
 fn nothing_is_open(before: &[String]) {
     for _ in 0..ROUNDS {
@@ -127,7 +127,8 @@ fn nothing_is_open(before: &[String]) {
     panic!("descriptors leak: {new:?}");
 }
 
-/// The channel's threads have ended. Those of io_uring are the kernel's, which ends them later.
+/// Checks that the channel's threads have ended. Those of io_uring belong to the kernel, which ends
+/// them later.
 #[track_caller]
 fn no_thread_is_left() {
     for round in 0.. {

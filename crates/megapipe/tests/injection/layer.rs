@@ -3,7 +3,7 @@
 //!
 //! [`symbols`](crate::symbols) asks [`admit`] before each call. The plan and the counts are in
 //! memory that a forked child shares with its parent, so that the parent reads them even if the
-//! child was killed. A thread that an armed thread creates is armed for its whole life: it works
+//! child was killed. A thread that an armed thread creates is armed until it ends, because it works
 //! for the channel.
 
 use std::cell::Cell;
@@ -28,8 +28,8 @@ macro_rules! calls {
                 }
             }
 
-            /// What Linux may answer although the arguments are right and the object is in the
-            /// state that the caller expects.
+            /// Returns the errnos that Linux may return although the arguments are correct and the
+            /// object is in the state that the caller expects.
             pub(crate) fn errnos(self) -> &'static [i32] {
                 match self {
                     $(Call::$variant => &[$(libc::$errno),*],)+
@@ -40,7 +40,7 @@ macro_rules! calls {
 }
 
 // A write to an eventfd that is not full cannot fail. EAGAIN is not among the errnos of calls on
-// sockets, pipes and counters: it means that an edge will follow, which a test cannot promise.
+// sockets, pipes and counters: it means that an edge will follow, which a test cannot guarantee.
 calls! {
     IoUringSetup "io_uring_setup" [ENOMEM, EMFILE, ENFILE];
     IoUringRegister "io_uring_register" [ENOMEM, EMFILE, EBUSY];
@@ -84,7 +84,7 @@ calls! {
     Close "close" [EINTR, EIO];
 }
 
-/// How many kinds of calls there are.
+/// The number of kinds of calls.
 pub(crate) const CALLS: usize = Call::ALL.len();
 
 /// The exit status of a child that made more calls than its budget.
@@ -95,13 +95,13 @@ pub(crate) const SPUN: i32 = 103;
 pub(crate) struct Fault {
     pub(crate) call: Call,
     pub(crate) errno: i32,
-    /// Which of the calls fails: the first is 1.
+    /// The number of the call that fails: the first is 1.
     pub(crate) nth: u32,
-    /// How many fail in a row.
+    /// How many consecutive calls fail.
     pub(crate) times: u32,
 }
 
-/// What parent and child share.
+/// The memory that parent and child share.
 #[repr(C)]
 pub(crate) struct Shared {
     /// The index of the call that fails, or -1.
@@ -113,7 +113,7 @@ pub(crate) struct Shared {
     total: AtomicU32,
     fired: AtomicU32,
     counts: [AtomicU32; CALLS],
-    /// What the child says of its failure, in UTF-8.
+    /// The length of the child's failure message, in UTF-8.
     message_bytes: AtomicU32,
     message: [AtomicU32; 512],
 }
@@ -124,7 +124,7 @@ thread_local! {
     static ARMED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The memory shared with children that are forked from now on.
+/// Returns the memory that is shared with children that are forked from now on.
 pub(crate) fn shared() -> &'static Shared {
     SHARED.get_or_init(|| {
         let bytes = size_of::<Shared>();
@@ -140,7 +140,7 @@ pub(crate) fn shared() -> &'static Shared {
 }
 
 impl Shared {
-    /// Prepares for a run in which `fault` is injected, with at most `budget` calls.
+    /// Prepares a run in which `fault` is injected, with at most `budget` calls.
     pub(crate) fn prepare(&self, fault: Option<Fault>, budget: u32) {
         let index = |call: Call| call as i32;
         self.call.store(fault.map_or(-1, |fault| index(fault.call)), Ordering::SeqCst);
@@ -153,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// The fault of this run.
+    /// Returns the fault of this run.
     pub(crate) fn fault(&self) -> Option<Fault> {
         let call = *Call::ALL.get(self.call.load(Ordering::SeqCst) as usize)?;
         Some(Fault {
@@ -164,27 +164,27 @@ impl Shared {
         })
     }
 
-    /// How many calls of a kind armed threads have made.
+    /// Returns how many calls of a kind armed threads have made.
     pub(crate) fn count(&self, call: Call) -> u32 {
         self.counts[call as usize].load(Ordering::SeqCst)
     }
 
-    /// How many calls of all kinds armed threads have made.
+    /// Returns how many calls of all kinds armed threads have made.
     pub(crate) fn total(&self) -> u32 {
         self.total.load(Ordering::SeqCst)
     }
 
-    /// How many calls have failed by the plan.
+    /// Returns how many calls have failed by the plan.
     pub(crate) fn fired(&self) -> u32 {
         self.fired.load(Ordering::SeqCst)
     }
 
-    /// Notes that something fails that the layer does not see.
+    /// Counts a failure that the layer does not inject itself.
     pub(crate) fn note_failure(&self) {
         self.fired.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Leaves a message for the parent; allocates nothing.
+    /// Stores a message for the parent; allocates nothing.
     pub(crate) fn tell(&self, text: &str) {
         let bytes = text.len().min(self.message.len() * 4);
         for (word, four) in self.message.iter().zip(text.as_bytes()[..bytes].chunks(4)) {
@@ -195,7 +195,7 @@ impl Shared {
         self.message_bytes.store(bytes as u32, Ordering::SeqCst);
     }
 
-    /// What the child has said.
+    /// Returns the child's message.
     pub(crate) fn message(&self) -> String {
         let bytes = self.message_bytes.load(Ordering::SeqCst) as usize;
         let words = self.message.iter().flat_map(|word| word.load(Ordering::SeqCst).to_ne_bytes());
@@ -203,7 +203,7 @@ impl Shared {
     }
 }
 
-/// Whether the calling thread's calls are counted and may fail.
+/// Returns whether the calling thread's calls are counted and may fail.
 pub(crate) fn is_armed() -> bool {
     ARMED.get()
 }
@@ -223,15 +223,15 @@ pub(crate) fn armed<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether the boundaries of what runs armed are marked for a trace.
+/// Whether marks in the trace show where armed code begins and ends.
 static MARKS: AtomicBool = AtomicBool::new(false);
 
-/// Marks what runs armed from now on.
+/// Marks armed code in the trace from now on.
 pub(crate) fn mark_for_trace() {
     MARKS.store(true, Ordering::SeqCst);
 }
 
-/// A call that nothing else makes here.
+/// Makes a call that is not made otherwise in this program.
 fn mark() {
     if MARKS.load(Ordering::Relaxed) {
         // SAFETY: the call takes no pointers and cannot fail.
@@ -239,7 +239,7 @@ fn mark() {
     }
 }
 
-/// Runs a part of `body` whose calls are the test's own.
+/// Runs a part of `body` whose calls belong to the test.
 pub(crate) fn disarmed<T>(body: impl FnOnce() -> T) -> T {
     let before = ARMED.replace(false);
     let result = body();
@@ -247,7 +247,7 @@ pub(crate) fn disarmed<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Counts a call of an armed thread; gives the errno with which it is to fail.
+/// Counts a call of an armed thread; returns the errno with which it must fail.
 pub(crate) fn admit(call: Call) -> Option<i32> {
     if !ARMED.get() {
         return None;

@@ -1,7 +1,7 @@
-//! A channel while system calls fail: for each call that a scenario makes, and each errno that the
-//! call may have, the scenario runs once with that one failure.
+//! Tests a channel while system calls fail: for each call that a scenario makes, and each errno
+//! that the call may have, the scenario runs once with that one failure.
 //!
-//! Whatever fails, the channel returns an error that names the cause or goes on; each request
+//! Whatever fails, the channel returns an error that names the cause or continues; each request
 //! completes; no data is lost or duplicated; no descriptor, buffer, mapping or thread leaks;
 //! nothing hangs or spins; a transient failure of a wait is not reported; and nothing is written to
 //! memory that was freed.
@@ -99,7 +99,7 @@ fn crowd(driver: DriverChoice) {
     sweep(driver, &scenario);
 }
 
-/// No thread can be created any more, neither by the channel nor by the kernel for it.
+/// No thread can be created, neither by the channel nor by the kernel for it.
 const NO_THREADS: Fault =
     Fault { call: Call::PthreadCreate, errno: libc::EAGAIN, nth: 1, times: u32::MAX };
 

@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const PATTERN: u8 = 0xd5;
-/// Blocks that are kept at most; later ones are really freed.
+/// Maximum number of blocks that are kept; later ones are really freed.
 const BLOCKS: usize = 1 << 16;
 const MAPPINGS: usize = 64;
 
@@ -19,7 +19,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 struct Range {
     address: AtomicUsize,
     bytes: AtomicUsize,
-    /// Whether it was given back, and whether it may be filled.
+    /// Whether it was freed, and whether the pattern may be written to it.
     freed: AtomicBool,
     anonymous: AtomicBool,
 }
@@ -41,11 +41,12 @@ impl Range {
         unsafe { address.write_bytes(PATTERN, self.bytes.load(Ordering::SeqCst)) };
     }
 
-    /// Where the pattern is broken, from the start of the range.
+    /// Returns where the pattern is broken, from the start of the range.
     fn broken_at(&self) -> Option<usize> {
         let address = self.address.load(Ordering::SeqCst) as *const u8;
         let bytes = self.bytes.load(Ordering::SeqCst);
-        // SAFETY: the memory is kept for ever, and a write to it is the fault that is looked for.
+        // SAFETY: the memory is never freed, and a write to it is the fault that the check looks
+        // for.
         let kept = unsafe { std::slice::from_raw_parts(std::hint::black_box(address), bytes) };
         let intact = [PATTERN; 4096];
         let is_broken = |part: &[u8]| part != &intact[..part.len()];
@@ -80,13 +81,13 @@ impl<const N: usize> Table<N> {
 static FREED: Table<BLOCKS> = Table::new();
 static MAPPED: Table<MAPPINGS> = Table::new();
 
-/// The system's allocator, except that what is freed while the check is on is kept.
+/// The system's allocator, except that memory freed during the check is kept.
 pub(crate) struct Keeping;
 
 // SAFETY: memory comes from the system's allocator and goes back to it once at most.
 unsafe impl GlobalAlloc for Keeping {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -97,17 +98,17 @@ unsafe impl GlobalAlloc for Keeping {
             range.freed.store(true, Ordering::SeqCst);
             return range.fill();
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.dealloc(address, layout) };
     }
 }
 
-/// Keeps what is freed from now on.
+/// Keeps freed memory from now on.
 pub(crate) fn keep_freed() {
     ON.store(true, Ordering::SeqCst);
 }
 
-/// Notes memory that the channel has mapped.
+/// Records memory that the channel has mapped.
 pub(crate) fn note_mapping(address: *mut u8, bytes: usize, anonymous: bool) {
     if !ON.load(Ordering::Relaxed) {
         return;
@@ -119,7 +120,7 @@ pub(crate) fn note_mapping(address: *mut u8, bytes: usize, anonymous: bool) {
     });
 }
 
-/// Notes that memory is to be unmapped; true if it stays mapped, to be checked.
+/// Records an unmapping; returns true if the memory must stay mapped, to be checked.
 pub(crate) fn note_unmapping(address: *mut u8) -> bool {
     let is_it = |range: &&Range| {
         range.address.load(Ordering::SeqCst) == address as usize
@@ -137,7 +138,7 @@ pub(crate) fn note_unmapping(address: *mut u8) -> bool {
     anonymous
 }
 
-/// Panics if memory was written to after it had been freed, or if a mapping was not given back.
+/// Panics if freed memory was written to, or if a mapping was not unmapped.
 #[track_caller]
 pub(crate) fn check() {
     ON.store(false, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Proves that the layer catches what it claims to: every call can be made to fail, and the counts
-//! are those of strace(1).
+//! Proves that the layer catches every call that it lists: each can be made to fail, and the counts
+//! agree with strace(1).
 
 use crate::common::process::{again, is_child, test_name};
 use crate::layer::{Call, Fault, armed, mark_for_trace, shared};
@@ -10,17 +10,17 @@ use megapipe::DriverChoice;
 use std::process::Command;
 use std::ptr::{dangling_mut, null, null_mut};
 
-/// No kernel answers so.
+/// An errno that no kernel returns for these calls.
 const ERRNO: c_int = libc::EXFULL;
 
 extern "C" fn nothing(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Makes a call on descriptor -1, as megapipe or its libraries do; gives its errno, or 0.
+/// Makes a call on descriptor -1, as megapipe or its libraries do; returns its errno, or 0.
 fn make(call: Call) -> c_int {
     let ring = |number: c_long| {
-        // SAFETY: the descriptor is no ring's, and the pointers are null.
+        // SAFETY: the descriptor is not a ring, and the pointers are null.
         unsafe { libc::syscall(number, -1, 0, 0, 0, null::<c_void>(), 0) as isize }
     };
     // SAFETY: all calls have descriptor -1, null pointers or no bytes, and fail if they are made.
@@ -98,8 +98,8 @@ fn every_call_is_counted_and_fails_at_its_turn_only() {
     }
 }
 
-/// The names that strace has for a call; those of mappings are left out, since the C library maps
-/// memory of its own, and writes to an eventfd, which are the same for strace as others.
+/// Returns the names that strace has for a call. It leaves out mappings, because the C library maps
+/// memory of its own, and writes to an eventfd, which strace does not distinguish from others.
 fn names(call: Call) -> &'static [&'static str] {
     match call {
         Call::Recv => &["recvfrom"],
@@ -145,7 +145,7 @@ fn names(call: Call) -> &'static [&'static str] {
 
 crate::conformance!(counts_are_those_of_strace);
 
-/// Runs scenarios under strace(1), which sees each call that the layer would miss.
+/// Runs scenarios under strace(1), which sees calls that the layer might miss.
 fn counts_are_those_of_strace(driver: DriverChoice) {
     let full_name = format!("proof::{}", test_name(driver, "counts_are_those_of_strace"));
     if is_child(&full_name) {
@@ -177,7 +177,8 @@ fn counts_are_those_of_strace(driver: DriverChoice) {
     assert!(total > 50, "only {total} calls");
 }
 
-/// What armed threads called: in the thread with marks, between them; in its threads, everything.
+/// Returns the calls of armed threads: in the thread with marks, those between them; in other
+/// threads, all.
 fn armed_calls(trace: &str) -> Vec<&str> {
     let main = trace.lines().find(|line| line.contains("getppid(")).expect("a mark");
     let main = main.split_whitespace().next().expect("a thread");
@@ -199,7 +200,7 @@ fn armed_calls(trace: &str) -> Vec<&str> {
     seen
 }
 
-/// Whether a line of the trace begins one of these calls.
+/// Returns whether a line of the trace begins one of these calls.
 fn is_call(line: &str, names: &[&str]) -> bool {
     names.iter().any(|name| {
         let (name, command) = name.split_once(':').unwrap_or((name, ""));

@@ -1,8 +1,8 @@
-//! A channel under injected failures: its calls run armed, and what goes wrong must be explained
-//! by the failure that was injected.
+//! Wraps a channel under injected failures: its calls run armed, and every error must be explained
+//! by the injected failure.
 //!
-//! An error must name the injected errno and may come once for each failure; what was asked for is
-//! then asked for again and must succeed. A transient failure must not come out of `dispatch`.
+//! An error must name the injected errno and may occur once for each failure; the stage then
+//! repeats the request, which must succeed. `dispatch` must not return a transient failure.
 
 use crate::checks;
 use crate::common::listener;
@@ -18,12 +18,13 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// How long a completion may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// Buffers of each class, few so that a lost one is missed.
+/// Number of buffers of each class: few, so that a lost one is noticed.
 pub(crate) const BUFFERS: u16 = 4;
 
-/// The settings of all channels here: everything is small, so that set-up and checks are quick.
+/// Returns the settings of all channels here: everything is small, so that set-up and checks are
+/// fast.
 pub(crate) fn config(driver: DriverChoice) -> Config {
     Config {
         driver,
@@ -41,15 +42,15 @@ pub(crate) fn config(driver: DriverChoice) -> Config {
 pub(crate) struct Stage {
     pub(crate) channel: Channel<u64>,
     pub(crate) driver: DriverChoice,
-    /// Completions that the scenario has not asked for yet.
+    /// Completions that the scenario has not taken yet.
     seen: VecDeque<Completion>,
     /// Handles with a repeating request that has not ended.
     repeating: HashSet<Handle>,
-    /// How many errors have come of the injected failures.
+    /// How many errors the injected failures have explained.
     excused: u32,
-    /// The other ends of what the channel has to close when it is dropped.
+    /// The peers of ends that the channel has to close when it is dropped.
     pub(crate) peers: Vec<OwnedFd>,
-    /// Whether requests may be under way when the channel is dropped.
+    /// Whether requests may be in flight when the channel is dropped.
     pub(crate) may_be_busy: bool,
 }
 
@@ -58,7 +59,7 @@ impl Stage {
         Stage::with(driver, config(driver))
     }
 
-    /// A channel whose creation is not what fails.
+    /// Creates a stage whose channel is created without failures.
     pub(crate) fn with(driver: DriverChoice, config: Config) -> Stage {
         Stage::around(driver, Channel::with_config(config).expect("a channel"))
     }
@@ -75,7 +76,7 @@ impl Stage {
         }
     }
 
-    /// Makes a call on the channel, again if it names the injected failure as its error.
+    /// Makes a call on the channel; repeats it if its error is the injected failure.
     #[track_caller]
     pub(crate) fn call<T>(
         &mut self,
@@ -110,7 +111,7 @@ impl Stage {
         }
     }
 
-    /// What is there within a time.
+    /// Returns the next completion within a time.
     #[track_caller]
     pub(crate) fn dispatch(&mut self, pause: Duration) -> Option<Completion> {
         match armed(|| self.channel.dispatch(pause)) {
@@ -135,7 +136,7 @@ impl Stage {
         }
     }
 
-    /// The same for the errno of a completion.
+    /// Accepts an errno of a completion only as the consequence of an injected failure.
     #[track_caller]
     pub(crate) fn excuse(&mut self, what: &str, errno: i32) {
         let error = io::Error::from_raw_os_error(errno);
@@ -152,17 +153,17 @@ impl Stage {
         assert!(excused <= fired, "{what}: error {excused} of {fired} injected failures");
     }
 
-    /// The next completion, which must come.
+    /// Returns the next completion, which must arrive.
     #[track_caller]
     pub(crate) fn next(&mut self) -> Completion {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIME_LIMIT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match armed(|| self.channel.dispatch(left)) {
                 Ok(Some(done)) => return done,
                 Ok(None) if !left.is_zero() => {}
                 Ok(None) => panic!(
-                    "no completion within {PATIENCE:?}; {} requests outstanding",
+                    "no completion within {TIME_LIMIT:?}; {} requests outstanding",
                     self.channel.outstanding()
                 ),
                 Err(error) => self.excuse_dispatch(&error),
@@ -181,7 +182,7 @@ impl Stage {
         self.excuse_error("dispatch", error);
     }
 
-    /// The next completion for a handle; those for others are put aside.
+    /// Returns the next completion for a handle; stores those for others.
     #[track_caller]
     pub(crate) fn next_for(&mut self, handle: Handle) -> Completion {
         let put_aside = self.seen.iter().position(|done| done.handle == handle);
@@ -197,7 +198,7 @@ impl Stage {
         }
     }
 
-    /// Files a request and waits for its only completion; again if that has the injected failure.
+    /// Submits a request and waits for its only completion; repeats it after the injected failure.
     #[track_caller]
     pub(crate) fn ask(
         &mut self,
@@ -216,7 +217,7 @@ impl Stage {
         }
     }
 
-    /// Registers what `make` makes; makes it again if that fails, since it is closed then.
+    /// Registers what `make` creates; creates it again if that fails, because it is closed then.
     #[track_caller]
     pub(crate) fn join<S: Into<Source>>(&mut self, mut make: impl FnMut() -> S) -> Handle {
         loop {
@@ -243,7 +244,7 @@ impl Stage {
         }
     }
 
-    /// Receives exactly so many bytes by a repeating request.
+    /// Receives exactly that many bytes by a repeating request.
     #[track_caller]
     pub(crate) fn receive(&mut self, handle: Handle, bytes: usize) -> Vec<u8> {
         let mut received = Vec::new();
@@ -257,7 +258,7 @@ impl Stage {
         received
     }
 
-    /// Expects the end of the stream.
+    /// Waits for the end of the stream.
     #[track_caller]
     pub(crate) fn receive_end(&mut self, handle: Handle) {
         loop {
@@ -286,7 +287,7 @@ impl Stage {
         }
     }
 
-    /// Cancels the repeating request of a handle, whose last completion must come.
+    /// Cancels the repeating request of a handle, whose last completion must arrive.
     #[track_caller]
     pub(crate) fn cancel(&mut self, handle: Handle) {
         self.call("cancel", |channel| channel.cancel(handle));
@@ -294,7 +295,7 @@ impl Stage {
             let done = self.next_for(handle);
             if !done.more {
                 self.repeating.remove(&handle);
-                // It may have had a result before it was cancelled.
+                // It may have had a result before the cancellation.
                 if let Some(errno) = errno_of(&done.event)
                     && errno != libc::ECANCELED
                 {
@@ -304,7 +305,7 @@ impl Stage {
         }
     }
 
-    /// A listener of the channel's and its address.
+    /// Returns a listener of the channel and its address.
     #[track_caller]
     pub(crate) fn listen(&mut self) -> (Handle, SocketAddr, TcpListener) {
         let (listener, address) = listener();
@@ -312,7 +313,7 @@ impl Stage {
         (handle, address, listener)
     }
 
-    /// The next connection of a listener, by a repeating accept.
+    /// Returns the next connection of a listener, by a repeating accept.
     #[track_caller]
     pub(crate) fn accept(&mut self, listening: Handle, accept: Accept) -> Accepted {
         loop {
@@ -331,7 +332,7 @@ impl Stage {
         }
     }
 
-    /// A client and its connection, registered.
+    /// Returns a client and its connection, registered.
     #[track_caller]
     pub(crate) fn serve(
         &mut self,
@@ -360,13 +361,13 @@ impl Stage {
             match done.event {
                 Event::Close(Ok(())) => return,
                 Event::Close(Err(error)) => return self.excuse("close", errno(&error)),
-                // What was delivered before the close.
+                // Completions that were delivered before the close.
                 _ => {}
             }
         }
     }
 
-    /// Unregisters a handle; gives what it leaves.
+    /// Unregisters a handle; returns what it leaves.
     #[track_caller]
     pub(crate) fn unregister(&mut self, handle: Handle) -> megapipe::Unregistered<u64> {
         self.repeating.remove(&handle);
@@ -374,7 +375,7 @@ impl Stage {
         self.call("unregister", |channel| channel.unregister(handle))
     }
 
-    /// Notes that a repeating request was filed without the stage.
+    /// Records that a repeating request was submitted without the stage.
     pub(crate) fn note_repeating(&mut self, handle: Handle) {
         self.repeating.insert(handle);
     }
@@ -384,7 +385,7 @@ fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_else(|| panic!("an error without errno: {error}"))
 }
 
-/// The errno that an error or one of its sources carries.
+/// Returns the errno of an error or of one of its sources.
 pub(crate) fn errno_behind(error: &Error) -> Option<i32> {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {
@@ -396,7 +397,7 @@ pub(crate) fn errno_behind(error: &Error) -> Option<i32> {
     None
 }
 
-/// The errno that an event brings.
+/// Returns the errno of an event.
 pub(crate) fn errno_of(event: &Event) -> Option<i32> {
     let error = match event {
         Event::Accept(Err(error))

@@ -10,28 +10,29 @@ use megapipe::{Channel, Config, DriverChoice};
 use std::panic;
 use std::time::Duration;
 
-/// The end of a child that hangs.
+/// Time after which a hanging child ends.
 const WATCHDOG: Duration = Duration::from_secs(6);
 
 /// The exit status of a child whose check failed.
 const FAILED: i32 = 102;
 
-/// The entries into a ring that fail in a row in a second run with one of these errors.
+/// How many consecutive entries into a ring fail in a second run with one of these errors.
 const IN_A_ROW: u32 = 4;
 
-/// Calls that a run may make, for each that it makes without a failure, and besides.
+/// Number of calls that a run may make, for each call of the run without a failure, and in
+/// addition.
 const BUDGET_FACTOR: u32 = 3;
 const BUDGET: u32 = 300;
 
 /// A short and deterministic use of a channel, in one thread.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// The settings of its channel.
+    /// Returns the settings of its channel.
     pub(crate) config: fn(DriverChoice) -> Config,
     pub(crate) body: fn(&mut Stage),
 }
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Passed,
@@ -53,7 +54,7 @@ pub(crate) fn sweep(driver: DriverChoice, scenario: &Scenario) {
     });
 }
 
-/// The same for a body that makes its channel and checks it by itself.
+/// Runs a body that creates and checks its channel itself with each failure.
 pub(crate) fn sweep_with(driver: DriverChoice, name: &str, body: impl Fn()) {
     isolated(driver, name, || {
         let counts = counts_without_failure(&body);
@@ -86,11 +87,11 @@ pub(crate) fn inject(driver: DriverChoice, name: &str, fault: Fault, body: fn(&m
     });
 }
 
-/// Runs `body` in a process of its own, whose summary it passes on.
+/// Runs `body` in a process of its own, and prints its summary.
 fn isolated(driver: DriverChoice, name: &str, body: impl FnOnce()) {
     let full_name = test_name(driver, name);
     if is_child(&full_name) {
-        // What a process sets up once is no matter of the runs.
+        // What a process sets up only once must not count in the runs.
         drop(Channel::<u64>::with_config(config(driver)).expect("a channel"));
         return body();
     }
@@ -104,7 +105,7 @@ fn isolated(driver: DriverChoice, name: &str, body: impl FnOnce()) {
     assert!(passed, "{}\n{out}\n{err}", output.status);
 }
 
-/// How often the scenario makes each call; fails if it does not pass as it is.
+/// Returns how often the scenario makes each call; fails if it does not pass without failures.
 #[track_caller]
 fn counts_without_failure(body: &impl Fn()) -> Vec<(Call, u32)> {
     let verdict = run(None, 0, body);
@@ -113,7 +114,7 @@ fn counts_without_failure(body: &impl Fn()) -> Vec<(Call, u32)> {
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
-/// The calls that a run with a failure may make.
+/// Returns the number of calls that a run with a failure may make.
 fn budget() -> u32 {
     BUDGET_FACTOR * shared().total() + BUDGET
 }
@@ -121,8 +122,8 @@ fn budget() -> u32 {
 /// Runs the body in a child.
 fn run(fault: Option<Fault>, budget: u32, body: &impl Fn()) -> Verdict {
     shared().prepare(fault, budget);
-    // SAFETY: the process has no thread but this one and the one that waits for its end, so that
-    // no lock is held that the child would need.
+    // SAFETY: the process has only this thread and the one that waits for its end, so no lock is
+    // held that the child would need.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
     if child == 0 {
@@ -146,7 +147,7 @@ fn run(fault: Option<Fault>, budget: u32, body: &impl Fn()) -> Verdict {
     }
 }
 
-/// The child: runs the body and ends.
+/// The child's part: runs the body and ends.
 fn play(body: &impl Fn()) -> ! {
     panic::set_hook(Box::new(|what| {
         let text = crate::layer::disarmed(|| format!("{what}"));
@@ -157,8 +158,8 @@ fn play(body: &impl Fn()) -> ! {
     let time = libc::timeval { tv_sec: WATCHDOG.as_secs() as libc::time_t, tv_usec: 0 };
     let timer =
         libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: time };
-    // SAFETY: the arguments are valid for reading, and the old setting is not asked for. SIGALRM
-    // ends the process.
+    // SAFETY: the arguments are valid for reading, and a null pointer does not request the old
+    // setting. SIGALRM ends the process.
     unsafe {
         libc::signal(libc::SIGALRM, libc::SIG_DFL);
         libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());

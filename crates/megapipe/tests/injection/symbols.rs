@@ -1,8 +1,8 @@
-//! The C library's functions as this program defines them: its own definition comes before the
-//! library's for every crate that is linked into it, megapipe, io-uring and std among them.
+//! Defines functions of the C library in this program. These definitions come before the library's
+//! for every crate that is linked into the program, megapipe, io-uring and std among them.
 //!
-//! Each asks the [layer](crate::layer) whether it has to fail, and else calls the library's, which
-//! dlsym(3) finds as the next definition.
+//! Each asks the [layer](crate::layer) whether it has to fail, and otherwise calls the library's
+//! function, which dlsym(3) finds as the next definition.
 
 use crate::layer::{self, Call};
 use crate::memory;
@@ -21,14 +21,14 @@ impl Real {
         Real { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The function, whose type is `F`.
+    /// Returns the function, whose type is `F`.
     ///
     /// # Safety
     ///
     /// `F` is a pointer to a function with the signature of the library's.
     unsafe fn function<F: Copy>(&self) -> F {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        // SAFETY: as the caller promises; the sizes are the same.
+        // SAFETY: `F` is a pointer to a function with this signature; the sizes are the same.
         unsafe { std::mem::transmute_copy(&self.address()) }
     }
 
@@ -40,7 +40,8 @@ impl Real {
         // SAFETY: the name is a string.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if found.is_null() {
-            // SAFETY: the call takes no pointers. A panic would need the calls that are missing.
+            // SAFETY: the call takes no pointers. A panic would need the functions that are
+            // missing.
             unsafe { libc::abort() };
         }
         self.address.store(found, Ordering::Relaxed);
@@ -59,8 +60,8 @@ macro_rules! interpose {
         $call:ident $name:ident($($argument:ident: $type:ty),*) -> $result:ty = $failure:expr;
     )+) => {
         $(
-            // SAFETY: the signature is the C library's; callers vouch for the arguments, which
-            // are passed on unchanged.
+            // SAFETY: the signature is that of the C library; callers guarantee the arguments,
+            // which are passed on unchanged.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 static REAL: Real = Real::new(
@@ -76,7 +77,7 @@ macro_rules! interpose {
                 type Function = unsafe extern "C" fn($($type),*) -> $result;
                 // SAFETY: the library's function has this signature.
                 let real = unsafe { REAL.function::<Function>() };
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller's arguments are valid for the library's function.
                 unsafe { real($($argument),*) }
             }
         )+
@@ -125,8 +126,8 @@ interpose! {
     Poll poll(descriptors: *mut c_void, count: libc::nfds_t, pause: c_int) -> c_int = -1;
 }
 
-/// Tells writes to an eventfd, which cannot fail, from others.
-// SAFETY: as for the functions above.
+/// Distinguishes writes to an eventfd, which cannot fail, from others.
+// SAFETY: it has the name and the signature of the C library's function, which it calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
     static REAL: Real = Real::new(c"write");
@@ -138,11 +139,11 @@ unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> s
     type Function = unsafe extern "C" fn(c_int, *const c_void, size_t) -> ssize_t;
     // SAFETY: the library's function has this signature.
     let real = unsafe { REAL.function::<Function>() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's arguments are valid for the library's function.
     unsafe { real(fd, buffer, bytes) }
 }
 
-/// Whether a descriptor is an eventfd, as /proc tells; allocates nothing.
+/// Returns whether a descriptor is an eventfd, by /proc; allocates nothing.
 fn is_eventfd(fd: c_int) -> bool {
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0";
     if std::io::Write::write_fmt(&mut &mut path[14..21], format_args!("{fd}")).is_err() {
@@ -156,14 +157,14 @@ fn is_eventfd(fd: c_int) -> bool {
 }
 
 /// Fails after the descriptor is closed, as Linux does.
-// SAFETY: as for the functions above.
+// SAFETY: it has the name and the signature of the C library's function, which it calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     static REAL: Real = Real::new(c"close");
     type Function = unsafe extern "C" fn(c_int) -> c_int;
     // SAFETY: the library's function has this signature.
     let real = unsafe { REAL.function::<Function>() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's arguments are valid for the library's function.
     let result = unsafe { real(fd) };
     match layer::admit(Call::Close) {
         Some(errno) => {
@@ -174,7 +175,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     }
 }
 
-/// The third argument, which most commands have, is passed on in any case.
+/// Passes the third argument on in any case, which most commands have.
 // SAFETY: on Linux's ABIs a variadic call passes integers where this function expects them.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
@@ -191,12 +192,12 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int
     type Function = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
     // SAFETY: the library's function has this signature.
     let real = unsafe { REAL.function::<Function>() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's arguments are valid for the library's function.
     unsafe { real(fd, command, argument) }
 }
 
-/// A caller may pass fewer arguments; what is passed on in place of the others is not used.
-// SAFETY: as for `fcntl`.
+/// A caller may pass fewer arguments; the kernel does not use the values in their place.
+// SAFETY: on Linux's ABIs a variadic call passes integers where this function expects them.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
     number: c_long,
@@ -209,7 +210,7 @@ unsafe extern "C" fn syscall(
 ) -> c_long {
     static REAL: Real = Real::new(c"syscall");
     if number == libc::SYS_membarrier && layer::is_armed() {
-        // It waits some milliseconds for other CPUs, on which nothing happens in a scenario.
+        // The call waits some milliseconds for other CPUs, which do nothing in a scenario.
         return 0;
     }
     let call = match number {
@@ -226,13 +227,13 @@ unsafe extern "C" fn syscall(
     type Function = unsafe extern "C" fn(c_long, ...) -> c_long;
     // SAFETY: the library's function has this signature.
     let real = unsafe { REAL.function::<Function>() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's arguments are valid for the library's function.
     unsafe { real(number, a, b, c, d, e, f) }
 }
 
-/// Pauses of the channel are left out: they wait for other CPUs and peers, none of which does
-/// anything in a scenario.
-// SAFETY: as for the functions above.
+/// Skips the channel's pauses: they wait for other CPUs and peers, none of which does anything in a
+/// scenario.
+// SAFETY: it has the name and the signature of the C library's function, which it calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_nanosleep(
     clock: c_int,
@@ -247,12 +248,12 @@ unsafe extern "C" fn clock_nanosleep(
     type Function = unsafe extern "C" fn(c_int, c_int, *const c_void, *mut c_void) -> c_int;
     // SAFETY: the library's function has this signature.
     let real = unsafe { REAL.function::<Function>() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's arguments are valid for the library's function.
     unsafe { real(clock, flags, pause, left) }
 }
 
-/// Maps memory; the [memory check](crate::memory) keeps account of what armed threads map.
-// SAFETY: as for the functions above.
+/// Maps memory; the [memory check](crate::memory) records what armed threads map.
+// SAFETY: it has the name and the signature of the C library's function, which it calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mmap(
     address: *mut c_void,
@@ -271,7 +272,7 @@ unsafe extern "C" fn mmap(
         unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
     // SAFETY: the library's function has this signature.
     let real = unsafe { REAL.function::<Function>() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's arguments are valid for the library's function.
     let mapped = unsafe { real(address, bytes, protection, flags, fd, offset) };
     if mapped != libc::MAP_FAILED && layer::is_armed() {
         memory::note_mapping(mapped.cast(), bytes, flags & libc::MAP_ANONYMOUS != 0);
@@ -279,8 +280,8 @@ unsafe extern "C" fn mmap(
     mapped
 }
 
-/// Unmaps memory, but keeps anonymous memory of the channel's to see whether it is written to.
-// SAFETY: as for the functions above.
+/// Unmaps memory, but keeps anonymous memory of the channel to detect writes to it.
+// SAFETY: it has the name and the signature of the C library's function, which it calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     static REAL: Real = Real::new(c"munmap");
@@ -290,13 +291,13 @@ unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     type Function = unsafe extern "C" fn(*mut c_void, size_t) -> c_int;
     // SAFETY: the library's function has this signature.
     let real = unsafe { REAL.function::<Function>() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's arguments are valid for the library's function.
     unsafe { real(address, bytes) }
 }
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// What a thread of the channel's is to run.
+/// The function and the argument of a thread of the channel.
 struct Errand {
     start: Start,
     argument: *mut c_void,
@@ -310,7 +311,7 @@ extern "C" fn run_armed(errand: *mut c_void) -> *mut c_void {
 }
 
 /// Creates a thread; one that an armed thread creates is armed.
-// SAFETY: as for the functions above.
+// SAFETY: it has the name and the signature of the C library's function, which it calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -327,11 +328,11 @@ unsafe extern "C" fn pthread_create(
     // SAFETY: the library's function has this signature.
     let real = unsafe { REAL.function::<Function>() };
     if !layer::is_armed() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's arguments are valid for the library's function.
         return unsafe { real(thread, attributes, start, argument) };
     }
     let errand = Box::into_raw(Box::new(Errand { start, argument }));
-    // SAFETY: as the caller promises; the errand lives until the thread takes it.
+    // SAFETY: the caller's arguments are valid; the errand lives until the thread takes it.
     let error = unsafe { real(thread, attributes, run_armed, errand.cast()) };
     if error != 0 {
         // SAFETY: no thread was created that would take the errand.

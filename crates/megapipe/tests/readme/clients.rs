@@ -1,13 +1,13 @@
-//! Clients that send and do not read.
+//! Implements clients that send and do not read.
 
-use crate::common::{Pattern, patient};
+use crate::common::{Pattern, set_time_limit};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-/// Rounds in which nothing was taken any more, after which a client counts as stalled.
+/// Number of rounds without progress after which a client counts as stalled.
 const STILL_ROUNDS: u32 = 100;
 
-/// A client that sends in messages and reads nothing before `finish`.
+/// A client that sends messages and reads nothing before `finish`.
 pub(crate) struct Flood {
     stream: TcpStream,
     pattern: Pattern,
@@ -19,7 +19,7 @@ pub(crate) struct Flood {
 impl Flood {
     pub(crate) fn new(address: SocketAddr, seed: u64, message: usize, total: usize) -> Flood {
         let stream = TcpStream::connect(address).unwrap();
-        patient(&stream);
+        set_time_limit(&stream);
         stream.set_nodelay(true).unwrap();
         stream.set_nonblocking(true).unwrap();
         Flood { stream, pattern: Pattern::new(seed), message, total, sent: 0 }
@@ -29,7 +29,7 @@ impl Flood {
         self.sent
     }
 
-    /// Sends until the server takes no more; whether anything was taken.
+    /// Sends until the server takes no more; returns whether it took anything.
     fn send(&mut self) -> bool {
         let before = self.sent;
         loop {
@@ -46,7 +46,7 @@ impl Flood {
         self.sent > before
     }
 
-    /// Reads what has been sent, and sends the rest; gives the bytes in all.
+    /// Reads the echo, and sends the rest; returns the number of bytes.
     pub(crate) fn finish(self) -> usize {
         let Flood { stream, pattern, total, sent, .. } = self;
         stream.set_nonblocking(false).unwrap();
@@ -65,7 +65,7 @@ impl Flood {
     }
 }
 
-/// Lets all of them send until the server takes no more from any; `meanwhile` is done in between.
+/// Lets all clients send until the server takes no more from any; runs `meanwhile` in between.
 pub(crate) fn stall(floods: &mut [&mut Flood], mut meanwhile: impl FnMut()) {
     let mut still = 0;
     while still < STILL_ROUNDS {

@@ -1,5 +1,5 @@
-//! The first server of README.md: its code is taken from there, compiled, and run over both drivers
-//! against clients that are honest, slow, many or killed half-way.
+//! Tests the first server of README.md: its code is taken from there, compiled, and run over both
+//! drivers against clients that are correct, slow, many or killed half-way.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -8,7 +8,7 @@ mod clients;
 mod server;
 
 use clients::Flood;
-use common::{PATIENCE, Pattern, patient};
+use common::{Pattern, TIME_LIMIT, set_time_limit};
 use megapipe::DriverChoice;
 use server::Server;
 use std::io::{ErrorKind, Read, Write};
@@ -29,12 +29,12 @@ conformance!(
 
 fn connect(address: SocketAddr) -> TcpStream {
     let client = TcpStream::connect(address).unwrap();
-    patient(&client);
+    set_time_limit(&client);
     client.set_nodelay(true).unwrap();
     client
 }
 
-/// One message and its answer.
+/// Sends one message and checks its answer.
 fn ping(client: &mut TcpStream, message: &[u8]) -> std::io::Result<()> {
     client.write_all(message)?;
     let mut answer = vec![0; message.len()];
@@ -73,9 +73,9 @@ fn clients_beyond_the_descriptors_are_served_when_others_close(driver: DriverCho
     for client in &mut clients {
         client.write_all(b"are you there?").unwrap();
     }
-    // Each that is answered leaves, which makes room for another; the others wait.
+    // Each client that gets an answer leaves, which makes room for another; the others wait.
     let mut served = 0;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     while !clients.is_empty() {
         assert!(Instant::now() < until, "{} clients are not served", clients.len());
         let mut waiting = Vec::new();
@@ -97,7 +97,7 @@ fn clients_beyond_the_descriptors_are_served_when_others_close(driver: DriverCho
 fn a_client_that_does_not_read_stops_no_other(driver: DriverChoice) {
     let server = Server::start(driver);
     let mut honest = connect(server.address);
-    // More than the kernel's buffers of both directions hold.
+    // More bytes than the kernel's buffers of both directions hold.
     let total = 46_000_000;
     let mut flood = Flood::new(server.address, 1, 3000, total);
     clients::stall(&mut [&mut flood], || ping(&mut honest, b"still there?").unwrap());
@@ -135,7 +135,8 @@ fn a_killed_server_starts_again_at_once(driver: DriverChoice) {
     }
 }
 
-/// Runs a client program with a megabyte at its standard input, all of which must come back.
+/// Runs a client program with a megabyte at its standard input, and checks that all of it comes
+/// back.
 fn all_comes_back(mut program: Command) {
     let pattern = Pattern::new(9);
     let bytes = 1 << 20;
@@ -168,7 +169,7 @@ fn ncat_gets_all_back(driver: DriverChoice) {
     all_comes_back(ncat);
 }
 
-/// curl ends with its input, so that the answers are awaited before that.
+/// curl ends with its input, so the test awaits the answers before that.
 fn curl_talks_to_it(driver: DriverChoice) {
     let server = Server::start(driver);
     let mut curl = Command::new("curl");

@@ -1,6 +1,6 @@
-//! The server: compiling what README.md says, and running it.
+//! Compiles and runs the server of README.md.
 
-use crate::common::{PATIENCE, deaf_address};
+use crate::common::{TIME_LIMIT, deaf_address};
 use megapipe::DriverChoice;
 use std::fs;
 use std::io::{Read, Write};
@@ -13,14 +13,14 @@ use std::sync::OnceLock;
 use std::time::Instant;
 use testkit::process::Guard;
 
-/// The address in README.md, in whose place the test's is put.
+/// The address in README.md, which the test replaces by its own.
 const ADDRESS: &str = "\"127.0.0.1:7000\"";
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The first block of Rust in README.md that is a whole program.
+/// Returns the first block of Rust in README.md that is a complete program.
 fn code() -> String {
     let text = fs::read_to_string(repository().join("README.md")).unwrap();
     let section = text.split("## A first server").nth(1).expect("the section \"A first server\"");
@@ -47,7 +47,7 @@ fn build() -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--offline"]).current_dir(&package);
     cargo.env("CARGO_TARGET_DIR", package.join("target"));
-    // A reader's build is not sanitized.
+    // A reader's build has no sanitizer.
     cargo.env_remove("RUSTFLAGS");
     let output = cargo.output().unwrap();
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -60,12 +60,12 @@ fn program() -> &'static Path {
     BUILT.get_or_init(build)
 }
 
-/// The running server, which ends with the test.
+/// The running server; it ends with the test.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     driver: DriverChoice,
     process: Guard,
-    /// Keeps the port from others.
+    /// Reserves the port.
     _kept: OwnedFd,
 }
 
@@ -74,7 +74,7 @@ impl Server {
         Server::limited(driver, 1024)
     }
 
-    /// The same, with so many descriptors.
+    /// Starts the server with that many descriptors.
     pub(crate) fn limited(driver: DriverChoice, descriptors: u64) -> Server {
         let (kept, address) = deaf_address(Ipv4Addr::LOCALHOST.into());
         let process = run(driver, address, descriptors);
@@ -86,7 +86,7 @@ impl Server {
         self.process = run(self.driver, self.address, 1024);
     }
 
-    /// What the process has in memory.
+    /// Returns the bytes of the process that are in memory.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let path = format!("/proc/{}/status", self.process.0.id());
         let status = fs::read_to_string(path).unwrap();
@@ -95,8 +95,8 @@ impl Server {
     }
 }
 
-/// Starts the program and waits until it answers. The listening socket of one that was killed may
-/// take connections for a moment still, which are reset.
+/// Starts the program and waits until it answers. The listening socket of a killed server may still
+/// take connections for a moment; they are reset.
 fn run(driver: DriverChoice, address: SocketAddr, descriptors: u64) -> Guard {
     let mut command = Command::new(program());
     let driver = if driver == DriverChoice::Uring { "uring" } else { "epoll" };
@@ -110,7 +110,7 @@ fn run(driver: DriverChoice, address: SocketAddr, descriptors: u64) -> Guard {
         });
     }
     let mut process = Guard::spawn_piped(&mut command);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     while let Err(error) = answers(address) {
         assert!(process.0.try_wait().unwrap().is_none(), "the server has ended");
         assert!(Instant::now() < until, "the server does not answer: {error}");
@@ -121,7 +121,7 @@ fn run(driver: DriverChoice, address: SocketAddr, descriptors: u64) -> Guard {
 
 fn answers(address: SocketAddr) -> std::io::Result<()> {
     let mut client = TcpStream::connect(address)?;
-    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(TIME_LIMIT))?;
     client.write_all(b"?")?;
     client.read_exact(&mut [0; 1])
 }

@@ -1,10 +1,10 @@
-//! Reading and writing.
+//! Implements the calls for reading and writing.
 
 use super::{bytes, length, room, shared};
 use crate::world::{Outcome, Shared};
 use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t};
 
-/// As many pieces as the kernel takes (readv(2)).
+/// Most iovec elements, as in the kernel (readv(2)).
 const PIECES_MAX: usize = 1024;
 
 fn may_wait(shared: &Shared, descriptor: c_int, flags: c_int) -> Outcome<bool> {
@@ -38,7 +38,7 @@ fn receive(shared: &Shared, descriptor: c_int, room: &mut [u8], flags: c_int) ->
     }
 }
 
-/// A call that waits sends all.
+/// Sends data; a call that waits sends all of it.
 fn transmit(shared: &Shared, descriptor: c_int, data: &[u8], flags: c_int) -> Outcome<usize> {
     const KNOWN: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
     if flags & !KNOWN != 0 {
@@ -61,7 +61,7 @@ fn transmit(shared: &Shared, descriptor: c_int, data: &[u8], flags: c_int) -> Ou
 }
 
 /// # Safety
-/// The pointer is null or valid for so many pieces, each of which is valid for its length.
+/// The pointer is null or valid for `count` elements, each of which is valid for its length.
 unsafe fn pieces<'a>(pieces: *const iovec, count: usize) -> Outcome<&'a [iovec]> {
     if count > PIECES_MAX {
         return Err(libc::EINVAL);
@@ -69,12 +69,12 @@ unsafe fn pieces<'a>(pieces: *const iovec, count: usize) -> Outcome<&'a [iovec]>
     if count == 0 || pieces.is_null() {
         return if count == 0 { Ok(&[]) } else { Err(libc::EFAULT) };
     }
-    // SAFETY: valid, says the caller.
+    // SAFETY: the caller guarantees `count` valid elements.
     Ok(unsafe { std::slice::from_raw_parts(pieces, count) })
 }
 
 /// # Safety
-/// As [`pieces`].
+/// `list` is valid as for [`pieces`].
 unsafe fn receive_pieces(
     userdata: *mut c_void,
     descriptor: c_int,
@@ -82,14 +82,14 @@ unsafe fn receive_pieces(
     count: usize,
     flags: c_int,
 ) -> Outcome<usize> {
-    // SAFETY: as the module above says.
+    // SAFETY: callers pass `userdata` and pointers that are valid (module `calls`).
     let (shared, list) = unsafe { (shared(userdata)?, pieces(list, count)?) };
     let total = list.iter().fold(0_usize, |all, piece| all.saturating_add(piece.iov_len));
     let mut all = vec![0; total.min(1 << 24)];
     let received = receive(shared, descriptor, &mut all, flags)?;
     let mut rest = &all[..received];
     for piece in list {
-        // SAFETY: each piece is valid for its length.
+        // SAFETY: the caller guarantees that each element is valid for its length.
         let room = unsafe { room(piece.iov_base, piece.iov_len) }?;
         let (now, later) = rest.split_at(rest.len().min(room.len()));
         room[..now.len()].copy_from_slice(now);
@@ -99,7 +99,7 @@ unsafe fn receive_pieces(
 }
 
 /// # Safety
-/// As [`pieces`].
+/// `list` is valid as for [`pieces`].
 unsafe fn transmit_pieces(
     userdata: *mut c_void,
     descriptor: c_int,
@@ -107,11 +107,11 @@ unsafe fn transmit_pieces(
     count: usize,
     flags: c_int,
 ) -> Outcome<usize> {
-    // SAFETY: as the module above says.
+    // SAFETY: callers pass `userdata` and pointers that are valid (module `calls`).
     let (shared, list) = unsafe { (shared(userdata)?, pieces(list, count)?) };
     let mut all = Vec::new();
     for piece in list {
-        // SAFETY: each piece is valid for its length.
+        // SAFETY: the caller guarantees that each element is valid for its length.
         all.extend_from_slice(unsafe { bytes(piece.iov_base, piece.iov_len) }?);
     }
     transmit(shared, descriptor, &all, flags)
@@ -123,7 +123,7 @@ pub(super) unsafe extern "C" fn read(
     to: *mut c_void,
     count: usize,
 ) -> isize {
-    // SAFETY: the same pointers.
+    // SAFETY: the pointers have the same contract in `recv`.
     unsafe { recv(userdata, descriptor, to, count, 0) }
 }
 
@@ -134,7 +134,7 @@ pub(super) unsafe extern "C" fn readv(
     count: c_int,
 ) -> isize {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    // SAFETY: the same pointers.
+    // SAFETY: the pointers have the same contract in `receive_pieces`.
     length(unsafe { receive_pieces(userdata, descriptor, list, count, 0) })
 }
 
@@ -146,14 +146,14 @@ pub(super) unsafe extern "C" fn recv(
     flags: c_int,
 ) -> isize {
     let work = || {
-        // SAFETY: as the module above says.
+        // SAFETY: callers pass `userdata` and pointers that are valid (module `calls`).
         let (shared, room) = unsafe { (shared(userdata)?, room(to, count)?) };
         receive(shared, descriptor, room, flags)
     };
     length(work())
 }
 
-/// A connection says nothing of where data come from (recvfrom(2)).
+/// A connection does not report the source of data (recvfrom(2)).
 pub(super) unsafe extern "C" fn recvfrom(
     userdata: *mut c_void,
     descriptor: c_int,
@@ -163,11 +163,11 @@ pub(super) unsafe extern "C" fn recvfrom(
     _: *mut sockaddr,
     from_bytes: *mut socklen_t,
 ) -> isize {
-    // SAFETY: null or valid.
+    // SAFETY: the caller guarantees that the pointer is null or valid.
     if let Some(from_bytes) = unsafe { from_bytes.as_mut() } {
         *from_bytes = 0;
     }
-    // SAFETY: the same pointers.
+    // SAFETY: the pointers have the same contract in `recv`.
     unsafe { recv(userdata, descriptor, to, count, flags) }
 }
 
@@ -177,11 +177,11 @@ pub(super) unsafe extern "C" fn recvmsg(
     message: *mut msghdr,
     flags: c_int,
 ) -> isize {
-    // SAFETY: null or valid.
+    // SAFETY: the caller guarantees that the pointer is null or valid.
     let Some(message) = (unsafe { message.as_mut() }) else { return length(Err(libc::EFAULT)) };
     (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
     let (list, count) = (message.msg_iov, message.msg_iovlen);
-    // SAFETY: the message's pieces are valid.
+    // SAFETY: the caller guarantees that the message's elements are valid.
     length(unsafe { receive_pieces(userdata, descriptor, list, count, flags) })
 }
 
@@ -191,7 +191,7 @@ pub(super) unsafe extern "C" fn write(
     from: *const c_void,
     count: usize,
 ) -> isize {
-    // SAFETY: the same pointers.
+    // SAFETY: the pointers have the same contract in `send`.
     unsafe { send(userdata, descriptor, from, count, 0) }
 }
 
@@ -202,7 +202,7 @@ pub(super) unsafe extern "C" fn writev(
     count: c_int,
 ) -> isize {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    // SAFETY: the same pointers.
+    // SAFETY: the pointers have the same contract in `transmit_pieces`.
     length(unsafe { transmit_pieces(userdata, descriptor, list, count, 0) })
 }
 
@@ -214,14 +214,14 @@ pub(super) unsafe extern "C" fn send(
     flags: c_int,
 ) -> isize {
     let work = || {
-        // SAFETY: as the module above says.
+        // SAFETY: callers pass `userdata` and pointers that are valid (module `calls`).
         let (shared, data) = unsafe { (shared(userdata)?, bytes(from, count)?) };
         transmit(shared, descriptor, data, flags)
     };
     length(work())
 }
 
-/// A connection has its destination (sendto(2)).
+/// A connection ignores the destination (sendto(2)).
 pub(super) unsafe extern "C" fn sendto(
     userdata: *mut c_void,
     descriptor: c_int,
@@ -231,7 +231,7 @@ pub(super) unsafe extern "C" fn sendto(
     _: *const sockaddr,
     _: socklen_t,
 ) -> isize {
-    // SAFETY: the same pointers.
+    // SAFETY: the pointers have the same contract in `send`.
     unsafe { send(userdata, descriptor, from, count, flags) }
 }
 
@@ -241,9 +241,9 @@ pub(super) unsafe extern "C" fn sendmsg(
     message: *const msghdr,
     flags: c_int,
 ) -> isize {
-    // SAFETY: null or valid.
+    // SAFETY: the caller guarantees that the pointer is null or valid.
     let Some(message) = (unsafe { message.as_ref() }) else { return length(Err(libc::EFAULT)) };
     let (list, count) = (message.msg_iov, message.msg_iovlen);
-    // SAFETY: the message's pieces are valid.
+    // SAFETY: the caller guarantees that the message's elements are valid.
     length(unsafe { transmit_pieces(userdata, descriptor, list, count, flags) })
 }

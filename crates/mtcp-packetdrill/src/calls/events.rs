@@ -1,11 +1,12 @@
-//! Waiting for several descriptors. Time-outs are the script's time, of which a call that waits
-//! sees nothing: it waits for what the script does, and one of zero does not wait.
+//! Implements waiting for several descriptors. Time-outs are in the script's time, which does not
+//! pass during a waiting call: it waits for the script's next actions. A call with a time-out of
+//! zero does not wait.
 
 use super::{number, shared};
 use crate::world::{Object, Outcome, World};
 use libc::{c_int, c_void, epoll_event, nfds_t, pollfd};
 
-/// Descriptors in one call.
+/// Most descriptors in one call.
 const COUNT_MAX: usize = 4096;
 
 pub(super) unsafe extern "C" fn poll(
@@ -19,7 +20,7 @@ pub(super) unsafe extern "C" fn poll(
         if count > COUNT_MAX || list.is_null() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: as the module above says.
+        // SAFETY: callers pass `userdata` and pointers that are valid (module `calls`).
         let (shared, list) =
             unsafe { (shared(userdata)?, std::slice::from_raw_parts_mut(list, count)) };
         let found = shared.wait(timeout_ms != 0, |world| some(look(world, list)));
@@ -28,7 +29,7 @@ pub(super) unsafe extern "C" fn poll(
     number(wait())
 }
 
-/// Says what each descriptor is ready for; how many are ready.
+/// Writes the readiness of each descriptor; returns how many are ready.
 fn look(world: &mut World, list: &mut [pollfd]) -> usize {
     const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP;
     for one in &mut *list {
@@ -51,7 +52,7 @@ fn nothing(errno: i32) -> Outcome<c_int> {
 
 pub(super) unsafe extern "C" fn epoll_create(userdata: *mut c_void, size: c_int) -> c_int {
     let create = || {
-        // SAFETY: as the module above says.
+        // SAFETY: callers pass `userdata` and pointers that are valid (module `calls`).
         let shared = unsafe { shared(userdata) }?;
         if size <= 0 {
             return Err(libc::EINVAL);
@@ -69,7 +70,7 @@ pub(super) unsafe extern "C" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     let change = || {
-        // SAFETY: as the module above says.
+        // SAFETY: callers pass `userdata` and pointers that are valid (module `calls`).
         let (shared, event) = unsafe { (shared(userdata)?, event.as_ref()) };
         shared.with(|world| {
             world.place(descriptor)?;
@@ -96,7 +97,7 @@ pub(super) unsafe extern "C" fn epoll_ctl(
     number(change())
 }
 
-/// All watches are level-triggered.
+/// Waits for events. All watches are level-triggered.
 pub(super) unsafe extern "C" fn epoll_wait(
     userdata: *mut c_void,
     epoll: c_int,
@@ -110,7 +111,7 @@ pub(super) unsafe extern "C" fn epoll_wait(
         if count == 0 || count > COUNT_MAX || list.is_null() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: as the module above says.
+        // SAFETY: callers pass `userdata` and pointers that are valid (module `calls`).
         let (shared, list) =
             unsafe { (shared(userdata)?, std::slice::from_raw_parts_mut(list, count)) };
         let found = shared.wait(timeout_ms != 0, |world| {

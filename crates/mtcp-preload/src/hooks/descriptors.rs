@@ -1,4 +1,4 @@
-//! Numbers: closing and duplicating them, and the end of the process.
+//! Implements the hooks for descriptors: closing and duplicating them, and the end of the process.
 
 use super::{Library, options, socket, streams};
 use crate::outcome::{failure, number};
@@ -12,7 +12,8 @@ use preload::hooks::descriptors::Descriptors;
 use preload::real;
 use std::time::Duration;
 
-/// What has to be done before the kernel closes the number; false: it is not the application's.
+/// Prepares a number before the kernel closes it. Returns false if the number is not the
+/// application's.
 fn leaves(fd: c_int) -> bool {
     match table::kind(fd) {
         Kind::Plain => return true,
@@ -35,14 +36,15 @@ fn leaves(fd: c_int) -> bool {
 }
 
 fn leaves_socket(fd: c_int, socket: Handle) -> bool {
-    // A signal handler closes what the interrupted call may be using.
+    // A signal handler closes a descriptor that the interrupted call may be using.
     let Ok(mut guard) = state::lock() else { return false };
     table::set(fd, Kind::Plain);
     let Ok(world) = guard.world() else { return true };
     match world.begin_to_linger(socket) {
         None => world.release(socket),
         Some(time) => {
-            // Others go on meanwhile; the number's use of the socket is this call's now.
+            // Other threads continue in the meantime; this call now owns the number's use of the
+            // socket.
             drop(guard);
             linger(socket, time);
         }
@@ -50,19 +52,19 @@ fn leaves_socket(fd: c_int, socket: Handle) -> bool {
     true
 }
 
-/// Waits until all is sent, at most so long; a signal that is handled ends that (socket(7)).
+/// Waits until everything is sent, for at most `time`; a handled signal ends the wait (socket(7)).
 fn linger(socket: Handle, time: Duration) {
     let end = Deadline::after(Some(time));
     let mut step = Linger::default();
     loop {
-        // Acknowledgements are no events: it is looked for them.
+        // Acknowledgements cause no event, so the loop checks for them.
         let left = end.left().unwrap_or(time);
         let next = Deadline::after(Some(step.next(left)));
         let lingered = wait::until(next, Some(socket), &[], Interrupted::of(end), |world| {
             world.context.turn()?;
             Ok(world.context.has_lingered(socket.descriptor).then_some(()))
         });
-        // close(2) does not say whether that was long enough.
+        // close(2) does not report whether the time was enough.
         if !matches!(lingered, Ok(None)) || left.is_zero() {
             break;
         }
@@ -74,8 +76,8 @@ fn linger(socket: Handle, time: Duration) {
     }
 }
 
-/// Notes that a number is something new, whatever the table has for it: that was closed without our
-/// knowledge, and ends now. A number less than 0 is none.
+/// Records that a number is new. If the table still has an entry for it, the program closed the old
+/// file without calling this library, and the entry ends now. A negative number is ignored.
 pub(super) fn arrived(fd: c_int) {
     let kind = table::kind(fd);
     if kind == Kind::Plain || !state::is_own_process() {
@@ -111,10 +113,10 @@ impl Descriptors for Library {
         let mut from = first;
         if !on_exec {
             for (fd, kind) in table::known(start, end) {
-                // The stack's own numbers stay open, and the range goes on behind them.
+                // The stack's own numbers stay open, and the range continues after them.
                 if kind == Kind::Internal {
                     if fd as c_uint > from {
-                        // SAFETY: plain numbers.
+                        // SAFETY: the call takes only numbers.
                         unsafe { real::close_range(from, fd as c_uint - 1, flags) };
                     }
                     from = fd as c_uint + 1;
@@ -126,7 +128,7 @@ impl Descriptors for Library {
         if from > last {
             return Some(0);
         }
-        // SAFETY: plain numbers.
+        // SAFETY: the call takes only numbers.
         Some(unsafe { real::close_range(from, last, flags) })
     }
 
@@ -184,7 +186,7 @@ impl Descriptors for Library {
     }
 
     unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Option<*mut c_void> {
-        // SAFETY: the application's string.
+        // SAFETY: `mode` is the application's string, valid as fdopen(3) requires.
         unsafe { streams::open(fd, mode) }
     }
 

@@ -1,7 +1,8 @@
-//! The C library's functions, by what they are about. Each looks at the descriptor first.
+//! Implements the functions of the C library that this library interposes, by subject. Each first
+//! looks its descriptor up in the table.
 //!
-//! Functions here have the names and contracts of the C library's: pointers are the application's,
-//! valid as the man page of the function asks.
+//! The functions have the names and contracts of the C library's: pointers are the application's,
+//! valid as the function's manual page requires.
 
 mod descriptors;
 mod messages;
@@ -18,7 +19,7 @@ use crate::report;
 use crate::table::{self, Handle, Kind};
 use core::ffi::c_int;
 
-/// What this library does in the hooks that the preload libraries share.
+/// The implementation of the hooks that the preload libraries share.
 pub(crate) struct Library;
 
 preload::descriptors!(Library);
@@ -29,7 +30,7 @@ preload::sockets!(Library);
 preload::system_calls!(Library);
 preload::transfers!(Library);
 
-/// The stack's socket of a number, if it is one.
+/// Returns the stack's socket of a number, if it is one.
 fn socket(fd: c_int) -> Option<Handle> {
     match table::kind(fd) {
         Kind::Socket(socket) => Some(socket),
@@ -37,8 +38,8 @@ fn socket(fd: c_int) -> Option<Handle> {
     }
 }
 
-/// Sends by the stack's socket of a number, if it is one. A child sends on a connection of its
-/// parent in vain: the kernel's socket behind the number would answer with a signal.
+/// Sends with the stack's socket of a number, if it is one. In a child, sending on a connection of
+/// its parent fails here, because the kernel socket behind the number would raise a signal.
 fn send_with(fd: c_int, send: impl FnOnce(Handle) -> isize) -> Option<isize> {
     match table::kind(fd) {
         Kind::Socket(socket) => Some(send(socket)),

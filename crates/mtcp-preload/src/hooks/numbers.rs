@@ -1,36 +1,36 @@
-//! Functions that make new numbers. What the table still has for such a number was closed without
-//! our knowledge (by a system call of the program's own, or inside the C library): it ends now, and
-//! nothing of it is ever mistaken for what has the number instead.
+//! Implements the hooks for functions that create descriptors. If the table still has an entry for
+//! a new number, its old file was closed without calling this library (by a direct system call, or
+//! inside the C library). The entry ends now, so it is never taken for the new descriptor.
 
 use super::descriptors;
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{mode_t, sigset_t};
 use preload::real::Symbol;
 
-/// One number, or less than 0.
+/// Records one new number; a negative one is ignored.
 fn one(fd: c_int) -> c_int {
     descriptors::arrived(fd);
     fd
 }
 
-/// Two numbers, if the call has succeeded.
+/// Records two new numbers, if the call has succeeded.
 ///
 /// # Safety
-/// There are two then.
+/// After success, `ends` points to two descriptors.
 unsafe fn two(result: c_int, ends: *const c_int) -> c_int {
     if result == 0 {
         for index in 0..2 {
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             descriptors::arrived(unsafe { ends.add(index).read() });
         }
     }
     result
 }
 
-/// The number of a stream of the C library.
+/// Records the descriptor of a stream of the C library.
 fn of_stream(stream: *mut c_void) -> *mut c_void {
     if !stream.is_null() {
-        // SAFETY: the C library has made the stream just now.
+        // SAFETY: the C library has just created the stream.
         descriptors::arrived(unsafe { libc::fileno(stream.cast()) });
     }
     stream
@@ -38,7 +38,7 @@ fn of_stream(stream: *mut c_void) -> *mut c_void {
 
 fn of_directory(directory: *mut c_void) -> *mut c_void {
     if !directory.is_null() {
-        // SAFETY: as above.
+        // SAFETY: the C library has just created the directory stream.
         descriptors::arrived(unsafe { libc::dirfd(directory.cast()) });
     }
     directory
@@ -63,7 +63,7 @@ macro_rules! makers {
     )*};
 }
 
-// Those with any number of arguments have one more, as large as a register.
+// Variadic functions get one more argument, as large as a register.
 makers! {
     open = c"open" (path: *const c_char, flags: c_int, mode: c_uint) -> c_int, one;
     open64 = c"open64" (path: *const c_char, flags: c_int, mode: c_uint) -> c_int, one;
@@ -102,7 +102,8 @@ macro_rules! makers_of_two {
         #[unsafe(no_mangle)]
         pub(super) unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             static NEXT: Symbol = Symbol::new($symbol);
-            // SAFETY: as above; the call has written two numbers if it succeeded.
+            // SAFETY: the C library defines this name with this signature, or a function that fails
+            // stands for it; the call has written two numbers if it succeeded.
             unsafe {
                 let next: unsafe extern "C" fn($($kind),*) -> c_int =
                     core::mem::transmute(NEXT.address());
@@ -118,11 +119,12 @@ makers_of_two! {
     socketpair = c"socketpair" (family: c_int, kind: c_int, protocol: c_int, ends: *mut c_int) ends;
 }
 
-/// It makes a number only if it is given none.
+/// Records the number only if the call creates one, that is, if `fd` is negative.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int {
     static NEXT: Symbol = Symbol::new(c"signalfd");
-    // SAFETY: as above.
+    // SAFETY: the C library defines this name with this signature; the arguments are the
+    // application's.
     let result = unsafe {
         let next: unsafe extern "C" fn(c_int, *const sigset_t, c_int) -> c_int =
             core::mem::transmute(NEXT.address());

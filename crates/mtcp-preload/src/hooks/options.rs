@@ -1,4 +1,4 @@
-//! Options, and what fcntl(2) and ioctl(2) say of sockets.
+//! Implements the hooks for socket options, fcntl(2) and ioctl(2).
 
 use super::{Library, socket};
 use crate::listener;
@@ -11,11 +11,11 @@ use libc::socklen_t;
 use preload::hooks::options::{self, Options};
 use preload::real;
 
-/// No option of ours is longer.
+/// Most bytes of an option of the stack.
 const OPTION_BYTES: usize = 256;
 
 /// # Safety
-/// As getsockopt(2) asks.
+/// The pointers are valid as getsockopt(2) requires.
 unsafe fn get(
     socket: Handle,
     (level, name): (c_int, c_int),
@@ -26,7 +26,7 @@ unsafe fn get(
         return failure(libc::EFAULT);
     }
     let mut room = [0u8; OPTION_BYTES];
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let wanted = (unsafe { *size } as usize).min(OPTION_BYTES);
     let told = {
         let mut guard = state::lock_quietly()?;
@@ -34,7 +34,7 @@ unsafe fn get(
         let descriptor = world.check(socket)?;
         world.context.getsockopt(descriptor, level, name, &mut room[..wanted])?
     };
-    // SAFETY: promised by the caller; `told` is not more than the room.
+    // SAFETY: the caller guarantees this; `told` does not exceed the room.
     unsafe {
         std::ptr::copy_nonoverlapping(room.as_ptr(), value.cast(), told);
         *size = told as socklen_t;
@@ -42,14 +42,15 @@ unsafe fn get(
     Ok(0)
 }
 
-/// What the kernel's socket behind the number says as well as the stack: what kind of socket it is.
+/// Returns whether an option asks for the kind of socket, which the kernel socket behind the number
+/// can answer too.
 fn is_about_kind(level: c_int, name: c_int) -> bool {
     level == libc::SOL_SOCKET && matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL)
         || level == libc::IPPROTO_IPV6 && name == libc::IPV6_V6ONLY
 }
 
-/// Whether the stack has no TCP_INFO because there is no connection: the kernel's socket behind the
-/// number, which is closed, says what the kernel says then.
+/// Returns whether the stack has no TCP_INFO because there is no connection. The kernel socket
+/// behind the number, which is closed, then gives the kernel's answer.
 fn is_info_of_none(outcome: &Outcome<c_int>, level: c_int, name: c_int) -> bool {
     let lacks = |error: &std::io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
     (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) && outcome.as_ref().is_err_and(lacks)
@@ -64,7 +65,7 @@ impl Options for Library {
         size: *mut socklen_t,
     ) -> Option<c_int> {
         let socket = socket(fd).filter(|_| !is_about_kind(level, name))?;
-        // SAFETY: the application's pointers, as in all functions here.
+        // SAFETY: the application's pointers, valid as the manual page requires.
         let outcome = unsafe { get(socket, (level, name), value, size) };
         if is_info_of_none(&outcome, level, name) {
             return None;
@@ -90,7 +91,7 @@ impl Options for Library {
             return Some(number(failure(libc::EFAULT)));
         }
         let length = (size as usize).min(OPTION_BYTES);
-        // SAFETY: as above; not null.
+        // SAFETY: the application's value, valid as setsockopt(2) requires, and not null.
         let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), length) };
         let set = || {
             let mut guard = state::lock()?;
@@ -98,8 +99,8 @@ impl Options for Library {
             let descriptor = world.check(socket)?;
             world.context.setsockopt(descriptor, level, name, bytes)?;
             if let Some(kernel) = world.socket(socket)?.kernel {
-                // Connections inherit it from the listener, on either side.
-                // SAFETY: as above.
+                // Connections inherit the option from the listener, on either side.
+                // SAFETY: the application's value, valid as setsockopt(2) requires.
                 unsafe { real::setsockopt(kernel, level, name, value, size) };
             }
             Ok(0)
@@ -116,14 +117,14 @@ impl Options for Library {
         let pointer = argument as *mut c_int;
         let asks = matches!(request as u64, libc::FIONREAD | libc::TIOCOUTQ | mtcp::SIOCATMARK);
         if !asks && request != libc::FIONBIO as usize {
-            // What is asked of an interface or the number itself is the kernel's.
+            // Requests about an interface or the number itself are left to the kernel.
             return None;
         }
         if pointer.is_null() {
             return Some(number(failure(libc::EFAULT)));
         }
         if !asks {
-            // SAFETY: as ioctl(2) asks: an int.
+            // SAFETY: the argument of FIONBIO points to an int, as ioctl(2) requires.
             return Some(number(set_nonblocking(socket, unsafe { pointer.read() } != 0)));
         }
         let ask = || {
@@ -139,14 +140,14 @@ impl Options for Library {
             Ok(answer)
         };
         Some(number(ask().map(|answer| {
-            // SAFETY: as ioctl(2) asks: an int.
+            // SAFETY: the argument points to an int, as ioctl(2) requires.
             unsafe { pointer.write(answer) };
             0
         })))
     }
 }
 
-/// Makes calls on a socket wait or not.
+/// Sets whether calls on a socket block.
 pub(super) fn set_nonblocking(socket: Handle, on: bool) -> Outcome<c_int> {
     let mut guard = state::lock_quietly()?;
     let socket = guard.world()?.socket(socket)?;
@@ -157,17 +158,17 @@ pub(super) fn set_nonblocking(socket: Handle, on: bool) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// The status flags of a socket (F_GETFL).
+/// Returns the status flags of a socket (F_GETFL).
 pub(super) fn status(socket: Handle) -> Outcome<c_int> {
     let nonblocking = state::lock_quietly()?.world()?.socket(socket)?.nonblocking;
     Ok(libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 })
 }
 
-/// The C library's own asks the kernel by a call that cannot be seen.
+/// Replaces the C library's function, which makes a direct system call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     let mut answer: c_int = 0;
-    // SAFETY: the answer is an int.
+    // SAFETY: the request writes an int.
     let outcome = unsafe {
         options::ioctl::<Library>(fd, mtcp::SIOCATMARK as usize, &raw mut answer as usize)
     };

@@ -1,4 +1,4 @@
-//! Waiting for descriptors: poll(2), select(2), epoll(7).
+//! Implements the hooks for poll(2), select(2) and epoll(7).
 
 use super::{Library, descriptors};
 use crate::outcome::{failure, long, number};
@@ -39,7 +39,7 @@ impl Readiness for Library {
         let wanted = if event.is_null() {
             None
         } else {
-            // SAFETY: the application's event; it may be unaligned.
+            // SAFETY: the application's event, valid as epoll_ctl(2) requires; it may be unaligned.
             Some(unsafe { event.read_unaligned() })
         };
         let done = epoll::control(set, operation, fd, wanted).transpose()?;
@@ -61,7 +61,7 @@ impl Readiness for Library {
         if room <= 0 || events.is_null() {
             return Some(number(failure(libc::EINVAL)));
         }
-        // SAFETY: the application has room for so many events.
+        // SAFETY: the application's array has room for this number of events.
         let events = unsafe { std::slice::from_raw_parts_mut(events, room as usize) };
         Some(long(epoll::wait(set, events, deadline, mask)) as c_int)
     }

@@ -1,7 +1,7 @@
-//! From socket(2) to shutdown(2).
+//! Implements the hooks for sockets: from socket(2) to shutdown(2).
 
 use super::{Library, descriptors};
-use crate::listener::{self, Accepted, Place};
+use crate::listener::{self, Accepted, PeerNameBuffer};
 use crate::outcome::{Outcome, check, failure, number};
 use crate::state::{self, Guard};
 use crate::table::{self, Handle, Kind};
@@ -19,8 +19,8 @@ fn family_of(address: SocketAddr) -> Family {
     if address.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
-/// Whether the stack has an address of the family that a socket is bound to in general, or has the
-/// very address.
+/// Returns whether the stack has this address or, for an unspecified address, any address of its
+/// family.
 fn is_of_stack(address: IpAddr) -> bool {
     let mut own = address::of_stack().into_iter();
     if address.is_unspecified() {
@@ -29,8 +29,8 @@ fn is_of_stack(address: IpAddr) -> bool {
     own.any(|other| other == address)
 }
 
-/// Whether a socket of IPv6, which is not the stack's yet, listens to an IPv4 address of the stack
-/// as well.
+/// Returns whether an IPv6 socket, which is not the stack's yet, also listens on an IPv4 address of
+/// the stack.
 fn takes_both(fd: c_int) -> bool {
     !options::is_ipv6_only(fd) && is_of_stack(Ipv4Addr::UNSPECIFIED.into())
 }
@@ -42,8 +42,8 @@ fn bind_here(fd: c_int, at: SocketAddr) -> Outcome<Option<c_int>> {
             bind_socket(&mut state::lock()?, socket, local)?;
             Ok(Some(0))
         }
-        // On all addresses it is not known yet whether the socket will listen or connect, and
-        // where to.
+        // If the socket is bound to all addresses, it is not known yet whether it will listen or
+        // connect, and to which address.
         Kind::Fresh
             if !local.ip().is_unspecified()
                 && is_of_stack(local.ip())
@@ -91,11 +91,11 @@ pub(super) unsafe extern "C" fn bind(
     {
         return number(done);
     }
-    // SAFETY: as above.
+    // SAFETY: the application's address, as bind(2) asks.
     unsafe { real::bind(fd, address, size) }
 }
 
-/// A socket of the stack listens, for the first time or with another queue.
+/// Makes a socket of the stack listen, for the first time or with another backlog.
 fn listen_again(socket: Handle, backlog: c_int) -> Outcome<()> {
     let mut guard = state::lock()?;
     listen_on(&mut guard, socket, queue(backlog))?;
@@ -109,7 +109,7 @@ fn listen_again(socket: Handle, backlog: c_int) -> Outcome<()> {
     }
 }
 
-/// Makes a socket of the stack of one of the kernel's that listens on all addresses.
+/// Creates a socket of the stack from a kernel socket that listens on all addresses.
 fn listen_everywhere(fd: c_int, at: SocketAddr, backlog: c_int) -> Outcome<()> {
     let (local, mapped) = address::unmapped(at);
     let mut guard = state::lock()?;
@@ -150,8 +150,8 @@ fn listen_here(fd: c_int, backlog: c_int) -> Outcome<Option<c_int>> {
     }
 }
 
-/// Whether this program listens there on the stack; an address that is shared has the kernel's
-/// listeners, too.
+/// Returns whether this program listens at this address on the stack. A shared address can also
+/// have listeners of the kernel.
 fn stack_listens(remote: SocketAddr) -> bool {
     let listens = || -> Outcome<bool> { Ok(state::lock()?.world()?.context.is_listening(remote)) };
     is_of_stack(remote.ip()) && listens().unwrap_or(false)
@@ -189,7 +189,7 @@ fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
         let world = guard.world()?;
         world.check(socket)?;
         let begun = world.context.connect(descriptor, remote);
-        // A call on a socket that is connected, or about to be, may name another peer.
+        // A call on a socket that is connected, or is connecting, may name another peer.
         let is_new = |error: &std::io::Error| error.raw_os_error() == Some(libc::EINPROGRESS);
         if begun.as_ref().is_err_and(is_new) {
             world.note_peer(socket, remote);
@@ -216,11 +216,15 @@ fn connect_stream(socket: Handle, remote: SocketAddr) -> Outcome<()> {
     done.map_or_else(|| failure(libc::EINPROGRESS), Ok)
 }
 
-/// A new connection.
+/// Accepts a new connection.
 ///
 /// # Safety
-/// The place is as accept(2) asks.
-unsafe fn accept_stream(listener: Handle, flags: c_int, place: Place) -> Outcome<Accepted> {
+/// `place` is valid as accept(2) requires.
+unsafe fn accept_stream(
+    listener: Handle,
+    flags: c_int,
+    place: PeerNameBuffer,
+) -> Outcome<Accepted> {
     let (deadline, kernel) = {
         let mut guard = state::lock_quietly()?;
         let world = guard.world()?;
@@ -238,15 +242,16 @@ unsafe fn accept_stream(listener: Handle, flags: c_int, place: Place) -> Outcome
         wait::until(deadline, Some(listener), kernel.as_slice(), interrupted, |world| {
             let waits = !matches!(deadline, Deadline::Now);
             let needs_number = waits && !std::mem::replace(&mut tried, true);
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             unsafe { listener::accept(world, listener, flags, needs_number, place) }
         })?;
     accepted.map_or_else(|| failure(libc::EAGAIN), Ok)
 }
 
-/// A socket that is not connected says so, and what is shut stays shut when it is connected.
+/// Records a shutdown of a socket that is not connected. The call fails as in the kernel, and the
+/// direction stays shut when the socket is connected.
 fn shut_early(fd: c_int, how: c_int, way: Shutdown) -> Outcome<c_int> {
-    // SAFETY: plain numbers.
+    // SAFETY: the call takes only numbers.
     let done = check(unsafe { real::shutdown(fd, how) });
     if let Err(error) = &done
         && error.raw_os_error() == Some(libc::ENOTCONN)
@@ -273,7 +278,7 @@ unsafe fn name(
     };
     let mapped = world.socket(socket)?.mapped;
     let found = if mapped { address::mapped(found) } else { found };
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { address::to_c(found, address, size) };
     Ok(0)
 }
@@ -287,7 +292,7 @@ pub(super) unsafe extern "C" fn getsockname(
     match table::kind(fd) {
         // SAFETY: the application's pointers, as getsockname(2) asks.
         Kind::Socket(socket) => number(unsafe { name(socket, address, size, false) }),
-        // SAFETY: as above.
+        // SAFETY: the application's pointers, as getsockname(2) asks.
         _ => unsafe { real::getsockname(fd, address, size) },
     }
 }
@@ -301,7 +306,7 @@ pub(super) unsafe extern "C" fn getpeername(
     match table::kind(fd) {
         // SAFETY: the application's pointers, as getpeername(2) asks.
         Kind::Socket(socket) => number(unsafe { name(socket, address, size, true) }),
-        // SAFETY: as above.
+        // SAFETY: the application's pointers, as getpeername(2) asks.
         _ => unsafe { real::getpeername(fd, address, size) },
     }
 }
@@ -349,7 +354,7 @@ impl Sockets for Library {
         if table::kind(fd) == Kind::Fresh
             && let Ok(mut guard) = state::lock_quietly()
         {
-            // An attempt of the kernel's that fails, and AF_UNSPEC, end that.
+            // A failed connect of the kernel, and AF_UNSPEC, end the recorded shutdowns.
             shutdowns::take(&mut guard, fd);
         }
         None
@@ -367,14 +372,14 @@ impl Sockets for Library {
             _ => return None,
         };
         // SAFETY: the application's pointers, as accept(2) asks.
-        let accepted = unsafe { accept_stream(listener, flags, Place { address, size }) };
+        let accepted = unsafe { accept_stream(listener, flags, PeerNameBuffer { address, size }) };
         Some(number(accepted.map(|accepted| match accepted {
             Accepted::Kernel(fd) => {
                 descriptors::arrived(fd);
                 fd
             }
             Accepted::Stack(fd, peer) => {
-                // SAFETY: as above.
+                // SAFETY: the application's pointers, as accept(2) asks.
                 unsafe { address::to_c(peer, address, size) };
                 fd
             }
@@ -404,7 +409,7 @@ impl Sockets for Library {
             let descriptor = world.check(socket)?;
             world.context.shutdown(descriptor, way)?;
             if let Some(kernel) = world.socket(socket)?.kernel {
-                // SAFETY: plain numbers.
+                // SAFETY: the call takes only numbers.
                 unsafe { real::shutdown(kernel, how) };
             }
             Ok(0)

@@ -1,6 +1,7 @@
-//! Streams of the C library (stdio(3)) on sockets. The C library reads and writes numbers without
-//! our knowledge; so a stream of a socket gets functions of its own (fopencookie(3)), and formatted
-//! output to a number is formatted first.
+//! Implements the hooks for streams of the C library (stdio(3)) on sockets of the stack. The C
+//! library reads and writes descriptors without calling this library. A stream of a socket
+//! therefore gets its own functions (fopencookie(3)), and output to a descriptor is formatted here
+//! first.
 
 use super::Library;
 use crate::report;
@@ -35,7 +36,7 @@ unsafe extern "C" {
 
 /// The streams of sockets, by address, and their numbers.
 static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
-/// How many there are: most programs have none.
+/// The number of these streams, which is zero in most programs.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn streams(change: impl FnOnce(&mut Vec<(usize, c_int)>)) {
@@ -45,28 +46,28 @@ fn streams(change: impl FnOnce(&mut Vec<(usize, c_int)>)) {
 }
 
 unsafe extern "C" fn read_cookie(cookie: *mut c_void, to: *mut c_char, length: size_t) -> ssize_t {
-    // SAFETY: the C library's buffer.
+    // SAFETY: the C library passes a valid buffer.
     unsafe { transfers::read::<Library>(cookie as usize as c_int, to.cast(), length) }
 }
 
-/// 0 is how such a function fails.
+/// Writes to the socket; returns 0 on failure, as fopencookie(3) requires.
 unsafe extern "C" fn write_cookie(
     cookie: *mut c_void,
     from: *const c_char,
     length: size_t,
 ) -> ssize_t {
-    // SAFETY: as above.
+    // SAFETY: the C library passes a valid buffer.
     unsafe { transfers::write::<Library>(cookie as usize as c_int, from.cast(), length) }.max(0)
 }
 
 unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     streams(|all| all.retain(|(_, other)| *other != fd));
-    // SAFETY: a plain number.
+    // SAFETY: close takes only a number.
     unsafe { descriptors::close::<Library>(fd) }
 }
 
-/// Does what fdopen(3) does for a socket; `None`: it is none.
+/// Implements fdopen(3) for a socket; `None`: the descriptor is not a socket of the stack.
 ///
 /// # Safety
 /// As fdopen(3).
@@ -77,7 +78,7 @@ pub(super) unsafe fn open(fd: c_int, mode: *const c_char) -> Option<*mut c_void>
             set_errno(libc::EOPNOTSUPP);
             Some(ptr::null_mut())
         }
-        // Whose the second one will be, is not known yet; the functions ask each time.
+        // A fresh socket may become the stack's later, so the functions check each time.
         Kind::Socket(_) | Kind::Fresh => {
             let functions = Functions {
                 read: read_cookie,
@@ -85,7 +86,8 @@ pub(super) unsafe fn open(fd: c_int, mode: *const c_char) -> Option<*mut c_void>
                 seek: None,
                 close: close_cookie,
             };
-            // SAFETY: the application's string; the functions are those of the manual.
+            // SAFETY: the application's string; the functions have the signatures of the manual
+            // page.
             let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
             if !stream.is_null() {
                 streams(|all| all.push((stream as usize, fd)));
@@ -96,7 +98,7 @@ pub(super) unsafe fn open(fd: c_int, mode: *const c_char) -> Option<*mut c_void>
     }
 }
 
-/// The number of a socket's stream.
+/// Returns the descriptor of a socket's stream.
 fn number_of(stream: *mut c_void) -> Option<c_int> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
@@ -113,8 +115,8 @@ macro_rules! numbers_of_streams {
             if let Some(fd) = number_of(stream) {
                 return fd;
             }
-            // SAFETY: the C library defines this name with this signature; the application's
-            // stream.
+            // SAFETY: the C library defines this name with this signature; the stream is the
+            // application's, valid as the manual page requires.
             unsafe {
                 let next: unsafe extern "C" fn(*mut c_void) -> c_int =
                     core::mem::transmute(NEXT.address());
@@ -129,11 +131,11 @@ numbers_of_streams! {
     fileno_unlocked = c"fileno_unlocked";
 }
 
-/// Formats, and writes all of it.
+/// Formats the arguments, and writes the whole text.
 ///
 /// # Safety
-/// As vdprintf(3) asks; `list` is the `va_list` of the application, which is passed by its address
-/// on the processors that the library is for.
+/// The format is valid as vdprintf(3) requires. `list` is the `va_list` of the application, which
+/// is passed by its address on the architectures that the library supports.
 unsafe fn write_formatted(
     fd: c_int,
     flag: c_int,
@@ -141,12 +143,12 @@ unsafe fn write_formatted(
     list: *mut c_void,
 ) -> c_int {
     let mut text: *mut c_char = ptr::null_mut();
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let length = unsafe { __vasprintf_chk(&raw mut text, flag, format, list) };
     let Ok(length) = usize::try_from(length) else { return -1 };
     let mut done = 0;
     while done < length {
-        // SAFETY: the text has so many bytes.
+        // SAFETY: the text has `length` bytes.
         let bytes =
             unsafe { transfers::write::<Library>(fd, text.add(done).cast(), length - done) };
         let Ok(bytes) = usize::try_from(bytes) else { break };
@@ -157,7 +159,8 @@ unsafe fn write_formatted(
     if done == length { length as c_int } else { -1 }
 }
 
-/// `flag` is greater than 0 if the C library shall refuse formats that write to memory.
+/// Writes formatted output. If `flag` is greater than 0, the C library refuses formats that write
+/// to memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __vdprintf_chk(
     fd: c_int,
@@ -167,24 +170,24 @@ unsafe extern "C" fn __vdprintf_chk(
 ) -> c_int {
     static NEXT: Symbol = Symbol::new(c"__vdprintf_chk");
     if matches!(table::kind(fd), Kind::Socket(_) | Kind::Inherited) {
-        // SAFETY: the application's arguments.
+        // SAFETY: the application's arguments, valid as the manual page requires.
         return unsafe { write_formatted(fd, flag, format, list) };
     }
     // SAFETY: the C library defines this name with this signature.
     let next: unsafe extern "C" fn(c_int, c_int, *const c_char, *mut c_void) -> c_int =
         unsafe { core::mem::transmute(NEXT.address()) };
-    // SAFETY: the application's arguments.
+    // SAFETY: the application's arguments, valid as the manual page requires.
     unsafe { next(fd, flag, format, list) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the application's arguments, valid as the manual page requires.
     unsafe { __vdprintf_chk(fd, 0, format, list) }
 }
 
-/// Functions with any number of arguments: a `va_list` is made of registers and stack (System V
-/// ABI for x86-64, section 3.5.7), and handed on.
+/// Variadic functions: each builds a `va_list` from registers and stack (System V ABI for x86-64,
+/// section 3.5.7), and passes it on.
 #[cfg(target_arch = "x86_64")]
 mod lists {
     macro_rules! enter {
@@ -194,7 +197,7 @@ mod lists {
             unsafe extern "C" fn $name() {
                 core::arch::naked_asm!(
                     "sub rsp, 216",
-                    // The registers, as the function found them.
+                    // The registers with the values at the function's entry.
                     "mov [rsp + 32], rdi",
                     "mov [rsp + 40], rsi",
                     "mov [rsp + 48], rdx",
@@ -212,7 +215,8 @@ mod lists {
                     "movaps [rsp + 176], xmm6",
                     "movaps [rsp + 192], xmm7",
                     "2:",
-                    // The list: what was used of both kinds of registers, the stack, the registers.
+                    // The list: offsets of the used registers of both kinds, the stack, the
+                    // registers.
                     concat!("mov dword ptr [rsp], 8 * ", $named),
                     "mov dword ptr [rsp + 4], 48",
                     "lea rax, [rsp + 224]",

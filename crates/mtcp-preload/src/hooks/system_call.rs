@@ -1,4 +1,4 @@
-//! syscall(2), and the ways into io_uring.
+//! Implements the hooks for syscall(2) and the entry points of io_uring.
 
 use super::{Library, numbers, sockets};
 use crate::outcome::{failure, long};
@@ -8,7 +8,7 @@ use libc::{fd_set, iovec, off_t, sigset_t, size_t, sockaddr, socklen_t, timespec
 use preload::hooks::system_calls::SystemCalls;
 use preload::hooks::{descriptors, readiness, transfers};
 
-/// What the function of this library gives that stands for a system call; `None` if there is none.
+/// Calls the function of this library that corresponds to a system call; `None` if there is none.
 fn by_function(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
     let done = preload::calls! { number, arguments:
         SYS_bind = sockets::bind [c_int, *const sockaddr, socklen_t];
@@ -45,7 +45,7 @@ fn old_by_function(_: c_long, _: [usize; 6]) -> Option<c_long> {
     None
 }
 
-/// The system call has the offset in two registers, of which the first is enough.
+/// Calls preadv2(2). The system call has the offset in two registers, of which the first is enough.
 unsafe fn preadv2(
     fd: c_int,
     list: *const iovec,
@@ -54,7 +54,7 @@ unsafe fn preadv2(
     _high: usize,
     flags: c_int,
 ) -> isize {
-    // SAFETY: the application's arguments, as in all functions here.
+    // SAFETY: the application's arguments, valid as the manual page requires.
     unsafe { transfers::preadv2::<Library>(fd, list, count, at, flags) }
 }
 
@@ -66,7 +66,7 @@ unsafe fn pwritev2(
     _high: usize,
     flags: c_int,
 ) -> isize {
-    // SAFETY: as above.
+    // SAFETY: the application's arguments, as pwritev2(2) asks.
     unsafe { transfers::pwritev2::<Library>(fd, list, count, at, flags) }
 }
 
@@ -85,9 +85,9 @@ unsafe fn pselect6(
     timeout: *const timespec,
     mask: *const Mask,
 ) -> c_int {
-    // SAFETY: as above; null or valid.
+    // SAFETY: the pointer is null or valid, as pselect6(2) requires.
     let mask = unsafe { mask.as_ref() }.map_or(core::ptr::null(), |mask| mask.mask);
-    // SAFETY: as above.
+    // SAFETY: the application's arguments, as pselect6(2) asks.
     unsafe { readiness::pselect::<Library>(count, readable, writable, exceptional, timeout, mask) }
 }
 
@@ -97,13 +97,14 @@ impl SystemCalls for Library {
             libc::SYS_io_uring_setup if settings::config().is_some() => {
                 Some(refuse_io_uring() as c_long)
             }
-            // SAFETY: as above; it does not return.
+            // SAFETY: the call takes only a number, and does not return.
             libc::SYS_exit_group => unsafe { descriptors::_exit::<Library>(arguments[0] as c_int) },
             _ => by_function(number, arguments),
         }
     }
 
-    /// liburing enters the kernel by itself, but its users call one of these first.
+    /// Called before the first function of liburing that a program calls, because liburing makes
+    /// its system calls itself.
     fn before_liburing() -> Option<c_int> {
         settings::config()?;
         refuse_io_uring();
@@ -111,8 +112,8 @@ impl SystemCalls for Library {
     }
 }
 
-/// The kernel would read, write and close numbers of the stack's sockets without our knowledge; a
-/// program that finds no io_uring does without.
+/// Refuses io_uring, because the kernel would read, write and close the stack's numbers without
+/// calling this library. A program that finds no io_uring works without it.
 fn refuse_io_uring() -> isize {
     report::note(format_args!("io_uring beside the stack: ENOSYS"));
     long(failure(libc::ENOSYS))

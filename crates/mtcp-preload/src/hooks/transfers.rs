@@ -1,4 +1,4 @@
-//! read(2), write(2) and their kin.
+//! Implements the hooks for read(2), write(2) and related calls.
 
 use super::{Library, send_with, socket};
 use crate::outcome::{failure, long};
@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, off_t, size_t, ssize_t};
 use preload::hooks::transfers::Transfers;
 
-/// A buffer; no more of it than a slice can have.
+/// Returns a vector of one buffer, limited to the length that a slice can have.
 fn one(base: *mut c_void, length: size_t) -> iovec {
     iovec { iov_base: base, iov_len: length.min(isize::MAX as usize) }
 }
@@ -17,7 +17,7 @@ fn one(base: *mut c_void, length: size_t) -> iovec {
 /// # Safety
 /// The list has `count` buffers, which can be written.
 unsafe fn receive_list(socket: Handle, list: *const iovec, count: c_int, flags: c_int) -> ssize_t {
-    // SAFETY: promised by the caller. A negative number is too many.
+    // SAFETY: the caller guarantees this. A negative number is too many.
     let rooms = unsafe { Vectors::new(list, count as c_uint as usize, libc::EINVAL) };
     long(match rooms {
         Ok(rooms) if rooms.is_empty() => Ok(0),
@@ -28,7 +28,7 @@ unsafe fn receive_list(socket: Handle, list: *const iovec, count: c_int, flags: 
 /// # Safety
 /// The list has `count` buffers, which can be read.
 unsafe fn send_list(socket: Handle, list: *const iovec, count: c_int, flags: c_int) -> ssize_t {
-    // SAFETY: promised by the caller. A negative number is too many.
+    // SAFETY: the caller guarantees this. A negative number is too many.
     let parts = unsafe { Vectors::new(list, count as c_uint as usize, libc::EINVAL) };
     long(match parts {
         Ok(parts) if parts.is_empty() => Ok(0),
@@ -36,8 +36,8 @@ unsafe fn send_list(socket: Handle, list: *const iovec, count: c_int, flags: c_i
     })
 }
 
-/// With offset -1 preadv2(2) and pwritev2(2) are readv(2) and writev(2) with flags; a socket has no
-/// other.
+/// Returns whether the call is readv(2) or writev(2) with flags: preadv2(2) and pwritev2(2) with
+/// offset -1. A socket supports no other offset.
 fn is_vector_call(at: off_t, flags: c_int) -> bool {
     at == -1 && flags & !libc::RWF_NOWAIT == 0
 }
@@ -50,7 +50,7 @@ impl Transfers for Library {
     unsafe fn receive(fd: c_int, to: *mut c_void, length: size_t, flags: c_int) -> Option<ssize_t> {
         let socket = socket(fd)?;
         let vector = one(to, length);
-        // SAFETY: the application's buffer, as in all functions here.
+        // SAFETY: the application's buffer, valid as the manual page requires.
         let room = unsafe { Vectors::one(&vector) };
         Some(long(room.and_then(|room| stream::receive(socket, room, flags))))
     }
@@ -63,19 +63,19 @@ impl Transfers for Library {
     ) -> Option<ssize_t> {
         send_with(fd, |socket| {
             let vector = one(from.cast_mut(), length);
-            // SAFETY: as above.
+            // SAFETY: the application's buffer, as send(2) asks.
             let data = unsafe { Vectors::one(&vector) };
             long(data.and_then(|data| stream::transmit(socket, data, flags)))
         })
     }
 
     unsafe fn read_list(fd: c_int, list: *const iovec, count: c_int) -> Option<ssize_t> {
-        // SAFETY: as above.
+        // SAFETY: the application's list, as readv(2) asks.
         socket(fd).map(|socket| unsafe { receive_list(socket, list, count, 0) })
     }
 
     unsafe fn write_list(fd: c_int, list: *const iovec, count: c_int) -> Option<ssize_t> {
-        // SAFETY: as above.
+        // SAFETY: the application's list, as writev(2) asks.
         send_with(fd, |socket| unsafe { send_list(socket, list, count, 0) })
     }
 
@@ -87,7 +87,7 @@ impl Transfers for Library {
         flags: c_int,
     ) -> Option<ssize_t> {
         let socket = socket(fd).filter(|_| is_vector_call(at, flags))?;
-        // SAFETY: as above.
+        // SAFETY: the application's list, as preadv2(2) asks.
         Some(unsafe { receive_list(socket, list, count, flags_of(flags)) })
     }
 
@@ -101,7 +101,7 @@ impl Transfers for Library {
         if matches!(table::kind(fd), Kind::Socket(_)) && !is_vector_call(at, flags) {
             return None;
         }
-        // SAFETY: as above.
+        // SAFETY: the application's list, as pwritev2(2) asks.
         send_with(fd, |socket| unsafe { send_list(socket, list, count, flags_of(flags)) })
     }
 
@@ -115,7 +115,7 @@ impl Transfers for Library {
             return Some(long(failure(libc::EINVAL)));
         }
         send_with(to, |socket| {
-            // SAFETY: as above; the offset is null or valid.
+            // SAFETY: the application's offset, which is null or valid.
             long(stream::send_file(socket, from, unsafe { offset.as_mut() }, count))
         })
     }

@@ -1,13 +1,13 @@
-//! Which settings are in range.
+//! Checks that settings are in range.
 
 use super::{Config, ListenOptions, Options};
 use crate::error::Error;
 use std::time::Duration;
 
-/// The least packet that every host takes (RFC 1122, section 3.3.3).
+/// The smallest packet size that every host accepts (RFC 1122, section 3.3.3).
 pub(crate) const MTU_MIN: u16 = 576;
 
-/// Fails with the first complaint whose condition does not hold.
+/// Fails with the message of the first condition that is false.
 fn check(conditions: &[(bool, &'static str)]) -> Result<(), Error> {
     match conditions.iter().find(|(holds, _)| !holds) {
         Some((_, complaint)) => Err(Error::Config(complaint)),
@@ -16,7 +16,7 @@ fn check(conditions: &[(bool, &'static str)]) -> Result<(), Error> {
 }
 
 impl Config {
-    /// Whether each is in its range.
+    /// Checks that every setting of the stack is in its range.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let config = self;
         let steering = config.steering;
@@ -49,7 +49,7 @@ impl Config {
 }
 
 impl Options {
-    /// Whether each is in its range.
+    /// Checks that every option of a connection is in its range.
     ///
     /// # Errors
     /// [`Error::Config`].
@@ -82,7 +82,7 @@ impl Options {
 }
 
 impl ListenOptions {
-    /// Whether each is in its range.
+    /// Checks that every option of a listener is in its range.
     pub(crate) fn check(&self) -> Result<(), Error> {
         check(&[(self.backlog >= 1, "backlog must be at least 1")])?;
         self.connection.check()

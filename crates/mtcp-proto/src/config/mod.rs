@@ -1,4 +1,4 @@
-//! The settings of a stack, of a listener and of a connection.
+//! Defines the settings of a stack, of a listener and of a connection.
 
 mod limits;
 
@@ -7,8 +7,9 @@ pub(crate) use self::limits::MTU_MIN;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// 256 secret bits. They key the initial sequence numbers (RFC 6528), the cookies, the flow table,
-/// and seed everything else that must not be guessed. The cores of one machine share them.
+/// 256 secret bits: the key of the initial sequence numbers (RFC 6528), the SYN cookies and the
+/// flow table, and the seed of all other numbers that must not be guessed. The cores of one machine
+/// share them.
 #[derive(Clone)]
 pub struct Secret(pub [u8; 32]);
 
@@ -18,23 +19,24 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Which core owns a connection: a keyed hash of its addresses, modulo the cores. The same on all
-/// cores, so that whichever receives a frame knows whom to hand it to.
+/// Determines the core that owns a connection: a keyed hash of its addresses, modulo the number of
+/// cores. The result is the same on all cores, so that any core that receives a frame can hand it
+/// over to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
     /// This core.
     pub core: u16,
-    /// How many there are; at least 1.
+    /// The number of cores; at least 1.
     pub cores: u16,
 }
 
-/// When connections are begun without memory of the SYN (RFC 4987, section 3.6).
+/// When the stack uses SYN cookies, which need no memory for a SYN (RFC 4987, section 3.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SynCookies {
-    /// Beyond the bound of half-open connections, and in a full table, SYNs are dropped.
+    /// Never: SYNs beyond the limit of half-open connections, or with a full table, are dropped.
     Never,
-    /// Beyond the bound of half-open connections, and in a full table as long as half-open
-    /// connections may be displaced by those whose cookies come back.
+    /// Beyond the limit of half-open connections. Also with a full table, if connections that
+    /// return a cookie can displace half-open ones.
     #[default]
     WhenFull,
     /// For every SYN.
@@ -44,19 +46,21 @@ pub enum SynCookies {
 /// The settings of a stack; the default suits a server on a LAN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which part of all connections is this stack's.
+    /// The connections that this core owns.
     pub steering: Steering,
-    /// Connections and listeners that may exist at once, without TIME_WAIT: 1 to 2²⁴.
+    /// Most connections and listeners, without TIME_WAIT records: 1 to 2²⁴.
     pub max_sockets: u32,
-    /// Connections in SYN-RECEIVED over all listeners, but for those that replace one in TIME_WAIT.
+    /// Most connections in SYN-RECEIVED over all listeners, except those that replace one in
+    /// TIME_WAIT.
     pub max_half_open: u32,
-    /// Records of TIME_WAIT; beyond, the oldest are forgotten.
+    /// Most TIME_WAIT records; beyond, the oldest are removed.
     pub max_time_wait: u32,
-    /// Bytes of all connections' buffers together; beyond, windows shrink and sends wait.
+    /// Most bytes in the buffers of all connections. Near the limit, windows shrink, sends wait,
+    /// and connections that hold buffers without progress are reset.
     pub max_buffer_bytes: usize,
-    /// What a connection has unless its options say otherwise.
+    /// Default options of connections.
     pub options: Options,
-    /// When cookies are used.
+    /// When SYN cookies are used.
     pub syn_cookies: SynCookies,
     /// Whether window scaling (RFC 7323) is offered and accepted.
     pub window_scaling: bool,
@@ -66,29 +70,28 @@ pub struct Config {
     pub sack: bool,
     /// Whether ECN (RFC 3168) is offered and accepted.
     pub ecn: bool,
-    /// Segments of the initial window: 1 to 10 (RFC 6928).
+    /// Initial window in segments: 1 to 10 (RFC 6928).
     pub initial_window: u32,
-    /// The least retransmission time-out; 200 ms as Linux has it (RFC 6298 says 1 s).
+    /// The smallest retransmission time-out; 200 ms as in Linux (RFC 6298 says 1 s).
     pub minimum_rto: Duration,
-    /// The greatest; at least a minute (RFC 6298, section 2.5).
+    /// The largest retransmission time-out; at least a minute (RFC 6298, section 2.5).
     pub maximum_rto: Duration,
-    /// How long an acknowledgement may wait for a companion: at most 500 ms (RFC 5681, section
-    /// 4.2).
+    /// Delay of acknowledgements: at most 500 ms (RFC 5681, section 4.2).
     pub delayed_ack: Duration,
     /// How often a SYN or SYN-ACK is repeated before the connection fails.
     pub syn_retries: u8,
-    /// How long data may stay unacknowledged, or a window closed without answers to probes, before
-    /// the connection fails, where the options have no user time-out.
+    /// How long data may stay unacknowledged, or the peer's window closed without answers to
+    /// probes, before the connection fails. Applies if the options have no user time-out.
     pub give_up: Duration,
     /// The maximum segment lifetime; TIME_WAIT lasts twice as long.
     pub maximum_segment_lifetime: Duration,
-    /// How long a connection that its application has closed waits in FIN-WAIT-2.
+    /// How long a connection that its application has closed stays in FIN-WAIT-2.
     pub fin_wait_2: Duration,
-    /// Bytes of an IP packet on the way out of the device: 576 (IPv6: 1,280) to 65,535.
+    /// MTU of the device in bytes: 576 (IPv6: 1,280) to 65,535.
     pub mtu: u16,
-    /// Ports for connections that name none.
+    /// Ephemeral ports, for connections without a local port.
     pub ephemeral_ports: RangeInclusive<u16>,
-    /// Challenge acknowledgements a second, over all connections (RFC 5961, section 7).
+    /// Most challenge acknowledgements per second, over all connections (RFC 5961, section 7).
     pub challenge_acks_per_second: u32,
 }
 
@@ -121,7 +124,7 @@ impl Default for Config {
     }
 }
 
-/// How the sender reacts to loss.
+/// Congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Congestion {
     /// CUBIC (RFC 9438).
@@ -134,7 +137,7 @@ pub enum Congestion {
 /// Keepalive (RFC 9293, section 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Silence before the first probe.
+    /// Idle time before the first probe.
     pub idle: Duration,
     /// Time between probes.
     pub interval: Duration,
@@ -153,21 +156,23 @@ pub struct Options {
     pub keepalive: Option<Keepalive>,
     /// How long data may stay unacknowledged (RFC 5482, TCP_USER_TIMEOUT).
     pub user_timeout: Option<Duration>,
-    /// Bytes that may wait to be acknowledged: 4 KiB to 64 MiB.
+    /// Largest send buffer in bytes: 4 KiB to 64 MiB. It begins with 16 KiB and grows with the
+    /// congestion window.
     pub send_buffer_bytes: u32,
-    /// Bytes that may wait to be received, which bounds the window: 4 KiB to 64 MiB.
+    /// Largest receive buffer in bytes, which limits the window: 4 KiB to 64 MiB. It begins with
+    /// 64 KiB and grows with what the application reads.
     pub receive_buffer_bytes: u32,
-    /// Bytes of free send buffer from which on the socket is writable; at least 1.
+    /// Free bytes in the send buffer at which the socket becomes writable; at least 1.
     pub send_low_water_bytes: u32,
-    /// Bytes of data from which on the socket is readable; at least 1.
+    /// Bytes of data at which the socket becomes readable; at least 1.
     pub receive_low_water_bytes: u32,
-    /// The congestion control.
+    /// The congestion control algorithm.
     pub congestion: Congestion,
     /// `close` resets the connection (SO_LINGER with a time of zero).
     pub linger_reset: bool,
-    /// The largest segment that is sent and offered, where the path allows more.
+    /// Largest segment that is sent and offered, if the path allows more.
     pub maximum_segment: Option<u16>,
-    /// Sends full segments only, or what has waited for some 200 ms (TCP_CORK).
+    /// Sends only full segments, or data that has waited for about 200 ms (TCP_CORK).
     pub cork: bool,
 }
 
@@ -193,18 +198,17 @@ impl Default for Options {
 /// The settings of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Established connections that may wait to be accepted; at least 1.
+    /// Backlog: established connections that may wait to be accepted; at least 1.
     pub backlog: u32,
-    /// What its connections start with.
+    /// Options of accepted connections.
     pub connection: Options,
-    /// A connection is offered to the application only when its first data is there
-    /// (TCP_DEFER_ACCEPT), or after so long without.
+    /// Deferred accept: a connection can be accepted only after its first data has arrived, or
+    /// after this time without data (TCP_DEFER_ACCEPT).
     pub defer_accept: Option<Duration>,
     /// On `::`, takes connections to IPv4 addresses as well (RFC 3493, section 3.7); elsewhere
     /// without effect.
     pub both_families: bool,
-    /// Listeners that all have it may share an address, and with it the connections
-    /// (SO_REUSEPORT).
+    /// Listeners that all have this set may share an address, and its connections (SO_REUSEPORT).
     pub reuse_port: bool,
 }
 

@@ -1,22 +1,23 @@
-//! From the addresses of a packet to the place of its connection.
+//! Maps keyed hashes of a connection's addresses to the index of the connection.
 
-/// Slots of the first table.
+/// Slots of a table's first array.
 const FIRST_SLOTS: usize = 64;
 
-/// Slots of the old table that are looked at when an entry comes or goes. Three would suffice to be
-/// done before the new table is full.
+/// Slots of the old table that are moved when an entry is added or removed. Three would be enough
+/// to finish before the new table is full.
 const STEPS: usize = 8;
 
-/// Indices by keyed hashes of addresses, of which it uses the lower 32 bits: open addressing with
-/// linear probing.
+/// Maps keyed hashes of addresses, of which it uses the lower 32 bits, to indices: open addressing
+/// with linear probing.
 ///
-/// A slot holds 32 bits of the hash, which both tell its home and make a comparison of addresses
-/// with the wrong connection rare. Entries are removed without a trace: those behind move up. It
-/// grows without a pause: the entries of the old table move a few at a time.
+/// A slot holds 32 bits of the hash, which determine its home slot and make comparisons with wrong
+/// connections rare. Removal leaves no tombstones: later entries move up. Growing causes no pause:
+/// the entries of the old table move a few at a time.
 #[derive(Debug)]
 pub(crate) struct FlowTable {
     slots: Slots,
-    /// What has not moved yet: everything from `moved` on.
+    /// The array before the last growth. Its entries from `moved` on have not moved to the new one
+    /// yet.
     old: Slots,
     moved: usize,
 }
@@ -33,7 +34,7 @@ impl FlowTable {
         self.slots.entries + self.old.entries
     }
 
-    /// The index under this hash that `is_it` confirms by comparing the addresses.
+    /// The index that is stored under this hash and for which `is_it` confirms the addresses.
     pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         if let Some(place) = self.slots.find(hash as u32, &mut is_it) {
             return Some(self.slots.index(place));
@@ -44,7 +45,7 @@ impl FlowTable {
         self.old.find(hash as u32, &mut is_it).map(|place| self.old.index(place))
     }
 
-    /// Enters an index, which must not be `u32::MAX` nor be in the table under this hash.
+    /// Adds an index, which must not be `u32::MAX` nor be in the table under this hash.
     pub(crate) fn insert(&mut self, hash: u64, index: u32) {
         debug_assert!(index != u32::MAX);
         self.move_some();
@@ -71,7 +72,7 @@ impl FlowTable {
         false
     }
 
-    /// Lets a hash that leads to `index` lead to `other` from now on. False if it is not there.
+    /// Replaces `index` by `other` under this hash. False if it is not there.
     pub(crate) fn replace(&mut self, hash: u64, index: u32, other: u32) -> bool {
         for slots in [&mut self.slots, &mut self.old] {
             if let Some(place) = slots.find(hash as u32, &mut |found| found == index) {
@@ -90,7 +91,8 @@ impl FlowTable {
                 }
                 return;
             }
-            // Removing may bring the next entry into this place, so only an empty one is passed.
+            // Removing may bring the next entry into this place, so the loop passes only an empty
+            // place.
             let slot = self.old.array[self.moved];
             if slot == EMPTY {
                 self.moved += 1;
@@ -102,8 +104,8 @@ impl FlowTable {
     }
 }
 
-/// A slot has the hash above and the index plus one below. That the empty slot is zero lets a large
-/// table begin as pages that the system has zeroed and nobody has touched.
+/// An empty slot. An occupied slot has the hash in its upper half and the index plus one in its
+/// lower half. Because empty is zero, a large table can begin as untouched zero pages.
 const EMPTY: u64 = 0;
 
 fn slot_of(hash: u32, index: u32) -> u64 {
@@ -138,7 +140,7 @@ impl Slots {
         index_of(self.array[place])
     }
 
-    /// Whether five eighths are taken, beyond which probing becomes long.
+    /// Whether more than five eighths are in use, beyond which probing becomes slow.
     fn is_crowded(&self) -> bool {
         self.entries >= self.array.len() / 8 * 5
     }
@@ -178,7 +180,7 @@ impl Slots {
             if slot == EMPTY {
                 break;
             }
-            // An entry may move up to the hole only if its home does not lie behind the hole.
+            // An entry may move up to the hole only if its home slot does not lie behind the hole.
             let from_home = next.wrapping_sub(hash_of(slot) as usize) & self.mask();
             if from_home >= next.wrapping_sub(hole) & self.mask() {
                 self.array[hole] = slot;
@@ -244,8 +246,8 @@ mod tests {
         }
     }
 
-    /// What a packet costs here is the slots that are looked at, so that is what is counted, in
-    /// tables as full as they get.
+    /// Counts the slots that a look-up examines, which determine its cost, in tables that are as
+    /// full as they can be.
     #[test]
     fn a_look_up_costs_the_same_among_many_as_among_few() {
         let mix = |index: u32| {
@@ -263,7 +265,7 @@ mod tests {
                 }
                 steps
             };
-            // That of a stranger ends at the first empty slot, and so is the longest.
+            // The search for an absent entry ends at the first empty slot, and so is the longest.
             let strangers = entries..2 * entries;
             let all: usize = strangers.clone().map(|index| steps(mix(index))).sum();
             let most = strangers.map(|index| steps(mix(index))).max().unwrap_or(0);

@@ -1,19 +1,20 @@
-//! A table whose places are used again, but never under the same name.
+//! Implements a table that reuses its slots with a new generation, so that a stale identifier finds
+//! nothing.
 
-/// Records in one allocation. Growing adds a chunk, and so moves no record.
+/// Records in one allocation. The table grows by one chunk, so growth moves no record.
 const CHUNK: usize = 256;
 
 const NOWHERE: u32 = u32::MAX;
 
-/// Records named by an index and a generation.
+/// Records identified by an index and a generation.
 ///
-/// Of free places the last one given up is taken first, because it is still in the cache. A place
-/// whose generations are used up is not used again, so a name stays unique for good.
+/// The most recently freed slot is reused first, because it is still in the cache. A slot whose
+/// generations are used up is not reused, so an identifier stays unique.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     chunks: Vec<Vec<Slot<T>>>,
     limit: u32,
-    /// Places that were ever used.
+    /// Slots that were ever used.
     used: u32,
     free: u32,
     records: u32,
@@ -27,7 +28,7 @@ struct Slot<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty table for at most so many records, without memory.
+    /// Creates an empty table for at most `limit` records, without memory.
     pub(crate) fn new(limit: u32) -> Slab<T> {
         Slab { chunks: Vec::new(), limit, used: 0, free: NOWHERE, records: 0 }
     }
@@ -37,7 +38,12 @@ impl<T> Slab<T> {
         self.records
     }
 
-    /// Puts a record in and names it by index and generation; `None`, and the record is gone, if
+    /// Places that were ever used; their indices are below.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Inserts a record and returns its index and generation; `None`, and the record is dropped, if
     /// the table is full.
     #[inline]
     pub(crate) fn insert(&mut self, record: T) -> Option<(u32, u32)> {
@@ -65,35 +71,35 @@ impl<T> Slab<T> {
         Some((index, self.slot(index)?.generation))
     }
 
-    /// The record of this name.
+    /// The record with this index and generation.
     pub(crate) fn get(&self, index: u32, generation: u32) -> Option<&T> {
         let slot = self.slot(index)?;
         if slot.generation == generation { slot.record.as_ref() } else { None }
     }
 
-    /// The record of this name.
+    /// The record with this index and generation.
     pub(crate) fn get_mut(&mut self, index: u32, generation: u32) -> Option<&mut T> {
         let slot = self.slot_mut(index)?;
         if slot.generation == generation { slot.record.as_mut() } else { None }
     }
 
-    /// The record at this place, whichever it is.
+    /// The record at this index, of any generation.
     pub(crate) fn at(&self, index: u32) -> Option<&T> {
         self.slot(index)?.record.as_ref()
     }
 
-    /// The record at this place, whichever it is.
+    /// The record at this index, of any generation.
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut T> {
         self.slot_mut(index)?.record.as_mut()
     }
 
-    /// The generation of the record at this place.
+    /// The generation of the record at this index.
     pub(crate) fn generation(&self, index: u32) -> Option<u32> {
         let slot = self.slot(index)?;
         slot.record.is_some().then_some(slot.generation)
     }
 
-    /// Drops the record at this place, whichever it is, where it lies. False if there is none.
+    /// Drops the record at this index, of any generation, in place. False if there is none.
     pub(crate) fn remove(&mut self, index: u32) -> bool {
         let free = self.free;
         let Some(slot) = self.slot_mut(index).filter(|slot| slot.record.is_some()) else {
@@ -109,7 +115,7 @@ impl<T> Slab<T> {
         true
     }
 
-    /// All records by their index and generation.
+    /// All records with their index and generation.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32, &T)> {
         self.chunks.iter().flatten().zip(0u32..).filter_map(|(slot, index)| {
             slot.record.as_ref().map(|record| (index, slot.generation, record))

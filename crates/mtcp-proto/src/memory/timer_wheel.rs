@@ -1,16 +1,18 @@
-//! One deadline for each of many connections.
+//! Schedules one deadline for each of many connections, in a hierarchical timing wheel.
 
 use crate::time::Instant;
 
-/// A tick is 2¹⁷ ns, 131 µs: short beside the reordering windows of RACK.
+/// Nanoseconds of a tick, as bits: 2¹⁷ ns, 131 µs, is short compared with the reordering windows of
+/// RACK.
 const TICK_SHIFT: u32 = 17;
 /// Slots of a level, as bits of the tick.
 const SLOT_SHIFT: u32 = 6;
 const SLOTS: u64 = 1 << SLOT_SHIFT;
-/// Levels; together they reach 104 days ahead. What lies farther is looked at again then.
+/// Number of levels; together they cover 104 days. The wheel reschedules a later deadline when its
+/// slot expires.
 const LEVELS: u32 = 6;
 
-/// Entries that one call of [`TimerWheel::expire`] looks at, about.
+/// Approximate number of entries that one call of [`TimerWheel::expire`] examines.
 const EXPIRE_LIMIT: usize = 4096;
 
 const NOWHERE: u32 = u32::MAX;
@@ -18,18 +20,19 @@ const UNARMED: u64 = u64::MAX;
 
 /// A hierarchical timing wheel (Varghese and Lauck, SOSP 1987, scheme 7).
 ///
-/// A timer that moves to a later time, or is disarmed, stays in its slot and is only written down;
-/// the slot puts it right when its turn comes. Since nearly every packet moves a timer later, that
-/// is what arming costs: a comparison and a store.
+/// A timer that moves to a later time, or is disarmed, stays in its slot and only its deadline
+/// changes; it is moved when the slot expires. Since nearly every packet moves a timer later,
+/// arming usually costs a comparison and a store.
 #[derive(Debug)]
 pub(crate) struct TimerWheel {
     entries: Vec<Entry>,
     heads: Box<[u32]>,
     /// For each level, which slots have entries.
     occupied: [u64; LEVELS as usize],
-    /// For each slot of level 0, a time before which nothing in it is due.
+    /// For each slot of level 0, a time before which no timer in it expires.
     earliest: [u64; SLOTS as usize],
-    /// The tick up to which all slots are done; that of this tick may hold entries due within it.
+    /// The tick up to which all slots are processed. The slot of this tick may still hold timers
+    /// that expire within it.
     tick: u64,
 }
 
@@ -59,8 +62,8 @@ impl TimerWheel {
         }
     }
 
-    /// Sets the timer of this index, instead of any that it had. The wheel's memory is as large as
-    /// the largest index needs.
+    /// Arms the timer of this index and replaces the one that it had. The wheel has memory up to
+    /// the largest index used.
     pub(crate) fn arm(&mut self, index: u32, at: Instant) {
         let deadline = at.as_nanos().min(UNARMED - 1);
         if index as usize >= self.entries.len() {
@@ -85,22 +88,22 @@ impl TimerWheel {
         }
     }
 
-    /// Takes the timer of this index back, if it has one.
+    /// Disarms the timer of this index, if it has one.
     pub(crate) fn disarm(&mut self, index: u32) {
         if let Some(entry) = self.entries.get_mut(index as usize) {
             entry.deadline = UNARMED;
         }
     }
 
-    /// When the timer of this index is due.
+    /// The deadline of the timer of this index.
     #[cfg(test)]
     pub(crate) fn deadline(&self, index: u32) -> Option<Instant> {
         let deadline = self.entries.get(index as usize)?.deadline;
         (deadline != UNARMED).then_some(Instant::from_nanos(deadline))
     }
 
-    /// Gives each timer that is due to `fire`, unarmed. The work of a call is bounded: if there is
-    /// more, [`TimerWheel::next`] lies in the past afterwards.
+    /// Disarms each expired timer and passes it to `fire`. The work of one call is bounded; if more
+    /// timers have expired, [`TimerWheel::next`] is in the past afterwards.
     pub(crate) fn expire(&mut self, now: Instant, fire: &mut impl FnMut(u32)) {
         let now = now.as_nanos();
         let target = now >> TICK_SHIFT;
@@ -137,7 +140,8 @@ impl TimerWheel {
         self.tick = self.tick.max(target);
     }
 
-    /// A time before which no timer is due: early at times, never late. `None` if none is armed.
+    /// A time before which no timer expires: sometimes early, never late. `None` if no timer is
+    /// armed.
     pub(crate) fn next(&self) -> Option<Instant> {
         let mut next = UNARMED;
         for level in 0..LEVELS {
@@ -152,8 +156,8 @@ impl TimerWheel {
         (next != UNARMED).then_some(Instant::from_nanos(next))
     }
 
-    /// The level and tick of the next slot that has its turn; of several the highest level, whose
-    /// entries may belong into the others.
+    /// The level and tick of the next slot to process. If several have the same tick, it is the
+    /// highest level, because its entries may belong into the lower slots.
     fn next_turn(&self) -> Option<(u32, u64)> {
         let turns = (0..LEVELS).rev().filter_map(|level| Some((level, self.turn_of_level(level)?)));
         turns.min_by_key(|&(_, turn)| turn)
@@ -169,14 +173,15 @@ impl TimerWheel {
         Some((here + u64::from(ahead)) << (SLOT_SHIFT * level))
     }
 
-    /// The tick at which a slot with entries has its turn, the one that comes next.
+    /// The next tick at which a slot with entries is processed.
     fn turn_of_slot(&self, slot: u32) -> u64 {
         let (level, place) = (slot / SLOTS as u32, u64::from(slot) % SLOTS);
         let here = self.tick >> (SLOT_SHIFT * level);
         (here + (place.wrapping_sub(here) % SLOTS)) << (SLOT_SHIFT * level)
     }
 
-    /// Fires what is due in the slot of the present tick; the rest stays for later in this tick.
+    /// Fires the expired timers in the slot of the present tick; the others stay for a later call
+    /// in this tick.
     fn fire_due(&mut self, slot: u32, now: u64, fire: &mut impl FnMut(u32)) {
         let mut earliest = UNARMED;
         let mut index = self.heads[slot as usize];
@@ -255,19 +260,19 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// In so many nanoseconds.
+        /// Arms the timer, this number of nanoseconds from now.
         Arm(u32, u64),
-        /// At a time that has passed.
+        /// Arms the timer at a time in the past.
         ArmPast(u32, u64),
         Disarm(u32),
-        /// Lets so much time pass.
+        /// Lets this number of nanoseconds pass.
         Pass(u64),
-        /// Lets time pass until the next timer may be due.
+        /// Lets time pass until the next timer may expire.
         Next,
     }
 
     fn span() -> impl Strategy<Value = u64> {
-        // Every magnitude from a nanosecond to a year.
+        // All magnitudes from a nanosecond to a year.
         (0u32..55, any::<u64>()).prop_map(|(magnitude, random)| random % (1 << magnitude))
     }
 

@@ -1,4 +1,4 @@
-//! One neighbour (RFC 4861, section 7.3.2).
+//! Tracks the state of one neighbour (RFC 4861, section 7.3.2).
 
 use super::Lookup;
 use crate::time::Instant;
@@ -8,53 +8,53 @@ use std::time::Duration;
 /// How long a confirmation counts (RFC 4861, section 10: REACHABLE_TIME).
 const REACHABLE: Duration = Duration::from_secs(30);
 
-/// The distance of questions about one address (RETRANS_TIMER; RFC 1122, section 2.3.2.1).
+/// Interval between requests for one address (RETRANS_TIMER; RFC 1122, section 2.3.2.1).
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How often is asked (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
+/// Number of requests (MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
 const TRIES: u8 = 3;
 
-/// For how long a silent address is taken for unreachable before it is asked for again.
+/// How long an address without answers counts as unreachable before it is requested again.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// For how long what was confirmed is not replaced: of two that answer, the first one counts.
+/// How long a confirmed entry cannot be replaced: if two hosts answer, the first answer counts.
 const LOCKED: Duration = Duration::from_secs(1);
 
 /// What a packet says about a neighbour.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence {
-    /// Its hardware address; `None`: it is as it was.
+    /// Its hardware address; `None` if the packet does not change it.
     pub(super) hardware: Option<HardwareAddress>,
-    /// It answers a question to us.
+    /// Whether the packet answers a request of this cache.
     pub(super) answer: bool,
-    /// It may replace what is known.
+    /// Whether the packet may replace a known address.
     pub(super) replaces: bool,
 }
 
-/// What becomes of an entry whose time has come.
+/// The action at an entry's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expiry {
-    /// A question is to be sent: to all, or to one station.
+    /// Send a request: to all, or to one host.
     Ask(Option<HardwareAddress>),
-    /// Nobody has answered.
+    /// No host has answered.
     Unanswered,
-    /// The entry is of no use.
+    /// Remove the entry.
     Forget,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// `tries` questions to all were sent; the next step is due at `next`.
+    /// `tries` requests to all hosts were sent; the next step follows at `next`.
     Incomplete { tries: u8, next: Instant },
-    /// All questions were in vain.
+    /// No request was answered.
     Silent { until: Instant },
     /// Confirmed at `since`.
     Reachable { hardware: HardwareAddress, since: Instant },
-    /// Not confirmed, or long ago.
+    /// Never confirmed, or too long ago.
     Stale { hardware: HardwareAddress },
-    /// As stale, but used since; `tries` questions to the station were sent.
+    /// Stale and used since; `tries` requests to this host were sent.
     Probe { hardware: HardwareAddress, tries: u8, next: Instant },
-    /// Set from outside.
+    /// Set by the caller of the cache; does not expire.
     Permanent { hardware: HardwareAddress },
 }
 
@@ -66,12 +66,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// One that is to be asked for now.
+    /// An entry without a hardware address, which is requested at once.
     pub(super) fn incomplete(now: Instant) -> Entry {
         Entry { state: State::Incomplete { tries: 0, next: now }, used: now }
     }
 
-    /// One that stays as it is.
+    /// An entry that packets and time do not change.
     pub(super) fn permanent(hardware: HardwareAddress) -> Entry {
         Entry { state: State::Permanent { hardware }, used: Instant::ZERO }
     }
@@ -81,6 +81,7 @@ impl Entry {
         self.used
     }
 
+    /// Whether the entry was set by [`Entry::permanent`].
     pub(super) fn is_permanent(&self) -> bool {
         matches!(self.state, State::Permanent { .. })
     }
@@ -90,6 +91,7 @@ impl Entry {
         self.hardware().is_none()
     }
 
+    /// The hardware address, if it is known.
     pub(super) fn hardware(&self) -> Option<HardwareAddress> {
         match self.state {
             State::Incomplete { .. } | State::Silent { .. } => None,
@@ -100,7 +102,7 @@ impl Entry {
         }
     }
 
-    /// What is known; begins to probe what was not confirmed for long.
+    /// Returns the state of the entry; starts to probe if it was not confirmed for long.
     pub(super) fn lookup(&mut self, now: Instant) -> Lookup {
         self.used = now;
         match self.state {
@@ -119,7 +121,7 @@ impl Entry {
         }
     }
 
-    /// When [`Entry::expire`] is due.
+    /// The time of the next [`Entry::expire`].
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Incomplete { next, .. } | State::Probe { next, .. } => Some(next),
@@ -128,8 +130,8 @@ impl Entry {
         }
     }
 
-    /// Takes the next step, which must be due. A station that no longer answers is not given up,
-    /// but looked for (RFC 7048).
+    /// Performs the next step at the deadline. An entry that is no longer confirmed is not removed
+    /// but requested from all hosts (RFC 7048).
     pub(super) fn expire(&mut self, now: Instant) -> Expiry {
         match self.state {
             State::Incomplete { tries: TRIES, .. } => {
@@ -155,7 +157,7 @@ impl Entry {
         }
     }
 
-    /// Takes what a packet says (RFC 4861, section 7.2.5); false if that must not change anything.
+    /// Applies a packet's evidence (RFC 4861, section 7.2.5); false if it must not change anything.
     pub(super) fn learn(&mut self, now: Instant, evidence: Evidence) -> bool {
         if self.is_permanent() {
             return evidence.hardware.is_none() || evidence.hardware == self.hardware();
@@ -166,7 +168,8 @@ impl Entry {
             if let State::Reachable { since, .. } = self.state
                 && now.since(since) < LOCKED
             {
-                // It may have moved all the same: asked once, then looked for.
+                // The host may have moved: the cache probes the known address once and then
+                // requests it from all hosts.
                 if let Some(known) = self.hardware() {
                     self.state = State::Probe { hardware: known, tries: TRIES - 1, next: now };
                 }

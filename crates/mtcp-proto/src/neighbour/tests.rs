@@ -20,14 +20,14 @@ fn cache() -> Cache {
     cache
 }
 
-/// All frames that are due.
+/// All frames that the cache has to send now.
 fn frames(cache: &mut Cache, now: Instant) -> Vec<Vec<u8>> {
     let mut out = [0xee; FRAME_BYTES_MAX];
     let next = || cache.output(now, &mut out).map(|bytes| out[..bytes].to_vec());
     std::iter::from_fn(next).collect()
 }
 
-/// The only frame that is due, as ARP.
+/// The only frame that the cache has to send now, as ARP.
 fn arp(cache: &mut Cache, now: Instant) -> (EthernetHeader, ArpPacket) {
     let frames = frames(cache, now);
     assert_eq!(frames.len(), 1, "{frames:?}");
@@ -36,7 +36,7 @@ fn arp(cache: &mut Cache, now: Instant) -> (EthernetHeader, ArpPacket) {
     (header, ArpPacket::parse(packet).expect("valid"))
 }
 
-/// The only frame that is due, as neighbour discovery.
+/// The only frame that the cache has to send now, as neighbour discovery.
 fn ndp(cache: &mut Cache, now: Instant) -> (EthernetHeader, IpHeader, NdpMessage) {
     let frames = frames(cache, now);
     assert_eq!(frames.len(), 1, "{frames:?}");
@@ -93,7 +93,7 @@ fn advertisement(link: Option<HardwareAddress>, solicited: bool, replaces: bool)
     NdpMessage::Advertisement { target: v6("fe80::9"), link, router: false, solicited, replaces }
 }
 
-/// A cache that knows the peer by an answer at `now`.
+/// A cache that learned the peer's address from an answer at `now`.
 fn resolved(now: Instant) -> Cache {
     let mut cache = cache();
     assert_eq!(cache.lookup(now, ip("192.0.2.9")), Lookup::Pending);
@@ -491,7 +491,7 @@ fn malformed_packets_are_counted_and_unsupported_ones_are_not() {
     assert_eq!(cache.counters().malformed, 2);
 }
 
-/// The counts and the timer are kept beside the entries, so they could disagree with them.
+/// Checks that the counts and the timer, which are kept beside the entries, agree with them.
 fn assert_consistent(cache: &Cache, context: &str) {
     assert!(cache.entries.len() <= cache.capacity, "{context}");
     let unresolved = cache.entries.values().filter(|entry| entry.is_unresolved()).count();

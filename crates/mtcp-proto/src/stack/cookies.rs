@@ -1,9 +1,10 @@
-//! SYN cookies: connections that are begun without memory (RFC 4987, section 3.6).
+//! Creates and checks SYN cookies, which represent half-open connections without memory (RFC 4987,
+//! section 3.6).
 //!
-//! The initial sequence number carries, from its top: five bits of the minute, three bits of the
-//! peer's maximum segment, and 24 bits of a keyed hash over both ends, the peer's initial number
-//! and all that is encoded. What else the SYN offered (window scale, SACK, ECN) travels in the six
-//! lowest bits of our timestamp, which the peer echoes; without timestamps it is forgotten.
+//! The initial sequence number contains, from its top: five bits of the minute, three bits of the
+//! peer's maximum segment, and 24 bits of a keyed hash over the four-tuple, the peer's initial
+//! number and all that is encoded. Other options of the SYN (window scale, SACK, ECN) are in the
+//! six lowest bits of the timestamp, which the peer echoes; without timestamps they are lost.
 
 use crate::flow::{Flow, Key};
 use crate::sequence::Sequence;
@@ -13,10 +14,9 @@ use crate::wire::tcp::TcpHeader;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
-/// The maximum segments that can be remembered; a peer's is rounded down. Less than the first is
-/// taken from nobody.
+/// The maximum segment sizes that a cookie can encode; a peer's is rounded down.
 const MAXIMUM_SEGMENTS: [u16; 8] = [64, 536, 1220, 1360, 1400, 1440, 1460, 8940];
-/// A cookie is good in the minute in which it was made and in the next.
+/// A cookie is valid in the minute in which it was created and in the next.
 const MINUTES: u32 = 1;
 const MINUTE_BITS: u32 = 5;
 const HASH_BITS: u32 = 24;
@@ -25,17 +25,17 @@ const OPTION_BITS: u32 = 6;
 const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
 const SACK: u32 = 1 << 4;
 const ECN: u32 = 1 << 5;
-/// A window scale that means none; 14 is the greatest there is.
+/// A window scale that means "no option"; 14 is the largest valid one.
 const NO_SCALE: u32 = 15;
-/// A cookie, and the timestamp that goes with it if timestamps are remembered.
+/// A cookie and, if timestamps are used, the timestamp that encodes the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cookie {
     pub(super) initial: Sequence,
     pub(super) timestamp: u32,
 }
 
-/// Makes the cookie that answers a SYN with this number; `clock` is our timestamp clock, offset
-/// included. Without timestamps, only the maximum segment is kept.
+/// Makes the cookie that answers a SYN with this number. `clock` is our timestamp clock, including
+/// the offset. Without timestamps the cookie keeps only the maximum segment.
 pub(super) fn make(
     key: Key,
     flow: &Flow,
@@ -50,7 +50,8 @@ pub(super) fn make(
         | if kept.sack_permitted { SACK } else { 0 }
         | if kept.ecn { ECN } else { 0 };
     let options = if kept.timestamps { remembered } else { NO_SCALE };
-    // The clock goes at most 63 ms back, never ahead, so that later timestamps do not fall behind.
+    // The clock goes back by at most 63 ms and never ahead, so later timestamps are not behind this
+    // one.
     let back = clock.wrapping_sub(options) & OPTION_MASK;
     let minute = minute(now);
     let hash = hash(key, flow, peer_initial, minute, segment, options);
@@ -59,7 +60,7 @@ pub(super) fn make(
     Cookie { initial, timestamp: clock.wrapping_sub(back) }
 }
 
-/// What the SYN offered, if this ACK brings back a cookie of ours that is not too old.
+/// The options of the SYN, if this ACK contains a valid cookie; otherwise `None`.
 pub(super) fn check(key: Key, flow: &Flow, now: Instant, ack: &TcpHeader) -> Option<Remembered> {
     let cookie = (ack.acknowledgement - 1).0;
     let current = minute(now);
@@ -81,7 +82,7 @@ pub(super) fn check(key: Key, flow: &Flow, now: Instant, ack: &TcpHeader) -> Opt
     })
 }
 
-/// Minutes of the stack's clock, for which 64 seconds serve.
+/// Minutes of the stack's clock, approximated as 64 seconds.
 fn minute(now: Instant) -> u32 {
     (now.as_millis() / 64_000) as u32
 }

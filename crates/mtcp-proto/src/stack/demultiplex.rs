@@ -1,5 +1,6 @@
-//! Whom a packet is for. Each is parsed once and hashed once here; [`Stack::owner`], which several
-//! cores ask first, does so for itself.
+//! Demultiplexes incoming packets to connections, listeners and TIME_WAIT records. Each packet is
+//! parsed and hashed here once. With several cores, [`Stack::owner`] parses and hashes it once
+//! more.
 
 use super::lifecycle::IN_TIME_WAIT;
 use super::replies;
@@ -13,7 +14,7 @@ use crate::wire::tcp::{Flags, TcpHeader};
 use crate::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, WireError, checksum};
 use std::net::IpAddr;
 
-/// A segment with all that is known about it.
+/// A segment with its parsed headers and its flow.
 pub(super) struct Segment<'a> {
     pub(super) flow: Flow,
     pub(super) hash: u64,
@@ -23,13 +24,14 @@ pub(super) struct Segment<'a> {
     pub(super) checksum: Checksum,
 }
 
-/// Where a flow leads.
+/// What a four-tuple refers to.
 pub(super) enum Found {
     Connection(u32),
     TimeWait(u32),
 }
 
 impl Stack {
+    /// Processes one IP packet: checks it and passes it to TCP or ICMP.
     pub(super) fn take_packet(&mut self, packet: &[u8], checksum: Checksum) {
         self.shared.counters.packets_received += 1;
         let (ip, payload) = match IpHeader::parse(packet) {
@@ -43,6 +45,7 @@ impl Stack {
         }
     }
 
+    /// Counts a packet that could not be parsed, by the kind of error.
     pub(super) fn count_malformed(&mut self, error: WireError) {
         let counters = &mut self.shared.counters;
         match error {
@@ -88,6 +91,7 @@ impl Stack {
         steering.cores == 1 || flow::owner(hash, steering.cores) == steering.core
     }
 
+    /// Looks a four-tuple up in the flow table.
     pub(super) fn find(&self, flow: &Flow, hash: u64) -> Option<Found> {
         let found = self.flows.find(hash, |index| {
             let entered = if index & IN_TIME_WAIT == 0 {
@@ -104,6 +108,7 @@ impl Stack {
         })
     }
 
+    /// Processes a segment of an existing connection, including one that is half-open.
     pub(super) fn segment_for_connection(&mut self, index: u32, segment: &Segment<'_>) {
         let Some(entry) = self.table.connection_mut(index) else { return };
         if let Stage::HalfOpen(listener) = entry.stage {
@@ -118,7 +123,7 @@ impl Stack {
         let Some(entry) = self.table.connection_mut(index) else { return };
         let context = &mut self.shared.context();
         entry.connection.input(&segment.header, segment.ecn, segment.data, context);
-        self.settle(index);
+        self.update_schedule(index);
     }
 
     fn is_answered_for_another(&self, index: u32, header: &TcpHeader) -> bool {
@@ -126,8 +131,8 @@ impl Stack {
         entry.is_some_and(|entry| entry.connection.is_answered_for_another(header))
     }
 
-    /// Whether the segment would establish a connection for which a listener has no room. It counts
-    /// as lost: our SYN-ACK is repeated, and so will be this.
+    /// Whether the segment would establish a connection for which the listener has no room. The
+    /// stack treats it as lost: the SYN-ACK is retransmitted, and the peer's ACK with it.
     fn must_wait(&self, listener: u32, header: &TcpHeader) -> bool {
         let establishes = header.flags.contains(Flags::ACK) && !header.flags.contains(Flags::RST);
         establishes && !self.has_room(listener)
@@ -204,13 +209,14 @@ impl Stack {
         }
     }
 
-    /// Takes an ACK that may bring a cookie back. A cookie that is right is worth more than what a
-    /// copy of its SYN has begun between the same ends since, when cookies were no longer sent.
+    /// Handles an ACK that may contain a cookie. A valid cookie has precedence over a half-open
+    /// connection with the same four-tuple: a copy of the SYN created it later, when cookies were
+    /// no longer sent.
     fn try_cookie(&mut self, listener: u32, half_open: Option<u32>, segment: &Segment<'_>) {
         let (key, now) = (self.keys.cookie, self.shared.now);
         let Some(kept) = cookies::check(key, &segment.flow, now, &segment.header) else {
-            // Perhaps it has overtaken the one that brings the cookie back: a reset would end a
-            // connection that its peer believes to be established.
+            // This segment may have overtaken the one that returns the cookie. A reset would end a
+            // connection that the peer believes to be established.
             self.shared.counters.drop_bad_ack += 1;
             return;
         };
@@ -225,9 +231,9 @@ impl Stack {
         self.addresses.contains(&address)
     }
 
-    /// Whether a packet can come from the host that it names, and can be answered (RFC 1122,
-    /// section 3.2.1.3; RFC 9293, section 3.9.2.3): looped packets have a source of the stack's
-    /// own, and no others have.
+    /// Whether the packet's source is plausible and can be answered (RFC 1122, section 3.2.1.3; RFC
+    /// 9293, section 3.9.2.3). Looped packets have a source of the stack's own, and no other
+    /// packets have.
     pub(super) fn can_be_source(&self, ip: &IpHeader, checksum: Checksum) -> bool {
         let source = ip.source;
         let broadcast = matches!(source, IpAddr::V4(address) if address.is_broadcast());

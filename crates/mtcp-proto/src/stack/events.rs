@@ -1,9 +1,10 @@
-//! What applications are told: each growth of a socket's readiness, once.
+//! Queues readiness events for applications: each increase of a socket's readiness once.
 
 use super::lists::{Links, List};
 use crate::socket::Readiness;
 
-/// What a socket's application knows of it, and what it is still to be told.
+/// The readiness that an application was notified of, and the changes that it has not been notified
+/// of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Notice {
     known: Readiness,
@@ -12,8 +13,8 @@ pub(super) struct Notice {
 }
 
 impl Notice {
-    /// Compares what is with what is known; true if there is something to tell. Further arrivals
-    /// are news only where something can be read.
+    /// Compares the present readiness with the notified one; true if there is a change to report.
+    /// Further arrivals count only if the socket is readable.
     pub(super) fn update(&mut self, readiness: Readiness, arrivals: u16) -> bool {
         let mut grown = readiness.without(self.known);
         if arrivals != self.arrivals {
@@ -21,25 +22,25 @@ impl Notice {
             grown = grown.with(Readiness(readiness.0 & Readiness::READABLE.0));
         }
         self.known = readiness;
-        // What has come and gone again before it was told is no news any more.
+        // A bit that was set and cleared again before its event was taken is not reported.
         self.pending = Readiness(self.pending.with(grown).0 & readiness.0);
         self.pending.0 != 0
     }
 
-    /// What is to be told now, if it is still true: all that holds, and what of it is news.
+    /// The event to report, if it still applies: the present readiness, and the new bits.
     fn take(&mut self) -> Option<(Readiness, Readiness)> {
         let news = std::mem::take(&mut self.pending);
         (news.0 != 0).then_some((self.known, news))
     }
 }
 
-/// Where the notices of sockets are kept.
+/// Stores the notices of sockets.
 pub(super) trait Notices {
     /// The notice of the socket at this index.
     fn notice_mut(&mut self, index: u32) -> Option<&mut Notice>;
 }
 
-/// The sockets of which there is something to tell, each once, the oldest news first.
+/// The sockets with events to report, each once, the oldest event first.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     links: Links,
@@ -47,19 +48,21 @@ pub(super) struct Events {
 }
 
 impl Events {
+    /// Queues a socket, unless it is queued already.
     pub(super) fn queue(&mut self, index: u32) {
         if !self.links.contains(index) {
             self.links.push_back(&mut self.queue, index);
         }
     }
 
+    /// Removes a socket from the queue.
     pub(super) fn forget(&mut self, index: u32) {
         if self.links.contains(index) {
             self.links.remove(&mut self.queue, index);
         }
     }
 
-    /// The next socket that has something to tell, what holds, and what of it is news.
+    /// The next socket with an event: its readiness, and the new bits.
     pub(super) fn next(
         &mut self,
         notices: &mut impl Notices,

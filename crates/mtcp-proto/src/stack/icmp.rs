@@ -1,5 +1,5 @@
-//! ICMP: errors about our segments (RFC 5927), and answers to echo requests (RFC 1122, section
-//! 3.2.2.6; RFC 4443, section 4.2).
+//! Processes ICMP: errors about the stack's own segments (RFC 5927), and echo requests, which it
+//! answers (RFC 1122, section 3.2.2.6; RFC 4443, section 4.2).
 
 use super::Stack;
 use super::demultiplex::Found;
@@ -13,7 +13,7 @@ use crate::wire::ip::{Ecn, IpHeader};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Echo replies that may wait; whoever asks faster gets no answer.
+/// Most waiting echo replies; further requests are not answered.
 const ECHOES: usize = 32;
 const HOP_LIMIT: u8 = 64;
 
@@ -49,7 +49,7 @@ impl Echoes {
         self.0.is_empty()
     }
 
-    /// Writes them out; false if the sink became full.
+    /// Writes the replies into the sink; false if the sink became full.
     pub(super) fn output(&mut self, sink: &mut dyn Sink, counters: &mut Counters) -> bool {
         while let Some(answer) = self.0.front() {
             let (identifier, sequence) = (answer.identifier, answer.sequence);
@@ -70,6 +70,7 @@ impl Echoes {
 }
 
 impl Stack {
+    /// Processes an ICMP message: queues the reply to an echo request, or applies an error.
     pub(super) fn take_icmp(&mut self, ip: &IpHeader, payload: &[u8], checksum: Checksum) {
         if !self.is_own(ip.destination) {
             self.shared.counters.drop_not_ours += 1;
@@ -86,7 +87,8 @@ impl Stack {
     }
 
     fn answer_echo(&mut self, ip: &IpHeader, echo: &Echo<'_>) {
-        // Nothing is sent in fragments: a request that came as one longer packet has no answer.
+        // The stack sends no fragments, so a request whose reply would exceed the MTU gets no
+        // reply.
         let bytes = ip.bytes() + IcmpMessage::EchoReply(*echo).bytes(ip);
         if bytes <= usize::from(self.shared.config.mtu) {
             self.echoes.push(ip, echo);
@@ -95,8 +97,8 @@ impl Stack {
         }
     }
 
-    /// Hands an error to the connection whose segment it quotes, which believes it only if the
-    /// segment is under way (RFC 5927, section 4.1).
+    /// Passes an error to the connection whose segment it quotes. The connection accepts it only if
+    /// the segment is in flight (RFC 5927, section 4.1).
     fn take_icmp_error(&mut self, cause: IcmpCause, quoted: &[u8]) {
         let Some((index, segment)) = self.quoted_connection(quoted) else {
             self.shared.counters.drop_icmp += 1;
@@ -115,13 +117,13 @@ impl Stack {
                 if connection.info(socket).maximum_segment < before {
                     self.path_mtus.learn(destination, mtu, self.shared.now);
                 }
-                return self.settle(index);
+                return self.update_schedule(index);
             }
             IcmpCause::PortUnreachable | IcmpCause::ProtocolUnreachable => Failure::Refused,
             _ => Failure::Unreachable,
         };
         connection.unreachable(reason, segment.sequence, context);
-        self.settle(index);
+        self.update_schedule(index);
     }
 
     fn quoted_connection(&self, quoted: &[u8]) -> Option<(u32, QuotedSegment)> {
@@ -134,8 +136,8 @@ impl Stack {
         }
     }
 
-    /// The core that a packet belongs to: that of its connection, or of the connection whose
-    /// segment an ICMP error quotes. `None` if any core may take it.
+    /// The core that owns a packet: that of its connection, or of the connection whose segment an
+    /// ICMP error quotes. `None` if any core may process it.
     pub(super) fn core_of(&self, packet: &[u8]) -> Option<u16> {
         let cores = self.shared.config.steering.cores;
         if cores == 1 {

@@ -1,4 +1,5 @@
-//! Numbers that an outsider must not guess: keys, initial sequence numbers, timestamp offsets.
+//! Derives the numbers that an outsider must not guess: keys, initial sequence numbers, timestamp
+//! offsets.
 
 use crate::config::Secret;
 use crate::flow::{Flow, Key};
@@ -7,15 +8,15 @@ use crate::time::Instant;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
-/// A key for each purpose, all from the one secret, so that what is seen of one tells nothing of
+/// A key for each purpose, all derived from the one secret, so that one key reveals nothing about
 /// another.
 #[derive(Debug)]
 pub(super) struct Keys {
-    /// The flow table's and the steering's; the same on all cores.
+    /// Key of the flow table and of the steering; the same on all cores.
     pub(super) flow: Key,
-    /// The cookies'.
+    /// Key of the SYN cookies.
     pub(super) cookie: Key,
-    /// The ports'.
+    /// Key of the ephemeral port selection.
     pub(super) port: Key,
     initial: Key,
     budget: Key,
@@ -33,17 +34,18 @@ impl Keys {
         }
     }
 
-    /// The initial sequence number (RFC 6528, section 3: a clock of 4 µs and a keyed hash of both
-    /// ends) and the offset of the timestamps (RFC 7323, section 5.4, constant for both ends so
-    /// that PAWS and RFC 6191 hold across incarnations).
+    /// Returns the initial sequence number (RFC 6528, section 3: a clock of 4 µs and a keyed hash
+    /// of both ends) and the offset of the timestamps (RFC 7323, section 5.4). The offset is
+    /// constant for a pair of ends, so that PAWS and RFC 6191 hold across incarnations.
     pub(super) fn initial(&self, flow: &Flow, now: Instant) -> (Sequence, u32) {
         let hash = flow.hash(self.initial);
         let clock = (now.as_micros() / 4) as u32;
         (Sequence((hash as u32).wrapping_add(clock)), (hash >> 32) as u32)
     }
 
-    /// How many challenge acknowledgements this second may see: between half of the limit and one
-    /// and a half, so that their number cannot be used to learn of other connections' segments.
+    /// The limit of challenge acknowledgements in this second: a random number between 0.5 and 1.5
+    /// times the configured limit, so that their count reveals nothing about other connections'
+    /// segments.
     pub(super) fn challenge_budget(&self, limit: u32, second: u64) -> u32 {
         let mut hasher = SipHasher24::new_with_keys(self.budget.0, self.budget.1);
         hasher.write_u64(second);
@@ -52,7 +54,8 @@ impl Keys {
     }
 }
 
-/// 64 bits of SipHash-2-4, keyed by one half of the secret, over the other half and the purpose.
+/// Computes SipHash-2-4 with one half of the secret as the key, over the other half and the
+/// purpose.
 fn keyed(secret: &Secret, purpose: u64) -> u64 {
     let word = |at: usize| {
         let mut bytes = [0; 8];

@@ -1,19 +1,21 @@
-//! What follows from a change of a connection: events, timers, turns, its next owner, its end.
+//! Updates the stack after a change of a connection: events, timer, transmit list, accept queue,
+//! TIME_WAIT and removal.
 
 use super::Stack;
-use super::table::{Entry, Newcomer, Stage};
+use super::events::Events;
+use super::table::{AdmissionClass, Entry, Stage};
 use crate::flow::Flow;
 use crate::memory::TimerWheel;
 use crate::socket::{Readiness, State};
 use crate::tcp::{Failure, Remains};
 
-/// Marks the indices of the flow table that lead to TIME_WAIT.
+/// Marks the indices of the flow table that refer to TIME_WAIT records.
 pub(super) const IN_TIME_WAIT: u32 = 1 << 31;
 
 impl Stack {
-    /// Draws the consequences of whatever has happened to a connection. To be called after each
-    /// call of it that may change it.
-    pub(super) fn settle(&mut self, index: u32) {
+    /// Updates events, timer and lists after a change of a connection. Must be called after each
+    /// call that may change one.
+    pub(super) fn update_schedule(&mut self, index: u32) {
         let Some(mut entry) = self.table.connection_mut(index) else { return };
         let state = entry.connection.state();
         let turning = matches!(state, State::Closed | State::TimeWait)
@@ -27,28 +29,27 @@ impl Stack {
                 None => return,
             }
         }
-        let connection = &entry.connection;
-        if entry.stage == Stage::Held
-            && entry.notice.update(connection.readiness(), connection.arrivals())
-        {
-            self.events.queue(index);
-        }
-        self.transmit.set(index, &mut entry.listed, connection.wants_output());
+        notify(&mut self.events, index, entry);
+        self.transmit.set(index, &mut entry.listed, entry.connection.wants_output());
         arm(&mut self.wheel, index, entry);
     }
 
-    /// Draws the consequences of a turn to send after which there is no more: nothing that an
-    /// application sees changes by that.
-    pub(super) fn settle_after_turn(&mut self, index: u32) {
+    /// Updates events, timer and lists after a connection has sent all that it can. Sending changes
+    /// the readiness, too: the room for the application depends on the congestion window, which
+    /// becomes smaller while lost data is sent again. An event that is not known to have ended is
+    /// not reported when it begins again.
+    pub(super) fn update_schedule_after_turn(&mut self, index: u32) {
         let Some(entry) = self.table.connection_mut(index) else { return };
         if matches!(entry.connection.state(), State::Closed | State::TimeWait) {
-            return self.settle(index);
+            return self.update_schedule(index);
         }
+        notify(&mut self.events, index, entry);
         self.transmit.set(index, &mut entry.listed, None);
         arm(&mut self.wheel, index, entry);
     }
 
-    /// Lets a connection go where it belongs now; true if nothing of it remains in the table.
+    /// Moves a connection to TIME_WAIT or removes it if its state requires that; true if it is no
+    /// longer in the table.
     fn has_turned(&mut self, index: u32, state: State) -> bool {
         let over = matches!(state, State::Closed | State::TimeWait);
         if over && self.has_ended(index, state) {
@@ -61,7 +62,7 @@ impl Stack {
         false
     }
 
-    /// Takes a connection that is over from its flow; true if nothing of it remains in the table.
+    /// Detaches an ended connection from its four-tuple; true if it is no longer in the table.
     fn has_ended(&mut self, index: u32, state: State) -> bool {
         let Some(entry) = self.table.connection_mut(index) else { return true };
         if entry.attached {
@@ -104,7 +105,8 @@ impl Stack {
         }
     }
 
-    /// Moves a listener's connection on when it is established, has data, or has waited enough.
+    /// Moves a listener's connection to its next stage when it is established, has data, or has
+    /// waited long enough.
     fn change_owner(&mut self, index: u32, state: State) {
         let Some(entry) = self.table.connection(index) else { return };
         match entry.stage {
@@ -131,7 +133,7 @@ impl Stack {
         }
     }
 
-    /// Puts a connection into the accept queue, and tells of it.
+    /// Puts a connection into the accept queue and reports the event.
     fn offer(&mut self, index: u32, listener: u32) {
         self.set_stage(index, Stage::Waiting(listener));
         if let Some(listening) = self.table.listening_mut(listener) {
@@ -140,6 +142,7 @@ impl Stack {
         self.notice_listener(listener);
     }
 
+    /// Queues an event of a listener if its readiness has changed or connections have arrived.
     pub(super) fn notice_listener(&mut self, index: u32) {
         if let Some(listening) = self.table.listening_mut(index) {
             let (readiness, arrivals) = (listening.readiness(), listening.listener.arrivals);
@@ -149,6 +152,7 @@ impl Stack {
         }
     }
 
+    /// Changes the owner of a connection, its list, and the counters.
     pub(super) fn set_stage(&mut self, index: u32, stage: Stage) {
         let Some(entry) = self.table.connection(index) else { return };
         let before = entry.stage;
@@ -159,7 +163,7 @@ impl Stack {
         self.left(before);
     }
 
-    /// Counts a connection out of what it has left.
+    /// Decrements the counter of the stage that a connection has left.
     fn left(&mut self, stage: Stage) {
         match stage {
             Stage::HalfOpen(_) => self.half_open -= 1,
@@ -168,7 +172,7 @@ impl Stack {
         }
     }
 
-    /// Forgets a connection with all that belongs to it.
+    /// Removes a connection with all its state.
     pub(super) fn remove(&mut self, index: u32) {
         let Some(entry) = self.table.connection_mut(index) else { return };
         entry.connection.release(&mut self.shared.pool);
@@ -179,37 +183,37 @@ impl Stack {
         }
         self.wheel.disarm(index);
         self.events.forget(index);
-        self.table.delist(index, stage);
+        self.table.unlink_from_listener(index, stage);
         self.table.remove(index);
         self.left(stage);
     }
 
-    /// Makes room for one more socket, if need be at the cost of another. False if there is none
-    /// that may go for this newcomer.
-    pub(super) fn make_room(&mut self, newcomer: Newcomer) -> bool {
+    /// Makes room for one more socket, if necessary by removing another. False if this admission
+    /// class may not remove any.
+    pub(super) fn make_room(&mut self, class: AdmissionClass) -> bool {
         if !self.table.is_full() {
             return true;
         }
-        let expendable = self.expendable(newcomer);
+        let expendable = self.expendable(class);
         if let Some(index) = expendable {
             self.remove(index);
         }
         expendable.is_some()
     }
 
-    /// Whose place a newcomer gets in a full table. First goes an orphan that has nothing left to
-    /// say. For one who has proven himself then goes the oldest connection in SYN-RECEIVED, whose
-    /// peer has proven nothing (RFC 4987, section 3.5), once it has left an answer of ours without
-    /// one: of those that are younger, most are genuine. An orphan that still has data or its end
-    /// to deliver goes only for our own applications: otherwise a flood of SYNs, or of cookies,
-    /// could cut off what others were sent.
-    pub(super) fn expendable(&self, newcomer: Newcomer) -> Option<u32> {
+    /// Selects the connection to remove for a new one in a full table. The first choice is an
+    /// orphan that has nothing left to send. If the new peer has proven its address, the next
+    /// choice is the oldest connection in SYN-RECEIVED, whose peer has proven nothing (RFC 4987,
+    /// section 3.5), once it has left a SYN-ACK unanswered: most younger ones are genuine. An
+    /// orphan that still has data or its FIN to deliver is removed only for this stack's own
+    /// applications. Otherwise a flood of SYNs, or of cookies, could cut off data of others.
+    pub(super) fn expendable(&self, class: AdmissionClass) -> Option<u32> {
         let finished = self.table.finished_orphan();
-        if finished.is_some() || newcomer == Newcomer::Syn {
+        if finished.is_some() || class == AdmissionClass::Syn {
             return finished;
         }
         let half_open = self.oldest_half_open();
-        if newcomer == Newcomer::Peer {
+        if class == AdmissionClass::Peer {
             return half_open.filter(|&index| {
                 let entry = self.table.connection(index);
                 entry.is_some_and(|entry| entry.connection.has_asked_again())
@@ -218,7 +222,7 @@ impl Stack {
         half_open.or_else(|| self.table.oldest_orphan())
     }
 
-    /// The first in SYN-RECEIVED of the listener that has most of them.
+    /// The first connection in SYN-RECEIVED of the listener that has most of them.
     fn oldest_half_open(&self) -> Option<u32> {
         let lists = self.listeners.indices().filter_map(|index| {
             self.table.listening(index).map(|listening| &listening.listener.half_open)
@@ -226,7 +230,7 @@ impl Stack {
         lists.max_by_key(|list| list.len())?.first()
     }
 
-    /// Gives up a listener with all its connections.
+    /// Removes a listener with all its connections.
     pub(super) fn remove_listener(&mut self, index: u32) {
         let Some(listening) = self.table.listening(index) else { return };
         let listener = &listening.listener;
@@ -248,16 +252,25 @@ impl Stack {
         self.table.remove(index);
     }
 
-    /// Resets a connection, whosever it is.
+    /// Resets a connection, whoever owns it: application, listener, or none.
     pub(super) fn abort_at(&mut self, index: u32) {
         if let Some(entry) = self.table.connection_mut(index) {
             entry.connection.abort(Failure::Aborted, &mut self.shared.context());
         }
-        self.settle(index);
+        self.update_schedule(index);
     }
 }
 
-/// Sets a connection's timer to what is due first.
+/// Queues the events of a connection that an application holds, if there are new ones.
+fn notify(events: &mut Events, index: u32, entry: &mut Entry) {
+    let connection = &entry.connection;
+    let is_held = entry.stage == Stage::Held;
+    if is_held && entry.notice.update(connection.readiness(), connection.arrivals()) {
+        events.queue(index);
+    }
+}
+
+/// Arms a connection's timer for its earliest deadline.
 fn arm(wheel: &mut TimerWheel, index: u32, entry: &Entry) {
     let deadline = if entry.attached { entry.connection.deadline() } else { None };
     let deadline = match entry.stage {

@@ -1,22 +1,23 @@
-//! Who listens where, and the connections that a listener has under way.
+//! Finds the listener for an address, and tracks the connections of each listener that are not
+//! accepted yet.
 
 use super::lists::List;
 use crate::config::ListenOptions;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// One listener. The lists hold indices of connections; their links are the table's.
+/// One listener. The lists hold indices of connections; the table has their links.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) local: SocketAddr,
     pub(super) options: ListenOptions,
-    /// In SYN-RECEIVED.
+    /// Connections in SYN-RECEIVED.
     pub(super) half_open: List,
-    /// Established and without data, while acceptance is deferred.
+    /// Connections that are established and without data, while acceptance is deferred.
     pub(super) deferred: List,
-    /// Can be accepted.
+    /// Connections that can be accepted.
     pub(super) waiting: List,
-    /// Counts up with each connection that can be accepted.
+    /// Increases with each connection that can be accepted; wraps.
     pub(super) arrivals: u16,
 }
 
@@ -32,7 +33,7 @@ impl Listener {
         }
     }
 
-    /// The addresses that it is found by: a second one if it takes both families.
+    /// The addresses under which the listener is found: two if it takes both families.
     pub(super) fn names(&self) -> impl Iterator<Item = SocketAddr> + use<> {
         let both = self.options.both_families && self.local.ip() == Ipv6Addr::UNSPECIFIED;
         let second = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.local.port());
@@ -45,19 +46,19 @@ impl Listener {
     }
 }
 
-/// The listeners by their ports and addresses; an unspecified address is that of all. Several of
-/// one name share its connections.
+/// The listeners by port and address; an unspecified address matches all. Several with the same
+/// address share its connections.
 #[derive(Debug, Default)]
 pub(super) struct Listeners(BTreeMap<(u16, IpAddr), Vec<u32>>);
 
 impl Listeners {
-    /// Adds a listener. One on all addresses and one on a single address may stand side by side;
-    /// the closer one is found.
+    /// Adds a listener. Listeners on all addresses and on a single address may coexist; the more
+    /// specific one is found.
     pub(super) fn insert(&mut self, local: SocketAddr, index: u32) {
         self.0.entry((local.port(), local.ip())).or_default().push(index);
     }
 
-    /// Those of this name.
+    /// The listeners at exactly this address.
     pub(super) fn of_name(&self, local: SocketAddr) -> &[u32] {
         self.0.get(&(local.port(), local.ip())).map_or(&[], Vec::as_slice)
     }
@@ -72,12 +73,12 @@ impl Listeners {
         }
     }
 
-    /// The places of all listeners in the table.
+    /// The indices of all listeners in the table.
     pub(super) fn indices(&self) -> impl Iterator<Item = u32> {
         self.0.values().flatten().copied()
     }
 
-    /// The listener for a SYN to this address; of several, that of this hash.
+    /// The listener for a SYN to this address; of several, the hash selects one.
     pub(super) fn find(&self, local: (IpAddr, u16), hash: u64) -> Option<u32> {
         let (address, port) = local;
         let all: IpAddr = match address {
@@ -87,7 +88,7 @@ impl Listeners {
         let group = self.0.get(&(port, address)).or_else(|| self.0.get(&(port, all)))?;
         match group.as_slice() {
             [single] => Some(*single),
-            // The lower half of the hash chooses the core and the place in the flow table.
+            // The lower half of the hash already selects the core and the place in the flow table.
             several => several.get((hash >> 32) as usize % several.len().max(1)).copied(),
         }
     }

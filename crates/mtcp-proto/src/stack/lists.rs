@@ -1,5 +1,5 @@
-//! Doubly linked lists over indices: an index is in at most one list of a family, and leaves it in
-//! constant time wherever it stands.
+//! Implements doubly linked lists over indices. An index is in at most one list of a family, and
+//! removing it from any position takes constant time.
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
@@ -12,7 +12,7 @@ struct Link {
     next: u32,
 }
 
-/// The links of one family of lists.
+/// The links of one family of lists, by index.
 #[derive(Debug, Default)]
 pub(super) struct Links(Vec<Link>);
 
@@ -50,7 +50,7 @@ impl Links {
         self.0.get(index as usize).is_some_and(|link| link.next != ALONE)
     }
 
-    /// What follows the index in its list.
+    /// The index that follows in the same list.
     pub(super) fn next(&self, index: u32) -> Option<u32> {
         let next = self.0.get(index as usize)?.next;
         (next < ALONE).then_some(next)
@@ -72,7 +72,7 @@ impl Links {
         list.length += 1;
     }
 
-    /// Takes the index out of the list, which must be the one it is in.
+    /// Removes the index from the list, which must be the one that contains it.
     pub(super) fn remove(&mut self, list: &mut List, index: u32) {
         debug_assert!(self.contains(index), "{index} is in no list");
         let Link { previous, next } = self.0[index as usize];

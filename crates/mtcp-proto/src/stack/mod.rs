@@ -1,4 +1,5 @@
-//! The stack of one core: who a packet is for, what is due, and what applications are told.
+//! Implements the stack of one core: demultiplexes packets, writes outgoing packets, and reports
+//! events to applications.
 
 mod cookies;
 mod demultiplex;
@@ -11,6 +12,7 @@ mod lists;
 mod opening;
 mod path_mtu;
 mod ports;
+mod relief;
 mod replies;
 mod table;
 #[cfg(test)]
@@ -25,6 +27,7 @@ use self::initial::Keys;
 use self::listeners::Listeners;
 use self::path_mtu::PathMtus;
 use self::ports::Ports;
+use self::relief::Relief;
 use self::replies::Replies;
 use self::table::{Entry, Shared, Slot, Stage, Table};
 use self::time_wait::TimeWait;
@@ -34,7 +37,7 @@ use crate::counters::Counters;
 use crate::error::Error;
 use crate::memory::{BufferPool, FlowTable, TimerWheel};
 use crate::packet::{Checksum, Sink};
-use crate::socket::{ConnectionInfo, Manner, Readiness, Shutdown, SocketId, State, Urgent};
+use crate::socket::{ConnectionInfo, Readiness, SendFlags, Shutdown, SocketId, State, Urgent};
 use crate::tcp::{Context, Failure};
 use crate::time::Instant;
 use std::net::{IpAddr, SocketAddr};
@@ -42,22 +45,22 @@ use std::time::Duration;
 
 /// TCP over IPv4 and IPv6 for one core.
 ///
-/// All calls take the time; it must not go back between them. A call never blocks: what is not
-/// possible now is [`Error::WouldBlock`], and [`Stack::next_event`] tells when it is.
+/// All calls take the time; it must not go back between them. A call never blocks: if it cannot
+/// proceed it returns [`Error::WouldBlock`], and [`Stack::next_event`] reports when it can.
 #[derive(Debug)]
 pub struct Stack {
     shared: Shared,
     keys: Keys,
     addresses: Vec<IpAddr>,
     table: Table,
-    /// Connections and records of TIME_WAIT by their flows.
+    /// Connections and TIME_WAIT records by four-tuple.
     flows: FlowTable,
     listeners: Listeners,
-    /// Connections in SYN-RECEIVED that listeners have.
+    /// Connections in SYN-RECEIVED that belong to listeners.
     half_open: u32,
     time_wait: TimeWait,
     wheel: TimerWheel,
-    /// The indices whose timers have just expired; kept for its memory.
+    /// The indices whose timers have just expired; the vector is kept to reuse its memory.
     due: Vec<u32>,
     events: Events,
     transmit: Transmit,
@@ -65,14 +68,14 @@ pub struct Stack {
     echoes: Echoes,
     ports: Ports,
     path_mtus: PathMtus,
+    relief: Relief,
     cookies_until: Instant,
-    /// The second that the budget of challenge acknowledgements is for.
+    /// The second to which the budget of challenge acknowledgements applies.
     budget_second: u64,
 }
 
 impl Stack {
-    /// A stack without addresses, so that it answers nothing yet.
-    ///
+    /// Creates a stack without addresses, which does not answer any packet yet.
     /// # Errors
     /// [`Error::Config`] names the setting that is out of range.
     pub fn new(config: Config, secret: Secret, now: Instant) -> Result<Stack, Error> {
@@ -95,6 +98,7 @@ impl Stack {
             echoes: Echoes::default(),
             ports: Ports::new(keys.port, config.ephemeral_ports.clone()),
             path_mtus: PathMtus::default(),
+            relief: Relief::new(now),
             cookies_until: Instant::ZERO,
             budget_second,
             shared: Shared {
@@ -108,8 +112,8 @@ impl Stack {
         })
     }
 
-    /// Sets the addresses that are the stack's own; packets for others are dropped and counted.
-    /// Connections from an address that goes away are aborted.
+    /// Sets the stack's own addresses. Packets to other addresses are dropped and counted.
+    /// Connections from an address that is removed are aborted.
     pub fn set_addresses(&mut self, now: Instant, addresses: &[IpAddr]) {
         self.advance(now);
         self.addresses = addresses.to_vec();
@@ -131,8 +135,8 @@ impl Stack {
         }
     }
 
-    /// Sets the longest packet, in bytes, at least 576: of connections that are to come, and as far
-    /// as it is less than before also of those that are there.
+    /// Sets the longest packet, in bytes, at least 576. It applies to new connections, and to
+    /// existing ones if it is smaller than before.
     pub fn set_mtu(&mut self, now: Instant, mtu: u16) {
         self.advance(now);
         let mtu = mtu.max(MTU_MIN);
@@ -146,23 +150,24 @@ impl Stack {
             if let Some(entry) = self.table.connection_mut(index) {
                 entry.connection.link_mtu(mtu);
             }
-            self.settle(index);
+            self.update_schedule(index);
         }
     }
 
-    /// Takes one IP packet. What it changes goes out at the next [`Stack::output`], so that one
+    /// Processes one IP packet. The next [`Stack::output`] sends the answers, so that one
     /// acknowledgement answers a whole batch.
     pub fn input(&mut self, now: Instant, packet: &[u8], checksum: Checksum) {
         self.advance(now);
         self.take_packet(packet, checksum);
     }
 
-    /// Runs the timers that are due and writes the packets that are due into the sink: control
-    /// first, then acknowledgements, then data. True if the sink was full before everything was
-    /// out; call again when it has room.
+    /// Runs the expired timers and writes the waiting packets into the sink: control first, then
+    /// acknowledgements, then data. True if the sink became full before all packets were written;
+    /// call again when it has room.
     pub fn output(&mut self, now: Instant, sink: &mut dyn Sink) -> bool {
         self.advance(now);
         self.run_timers();
+        self.relieve();
         let counters = &mut self.shared.counters;
         if !self.echoes.output(sink, counters) || !self.replies.output(sink, counters) {
             return true;
@@ -175,14 +180,14 @@ impl Stack {
         false
     }
 
-    /// When [`Stack::output`] must be called even if nothing else happens; in the past if something
-    /// is due. `None`: not before the next call.
+    /// The time at which [`Stack::output`] must be called even if nothing else happens. It is in
+    /// the past if there is work to do now. `None`: not before the next call of the stack.
     pub fn deadline(&self) -> Option<Instant> {
         self.next_deadline()
     }
 
-    /// Listens on an address, or on all of them if it is unspecified; `::` takes IPv6 only, unless
-    /// [`ListenOptions::both_families`] is set.
+    /// Listens on an address, or on all addresses if it is unspecified. `::` takes only IPv6,
+    /// unless [`ListenOptions::both_families`] is set.
     ///
     /// # Errors
     /// [`Error::AddressInUse`], [`Error::AddressNotAvailable`] if the address is not the stack's or
@@ -203,14 +208,15 @@ impl Stack {
         self.take_waiting(listener)
     }
 
-    /// Begins to connect. [`Readiness::WRITABLE`] tells success, [`Readiness::ERROR`] failure,
-    /// whose cause [`Stack::take_error`] has. Without a local address, or with port 0, the stack
-    /// chooses: its first address of the family, and a port that steers the answers to this core.
+    /// Starts to connect. [`Readiness::WRITABLE`] reports success, [`Readiness::ERROR`] failure;
+    /// [`Stack::take_error`] returns the cause. Without a local address, or with port 0, the stack
+    /// chooses: its first address of the family, and a port for which this core owns the
+    /// connection.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]; [`Error::AddressNotAvailable`] also if a named port leads the
-    /// answers to another core; [`Error::NoPorts`], [`Error::TooMany`], [`Error::Config`];
-    /// [`Error::Unreachable`] for what is no address of a single host.
+    /// [`Error::AddressInUse`]; [`Error::AddressNotAvailable`] also if another core would own the
+    /// connection with this port; [`Error::NoPorts`], [`Error::TooMany`], [`Error::Config`];
+    /// [`Error::Unreachable`] for an address that does not name a single host.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -222,7 +228,7 @@ impl Stack {
         self.start_connecting(local, remote, options)
     }
 
-    /// Copies data into the send buffer and gives the number of bytes taken, at least 1 unless
+    /// Copies data into the send buffer and returns the number of bytes taken, at least 1 unless
     /// `data` is empty.
     ///
     /// # Errors
@@ -230,10 +236,10 @@ impl Stack {
     /// after a shutdown of this direction, [`Error::Reset`] and [`Error::TimedOut`] once the
     /// connection has failed.
     pub fn send(&mut self, now: Instant, socket: SocketId, data: &[u8]) -> Result<usize, Error> {
-        self.send_as(now, socket, data, Manner::default())
+        self.send_as(now, socket, data, SendFlags::default())
     }
 
-    /// Like [`Stack::send`], in a manner of its own.
+    /// Like [`Stack::send`], with flags.
     ///
     /// # Errors
     /// As [`Stack::send`].
@@ -242,22 +248,22 @@ impl Stack {
         now: Instant,
         socket: SocketId,
         data: &[u8],
-        manner: Manner,
+        send_flags: SendFlags,
     ) -> Result<usize, Error> {
         self.with_held(now, socket, |entry, context| {
-            entry.connection.send_as(data, manner, context)
+            entry.connection.send_as(data, send_flags, context)
         })
     }
 
-    /// The last urgent byte that the peer has announced, with how many bytes of the stream were
-    /// taken by now. What changes it is an event of [`Readiness::READABLE`].
+    /// The last urgent byte that the peer has announced, and how many bytes of the stream the
+    /// application has taken. A change of it causes an event with [`Readiness::READABLE`].
     pub fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)> {
         let connection = &self.table.held(socket).ok()?.connection;
         Some((connection.urgent()?, connection.taken_bytes()))
     }
 
-    /// Takes received data; 0 is the end of the stream (or `room` is empty). Data that came before
-    /// a failure can still be received.
+    /// Takes received data; 0 means the end of the stream (or that `room` is empty). Data that
+    /// arrived before a failure can still be received.
     ///
     /// # Errors
     /// As [`Stack::send`].
@@ -270,7 +276,7 @@ impl Stack {
         self.with_held(now, socket, |entry, context| entry.connection.receive(room, context))
     }
 
-    /// Like [`Stack::receive`], from `offset` bytes on, and leaves the data where it is.
+    /// Like [`Stack::receive`], but starts at `offset` bytes and leaves the data in the buffer.
     ///
     /// # Errors
     /// As [`Stack::receive`].
@@ -278,9 +284,10 @@ impl Stack {
         self.table.held(socket)?.connection.peek(offset, room)
     }
 
-    /// Ends one or both directions: the peer sees our end after all data. After a shutdown of
-    /// receiving, what comes can still be received, and the end of the stream follows it at once;
-    /// after a shutdown of both, data that come reset the connection, as on Linux.
+    /// Ends one or both directions; the peer receives the end of the stream after all data. After a
+    /// shutdown of receiving, data that arrives can still be received, and the end of the stream
+    /// follows it at once. After a shutdown of both directions, arriving data resets the
+    /// connection, as on Linux.
     ///
     /// # Errors
     /// [`Error::UnknownSocket`], [`Error::NotConnected`].
@@ -288,22 +295,22 @@ impl Stack {
         self.with_held(now, socket, |entry, context| entry.connection.shut_down(how, context))
     }
 
-    /// Gives the socket up. Data that was sent still goes out, then the end. If received data was
-    /// not taken, or comes later, or [`Options::linger_reset`] is set, the peer sees a reset (RFC
+    /// Closes the socket. Data that was sent is still delivered, then the FIN. If received data was
+    /// not read, or arrives later, or [`Options::linger_reset`] is set, the peer gets a reset (RFC
     /// 2525, section 2.17). A listener's waiting connections are reset. Unknown sockets are
     /// ignored.
     pub fn close(&mut self, now: Instant, socket: SocketId) {
         self.advance(now);
-        self.give_up(socket, false);
+        self.abandon(socket, false);
     }
 
-    /// Gives the socket up with a reset.
+    /// Closes the socket with a reset.
     pub fn abort(&mut self, now: Instant, socket: SocketId) {
         self.advance(now);
-        self.give_up(socket, true);
+        self.abandon(socket, true);
     }
 
-    /// What can be done with the socket now.
+    /// The present readiness of the socket.
     ///
     /// # Errors
     /// [`Error::UnknownSocket`].
@@ -314,32 +321,33 @@ impl Stack {
         })
     }
 
-    /// Why the connection failed; told once.
+    /// The reason why the connection failed; returned once.
     pub fn take_error(&mut self, socket: SocketId) -> Option<Error> {
         let entry = self.table.held_mut(socket).ok()?;
         let error = entry.connection.take_error();
-        self.settle(socket.index);
+        self.update_schedule(socket.index);
         error
     }
 
-    /// Whether the connection was established once, whatever has become of it.
+    /// Whether the connection was ever established.
     pub fn was_established(&self, socket: SocketId) -> bool {
         self.table.held(socket).is_ok_and(|entry| entry.connection.was_established())
     }
 
-    /// Whether the peer's end has come, after all its data. Behind it, a failure is told by
-    /// [`Stack::send`] and [`Stack::take_error`] only.
+    /// Whether the peer's FIN has arrived, after all its data. After it, only [`Stack::send`] and
+    /// [`Stack::take_error`] report a failure.
     pub fn has_peer_ended(&self, socket: SocketId) -> bool {
         self.table.held(socket).is_ok_and(|entry| entry.connection.has_peer_ended())
     }
 
-    /// The next socket whose readiness has grown, with all that it is ready for now: told when a
-    /// bit comes, when further data or connections come, and not again before.
+    /// The next socket whose readiness has increased, with its present readiness. An event is
+    /// reported when a bit is set and when further data or connections arrive, and not again before
+    /// that.
     pub fn next_event(&mut self) -> Option<(SocketId, Readiness)> {
         self.next_news().map(|(socket, readiness, _)| (socket, readiness))
     }
 
-    /// Like [`Stack::next_event`], with the bits that are news: those that have come, and
+    /// Like [`Stack::next_event`], and also returns the new bits: those that were set, and
     /// [`Readiness::READABLE`] for further data.
     pub fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)> {
         let (index, readiness, news) = self.events.next(&mut self.table)?;
@@ -357,7 +365,7 @@ impl Stack {
         })
     }
 
-    /// Changes the options; buffers do not shrink below what they hold.
+    /// Changes the options. Buffers do not shrink below their content.
     ///
     /// # Errors
     /// [`Error::UnknownSocket`], [`Error::Config`].
@@ -388,31 +396,31 @@ impl Stack {
         Ok(describe(socket, self.table.socket(socket)?))
     }
 
-    /// All sockets, also those that the application has closed and that still send; without those
-    /// in TIME_WAIT.
+    /// All sockets, including those that the application has closed and that still send, but
+    /// without those in TIME_WAIT.
     pub fn sockets(&self) -> impl Iterator<Item = ConnectionInfo> + '_ {
         self.table.iter().map(|(socket, slot)| describe(socket, slot))
     }
 
-    /// Bytes of memory that all buffers hold now; zero when no data waits anywhere.
+    /// Bytes of memory that all buffers hold now; zero when no connection has data waiting.
     pub fn buffer_bytes(&self) -> usize {
         self.shared.pool.used_bytes()
     }
 
-    /// What has been counted since the beginning.
+    /// The counters since the creation of the stack.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// The core that must take this packet, by the same hash on all cores; `None` if any may, as
-    /// for echo requests and what is malformed.
+    /// The core that must process this packet, by a hash that is the same on all cores. `None` if
+    /// any core may, as for echo requests and malformed packets.
     ///
-    /// It reads and hashes the addresses, which [`Stack::input`] does again.
+    /// It reads and hashes the addresses; [`Stack::input`] does so again.
     pub fn owner(&self, packet: &[u8]) -> Option<u16> {
         self.core_of(packet)
     }
 
-    /// A turn of a connection to send; false if the sink is full.
+    /// Lets a connection send; false if the sink is full.
     fn take_turn(&mut self, index: u32, sink: &mut dyn Sink) -> bool {
         let Some(entry) = self.table.connection_mut(index) else { return true };
         let sent = self.shared.counters.packets_sent;
@@ -420,19 +428,19 @@ impl Stack {
         let stuck = self.shared.counters.packets_sent == sent;
         let full = more && (stuck || sink.room(usize::from(self.shared.config.mtu)).is_none());
         if !more {
-            self.settle_after_turn(index);
+            self.update_schedule_after_turn(index);
             return true;
         }
-        self.settle(index);
-        // Also if the sink is full: one that has room for less than a turn at a time would take
-        // from the same connection for ever.
+        self.update_schedule(index);
+        // The connection moves to the end also if the sink is full: otherwise a sink with room for
+        // less than a turn would always serve the same connection.
         if !stuck && let Some(entry) = self.table.connection_mut(index) {
             self.transmit.rotate(index, entry.listed);
         }
         !full
     }
 
-    /// Calls a connection for its application.
+    /// Calls `call` on a connection that an application holds.
     fn with_held<T>(
         &mut self,
         now: Instant,
@@ -442,11 +450,11 @@ impl Stack {
         self.advance(now);
         let entry = self.table.held_mut(socket)?;
         let result = call(entry, &mut self.shared.context());
-        self.settle(socket.index);
+        self.update_schedule(socket.index);
         result
     }
 
-    fn give_up(&mut self, socket: SocketId, reset: bool) {
+    fn abandon(&mut self, socket: SocketId, reset: bool) {
         match self.table.socket(socket) {
             Ok(Slot::Listener(_)) => return self.remove_listener(socket.index),
             Ok(Slot::Connection(_)) => {}
@@ -463,7 +471,7 @@ impl Stack {
                 entry.connection.close(context);
             }
         }
-        self.settle(socket.index);
+        self.update_schedule(socket.index);
     }
 }
 

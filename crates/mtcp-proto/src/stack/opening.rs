@@ -1,26 +1,27 @@
-//! How connections begin: by a SYN, by a cookie that comes back, by an application.
+//! Opens connections: for a SYN, for a valid SYN cookie, and actively for an application.
 
 use super::demultiplex::{Found, Segment};
 use super::events::Notice;
 use super::listeners::Listener;
-use super::table::{Entry, Listening, Newcomer, Slot, Stage};
+use super::table::{AdmissionClass, Entry, Listening, Slot, Stage};
 use super::{Stack, cookies};
 use crate::config::{ListenOptions, Options, SynCookies};
 use crate::error::Error;
 use crate::flow::Flow;
 use crate::sequence::Sequence;
 use crate::socket::SocketId;
-use crate::tcp::{Birth, Connection, Remembered};
+use crate::tcp::{Connection, ConnectionParameters, Remembered};
 use crate::wire::tcp::Flags;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// How long after the last cookie one may come back: two of their minutes.
+/// How long after the last cookie was sent one may be returned: two minutes of 64 seconds.
 const COOKIES_LAST: Duration = Duration::from_secs(128);
-/// What a peer takes that does not say (RFC 9293, section 3.7.1).
+/// The segment size of a peer that announces none (RFC 9293, section 3.7.1).
 const DEFAULT_SEGMENT: u16 = 536;
 
 impl Stack {
+    /// Implements [`Stack::listen`].
     pub(super) fn start_listening(
         &mut self,
         local: SocketAddr,
@@ -39,7 +40,7 @@ impl Stack {
         if listener.names().any(|name| !self.listeners.of_name(name).iter().all(shares)) {
             return Err(Error::AddressInUse);
         }
-        if !self.make_room(Newcomer::Application) {
+        if !self.make_room(AdmissionClass::Application) {
             return Err(Error::TooMany);
         }
         let listening = Box::new(Listening { listener, notice: Notice::default() });
@@ -48,6 +49,7 @@ impl Stack {
         Ok(socket)
     }
 
+    /// Implements [`Stack::accept`].
     pub(super) fn take_waiting(&mut self, listener: SocketId) -> Result<SocketId, Error> {
         let listening = match self.table.socket(listener)? {
             Slot::Listener(listening) => listening,
@@ -56,14 +58,14 @@ impl Stack {
         let index = listening.listener.waiting.first().ok_or(Error::WouldBlock)?;
         let socket = self.table.id(index).ok_or(Error::WouldBlock)?;
         self.set_stage(index, Stage::Held);
-        self.settle(index);
+        self.update_schedule(index);
         Ok(socket)
     }
 
-    /// A SYN that replaces a connection in TIME_WAIT says with which number the new one may begin
-    /// (RFC 6191). A cookie cannot heed that, and a second try would not say it: such a connection
-    /// is taken into the backlog in any case, where there are no more of them than there were in
-    /// TIME_WAIT.
+    /// Handles a SYN. If it replaces a connection in TIME_WAIT, `least` is the smallest initial
+    /// number of the new connection (RFC 6191). A cookie cannot encode this number, and a
+    /// retransmitted SYN would not provide it. Such a connection is therefore always added to the
+    /// backlog. There are no more of them than there were records in TIME_WAIT.
     pub(super) fn take_syn(&mut self, index: u32, segment: &Segment<'_>, least: Option<Sequence>) {
         let Some(listening) = self.table.listening(index) else { return };
         let replaces = least.is_some();
@@ -74,36 +76,37 @@ impl Stack {
             self.shared.counters.drop_backlog += 1;
             return;
         }
-        if self.table.is_full() && self.expendable(Newcomer::Peer).is_none() {
-            // A cookie would be believed, and there would be no room when it comes back.
+        if self.table.is_full() && self.expendable(AdmissionClass::Peer).is_none() {
+            // The peer would believe a cookie, and there would be no room when the cookie is
+            // returned.
             self.shared.counters.drop_table_full += 1;
             return;
         }
-        let birth = self.birth(&segment.flow, &listener.options.connection, least);
+        let parameters = self.parameters(&segment.flow, &listener.options.connection, least);
         if full || mode == SynCookies::Always && !replaces {
-            return self.send_cookie(segment, &birth);
+            return self.send_cookie(segment, &parameters);
         }
-        if !self.make_room(Newcomer::Syn) {
+        if !self.make_room(AdmissionClass::Syn) {
             if mode == SynCookies::WhenFull && !replaces {
-                return self.send_cookie(segment, &birth);
+                return self.send_cookie(segment, &parameters);
             }
             self.shared.counters.drop_table_full += 1;
             return;
         }
         let context = &mut self.shared.context();
-        let connection = Connection::answer(&birth, &segment.header, context);
+        let connection = Connection::answer(&parameters, &segment.header, context);
         self.enter_half_open(index, segment, connection);
     }
 
-    /// Answers a SYN with a cookie: as the connection would answer that begins with it, but for
-    /// what the cookie cannot keep.
-    fn send_cookie(&mut self, segment: &Segment<'_>, birth: &Birth) {
+    /// Answers a SYN with a cookie. The SYN-ACK has the options of the resulting connection, except
+    /// for those that the cookie cannot encode.
+    fn send_cookie(&mut self, segment: &Segment<'_>, parameters: &ConnectionParameters) {
         let now = self.shared.now;
         let context = &mut self.shared.context();
-        let mut passing = Connection::answer(birth, &segment.header, context);
+        let mut passing = Connection::answer(parameters, &segment.header, context);
         let mut header = passing.syn_header(context);
         let options = &mut header.options;
-        // Without timestamps nothing else comes back, so that nothing else may be promised.
+        // Without timestamps the peer returns no other option, so the SYN-ACK may not offer any.
         if options.timestamps.is_none() {
             options.window_scale = None;
             options.sack_permitted = false;
@@ -136,11 +139,12 @@ impl Stack {
         }
     }
 
-    /// Whether a cookie of ours may still come back.
+    /// Whether a peer may still return a cookie.
     pub(super) fn cookies_are_out(&self) -> bool {
         self.shared.now < self.cookies_until
     }
 
+    /// Creates a connection from an ACK with a valid cookie.
     pub(super) fn take_cookie(
         &mut self,
         index: u32,
@@ -153,15 +157,15 @@ impl Stack {
             return;
         }
         let options = listening.listener.options.connection;
-        if !self.make_room(Newcomer::Peer) {
+        if !self.make_room(AdmissionClass::Peer) {
             self.shared.counters.drop_table_full += 1;
             return;
         }
         self.shared.counters.cookies_accepted += 1;
-        let mut birth = self.birth(&segment.flow, &options, None);
-        birth.initial = segment.header.acknowledgement - 1;
+        let mut parameters = self.parameters(&segment.flow, &options, None);
+        parameters.initial = segment.header.acknowledgement - 1;
         let context = &mut self.shared.context();
-        let connection = Connection::resume(&birth, remembered, &segment.header, context);
+        let connection = Connection::resume(&parameters, remembered, &segment.header, context);
         if let Some(connection) = self.enter_half_open(index, segment, connection) {
             self.segment_for_connection(connection, segment);
         }
@@ -176,18 +180,23 @@ impl Stack {
         let stage = Stage::HalfOpen(listener);
         let entry = Entry::new(segment.hash, stage, connection);
         let index = self.table.insert(Slot::Connection(entry)).ok()?.index;
-        self.table.enlist(index, stage);
+        self.table.link_to_listener(index, stage);
         self.half_open += 1;
         self.flows.insert(segment.hash, index);
-        self.settle(index);
+        self.update_schedule(index);
         Some(index)
     }
 
-    /// What a new connection begins with; its numbers start at `least` or beyond.
-    fn birth(&self, flow: &Flow, options: &Options, least: Option<Sequence>) -> Birth {
+    /// The parameters of a new connection, whose initial number is `least` or later.
+    fn parameters(
+        &self,
+        flow: &Flow,
+        options: &Options,
+        least: Option<Sequence>,
+    ) -> ConnectionParameters {
         let (initial, timestamp_offset) = self.keys.initial(flow, self.shared.now);
         let path_mtu = self.path_mtus.get(flow.remote().ip(), self.shared.now);
-        Birth {
+        ConnectionParameters {
             flow: *flow,
             initial: least.map_or(initial, |least| least.max(initial)),
             timestamp_offset,
@@ -197,6 +206,7 @@ impl Stack {
         }
     }
 
+    /// Implements [`Stack::connect`].
     pub(super) fn start_connecting(
         &mut self,
         local: Option<SocketAddr>,
@@ -214,7 +224,7 @@ impl Stack {
         if remote.port() == 0 || mapped {
             return Err(Error::AddressNotAvailable);
         }
-        if self.table.is_full() && self.expendable(Newcomer::Application).is_none() {
+        if self.table.is_full() && self.expendable(AdmissionClass::Application).is_none() {
             return Err(Error::TooMany);
         }
         let port = local.map_or(0, |local| local.port());
@@ -223,15 +233,15 @@ impl Stack {
             0 => self.choose_port(&flow)?,
             _ => self.check_port(flow)?,
         };
-        if !self.make_room(Newcomer::Application) {
+        if !self.make_room(AdmissionClass::Application) {
             return Err(Error::TooMany);
         }
-        let birth = self.birth(&flow, options, least);
-        let connection = Connection::open(&birth, &mut self.shared.context());
+        let parameters = self.parameters(&flow, options, least);
+        let connection = Connection::open(&parameters, &mut self.shared.context());
         let entry = Entry::new(hash, Stage::Held, connection);
         let socket = self.table.insert(Slot::Connection(entry))?;
         self.flows.insert(hash, socket.index);
-        self.settle(socket.index);
+        self.update_schedule(socket.index);
         Ok(socket)
     }
 
@@ -263,8 +273,8 @@ impl Stack {
         Err(Error::NoPorts)
     }
 
-    /// Whether a connection may begin with these ends: nothing else has them, or only a connection
-    /// in TIME_WAIT that can be told apart from it.
+    /// Whether a connection may begin with this four-tuple: it is unused, or used only by a
+    /// connection in TIME_WAIT whose segments can be told apart from the new ones.
     fn check_port(&mut self, flow: Flow) -> Result<(Flow, u64, Option<Sequence>), Error> {
         let hash = flow.hash(self.keys.flow);
         if !self.is_mine(hash) {

@@ -1,16 +1,17 @@
-//! What routers have said about paths (RFC 1191, RFC 8201).
+//! Remembers the path MTU that routers have reported, by destination (RFC 1191, RFC 8201).
 
 use crate::time::Instant;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Destinations that are remembered; beyond, the oldest is forgotten.
+/// Most destinations that are stored. Beyond this number the oldest is removed.
 const LIMIT: usize = 1024;
-/// How long before a larger packet may be tried again (RFC 8201, section 4: ten minutes).
+/// How long a reported MTU is used before a larger packet may be tried (RFC 8201, section 4: ten
+/// minutes).
 const LASTS: Duration = Duration::from_secs(600);
-/// What every path carries: RFC 8200, section 5; for IPv4 what every host takes (RFC 1122, section
-/// 3.3.2). Smaller claims are attacks more often than paths.
+/// The packet size that every path carries: RFC 8200, section 5; for IPv4 the size that every host
+/// accepts (RFC 1122, section 3.3.2). Reports of a smaller MTU are attacks more often than paths.
 const LEAST_IPV6: u16 = 1280;
 const LEAST_IPV4: u16 = 576;
 
@@ -19,13 +20,14 @@ const LEAST_IPV4: u16 = 576;
 pub(super) struct PathMtus(BTreeMap<IpAddr, (u16, Instant)>);
 
 impl PathMtus {
-    /// What a router's claim amounts to. Routers older than RFC 1191 claim zero, for which the
-    /// least is taken.
+    /// The MTU to use for a router's report. Routers older than RFC 1191 report zero, for which the
+    /// minimum is used.
     pub(super) fn plausible(destination: IpAddr, claimed: u32) -> u16 {
         let least = if destination.is_ipv4() { LEAST_IPV4 } else { LEAST_IPV6 };
         u16::try_from(claimed).unwrap_or(u16::MAX).max(least)
     }
 
+    /// Stores the MTU that a router has reported for a destination.
     pub(super) fn learn(&mut self, destination: IpAddr, mtu: u16, now: Instant) {
         if self.0.len() >= LIMIT && !self.0.contains_key(&destination) {
             let oldest = self.0.iter().min_by_key(|(_, (_, until))| *until);
@@ -36,6 +38,7 @@ impl PathMtus {
         self.0.insert(destination, (mtu, now + LASTS));
     }
 
+    /// The stored MTU of a destination, unless it has expired.
     pub(super) fn get(&self, destination: IpAddr, now: Instant) -> Option<u16> {
         if self.0.is_empty() {
             return None;

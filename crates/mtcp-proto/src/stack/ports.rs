@@ -1,13 +1,14 @@
-//! Ephemeral ports (RFC 6056, section 3.3.4: double-hash port selection).
+//! Selects ephemeral ports (RFC 6056, section 3.3.4: double-hash port selection).
 
 use crate::flow::{Flow, Key};
 use std::ops::RangeInclusive;
 
 const COUNTERS: usize = 256;
 
-/// Where the search for the next port begins: a keyed hash of the destination, plus a counter that
-/// is shared by few destinations, so that ports follow each other per destination (and return as
-/// late as possible) and cannot be guessed from another.
+/// Selects ports. The search starts at a keyed hash of the destination plus a counter that few
+/// destinations share. Successive connections to one destination therefore use successive ports, a
+/// port is reused as late as possible, and the ports to one destination do not reveal those to
+/// another.
 #[derive(Debug)]
 pub(super) struct Ports {
     key: Key,
@@ -25,7 +26,7 @@ impl Ports {
         Search(flow.with_local_port(0).hash(self.key))
     }
 
-    /// How many ports there are; after as many steps a search has seen them all.
+    /// The number of ports; a search with as many steps has tried all of them.
     pub(super) fn count(&self) -> u32 {
         u32::from(self.range.end() - self.range.start()) + 1
     }
@@ -39,7 +40,7 @@ impl Ports {
     }
 }
 
-/// Where the search for a port to one destination stands.
+/// The state of a search for a port to one destination.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Search(u64);
 

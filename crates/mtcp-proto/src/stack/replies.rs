@@ -1,4 +1,5 @@
-//! Segments that no connection sends: resets, cookies, the last acknowledgement of TIME_WAIT.
+//! Queues segments that no connection sends: resets, SYN cookies, the last acknowledgement of
+//! TIME_WAIT.
 
 use crate::counters::Counters;
 use crate::flow::Flow;
@@ -9,8 +10,8 @@ use crate::wire::tcp::{Flags, TcpHeader};
 use crate::wire::{PROTOCOL_TCP, checksum};
 use std::collections::VecDeque;
 
-/// Replies that may wait. They answer packets that may be forged, so beyond it they are forgotten:
-/// whoever is genuine asks again.
+/// Most waiting replies. They answer packets that may be forged, so further ones are dropped;
+/// genuine peers retransmit.
 const LIMIT: usize = 1024;
 /// Hops that packets may take (RFC 1700's recommendation).
 const HOP_LIMIT: u8 = 64;
@@ -21,11 +22,12 @@ struct Reply {
     header: TcpHeader,
 }
 
+/// The segments that wait to be sent, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Replies(VecDeque<Reply>);
 
 impl Replies {
-    /// False if there is no room.
+    /// Queues a reply; false if there is no room.
     pub(super) fn push(&mut self, flow: Flow, header: TcpHeader) -> bool {
         let room = self.0.len() < LIMIT;
         if room {
@@ -38,7 +40,7 @@ impl Replies {
         self.0.is_empty()
     }
 
-    /// Writes them out, the oldest first; false if the sink became full.
+    /// Sends the replies, the oldest first; false if the sink became full.
     pub(super) fn output(&mut self, sink: &mut dyn Sink, counters: &mut Counters) -> bool {
         let partial = sink.capabilities().checksum;
         while let Some(reply) = self.0.front() {

@@ -1,4 +1,5 @@
-//! The sockets: where each is, whom it belongs to, and what is remembered about it.
+//! Stores all sockets of a stack: listeners, and connections with their stage and their place in
+//! lists.
 
 use super::events::{Notice, Notices};
 use super::listeners::Listener;
@@ -11,10 +12,10 @@ use crate::socket::{Readiness, SocketId, State};
 use crate::tcp::{Connection, Context, Urgency};
 use crate::time::Instant;
 
-/// Orphans that are looked at for one that can go without a loss.
+/// Orphans that are examined to find one that can be removed without loss of data.
 const EVICTION_LOOKS: usize = 32;
 
-/// What all connections share for the length of a call.
+/// State of the stack that all connections use during a call.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) config: Config,
@@ -25,6 +26,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// The context for a call of a connection.
     pub(super) fn context(&mut self) -> Context<'_> {
         Context {
             now: self.now,
@@ -36,7 +38,7 @@ impl Shared {
     }
 }
 
-/// A place of the table.
+/// A slot of the table.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all places are connections")]
 pub(super) enum Slot {
@@ -44,7 +46,7 @@ pub(super) enum Slot {
     Listener(Box<Listening>),
 }
 
-/// A listener with what its application knows of it.
+/// A listener with its notified readiness.
 #[derive(Debug)]
 pub(super) struct Listening {
     pub(super) listener: Listener,
@@ -57,16 +59,16 @@ impl Listening {
     }
 }
 
-/// A connection with what the stack remembers about it.
+/// A connection, with the state that the stack keeps for it.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) stage: Stage,
-    /// The flow leads here: segments come, and timers run.
+    /// Whether the flow table refers to it: it receives segments, and its timers run.
     pub(super) attached: bool,
-    /// In which list it waits to send.
+    /// The transmit list that contains it.
     pub(super) listed: Option<Urgency>,
     pub(super) notice: Notice,
-    /// What of the hash the flow table uses.
+    /// The bits of the hash that the flow table uses.
     pub(super) hash: u32,
     pub(super) connection: Connection,
 }
@@ -79,40 +81,40 @@ impl Entry {
     }
 }
 
-/// Whom a connection belongs to.
+/// The owner of a connection: a listener, an application or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// A listener, in SYN-RECEIVED.
+    /// The listener with this index; the connection is in SYN-RECEIVED.
     HalfOpen(u32),
-    /// A listener, until there is data or it is so late.
+    /// The listener with this index; acceptance is deferred until data arrives or until this time.
     Deferred(u32, Instant),
-    /// A listener, to be accepted.
+    /// The listener with this index; the connection can be accepted.
     Waiting(u32),
     /// An application.
     Held,
-    /// Nobody; it ends by itself.
+    /// None; the application has closed the connection.
     Orphan,
 }
 
-/// Who wants a place in the table. What others lose for it depends on what he has proven.
+/// The admission class of a new entry. It determines which entries may be removed for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Newcomer {
-    /// A SYN, which anybody can have sent in anybody's name.
+pub(super) enum AdmissionClass {
+    /// A SYN, whose source address may be forged.
     Syn,
-    /// A peer that has brought our cookie back.
+    /// A peer that has returned a valid cookie.
     Peer,
-    /// An application of ours.
+    /// An application of this stack.
     Application,
 }
 
-/// All sockets.
+/// All sockets, with the lists that contain them.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Slab<Slot>,
     limit: u32,
     /// The links of the listeners' lists and of the orphans; a connection is in at most one.
     pub(super) belonging: Links,
-    /// In the order in which their applications left.
+    /// The orphans, in the order in which their applications closed them.
     orphans: List,
 }
 
@@ -140,6 +142,15 @@ impl Table {
         self.slots.remove(index);
     }
 
+    /// Slots that were ever used; their indices are below.
+    pub(super) fn slots_used(&self) -> u32 {
+        self.slots.used()
+    }
+
+    pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Slot> {
+        self.slots.at_mut(index)
+    }
+
     pub(super) fn connection(&self, index: u32) -> Option<&Entry> {
         match self.slots.at(index)? {
             Slot::Connection(entry) => Some(entry),
@@ -154,6 +165,7 @@ impl Table {
         }
     }
 
+    /// The listener at this index.
     pub(super) fn listening(&self, index: u32) -> Option<&Listening> {
         match self.slots.at(index)? {
             Slot::Listener(listening) => Some(listening),
@@ -168,7 +180,8 @@ impl Table {
         }
     }
 
-    /// What an application has under this number: a listener, or a connection that it holds.
+    /// The socket that an application has under this number: a listener, or a connection that it
+    /// holds.
     pub(super) fn socket(&self, socket: SocketId) -> Result<&Slot, Error> {
         match self.slots.get(socket.index, socket.generation) {
             Some(Slot::Connection(entry)) if entry.stage != Stage::Held => None,
@@ -194,6 +207,7 @@ impl Table {
         }
     }
 
+    /// The identifier of the socket at this index.
     pub(super) fn id(&self, index: u32) -> Option<SocketId> {
         Some(SocketId { index, generation: self.slots.generation(index)? })
     }
@@ -202,7 +216,7 @@ impl Table {
         self.slots.iter().map(|(index, generation, slot)| (SocketId { index, generation }, slot))
     }
 
-    /// Moves a connection to another owner, and out of the list of the old one.
+    /// Changes the owner of a connection, and the list that contains it.
     pub(super) fn set_stage(&mut self, index: u32, stage: Stage) {
         let Some(Slot::Connection(entry)) = self.slots.at_mut(index) else { return };
         let before = std::mem::replace(&mut entry.stage, stage);
@@ -214,15 +228,15 @@ impl Table {
         }
     }
 
-    /// Enters a new connection into the list of its owner.
-    pub(super) fn enlist(&mut self, index: u32, stage: Stage) {
+    /// Adds a new connection to the list of its owner.
+    pub(super) fn link_to_listener(&mut self, index: u32, stage: Stage) {
         if let Some((list, links)) = self.list_of(stage) {
             links.push_back(list, index);
         }
     }
 
-    /// Takes a connection out of the list of its owner, before it is removed.
-    pub(super) fn delist(&mut self, index: u32, stage: Stage) {
+    /// Removes a connection from the list of its owner, before it is removed from the table.
+    pub(super) fn unlink_from_listener(&mut self, index: u32, stage: Stage) {
         if let Some((list, links)) = self.list_of(stage) {
             links.remove(list, index);
         }
@@ -244,8 +258,8 @@ impl Table {
         Some((list, &mut self.belonging))
     }
 
-    /// The oldest orphan of which the peer has everything, its end included: what is lost with it
-    /// is only the way in which the peer's own end is answered.
+    /// The oldest orphan whose data and FIN the peer has acknowledged. Its removal loses only the
+    /// answer to the peer's own FIN.
     pub(super) fn finished_orphan(&self) -> Option<u32> {
         let mut next = self.orphans.first();
         for _ in 0..EVICTION_LOOKS {
@@ -259,7 +273,7 @@ impl Table {
         None
     }
 
-    /// The orphan that has been one for longest.
+    /// The oldest orphan.
     pub(super) fn oldest_orphan(&self) -> Option<u32> {
         self.orphans.first()
     }

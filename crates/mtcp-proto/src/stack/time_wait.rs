@@ -1,4 +1,4 @@
-//! TIME_WAIT without connections: 64 bytes each, in the order in which they end.
+//! Tracks connections in TIME_WAIT as records of 64 bytes, in the order in which they end.
 
 use super::lists::{Links, List};
 use crate::flow::Flow;
@@ -10,49 +10,51 @@ use crate::wire::tcp::{Flags, TcpHeader, Timestamps};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How far a new connection's numbers start beyond those of the old one that it replaces.
+/// Distance of a new connection's initial number from the last number of the connection that it
+/// replaces.
 const REUSE_DISTANCE: u32 = 1 << 16;
-/// An active open may replace an old connection that used timestamps once their clock has moved on
-/// for sure (RFC 6191, section 2; RFC 7323, appendix B.2).
+/// The time after which an active open may replace an old connection that used timestamps, because
+/// their clock has certainly advanced (RFC 6191, section 2; RFC 7323, appendix B.2).
 const REUSE_AFTER: Duration = Duration::from_secs(1);
 
-/// What a connection has left behind.
+/// The state of a connection in TIME_WAIT.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) flow: Flow,
     next: Sequence,
     expected: Sequence,
-    /// What was last heard of the peer's timestamps, and what is added to our clock.
+    /// The last timestamp of the peer, and the offset of our clock.
     heard: u32,
     offset: u32,
     window: u16,
     timestamps: bool,
-    /// A SYN was answered with the last acknowledgement.
+    /// Whether a SYN was answered with the last acknowledgement.
     asked: bool,
     deadline: Instant,
 }
 
-/// What becomes of a segment for a connection in TIME_WAIT.
+/// The reaction to a segment for a connection in TIME_WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing.
+    /// Do nothing.
     Ignore,
-    /// It is answered with the last acknowledgement, if the budget allows: two ends that both
-    /// disagree must not go on forever.
+    /// Answer it with the last acknowledgement, if the budget allows: two ends that disagree must
+    /// not answer each other forever.
     Acknowledge,
-    /// Our acknowledgement of the peer's FIN was lost: it is repeated, and the time starts again.
+    /// The acknowledgement of the peer's FIN was lost: send it again, and restart the period.
     Restart,
-    /// A new connection may replace the old one, if its numbers start here or beyond.
+    /// A new connection may replace the old one, if its initial number is this one or later.
     Replace(Sequence),
-    /// The peer knows nothing of the old connection.
+    /// The peer has no state of the old connection.
     Forget,
 }
 
 impl Record {
-    /// Judges a segment (RFC 9293, section 3.10.7.4, TIME-WAIT; RFC 1122, section 4.2.2.13; RFC
-    /// 6191, section 2). Resets are ignored (RFC 1337, section 3, fix F1), but for one that answers
-    /// our answer to a SYN: the peer has begun anew, with numbers and a clock that may lie behind,
-    /// and could not connect for as long as we wait (RFC 9293, section 3.5.1).
+    /// Decides how to react to a segment (RFC 9293, section 3.10.7.4, TIME-WAIT; RFC 1122, section
+    /// 4.2.2.13; RFC 6191, section 2). Resets are ignored (RFC 1337, section 3, fix F1), except for
+    /// one that answers our answer to a SYN. In that case the peer has restarted, with numbers and
+    /// a clock that may be behind, and could not connect until TIME_WAIT ends (RFC 9293, section
+    /// 3.5.1).
     pub(super) fn judge(&self, header: &TcpHeader, data_bytes: u32) -> Verdict {
         if header.flags.contains(Flags::RST) {
             let exact = header.sequence == self.expected;
@@ -86,7 +88,7 @@ impl Record {
         Verdict::Ignore
     }
 
-    /// The acknowledgement that answers segments of the old connection.
+    /// Builds the acknowledgement that answers segments of the old connection.
     pub(super) fn acknowledgement(&self, now: Instant) -> TcpHeader {
         let clock = (now.as_millis() as u32).wrapping_add(self.offset);
         TcpHeader {
@@ -107,7 +109,7 @@ impl Record {
     }
 }
 
-/// All records of TIME_WAIT, of which there is a bounded number.
+/// The TIME_WAIT records, whose number is bounded.
 #[derive(Debug)]
 pub(super) struct TimeWait {
     records: Slab<Record>,
@@ -118,7 +120,8 @@ pub(super) struct TimeWait {
 }
 
 impl TimeWait {
-    /// Room for at most `limit` records, each of which stays for twice the segment lifetime.
+    /// Creates an empty store for at most `limit` records, each of which stays for twice the
+    /// segment lifetime.
     pub(super) fn new(limit: u32, maximum_segment_lifetime: Duration) -> TimeWait {
         TimeWait {
             records: Slab::new(limit),
@@ -129,12 +132,12 @@ impl TimeWait {
         }
     }
 
-    /// The oldest record, if it must make way for another one.
+    /// The oldest record, if it has to be removed to add another one.
     pub(super) fn surplus(&self) -> Option<u32> {
         if self.records.len() < self.limit { None } else { self.order.first() }
     }
 
-    /// The index of a new record; `None` if there is no room.
+    /// Adds a record and returns its index; `None` if there is no room.
     pub(super) fn insert(&mut self, flow: Flow, remains: &Remains, now: Instant) -> Option<u32> {
         let (heard, offset) = remains.timestamps.unwrap_or_default();
         let (index, _) = self.records.insert(Record {
@@ -156,7 +159,7 @@ impl TimeWait {
         self.records.at(index)
     }
 
-    /// Forgets a record, and gives the flow that it was for.
+    /// Removes a record, and returns its four-tuple.
     pub(super) fn remove(&mut self, index: u32) -> Option<Flow> {
         let flow = self.records.at(index)?.flow;
         self.records.remove(index);
@@ -164,14 +167,14 @@ impl TimeWait {
         Some(flow)
     }
 
-    /// A SYN is answered with the last acknowledgement.
+    /// Records that a SYN was answered with the last acknowledgement.
     pub(super) fn ask(&mut self, index: u32) {
         if let Some(record) = self.records.at_mut(index) {
             record.asked = true;
         }
     }
 
-    /// The record's time starts again.
+    /// Restarts the period of the record.
     pub(super) fn restart(&mut self, index: u32, now: Instant) {
         if let Some(record) = self.records.at_mut(index) {
             record.deadline = now + self.duration;
@@ -180,20 +183,21 @@ impl TimeWait {
         }
     }
 
-    /// Whether an active open may replace the record now, and where its numbers must start.
+    /// The smallest initial number with which an active open may replace the record now; `None` if
+    /// it may not.
     pub(super) fn replaceable(&self, index: u32, now: Instant) -> Option<Sequence> {
         let record = self.records.at(index)?;
         let over = record.deadline + REUSE_AFTER <= now + self.duration;
         (over && record.timestamps).then_some(record.next + REUSE_DISTANCE)
     }
 
-    /// The oldest record, if its time is over.
+    /// The oldest record, if its period is over.
     pub(super) fn expired(&self, now: Instant) -> Option<u32> {
         let first = self.order.first()?;
         (self.records.at(first)?.deadline <= now).then_some(first)
     }
 
-    /// The records whose local ends do not stay.
+    /// The records whose local address and port do not satisfy `stays`.
     pub(super) fn of_others(&self, stays: impl Fn(SocketAddr) -> bool) -> Vec<u32> {
         let all = self.records.iter();
         all.filter(|(_, _, record)| !stays(record.flow.local())).map(|(index, ..)| index).collect()

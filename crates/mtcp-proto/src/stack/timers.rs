@@ -1,13 +1,14 @@
-//! What happens by itself: timers of connections, the end of TIME_WAIT, the second's budget.
+//! Runs the expired timers: those of connections, the end of TIME_WAIT, and the budget of challenge
+//! acknowledgements per second.
 
 use super::Stack;
 use crate::time::Instant;
 
-/// Records of TIME_WAIT that end in one call, so that no call takes long.
+/// Most TIME_WAIT records that end in one call, so that no call takes long.
 const EXPIRE_LIMIT: usize = 1024;
 
 impl Stack {
-    /// Takes the time of a call.
+    /// Sets the present time at the start of a call.
     pub(super) fn advance(&mut self, now: Instant) {
         let shared = &mut self.shared;
         shared.now = shared.now.max(now);
@@ -19,7 +20,7 @@ impl Stack {
         }
     }
 
-    /// Runs what is due.
+    /// Runs the expired timers.
     pub(super) fn run_timers(&mut self) {
         let now = self.shared.now;
         if self.wheel.next().is_some_and(|next| next <= now) {
@@ -42,10 +43,11 @@ impl Stack {
             && entry.attached
         {
             entry.connection.on_timer(&mut self.shared.context());
-            self.settle(index);
+            self.update_schedule(index);
         }
     }
 
+    /// The earliest deadline of all timers.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let replies = !self.replies.is_empty() || !self.echoes.is_empty();
         if replies || !self.transmit.is_empty() {

@@ -1,14 +1,15 @@
-//! Who sends next: control before acknowledgements before data (mTCP, section 4.2.4).
+//! Schedules transmission: control segments before acknowledgements before data (mTCP,
+//! priority-based packet queuing).
 
 use super::lists::{Links, List};
 use crate::tcp::Urgency;
 
-/// Segments that a connection sends before it is the next one's turn.
+/// Most segments that a connection sends before other connections are served.
 pub(super) const TURN_SEGMENTS: usize = 16;
 
 const ORDER: [Urgency; 3] = [Urgency::Control, Urgency::Acknowledgement, Urgency::Data];
 
-/// Three lists of connections; a connection is in at most one of them, which its slot remembers.
+/// The three transmit lists. A connection is in at most one of them; its table entry records which.
 #[derive(Debug, Default)]
 pub(super) struct Transmit {
     links: Links,
@@ -16,8 +17,7 @@ pub(super) struct Transmit {
 }
 
 impl Transmit {
-    /// Moves a connection to the list that it wants to be in; it keeps its place if that is the one
-    /// it is in.
+    /// Moves a connection to another list. If it is in that list already, it keeps its position.
     #[inline]
     pub(super) fn set(
         &mut self,
@@ -40,7 +40,7 @@ impl Transmit {
         *listed = wanted;
     }
 
-    /// Puts a connection behind the others of its list.
+    /// Moves a connection to the end of its list.
     pub(super) fn rotate(&mut self, index: u32, listed: Option<Urgency>) {
         if let Some(urgency) = listed {
             let list = &mut self.lists[urgency as usize];
@@ -49,7 +49,7 @@ impl Transmit {
         }
     }
 
-    /// The connection whose turn it is.
+    /// The connection that sends next.
     pub(super) fn first(&self) -> Option<u32> {
         ORDER.iter().find_map(|&urgency| self.lists[urgency as usize].first())
     }

@@ -1,31 +1,34 @@
-//! When what came is acknowledged (RFC 9293, section 3.8.6.3; RFC 5681, section 4.2).
+//! Decides when received segments are acknowledged (RFC 9293, section 3.8.6.3; RFC 5681, section
+//! 4.2).
 //!
-//! An acknowledgement that is due goes out with the next output, once for all segments of a batch
-//! and on data if there is any. One that is not yet due waits for a companion: for data of ours,
-//! for the second full-sized segment, or for the timer.
+//! The next output sends a pending acknowledgement, once for all segments of a batch, and with data
+//! if there is any. A delayed acknowledgement waits for data to be sent, for the second full-sized
+//! segment, or for the timer.
 //!
-//! Of segments out of order, section 4.2 wants each to be acknowledged at once, because the peer
-//! counts. One with SACK counts what the blocks name (RFC 6675, section 4; RFC 8985, section 6.2),
-//! so one acknowledgement is enough for as many segments as its blocks have room for. One without
-//! counts acknowledgements that repeat each other and hold no data (section 3.2): it gets as many
-//! of them as segments have come.
+//! RFC 5681, section 4.2, demands an immediate acknowledgement for each segment out of order,
+//! because the peer counts them. A peer with SACK counts the bytes in the blocks (RFC 6675, section
+//! 4; RFC 8985, section 6.2), so one acknowledgement is enough for as many segments as its blocks
+//! have room for. A peer without SACK counts duplicate acknowledgements without data (RFC 5681,
+//! section 3.2): it gets one for each segment that has arrived.
 
-/// Full-sized segments at the beginning, and after a gap, that are acknowledged at once, because
-/// the peer's congestion window grows by acknowledgements.
+/// Number of full-sized segments that are acknowledged at once, at the beginning and after a gap,
+/// because the peer's congestion window grows by acknowledgements.
 const QUICK: u8 = 16;
 
-/// What a segment is taken for full-sized until a larger one comes (RFC 9293, section 3.7.1).
+/// The size from which a segment counts as full-sized until a larger one arrives (RFC 9293, section
+/// 3.7.1).
 const SEGMENT_BYTES_MIN: u32 = 536;
 
+/// The state of acknowledging received segments.
 #[derive(Debug)]
 pub(super) struct Acknowledging {
-    /// One goes out with the next output.
+    /// Whether the next output sends an acknowledgement.
     pub(super) due: bool,
-    /// How many full-sized segments are still answered at once.
+    /// Number of further full-sized segments that are acknowledged at once.
     quick: u8,
-    /// The largest segment that came.
+    /// The largest segment that was received.
     segment_bytes: u16,
-    /// Bytes that came since the last acknowledgement.
+    /// Bytes received since the last acknowledgement.
     waiting_bytes: u32,
 }
 
@@ -39,15 +42,16 @@ impl Acknowledging {
         }
     }
 
-    /// A gap has come or gone: the peer recovers, and must hear of every segment.
+    /// Acknowledges at once after a gap has appeared or was filled, because the peer is in recovery
+    /// and needs every acknowledgement.
     pub(super) fn hurry(&mut self) {
         self.due = true;
         self.quick = QUICK;
     }
 
-    /// Data has come in order. `largest` is what our own option allowed a segment to have, so that
-    /// segments which a device has joined do not pass for one. True if the acknowledgement may wait
-    /// for a companion.
+    /// Records that data has arrived in order. `largest` is the segment size that our own option
+    /// allowed, so that segments which a device has joined do not count as one. True if the
+    /// acknowledgement may wait for a second segment.
     pub(super) fn take_data(&mut self, bytes: u32, largest: u16, at_once: bool) -> bool {
         let segment = bytes.min(u32::from(largest));
         self.segment_bytes = self.segment_bytes.max(segment as u16);
@@ -61,7 +65,7 @@ impl Acknowledging {
         true
     }
 
-    /// A segment with an acknowledgement goes out; others may be owed that repeat it.
+    /// Records that an acknowledgement was sent; duplicates of it may still have to be sent.
     pub(super) fn sent(&mut self, repeats: bool) {
         self.due = repeats;
         self.waiting_bytes = 0;

@@ -1,20 +1,20 @@
-//! What a connection has to send, and what of it is most urgent.
+//! Tracks which segments a connection has to send, and the most urgent kind of them.
 
 use super::sender::Fresh;
 use crate::sequence::Sequence;
 
-/// In which order connections send (mTCP, section 4.2.4).
+/// The priority of transmission (mTCP, priority-based packet queuing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Urgency {
     /// SYN, FIN, RST.
     Control,
-    /// An acknowledgement alone.
+    /// An acknowledgement without data.
     Acknowledgement,
     /// Data.
     Data,
 }
 
-/// What goes out by itself, besides data and one acknowledgement.
+/// Segments to send, except data and one acknowledgement.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// The SYN or SYN-ACK.
@@ -25,20 +25,21 @@ pub(super) struct Due {
     pub(super) tail_probe: bool,
     pub(super) window_probe: bool,
     pub(super) keepalive: bool,
-    /// Acknowledgements without data that a peer without SACK is to count.
+    /// Duplicate acknowledgements without data to send, which a peer without SACK counts.
     pub(super) repeats: u8,
-    /// A reset with this number, for a segment of another connection between these addresses.
+    /// A reset with this number, for a segment of another connection with the same four-tuple.
     pub(super) stray_reset: bool,
     pub(super) stray: Sequence,
 }
 
 impl Due {
-    /// Answers a segment of another connection, which acknowledges this number.
+    /// Queues a reset for a segment of another connection, which acknowledges this number.
     pub(super) fn reset_stray(&mut self, sequence: Sequence) {
         (self.stray_reset, self.stray) = (true, sequence);
     }
 
-    /// Without a branch, since it is asked after every change of a connection.
+    /// Whether there is nothing to send. It has no branch, because it is called after every change
+    /// of a connection.
     #[inline]
     pub(super) fn is_nothing(&self) -> bool {
         let any = self.syn | self.reset | self.tail_probe | self.window_probe | self.keepalive;
@@ -46,15 +47,15 @@ impl Due {
     }
 }
 
-/// The next segment.
+/// The next segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plan {
     Reset,
     StrayReset(Sequence),
     Syn,
-    /// The first of what is lost.
+    /// The first lost data, again.
     Again,
-    /// The last segment, as a tail loss probe.
+    /// The last segment, again, as a tail loss probe.
     TailProbe,
     Fresh(Fresh),
     /// New data as a tail loss probe.

@@ -1,29 +1,31 @@
-//! Explicit congestion notification (RFC 3168, section 6.1).
+//! Implements explicit congestion notification (RFC 3168, section 6.1).
 
 use crate::sequence::Sequence;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, TcpHeader};
 
-/// What the marks of a segment ask for.
+/// The reaction that the ECN marks of a segment require.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Demand {
-    /// An acknowledgement with an echo at once.
+    /// Send an acknowledgement with an echo at once.
     pub(super) acknowledgement: bool,
-    /// A smaller congestion window.
+    /// Reduce the congestion window.
     pub(super) reduction: bool,
 }
 
+/// The ECN state of a connection.
 #[derive(Debug)]
 pub(super) struct Marking {
-    /// Our SYN offers it.
+    /// Whether our SYN offers ECN.
     offered: bool,
-    /// Both sides take part.
+    /// Whether both sides use ECN.
     on: bool,
-    /// A mark has come: every acknowledgement says so until the peer has reacted.
+    /// A mark was received: every acknowledgement echoes it until the peer has reacted.
     echo: bool,
-    /// We have reacted, and the next data segment says so.
+    /// The window was reduced, and the next data segment reports it.
     reduced: bool,
-    /// Marks of data before this were answered already: once per round trip.
+    /// Marks of data before this number were already answered; the sender reacts once per round
+    /// trip.
     until: Option<Sequence>,
 }
 
@@ -32,7 +34,7 @@ impl Marking {
         Marking { offered, on: false, echo: false, reduced: false, until: None }
     }
 
-    /// The peer's SYN or SYN-ACK (RFC 3168, section 6.1.1).
+    /// Processes the flags of the peer's SYN or SYN-ACK (RFC 3168, section 6.1.1).
     pub(super) fn negotiate(&mut self, flags: Flags, wanted: bool) {
         let both = Flags::ECE.with(Flags::CWR);
         self.on = wanted
@@ -43,12 +45,13 @@ impl Marking {
             };
     }
 
+    /// Restores the result of the negotiation from a SYN cookie.
     pub(super) fn resume(&mut self, on: bool) {
         self.on = on;
     }
 
-    /// The bits of our SYN, which are left out of repetitions, since some routers drop such SYNs
-    /// (section 6.1.1.1), or of our SYN-ACK.
+    /// The ECN flags of our SYN, or of our SYN-ACK. Repeated SYNs do not have them, since some
+    /// routers drop such SYNs (section 6.1.1.1).
     pub(super) fn syn_flags(&mut self, answers: bool, tries: u8) -> Flags {
         match (answers, self.on) {
             (true, true) => Flags::ECE,
@@ -61,12 +64,12 @@ impl Marking {
         }
     }
 
-    /// The codepoint of a packet: only new data may be marked (section 6.1.4 to 6.1.6).
+    /// The codepoint of a packet: routers may mark only new data (sections 6.1.4 to 6.1.6).
     pub(super) fn codepoint(&self, new_data: bool) -> Ecn {
         if self.on && new_data { Ecn::Capable0 } else { Ecn::NotCapable }
     }
 
-    /// The bits of a segment; the news that we have reacted travel once, on new data.
+    /// The ECN bits of a segment; CWR is sent once, on new data.
     pub(super) fn flags(&mut self, new_data: bool) -> Flags {
         let mut flags = if self.echo { Flags::ECE } else { Flags::default() };
         if new_data && self.reduced {
@@ -76,12 +79,12 @@ impl Marking {
         flags
     }
 
-    /// Whether a segment brings nothing for this part.
+    /// Whether a segment carries no ECN information to process.
     pub(super) fn is_plain(&self, ecn: Ecn, flags: Flags) -> bool {
         !self.on || (ecn != Ecn::Experienced && !flags.intersects(Flags::ECE.with(Flags::CWR)))
     }
 
-    /// A segment in the window has come with these marks; `next` is to be sent next.
+    /// Processes the marks of a segment in the window; `next` is the next sequence number to send.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -105,14 +108,15 @@ impl Marking {
         }
     }
 
-    /// Whether this round trip's marks were answered already, by an acknowledgement of this number
-    /// while `next` is to be sent next. A number that does not lie between the two is one of long
-    /// ago: after two gigabytes without a mark it would compare as one to come.
+    /// Whether the marks of this round trip were already answered, when the peer acknowledges
+    /// `acknowledged` and `next` is the next number to send. A stored number that is not between
+    /// the two is old: after two gigabytes without a mark it would compare as one that is still to
+    /// come.
     fn is_answered(&self, acknowledged: Sequence, next: Sequence) -> bool {
         self.until.is_some_and(|until| until.since(acknowledged) <= next.since(acknowledged))
     }
 
-    /// The window was halved for another reason.
+    /// Records that the window was reduced for another reason.
     pub(super) fn note_reduction(&mut self, next: Sequence) {
         if self.on {
             self.reduced = true;

@@ -1,4 +1,4 @@
-//! One connection: a mechanism a file, and `connection`, which joins them.
+//! Implements one TCP connection: one file per mechanism, and `connection`, which combines them.
 
 mod acknowledge;
 mod congestion;
@@ -19,16 +19,16 @@ mod timers;
 mod timestamps;
 mod urgent;
 
-pub(crate) use self::connection::{Birth, Connection, Context, Remains, Remembered};
+pub(crate) use self::connection::{Connection, ConnectionParameters, Context, Remains, Remembered};
 pub(crate) use self::due::Urgency;
 
 use crate::error::Error;
 
-/// Why a connection fails.
+/// The reason why a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Reset,
-    /// A reset after the peer's FIN: only what is sent meets it, as on Linux.
+    /// A reset after the peer's FIN: only sending reports it, as on Linux.
     Broken,
     Refused,
     TimedOut,

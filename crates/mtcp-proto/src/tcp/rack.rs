@@ -1,21 +1,21 @@
-//! What the order of arrival says about loss: RACK and its tail loss probe (RFC 8985).
+//! Detects losses by the time of transmission: RACK and its tail loss probe (RFC 8985).
 
 use crate::sequence::Sequence;
 use crate::time::Instant;
 use std::time::Duration;
 
-/// Segments delivered beyond a gap that make waiting for reordered ones needless, as long as no
-/// reordering was ever seen (RFC 8985, section 6.2 step 4).
+/// Segments delivered beyond a gap from which on it is useless to wait for reordered ones, as long
+/// as no reordering was ever seen (RFC 8985, section 6.2 step 4).
 const DUPLICATE_THRESHOLD: u32 = 3;
 /// Recoveries after which a widened reordering window narrows again (section 6.2 step 4).
 const WIDENED_RECOVERIES: u8 = 16;
-/// The tail loss probe's time-out before anything is measured (section 7.2).
+/// The tail loss probe's time-out before the round-trip time is measured (section 7.2).
 const PROBE_TIMEOUT_UNMEASURED: Duration = Duration::from_secs(1);
 
-/// What a connection knows of its path when it looks for losses.
+/// Properties of the connection and its path that loss detection needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RackParameters {
-    /// The least round-trip time; `None` before anything is measured.
+    /// The least round-trip time; `None` before the first measurement.
     pub(crate) minimum: Option<Duration>,
     /// The smoothed round-trip time.
     pub(crate) smoothed: Option<Duration>,
@@ -28,20 +28,20 @@ pub(crate) struct RackParameters {
 /// The most recently sent segment that was delivered, and how much reordering there is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rack {
-    /// When that segment was sent, and where it ends; `None` before the first delivery.
+    /// When that segment was sent, and its end; `None` before the first delivery.
     newest: Option<(Instant, Sequence)>,
     round_trip: Duration,
-    /// Behind the farthest byte delivered.
+    /// The end of the farthest data delivered.
     farthest: Sequence,
     reordering_seen: bool,
-    /// By how much the reordering window is widened, less one.
+    /// Factor by which the reordering window is widened, minus one.
     widened: u8,
     recoveries_left: u8,
     /// While `Some`, further reports of duplicates belong to the same round trip.
     duplicate_round: Option<Sequence>,
 }
 
-/// A delivery, as the scoreboard recorded the segment.
+/// A delivered segment, as the scoreboard recorded it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
     pub(super) sent_at: Instant,
@@ -50,7 +50,7 @@ pub(super) struct Delivery {
 }
 
 impl Rack {
-    /// A segment is known to have arrived (section 6.2, steps 2 and 3).
+    /// Records that a segment has arrived (section 6.2, steps 2 and 3).
     pub(super) fn deliver(&mut self, delivery: Delivery, now: Instant, minimum: Option<Duration>) {
         let Delivery { sent_at, end, resent } = delivery;
         if self.newest.is_none() || end > self.farthest {
@@ -59,7 +59,8 @@ impl Rack {
             self.reordering_seen = true;
         }
         let round_trip = now.since(sent_at);
-        // An answer that came sooner than the path allows is to the copy that was sent first.
+        // An acknowledgement that arrives sooner than the path allows is for the copy that was sent
+        // first.
         if resent && minimum.is_some_and(|minimum| round_trip < minimum) {
             return;
         }
@@ -69,7 +70,8 @@ impl Rack {
         }
     }
 
-    /// The peer has reported a duplicate: something was taken for lost too early (step 4).
+    /// Handles a reported duplicate, which shows that a segment was declared lost too early (step
+    /// 4).
     pub(super) fn on_duplicate(&mut self, next: Sequence) {
         if self.duplicate_round.is_none() {
             self.duplicate_round = Some(next);
@@ -78,14 +80,14 @@ impl Rack {
         }
     }
 
-    /// All before this is acknowledged.
+    /// Records that all data before `acknowledged` is acknowledged.
     pub(super) fn on_acknowledged(&mut self, acknowledged: Sequence) {
         if self.duplicate_round.is_some_and(|round| acknowledged >= round) {
             self.duplicate_round = None;
         }
     }
 
-    /// A recovery has ended.
+    /// Records that a recovery has ended.
     pub(super) fn on_recovery_end(&mut self) {
         self.recoveries_left = self.recoveries_left.saturating_sub(1);
         if self.recoveries_left == 0 {
@@ -93,7 +95,8 @@ impl Rack {
         }
     }
 
-    /// How much later than a segment that was sent after it a segment may come (step 4).
+    /// The reordering window: how much later than a segment that was sent after it a segment may
+    /// arrive (step 4).
     pub(super) fn reordering_window(
         &self,
         parameters: &RackParameters,
@@ -108,8 +111,8 @@ impl Rack {
         parameters.smoothed.map_or(window, |smoothed| window.min(smoothed))
     }
 
-    /// When a segment is to be taken for lost, if it was sent before the newest one delivered;
-    /// `None` if it was not (step 5).
+    /// The time at which a segment counts as lost; `None` if it was not sent before the newest
+    /// delivered one (step 5).
     pub(super) fn lost_at(
         &self,
         sent_at: Instant,
@@ -120,7 +123,7 @@ impl Rack {
         is_after(newest, (sent_at, end)).then(|| sent_at + (self.round_trip + window))
     }
 
-    /// Whether segments have arrived in another order than they were sent in.
+    /// Whether segments have arrived in a different order from that in which they were sent.
     #[cfg(test)]
     pub(super) fn reordering_seen(&self) -> bool {
         self.reordering_seen
@@ -131,17 +134,18 @@ fn is_after(one: (Instant, Sequence), other: (Instant, Sequence)) -> bool {
     one.0 > other.0 || (one.0 == other.0 && one.1 > other.1)
 }
 
-/// The tail loss probe that is under way (RFC 8985, section 7).
+/// The tail loss probe in flight (RFC 8985, section 7).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TailLossProbe {
-    /// Behind the probe, and whether it repeated data.
+    /// The end of the probe, and whether it repeated data.
     under_way: Option<(Sequence, bool)>,
 }
 
 impl TailLossProbe {
-    /// How long after the last transmission a probe is due (section 7.2). `lone` if no more than
-    /// one segment is outstanding, whose acknowledgement the peer may delay for so long. Not to
-    /// exceed the time that is left of the retransmission time-out.
+    /// The time-out of the probe after the last transmission (section 7.2). If `lone`, at most one
+    /// segment is outstanding, whose acknowledgement the peer may delay by
+    /// `delayed_acknowledgement`. The caller limits the result to the time that is left of the
+    /// retransmission time-out.
     pub(crate) fn timeout(
         smoothed: Option<Duration>,
         lone: bool,
@@ -152,19 +156,20 @@ impl TailLossProbe {
         smoothed * 2 + delay
     }
 
-    /// Whether a probe is under way, so that no other may be sent (section 7.3).
+    /// Whether a probe is in flight, so that no other may be sent (section 7.3).
     pub(crate) fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// A probe was sent; `end` lies behind all that was sent.
+    /// Records that a probe was sent; `end` is the end of all data sent.
     pub(crate) fn on_sent(&mut self, end: Sequence, repeated: bool) {
         self.under_way = Some((end, repeated));
     }
 
-    /// An acknowledgement came (section 7.4.2). True if the probe has repaired a loss, which the
-    /// congestion control must hear of. `duplicate_reported`: it reports the probe's data as a
-    /// duplicate; `pure_duplicate`: it repeats the one before and has no SACK blocks.
+    /// Handles an acknowledgement (section 7.4.2). True if the probe has repaired a loss, to which
+    /// the congestion control must react. `duplicate_reported`: the acknowledgement reports the
+    /// probe's data as a duplicate. `pure_duplicate`: it repeats the previous one and has no SACK
+    /// blocks.
     pub(crate) fn on_ack(
         &mut self,
         acknowledged: Sequence,
@@ -206,7 +211,7 @@ mod tests {
         assert_eq!(TailLossProbe::timeout(Some(ms(30)), true, delay), ms(260));
     }
 
-    /// RFC 8985, section 7.4.2, case by case.
+    /// Tests RFC 8985, section 7.4.2, case by case.
     #[test]
     fn a_probe_tells_of_a_loss_only_if_it_repaired_one() {
         let end = Sequence(5);

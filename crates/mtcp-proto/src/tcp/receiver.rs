@@ -1,37 +1,39 @@
-//! What comes: the window that we offer, and the data that lie in it (RFC 9293, sections 3.8.6
-//! and 3.10.7.4).
+//! Implements the receive side of a connection: the advertised window, and the data in it (RFC
+//! 9293, sections 3.8.6 and 3.10.7.4).
 
 use super::reassembly::Reassembly;
-use crate::memory::{BufferPool, Ring};
+use crate::memory::{BufferPool, Purpose, Ring};
 use crate::sequence::Sequence;
 
-/// What is offered to a peer while memory is short.
+/// Largest window that is offered while memory is short.
 const PRESSED_BYTES: u32 = 4 << 10;
 
+/// The receive side of a connection.
 #[derive(Debug)]
 pub(super) struct Receiver {
     /// RCV.NXT.
     pub(super) next: Sequence,
-    /// The right edge of the window: the furthest that was announced. It never moves left.
+    /// The right edge of the window: the farthest that was announced. It never moves left.
     pub(super) edge: Sequence,
-    /// Up to where we have acknowledged (Last.ACK.sent of RFC 7323).
+    /// The number up to which we have acknowledged (Last.ACK.sent of RFC 7323).
     pub(super) acknowledged: Sequence,
-    /// The largest segment that we have told the peer to send.
+    /// The largest segment that our option allows the peer to send.
     pub(super) largest: u16,
-    /// How far our windows are shifted.
+    /// The shift of our window fields.
     pub(super) scale: u8,
-    /// The application wants no more: it finds the end behind what comes all the same.
+    /// Whether the application has shut receiving down. It then receives the end of the stream
+    /// after the data that still arrives.
     pub(super) shut: bool,
-    /// The peer's FIN has come, and everything before it.
+    /// Whether the peer's FIN and all data before it have arrived.
     pub(super) ended: bool,
-    /// A FIN has come, perhaps before data that are still missing, and where it stands.
+    /// Whether a FIN has arrived, perhaps before missing data, and its position.
     ends: bool,
     end: Sequence,
-    /// Counts arrivals.
+    /// Counts arrivals; wraps.
     pub(super) arrivals: u16,
     pub(super) ring: Ring,
     pub(super) reassembly: Reassembly,
-    /// Data bytes that came in order.
+    /// Data bytes that arrived in order.
     pub(super) bytes: u64,
 }
 
@@ -54,60 +56,67 @@ impl Receiver {
         }
     }
 
-    /// The peer's SYN has come.
+    /// Starts at the initial number of the peer's SYN.
     pub(super) fn begin(&mut self, syn: Sequence) {
         self.next = syn + 1;
         self.edge = self.next;
         self.acknowledged = self.next;
     }
 
-    /// Bytes of the window that the peer knows of.
+    /// Bytes of the window that was announced to the peer.
     pub(super) fn window(&self) -> u32 {
         self.edge.since(self.next)
     }
 
-    /// A FIN has come that ends here, perhaps before data that are still missing.
+    /// Records a FIN that ends at this number, perhaps before missing data.
     pub(super) fn note_fin(&mut self, end: Sequence) {
         if end >= self.next && end <= self.edge {
             (self.ends, self.end) = (true, end);
         }
     }
 
-    /// Whether all has come before a FIN that has come, which was not taken yet.
+    /// Whether all data before a received FIN has arrived and the FIN is not processed yet.
     pub(super) fn has_reached_end(&self) -> bool {
         self.ends && self.end == self.next && !self.ended
     }
 
-    /// Takes data that were expected next, as far as there is memory: gives the number of bytes.
+    /// Appends the data that was expected next, as far as there is memory; returns the number of
+    /// bytes.
     #[inline]
     pub(super) fn push(&mut self, pool: &mut BufferPool, data: &[u8]) -> usize {
-        let taken = self.ring.push(pool, data, self.limit());
+        let taken = self.ring.push(pool, Purpose::Receive, data, self.limit());
         self.advance(taken as u32);
         taken
     }
 
-    /// Takes data that were expected next, with those that wait behind them. False if there is no
-    /// memory.
+    /// Takes the expected data, and the data that waited behind it. False if there is no memory for
+    /// all of the former.
     pub(super) fn fill_gap(&mut self, pool: &mut BufferPool, data: &[u8]) -> bool {
-        if !self.ring.write_at(pool, 0, data, self.limit()) {
-            return false;
-        }
-        let end = self.next + data.len() as u32;
-        let bytes = data.len() as u32 + self.reassembly.advance(end);
-        self.ring.extend(bytes as usize);
-        self.advance(bytes);
-        true
+        let limit = self.limit();
+        let taken = self.ring.push(pool, Purpose::Receive, data, limit);
+        let end = self.next + taken as u32;
+        let waited = self.reassembly.deliver(pool, end, &mut self.ring, limit);
+        self.advance(taken as u32 + waited);
+        taken == data.len()
     }
 
-    /// Keeps data that lie behind a gap. False if there is no memory.
+    /// Keeps data that lies behind a gap. False if it is dropped.
     pub(super) fn keep(&mut self, pool: &mut BufferPool, sequence: Sequence, data: &[u8]) -> bool {
-        let offset = sequence.since(self.next) as usize;
-        let end = sequence + data.len() as u32;
-        self.ring.write_at(pool, offset, data, self.limit())
-            && self.reassembly.insert(sequence, end)
+        self.reassembly.insert(pool, sequence, data)
     }
 
-    /// What the ring may hold: what lies in it, and the window.
+    /// Drops what lies behind a gap. The peer sends it again (RFC 2018, section 8).
+    pub(super) fn drop_out_of_order(&mut self, pool: &mut BufferPool) {
+        self.reassembly.release(pool);
+    }
+
+    /// Discards all data and returns the memory to the pool.
+    pub(super) fn release(&mut self, pool: &mut BufferPool) {
+        self.ring.release(pool);
+        self.reassembly.release(pool);
+    }
+
+    /// The most bytes that the ring may hold: its content and the window.
     fn limit(&self) -> usize {
         self.ring.len() + self.window() as usize
     }
@@ -120,39 +129,40 @@ impl Receiver {
         }
     }
 
-    /// Whether the window could at least double. With more than half of it left, the next
-    /// acknowledgement comes in time to tell the peer.
+    /// Whether the window could at least double. If more than half of it is left, the next
+    /// acknowledgement is early enough to announce it.
     pub(super) fn can_double(&self, limit_bytes: u32, pressed: bool) -> bool {
         let wanted = self.wanted(limit_bytes, pressed);
         wanted > self.window() && wanted / 2 >= self.window()
     }
 
-    /// Bytes that we would take.
+    /// Bytes that could be received now.
     fn free(&self, limit_bytes: u32, pressed: bool) -> u32 {
         let free = limit_bytes.saturating_sub(self.ring.len() as u32);
         if pressed { free.min(PRESSED_BYTES) } else { free }
     }
 
-    /// The window as it could be. The edge moves only by a step that is worth a segment (RFC 9293,
-    /// section 3.8.6.2.2: half of the buffer or a full segment).
+    /// The window that could be announced. The edge moves only by a step that is worth a segment
+    /// (RFC 9293, section 3.8.6.2.2: half of the buffer or a full segment).
     fn wanted(&self, limit_bytes: u32, pressed: bool) -> u32 {
         let free = self.free(limit_bytes, pressed);
         let step = (limit_bytes / 2).min(u32::from(self.largest));
         if free >= self.window().saturating_add(step) { free } else { self.window() }
     }
 
-    /// What may lie in the ring beyond the application's limit, because a shifted window is
-    /// rounded up rather than its edge moved left.
+    /// Bytes that the ring may hold beyond the application's limit, because a shifted window is
+    /// rounded up so that its edge does not move left.
     fn slack(&self, limit_bytes: u32) -> u32 {
         if self.scale == 0 { 0 } else { limit_bytes / 8 }
     }
 
-    /// The window for a segment that is about to go out; the peer may rely on it from now on.
+    /// Returns the window field of a segment that is being sent; the peer may rely on it from now
+    /// on.
     ///
     /// A window that is no multiple of the shift is rounded up if the edge would move left
-    /// otherwise. A peer that sends tiny segments could so push the edge on forever: beyond the
-    /// slack, it is rounded down, as RFC 7323, section 2.4 allows, and what was announced before
-    /// is still honoured.
+    /// otherwise. A peer that sends tiny segments could move the edge on forever in this way.
+    /// Beyond the slack, the window is therefore rounded down, as RFC 7323, section 2.4 allows, and
+    /// the earlier announcement remains valid.
     pub(super) fn announce(&mut self, limit_bytes: u32, pressed: bool) -> u16 {
         let wanted = self.wanted(limit_bytes, pressed);
         let most = u32::from(u16::MAX) << self.scale;
@@ -167,7 +177,7 @@ impl Receiver {
         field as u16
     }
 
-    /// The window of a SYN, which is never shifted.
+    /// Returns the window field of a SYN, which is never shifted.
     pub(super) fn announce_unscaled(&mut self, limit_bytes: u32, pressed: bool) -> u16 {
         let wanted = self.free(limit_bytes, pressed).max(self.window());
         let offered = wanted.min(u32::from(u16::MAX));
@@ -175,13 +185,13 @@ impl Receiver {
         offered as u16
     }
 
-    /// The window as a segment of now would announce it, without announcing it.
+    /// The window field that a segment would have now, without announcing it.
     pub(super) fn announced_field(&self) -> u16 {
         (self.window() >> self.scale).min(u32::from(u16::MAX)) as u16
     }
 }
 
-/// The least shift with which the window can reach the buffer (RFC 7323, section 2.3).
+/// The least shift with which the window can cover the buffer (RFC 7323, section 2.3).
 pub(super) fn scale_for(buffer_bytes: u32) -> u8 {
     let mut scale = 0;
     while scale < 14 && (u32::from(u16::MAX) << scale) < buffer_bytes {

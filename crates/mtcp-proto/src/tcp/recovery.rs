@@ -1,39 +1,42 @@
-//! What is lost, and sent again: RACK and tail loss probes (RFC 8985), fast recovery without SACK
-//! (RFC 6582), the retransmission timer (RFC 6298), and taking back what was done for nothing:
-//! by timestamps (the Eifel algorithm, RFC 3522) or without (F-RTO, RFC 5682).
+//! Tracks loss recovery: RACK and tail loss probes (RFC 8985), fast recovery without SACK (RFC
+//! 6582), and the retransmission timer (RFC 6298). Reverts spurious reductions of the window: by
+//! timestamps (the Eifel algorithm, RFC 3522) or without (F-RTO, RFC 5682).
 
 use super::rack::TailLossProbe;
 use super::scoreboard::{Acknowledged, Sacked};
 use crate::sequence::Sequence;
 use crate::time::Instant;
 
+/// The phase of a connection that has detected a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Open,
-    /// A loss was found by acknowledgements.
+    /// Acknowledgements have shown a loss.
     Recovery,
     /// The retransmission timer has expired.
     Loss,
 }
 
+/// The state of loss recovery and retransmission.
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub(super) phase: Phase,
-    /// From when on the retransmission timer counts; before that, when our SYN was last sent.
+    /// When the retransmission timer started; before the connection is established, when our SYN
+    /// was last sent.
     pub(super) base: Instant,
     /// Segments that were sent again.
     pub(super) retransmissions: u32,
-    /// Of the present phase, or of a tail loss probe that is under way.
+    /// The state of the present phase, or of a tail loss probe in flight.
     episode: Option<Box<Episode>>,
 }
 
 #[derive(Debug)]
 struct Episode {
-    /// The next acknowledgement tells whether this phase was for nothing.
+    /// Whether the next acknowledgement shows if this phase was spurious.
     judging: bool,
-    /// The first retransmission of this phase: our clock, and where it began.
+    /// The first retransmission of this phase: its timestamp and its first number.
     stamp: Option<(u32, Sequence)>,
-    /// What is behind all that was sent when the phase began: its end.
+    /// The end of all data that was sent when the phase began; its acknowledgement ends the phase.
     point: Sequence,
     probe: TailLossProbe,
 }
@@ -43,13 +46,14 @@ impl Recovery {
         Recovery { phase: Phase::Open, base: Instant::ZERO, retransmissions: 0, episode: None }
     }
 
+    /// Begins a phase; `point` is the end of all data sent.
     pub(super) fn enter(&mut self, phase: Phase, point: Sequence) {
         self.phase = phase;
         let probe = TailLossProbe::default();
         self.episode = Some(Box::new(Episode { judging: true, stamp: None, point, probe }));
     }
 
-    /// Whether all that was sent when the last phase began is acknowledged.
+    /// Whether all data that was sent when the last phase began is acknowledged.
     pub(super) fn is_past(&self, acknowledged: Sequence) -> bool {
         self.episode.as_ref().is_none_or(|episode| acknowledged >= episode.point)
     }
@@ -58,7 +62,7 @@ impl Recovery {
         self.episode.as_ref().is_some_and(|episode| episode.probe.is_under_way())
     }
 
-    /// The retransmission timer has expired; `point` is behind all that was sent.
+    /// Enters the phase of an expired retransmission timer; `point` is the end of all data sent.
     pub(super) fn enter_loss(&mut self, point: Sequence) {
         if self.phase != Phase::Loss {
             self.enter(Phase::Loss, point);
@@ -67,13 +71,13 @@ impl Recovery {
         }
     }
 
-    /// Ends the phase. True if exactly what was sent when it began is acknowledged.
+    /// Ends the phase. True if exactly the data that was sent when it began is acknowledged.
     pub(super) fn end(&mut self, acknowledged: Sequence) -> bool {
         self.phase = Phase::Open;
         self.episode.take().is_some_and(|ended| ended.point == acknowledged)
     }
 
-    /// Data from `start` on were sent again, with this timestamp.
+    /// Records that data from `start` on was sent again, with this timestamp.
     pub(super) fn note_stamp(&mut self, stamp: u32, start: Sequence) {
         if let Some(episode) = &mut self.episode
             && episode.judging
@@ -83,10 +87,10 @@ impl Recovery {
         }
     }
 
-    /// The first acknowledgement after a retransmission tells which copy it is of: by the timestamp
-    /// that it echoes (RFC 3522, section 3.2), or, without timestamps, by acknowledging data that
-    /// were sent only once although the timer had taken all of them for lost (RFC 5682, section 3).
-    /// True if the phase was for nothing; it has ended then.
+    /// Decides which copy the first acknowledgement after a retransmission answers. It uses the
+    /// echoed timestamp (RFC 3522, section 3.2). Without timestamps, it checks whether data is
+    /// acknowledged that was sent only once although the timer had declared all of it lost (RFC
+    /// 5682, section 3). True if the phase was spurious; it has then ended.
     pub(super) fn judge(
         &mut self,
         acknowledgement: Sequence,
@@ -115,7 +119,7 @@ impl Recovery {
         needless
     }
 
-    /// A tail loss probe was sent; `end` lies behind all that was sent.
+    /// Records that a tail loss probe was sent; `end` is the end of all data sent.
     pub(super) fn probed(&mut self, acknowledged: Sequence, end: Sequence, repeated: bool) {
         let episode = self.episode.get_or_insert_with(|| {
             let probe = TailLossProbe::default();
@@ -124,7 +128,7 @@ impl Recovery {
         episode.probe.on_sent(end, repeated);
     }
 
-    /// An acknowledgement came; true if a tail loss probe has repaired a loss (RFC 8985, section
+    /// Handles an acknowledgement; true if a tail loss probe has repaired a loss (RFC 8985, section
     /// 7.4).
     pub(super) fn hear_of_probe(&mut self, ack: Sequence, reported: bool, repeats: bool) -> bool {
         let Some(episode) = &mut self.episode else { return false };

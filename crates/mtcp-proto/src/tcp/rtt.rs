@@ -1,21 +1,20 @@
-//! The round-trip time and the retransmission time-out that follows from it (RFC 6298).
+//! Estimates the round-trip time, and computes the retransmission time-out from it (RFC 6298).
 
 use crate::config::Config;
 use crate::time::Instant;
 use std::time::Duration;
 
-/// The time-out before anything is measured (RFC 6298, section 2.1).
+/// The time-out before the first measurement (RFC 6298, section 2.1).
 const INITIAL_TIMEOUT_US: u32 = 1_000_000;
-/// The same after a SYN was lost (RFC 6298, section 5.7).
+/// The time-out before the first measurement if a SYN was lost (RFC 6298, section 5.7).
 const TIMEOUT_AFTER_LOST_SYN_US: u32 = 3_000_000;
-/// How long a minimum is remembered, at least; at most twice as long (RFC 8985, section 6.2 step 1,
-/// leaves the length open; paths change within minutes).
+/// The least time for which a minimum is used; the longest is twice as long. RFC 8985, section 6.2
+/// step 1, leaves the length open; paths change within minutes.
 const MINIMUM_WINDOW_S: u32 = 150;
-/// Longer measurements count as this, nine minutes, of which eight times fit 32 bits.
+/// Longer measurements count as this value, nine minutes, because eight times it fits 32 bits.
 const SAMPLE_MAX_US: u32 = u32::MAX / 8;
 
-/// What is known of the round-trip time of a connection, in microseconds; a sample counts for at
-/// least one.
+/// The estimated round-trip time of a connection, in microseconds; a sample counts as at least one.
 #[derive(Clone, Debug)]
 pub(crate) struct RoundTrip {
     /// Eight times SRTT; zero before the first sample. (Scaled, so that the small weights of new
@@ -34,7 +33,7 @@ pub(crate) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Nothing measured; the bounds of the time-out are those of the configuration.
+    /// An estimator without measurements; the configuration has the bounds of the time-out.
     pub(crate) fn new(config: &Config) -> RoundTrip {
         let least_us = microseconds(config.minimum_rto);
         let most_us = microseconds(config.maximum_rto).max(least_us);
@@ -50,8 +49,8 @@ impl RoundTrip {
         }
     }
 
-    /// Takes a measurement, which must not be of a segment that was sent twice, unless timestamps
-    /// tell which copy it is of (Karn's algorithm; RFC 6298, section 3). It ends any back-off.
+    /// Takes a measurement. The segment must not have been sent twice, unless timestamps show which
+    /// copy is acknowledged (Karn's algorithm; RFC 6298, section 3). It ends any back-off.
     pub(crate) fn sample(&mut self, now: Instant, round_trip: Duration) {
         let sample = microseconds(round_trip).min(SAMPLE_MAX_US);
         if self.smoothed_8 == 0 {
@@ -64,12 +63,13 @@ impl RoundTrip {
             self.variation_4 = self.variation_4 - self.variation_4 / 4 + deviation;
             self.smoothed_8 = self.smoothed_8 - self.smoothed_8 / 8 + sample;
         }
-        // The floor is that of the variation, not of the sum: a delayed acknowledgement comes later
-        // than the smoothed time by up to that, however steady the path has been.
+        // The floor applies to the variation, not to the sum: a delayed acknowledgement arrives
+        // later than the smoothed time by up to that floor, however steady the path has been.
         let margin = self.variation_4.max(self.least_us);
         self.base_us = (self.smoothed_8 / 8).saturating_add(margin).min(self.most_us);
         self.back_offs = 0;
-        // A lower bound that is rounded up would call the next one impossible that is as short.
+        // The minimum is rounded down: rounded up, it would make an equally short measurement
+        // impossible.
         let rounded = !round_trip.subsec_nanos().is_multiple_of(1000);
         self.note_minimum(now, sample - u32::from(rounded));
     }
@@ -85,18 +85,18 @@ impl RoundTrip {
         self.back_offs = self.back_offs.saturating_add(1);
     }
 
-    /// Ends the back-off, since an acknowledgement of new data has come.
+    /// Ends the back-off, because new data was acknowledged.
     pub(crate) fn reset_back_off(&mut self) {
         self.back_offs = 0;
     }
 
-    /// How often in a row the time-out has been doubled.
+    /// How many times in a row the time-out has been doubled.
     pub(crate) fn back_offs(&self) -> u8 {
         self.back_offs
     }
 
-    /// A SYN was lost: data begins with a time-out of three seconds unless something was measured
-    /// (section 5.7).
+    /// Records that a SYN was lost. Without a measurement, data begins with a time-out of three
+    /// seconds (section 5.7).
     pub(crate) fn after_lost_syn(&mut self) {
         if self.smoothed_8 == 0 {
             self.base_us = TIMEOUT_AFTER_LOST_SYN_US.clamp(self.least_us, self.most_us);
@@ -104,18 +104,18 @@ impl RoundTrip {
         }
     }
 
-    /// SRTT, once something was measured.
+    /// SRTT, once it has been measured.
     pub(crate) fn smoothed(&self) -> Option<Duration> {
         (self.smoothed_8 > 0).then(|| Duration::from_micros(u64::from(self.smoothed_8 / 8)))
     }
 
-    /// RTTVAR, once something was measured.
+    /// RTTVAR, once it has been measured.
     #[cfg(test)]
     pub(crate) fn variation(&self) -> Option<Duration> {
         (self.smoothed_8 > 0).then(|| Duration::from_micros(u64::from(self.variation_4 / 4)))
     }
 
-    /// The least measurement of the last minutes.
+    /// The least measurement of the last minutes (see `MINIMUM_WINDOW_S`).
     pub(crate) fn minimum(&self) -> Option<Duration> {
         let minimum = self.minimum_us[0].min(self.minimum_us[1]);
         (minimum != u32::MAX).then(|| Duration::from_micros(u64::from(minimum)))

@@ -1,5 +1,5 @@
-//! What goes out: the data of the application, and how much of it may go now (RFC 9293, sections
-//! 3.7.4 and 3.8.6.2.1).
+//! Implements the send side of a connection: stores the application's data and decides how much of
+//! it may be sent now (RFC 9293, sections 3.7.4 and 3.8.6.2.1).
 
 use super::congestion::CongestionControl;
 use super::rtt::RoundTrip;
@@ -8,9 +8,10 @@ use crate::config::{Config, Congestion};
 use crate::memory::Ring;
 use crate::sequence::Sequence;
 
-/// Beyond two segments, the initial window has no more than these bytes (RFC 6928, section 2).
+/// The limit of an initial window of more than two segments, in bytes (RFC 6928, section 2).
 const INITIAL_WINDOW_BYTES: u32 = 14_600;
 
+/// The send side of a connection.
 #[derive(Debug)]
 pub(super) struct Sender {
     /// ISS.
@@ -26,24 +27,24 @@ pub(super) struct Sender {
     /// SND.WL1 and SND.WL2: the segment that set the window.
     window_sequence: Sequence,
     window_acknowledgement: Sequence,
-    /// The largest segment that the peer takes.
+    /// The largest segment that the peer accepts.
     pub(super) peer_segment: u16,
-    /// The largest segment that peer and path take, with room for options.
+    /// The largest segment that the peer and the path accept, including the space for options.
     pub(super) segment: u16,
-    /// Bytes of data in it beside timestamps.
+    /// Bytes of data in a full segment, beside timestamps.
     pub(super) full: u16,
-    /// How far the peer's windows are shifted.
+    /// The shift of the peer's window fields.
     pub(super) scale: u8,
     pub(super) scale_agreed: bool,
-    /// Both sides have agreed on SACK.
+    /// Whether both sides have agreed on SACK.
     pub(super) sack: bool,
-    /// The application has ended this direction: a FIN follows the data.
+    /// Whether the application has ended this direction: a FIN follows the data.
     pub(super) fin: bool,
-    /// That FIN was acknowledged.
+    /// Whether that FIN was acknowledged.
     pub(super) fin_acknowledged: bool,
-    /// A byte beyond the window was sent, which the peer may take or not.
+    /// Whether a byte beyond the window was sent as a probe, which the peer may accept or drop.
     pub(super) probed: bool,
-    /// Behind the last small segment that was sent.
+    /// The end of the last small segment that was sent.
     pub(super) small_end: Sequence,
     pub(super) ring: Ring,
     pub(super) scoreboard: Scoreboard,
@@ -53,11 +54,11 @@ pub(super) struct Sender {
     pub(super) bytes_acknowledged: u64,
 }
 
-/// New data that may go out.
+/// New data that may be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fresh {
     pub(super) bytes: u32,
-    /// A FIN goes with the last of these bytes.
+    /// Whether a FIN follows the last of these bytes.
     pub(super) fin: bool,
 }
 
@@ -89,7 +90,7 @@ impl Sender {
         }
     }
 
-    /// The connection is established.
+    /// Starts congestion control when the connection is established.
     pub(super) fn start(&mut self, kind: Congestion, segments: u32) {
         let full = u32::from(self.full);
         let segments = segments.min((INITIAL_WINDOW_BYTES / full).max(2));
@@ -97,36 +98,36 @@ impl Sender {
         self.congestion = CongestionControl::new(kind, self.full, segments);
     }
 
-    /// Sequence numbers that are sent and not acknowledged.
+    /// Sequence numbers that were sent and are not acknowledged.
     pub(super) fn outstanding(&self) -> u32 {
         self.next.since(self.unacknowledged)
     }
 
-    /// Whether a small segment is sent and not acknowledged. One that was sent before the numbers
-    /// wrapped lies ahead of all that was sent.
+    /// Whether a small segment was sent and is not acknowledged. If its stored end is ahead of all
+    /// data sent, it was sent before the numbers wrapped.
     pub(super) fn has_small_outstanding(&self) -> bool {
         self.small_end > self.unacknowledged && self.small_end <= self.next
     }
 
-    /// Behind the last number that an acknowledgement can name.
+    /// The largest number that an acknowledgement may have.
     pub(super) fn sendable_end(&self) -> Sequence {
         if self.probed { self.next.max(self.unacknowledged + 1) } else { self.next }
     }
 
-    /// Behind the last byte of the application's data.
+    /// The end of the application's data.
     pub(super) fn data_end(&self) -> Sequence {
         self.unacknowledged + self.ring.len() as u32
     }
 
-    /// Whether data, or a FIN, were never sent.
+    /// Whether there is data, or a FIN, that was never sent.
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
         let ahead = self.data_end().distance(self.next);
-        // Behind a FIN that was sent, the next number lies beyond the data.
+        // After a FIN was sent, the next number is beyond the data.
         ahead > 0 || (ahead == 0 && self.fin && !self.fin_acknowledged)
     }
 
-    /// Whether a FIN is among what was sent.
+    /// Whether a FIN was sent.
     pub(super) fn fin_sent(&self) -> bool {
         self.fin && (self.fin_acknowledged || self.next > self.data_end())
     }
@@ -138,14 +139,15 @@ impl Sender {
     /// Takes the window of a segment, unless a newer one has set it (RFC 9293, section 3.10.7.4,
     /// fifth step). True if it has changed.
     pub(super) fn update_window(&mut self, window: u32, sequence: Sequence, ack: Sequence) -> bool {
-        // A repetition has an old number, but what it newly acknowledges tells that its window is
-        // new as well: an older window beside the newer acknowledgement would reach too far.
+        // A retransmission has an old number, but if it acknowledges new data, its window is new as
+        // well. An older window combined with the newer acknowledgement would reach too far.
         let newer = ack > self.unacknowledged
             || self.window_sequence < sequence
             || (self.window_sequence == sequence && self.window_acknowledgement <= ack);
         newer && self.set_window(window, sequence, ack)
     }
 
+    /// Sets the window from a segment; true if it has changed.
     pub(super) fn set_window(&mut self, window: u32, sequence: Sequence, ack: Sequence) -> bool {
         let changed = self.window != window;
         self.window = window;

@@ -1,10 +1,10 @@
-//! The options of a connection, in a third of their size.
+//! Stores the options of a connection in a third of the size of [`Options`].
 
 use super::urgent::UrgentData;
 use crate::config::{Congestion, Keepalive, Options};
 use std::time::Duration;
 
-/// What [`Options`] says; what hardly anybody changes lies on the heap if somebody has.
+/// The values of [`Options`]. Rarely used ones are on the heap, and only if they were changed.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) no_delay: bool,
@@ -24,11 +24,11 @@ struct Rare {
     receive_low_water_bytes: u32,
     maximum_segment: Option<u16>,
     cork: bool,
-    /// No option, but as rare.
+    /// Not an option, but as rarely used.
     urgent: UrgentData,
 }
 
-/// What a connection has that asks for nothing else.
+/// The default values of rare options.
 const USUAL: Rare = Rare {
     keepalive: None,
     user_timeout: None,
@@ -79,7 +79,7 @@ impl Settings {
         }
     }
 
-    /// Takes other options.
+    /// Replaces the options.
     pub(super) fn change(&mut self, options: &Options) {
         let urgent = *self.urgent();
         *self = Settings::new(options);
@@ -88,6 +88,7 @@ impl Settings {
         }
     }
 
+    /// The state of urgent data.
     pub(super) fn urgent(&self) -> &UrgentData {
         &self.rare().urgent
     }

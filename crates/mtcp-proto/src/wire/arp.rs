@@ -1,37 +1,37 @@
-//! Address resolution for IPv4 on Ethernet (RFC 826).
+//! Parses and writes ARP packets for IPv4 on Ethernet (RFC 826).
 
 use super::WireError;
 use super::ethernet::{HardwareAddress, KIND_IPV4};
 use std::net::Ipv4Addr;
 
-/// Bytes of a packet.
+/// Length of an ARP packet for IPv4 on Ethernet, in bytes.
 pub const ARP_BYTES: usize = 28;
 
 /// The first six bytes of all packets: Ethernet, IPv4, and the lengths of their addresses.
 const PREFIX: [u8; 6] = [0, 1, (KIND_IPV4 >> 8) as u8, (KIND_IPV4 & 0xff) as u8, 6, 4];
 
-/// What a packet wants.
+/// The operation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArpOperation {
-    /// To know who has an address.
+    /// Asks for the owner of an address.
     Request,
-    /// To tell.
+    /// Answers a request.
     Reply,
 }
 
-/// A packet.
+/// An ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpPacket {
-    /// What it wants.
+    /// The operation.
     pub operation: ArpOperation,
-    /// Who sends it.
+    /// The sender's hardware address.
     pub sender_hardware: HardwareAddress,
     /// The sender's address; unspecified in a probe (RFC 5227, section 2.1.1), which must not
-    /// change what anyone knows.
+    /// change any cache.
     pub sender: Ipv4Addr,
-    /// Whom it is for; of no meaning in a request.
+    /// The receiver's hardware address; meaningless in a request.
     pub target_hardware: HardwareAddress,
-    /// The address that is asked for, or that of the one who asked.
+    /// The requested address, or that of the requester.
     pub target: Ipv4Addr,
 }
 

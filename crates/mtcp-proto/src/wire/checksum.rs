@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071, RFC 1624).
+//! Computes the Internet checksum (RFC 1071, RFC 1624).
 //!
 //! Sums are taken over words in the machine's own byte order, eight bytes at a time, because the
 //! ones' complement sum does not depend on the order (RFC 1071, section 2B). They stay 64 bits wide
@@ -7,10 +7,10 @@
 use super::{PROTOCOL_TCP, ipv6_octets};
 use std::net::IpAddr;
 
-/// Where the checksum is in a TCP header (RFC 9293, section 3.1).
+/// Offset of the checksum in a TCP header (RFC 9293, section 3.1).
 pub const TCP_CHECKSUM_OFFSET: usize = 16;
 
-/// A ones' complement sum that is not complete yet.
+/// An incomplete ones' complement sum.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
@@ -32,7 +32,7 @@ impl Sum {
             sum.add(&ipv6_octets(source));
             sum.add(&ipv6_octets(destination));
         }
-        // A length beyond 32 bits exists in no packet, and what is cut off here is only a sum.
+        // No packet has a length beyond 32 bits, and a cut length changes only the sum.
         sum.add_word(u64::from((upper_bytes as u32).to_be()));
         sum.add_word(u64::from(u16::from(protocol).to_be()));
         sum
@@ -44,7 +44,7 @@ impl Sum {
         self.0 = sum + u64::from(carried);
     }
 
-    /// Adds bytes that begin at an even place. If their number is odd they must be the last ones.
+    /// Adds bytes that begin at an even offset. If their number is odd, they must be the last ones.
     #[inline]
     pub fn add(&mut self, bytes: &[u8]) {
         const BULK_BYTES: usize = 64;
@@ -56,7 +56,8 @@ impl Sum {
         for word in words {
             self.add_word(u64::from_ne_bytes(*word));
         }
-        // No copy of a length that is known only now: a call would cost more than the sum.
+        // There is no copy with a variable length here: a call of memcpy would cost more than the
+        // sum.
         let (words, tail) = tail.as_chunks::<4>();
         for word in words {
             self.add_word(u64::from(u32::from_ne_bytes(*word)));
@@ -70,8 +71,8 @@ impl Sum {
         }
     }
 
-    /// Whole words without a carry between them, which is what vector units add well. Each lane
-    /// gains less than 2^32 a round: enough for 2^32 rounds.
+    /// Adds whole words without a carry between them, so that the compiler can use vector
+    /// instructions. Each lane gains less than 2^32 per round, which is enough for 2^32 rounds.
     fn add_bulk(&mut self, bytes: &[u8]) {
         let mut lanes = [0u64; 8];
         for block in bytes.as_chunks::<32>().0 {
@@ -84,7 +85,7 @@ impl Sum {
         }
     }
 
-    /// The sum in 16 bits, as bytes that can be written, not complemented.
+    /// Returns the sum in 16 bits, in network byte order, not complemented.
     #[inline]
     pub fn fold(self) -> [u8; 2] {
         let sum = (self.0 >> 32) + (self.0 & 0xffff_ffff);
@@ -94,20 +95,20 @@ impl Sum {
         (sum as u16).to_ne_bytes()
     }
 
-    /// The checksum, as bytes that can be written: the complement of the sum.
+    /// Returns the checksum in network byte order: the complement of the sum.
     #[inline]
     pub fn finish(self) -> [u8; 2] {
         self.fold().map(|byte| !byte)
     }
 
-    /// Whether what was summed, its checksum among it, is as it was sent.
+    /// Whether the summed bytes, which include their checksum, are unchanged.
     #[inline]
     pub fn is_valid(self) -> bool {
         self.fold() == [0xff; 2]
     }
 }
 
-/// The checksum of bytes in which the checksum's own place is zero, as bytes that can be written.
+/// Returns the checksum, in network byte order, of bytes in which the checksum field is zero.
 #[inline]
 pub fn of(bytes: &[u8]) -> [u8; 2] {
     let mut sum = Sum::default();
@@ -115,7 +116,7 @@ pub fn of(bytes: &[u8]) -> [u8; 2] {
     sum.finish()
 }
 
-/// Whether bytes with their checksum among them are as they were sent.
+/// Whether bytes that include their checksum are unchanged.
 #[inline]
 pub fn verify(bytes: &[u8]) -> bool {
     let mut sum = Sum::default();
@@ -123,7 +124,7 @@ pub fn verify(bytes: &[u8]) -> bool {
     sum.is_valid()
 }
 
-/// Fills in the checksum of a TCP segment, header and data, whatever was there before.
+/// Writes the checksum of a TCP segment (header and data), whatever the field contained.
 ///
 /// # Panics
 /// If the segment is shorter than a TCP header without options.
@@ -135,9 +136,9 @@ pub fn fill_tcp(source: IpAddr, destination: IpAddr, segment: &mut [u8]) {
     segment[TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2].copy_from_slice(&sum.finish());
 }
 
-/// Fills in the sum of the pseudo-header, for a device that completes the checksum
-/// ([`crate::PartialChecksum`]). The length is that of the whole segment also if the device cuts
-/// it, as Linux and virtio have it.
+/// Writes the sum of the pseudo-header, for a device that completes the checksum
+/// ([`crate::PartialChecksum`]). As in Linux and virtio, the length is that of the whole segment
+/// even if the device cuts it.
 ///
 /// # Panics
 /// As [`fill_tcp`].
@@ -147,13 +148,14 @@ pub fn fill_tcp_partial(source: IpAddr, destination: IpAddr, segment: &mut [u8])
     segment[TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2].copy_from_slice(&sum.fold());
 }
 
-/// Whether the checksum of a TCP segment, header and data, is right.
+/// Whether the checksum of a TCP segment (header and data) is correct.
 #[inline]
 pub fn verify_tcp(source: IpAddr, destination: IpAddr, segment: &[u8]) -> bool {
     verify_transport(source, destination, PROTOCOL_TCP, segment)
 }
 
-/// Whether the checksum of an upper layer's packet is right that sums a pseudo-header too.
+/// Whether the checksum of an upper-layer packet is correct, where the checksum includes a
+/// pseudo-header.
 #[inline]
 pub fn verify_transport(source: IpAddr, destination: IpAddr, protocol: u8, packet: &[u8]) -> bool {
     let mut sum = Sum::pseudo_header(source, destination, protocol, packet.len());
@@ -161,8 +163,8 @@ pub fn verify_transport(source: IpAddr, destination: IpAddr, protocol: u8, packe
     sum.is_valid()
 }
 
-/// The checksum after one of the summed words, which must be at an even place, has changed
-/// (RFC 1624, equation 3). All words are in the order of the network.
+/// Returns the checksum after one of the summed words, at an even offset, has changed (RFC 1624,
+/// equation 3). All words are in network byte order.
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     let sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
     let sum = (sum >> 16) + (sum & 0xffff);
@@ -173,7 +175,7 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
 mod tests {
     use super::*;
 
-    /// As RFC 1071, section 4.1 puts it: word after word, odd bytes padded.
+    /// The algorithm as in RFC 1071, section 4.1: word after word, an odd byte padded.
     fn plain(bytes: &[u8]) -> u16 {
         let mut sum = 0u64;
         for pair in bytes.chunks(2) {

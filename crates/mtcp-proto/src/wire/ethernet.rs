@@ -1,45 +1,45 @@
-//! Ethernet II frames.
+//! Parses and writes Ethernet II headers.
 
 use super::WireError;
 
 /// A hardware address.
 pub type HardwareAddress = [u8; 6];
 
-/// The address of everybody on the link.
+/// The broadcast address.
 pub const BROADCAST: HardwareAddress = [0xff; 6];
 
-/// Bytes of a header.
+/// Bytes of an Ethernet header.
 pub const HEADER_BYTES: usize = 14;
 
-/// The numbers of what frames carry (IEEE 802 numbers, as IANA lists them).
+/// The EtherType of IPv4 (IEEE 802 numbers, as IANA lists them).
 pub const KIND_IPV4: u16 = 0x0800;
-/// See [`KIND_IPV4`].
+/// The EtherType of ARP.
 pub const KIND_ARP: u16 = 0x0806;
-/// See [`KIND_IPV4`].
+/// The EtherType of IPv6.
 pub const KIND_IPV6: u16 = 0x86dd;
 
-/// Whether the address can be that of one station: no group, and not zero.
+/// Whether the address can be that of one station: neither a group nor zero.
 pub fn is_unicast(address: HardwareAddress) -> bool {
     address[0] & 1 == 0 && address != [0; 6]
 }
 
-/// A header.
+/// An Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetHeader {
     /// The receiver.
     pub destination: HardwareAddress,
     /// The sender.
     pub source: HardwareAddress,
-    /// What the frame carries; at least 0x0600.
+    /// The EtherType of the payload; at least 0x0600.
     pub kind: u16,
 }
 
 impl EthernetHeader {
-    /// Reads a header; gives it with the payload, which may have padding behind it.
+    /// Parses a header; returns it with the payload, which may have padding at its end.
     ///
     /// # Errors
-    /// [`WireError::Truncated`]; [`WireError::Unsupported`] if there is a length (IEEE 802.3) where
-    /// the kind should be.
+    /// [`WireError::Truncated`]; [`WireError::Unsupported`] if the field of the kind contains a
+    /// length (IEEE 802.3).
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(EthernetHeader, &[u8]), WireError> {
         const KIND_MIN: u16 = 0x0600;

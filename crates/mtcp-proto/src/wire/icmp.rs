@@ -1,7 +1,9 @@
-//! ICMP for IPv4 (RFC 792, 1122, 1191) and IPv6 (RFC 4443, 8201), as far as TCP needs it.
+//! Parses and writes ICMP for IPv4 (RFC 792, 1122, 1191) and IPv6 (RFC 4443, 8201), as far as TCP
+//! needs it.
 //!
-//! Both are one message here, because TCP reacts to the same few conditions. Nothing is believed
-//! yet: whether an error fits a connection is for its reader to decide (RFC 5927).
+//! One type represents the messages of both families, because TCP reacts to the same few
+//! conditions. The messages are not trusted: the caller decides whether an error fits a connection
+//! (RFC 5927).
 
 use super::checksum::Sum;
 use super::ip::{self, IpHeader};
@@ -10,64 +12,63 @@ use super::{WireError, read_u16, read_u32};
 use crate::sequence::Sequence;
 use std::net::SocketAddr;
 
-/// Bytes in front of an echo's data or of a quoted packet.
+/// Bytes before an echo's data or before a quoted packet.
 pub const ICMP_HEADER_BYTES: usize = 8;
 
-/// An error quotes so much that it fits into the smallest packet which every link takes (RFC 1812,
-/// section 4.3.2.3; RFC 4443, section 2.4).
+/// Most bytes that an error quotes: it fits into the smallest packet size that every link supports
+/// (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4).
 const QUOTED_BYTES_MAX_IPV4: usize = 576 - ip::IPV4_HEADER_BYTES - ICMP_HEADER_BYTES;
 const QUOTED_BYTES_MAX_IPV6: usize = 1280 - ip::IPV6_HEADER_BYTES - ICMP_HEADER_BYTES;
 
-/// A message of either family; which one, its IP header tells.
+/// A message of either family; its IP header determines which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpMessage<'a> {
-    /// A wish for an answer.
+    /// Requests an echo reply.
     EchoRequest(Echo<'a>),
-    /// The answer.
+    /// Answers an echo request.
     EchoReply(Echo<'a>),
-    /// A packet was not delivered.
+    /// Reports that a packet was not delivered.
     Error {
-        /// Why.
+        /// The reason.
         cause: IcmpCause,
-        /// The packet, of the same family, from its IP header on, cut off somewhere; see
+        /// The packet, of the same family, from its IP header on, possibly cut off at any byte; see
         /// [`QuotedSegment`].
         quoted: &'a [u8],
     },
 }
 
-/// What an echo carries, in both directions.
+/// The content of an echo request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo<'a> {
-    /// Who asks.
+    /// Identifies the requester.
     pub identifier: u16,
-    /// How often it has asked.
+    /// Number of the request.
     pub sequence: u16,
-    /// Anything.
+    /// Arbitrary data.
     pub data: &'a [u8],
 }
 
 /// Why a packet was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpCause {
-    /// No way to the network.
+    /// There is no route to the network.
     NetworkUnreachable,
     /// The host does not answer.
     HostUnreachable,
-    /// The host does not speak the protocol.
+    /// The host does not support the protocol.
     ProtocolUnreachable,
-    /// Nobody listens on the port.
+    /// No socket listens on the port.
     PortUnreachable,
     /// A filter forbids it.
     Prohibited,
     /// The packet was too long for a link.
     PacketTooBig {
-        /// The longest packet that this link takes, in bytes; zero from a router older than
-        /// RFC 1191.
+        /// The MTU of this link, in bytes; zero from a router older than RFC 1191.
         mtu: u32,
     },
-    /// The hops were used up, or a fragment did not come.
+    /// The hop limit was reached, or a fragment did not arrive.
     TimeExceeded,
-    /// A field of the header was not understood.
+    /// A field of the header is invalid or unknown.
     ParameterProblem,
 }
 
@@ -86,15 +87,15 @@ impl IcmpCause {
         })
     }
 
-    /// A next header that the receiver does not know is what IPv4 calls an unreachable protocol
-    /// (RFC 5461, section 2.2).
+    /// Converts type, code and word of ICMPv6. An unknown next header corresponds to IPv4's
+    /// unreachable protocol (RFC 5461, section 2.2).
     fn from_ipv6(kind: u8, code: u8, word: u32) -> Option<IcmpCause> {
         Some(match (kind, code) {
             (1, 0) => IcmpCause::NetworkUnreachable,
             (1, 2 | 3) => IcmpCause::HostUnreachable,
             (1, 4) => IcmpCause::PortUnreachable,
             (1, 1 | 5 | 6) => IcmpCause::Prohibited,
-            // The code is to be ignored (RFC 4443, section 3.2).
+            // Receivers ignore the code (RFC 4443, section 3.2).
             (2, _) => IcmpCause::PacketTooBig { mtu: word },
             (3, 0 | 1) => IcmpCause::TimeExceeded,
             (4, 1) => IcmpCause::ProtocolUnreachable,
@@ -103,7 +104,7 @@ impl IcmpCause {
         })
     }
 
-    /// Type, code and the word behind the checksum.
+    /// Returns type, code and the word after the checksum.
     fn to_ipv4(self) -> (u8, u8, u32) {
         match self {
             IcmpCause::NetworkUnreachable => (3, 0, 0),
@@ -132,10 +133,10 @@ impl IcmpCause {
 }
 
 impl IcmpMessage<'_> {
-    /// Reads the payload of a packet that has this header. The checksum is verified.
+    /// Parses the payload of a packet with this header. The checksum is verified.
     ///
     /// # Errors
-    /// [`WireError`]; unsupported are other protocols, and messages that TCP has no use for, among
+    /// [`WireError`]. Unsupported are other protocols, and messages that TCP does not use, among
     /// them those of [`super::ndp`]. An error that quotes a packet of the other family is
     /// malformed.
     pub fn parse<'a>(header: &IpHeader, payload: &'a [u8]) -> Result<IcmpMessage<'a>, WireError> {
@@ -164,7 +165,7 @@ impl IcmpMessage<'_> {
             IcmpCause::from_ipv4(kind, code, word)
         };
         let cause = cause.ok_or(WireError::Unsupported("an ICMP message"))?;
-        // Nobody may speak about the connections of the other family.
+        // An error may only be about a connection of its own family.
         let version = if ipv6 { 6 } else { 4 };
         if behind.first().ok_or(WireError::Truncated)? >> 4 != version {
             return Err(WireError::Malformed("quoted version"));
@@ -172,13 +173,13 @@ impl IcmpMessage<'_> {
         Ok(IcmpMessage::Error { cause, quoted: behind })
     }
 
-    /// Bytes that [`IcmpMessage::write`] writes behind this header.
+    /// Bytes that [`IcmpMessage::write`] writes after this header.
     pub fn bytes(&self, header: &IpHeader) -> usize {
         ICMP_HEADER_BYTES + self.behind(header).len()
     }
 
-    /// Writes the message behind this header, with its checksum. What is quoted is cut to the
-    /// length that the family allows.
+    /// Writes the message that follows this header, with its checksum. The quoted packet is cut to
+    /// the length that the family allows.
     ///
     /// # Panics
     /// If `out` is shorter than [`IcmpMessage::bytes`].
@@ -199,7 +200,7 @@ impl IcmpMessage<'_> {
         fill(header, out);
     }
 
-    /// What follows the first eight bytes.
+    /// The bytes after the first eight.
     fn behind(&self, header: &IpHeader) -> &[u8] {
         match self {
             IcmpMessage::EchoRequest(echo) | IcmpMessage::EchoReply(echo) => echo.data,
@@ -215,7 +216,7 @@ impl IcmpMessage<'_> {
     }
 }
 
-/// The sum over a message, which has a pseudo-header with IPv6 only (RFC 4443, section 2.3).
+/// The sum over a message, which includes a pseudo-header only for IPv6 (RFC 4443, section 2.3).
 pub(super) fn covering(header: &IpHeader, message: &[u8]) -> Sum {
     let mut sum = if header.destination.is_ipv6() {
         Sum::pseudo_header(header.source, header.destination, PROTOCOL_ICMPV6, message.len())
@@ -226,29 +227,29 @@ pub(super) fn covering(header: &IpHeader, message: &[u8]) -> Sum {
     sum
 }
 
-/// Fills in the checksum of a message in which it is zero.
+/// Writes the checksum of a message whose checksum field is zero.
 pub(super) fn fill(header: &IpHeader, message: &mut [u8]) {
     let checksum = covering(header, message).finish();
     message[2..4].copy_from_slice(&checksum);
 }
 
-/// The TCP segment that an error is about. Errors quote at least eight bytes of it (RFC 792).
+/// The TCP segment that an error quotes. Errors quote at least eight bytes of it (RFC 792).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotedSegment {
-    /// Who sent it: this stack, unless it is a forgery.
+    /// Its sender: this stack, unless the message is forged.
     pub source: SocketAddr,
-    /// Whom it was for.
+    /// Its receiver.
     pub destination: SocketAddr,
     /// Its sequence number.
     pub sequence: Sequence,
 }
 
 impl QuotedSegment {
-    /// Reads a quoted packet. Its lengths and its checksum may be those of before or after a
-    /// router's work, so that they are not compared.
+    /// Parses a quoted packet. Routers may have changed its lengths and its checksum, so they are
+    /// not checked.
     ///
     /// # Errors
-    /// [`WireError`]; unsupported are other protocols than TCP, fragments and, because this stack
+    /// [`WireError`]. Unsupported are protocols other than TCP, fragments and, because this stack
     /// sends none, IPv6 extension headers.
     pub fn parse(quoted: &[u8]) -> Result<QuotedSegment, WireError> {
         let (header, behind) = ip::parse_quoted(quoted)?;

@@ -1,4 +1,4 @@
-//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers.
+//! Parses and writes IPv4 (RFC 791) and IPv6 (RFC 8200) headers.
 
 use super::{WireError, checksum, ipv6_octets, read_u16};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,42 +8,42 @@ pub const IPV4_HEADER_BYTES: usize = 20;
 /// Bytes of an IPv6 header without extensions.
 pub const IPV6_HEADER_BYTES: usize = 40;
 
-/// What IPv6 calls extension headers, as far as they are read (RFC 8200, section 4).
+/// The numbers of the IPv6 extension headers that are read (RFC 8200, section 4).
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// More extension headers than a sender has a use for: hop-by-hop options, destination options
-/// twice, a routing header, and as many again.
+/// Most extension headers that are accepted. A sender has no use for more: hop-by-hop options,
+/// destination options twice, a routing header, and as many again.
 const EXTENSION_HEADERS_MAX: usize = 8;
 
-/// The congestion experience bits of a packet (RFC 3168, section 5).
+/// The ECN field of a packet (RFC 3168, section 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// The sender does not take part.
+    /// The sender does not support ECN.
     #[default]
     NotCapable,
     /// ECT(1).
     Capable1,
-    /// ECT(0), what TCP senders use.
+    /// ECT(0), which TCP senders use.
     Capable0,
-    /// A router was congested.
+    /// A router experienced congestion.
     Experienced,
 }
 
-/// What TCP needs to know of an IP header.
+/// The fields of an IP header that TCP needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// The sender.
     pub source: IpAddr,
     /// The receiver, of the same family.
     pub destination: IpAddr,
-    /// The transport protocol, behind any extension headers.
+    /// The transport protocol, after any extension headers.
     pub protocol: u8,
-    /// The congestion bits.
+    /// The ECN field.
     pub ecn: Ecn,
-    /// Hops that are left.
+    /// The remaining hops.
     pub hop_limit: u8,
 }
 
@@ -60,14 +60,14 @@ impl Ecn {
 }
 
 impl IpHeader {
-    /// Reads a header; gives it with the payload, cut to the length that the header states.
+    /// Parses a header; returns it with the payload, cut to the length that the header states.
     ///
     /// The checksum of an IPv4 header is verified. Options of IPv4 are skipped, and so are
-    /// hop-by-hop options, destination options and routing headers that have done their work.
+    /// hop-by-hop options, destination options and routing headers without remaining segments.
     ///
     /// # Errors
-    /// [`WireError`]; fragments are unsupported, as are headers that route, and options of IPv6
-    /// that ask to be understood (RFC 8200, section 4.2).
+    /// [`WireError`]. Unsupported are fragments, headers that still route, and options of IPv6 that
+    /// require to be understood (RFC 8200, section 4.2).
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<(IpHeader, &[u8]), WireError> {
         match packet.first().map(|first| first >> 4) {
@@ -90,11 +90,12 @@ impl IpHeader {
         }
     }
 
-    /// Writes the header in front of `payload_bytes` of payload; never fragments (DF is set). The
-    /// IPv4 header's checksum is filled in. Addresses of two families are written as IPv6 ones.
+    /// Writes the header for `payload_bytes` of payload, with DF set, so that routers do not
+    /// fragment it. The checksum of an IPv4 header is computed. Addresses of two families are
+    /// written as IPv6 addresses.
     ///
-    /// The identification of IPv4 is zero, as a packet that is never cut may have it (RFC 6864,
-    /// section 4.1).
+    /// The identification of IPv4 is zero, which is allowed for a packet that is never fragmented
+    /// (RFC 6864, section 4.1).
     ///
     /// # Panics
     /// If `out` is shorter than [`IpHeader::bytes`], or the packet is longer than 65,535 bytes.
@@ -146,8 +147,8 @@ impl IpHeader {
     }
 }
 
-/// Gives the header with its length. If the packet is not `whole`, as inside of an ICMP message,
-/// its checksum and its length may be anything.
+/// Parses an IPv4 header; returns it with its length. If the packet is not `whole`, as within an
+/// ICMP message, its checksum and its length are not checked.
 #[inline]
 fn parse_ipv4(packet: &[u8], whole: bool) -> Result<(IpHeader, usize), WireError> {
     const MORE_FRAGMENTS_OR_OFFSET: u16 = 0x3fff;
@@ -183,8 +184,8 @@ fn parse_ipv4(packet: &[u8], whole: bool) -> Result<(IpHeader, usize), WireError
     Ok((header, header_bytes))
 }
 
-/// Options of IPv4 are for routers, but a packet that was source routed is not what it seems
-/// (RFC 791, section 3.1; RFC 7126, sections 4.3 and 4.4 on why it is dropped).
+/// Checks the options of IPv4. They are for routers, but a source-routed packet may not come from
+/// its source address (RFC 791, section 3.1; RFC 7126, sections 4.3 and 4.4 say why it is dropped).
 fn check_ipv4_options(mut options: &[u8]) -> Result<(), WireError> {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;
@@ -216,8 +217,8 @@ fn parse_ipv6(packet: &[u8]) -> Result<(IpHeader, &[u8]), WireError> {
     Ok((header, payload))
 }
 
-/// Reads the header of a packet that may be cut off anywhere and whose checksum may be wrong; gives
-/// it with what is there of the payload.
+/// Parses the header of a packet that may be cut off at any byte and whose checksum may be wrong.
+/// Returns it with the available part of the payload.
 pub(super) fn parse_quoted(packet: &[u8]) -> Result<(IpHeader, &[u8]), WireError> {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
@@ -248,8 +249,8 @@ fn parse_ipv6_fixed(packet: &[u8]) -> Result<(IpHeader, &[u8]), WireError> {
     Ok((header, rest))
 }
 
-/// Goes past what lies between the header and the upper layer (RFC 8200, section 4); gives the
-/// upper layer's number and bytes.
+/// Skips the extension headers between the header and the upper layer (RFC 8200, section 4).
+/// Returns the number and the bytes of the upper layer.
 fn skip_extension_headers(first: u8, payload: &[u8]) -> Result<(u8, &[u8]), WireError> {
     let (mut kind, mut rest) = (first, payload);
     for place in 0..EXTENSION_HEADERS_MAX {
@@ -283,8 +284,9 @@ fn skip_extension_headers(first: u8, payload: &[u8]) -> Result<(u8, &[u8]), Wire
     }
 }
 
-/// The two high bits of an option's kind say whether one who does not know it may go on (RFC 8200,
-/// section 4.2). The only one to be known is the router alert, whose bits say that he may.
+/// Checks IPv6 options. The two high bits of an option's kind tell whether a receiver that does not
+/// know it may skip it (RFC 8200, section 4.2). The only known option is the router alert, whose
+/// bits permit that.
 fn check_ipv6_options(mut options: &[u8]) -> Result<(), WireError> {
     const PAD_ONE: u8 = 0;
     while let Some(&kind) = options.first() {

@@ -1,7 +1,7 @@
-//! Headers as they travel: parsed with every length checked, written without allocation.
+//! Parses headers with every length checked, and writes them without allocation.
 //!
-//! Nothing here keeps state. A function that parses never panics, whatever the bytes; one that
-//! writes is told how much room it needs by the `bytes` of the same header.
+//! These functions keep no state. A function that parses never panics, whatever the bytes. A
+//! function that writes needs as much room as the `bytes` method of the same header returns.
 
 pub mod arp;
 pub mod checksum;
@@ -13,14 +13,14 @@ pub mod tcp;
 
 use std::net::IpAddr;
 
-/// The number of ICMP for IPv4 among protocols.
+/// The protocol number of ICMP for IPv4.
 pub const PROTOCOL_ICMP: u8 = 1;
-/// The number of TCP among protocols and next headers.
+/// The number of TCP as a protocol and next header.
 pub const PROTOCOL_TCP: u8 = 6;
-/// The number of ICMP for IPv6 among next headers.
+/// The next-header number of ICMP for IPv6.
 pub const PROTOCOL_ICMPV6: u8 = 58;
 
-/// Why bytes are not the header they should be.
+/// The reason why bytes are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -33,7 +33,7 @@ pub enum WireError {
     /// The checksum is wrong.
     #[error("the checksum is wrong")]
     Checksum,
-    /// A part that this stack does not read: fragments, unknown protocols, source routes.
+    /// A part that this stack does not process: fragments, unknown protocols, source routes.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
 }
@@ -48,7 +48,7 @@ fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The address as one of IPv6.
+/// The octets of the address; IPv4 addresses are mapped into IPv6.
 fn ipv6_octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),

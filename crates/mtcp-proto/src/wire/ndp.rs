@@ -1,5 +1,5 @@
-//! Neighbour discovery (RFC 4861): solicitations and advertisements of neighbours. Routers are not
-//! discovered; whoever configures the stack knows them.
+//! Parses and writes neighbour discovery (RFC 4861): solicitations and advertisements of
+//! neighbours. Routers are not discovered; they are configured.
 
 use super::PROTOCOL_ICMPV6;
 use super::ethernet::{HardwareAddress, is_unicast};
@@ -8,7 +8,8 @@ use super::ip::{IPV6_HEADER_BYTES, IpHeader};
 use super::{WireError, read_u32};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// All packets have it, so that nobody behind a router can send them (RFC 4861, section 7.1).
+/// The hop limit of all packets, which excludes packets that a router has forwarded (RFC 4861,
+/// section 7.1).
 pub const NDP_HOP_LIMIT: u8 = 255;
 
 /// The longest message that [`NdpMessage::write`] writes, in bytes.
@@ -26,33 +27,33 @@ const ROUTER: u32 = 1 << 31;
 const SOLICITED: u32 = 1 << 30;
 const OVERRIDE: u32 = 1 << 29;
 
-/// A message.
+/// A neighbour discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NdpMessage {
-    /// Who has this address?
+    /// Asks for the owner of an address.
     Solicitation {
-        /// The address that is asked for.
+        /// The requested address.
         target: Ipv6Addr,
-        /// The hardware address of the one who asks.
+        /// The hardware address of the sender.
         link: Option<HardwareAddress>,
     },
-    /// I have this address.
+    /// Announces an address.
     Advertisement {
         /// The address.
         target: Ipv6Addr,
         /// Its hardware address.
         link: Option<HardwareAddress>,
-        /// It is a router.
+        /// Whether the sender is a router.
         router: bool,
-        /// It was asked.
+        /// Whether it answers a solicitation.
         solicited: bool,
-        /// It replaces what was known.
+        /// Whether it replaces an existing entry.
         replaces: bool,
     },
 }
 
-/// Whether an IP packet is one of neighbour discovery, routers' included, to be read with
-/// [`NdpMessage::parse`]; no more than a look at two bytes.
+/// Whether an IP packet is one of neighbour discovery (including router messages), to be parsed
+/// with [`NdpMessage::parse`]. Reads only two bytes.
 #[inline]
 pub fn is_ndp(packet: &[u8]) -> bool {
     packet.len() > IPV6_HEADER_BYTES
@@ -61,7 +62,7 @@ pub fn is_ndp(packet: &[u8]) -> bool {
         && (ROUTER_SOLICITATION..=REDIRECT).contains(&packet[IPV6_HEADER_BYTES])
 }
 
-/// The group in which whoever has this address listens (RFC 4291, section 2.7.1).
+/// The solicited-node multicast address of this address (RFC 4291, section 2.7.1).
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (high & 0xff), low)
@@ -74,11 +75,11 @@ pub fn group_hardware_address(group: Ipv6Addr) -> HardwareAddress {
 }
 
 impl NdpMessage {
-    /// Reads the payload of a packet that has this header and checks all that RFC 4861 demands in
+    /// Parses the payload of a packet with this header and checks all that RFC 4861 demands in
     /// sections 7.1.1 and 7.1.2.
     ///
     /// # Errors
-    /// [`WireError`]; unsupported are other protocols and messages.
+    /// [`WireError`]; other protocols and messages are unsupported.
     pub fn parse(header: &IpHeader, payload: &[u8]) -> Result<NdpMessage, WireError> {
         let (IpAddr::V6(source), IpAddr::V6(destination), PROTOCOL_ICMPV6) =
             (header.source, header.destination, header.protocol)
@@ -137,7 +138,7 @@ impl NdpMessage {
         }
     }
 
-    /// Writes the message behind this header, with its checksum.
+    /// Writes the message that follows this header, with its checksum.
     ///
     /// # Panics
     /// If `out` is shorter than [`NdpMessage::bytes`].
@@ -163,8 +164,8 @@ impl NdpMessage {
     }
 }
 
-/// The hardware address in the first option of this kind; all lengths are checked (RFC 4861,
-/// section 4.6).
+/// Returns the hardware address in the first option of this kind; all lengths are checked (RFC
+/// 4861, section 4.6).
 fn link_option(mut options: &[u8], kind: u8) -> Result<Option<HardwareAddress>, WireError> {
     let mut link = None;
     while let Some(&length) = options.get(1) {

@@ -1,4 +1,5 @@
-//! TCP headers and their options (RFC 9293, section 3.1; RFC 7323; RFC 2018; RFC 3168).
+//! Parses and writes TCP headers and their options (RFC 9293, section 3.1; RFC 7323; RFC 2018; RFC
+//! 3168).
 
 use super::{WireError, read_u32};
 use crate::sequence::Sequence;
@@ -65,7 +66,7 @@ impl Flags {
 pub struct Timestamps {
     /// The sender's clock.
     pub value: u32,
-    /// What the sender last heard; zero without ACK.
+    /// The last timestamp that the sender received; zero without ACK.
     pub echo: u32,
 }
 
@@ -74,14 +75,14 @@ pub struct Timestamps {
 pub struct SackBlock {
     /// The first byte.
     pub start: Sequence,
-    /// Behind the last byte.
+    /// The end: the number after the last byte.
     pub end: Sequence,
 }
 
 /// The options that this stack knows; others are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The largest segment the sender takes; in a SYN only.
+    /// The largest segment that the sender accepts; in a SYN only.
     pub maximum_segment: Option<u16>,
     /// The shift of the sender's windows, at most 14; in a SYN only.
     pub window_scale: Option<u8>,
@@ -115,7 +116,7 @@ pub struct TcpHeader {
     pub acknowledgement: Sequence,
     /// The control bits.
     pub flags: Flags,
-    /// The window as it travels, unscaled.
+    /// The window field, not shifted.
     pub window: u16,
     /// The urgent pointer.
     pub urgent: u16,
@@ -124,10 +125,10 @@ pub struct TcpHeader {
 }
 
 impl TcpHeader {
-    /// Reads a header, without its checksum; gives it with the segment's data. An option that is
-    /// cut off or has an impossible length ends the options; those before it count. Options that
-    /// belong in a SYN are not read elsewhere (RFC 9293, section 3.2; RFC 7323, section 2.2), and
-    /// a shift of the window beyond 14 is 14 (RFC 7323, section 2.3).
+    /// Parses a header, without checking its checksum; returns it with the segment's data. An
+    /// option that is cut off or has an invalid length ends the options; those before it count.
+    /// Options that belong in a SYN are ignored elsewhere (RFC 9293, section 3.2; RFC 7323, section
+    /// 2.2). A window shift beyond 14 is read as 14 (RFC 7323, section 2.3).
     ///
     /// # Errors
     /// [`WireError::Truncated`], or [`WireError::Malformed`] for a data offset below five.
@@ -163,8 +164,8 @@ impl TcpHeader {
         HEADER_BYTES_MIN + options.fixed_bytes() + options.sack_bytes(options.sack_written())
     }
 
-    /// Writes the header with a checksum of zero, for [`super::checksum`] to fill in. SACK blocks
-    /// for which the other options leave no room are left out, the last ones first.
+    /// Writes the header with a checksum of zero; [`super::checksum`] computes it. SACK blocks for
+    /// which the other options leave no room are omitted, the last ones first.
     ///
     /// # Panics
     /// If `out` is shorter than [`TcpHeader::bytes`].
@@ -195,10 +196,10 @@ fn read_timestamps(value: &[u8; 8]) -> Timestamps {
 }
 
 impl Options {
-    /// Reads the options of a header; what follows one that is impossible is not read.
+    /// Parses the options of a header; stops at an invalid one.
     #[inline]
     fn parse(&mut self, options: &[u8], synchronise: bool) {
-        // What nearly every segment has (RFC 7323, appendix A).
+        // The options of nearly every segment (RFC 7323, appendix A).
         if let &[NO_OPERATION, NO_OPERATION, TIMESTAMPS, 10, ref value @ ..] = options
             && let Ok(value) = value.try_into()
         {
@@ -227,7 +228,7 @@ impl Options {
         }
     }
 
-    /// `None` if the option's length is not one that its kind has.
+    /// Stores one option; `None` if its kind does not have this length.
     fn take(&mut self, kind: u8, value: &[u8], synchronise: bool) -> Option<()> {
         match kind {
             MAXIMUM_SEGMENT => {
@@ -276,7 +277,7 @@ impl Options {
         if self.window_scale.is_some() {
             bytes += 4;
         }
-        // In front of timestamps it takes the place of their padding.
+        // Before timestamps it takes the place of their padding.
         if self.sack_permitted && self.timestamps.is_none() {
             bytes += 4;
         }
@@ -291,7 +292,7 @@ impl Options {
         if blocks == 0 { 0 } else { 4 + 8 * blocks }
     }
 
-    /// The number of SACK blocks that have room.
+    /// The number of SACK blocks for which there is room.
     #[inline]
     fn sack_written(&self) -> usize {
         if self.sack_count == 0 {
@@ -301,7 +302,7 @@ impl Options {
         self.sack_blocks().len().min(room.saturating_sub(4) / 8)
     }
 
-    /// Fills `out`, which has exactly the room, with whole words.
+    /// Fills `out`, whose length is exact, with whole words.
     #[inline]
     fn write(&self, mut out: &mut [u8]) {
         if let Some(bytes) = self.maximum_segment {
@@ -336,7 +337,7 @@ impl Options {
     }
 }
 
-/// Writes a word; gives the room behind it.
+/// Writes a word; returns the room after it.
 #[inline]
 fn put<'a>(out: &'a mut [u8], word: &[u8; 4]) -> &'a mut [u8] {
     let (place, behind) = out.split_first_chunk_mut().expect("the room is what was counted");

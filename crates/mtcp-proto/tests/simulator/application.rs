@@ -1,11 +1,11 @@
-//! An application on one end of a connection: it follows its plan, believes events only, and checks
-//! every byte that it gets.
+//! Simulates an application on one end of a connection: it follows its plan, relies only on events,
+//! and checks every byte that it receives.
 
 use super::content::Content;
 use super::random::Random;
 use mtcp_proto::{Error, Instant, Options, Readiness, Shutdown, SocketId, Stack};
 
-/// Bytes that are sent once so many were received and so much time has passed.
+/// Bytes that are sent once a number of bytes was received and a time has passed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) after_received: u64,
@@ -16,38 +16,38 @@ pub(crate) struct Round {
 /// When the application closes; always after it has sent everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
-    /// When the peer has ended.
+    /// When the peer has ended its direction.
     AfterEnd,
-    /// When so many bytes were received.
+    /// When this number of bytes was received.
     AfterBytes(u64),
     /// At once.
     WhenSent,
-    /// At this moment after its beginning, whatever the state, with a reset.
+    /// At this time after its beginning, in any state, with a reset.
     AbortAt(u64),
-    /// At this moment, whatever the state, in order.
+    /// At this time after its beginning, in any state, without a reset.
     CloseAt(u64),
 }
 
-/// What one end does.
+/// The behaviour of one end.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) options: Options,
     pub(crate) rounds: Vec<Round>,
     pub(crate) chunk_max: usize,
     pub(crate) read_max: usize,
-    /// How probably it pauses after a read, and how long at most.
+    /// The probability of a pause after a read, and the longest pause.
     pub(crate) read_pause: (f64, u64),
-    /// After so many bytes it stops reading for so long.
+    /// After this number of bytes, it stops reading for this time.
     pub(crate) stall: Option<(u64, u64)>,
-    /// Whether it ends its direction when it has sent everything.
+    /// Whether it shuts sending down when it has sent everything.
     pub(crate) half_close: bool,
     pub(crate) finish: Finish,
-    /// After so many bytes it ends the direction of the other: what still comes is lost.
+    /// After this number of bytes it shuts receiving down; data that arrives later is lost.
     pub(crate) deaf_after: Option<u64>,
     /// Whether it tries to send before it is connected.
     pub(crate) eager: bool,
-    /// When it loses patience, after its beginning.
-    pub(crate) patience_ns: u64,
+    /// The time after its beginning at which it fails the run.
+    pub(crate) time_limit_ns: u64,
 }
 
 impl Plan {
@@ -56,18 +56,18 @@ impl Plan {
     }
 }
 
-/// How it ended for the application.
+/// How the connection ended for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// As it had planned, by closing.
+    /// By closing, as planned.
     Closed,
-    /// As it had planned, by a reset.
+    /// By a reset, as planned.
     Aborted,
     Failed(Error),
-    OutOfPatience,
+    TimedOut,
 }
 
-/// One end at work.
+/// One running application.
 #[derive(Debug)]
 pub(crate) struct Application {
     pub(crate) plan: Plan,
@@ -89,7 +89,7 @@ pub(crate) struct Application {
     pub(crate) half_closed: bool,
     pub(crate) peer_ended: bool,
     pub(crate) outcome: Option<Outcome>,
-    /// Calls to the stack, which bound the packets that are excusable.
+    /// Calls to the stack; they bound the number of packets that are justified.
     pub(crate) calls: u64,
 }
 
@@ -125,14 +125,15 @@ impl Application {
         }
     }
 
-    /// An event has come. Of an accepted connection all may be possible at once.
+    /// Processes an event. On an accepted connection all operations may be possible at once.
     pub(crate) fn told(&mut self, readiness: Readiness) {
         let failed = Readiness::ERROR;
         self.readable |= readiness.intersects(Readiness::READABLE.with(failed));
         self.writable |= readiness.intersects(Readiness::WRITABLE.with(failed));
     }
 
-    /// Whether the socket can do what the application waits to be told: an event was lost.
+    /// Whether the socket permits an operation for whose event the application waits: the event was
+    /// lost.
     pub(crate) fn misses(&self, readiness: Readiness) -> bool {
         let reads = !self.readable && !self.peer_ended && !self.deaf;
         let writes = !self.writable && !self.half_closed;
@@ -145,7 +146,7 @@ impl Application {
         self.round == self.plan.rounds.len()
     }
 
-    /// Does what can be done now; gives the moment at which there is more to do.
+    /// Performs all operations that are possible now; returns the time of the next one.
     pub(crate) fn step(&mut self, stack: &mut Stack, now_ns: u64) -> Result<Option<u64>, String> {
         if self.outcome.is_some() {
             return Ok(None);
@@ -161,9 +162,9 @@ impl Application {
                 stack.close(now, self.socket);
                 self.outcome = Some(Outcome::Closed);
             }
-            _ if age_ns >= self.plan.patience_ns => {
+            _ if age_ns >= self.plan.time_limit_ns => {
                 stack.abort(now, self.socket);
-                self.outcome = Some(Outcome::OutOfPatience);
+                self.outcome = Some(Outcome::TimedOut);
             }
             _ => {
                 self.turn_deaf(stack, now)?;
@@ -179,7 +180,7 @@ impl Application {
         if self.outcome.is_some() {
             return None;
         }
-        let mut wake_ns = self.begun_ns + self.plan.patience_ns;
+        let mut wake_ns = self.begun_ns + self.plan.time_limit_ns;
         if let Finish::AbortAt(at_ns) | Finish::CloseAt(at_ns) = self.plan.finish {
             wake_ns = wake_ns.min(self.begun_ns + at_ns);
         }
@@ -229,8 +230,8 @@ impl Application {
         Ok(())
     }
 
-    /// Ends the other's direction where the plan says so; what comes all the same is read as
-    /// before, but nothing waits for it any more.
+    /// Shuts receiving down if the plan says so. Data that arrives nevertheless is read as before,
+    /// but the application no longer waits for it.
     fn turn_deaf(&mut self, stack: &mut Stack, now: Instant) -> Result<(), String> {
         let wants = self.plan.deaf_after.is_some_and(|bytes| self.received >= bytes);
         if self.deaf || !wants || !self.connected(stack) {
@@ -240,7 +241,7 @@ impl Application {
         self.readable = true;
         match stack.shutdown(now, self.socket, Shutdown::Receive) {
             Ok(()) => {}
-            // It is closed already, and what came before that can still be read.
+            // The connection is closed already, and data that arrived before can still be read.
             Err(Error::NotConnected) => return Ok(()),
             Err(error) => return Err(format!("shutdown: {error}")),
         }
@@ -250,7 +251,7 @@ impl Application {
         }
     }
 
-    /// Looks at data without taking it, now and then.
+    /// Sometimes reads data without taking it.
     fn peek(&mut self, stack: &Stack, bytes: usize) -> Result<(), String> {
         if self.random.chance(0.9) {
             return Ok(());
@@ -312,7 +313,7 @@ impl Application {
         if self.plan.half_close && !self.half_closed {
             self.half_closed = true;
             match stack.shutdown(now, self.socket, Shutdown::Send) {
-                // A failure is told by receiving, as to any application.
+                // Receiving reports a failure, as to any application.
                 Ok(()) | Err(Error::NotConnected) => {}
                 Err(error) => return Err(format!("shutdown: {error}")),
             }
@@ -334,13 +335,13 @@ impl Application {
         Ok(())
     }
 
-    /// Gives the connection up with a reset.
+    /// Ends the connection with a reset.
     pub(crate) fn give_up(&mut self, stack: &mut Stack, now: Instant) {
         stack.abort(now, self.socket);
         self.outcome = Some(Outcome::Aborted);
     }
 
-    /// Whether the handshake is over; what ends before it ends otherwise.
+    /// Whether the handshake is complete.
     fn connected(&self, stack: &Stack) -> bool {
         use mtcp_proto::State::{SynReceived, SynSent};
         stack.info(self.socket).is_ok_and(|info| !matches!(info.state, SynSent | SynReceived))

@@ -1,5 +1,5 @@
-//! Somebody who knows the addresses of a connection, but not its sequence numbers, and a router
-//! whose messages he forges (RFC 5961, RFC 5927, RFC 4987).
+//! Simulates an attacker who knows the addresses of a connection, but not its sequence numbers, and
+//! who forges messages of a router (RFC 5961, RFC 5927, RFC 4987).
 
 use super::packet::{self, ACK, Draft, FIN, PSH, RST, SYN};
 use super::random::Random;
@@ -7,33 +7,33 @@ use super::scenario::SECOND;
 use super::watch::Flow;
 use std::net::{IpAddr, SocketAddr};
 
-/// What is sent.
+/// The kind of forged packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A reset within the window, but not at its beginning.
     ResetInWindow,
     ResetOutside,
     Syn,
-    /// Data within the window with an acknowledgement that cannot be right.
+    /// Data within the window with an acknowledgement that cannot be valid.
     DataInWindow,
     DataOutside,
-    /// An end of the stream, like [`Kind::DataInWindow`].
+    /// A FIN, like [`Kind::DataInWindow`].
     EndInWindow,
-    /// It acknowledges what was never sent.
+    /// A segment that acknowledges data that was never sent.
     AcknowledgementAhead,
     /// Data without an acknowledgement.
     Bare,
-    /// The port is unreachable, says a router about a segment that is not under way.
+    /// An ICMP message of a router: the port is unreachable, about a segment that is not in flight.
     Unreachable,
-    /// Packets are too long, it says about such a segment.
+    /// An ICMP message of a router: the packet is too long, about a segment that is not in flight.
     TooLong,
-    /// SYNs of many senders that do not exist.
+    /// SYNs of this number of senders that do not exist.
     Flood(u16),
     /// Bytes without meaning.
     Noise,
 }
 
-/// All but the flood.
+/// All kinds except the flood.
 pub(crate) const KINDS: [Kind; 11] = [
     Kind::ResetInWindow,
     Kind::ResetOutside,
@@ -48,7 +48,7 @@ pub(crate) const KINDS: [Kind; 11] = [
     Kind::Noise,
 ];
 
-/// One attack: when, and on which end of which connection.
+/// One attack: its time, and the end of the connection that it targets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attack {
     pub(crate) at_ns: u64,
@@ -75,7 +75,7 @@ impl Attack {
     }
 
     /// The packets against an established connection. `expected` is the number that the victim
-    /// waits for, which the attacker must miss.
+    /// expects, which the attacker must not use.
     pub(crate) fn packets(
         &self,
         flow: &Flow,
@@ -117,7 +117,7 @@ impl Attack {
     }
 }
 
-/// A router's message about a segment that `own` never sent.
+/// An ICMP message of a router about a segment that `own` never sent.
 fn forged_icmp(kind: Kind, own: SocketAddr, peer: SocketAddr, sequence: u32) -> Vec<Vec<u8>> {
     let quoted = Draft {
         source: own,
@@ -157,7 +157,7 @@ fn flood(own: SocketAddr, count: u16, random: &mut Random) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A packet that has an IP header, and then anything.
+/// A packet with a valid IP header and arbitrary bytes after it.
 fn noise(own: SocketAddr, peer: SocketAddr, random: &mut Random) -> Vec<u8> {
     let bytes: Vec<u8> = (0..random.below(100)).map(|_| random.next() as u8).collect();
     let protocol = random.pick(&[packet::TCP, packet::ICMP, packet::ICMP_V6, 0, 43, 44, 60]);

@@ -1,9 +1,10 @@
-//! What streams are made of: a byte of each direction of each connection that its offset decides.
+//! Defines the content of streams: each byte is a function of connection, direction and offset.
 
 use super::random::Random;
 use std::sync::OnceLock;
 
-/// A prime, so that streams that begin elsewhere never agree, and longer than any stream here.
+/// The period of the content: a prime, so that streams with different starts never agree, and
+/// longer than any stream in these tests.
 const PERIOD: usize = 2_000_003;
 
 fn table() -> &'static [u8] {
@@ -17,7 +18,7 @@ fn table() -> &'static [u8] {
     })
 }
 
-/// One direction's stream.
+/// The stream of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
     start: usize,
@@ -28,13 +29,13 @@ impl Content {
         Content { start: random.below(PERIOD as u64) as usize }
     }
 
-    /// At most `bytes` from `offset` on; fewer at the end of the table.
+    /// At most `bytes` bytes from `offset` on; fewer at the end of the table.
     pub(crate) fn slice(self, offset: u64, bytes: usize) -> &'static [u8] {
         let first = (self.start + offset as usize) % PERIOD;
         &table()[first..PERIOD.min(first + bytes)]
     }
 
-    /// Where `data` differs from the stream at `offset`, if it does.
+    /// The position at which `data` differs from the stream at `offset`, if it does.
     pub(crate) fn difference(self, offset: u64, data: &[u8]) -> Option<u64> {
         let mut done = 0;
         while done < data.len() {

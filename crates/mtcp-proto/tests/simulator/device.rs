@@ -1,26 +1,26 @@
-//! What stands between a stack and its link: room that runs out, checksums completed and long
-//! packets cut, as hardware does it.
+//! Simulates the device between a stack and its link: limited room, checksum completion and
+//! segmentation, as in hardware.
 
 use super::packet::{self, CWR, FIN, PSH};
 use super::random::Random;
 use mtcp_proto::{Packet, Sink, SinkCapabilities};
 
-/// A device on the way out.
+/// A device for outgoing packets.
 #[derive(Debug)]
 pub(crate) struct Device {
     capabilities: SinkCapabilities,
     mtu: usize,
     random: Random,
-    /// How probably it is full when asked.
+    /// The probability that it is full when a caller asks for room.
     full: f64,
     room: Vec<u8>,
-    /// What the last caller asked for.
+    /// The length that the last caller asked for.
     asked_bytes: usize,
-    /// What it has put on the link, oldest first.
+    /// Packets that it has put on the link, oldest first.
     pub(crate) sent: Vec<Vec<u8>>,
-    /// How many packets the stack has committed.
+    /// The number of packets that the stack has committed.
     pub(crate) commits: u64,
-    /// What the stack has done wrong.
+    /// Violations of the contract by the stack.
     pub(crate) faults: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Device {
         self.faults.push(what);
     }
 
-    /// Whether the packet keeps the contract of [`Packet`].
+    /// Checks that the packet keeps the contract of [`Packet`].
     fn check(&mut self, packet: &Packet) -> bool {
         let before = self.faults.len();
         if packet.bytes == 0 || packet.bytes > self.asked_bytes {
@@ -124,7 +124,7 @@ impl Sink for Device {
     }
 }
 
-/// Cuts a long packet into segments of so many bytes of payload.
+/// Cuts a long packet into segments with this number of payload bytes.
 fn cut(long: &[u8], payload_bytes: usize, mtu: usize) -> Result<Vec<Vec<u8>>, String> {
     let start = packet::ip_header_bytes(long);
     let headers = start + usize::from(long[start + 12] >> 4) * 4;

@@ -1,4 +1,4 @@
-//! One end of the network: a stack, its device, its listener, and what must always hold of them.
+//! Simulates one end of the network: a stack, its device, its listener, and their invariants.
 
 use super::device::Device;
 use super::model::{self, Local};
@@ -10,7 +10,7 @@ use mtcp_proto::{ConnectionInfo, Instant, ListenOptions, Secret, SocketId, Stack
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// Where servers listen, and where nobody does.
+/// The port on which servers listen, and the one on which no server listens.
 pub(crate) const PORT: u16 = 80;
 pub(crate) const CLOSED_PORT: u16 = 81;
 
@@ -23,7 +23,7 @@ pub(crate) fn address(ipv6: bool, host: usize) -> IpAddr {
     }
 }
 
-/// Which end of which connection a socket is.
+/// A connection and an end of it, which together identify a socket.
 pub(crate) type Place = (usize, usize);
 
 /// An end of the network.
@@ -36,10 +36,10 @@ pub(crate) struct Host {
     pub(crate) places: HashMap<SocketId, Place>,
     states: HashMap<SocketId, State>,
     pub(crate) wake_ns: u64,
-    /// Whether something has happened that the stack has not yet answered.
+    /// Whether an event has occurred that the stack has not processed yet.
     pub(crate) touched: bool,
     pub(crate) blocked: bool,
-    /// Whether the listener has told of connections that were not taken.
+    /// Whether the listener has reported connections that were not accepted.
     pub(crate) acceptable: bool,
     pub(crate) accept_at_ns: u64,
     pub(crate) packets_in: u64,
@@ -85,8 +85,8 @@ impl Host {
         })
     }
 
-    /// Checks what must hold whenever the stack has answered. `ended` tells what the application
-    /// of a place has done.
+    /// Checks the invariants that hold whenever the stack has answered. `ended` returns what the
+    /// application of a place has done.
     pub(crate) fn check(
         &mut self,
         now_ns: u64,
@@ -118,10 +118,10 @@ impl Host {
         Ok(())
     }
 
-    /// Whether memory is held although no socket has data: neither one's own, which the peer has
-    /// acknowledged, nor the peer's, which the application has taken. `other` is the peer, which
-    /// must know of every socket here; what it has not heard to be acknowledged may lie behind a
-    /// gap.
+    /// Whether memory is held although no socket has data: neither own data, which the peer has
+    /// acknowledged, nor the peer's data, which the application has read. `other` is the peer,
+    /// which must know every socket here. Data whose acknowledgement has not arrived there may be
+    /// behind a gap.
     pub(crate) fn hoards(&self, other: &Host) -> Option<usize> {
         let bytes = self.stack.buffer_bytes();
         if bytes == 0 {
@@ -140,7 +140,7 @@ impl Host {
         self.stack.sockets().all(|info| empty(&info) && known(&info)).then_some(bytes)
     }
 
-    /// What is left when all is over.
+    /// Checks that nothing is left at the end of the run.
     pub(crate) fn check_end(&mut self, now_ns: u64) -> Result<(), String> {
         let now = Instant::from_nanos(now_ns);
         self.stack.close(now, self.listener);
@@ -172,7 +172,7 @@ impl Host {
     }
 }
 
-/// Whether the peer's acknowledgement is awaited, or something waits to be sent.
+/// Whether an acknowledgement of the peer is awaited, or data waits to be sent.
 fn is_outstanding(info: &ConnectionInfo) -> bool {
     info.send_queue > 0
         || matches!(
@@ -193,8 +193,8 @@ fn new_stack(scenario: &Scenario, number: usize, now_ns: u64) -> Result<Stack, S
     Ok(stack)
 }
 
-/// A beginning of the clock at which the first host's first SYN begins so far before the wrap as
-/// the scenario wants (RFC 6528: the number grows with the clock).
+/// The start of the clock at which the initial number of the first host's first SYN is as far
+/// before the wrap as the scenario wants (RFC 6528: the number grows with the clock).
 pub(crate) fn steered_start(scenario: &Scenario) -> Result<u64, String> {
     let begin_ns = 1_000 * SECOND;
     let Some(before_wrap) = scenario.before_wrap else { return Ok(begin_ns) };
@@ -207,7 +207,7 @@ pub(crate) fn steered_start(scenario: &Scenario) -> Result<u64, String> {
     Ok(begin_ns + u64::from(wanted) * SECOND / u64::from(grown))
 }
 
-/// The first sequence number of a fresh stack.
+/// The initial sequence number that a new stack uses.
 fn probe(scenario: &Scenario, now_ns: u64) -> Result<u32, String> {
     let mut stack = new_stack(scenario, 0, now_ns)?;
     let now = Instant::from_nanos(now_ns);

@@ -1,8 +1,8 @@
-//! One direction of a path, and all that can happen to a packet on it.
+//! Simulates one direction of a path, with all impairments of packets.
 
 use super::random::Random;
 
-/// Loss that comes in bursts (Gilbert 1960, Elliott 1963): two states, the bad one loses.
+/// Loss in bursts (Gilbert 1960, Elliott 1963): two states, of which the bad one loses packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst {
     pub(crate) enter: f64,
@@ -10,41 +10,41 @@ pub(crate) struct Burst {
     pub(crate) loss: f64,
 }
 
-/// A bound on the rate, and the queue before it.
+/// A limit of the rate, and the queue before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) bytes_per_second: u64,
-    /// Beyond, packets are dropped.
+    /// Queue length beyond which packets are dropped.
     pub(crate) queue_bytes: u64,
-    /// Beyond, packets of senders that understand it are marked instead.
+    /// Queue length beyond which packets of ECN-capable senders are marked instead.
     pub(crate) mark_bytes: Option<u64>,
 }
 
-/// A hop that takes smaller packets only.
+/// A hop with a smaller MTU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Narrow {
     pub(crate) mtu: u16,
-    /// Whether the router says so.
+    /// Whether the router sends an ICMP message.
     pub(crate) tells: bool,
 }
 
-/// The laws of a link; the default is perfect and takes no time.
+/// The impairments of a link. The default has none and no delay.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Law {
+pub(crate) struct Impairment {
     pub(crate) loss: f64,
     pub(crate) burst: Option<Burst>,
-    /// How probably a packet is held back.
+    /// The probability that a packet is delayed so that others overtake it.
     pub(crate) reorder: f64,
-    /// How long at most.
+    /// The longest such delay.
     pub(crate) reorder_ns: u64,
     pub(crate) duplicate: f64,
     pub(crate) corrupt: f64,
     pub(crate) delay_ns: u64,
-    /// Added at random, without changing the order.
+    /// Random delay that does not change the order.
     pub(crate) jitter_ns: u64,
     pub(crate) rate: Option<Rate>,
     pub(crate) narrow: Option<Narrow>,
-    /// When nothing passes: from and until.
+    /// Periods in which all packets are lost: start and end.
     pub(crate) outages: Vec<(u64, u64)>,
 }
 
@@ -53,77 +53,79 @@ pub(crate) struct Law {
 pub(crate) struct Arrival {
     pub(crate) at_ns: u64,
     pub(crate) bytes: Vec<u8>,
-    /// Whether it was flipped on the way.
+    /// Whether one of its bits was flipped.
     pub(crate) corrupt: bool,
 }
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Delivery {
     Carried,
     Lost,
-    /// Too long for a hop that says so; the MTU that it has.
+    /// The packet was too long for a hop that reports it; contains the hop's MTU.
     TooLong(u16),
 }
 
-/// A link at work.
+/// A running link.
 #[derive(Debug)]
 pub(crate) struct Link {
-    law: Law,
+    impairment: Impairment,
     random: Random,
     bad: bool,
-    /// When the last bit of what waits will have left.
+    /// The time at which the last bit of the queue has been sent.
     free_at_ns: u64,
     last_arrival_ns: u64,
 }
 
 impl Link {
-    pub(crate) fn new(law: Law, random: Random) -> Link {
-        Link { law, random, bad: false, free_at_ns: 0, last_arrival_ns: 0 }
+    pub(crate) fn new(impairment: Impairment, random: Random) -> Link {
+        Link { impairment, random, bad: false, free_at_ns: 0, last_arrival_ns: 0 }
     }
 
-    /// Takes a packet; what will come of it is appended.
+    /// Takes a packet; appends its arrivals, if any.
     pub(crate) fn carry(
         &mut self,
         now_ns: u64,
         mut bytes: Vec<u8>,
         arrivals: &mut Vec<Arrival>,
-    ) -> Fate {
-        if let Some(narrow) = self.law.narrow.filter(|narrow| bytes.len() > narrow.mtu.into()) {
-            return if narrow.tells { Fate::TooLong(narrow.mtu) } else { Fate::Lost };
+    ) -> Delivery {
+        if let Some(narrow) =
+            self.impairment.narrow.filter(|narrow| bytes.len() > narrow.mtu.into())
+        {
+            return if narrow.tells { Delivery::TooLong(narrow.mtu) } else { Delivery::Lost };
         }
         if self.is_out(now_ns) || self.loses() {
-            return Fate::Lost;
+            return Delivery::Lost;
         }
-        let Some(departure_ns) = self.depart(now_ns, &mut bytes) else { return Fate::Lost };
-        let jitter_ns = self.random.below(self.law.jitter_ns + 1);
-        let mut at_ns = departure_ns + self.law.delay_ns + jitter_ns;
-        if self.random.chance(self.law.reorder) {
-            at_ns += self.random.below(self.law.reorder_ns + 1);
+        let Some(departure_ns) = self.depart(now_ns, &mut bytes) else { return Delivery::Lost };
+        let jitter_ns = self.random.below(self.impairment.jitter_ns + 1);
+        let mut at_ns = departure_ns + self.impairment.delay_ns + jitter_ns;
+        if self.random.chance(self.impairment.reorder) {
+            at_ns += self.random.below(self.impairment.reorder_ns + 1);
         } else {
             at_ns = at_ns.max(self.last_arrival_ns);
             self.last_arrival_ns = at_ns;
         }
-        if self.random.chance(self.law.duplicate) {
-            let later_ns = self.random.below(self.law.reorder_ns.max(1));
+        if self.random.chance(self.impairment.duplicate) {
+            let later_ns = self.random.below(self.impairment.reorder_ns.max(1));
             let at_ns = at_ns + later_ns;
             arrivals.push(Arrival { at_ns, bytes: bytes.clone(), corrupt: false });
         }
-        let corrupt = self.random.chance(self.law.corrupt);
+        let corrupt = self.random.chance(self.impairment.corrupt);
         if corrupt {
             self.flip(&mut bytes);
         }
         arrivals.push(Arrival { at_ns, bytes, corrupt });
-        Fate::Carried
+        Delivery::Carried
     }
 
     fn is_out(&self, now_ns: u64) -> bool {
-        self.law.outages.iter().any(|&(from, until)| (from..until).contains(&now_ns))
+        self.impairment.outages.iter().any(|&(from, until)| (from..until).contains(&now_ns))
     }
 
     fn loses(&mut self) -> bool {
-        let mut loss = self.law.loss;
-        if let Some(burst) = self.law.burst {
+        let mut loss = self.impairment.loss;
+        if let Some(burst) = self.impairment.burst {
             let turn = if self.bad { burst.leave } else { burst.enter };
             self.bad ^= self.random.chance(turn);
             loss = if self.bad { burst.loss } else { loss };
@@ -131,9 +133,9 @@ impl Link {
         self.random.chance(loss)
     }
 
-    /// When the packet has left the queue, unless there is no room in it.
+    /// The time at which the packet leaves the queue; `None` if there is no room in it.
     fn depart(&mut self, now_ns: u64, bytes: &mut [u8]) -> Option<u64> {
-        let Some(rate) = self.law.rate else { return Some(now_ns) };
+        let Some(rate) = self.impairment.rate else { return Some(now_ns) };
         let waiting_ns = self.free_at_ns.saturating_sub(now_ns);
         let time_of = |bytes: u64| {
             (u128::from(bytes) * 1_000_000_000 / u128::from(rate.bytes_per_second)) as u64
@@ -148,7 +150,8 @@ impl Link {
         Some(self.free_at_ns)
     }
 
-    /// One bit, which the checksums always find; IPv6 headers have none of their own.
+    /// Flips one bit, which the checksums always detect. IPv6 headers have no checksum of their
+    /// own.
     fn flip(&mut self, bytes: &mut [u8]) {
         let start = if bytes[0] >> 4 == 4 { 0 } else { 40 };
         let bit = start * 8 + self.random.below(((bytes.len() - start) * 8) as u64) as usize;
@@ -156,7 +159,7 @@ impl Link {
     }
 }
 
-/// Congestion experienced, if the sender takes part (RFC 3168, section 5).
+/// Sets "congestion experienced" if the sender supports ECN (RFC 3168, section 5).
 fn mark(packet: &mut [u8]) {
     if packet[0] >> 4 == 4 {
         if packet[1] & 3 != 0 {
@@ -178,12 +181,12 @@ mod tests {
     }
 
     /// Sends packets a millisecond apart.
-    fn send(law: Law, count: u64) -> (Vec<Arrival>, usize) {
-        let mut link = Link::new(law, Random::new(3));
+    fn send(impairment: Impairment, count: u64) -> (Vec<Arrival>, usize) {
+        let mut link = Link::new(impairment, Random::new(3));
         let (mut arrivals, mut lost) = (Vec::new(), 0);
         for number in 0..count {
-            let fate = link.carry(number * 1_000_000, packet(100), &mut arrivals);
-            lost += usize::from(fate != Fate::Carried);
+            let delivery = link.carry(number * 1_000_000, packet(100), &mut arrivals);
+            lost += usize::from(delivery != Delivery::Carried);
         }
         (arrivals, lost)
     }
@@ -191,7 +194,7 @@ mod tests {
     #[test]
     fn a_perfect_link_changes_nothing() {
         let (arrivals, lost) =
-            send(Law { delay_ns: 5, jitter_ns: 3_000_000, ..Law::default() }, 99);
+            send(Impairment { delay_ns: 5, jitter_ns: 3_000_000, ..Impairment::default() }, 99);
         assert_eq!((arrivals.len(), lost), (99, 0));
         assert!(arrivals.iter().all(|arrival| arrival.bytes == packet(100)));
         assert!(arrivals.is_sorted_by_key(|arrival| arrival.at_ns), "jitter keeps the order");
@@ -199,25 +202,26 @@ mod tests {
 
     #[test]
     fn losses_come_alone_and_in_bursts() {
-        let (_, lost) = send(Law { loss: 0.2, ..Law::default() }, 10_000);
+        let (_, lost) = send(Impairment { loss: 0.2, ..Impairment::default() }, 10_000);
         assert!((1800..2200).contains(&lost), "{lost}");
         let burst = Burst { enter: 0.01, leave: 0.1, loss: 1.0 };
-        let (_, lost) = send(Law { burst: Some(burst), ..Law::default() }, 10_000);
+        let (_, lost) = send(Impairment { burst: Some(burst), ..Impairment::default() }, 10_000);
         assert!((600..1300).contains(&lost), "{lost}: a tenth is in the bad state");
-        let (_, lost) = send(Law { outages: vec![(0, 50_000_000)], ..Law::default() }, 100);
+        let (_, lost) =
+            send(Impairment { outages: vec![(0, 50_000_000)], ..Impairment::default() }, 100);
         assert_eq!(lost, 50);
     }
 
     #[test]
     fn packets_are_doubled_flipped_and_overtaken() {
-        let law = Law {
+        let impairment = Impairment {
             duplicate: 0.1,
             corrupt: 0.1,
             reorder: 0.1,
             reorder_ns: 10_000_000,
-            ..Law::default()
+            ..Impairment::default()
         };
-        let (arrivals, _) = send(law, 1000);
+        let (arrivals, _) = send(impairment, 1000);
         assert!((1050..1150).contains(&arrivals.len()));
         let corrupt = arrivals.iter().filter(|arrival| arrival.corrupt);
         assert!(corrupt.clone().all(|arrival| arrival.bytes != packet(100)));
@@ -228,13 +232,14 @@ mod tests {
     #[test]
     fn a_queue_delays_marks_and_drops() {
         let rate = Rate { bytes_per_second: 1_000_000, queue_bytes: 1000, mark_bytes: Some(500) };
-        let mut link = Link::new(Law { rate: Some(rate), ..Law::default() }, Random::new(3));
+        let mut link =
+            Link::new(Impairment { rate: Some(rate), ..Impairment::default() }, Random::new(3));
         let mut arrivals = Vec::new();
         let mut bytes = packet(100);
         bytes[1] = 2;
         super::super::packet::finish_ip(&mut bytes);
         let fates: Vec<_> = (0..20).map(|_| link.carry(0, bytes.clone(), &mut arrivals)).collect();
-        assert_eq!(fates.iter().filter(|fate| **fate == Fate::Carried).count(), 11);
+        assert_eq!(fates.iter().filter(|delivery| **delivery == Delivery::Carried).count(), 11);
         let times: Vec<_> = arrivals.iter().map(|arrival| arrival.at_ns).collect();
         assert_eq!(times[..3], [100_000, 200_000, 300_000]);
         let marked: Vec<_> = arrivals.iter().map(|arrival| arrival.bytes[1]).collect();
@@ -243,11 +248,12 @@ mod tests {
 
     #[test]
     fn a_narrow_hop_tells_or_does_not() {
-        for (tells, fate) in [(true, Fate::TooLong(60)), (false, Fate::Lost)] {
-            let law = Law { narrow: Some(Narrow { mtu: 60, tells }), ..Law::default() };
-            let mut link = Link::new(law, Random::new(3));
-            assert_eq!(link.carry(0, packet(61), &mut Vec::new()), fate);
-            assert_eq!(link.carry(0, packet(60), &mut Vec::new()), Fate::Carried);
+        for (tells, delivery) in [(true, Delivery::TooLong(60)), (false, Delivery::Lost)] {
+            let impairment =
+                Impairment { narrow: Some(Narrow { mtu: 60, tells }), ..Impairment::default() };
+            let mut link = Link::new(impairment, Random::new(3));
+            assert_eq!(link.carry(0, packet(61), &mut Vec::new()), delivery);
+            assert_eq!(link.carry(0, packet(60), &mut Vec::new()), Delivery::Carried);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! A deterministic simulator: stacks on a network in virtual time, all of it drawn from a seed.
+//! Implements a deterministic simulator: stacks on a network in virtual time, all of it generated
+//! from a seed.
 //!
-//! [`scenario`] draws what happens, [`world`] lets it happen with a [`host`] at each end of two
-//! [`link`]s, [`watch`], [`model`] and [`verdict`] say what must hold, [`report`] shows what did
-//! not.
+//! [`scenario`] generates a run, [`world`] executes it with a [`host`] at each end of two
+//! [`link`]s, [`watch`], [`model`] and [`verdict`] check it, and [`report`] shows failures.
 
 pub(crate) mod application;
 pub(crate) mod attack;

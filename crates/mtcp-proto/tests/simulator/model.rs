@@ -1,19 +1,19 @@
-//! The reference state machine (RFC 9293, section 3.3.2, figure 5).
+//! Implements the reference state machine (RFC 9293, section 3.3.2, figure 5).
 
 use super::watch::{End, Flow};
 use mtcp_proto::State;
 
-/// What the application has done, as far as states tell.
+/// The application's actions that determine states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Local {
-    /// It has ended its direction, or closed.
+    /// Whether it has ended its direction, or closed.
     pub(crate) ended: bool,
-    /// It has given the socket up, failed, or was reset.
+    /// Whether it has aborted, failed, or was reset.
     pub(crate) gone: bool,
 }
 
-/// The arrows of the figure; the ways to CLOSED by reset, failure and time-out are left out, as
-/// they go from everywhere.
+/// The transitions of the figure. Those to CLOSED by reset, failure and time-out are omitted,
+/// because they exist for every state.
 fn next(state: State) -> &'static [State] {
     match state {
         State::SynSent => &[State::SynReceived, State::Established],
@@ -27,12 +27,12 @@ fn next(state: State) -> &'static [State] {
     }
 }
 
-/// Whether there is a way, of any number of arrows: several segments may come at once.
+/// Whether any number of transitions leads there: several segments may arrive at once.
 pub(crate) fn reaches(from: State, to: State) -> bool {
     from == to || to == State::Closed || next(from).iter().any(|&step| reaches(step, to))
 }
 
-/// Checks a state against what the wire and the application know.
+/// Checks a state against the packets on the wire and the application's actions.
 pub(crate) fn check(state: State, local: Local, flow: &Flow, side: usize) -> Result<(), String> {
     if flow.confused {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Packets read and made independently of the stack's own parser, which is under test here.
+//! Parses and builds packets independently of the stack's own parser, which is under test here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -25,7 +25,7 @@ pub(crate) struct OptionsView {
     pub(crate) sack_count: usize,
 }
 
-/// A TCP segment that was found correct.
+/// A TCP segment that was found valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) source: SocketAddr,
@@ -36,9 +36,9 @@ pub(crate) struct Segment {
     pub(crate) window: u16,
     pub(crate) option_bytes: usize,
     pub(crate) options: OptionsView,
-    /// The two congestion bits of the IP header.
+    /// The ECN field of the IP header.
     pub(crate) ecn: u8,
-    /// Where the data begins; it goes to the packet's end.
+    /// The offset of the data, which extends to the packet's end.
     pub(crate) data_at: usize,
     pub(crate) data_bytes: usize,
 }
@@ -85,12 +85,12 @@ pub(crate) fn pseudo_sum(source: IpAddr, destination: IpAddr, protocol: u8, byte
     addresses + u64::from(protocol) + bytes as u64
 }
 
-/// Bytes of the IP header: this simulator knows none with options.
+/// Bytes of the IP header; this simulator has none with options.
 pub(crate) fn ip_header_bytes(packet: &[u8]) -> usize {
     if packet[0] >> 4 == 4 { 20 } else { 40 }
 }
 
-/// Source, destination, protocol and congestion bits, with every field checked.
+/// Parses source, destination, protocol and ECN field, and checks every field.
 pub(crate) fn parse_ip(packet: &[u8]) -> Result<(IpAddr, IpAddr, u8, u8), String> {
     match packet.first().map(|first| first >> 4) {
         Some(4) if packet.len() >= 20 => {
@@ -120,7 +120,7 @@ pub(crate) fn parse_ip(packet: &[u8]) -> Result<(IpAddr, IpAddr, u8, u8), String
     }
 }
 
-/// Reads a packet that a stack has sent; every deviation is an error.
+/// Parses a packet that a stack has sent; every deviation is an error.
 pub(crate) fn parse(packet: &[u8]) -> Result<Segment, String> {
     let (source, destination, protocol, ecn) = parse_ip(packet)?;
     if protocol != TCP {
@@ -182,7 +182,7 @@ fn parse_options(mut rest: &[u8]) -> Result<OptionsView, String> {
     Ok(options)
 }
 
-/// A segment to be made.
+/// The fields of a segment to build.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'a> {
     pub(crate) source: SocketAddr,
@@ -191,7 +191,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) acknowledgement: u32,
     pub(crate) flags: u8,
     pub(crate) window: u16,
-    /// A multiple of four bytes.
+    /// The options; a multiple of four bytes.
     pub(crate) options: &'a [u8],
     pub(crate) data: &'a [u8],
 }
@@ -215,7 +215,7 @@ impl Draft<'_> {
     }
 }
 
-/// An IP header in front of a payload.
+/// Puts an IP header before a payload.
 pub(crate) fn with_ip(
     source: IpAddr,
     destination: IpAddr,
@@ -255,7 +255,7 @@ pub(crate) fn finish_ip(packet: &mut [u8]) {
     }
 }
 
-/// An ICMP error about `original`: type, code and the second word as the families have them.
+/// Builds an ICMP error about `original` from the type, the code and the second word of its family.
 pub(crate) fn icmp_error(
     router: IpAddr,
     kind: u8,

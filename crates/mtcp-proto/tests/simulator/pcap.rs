@@ -1,11 +1,11 @@
-//! Captures that Wireshark reads, written only when something has failed.
+//! Writes captures for Wireshark, only after a failure.
 
 use std::io::{self, Write};
 
-/// Raw IP, of either version.
+/// The link type of raw IP, of either version.
 const LINKTYPE_RAW: u32 = 101;
 
-/// Packets with their times, within a bound.
+/// Packets with their times, up to a limit.
 #[derive(Debug, Default)]
 pub(crate) struct Capture {
     packets: Vec<(u64, Vec<u8>)>,
@@ -13,7 +13,7 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// A run that captures more than this is no longer recorded.
+    /// Most bytes of a capture; later packets are not recorded.
     const BYTES_MAX: usize = 256 << 20;
 
     pub(crate) fn record(&mut self, at_ns: u64, packet: &[u8]) {
@@ -23,7 +23,7 @@ impl Capture {
         }
     }
 
-    /// Writes all of it in the format of libpcap with times in nanoseconds.
+    /// Writes the capture in the format of libpcap with times in nanoseconds.
     pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&0xa1b2_3c4d_u32.to_le_bytes())?;
         out.write_all(&[2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0])?;

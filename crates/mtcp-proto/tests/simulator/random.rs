@@ -1,6 +1,6 @@
-//! Random numbers that a seed repeats (SplitMix64, Steele et al. 2014).
+//! Generates random numbers that a seed reproduces (SplitMix64, Steele et al. 2014).
 
-/// A generator; its copies run the same way.
+/// A generator; copies produce the same numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -19,12 +19,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A generator of its own, so that what one part draws does not move another's numbers.
+    /// Returns a separate generator, so that the numbers that one part draws do not change those of
+    /// another.
     pub(crate) fn fork(&mut self) -> Random {
         Random(self.next())
     }
 
-    /// Below `bound`, which must not be zero.
+    /// A number below `bound`, which must not be zero.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
@@ -33,14 +34,14 @@ impl Random {
         least + self.below(most - least + 1)
     }
 
-    /// Between the two, each order of magnitude as likely as the next.
+    /// A number between the two, where each order of magnitude is equally likely.
     pub(crate) fn spread(&mut self, least: u64, most: u64) -> u64 {
         let (low, high) = ((least.max(1) as f64).ln(), (most as f64 + 1.0).ln());
         let drawn = (low + (high - low) * self.unit()).exp() as u64;
         drawn.clamp(least, most)
     }
 
-    /// In 0..1.
+    /// A number from 0 to below 1.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

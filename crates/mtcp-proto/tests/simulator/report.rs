@@ -1,4 +1,4 @@
-//! Runs seeds, and shows those that fail: the seed, how to repeat it, and a capture.
+//! Runs seeds, and reports those that fail: the seed, the command to repeat it, and a capture.
 
 use super::pcap::Capture;
 use super::scenario::Scenario;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Runs one scenario; a panic within it is a failure like any other.
+/// Runs one scenario; a panic within it counts as a failure.
 fn attempt(scenario: &Scenario, capture: Option<Arc<Mutex<Capture>>>) -> Result<Counters, String> {
     match catch_unwind(AssertUnwindSafe(|| world::run(scenario, capture))) {
         Ok(result) => result,
@@ -25,7 +25,7 @@ fn attempt(scenario: &Scenario, capture: Option<Arc<Mutex<Capture>>>) -> Result<
     }
 }
 
-/// Runs a scenario; if it fails, runs it again with a capture and says all that helps.
+/// Runs a scenario; if it fails, runs it again with a capture and reports the details.
 fn run(scenario: &Scenario, test: &str) -> Result<Counters, String> {
     let result = attempt(scenario, None);
     let Err(what) = result else { return result };
@@ -53,7 +53,8 @@ fn save(seed: u64, capture: &Capture) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Runs the scenarios of many seeds, each changed, on two threads; gives the sum of all counters.
+/// Runs the scenarios of many seeds, each modified by `change`, on two threads; returns the sum of
+/// all counters.
 ///
 /// # Panics
 /// After some failures, with all of them.

@@ -1,8 +1,8 @@
-//! What happens in a run, drawn from its seed.
+//! Defines the parameters of a run, which its seed determines.
 
 use super::application::{Finish, Plan, Round};
 use super::attack::Attack;
-use super::link::{Burst, Law, Narrow, Rate};
+use super::link::{Burst, Impairment, Narrow, Rate};
 use super::random::Random;
 use mtcp_proto::{Config, Congestion, Keepalive, Options, SinkCapabilities, SynCookies};
 use std::time::Duration;
@@ -11,49 +11,49 @@ const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// How long a graceful connection may take, in virtual time.
-const PATIENCE_NS: u64 = 4 * 3600 * SECOND;
+/// The longest duration of a graceful connection, in virtual time.
+const TIME_LIMIT_NS: u64 = 4 * 3600 * SECOND;
 
 /// One end of the network.
 #[derive(Clone, Debug)]
 pub(crate) struct HostPlan {
     pub(crate) config: Config,
     pub(crate) capabilities: SinkCapabilities,
-    /// How probably the device is full when asked for room.
+    /// The probability that the device is full when asked for room.
     pub(crate) full: f64,
     /// Whether the device verifies checksums.
     pub(crate) verifies: bool,
-    /// How late it wakes at most.
+    /// The longest delay of its wake-ups.
     pub(crate) late_ns: u64,
 }
 
-/// How a connection comes into being.
+/// The way in which a connection is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
     /// The first end connects to a listener of the second.
     Ordinary,
-    /// Both connect (RFC 9293, figure 7).
+    /// Both ends connect (RFC 9293, figure 7).
     Simultaneous,
-    /// Nobody listens.
+    /// No socket listens.
     Refused,
 }
 
-/// One connection; the first plan is of the end that connects.
+/// One connection; the first plan is that of the connecting end.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionPlan {
     pub(crate) opening: Opening,
-    /// Which host connects.
+    /// The host that connects.
     pub(crate) client: usize,
-    /// Zero lets the stack choose.
+    /// The client's port; zero lets the stack choose.
     pub(crate) client_port: u16,
     pub(crate) plans: [Plan; 2],
-    /// After the beginning of the run, or after the end of the connection before it.
+    /// The start time, after the beginning of the run or after the end of the previous connection.
     pub(crate) start_ns: u64,
     pub(crate) after_previous: bool,
 }
 
 impl ConnectionPlan {
-    /// Whether both ends mean to let all data through.
+    /// Whether both ends intend to transfer all data.
     pub(crate) fn is_graceful(&self) -> bool {
         let bytes = [self.plans[0].bytes(), self.plans[1].bytes()];
         self.opening != Opening::Refused
@@ -73,22 +73,22 @@ pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) ipv6: bool,
     pub(crate) hosts: [HostPlan; 2],
-    pub(crate) links: [Law; 2],
+    pub(crate) links: [Impairment; 2],
     pub(crate) connections: Vec<ConnectionPlan>,
     pub(crate) backlog: u32,
-    /// Between two accepted connections.
+    /// The pause between two accepted connections.
     pub(crate) accept_pause_ns: u64,
-    /// Initial sequence numbers so far before the wrap, if steered there.
+    /// The distance of initial sequence numbers from the wrap, if the clock is chosen for it.
     pub(crate) before_wrap: Option<u32>,
     pub(crate) attacks: Vec<Attack>,
-    /// How long listeners keep connections back that bring no data.
+    /// How long listeners defer connections without data.
     pub(crate) defer_accept: Option<Duration>,
-    /// What all else is drawn from while it runs.
+    /// The generator of all random decisions during the run.
     pub(crate) random: Random,
 }
 
 impl Scenario {
-    /// Whether connections may fail because nobody takes them.
+    /// Whether connections may fail because they are not accepted.
     pub(crate) fn is_crowded(&self) -> bool {
         self.accept_pause_ns > 0
             || self.hosts.iter().any(|host| host.config.max_half_open < 100)
@@ -107,11 +107,11 @@ impl Scenario {
         let ipv6 = random.chance(0.3);
         let pressed = random.chance(0.1);
         let hosts = [0, 1].map(|_| draw_host(&mut random, ipv6, crowded, pressed, count));
-        let law = draw_law(&mut random, ipv6);
+        let impairment = draw_law(&mut random, ipv6);
         let links = if random.chance(0.3) {
-            [draw_law(&mut random, ipv6), law]
+            [draw_law(&mut random, ipv6), impairment]
         } else {
-            [law.clone(), law]
+            [impairment.clone(), impairment]
         };
         let chained = random.chance(0.3);
         let reused = chained && random.chance(0.4);
@@ -141,8 +141,8 @@ impl Scenario {
         scenario
     }
 
-    /// What few applications use, drawn apart from all else, so that the rest of a seed stays what
-    /// it was without.
+    /// Draws options that few applications use, from a separate generator, so that the rest of a
+    /// seed's run does not change.
     fn draw_habits(&mut self) {
         let random = &mut Random::new(!self.seed);
         if random.chance(0.1) {
@@ -152,15 +152,17 @@ impl Scenario {
             let stalls = connection.plans.iter().any(|plan| plan.stall.is_some());
             let dawdles = connection.plans.iter().any(|plan| plan.read_pause.0 > 0.0);
             for plan in &mut connection.plans {
-                // Five probes, because as many losses excuse; the interval is longer than queues.
+                // Five probes, because as many losses excuse a failure; the interval is longer than
+                // queues delay.
                 let keepalive = random.chance(0.1).then(|| Keepalive {
                     idle: Duration::from_nanos(random.spread(SECOND, 300 * SECOND)),
                     interval: Duration::from_secs(random.between(20, 75)),
                     probes: random.between(5, 9) as u8,
                 });
-                // One who reads late would be told that the peer, which has closed, is gone.
+                // An end that reads late would get the failure after the peer, which has closed, is
+                // gone.
                 plan.options.keepalive = keepalive.filter(|_| !stalls && !dawdles);
-                // An orphan behind a closed window is not kept for longer than this.
+                // An orphan with a closed peer window is not kept longer than this.
                 plan.options.user_timeout = (!stalls && random.chance(0.1))
                     .then(|| Duration::from_nanos(random.spread(100 * SECOND, 900 * SECOND)));
                 plan.deaf_after = random.chance(0.02).then(|| random.below(5_000));
@@ -217,39 +219,39 @@ fn draw_host(
     }
 }
 
-/// Each impairment alone is rare enough that many runs have none, and together they meet.
-fn draw_law(random: &mut Random, ipv6: bool) -> Law {
+/// Each impairment is so rare that many runs have none, and some runs have several.
+fn draw_law(random: &mut Random, ipv6: bool) -> Impairment {
     let delay_ns = random.spread(MICROSECOND, 200 * MILLISECOND);
-    let mut law = Law {
+    let mut impairment = Impairment {
         delay_ns,
         jitter_ns: if random.chance(0.5) { random.below(delay_ns) } else { 0 },
-        ..Law::default()
+        ..Impairment::default()
     };
     if random.chance(0.35) {
-        law.loss = random.spread(1, 200) as f64 / 1000.0;
+        impairment.loss = random.spread(1, 200) as f64 / 1000.0;
     }
     if random.chance(0.1) {
-        law.burst = Some(Burst {
+        impairment.burst = Some(Burst {
             enter: random.spread(1, 50) as f64 / 1000.0,
             leave: 0.05 + random.unit() * 0.6,
             loss: 0.5 + random.unit() * 0.5,
         });
     }
     if random.chance(0.25) {
-        law.reorder = random.spread(1, 300) as f64 / 1000.0;
-        law.reorder_ns = random.spread(MICROSECOND, 3 * delay_ns + MILLISECOND);
+        impairment.reorder = random.spread(1, 300) as f64 / 1000.0;
+        impairment.reorder_ns = random.spread(MICROSECOND, 3 * delay_ns + MILLISECOND);
     }
     if random.chance(0.2) {
-        law.duplicate = random.spread(1, 300) as f64 / 1000.0;
-        law.reorder_ns = law.reorder_ns.max(random.spread(1, SECOND));
+        impairment.duplicate = random.spread(1, 300) as f64 / 1000.0;
+        impairment.reorder_ns = impairment.reorder_ns.max(random.spread(1, SECOND));
     }
     if random.chance(0.15) {
-        law.corrupt = random.spread(1, 100) as f64 / 1000.0;
+        impairment.corrupt = random.spread(1, 100) as f64 / 1000.0;
     }
     if random.chance(0.25) {
         let bytes_per_second = random.spread(20_000, 1_000_000_000);
         let queue_bytes = random.spread(4_000, 1_000_000);
-        law.rate = Some(Rate {
+        impairment.rate = Some(Rate {
             bytes_per_second,
             queue_bytes,
             mark_bytes: random.chance(0.5).then(|| random.below(queue_bytes)),
@@ -257,16 +259,16 @@ fn draw_law(random: &mut Random, ipv6: bool) -> Law {
     }
     if random.chance(0.08) {
         let least = if ipv6 { 1280 } else { 576 };
-        law.narrow =
+        impairment.narrow =
             Some(Narrow { mtu: random.between(least, 1499) as u16, tells: random.chance(0.6) });
     }
     if random.chance(0.08) {
         for _ in 0..random.between(1, 3) {
             let from_ns = random.spread(MILLISECOND, 100 * SECOND);
-            law.outages.push((from_ns, from_ns + random.spread(MILLISECOND, 30 * SECOND)));
+            impairment.outages.push((from_ns, from_ns + random.spread(MILLISECOND, 30 * SECOND)));
         }
     }
-    law
+    impairment
 }
 
 fn draw_options(random: &mut Random) -> Options {
@@ -287,7 +289,7 @@ fn draw_options(random: &mut Random) -> Options {
     }
 }
 
-/// Sizes are small in most connections, with a heavy tail.
+/// Draws a size: small in most connections, with a heavy tail.
 fn draw_bytes(random: &mut Random) -> u64 {
     match random.below(20) {
         0 => random.between(1, 200_000),
@@ -296,7 +298,7 @@ fn draw_bytes(random: &mut Random) -> u64 {
     }
 }
 
-/// Rounds of request and reply, or two streams that know nothing of each other.
+/// Draws rounds of request and reply, or two independent streams.
 fn draw_rounds(random: &mut Random, client_first: bool) -> [Vec<Round>; 2] {
     let pause = |random: &mut Random| match random.below(8) {
         0 => random.spread(MICROSECOND, 5 * SECOND),
@@ -343,12 +345,12 @@ fn draw_connection(
         1 if client_port == 0 => Opening::Simultaneous,
         _ => Opening::Ordinary,
     };
-    // Behind a cookie, or before a full queue, a server that is to speak first never may.
+    // After a cookie, or with a full accept queue, a server that sends first may never be able to.
     let rounds = draw_rounds(random, true);
     let totals: [u64; 2] =
         [0, 1].map(|side: usize| rounds[side].iter().map(|round| round.bytes).sum());
     let finishes = draw_finishes(random, totals, client_port == 0);
-    // What a closed socket still holds is not kept for ever before a closed window.
+    // Data of a closed socket is not kept forever if the peer's window stays closed.
     let stall_max_ns = [0, 1].map(|side: usize| {
         let reads_first = !finishes[side].0 && finishes[side].1 != Finish::WhenSent;
         let is_awaited = finishes[1 - side].1 == Finish::AfterEnd;
@@ -375,7 +377,7 @@ fn draw_connection(
             finish,
             deaf_after: None,
             eager: random.chance(0.2),
-            patience_ns: PATIENCE_NS,
+            time_limit_ns: TIME_LIMIT_NS,
         }
     });
     ConnectionPlan {
@@ -388,8 +390,8 @@ fn draw_connection(
     }
 }
 
-/// Whether each end half-closes, and when it closes: mostly so that all data arrives, and always
-/// so that nobody waits for what cannot come.
+/// Draws whether each end half-closes, and when it closes: mostly so that all data arrives, and
+/// always so that no end waits for data that cannot arrive.
 fn draw_finishes(random: &mut Random, totals: [u64; 2], may_reset: bool) -> [(bool, Finish); 2] {
     let rude = may_reset && random.chance(0.15);
     let mut finishes = [0, 1].map(|side: usize| {

@@ -1,21 +1,23 @@
-//! Whether a run that is over was right.
+//! Decides after a run whether it was correct.
 
 use super::application::Outcome;
 use super::scenario::{Opening, SECOND};
 use super::world::World;
 use mtcp_proto::{Error, SynCookies};
 
-/// So many losses in a row may end a connection: a SYN and its answer are repeated six times.
+/// Number of consecutive losses that may end a connection: a SYN and its answer are sent again six
+/// times.
 const EXCUSING_LOSSES: u32 = 5;
 
-/// As long as the time-out that is the application's own may be one that a queue has made long.
-const EXCUSING_LOSSES_OF_THE_IMPATIENT: u32 = 2;
+/// The same with a user time-out of the application, which may be as short as one retransmission
+/// time-out that a queue has lengthened.
+const EXCUSING_LOSSES_WITH_USER_TIMEOUT: u32 = 2;
 
-/// A cookie is good for so long at least, and for twice as long at most.
+/// The least time for which a cookie is valid; the longest is twice as long.
 const COOKIE_NS: u64 = 64 * SECOND;
 
-/// Nobody sends without end: what is sent is bounded by what applications do, by the bytes, by
-/// time (probes) and by what attackers provoke.
+/// Checks that packets are bounded by the applications' actions, by the bytes, by time (probes) and
+/// by the attackers' packets.
 pub(crate) fn within_bounds(world: &World<'_>) -> Result<(), String> {
     let applications = world.runs.iter().flat_map(|run| run.applications.iter().flatten());
     let work: u64 = applications.map(|one| 200 + 20 * one.calls + one.sent / 4).sum();
@@ -28,7 +30,7 @@ pub(crate) fn within_bounds(world: &World<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Judges every connection, and what is left of them.
+/// Checks every connection, and that nothing of them is left.
 pub(crate) fn judge(world: &mut World<'_>) -> Result<(), String> {
     for connection in 0..world.runs.len() {
         judge_connection(world, connection).map_err(|what| {
@@ -60,7 +62,7 @@ fn judge_connection(world: &World<'_>, connection: usize) -> Result<(), String> 
     if plan.opening == Opening::Refused {
         return match world.outcome(connection, 0) {
             Some(Outcome::Failed(Error::Refused)) | None => Ok(()),
-            Some(_) if !world.is_patient(connection, 0) => Ok(()),
+            Some(_) if !world.waits_without_limit(connection, 0) => Ok(()),
             Some(outcome) => Err(format!("nobody listens, and it is {outcome:?}")),
         };
     }
@@ -83,9 +85,9 @@ fn judge_connection(world: &World<'_>, connection: usize) -> Result<(), String> 
     Ok(())
 }
 
-/// Whether the network, or the crowd before the listener, is to blame. An end that has waited in
-/// vain says so, unless its application has closed before; then the other end is reset, or never
-/// hears of it.
+/// Whether the network, or a full accept queue, explains a failure. An end whose wait times out
+/// reports it, unless its application has closed before. Then the other end is reset, or receives
+/// no packet at all.
 fn is_excused(world: &World<'_>, connection: usize) -> bool {
     let flow = world.watch.flows().iter().rfind(|flow| flow.connection == connection);
     let losses = flow.map_or(0, |flow| flow.fruitless_max);
@@ -97,17 +99,17 @@ fn is_excused(world: &World<'_>, connection: usize) -> bool {
         )
     });
     let plans = &world.scenario.connections[connection].plans;
-    let is_impatient = |side: usize| plans[side].options.user_timeout.is_some();
+    let has_user_timeout = |side: usize| plans[side].options.user_timeout.is_some();
     let is_reset = |side| world.outcome(connection, side) == Some(Outcome::Failed(Error::Reset));
     let is_cut_off = (0..2).any(|side| {
-        is_impatient(side)
+        has_user_timeout(side)
             && world.outcome(connection, side) == Some(Outcome::Closed)
             && is_reset(1 - side)
     });
-    let has_lost_patience = is_cut_off || (in_vain && (0..2).any(is_impatient));
-    // A connection that waits in a full queue for too long is reset.
+    let has_timed_out = is_cut_off || (in_vain && (0..2).any(has_user_timeout));
+    // A connection that waits in a full accept queue for too long is reset.
     let was_not_taken = world.runs[connection].applications[1].is_none();
-    // A cookie that does not come through in time is forgotten: who brings it later is reset.
+    // A cookie that does not arrive in time is invalid: an end that returns it later is reset.
     let run = &world.runs[connection];
     let server = &world.hosts[world.host_of(connection, 1)];
     let is_forgotten = was_not_taken
@@ -115,10 +117,18 @@ fn is_excused(world: &World<'_>, connection: usize) -> bool {
         && server.plan.config.syn_cookies != SynCookies::Never
         && is_reset(0)
         && run.lived_ns[0] >= COOKIE_NS;
+    // Whose buffers did not move while others lacked memory is reset; the reset may be lost.
+    let lacks_memory = world.hosts.iter().any(|host| host.stack.counters().reset_for_memory > 0);
+    let is_cut = |outcome| {
+        matches!(outcome, Some(Outcome::Failed(Error::Aborted | Error::Reset) | Outcome::TimedOut))
+    };
+    let has_lost_memory =
+        lacks_memory && (0..2).any(|side| is_cut(world.outcome(connection, side)));
     world.watch.overlaps(connection)
+        || has_lost_memory
         || losses >= EXCUSING_LOSSES
         || is_forgotten
-        || (has_lost_patience && losses >= EXCUSING_LOSSES_OF_THE_IMPATIENT)
+        || (has_timed_out && losses >= EXCUSING_LOSSES_WITH_USER_TIMEOUT)
         || (in_vain && is_half_open)
         || (world.scenario.is_crowded() && (in_vain || was_not_taken))
 }

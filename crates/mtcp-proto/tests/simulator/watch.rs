@@ -1,30 +1,30 @@
-//! What every packet on the wire has to keep, seen from between the stacks.
+//! Checks every packet on the wire, between the stacks.
 
 use super::content::Content;
 use super::packet::{self, ACK, FIN, RST, SYN, Segment};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// What one end of a connection has shown. Numbers are relative to the initial sequence number of
-/// the end that counts them: the SYN is 0, the first byte 1.
+/// The observed state of one end of a connection. Numbers are relative to the initial sequence
+/// number of the end that counts them: the SYN is 0, the first byte 1.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct End {
-    /// Its SYNs; several if the answers were cookies, which begin with different numbers. The last
-    /// is the one that counts.
+    /// Its SYNs; several if the answers were cookies, which have different initial numbers. The
+    /// last one is valid.
     offers: Vec<Segment>,
     content: Option<Content>,
-    /// Behind everything it has sent.
+    /// The end of everything that it has sent.
     pub(crate) sent: i64,
     fin: Option<i64>,
-    /// The greatest acknowledgement that it has sent, and the right edge of the window.
+    /// The greatest acknowledgement that it has sent, and the right edge of its window.
     acknowledged: Option<i64>,
     edge: i64,
     timestamp: Option<u32>,
-    /// What has reached it of the other's acknowledgements, edges and end.
+    /// What it has received of the other's acknowledgements, edges and FIN.
     pub(crate) heard: i64,
     heard_edge: i64,
     pub(crate) heard_fin: bool,
-    /// It has given the connection up with a reset.
+    /// Whether it has ended the connection with a reset.
     gone: bool,
 }
 
@@ -33,7 +33,7 @@ impl End {
         self.syn().map(|syn| syn.sequence)
     }
 
-    /// What its SYN offered.
+    /// The options of its SYN.
     fn syn(&self) -> Option<&Segment> {
         self.offers.last()
     }
@@ -42,46 +42,48 @@ impl End {
         self.initial().map(|initial| i64::from(number.wrapping_sub(initial) as i32))
     }
 
-    /// Whether a number lies before the first of this connection.
+    /// Whether a number is before the first one of this connection.
     fn is_before(&self, number: u32) -> bool {
         let is_behind = |offer: &Segment| number.wrapping_sub(offer.sequence) as i32 > 0;
         !self.offers.is_empty() && !self.offers.iter().any(is_behind)
     }
 
-    /// Whether it has acknowledged anything of the other's, its SYN at least.
+    /// Whether it has acknowledged anything of the other end, at least its SYN.
     pub(crate) fn has_acknowledged(&self) -> bool {
         self.acknowledged.is_some()
     }
 
-    /// Whether everything that it sent, its end included, was acknowledged as far as it knows.
+    /// Whether it has received acknowledgements of everything that it sent, including its FIN.
     pub(crate) fn end_acknowledged(&self) -> bool {
         self.fin.is_some_and(|fin| self.heard > fin)
     }
 }
 
-/// Both ends of a connection, and what happened to its packets.
+/// Both ends of a connection, and the fate of its packets.
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
-    /// Which of the scenario's connections this is.
+    /// The index of the connection in the scenario.
     pub(crate) connection: usize,
     pub(crate) addresses: [SocketAddr; 2],
     pub(crate) ends: [End; 2],
-    /// How often in a row the loss of a packet has kept both ends from learning anything new;
-    /// losses at one time count as one. The most that there was, and now.
+    /// The number of consecutive losses that have kept both ends from any progress; losses at one
+    /// time count as one. The largest number so far, and the present one.
     pub(crate) fruitless_max: u32,
     fruitless: u32,
     lost_ns: u64,
-    /// What the predecessor between these addresses has sent last, if it had one.
+    /// The last number that each end of the previous connection with this four-tuple has sent, if
+    /// there was one.
     before: [Option<u32>; 2],
-    /// Numbers of the predecessor reach into this connection: its packets, if they are late, pass
-    /// for those of this one. Without timestamps nobody can tell (RFC 9293, section 3.4.3).
+    /// Whether numbers of the previous connection overlap this one's, so that its late packets
+    /// count as packets of this one. Without timestamps they cannot be told apart (RFC 9293,
+    /// section 3.4.3).
     pub(crate) overlaps: bool,
-    /// A SYN was answered again after the first answer was taken: a half-open connection, or a
-    /// second cookie. From then on numbers tell nothing for certain.
+    /// Whether a SYN was answered again after the first answer was accepted: a half-open
+    /// connection, or a second cookie. From then on numbers prove nothing.
     pub(crate) confused: bool,
 }
 
-/// What a packet on its way will tell the receiver.
+/// What a packet in flight changes at its receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Note {
     flow: usize,
@@ -92,7 +94,7 @@ pub(crate) struct Note {
     fin: bool,
 }
 
-/// All flows; the newest of those that have the same addresses.
+/// All flows; of those with the same four-tuple, the newest.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     flows: Vec<Flow>,
@@ -108,7 +110,7 @@ macro_rules! keep {
 }
 
 impl Watch {
-    /// A connection begins; `contents` are of the first and the second address.
+    /// Starts a connection; `contents` are those of the first and the second address.
     pub(crate) fn open(
         &mut self,
         connection: usize,
@@ -147,12 +149,12 @@ impl Watch {
         &self.flows
     }
 
-    /// Whether late packets of a predecessor may have passed for packets of this connection.
+    /// Whether late packets of a previous connection may have counted as packets of this one.
     pub(crate) fn overlaps(&self, connection: usize) -> bool {
         self.flows.iter().any(|flow| flow.connection == connection && flow.overlaps)
     }
 
-    /// A packet of the flow was lost or flipped.
+    /// Records that a packet of the flow was lost or flipped.
     pub(crate) fn lost(&mut self, note: Option<Note>, now_ns: u64) {
         const APART_NS: u64 = 10_000_000;
         let Some(flow) = note.and_then(|note| self.flows.get_mut(note.flow)) else { return };
@@ -163,7 +165,7 @@ impl Watch {
         }
     }
 
-    /// A packet has reached its receiver in order.
+    /// Records that a packet has reached its receiver, in order.
     pub(crate) fn delivered(&mut self, note: Note) {
         let flow = &mut self.flows[note.flow];
         if flow.connection == note.connection {
@@ -203,7 +205,7 @@ impl Watch {
         }
         keep!(segment.has(SYN) || segment.has(ACK), "a segment with neither SYN nor ACK");
         if segment.has(ACK) && flow.ends[1 - sender].is_before(segment.acknowledgement) {
-            // It answers a segment of an earlier connection between these addresses.
+            // The packet answers a segment of an earlier connection with this four-tuple.
             return Ok(Some(note));
         }
         if segment.has(SYN) {
@@ -214,8 +216,8 @@ impl Watch {
             return Ok(Some(note));
         }
         if end.gone || (end.heard_fin && end.end_acknowledged()) {
-            // Behind its end, a cookie that comes a second time begins it again: what is wrong with
-            // that is not noted.
+            // After the FIN, a cookie that arrives a second time starts the connection again;
+            // errors of that are ignored.
             let _ = flow.check_acknowledgement(sender, &segment, &mut note);
             return Ok(Some(note));
         }
@@ -229,8 +231,8 @@ impl Watch {
 }
 
 impl Flow {
-    /// A reset ends this connection only if it stands where this connection is: the one of a
-    /// predecessor, which a cookie that came twice has begun again, may go out behind our SYN.
+    /// Records a reset, which ends this connection only if its number belongs to it. A reset of a
+    /// previous connection, which a second copy of a cookie has started again, may follow our SYN.
     fn take_reset(&mut self, sender: usize, segment: &Segment) {
         let within = |end: &End, number: u32, first: i64| {
             end.relative(number).is_some_and(|place| (first..=end.sent).contains(&place))
@@ -240,7 +242,7 @@ impl Flow {
         self.ends[sender].gone |= segment.has(ACK) && own && peers;
     }
 
-    /// Takes the offers of a SYN, and what it begins with.
+    /// Records the options and the initial number of a SYN.
     fn synchronise(&mut self, sender: usize, segment: &Segment) -> Result<(), String> {
         keep!(segment.ecn == 0, "a SYN that is ECN-capable");
         keep!(segment.data_bytes == 0 && !segment.has(FIN), "a SYN with data or FIN");
@@ -261,7 +263,7 @@ impl Flow {
         }
         let other = end.initial().is_some_and(|initial| initial != segment.sequence);
         if (segment.has(ACK) && end.acknowledged > Some(1)) || (taken && other) {
-            // A SYN that came late has been answered, after the connection had gone.
+            // A late SYN was answered after its connection had ended.
             self.confused = true;
             return Ok(());
         }
@@ -285,7 +287,7 @@ impl Flow {
             return Ok(());
         }
         if end.acknowledged.is_none() {
-            // Of several answers, the one that was taken is the one that is acknowledged.
+            // Of several answers, the one that the peer acknowledges is valid.
             peer.offers.sort_by_key(|offer| {
                 let beyond = segment.acknowledgement.wrapping_sub(offer.sequence);
                 std::cmp::Reverse(beyond.wrapping_sub(1))
@@ -307,8 +309,8 @@ impl Flow {
         };
         let edge = acknowledged + (i64::from(segment.window) << scale);
         (note.acknowledgement, note.edge) = (Some(acknowledged), Some(edge));
-        // RFC 7323, section 2.4: less than a unit of the shift may be rounded away.
-        // Each cookie goes out without memory of the one before.
+        // RFC 7323, section 2.4: less than a unit of the shift may be rounded away. A cookie is
+        // sent without memory of the previous one.
         let kept = edge + (1 << scale) > end.edge || segment.has(SYN);
         keep!(kept, "the right edge goes back from {} to {edge}", end.edge);
         end.acknowledged = Some(acknowledged);
@@ -340,7 +342,7 @@ impl Flow {
             let start = peer.relative(start).unwrap_or(0);
             let stop = peer.relative(stop).unwrap_or(0);
             keep!(start < stop && stop <= peer.sent, "SACK of {start}..{stop}");
-            // RFC 2883: the first block may repeat what was acknowledged.
+            // RFC 2883: the first block may repeat acknowledged data.
             let beyond = start > end.acknowledged.unwrap_or(0);
             keep!(at == 0 || beyond, "SACK of {start}..{stop} below the acknowledgement");
         }
@@ -390,8 +392,8 @@ mod tests {
     use super::super::random::Random;
     use super::*;
 
-    /// A handshake has passed, with windows of 1,000 bytes; the first end begins at 100, the second
-    /// at 500.
+    /// The state after a handshake, with windows of 1,000 bytes; the first end begins at 100, the
+    /// second at 500.
     fn connected() -> (Watch, [SocketAddr; 2], Content) {
         let ends = ["10.0.0.1:5", "10.0.0.2:80"].map(|end| end.parse().unwrap());
         let content = Content::new(&mut Random::new(1));
@@ -431,7 +433,7 @@ mod tests {
             let (mut watch, ends, content) = connected();
             let reset = draft(ends, 0, sequence, acknowledgement, RST | ACK, &[], &[]);
             watch.sent(&reset).expect("resets are not checked");
-            // Behind its end nothing is checked any more.
+            // After the FIN nothing is checked any more.
             let wrong = draft(ends, 0, 101, 501, ACK, &[], content.slice(1, 10));
             assert_eq!(watch.sent(&wrong).is_ok(), ends_it, "{sequence} {acknowledgement}");
         }
@@ -455,7 +457,7 @@ mod tests {
         for (result, why) in wrong {
             assert!(result.as_ref().is_err_and(|what| what.contains(why)), "{result:?}: {why}");
         }
-        // One byte beyond the window is a probe of it.
+        // One byte beyond the window is a window probe.
         assert_eq!(sent(1101, 501, ACK, content.slice(1000, 1)), Ok(()));
     }
 }

@@ -1,9 +1,9 @@
-//! The run itself: events in virtual time.
+//! Executes a run: processes events in virtual time.
 
 use super::application::{Application, Finish, Outcome};
 use super::content::Content;
 use super::host::{self, CLOSED_PORT, Host, PORT};
-use super::link::{Arrival, Fate, Link};
+use super::link::{Arrival, Delivery, Link};
 use super::model::Local;
 use super::packet;
 use super::pcap::Capture;
@@ -17,14 +17,14 @@ use std::collections::{BinaryHeap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// After the last application has gone, everything has ended within this time: retransmissions to
-/// one that is gone (`give_up` and one more time-out), FIN-WAIT-2 and TIME-WAIT.
+/// The time after the end of the last application in which everything ends: retransmissions to an
+/// end that is gone (`give_up` and one more time-out), FIN-WAIT-2 and TIME-WAIT.
 const QUIET_NS: u64 = 1_500 * SECOND;
 
-/// So many seconds after its predecessor, a connection's address is free again.
+/// Attempts, one per second, after which a connection's four-tuple must be free again.
 const ATTEMPTS_MAX: u64 = QUIET_NS / SECOND;
 
-/// No run takes longer.
+/// The longest run.
 const END_NS: u64 = 48 * 3600 * SECOND;
 
 #[derive(Debug)]
@@ -37,25 +37,25 @@ enum Event {
     Attack { number: usize },
 }
 
-/// One connection at work.
+/// One running connection.
 pub(crate) struct Run {
     pub(crate) applications: [Option<Application>; 2],
     contents: [Content; 2],
-    /// What `connect` said, if it failed.
+    /// The error of `connect`, if it failed.
     pub(crate) refused: Option<Error>,
     pub(crate) started: bool,
-    /// Its beginning is an event already.
+    /// Whether its start is queued as an event.
     awaited: bool,
-    /// How often its address was in use.
+    /// Number of attempts at which its address was in use.
     attempts: u64,
-    /// When a step is due already, for each side.
+    /// The time of the next queued step, for each side.
     step_ns: [u64; 2],
-    /// For how long each application has lived.
+    /// How long each application has run.
     pub(crate) lived_ns: [u64; 2],
 }
 
 impl Run {
-    /// Whether the end that connects has gone, and the other has unless it never came.
+    /// Whether the connecting end has ended, and the other one too unless it was never accepted.
     fn is_over(&self) -> bool {
         self.started
             && self.applications.iter().flatten().all(|application| application.outcome.is_some())
@@ -70,7 +70,7 @@ pub(crate) struct World<'a> {
     pub(crate) runs: Vec<Run>,
     pub(crate) watch: Watch,
     events: BinaryHeap<Reverse<(u64, u64)>>,
-    /// What happens, by the number in `events`.
+    /// The events, by their number in `events`.
     pending: HashMap<u64, Event>,
     numbers: u64,
     base_ns: u64,
@@ -80,7 +80,7 @@ pub(crate) struct World<'a> {
     pub(crate) packets: u64,
 }
 
-/// What both stacks have counted, if all went well; otherwise what went wrong.
+/// Runs a scenario; returns the sum of both stacks' counters, or the error.
 pub(crate) fn run(
     scenario: &Scenario,
     capture: Option<Arc<Mutex<Capture>>>,
@@ -153,7 +153,7 @@ impl<'a> World<'a> {
         Instant::from_nanos(self.now_ns)
     }
 
-    /// Lets everything happen until nothing does.
+    /// Processes events until there are none.
     fn play(&mut self) -> Result<(), String> {
         let mut quiet_since_ns = None;
         while let Some(Reverse((at_ns, number))) = self.events.pop() {
@@ -167,7 +167,7 @@ impl<'a> World<'a> {
             }
             for host in 0..2 {
                 if std::mem::take(&mut self.hosts[host].touched) {
-                    self.settle(host)?;
+                    self.run_host(host)?;
                 }
             }
             if self.runs.iter().all(Run::is_over) {
@@ -223,7 +223,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Which host an end of a connection is on.
+    /// The host of an end of a connection.
     pub(crate) fn host_of(&self, connection: usize, side: usize) -> usize {
         self.scenario.connections[connection].client ^ side
     }
@@ -268,7 +268,7 @@ impl<'a> World<'a> {
                 self.employ(connection, side, socket);
                 self.step(connection, side)
             }
-            // What has gone before may be in TIME-WAIT, or may not know yet that it has gone.
+            // The previous connection may be in TIME-WAIT, or may not know yet that it has ended.
             Err(Error::AddressInUse) if self.runs[connection].attempts < ATTEMPTS_MAX => {
                 self.runs[connection].attempts += 1;
                 self.runs[connection].started = false;
@@ -283,7 +283,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// An application takes up its work on a socket.
+    /// Starts an application on a socket.
     fn employ(&mut self, connection: usize, side: usize, socket: SocketId) {
         let host = self.host_of(connection, side);
         let plan = self.scenario.connections[connection].plans[side].clone();
@@ -324,7 +324,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The next connection of a chain begins.
+    /// Starts the next connection of a chain.
     fn proceed(&mut self, connection: usize) {
         let next = connection + 1;
         let Some(plan) = self.scenario.connections.get(next) else { return };
@@ -333,7 +333,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Takes the connections that wait, or as many as the application wants now.
+    /// Accepts the waiting connections, or as many as the application wants now.
     fn accept(&mut self, host: usize) -> Result<(), String> {
         while self.hosts[host].acceptable && self.now_ns >= self.hosts[host].accept_at_ns {
             let target = &mut self.hosts[host];
@@ -366,8 +366,8 @@ impl<'a> World<'a> {
         let is_early = !flow.confused && !flow.ends[0].has_acknowledged();
         let cookies = self.hosts[host].plan.config.syn_cookies != SynCookies::Never;
         if cookies && (is_second || is_early) {
-            // A segment that comes twice brings its cookie twice (RFC 4987), perhaps when a later
-            // connection has begun, of which nobody has answered a SYN-ACK.
+            // A segment that arrives twice returns its cookie twice (RFC 4987), perhaps after a
+            // later connection has begun, whose SYN-ACK was not answered.
             self.hosts[host].stack.abort(now, socket);
             return Ok(());
         }
@@ -409,8 +409,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// An established connection of which neither end has ended: of it alone the attacker is known
-    /// to be wrong.
+    /// An established connection that neither end has ended: only then is the attacker's packet
+    /// known to be invalid.
     fn victim(&self, side: usize) -> Option<(usize, usize)> {
         let fits = |&connection: &usize| {
             let host = self.host_of(connection, side);
@@ -432,9 +432,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Tells applications what the stack has to tell, and takes the packets that are due, until
-    /// neither changes anything.
-    fn settle(&mut self, host: usize) -> Result<(), String> {
+    /// Passes the stack's events to applications and takes the waiting packets, until neither
+    /// changes anything.
+    fn run_host(&mut self, host: usize) -> Result<(), String> {
         for turn in 0.. {
             let told = self.tell(host)?;
             if turn > 0 && !told {
@@ -473,7 +473,7 @@ impl<'a> World<'a> {
         Ok(told)
     }
 
-    /// Puts what the stack has sent on the link.
+    /// Puts the packets of the stack on the link.
     fn transmit(&mut self, host: usize) -> Result<(), String> {
         let sent = std::mem::take(&mut self.hosts[host].device.sent);
         if let Some(fault) = self.hosts[host].device.faults.first() {
@@ -486,9 +486,9 @@ impl<'a> World<'a> {
             let note = self.watch.sent(&bytes).map_err(|what| format!("host {host}: {what}"))?;
             let since_ns = self.now_ns - self.base_ns;
             match self.links[host].carry(since_ns, bytes.clone(), &mut arrivals) {
-                Fate::Carried => {}
-                Fate::Lost => self.watch.lost(note, self.now_ns),
-                Fate::TooLong(mtu) => {
+                Delivery::Carried => {}
+                Delivery::Lost => self.watch.lost(note, self.now_ns),
+                Delivery::TooLong(mtu) => {
                     self.watch.lost(note, self.now_ns);
                     self.refuse(host, &bytes, mtu);
                 }
@@ -504,7 +504,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The router says that a packet is too long (RFC 1191, RFC 4443).
+    /// Sends the router's message that a packet is too long (RFC 1191, RFC 4443).
     fn refuse(&mut self, host: usize, bytes: &[u8], mtu: u16) {
         let ipv6 = self.scenario.ipv6;
         let (kind, code) = if ipv6 { (2, 0) } else { (3, 4) };
@@ -516,7 +516,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Wakes the host when it asks for it, or when its device has room again.
+    /// Schedules the host's wake-up: at its deadline, or when its device has room again.
     fn sleep(&mut self, host: usize) {
         let target = &self.hosts[host];
         let late_ns = self.random.below(target.plan.late_ns + 1);
@@ -565,13 +565,13 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// How a connection's application ended.
+    /// The outcome of a connection's application.
     pub(crate) fn outcome(&self, connection: usize, side: usize) -> Option<Outcome> {
         self.runs[connection].applications[side].as_ref().and_then(|one| one.outcome)
     }
 
-    /// Whether a plan was to be followed to its end.
-    pub(crate) fn is_patient(&self, connection: usize, side: usize) -> bool {
+    /// Whether the end follows its plan without a time limit.
+    pub(crate) fn waits_without_limit(&self, connection: usize, side: usize) -> bool {
         let finish = self.scenario.connections[connection].plans[side].finish;
         !matches!(finish, Finish::AbortAt(_) | Finish::CloseAt(_))
     }

@@ -1,4 +1,5 @@
-//! Every header survives being written and read, with numbers from both ends of their ranges.
+//! Tests that every header is the same after writing and parsing, with numbers from both ends of
+//! their ranges.
 
 use crate::random::{self, Random};
 use mtcp_proto::wire::checksum;
@@ -26,7 +27,7 @@ proptest! {
 
     #[test]
     fn ip(seed: u64, protocol: u8, padding in 0..64usize, bytes in 0..2000usize) {
-        // Kinds of extension headers are not what a sender of ours writes there.
+        // Our senders do not write the kinds of extension headers here.
         prop_assume!(![0, 43, 44, 60].contains(&protocol));
         let mut random = Random(seed);
         let header = random::ip_header(&mut random, seed % 2 == 0, protocol);
@@ -59,14 +60,14 @@ proptest! {
         bytes[place..place + 2].copy_from_slice(&new.to_be_bytes());
         let after = u16::from_be_bytes(checksum::of(&bytes));
         let updated = checksum::update(before, old, new);
-        // Nothing but zeros has two representations (RFC 1624, section 3).
+        // Only a sum of zeros has two representations (RFC 1624, section 3).
         let zeros = |checksum: u16| checksum == 0 || checksum == 0xffff;
         prop_assert!(updated == after || (zeros(updated) && zeros(after)));
     }
 }
 
-/// Unchanged packets of the generator are valid, so that tests which change them begin with
-/// something.
+/// Unchanged packets of the generator are valid, so tests that change packets start from valid
+/// ones.
 #[test]
 fn random_packets_are_valid_unless_they_are_routed() {
     let mut valid = 0;

@@ -1,4 +1,4 @@
-//! ICMP, neighbour discovery and ARP as smoltcp reads them.
+//! Compares the parsers of ICMP, neighbour discovery and ARP with those of smoltcp.
 
 use crate::parsers::repaired;
 use crate::random::{self, Random};
@@ -53,7 +53,7 @@ fn icmp_for_ipv4_is_read_alike() {
                 smol::Icmpv4Repr::DstUnreachable { header: quoted, data, .. }
                 | smol::Icmpv4Repr::TimeExceeded { header: quoted, data, .. },
             ) => {
-                // Ours does not know codes that were never assigned, and looks at the version.
+                // Our parser refuses codes that were never assigned, and checks the version.
                 let refused = [
                     Err(WireError::Unsupported("an ICMP message")),
                     Err(WireError::Malformed("quoted version")),
@@ -69,7 +69,7 @@ fn icmp_for_ipv4_is_read_alike() {
                     assert!(segment.is_err(), "seed {seed}");
                     continue;
                 }
-                // Ours refuses quoted fragments and source routes.
+                // Our parser refuses quoted fragments and source routes.
                 let Ok(segment) = segment else { continue };
                 assert_eq!(segment.source.ip(), IpAddr::from(quoted.src_addr), "seed {seed}");
                 assert_eq!(segment.destination.ip(), IpAddr::from(quoted.dst_addr));
@@ -78,8 +78,9 @@ fn icmp_for_ipv4_is_read_alike() {
                 errors += 1;
             }
             Ok(_) => assert!(ours.is_err(), "seed {seed}: {ours:?}"),
-            // What smoltcp refuses, ours refuses, or it is an error that smoltcp does not know or
-            // whose quotation only ours puts up with, to be read in a second step.
+            // Our parser refuses what smoltcp refuses. Exceptions are errors that smoltcp does not
+            // know, or whose quoted packet only our parser accepts, which is parsed in a second
+            // step.
             Err(_) => assert!(
                 matches!(ours, Err(_) | Ok(IcmpMessage::Error { .. })),
                 "seed {seed}: {ours:?}"
@@ -166,13 +167,13 @@ fn neighbour_discovery_is_read_alike() {
             let capabilities = ChecksumCapabilities::default();
             smol::Icmpv6Repr::parse(&source, &destination, &packet, &capabilities)
         });
-        // smoltcp leaves hop limit, targets and the rules for groups to others.
+        // smoltcp does not check hop limit, targets and the rules for groups.
         let Ok(ours) = ours else {
             refused += 1;
             continue;
         };
         let Ok(smol::Icmpv6Repr::Ndisc(theirs)) = theirs else {
-            // It demands lengths also of options that are of no meaning here.
+            // It also checks the lengths of options that have no meaning here.
             let others = payload[24..].chunks(8).any(|option| (3..=5).contains(&option[0]));
             assert!(others, "seed {seed}: {theirs:?} {payload:02x?}");
             continue;

@@ -1,4 +1,4 @@
-//! IP headers as etherparse and smoltcp read them.
+//! Compares the parser of IP headers with those of etherparse and smoltcp.
 
 use crate::parsers::repaired;
 use crate::random::{self, Random};
@@ -14,7 +14,7 @@ fn packet(random: &mut Random) -> Vec<u8> {
     let mut packet =
         if random.one_in(4) { random::icmp_packet(random) } else { random::tcp_packet(random) };
     random::mutate(random, &mut packet);
-    // Otherwise a wrong checksum hides every other fault.
+    // Otherwise a wrong checksum would hide every other fault.
     if random.one_in(4) { packet } else { repaired(&packet) }
 }
 
@@ -22,12 +22,12 @@ fn ecn(bits: u8) -> Ecn {
     [Ecn::NotCapable, Ecn::Capable1, Ecn::Capable0, Ecn::Experienced][usize::from(bits & 3)]
 }
 
-/// What etherparse and its check of the sum make of an IPv4 packet. It does not compare the total
-/// length with the header's, nor look at options.
+/// Parses an IPv4 packet with etherparse and checks its checksum. etherparse does not compare the
+/// total length with the header's, and ignores options.
 fn ipv4_by_etherparse(packet: &[u8]) -> Option<(IpHeader, &[u8])> {
     let (header, _) = Ipv4Header::from_slice(packet).ok()?;
     let payload = packet.get(header.header_len()..usize::from(header.total_len))?;
-    // It forgets the reserved bit, which counts in the sum.
+    // etherparse drops the reserved bit, which the sum includes.
     let reserved = packet[6] & 0x80 != 0;
     let sum_is_right = if reserved {
         smol::Ipv4Packet::new_unchecked(packet).verify_checksum()
@@ -80,8 +80,8 @@ fn ipv4_is_read_alike() {
     assert!(valid > ROUNDS / 8, "{valid}");
 }
 
-/// The extension headers as etherparse reads them. It also reads fragments' and authentication
-/// headers, which ours leaves to the upper layer, and looks neither at options nor at routes.
+/// Parses the extension headers with etherparse. It also parses fragment and authentication
+/// headers, which our parser leaves to the upper layer, and ignores options and routes.
 fn ipv6_by_etherparse(packet: &[u8]) -> Option<(IpHeader, &[u8])> {
     let (header, rest) = Ipv6Header::from_slice(packet).ok()?;
     let payload = rest.get(..usize::from(header.payload_length))?;
@@ -113,7 +113,7 @@ fn ipv6_is_read_alike() {
         let ours = IpHeader::parse(&packet);
         let theirs = ipv6_by_etherparse(&packet);
         match ours {
-            // Only ours looks so closely.
+            // Only our parser checks these.
             Err(WireError::Unsupported(_) | WireError::Malformed("option length")) => {}
             _ => assert_eq!(ours.as_ref().ok(), theirs.as_ref(), "seed {seed}: {ours:?}"),
         }

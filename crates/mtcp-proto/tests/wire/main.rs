@@ -1,5 +1,5 @@
-//! The headers: every one survives being written and read, no bytes make a parser fail, and other
-//! implementations come to the same verdict.
+//! Tests the headers: each one is the same after writing and parsing, no bytes make a parser panic,
+//! and other implementations give the same results.
 
 mod headers;
 mod icmp_oracles;
@@ -10,7 +10,7 @@ mod tcp_oracles;
 
 use random::Random;
 
-/// The longer run is the fuzz target's.
+/// The fuzz target is the longer run.
 #[test]
 fn no_bytes_make_a_parser_fail() {
     const ROUNDS: u64 = 40_000;

@@ -1,4 +1,4 @@
-//! What must hold of every parser for all bytes whatsoever; the fuzz target runs the same.
+//! Checks properties of every parser that hold for all bytes; the fuzz target uses the same checks.
 
 use mtcp_proto::Instant;
 use mtcp_proto::neighbour::{Cache, FRAME_BYTES_MAX, Lookup};
@@ -13,8 +13,8 @@ use mtcp_proto::wire::tcp::{HEADER_BYTES_MAX, TcpHeader};
 use mtcp_proto::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
 use std::net::IpAddr;
 
-/// Reads the bytes as everything that they can be, as they are and with checksums put right, and
-/// checks that whatever is read is written such that it is read again.
+/// Parses the bytes as every kind of header, unchanged and with correct checksums, and checks that
+/// each result is the same after writing and parsing again.
 pub(crate) fn check(bytes: &[u8]) {
     let _ = QuotedSegment::parse(bytes);
     check_arp(bytes);
@@ -50,7 +50,7 @@ fn check_tcp(bytes: &[u8]) {
     assert_eq!(data, &bytes[bytes.len() - data.len()..]);
     let second = tcp_again(&first);
     assert_eq!(tcp_again(&second), second);
-    // Options that are packed without padding leave room for blocks that ours do not.
+    // Options without padding leave room for SACK blocks for which our padded ones have none.
     let (read, again) = (first.options.sack_blocks(), second.options.sack_blocks());
     assert!(read.starts_with(again) && read.len() <= again.len() + 1, "{first:?} {second:?}");
     let mut expected = first;
@@ -115,7 +115,7 @@ fn check_icmp(header: &IpHeader, payload: &[u8]) {
     }
 }
 
-/// What a cache that knows one neighbour and asks for others does with a packet.
+/// Checks a cache that knows one neighbour and resolves others with a packet.
 fn check_cache(input: impl FnOnce(&mut Cache, Instant) -> Result<(), WireError>) {
     let own = [2, 0, 0, 0, 0, 1];
     let now = Instant::from_nanos(1_000_000_000);
@@ -150,8 +150,8 @@ fn check_cache(input: impl FnOnce(&mut Cache, Instant) -> Result<(), WireError>)
     }
 }
 
-/// The packet with the checksums that it should have, as far as it has places for them: otherwise
-/// nearly nothing that is random would get past the first one.
+/// The packet with correct checksums, as far as it has fields for them. Otherwise nearly all random
+/// packets would fail at the first checksum.
 pub(crate) fn repaired(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if packet.len() >= 20 && packet[0] >> 4 == 4 {
@@ -176,7 +176,7 @@ pub(crate) fn repaired(packet: &[u8]) -> Vec<u8> {
         protocol => Sum::pseudo_header(header.source, header.destination, protocol, payload.len()),
     };
     sum.add(&payload_copy);
-    // The payload is a part of the packet, so its place is known by where it begins.
+    // The payload is a part of the packet, so its start gives its offset.
     let start = payload.as_ptr() as usize - packet.as_ptr() as usize + place;
     packet[start..start + 2].copy_from_slice(&sum.finish());
     packet

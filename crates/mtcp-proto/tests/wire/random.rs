@@ -1,4 +1,4 @@
-//! Random packets that are valid, and what becomes of them on a bad day.
+//! Generates random valid packets, and damages them.
 
 use mtcp_proto::Sequence;
 use mtcp_proto::wire::arp::{ARP_BYTES, ArpOperation, ArpPacket};
@@ -10,7 +10,7 @@ use mtcp_proto::wire::tcp::{Flags, Options, SackBlock, TcpHeader, Timestamps};
 use mtcp_proto::wire::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP};
 use std::net::IpAddr;
 
-/// SplitMix64: small, seeded, good enough.
+/// SplitMix64, which is small, seeded and good enough.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -38,7 +38,7 @@ impl Random {
         (0..length).map(|_| self.byte()).collect()
     }
 
-    /// Half of them lie around the end of the circle.
+    /// A sequence number; half of them are near the wrap.
     pub(crate) fn sequence(&mut self) -> Sequence {
         if self.one_in(2) {
             Sequence((self.next() as u32 % 4096).wrapping_sub(2048))
@@ -99,7 +99,7 @@ pub(crate) fn ip_header(random: &mut Random, ipv6: bool, protocol: u8) -> IpHead
     IpHeader { source, destination, protocol, ecn, hop_limit: random.byte() }
 }
 
-/// An IP packet around a payload; sometimes with IPv4 options or IPv6 extension headers.
+/// Builds an IP packet around a payload, sometimes with IPv4 options or IPv6 extension headers.
 pub(crate) fn packet(random: &mut Random, header: &IpHeader, payload: &[u8]) -> Vec<u8> {
     let mut behind = Vec::new();
     let mut header = *header;
@@ -228,7 +228,7 @@ pub(crate) fn arp_packet(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Changes, cuts or lengthens bytes at up to four places; sometimes nowhere.
+/// Changes, cuts or lengthens bytes at up to four places, sometimes at none.
 pub(crate) fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
     for _ in 0..random.below(5) {
         if bytes.is_empty() {
@@ -241,7 +241,7 @@ pub(crate) fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
             2 => drop(bytes.remove(place)),
             3 => bytes[place] = [0, 1, 4, 0x7f, 0x80, 0xff][random.below(6)],
             4 => bytes[place] = random.byte(),
-            // Headers are where it matters.
+            // Changes in the headers matter most.
             _ => {
                 let place = place % 64.min(bytes.len());
                 bytes[place] ^= 1 << random.below(8);

@@ -1,4 +1,5 @@
-//! TCP headers and checksums as etherparse and smoltcp read and write them.
+//! Compares the parsers and writers of TCP headers and checksums with those of etherparse and
+//! smoltcp.
 
 use crate::random::{self, Random};
 use etherparse::{TcpOptionElement, TcpOptionReadError};
@@ -23,7 +24,7 @@ fn set_blocks(options: &mut Options, blocks: impl Iterator<Item = (u32, u32)>) {
     }
 }
 
-/// Ours counts some options in a SYN only, and cuts shifts to 14.
+/// Applies the rules of our parser: some options count only in a SYN, and shifts are at most 14.
 fn as_ours(mut options: Options, synchronise: bool) -> Options {
     if !synchronise {
         options.maximum_segment = None;
@@ -34,8 +35,8 @@ fn as_ours(mut options: Options, synchronise: bool) -> Options {
     options
 }
 
-/// The options as etherparse reads them; `None` if it stops at one that it does not know, where
-/// ours goes on.
+/// Parses the options with etherparse; `None` if it stops at an unknown option, where our parser
+/// continues.
 fn by_etherparse(header: &etherparse::TcpHeader) -> Option<Options> {
     let mut options = Options::default();
     for element in header.options_iterator() {
@@ -62,14 +63,14 @@ fn by_etherparse(header: &etherparse::TcpHeader) -> Option<Options> {
     Some(options)
 }
 
-/// The options as smoltcp reads them; `None` with a fourth block, which it leaves out, or beyond
-/// four, which ours takes for an impossible length.
+/// Parses the options with smoltcp; `None` with a fourth block, which it omits, or with more than
+/// four, which our parser treats as an invalid length.
 fn by_smoltcp(mut bytes: &[u8]) -> Option<Options> {
     let mut options = Options::default();
     while !bytes.is_empty() {
         let Ok((rest, option)) = smol::TcpOption::parse(bytes) else { break };
         match option {
-            // Timestamps of another length are unknown to smoltcp, impossible to ours.
+            // Timestamps of another length are unknown to smoltcp, and invalid for our parser.
             smol::TcpOption::EndOfList | smol::TcpOption::Unknown { kind: 8, .. } => break,
             smol::TcpOption::NoOperation | smol::TcpOption::Unknown { .. } => {}
             smol::TcpOption::MaxSegmentSize(bytes) => options.maximum_segment = Some(bytes),
@@ -102,7 +103,7 @@ fn flags(header: &etherparse::TcpHeader) -> Flags {
     bits.iter().filter(|(set, _)| *set).fold(Flags::default(), |flags, (_, bit)| flags.with(*bit))
 }
 
-/// A segment whose options are random in more ways than ours are written.
+/// A segment with options in more variants than our writer produces.
 fn segment(random: &mut Random) -> Vec<u8> {
     let header = random::tcp_header(random);
     let mut segment = vec![0xee; header.bytes()];

@@ -1,4 +1,4 @@
-//! From what is written to what is meant, with every range checked.
+//! Converts the values of a file into a configuration, and checks every range.
 
 use super::file::File;
 use super::{
@@ -14,30 +14,36 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Why there is no configuration.
+/// The reason why there is no valid configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// No file is named.
-    #[error("no configuration: set MTCP_CONFIG to the path of a file, such as docs/mtcp.toml")]
+    #[error(
+        "no configuration: neither a file was named nor MTCP_CONFIG is set; set MTCP_CONFIG to the \
+         path of a file such as docs/mtcp.toml"
+    )]
     NoFile,
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error(
+        "cannot read the configuration {}: {source}; name a file that this user may read, with \
+         --config or MTCP_CONFIG", path.display()
+    )]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
-    /// The file is no TOML, or has a setting that there is not, or one of another type.
-    #[error("{}: {message}", path.display())]
+    /// The file is not valid TOML, or has an unknown setting, or one of another type.
+    #[error("{}: {message}; docs/mtcp.toml shows the syntax and all settings", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// The line and what is wrong in it.
+        /// The line and the error in it.
         message: String,
     },
-    /// A setting has a value that it cannot have.
+    /// A setting is out of range.
     #[error("{}:{line}: {setting} is {value}; it must be {range}", path.display())]
     Range {
         /// The file.
@@ -46,14 +52,14 @@ pub enum ConfigError {
         line: usize,
         /// The setting, with its section.
         setting: String,
-        /// What it is.
+        /// The value in the file.
         value: String,
-        /// What it can be.
+        /// The permitted values.
         range: String,
     },
 }
 
-/// The text, to find the line of a setting again.
+/// The text of the file, in which the checker finds the line of a setting.
 struct Checker<'a> {
     text: &'a str,
     path: &'a Path,
@@ -92,7 +98,8 @@ impl Checker<'_> {
         })
     }
 
-    /// The line in which `section.key` is set, from 1; the section's if it is not; else 0.
+    /// The line in which `section.key` is set, from 1; without the key, the line of the section;
+    /// without the section, 0.
     fn line(&self, setting: &str) -> usize {
         let (section, key) = setting.split_once('.').unwrap_or((setting, ""));
         let mut current = "";
@@ -114,7 +121,7 @@ impl Checker<'_> {
         found
     }
 
-    /// Puts a number where it belongs, if there is one.
+    /// Stores a number in its setting, if the file has one.
     fn number<N: TryFrom<i64>>(
         &self,
         setting: &str,
@@ -187,7 +194,11 @@ impl Checker<'_> {
             return self.fail("device.interface", &made.interface, "at most 15 bytes");
         }
         if made.interface.is_empty() && matches!(made.kind, DeviceKind::Xdp | DeviceKind::Packet) {
-            return self.fail("device.interface", "missing", "the name of an interface");
+            return self.fail(
+                "device.interface",
+                "missing",
+                "the name of an interface, such as \"eth0\"",
+            );
         }
         made.zero_copy = device.zero_copy;
         made.offload = device.offload.unwrap_or(made.offload);
@@ -200,8 +211,8 @@ impl Checker<'_> {
         let ownership = file.address.ownership.as_ref();
         self.choice("address.ownership", ownership, &choices, &mut config.ownership)?;
         if config.ownership == Ownership::Shared && config.device.kind != DeviceKind::Xdp {
-            let range =
-                "\"own\" unless device.kind is \"xdp\": other devices leave the kernel its copy";
+            let range = "\"own\" unless device.kind is \"xdp\": with other devices the kernel \
+                 receives each packet, too";
             return self.fail("address.ownership", "\"shared\"", range);
         }
         for &[first, last] in &file.address.ports {
@@ -214,23 +225,38 @@ impl Checker<'_> {
             match prefix(text, true) {
                 Some(address) => config.addresses.push(address),
                 None => {
-                    let range = "an address with a prefix, as 10.0.0.2/24 or fd00::2/64";
+                    let range = "an address with its prefix length, such as 10.0.0.2/24 or \
+                         fd00::2/64";
                     return self.fail("address.list", text, range);
                 }
             }
         }
         if config.addresses.is_empty() && config.ownership == Ownership::Own {
-            return self.fail("address.list", "empty", "at least one address of the stack's own");
+            return self.fail(
+                "address.list",
+                "empty",
+                "at least one address of the stack's own, such as \"10.0.0.2/24\"",
+            );
         }
         for route in &file.route {
             let Some((to, length)) = prefix(&route.to, false) else {
-                return self.fail("route.to", &route.to, "a network, as 0.0.0.0/0");
+                return self.fail(
+                    "route.to",
+                    &route.to,
+                    "a network, such as 0.0.0.0/0, without bits beyond its prefix",
+                );
             };
             let gateway = match &route.via {
                 None => None,
                 Some(via) => match via.parse::<IpAddr>() {
                     Ok(gateway) if gateway.is_ipv4() == to.is_ipv4() => Some(gateway),
-                    _ => return self.fail("route.via", via, "an address of the same family"),
+                    _ => {
+                        return self.fail(
+                            "route.via",
+                            via,
+                            "an address of the same family as route.to",
+                        );
+                    }
                 },
             };
             config.routes.push(Route { prefix: to, length, gateway, metric: 0 });
@@ -343,7 +369,8 @@ impl Checker<'_> {
     }
 }
 
-/// An address (or a network, whose bits beyond the prefix must be zero) with its prefix's length.
+/// Parses an address with the length of its prefix, or a network, whose bits beyond the prefix must
+/// be zero.
 fn prefix(text: &str, is_address: bool) -> Option<(IpAddr, u8)> {
     let (address, length) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;

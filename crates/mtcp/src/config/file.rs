@@ -1,8 +1,9 @@
-//! The file as it is written; ranges are checked elsewhere.
+//! Defines the structure of the configuration file; `check` checks the ranges.
 
 use serde::Deserialize;
 use std::path::PathBuf;
 
+/// The content of the file, by section.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {

@@ -1,4 +1,4 @@
-//! The settings of a process's stacks, from a file or made by the program.
+//! Defines the settings of a process's stacks, read from a file or built by the program.
 
 mod check;
 mod file;
@@ -12,37 +12,36 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The environment variable that names the file.
+/// The environment variable that names the configuration file.
 pub const ENVIRONMENT: &str = "MTCP_CONFIG";
 
-/// The settings of all stacks of a process; the default is one core, run to completion, without an
+/// The settings of all stacks of a process. The default is one core, run to completion, without an
 /// address.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What packets go through; [`Mtcp::with_devices`](crate::Mtcp::with_devices) does not look at
-    /// it.
+    /// The device for packets; [`Mtcp::with_devices`](crate::Mtcp::with_devices) ignores it.
     pub device: DeviceConfig,
-    /// The stack's addresses, each with the length of its network's prefix. None, with
-    /// [`Ownership::Shared`]: those that the kernel has on the interface.
+    /// The stack's addresses, each with the length of its network's prefix. If empty, with
+    /// [`Ownership::Shared`]: the addresses that the kernel has on the interface.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Whether the kernel has them as well.
+    /// Whether the kernel has the addresses as well.
     pub ownership: Ownership,
-    /// Ports whose TCP is taken from the kernel where the addresses are shared, besides the
-    /// ephemeral ones of `tcp`; empty: all TCP to the addresses.
+    /// With shared addresses: ports whose TCP is taken from the kernel, in addition to the
+    /// ephemeral ones of `tcp`. If empty, all TCP to the addresses is taken.
     pub ports: Vec<RangeInclusive<u16>>,
-    /// Routes beyond the addresses' networks, where the addresses are the stack's own.
+    /// With own addresses: routes beyond the addresses' networks.
     pub routes: Vec<Route>,
-    /// Engines and the way of driving them.
+    /// The engines and their mode.
     pub engine: EngineConfig,
-    /// TCP; steering is filled in at the start, and the MTU cut to the device's.
+    /// Settings of TCP. The start sets the steering, and limits the MTU to the device's.
     pub tcp: mtcp_proto::Config,
-    /// Descriptors that a context may have open: 1 to 2²⁴.
+    /// Most open descriptors of a context: 1 to 2²⁴.
     pub max_descriptors: usize,
-    /// How long the end of a context waits for data that is still to be sent.
+    /// How long the end of a context waits for data that still has to be sent.
     pub grace: Duration,
-    /// Where packets are written to.
+    /// The file to which packets are written.
     pub capture: Option<CaptureConfig>,
-    /// Who may ask for figures, and where.
+    /// The socket for statistics.
     pub stat: StatConfig,
 }
 
@@ -65,20 +64,20 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads a file.
+    /// Reads a configuration file.
     ///
     /// # Errors
-    /// [`ConfigError`] names file, line, setting and range.
+    /// [`ConfigError`] with file, line, setting and range.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Config::parse(&text, path)
     }
 
-    /// Reads the file that the environment variable `MTCP_CONFIG` names.
+    /// Reads the configuration file that the environment variable `MTCP_CONFIG` names.
     ///
     /// # Errors
-    /// As [`Config::load`], or that there is no such variable.
+    /// As [`Config::load`], and [`ConfigError::NoFile`] without the variable.
     pub fn from_environment() -> Result<Config, ConfigError> {
         match std::env::var_os(ENVIRONMENT) {
             Some(path) => Config::load(Path::new(&path)),
@@ -86,7 +85,7 @@ impl Config {
         }
     }
 
-    /// Reads the text of a file; the path is for messages.
+    /// Parses the text of a configuration file; the path is for messages.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -95,20 +94,20 @@ impl Config {
     }
 }
 
-/// What packets go through.
+/// The device for packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConfig {
     /// The kind of device.
     pub kind: DeviceKind,
-    /// The interface. For a TAP device the name of the one that is made.
+    /// The name of the interface; for a TAP device, the name of the one to create.
     pub interface: String,
-    /// Receive queues; 0: as many as cores.
+    /// Receive queues; 0: the number of cores.
     pub queues: u16,
     /// Where the XDP program runs.
     pub mode: XdpMode,
-    /// Whether AF_XDP must (or must not) do without copies; `None`: as it can.
+    /// Whether AF_XDP must use (or must not use) zero-copy; `None`: if the driver can.
     pub zero_copy: Option<bool>,
-    /// Whether checksums and segmentation of what is sent are left to the system where it can.
+    /// Whether checksums and segmentation of sent packets are offloaded where possible.
     pub offload: bool,
 }
 
@@ -128,13 +127,13 @@ impl Default for DeviceConfig {
 /// The kinds of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// AF_XDP: only the packets that are ours are taken from an interface.
+    /// AF_XDP: takes only the stack's packets from an interface.
     Xdp,
-    /// AF_PACKET: copies of the packets of an interface.
+    /// AF_PACKET: receives copies of the packets of an interface.
     Packet,
-    /// An interface that is made, whose other end is the kernel.
+    /// TAP: creates an interface, whose other end is the kernel.
     Tap,
-    /// Two stacks in one process; see [`Mtcp::pair`](crate::Mtcp::pair).
+    /// Memory between two stacks in one process; see [`Mtcp::pair`](crate::Mtcp::pair).
     #[default]
     Memory,
 }
@@ -142,70 +141,74 @@ pub enum DeviceKind {
 /// Where the XDP program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the driver, else behind it.
+    /// In the driver if it supports that, otherwise after it.
     #[default]
     Auto,
     /// In the driver.
     Native,
-    /// Behind the driver.
+    /// After the driver.
     Generic,
 }
 
-/// Whose the addresses are.
+/// Who has the addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ownership {
-    /// The stack's alone: it answers ARP, neighbour discovery and ping.
+    /// The stack alone has the addresses: it answers ARP, neighbour discovery and ping.
     #[default]
     Own,
-    /// The kernel has them too, and everything but the stack's TCP is left to it.
+    /// The kernel has them too, and keeps all packets except the stack's TCP.
     Shared,
 }
 
-/// The way an engine is driven.
+/// How the engine is driven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The application's thread calls the stack: no hand-over, no context switch, and the stack
-    /// moves only while the application calls.
+    /// Run to completion: the application's thread runs the engine. There is no hand-over and no
+    /// context switch, and the stack runs only while the application calls it.
     #[default]
     Complete,
-    /// The stack has a thread of its own.
+    /// The engine has a thread of its own.
     Paired,
 }
 
-/// Engines and how they are driven.
+/// The engines and their mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// How many: 1 to 256.
+    /// The number of cores: 1 to 256.
     pub cores: u16,
-    /// The CPUs of paired engines, by core; empty: wherever the system puts them.
+    /// The CPUs of paired engines, by core. If empty, the system places the threads.
     pub cpus: Vec<usize>,
-    /// How they are driven.
+    /// How the engines are driven.
     pub mode: Mode,
-    /// Packets that are taken at once: 1 to 1,024.
+    /// Most packets in a batch: 1 to 1,024.
     pub batch: usize,
+    /// Whether the threads of paired engines and of statistics enter a filter of system calls
+    /// (seccomp(2)) when they are set up. The program's threads are not restricted, but cannot give
+    /// a filter to all threads (SECCOMP_FILTER_FLAG_TSYNC) any more. `mtcp run` sets it.
+    pub seccomp: bool,
 }
 
 impl Default for EngineConfig {
     fn default() -> EngineConfig {
-        EngineConfig { cores: 1, cpus: Vec::new(), mode: Mode::Complete, batch: 64 }
+        EngineConfig { cores: 1, cpus: Vec::new(), mode: Mode::Complete, batch: 64, seccomp: false }
     }
 }
 
-/// Where packets are written to.
+/// The capture of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureConfig {
-    /// The file; with several cores its name gets the core's number before the extension.
+    /// The path. With several cores, the core's number is inserted before the extension.
     pub file: PathBuf,
-    /// Bytes of each packet that are kept: 64 to 262,144.
+    /// Bytes of each packet that are written: 64 to 262,144.
     pub bytes: u32,
 }
 
-/// Who may ask for figures.
+/// The socket for statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatConfig {
-    /// Whether anybody may.
+    /// Whether statistics are available.
     pub enabled: bool,
-    /// The socket; `None`: an abstract one that `mtcp stat` finds by itself.
+    /// The path of the socket; `None`: an abstract one that `mtcp stat` finds by itself.
     pub socket: Option<PathBuf>,
 }
 
@@ -215,7 +218,7 @@ impl Default for StatConfig {
     }
 }
 
-/// The names that a file has for congestion controls.
+/// The names of congestion control algorithms in the file.
 pub(crate) const CONGESTION: [(&str, Congestion); 2] =
     [("cubic", Congestion::Cubic), ("reno", Congestion::NewReno)];
 

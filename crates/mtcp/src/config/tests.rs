@@ -1,5 +1,6 @@
 use super::*;
 use std::path::Path;
+use testkit::{documented, expected_fields};
 
 const SAMPLE: &str = include_str!("../../../../docs/mtcp.toml");
 
@@ -18,7 +19,7 @@ fn the_sample_file_is_read_and_its_comments_are_the_defaults() {
     assert_eq!(plain.addresses.len(), 2);
     assert_eq!(plain.routes[0].length, 0);
     assert_eq!(plain.engine, EngineConfig::default());
-    // With every commented setting switched on, nothing but what says so changes.
+    // If all commented settings are enabled, only the skipped ones change the configuration.
     let skipped = ["#zero_copy", "#socket =", "#mtu", "#ports", "#[capture]", "#file", "#bytes"];
     let is_setting = |line: &str| line.starts_with('#') && !line.starts_with("# ");
     let all: String = SAMPLE
@@ -86,4 +87,14 @@ fn an_interface_and_an_address_are_needed() {
     assert!(text.contains("address.ownership is \"shared\""), "{text}");
     parse("[device]\nkind = \"xdp\"\ninterface = \"eth0\"\n[address]\nownership = \"shared\"\n")
         .expect("the kernel's addresses");
+}
+
+#[test]
+fn every_setting_is_in_the_reference() {
+    let expected = |head: &str| expected_fields(&message(&format!("{head}\nno_such_key = 1\n")));
+    for section in expected("") {
+        let brackets = if section == "route" { ("[[", "]]") } else { ("[", "]") };
+        let settings = expected(&format!("{}{section}{}", brackets.0, brackets.1));
+        assert_eq!(documented("configuration.md", &section), settings, "{section}");
+    }
 }

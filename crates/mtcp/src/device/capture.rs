@@ -1,13 +1,14 @@
-//! A device that writes what passes through it into a file, for tcpdump and its like: the pcap
-//! format (draft-ietf-opsawg-pcap), with nanoseconds.
+//! Writes the frames that pass through a device into a file for tcpdump and similar programs, in
+//! the pcap format (draft-ietf-opsawg-pcap) with nanoseconds.
 //!
-//! Frames that the device is to cut, or whose checksum it is to complete, are written as the stack
+//! Frames that the device will cut, or whose checksum it will complete, are written as the stack
 //! made them.
 
 use super::{Capabilities, Device, DeviceCounters, Link, Received, Transmit};
-use std::fs::File;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +21,12 @@ const FILE_HEADER_BYTES: u64 = 24;
 const RECORD_HEADER_BYTES: usize = 16;
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// The bounds of a capture.
+/// The limits of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaptureLimits {
     /// Bytes of each frame that are written.
     pub snap_bytes: u32,
-    /// Bytes of the file; when the next frame would not fit, the capture ends.
+    /// Most bytes of the file; the capture ends when the next frame would not fit.
     pub file_bytes: u64,
 }
 
@@ -35,29 +36,29 @@ impl Default for CaptureLimits {
     }
 }
 
-/// What has become of a capture.
+/// The state of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStatus {
-    /// It is still going on.
+    /// Whether it is still running.
     pub running: bool,
     /// Frames that were written.
     pub frames: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Why writing failed: an errno.
+    /// The errno for which writing failed.
     pub failure: Option<i32>,
 }
 
 #[derive(Default)]
 struct Shared {
-    /// Grows with each order, so that the device looks here only if there is one.
+    /// Increases with each command, so that the device takes the lock only if there is a new one.
     orders: AtomicU32,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// What the device is to write into from now on, if anything.
+    /// The writer that the device uses from its next turn on, if any.
     next: Option<Writer>,
     status: CaptureStatus,
 }
@@ -68,7 +69,7 @@ impl Shared {
     }
 }
 
-/// Switches a device's capture on and off, from any thread.
+/// Starts and stops a device's capture, from any thread.
 #[derive(Clone)]
 pub struct CaptureControl {
     shared: Arc<Shared>,
@@ -76,13 +77,16 @@ pub struct CaptureControl {
 }
 
 impl CaptureControl {
-    /// Captures into a new file, in place of any capture that is under way, from the device's next
-    /// turn on.
+    /// Captures into a file from the device's next turn on, and replaces a running capture. Only
+    /// the user of this process may read the file (mode 600), because it contains all data of the
+    /// connections. An earlier capture at the path is overwritten.
     ///
     /// # Errors
-    /// Of open(2) and write(2).
+    /// The errors of open(2) and write(2): `ELOOP` if the path is a symbolic link. An error without
+    /// an errno if the file belongs to another user, has another name (a hard link) or is neither a
+    /// regular file nor a character device.
     pub fn start(&self, path: &Path, limits: CaptureLimits) -> io::Result<()> {
-        let mut file = BufWriter::with_capacity(BUFFER_BYTES, File::create(path)?);
+        let mut file = BufWriter::with_capacity(BUFFER_BYTES, create_private(path)?);
         let link = if self.link == Link::Ethernet { LINK_ETHERNET } else { LINK_RAW_IP };
         let version: [u16; 2] = [2, 4];
         file.write_all(&MAGIC_NANOSECONDS.to_ne_bytes())?;
@@ -101,7 +105,7 @@ impl CaptureControl {
         self.order(None, status);
     }
 
-    /// What had become of the capture at the end of the device's last turn.
+    /// The status of the capture at the end of the device's last turn.
     pub fn status(&self) -> CaptureStatus {
         self.shared.state().status
     }
@@ -111,6 +115,39 @@ impl CaptureControl {
         *state = State { next, status };
         self.shared.orders.fetch_add(1, Ordering::Release);
     }
+}
+
+/// Opens an empty file that only its owner may read. Follows no symbolic link, and changes no file
+/// of another user: the path may be in a directory where others create files, such as /tmp.
+fn create_private(path: &Path) -> io::Result<File> {
+    // Without O_TRUNC: the file is emptied after the checks. O_NONBLOCK: a FIFO must not block.
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    let found = file.metadata()?;
+    if found.file_type().is_char_device() {
+        return Ok(file);
+    }
+    if !found.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    // SAFETY: geteuid has no arguments and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if found.uid() != user {
+        let owner = found.uid();
+        let text = format!("it belongs to user {owner}, and this program runs as user {user}");
+        return Err(io::Error::other(text));
+    }
+    if found.nlink() != 1 {
+        return Err(io::Error::other("it is a hard link to a file with another name"));
+    }
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.set_len(0)?;
+    Ok(file)
 }
 
 struct Writer {
@@ -155,7 +192,7 @@ impl Writer {
 pub struct CaptureDevice<D> {
     inner: D,
     shared: Arc<Shared>,
-    /// The orders that have been seen.
+    /// The number of commands that were processed.
     orders: u32,
     writer: Option<Writer>,
     room_bytes: Option<usize>,
@@ -169,9 +206,9 @@ impl<D: Device> CaptureDevice<D> {
         (CaptureDevice { inner, shared, orders: 0, writer: None, room_bytes: None }, control)
     }
 
-    /// Does what was ordered: one load if nothing was.
+    /// Executes new commands; costs one load if there is none.
     #[inline]
-    fn obey(&mut self) {
+    fn process_commands(&mut self) {
         let orders = self.shared.orders.load(Ordering::Acquire);
         if orders != self.orders {
             self.orders = orders;
@@ -180,13 +217,13 @@ impl<D: Device> CaptureDevice<D> {
         }
     }
 
-    /// Makes the file complete up to here, so that it can be read while the capture goes on.
+    /// Flushes the file, so that it can be read while the capture continues.
     fn publish(&mut self) {
         let Some(writer) = &mut self.writer else { return };
         let written = writer.file.flush();
         writer.note(written);
         let mut state = self.shared.state();
-        // A new order has its own status.
+        // A newer command has a status of its own.
         if self.shared.orders.load(Ordering::Relaxed) == self.orders {
             state.status = writer.status;
         }
@@ -207,7 +244,7 @@ impl<D: Device> Device for CaptureDevice<D> {
         limit: usize,
         take: &mut dyn FnMut(&[u8], Received),
     ) -> io::Result<usize> {
-        self.obey();
+        self.process_commands();
         let Some(writer) = &mut self.writer else { return self.inner.receive(limit, take) };
         let frames = self.inner.receive(limit, &mut |frame, received| {
             writer.write(frame);
@@ -225,7 +262,7 @@ impl<D: Device> Device for CaptureDevice<D> {
     }
 
     fn commit(&mut self, frame: Transmit) {
-        // The device gives the same room again, with the frame in it.
+        // The device returns the same room again, with the frame in it.
         if let Some(writer) = &mut self.writer
             && let Some(bytes) = self.room_bytes.take()
             && let Some(written) = self.inner.room(bytes).and_then(|room| room.get(..frame.bytes))
@@ -236,7 +273,7 @@ impl<D: Device> Device for CaptureDevice<D> {
     }
 
     fn flush(&mut self) -> io::Result<bool> {
-        self.obey();
+        self.process_commands();
         self.publish();
         self.inner.flush()
     }
@@ -266,7 +303,7 @@ mod tests {
         device.flush().unwrap();
     }
 
-    /// The frames in a file: what was kept, and how long they were.
+    /// Parses a capture file: the captured bytes and the lengths of the frames.
     fn read(path: &Path) -> (u32, Vec<(Vec<u8>, u32)>) {
         let bytes = fs::read(path).unwrap();
         let number = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -306,6 +343,54 @@ mod tests {
         let mut sent = Vec::new();
         right.receive(9, &mut |frame, _| sent.push(frame.to_vec())).unwrap();
         assert_eq!(sent, [[1; 30], [2; 30]], "capturing changes nothing");
+    }
+
+    /// Starts a capture at a path, and returns its error.
+    fn start(path: &Path) -> io::Result<()> {
+        let (device, _other) = MemoryDevice::pair(MemoryOptions::default()).unwrap();
+        CaptureDevice::new(device).1.start(path, CaptureLimits::default())
+    }
+
+    #[test]
+    fn only_the_user_of_the_process_can_read_a_capture() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("frames.pcap");
+        for before in [None, Some("an earlier capture that anyone may read")] {
+            if let Some(text) = before {
+                fs::write(&path, text).unwrap();
+                fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+            }
+            start(&path).unwrap();
+            let found = fs::metadata(&path).unwrap();
+            assert_eq!((found.mode() & 0o7777, found.len()), (0o600, FILE_HEADER_BYTES));
+        }
+    }
+
+    #[test]
+    fn a_capture_overwrites_no_file_behind_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (victim, path) = (directory.path().join("victim"), directory.path().join("a.pcap"));
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        assert_eq!(start(&path).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        fs::remove_file(&path).unwrap();
+        fs::hard_link(&victim, &path).unwrap();
+        assert!(start(&path).unwrap_err().to_string().contains("hard link"));
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_capture_takes_no_file_of_another_user() {
+        if !testkit::is_root() {
+            let reason = "needs root to give a file to another user";
+            return testkit::skip("a_capture_takes_no_file_of_another_user", reason);
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("frames.pcap");
+        fs::write(&path, "planted").unwrap();
+        std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
+        assert!(start(&path).unwrap_err().to_string().contains("belongs to user 12345"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "planted");
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! A ring of frames between two threads: one writes, one reads, neither locks or allocates.
+//! Implements a ring of frames between two threads: one writes and one reads, without locks or
+//! allocation.
 //!
-//! The ring is one stretch of cache lines through which frames wander, each behind a short header
-//! and as long as it is: small frames stay within a few kilobytes of warm memory, and long ones
-//! need no slots of their length. Positions count bytes since the beginning and never wrap; a frame
-//! that does not fit before the end of the memory starts over at its beginning, and a header that
+//! The ring is one contiguous array of cache lines. Each frame follows a short header and takes
+//! only its own length. Small frames therefore stay within a few kilobytes of warm memory, and long
+//! ones need no slots of their length. Positions count bytes since the beginning and never wrap. A
+//! frame that does not fit before the end of the memory is stored at its beginning, and a header
+//! before the end marks that.
 //! says so is left behind.
 
 use std::cell::UnsafeCell;
@@ -12,19 +14,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 const LINE_BYTES: usize = 64;
 const HEADER_BYTES: usize = 16;
-/// No ring is longer.
+/// The largest ring, in bytes.
 const RING_BYTES_MAX: usize = 1 << 30;
-/// In place of a length: the next frame is at the beginning of the memory.
+/// A header with this length means that the next frame is at the beginning of the memory.
 const WRAP: u32 = u32::MAX;
 
 #[repr(C, align(64))]
 struct Line(UnsafeCell<[u8; LINE_BYTES]>);
 
-/// An index on a line of its own, so that one side's stores do not slow the other's.
+/// A position on its own cache line, so that the stores of one side do not slow the other.
 #[repr(align(64))]
 struct Position(AtomicU64);
 
-/// What precedes a frame in the ring.
+/// The header before each frame in the ring.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Header {
@@ -34,20 +36,21 @@ struct Header {
 
 struct Ring {
     lines: Box<[Line]>,
-    /// Up to here frames are there to be read.
+    /// The end of the frames that can be read.
     tail: Position,
-    /// Up to here frames have been read.
+    /// The end of the frames that have been read.
     head: Position,
-    /// The reader is asleep, or about to be.
+    /// Whether the reader sleeps, or is about to.
     reader_sleeps: AtomicBool,
-    /// The writer waits for room, or is about to.
+    /// Whether the writer waits for room, or is about to.
     writer_waits: AtomicBool,
-    /// One side is gone.
+    /// Whether one side was dropped.
     closed: AtomicBool,
 }
 
-// SAFETY: a byte of `lines` belongs to the writer while it lies outside of head..tail, and to the
-// reader inside; both move their position with release and read the other's with acquire.
+// SAFETY: a byte of `lines` belongs to the writer while it is outside of head..tail, and to the
+// reader while it is inside. Both store their position with release and load the other's with
+// acquire.
 unsafe impl Sync for Ring {}
 
 impl Ring {
@@ -55,10 +58,10 @@ impl Ring {
         self.lines.len() * LINE_BYTES
     }
 
-    /// The memory at a position; valid for the bytes up to the end of the ring.
+    /// The memory at a position; valid for the bytes up to the end of the memory.
     fn at(&self, position: u64) -> *mut u8 {
         let offset = position as usize & (self.capacity() - 1);
-        // SAFETY: the offset lies within the lines, which are contiguous.
+        // SAFETY: the offset is within the lines, which are contiguous.
         unsafe { self.lines.as_ptr().cast_mut().cast::<u8>().add(offset) }
     }
 
@@ -67,13 +70,13 @@ impl Ring {
     }
 }
 
-/// Bytes that a frame takes in the ring, header and padding included.
+/// Bytes that a frame takes in the ring, including header and padding.
 const fn footprint(bytes: usize) -> usize {
     (HEADER_BYTES + bytes).next_multiple_of(LINE_BYTES)
 }
 
-/// A ring with at least so many bytes, in which frames of `longest` bytes always find room once it
-/// is empty.
+/// Creates a ring with at least this number of bytes, in which a frame of `longest` bytes always
+/// fits when it is empty.
 pub(super) fn ring(bytes: usize, longest: usize) -> (Writer, Reader) {
     let least = 2 * footprint(longest);
     let capacity = bytes.min(RING_BYTES_MAX).max(least).next_power_of_two();
@@ -90,33 +93,34 @@ pub(super) fn ring(bytes: usize, longest: usize) -> (Writer, Reader) {
     (writer, Reader { ring, head: 0, tail: 0 })
 }
 
-/// The room that was given last.
+/// The room that was returned last.
 #[derive(Clone, Copy)]
-struct Room {
-    /// Where its header goes.
+struct ReservedSlot {
+    /// The position of its header.
     position: u64,
     bytes: usize,
 }
 
-/// The side that writes.
+/// The writing side.
 pub(super) struct Writer {
     ring: Arc<Ring>,
     longest: usize,
-    /// Up to here frames are written.
+    /// The end of the written frames.
     tail: u64,
-    /// Up to here the reader knows of it.
+    /// The end of the frames that the reader can see.
     published: u64,
-    /// What was last seen of the reader's position.
+    /// The reader's position when it was last loaded.
     head: u64,
-    room: Option<Room>,
+    room: Option<ReservedSlot>,
 }
 
 impl Writer {
+    /// The longest frame for which there can be room, in bytes.
     pub(super) fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Room for a frame; `None` if the ring is full or the frame too long for it.
+    /// Returns room for a frame; `None` if the ring is full or the frame is too long for it.
     pub(super) fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
         self.room = None;
         if bytes > self.longest {
@@ -133,16 +137,17 @@ impl Writer {
                 return None;
             }
         }
-        self.room = Some(Room { position, bytes });
-        // SAFETY: the bytes lie between the tail and the head one turn on, which is the writer's
-        // alone, and before the end of the memory; the borrow of `self` excludes a second slice.
+        self.room = Some(ReservedSlot { position, bytes });
+        // SAFETY: the bytes are between the tail and the head plus one turn, which only the writer
+        // uses, and before the end of the memory. The borrow of `self` excludes a second slice.
         let room = unsafe {
             std::slice::from_raw_parts_mut(self.ring.at(position).add(HEADER_BYTES), bytes)
         };
         Some(room)
     }
 
-    /// Adds the frame in the last room; false if there is none, or it is longer than its room.
+    /// Adds the frame in the last room; false if there is none, or if the frame is longer than the
+    /// room.
     pub(super) fn commit(&mut self, bytes: usize, mark: u32) -> bool {
         let Some(room) = self.room.take().filter(|room| bytes <= room.bytes) else { return false };
         if room.position != self.tail {
@@ -154,25 +159,25 @@ impl Writer {
     }
 
     fn write_header(&self, position: u64, header: Header) {
-        // SAFETY: positions are multiples of a line, so a header fits and is aligned; unpublished
-        // memory is the writer's alone.
+        // SAFETY: positions are multiples of a line, so a header fits and is aligned; only the
+        // writer uses unpublished memory.
         unsafe { self.ring.at(position).cast::<Header>().write(header) }
     }
 
-    /// Shows the reader what was added; true if it is asleep and is to be woken.
+    /// Publishes the added frames to the reader; true if it sleeps and has to be woken.
     pub(super) fn publish(&mut self) -> bool {
         if self.published == self.tail {
             return false;
         }
         self.published = self.tail;
         self.ring.tail.0.store(self.tail, Ordering::Release);
-        // Either the reader sees the new tail before it sleeps, or this sees that it sleeps.
+        // Either the reader sees the new tail before it sleeps, or this load sees that it sleeps.
         fence(Ordering::SeqCst);
         self.ring.reader_sleeps.load(Ordering::Relaxed)
             && self.ring.reader_sleeps.swap(false, Ordering::Relaxed)
     }
 
-    /// Asks the reader to tell when there is room; false if there is room for `bytes` already.
+    /// Asks the reader to report when there is room; false if there is room for `bytes` already.
     pub(super) fn wait_for_room(&mut self, bytes: usize) -> bool {
         self.ring.writer_waits.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -190,18 +195,18 @@ impl Drop for Writer {
     }
 }
 
-/// The side that reads.
+/// The reading side.
 pub(super) struct Reader {
     ring: Arc<Ring>,
-    /// Up to here frames were read.
+    /// The end of the frames that were read.
     head: u64,
-    /// What was last seen of the writer's position.
+    /// The writer's position when it was last loaded.
     tail: u64,
 }
 
 impl Reader {
-    /// Reads at most `limit` frames where they lie; gives their number, and whether the writer
-    /// waits for the room that they leave.
+    /// Reads at most `limit` frames in place; returns their number, and whether the writer waits
+    /// for the room that they leave.
     pub(super) fn read(&mut self, limit: usize, take: &mut dyn FnMut(&[u8], u32)) -> (usize, bool) {
         if self.head == self.tail {
             self.tail = self.ring.tail.0.load(Ordering::Acquire);
@@ -215,8 +220,8 @@ impl Reader {
                 continue;
             }
             let bytes = header.bytes as usize;
-            // SAFETY: the frame lies behind its header and was published with it; the writer does
-            // not touch it before `head` moves on below.
+            // SAFETY: the frame follows its header and was published with it; the writer does not
+            // touch it before `head` is stored below.
             let frame = unsafe {
                 std::slice::from_raw_parts(self.ring.at(self.head).add(HEADER_BYTES), bytes)
             };
@@ -227,16 +232,16 @@ impl Reader {
         (count, count > 0 && self.release())
     }
 
-    /// Gives the room of what was read back.
+    /// Frees the room of the frames that were read; true if the writer waits for it.
     fn release(&self) -> bool {
         self.ring.head.0.store(self.head, Ordering::Release);
-        // Either the writer sees the room before it waits, or this sees that it waits.
+        // Either the writer sees the room before it waits, or this load sees that it waits.
         fence(Ordering::SeqCst);
         self.ring.writer_waits.load(Ordering::Relaxed)
             && self.ring.writer_waits.swap(false, Ordering::Relaxed)
     }
 
-    /// Says that the reader will sleep; false if frames are there.
+    /// Announces that the reader will sleep; false if there are frames.
     pub(super) fn prepare_to_sleep(&mut self) -> bool {
         self.ring.reader_sleeps.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

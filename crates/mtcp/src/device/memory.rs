@@ -1,8 +1,9 @@
-//! Two devices joined by memory: what one sends, the other receives. For tests, for two stacks in
-//! one process, and to see what the stack costs without any system below it.
+//! Implements two devices joined by memory: what one sends, the other receives. It serves for
+//! tests, for two stacks in one process, and to measure the cost of the stack without a system
+//! below it.
 //!
-//! A checksum that was left partial is not completed, and a long frame is not cut: the other end
-//! takes them as they are, as the kernel does between two ends of a veth.
+//! The device neither completes partial checksums nor cuts long frames: the other end accepts them
+//! as they are, as the kernel does between two ends of a veth.
 
 use super::frames::{self, Reader, Writer};
 use super::{Capabilities, Device, DeviceCounters, Link, Received, Transmit};
@@ -11,27 +12,27 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const ETHERNET_HEADER_BYTES: usize = 14;
-/// The mark of a frame whose checksum is partial.
+/// Marks a frame whose checksum is partial.
 const PARTIAL: u32 = 1;
-/// More than a quarter of the send buffer of a socket: as long as this is unread, the socket is not
-/// writable.
+/// Bytes of a message that makes a socket not writable while it is unread: more than a quarter of
+/// the socket's send buffer.
 const BLOCKER_BYTES: usize = 64 * 1024;
 const SEND_BUFFER_BYTES: libc::c_int = 64 * 1024;
 
 /// The settings of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// What the frames are.
+    /// The kind of frames.
     pub link: Link,
-    /// The longest IP packet that is not to be cut.
+    /// The longest IP packet that is not cut.
     pub mtu: u16,
-    /// Bytes of the ring of each direction; at least room for two of the longest frames is made.
-    /// Little is fast, because it stays in the cache.
+    /// Bytes of the ring of each direction, at least twice the longest frame. A small ring is fast
+    /// because it stays in the cache.
     pub ring_bytes: usize,
-    /// Whether partial checksums are passed on. The other end takes them as verified.
+    /// Whether partial checksums are passed on. The other end treats them as verified.
     pub transmit_checksum: bool,
-    /// The longest IP packet that is passed on in one piece though it is longer than the MTU; zero
-    /// for none.
+    /// The longest IP packet that is passed on in one piece although it exceeds the MTU; zero for
+    /// none.
     pub segmentation_bytes: u32,
 }
 
@@ -47,28 +48,28 @@ impl Default for MemoryOptions {
     }
 }
 
-/// One end of a pair. When the other end is dropped, what it sent can still be received, and then
-/// every call says `ENETDOWN`.
+/// One end of a pair. When the other end is dropped, the frames that it sent can still be received;
+/// after them every call fails with `ENETDOWN`.
 pub struct MemoryDevice {
     options: MemoryOptions,
     hardware_address: [u8; 6],
     writer: Writer,
     reader: Reader,
-    /// Joined with the other end's. A byte makes the other end's readable; a long message that it
-    /// has not read yet keeps ours from being writable.
+    /// A socket connected with the other end's. A byte makes the other end's readable. A long
+    /// message that the other end has not read keeps ours from being writable.
     bell: OwnedFd,
-    /// There may be something to read from the bell.
+    /// Whether there may be bytes to read from the socket.
     rung: bool,
-    /// The room that was refused since the last sleep.
+    /// The length of the last room that was refused since the last sleep.
     refused_bytes: Option<usize>,
     counters: DeviceCounters,
 }
 
 impl MemoryDevice {
-    /// Two devices that are joined.
+    /// Creates two devices that are joined.
     ///
     /// # Errors
-    /// Of socketpair(2): too many open files.
+    /// The errors of socketpair(2): too many open files.
     pub fn pair(options: MemoryOptions) -> io::Result<(MemoryDevice, MemoryDevice)> {
         let packet = usize::from(options.mtu).max(options.segmentation_bytes as usize);
         let longest = packet + ETHERNET_HEADER_BYTES;
@@ -96,8 +97,8 @@ impl MemoryDevice {
         }
     }
 
-    /// Makes the other end's descriptor readable, or with the length of a blocker also ours not
-    /// writable. If the socket is full, the other end has something to read in any case.
+    /// Makes the other end's descriptor readable or, with the length of a blocker, also makes ours
+    /// not writable. If the socket is full, the other end is readable already.
     fn ring_bell(&mut self, bytes: usize) {
         static MESSAGE: [u8; BLOCKER_BYTES] = [0; BLOCKER_BYTES];
         self.counters.system_calls += 1;
@@ -106,7 +107,7 @@ impl MemoryDevice {
         unsafe { libc::send(self.bell.as_raw_fd(), MESSAGE.as_ptr().cast(), bytes, flags) };
     }
 
-    /// Reads all that the other end has rung, which makes its descriptor writable.
+    /// Reads all bytes that the other end has sent, which makes its descriptor writable.
     fn silence_bell(&mut self) {
         let mut sink = [0_u8; 16 * 1024];
         loop {
@@ -124,13 +125,13 @@ impl MemoryDevice {
     }
 }
 
-/// Two joined sockets.
+/// Creates two connected sockets.
 fn bells() -> io::Result<(OwnedFd, OwnedFd)> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let mut ends = [-1; 2];
     // SAFETY: the kernel writes two descriptors into the array.
     check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
-    // SAFETY: both descriptors are new and nobody else's.
+    // SAFETY: both descriptors are new and have no other owner.
     let ends = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     for end in &ends {
         crate::system::set_option(
@@ -162,7 +163,7 @@ impl Device for MemoryDevice {
         limit: usize,
         take: &mut dyn FnMut(&[u8], Received),
     ) -> io::Result<usize> {
-        // Before the frames: whoever closes has published all of his by then.
+        // This must precede the frames: a side that closes has published all its frames before.
         let closed = self.writer.is_closed();
         let (count, writer_waits) = self.reader.read(limit, &mut |frame, mark| {
             take(frame, Received { checksum_verified: mark & PARTIAL != 0 });
@@ -216,7 +217,7 @@ impl Device for MemoryDevice {
         }
         self.rung = true;
         if let Some(bytes) = self.refused_bytes.take() {
-            // The blocker goes first: who sees that we wait finds it there.
+            // The blocker is sent first, so that a reader that sees the waiting writer finds it.
             self.ring_bell(BLOCKER_BYTES);
             if !self.writer.wait_for_room(bytes) {
                 return false;

@@ -1,10 +1,10 @@
-//! The header that virtio puts in front of a frame, as TAP and packet sockets have it too: what is
-//! still to be done with the frame (virtio 1.2, section 5.1.6; linux/virtio_net.h). Its numbers are
-//! in the order of the machine.
+//! Parses and writes the virtio header before a frame, which TAP and packet sockets use too. It
+//! describes the offloads that the frame still needs (virtio 1.2, section 5.1.6;
+//! linux/virtio_net.h). Its numbers are in the machine's byte order.
 
 use super::{Received, Transmit};
 
-/// Its length, without the buffer count that some devices add.
+/// Length of the header, without the buffer count that some devices add.
 pub(super) const HEADER_BYTES: usize = 10;
 
 /// The checksum is partial.
@@ -14,10 +14,10 @@ const FLAG_DATA_VALID: u8 = 2;
 const SEGMENT_NONE: u8 = 0;
 const SEGMENT_TCP4: u8 = 1;
 const SEGMENT_TCP6: u8 = 4;
-/// The first segment alone may tell that the window was reduced; not a kind by itself.
+/// Only the first segment may carry CWR; a flag beside the kind.
 const SEGMENT_ECN: u8 = 0x80;
 
-/// What a header says of a frame of so many bytes; `None` if it contradicts the frame.
+/// Parses the header of a frame of this length; `None` if it contradicts the frame.
 pub(super) fn parse(header: [u8; HEADER_BYTES], frame_bytes: usize) -> Option<Received> {
     let [flags, kind, ..] = header;
     let number = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
@@ -29,11 +29,11 @@ pub(super) fn parse(header: [u8; HEADER_BYTES], frame_bytes: usize) -> Option<Re
     if kind & !SEGMENT_ECN != SEGMENT_NONE && segment_bytes == 0 {
         return None;
     }
-    // A partial checksum was never on a wire: the frame comes from this machine.
+    // A frame with a partial checksum was never on a wire: it comes from this machine.
     Some(Received { checksum_verified: partial || flags & FLAG_DATA_VALID != 0 })
 }
 
-/// The header for a frame that is to be sent; `None` if what it asks for lies outside of the frame.
+/// Builds the header for a frame to send; `None` if an offset is outside of the frame.
 pub(super) fn write(frame: &Transmit) -> Option<[u8; HEADER_BYTES]> {
     let mut header = [0; HEADER_BYTES];
     let mut set = |at: usize, value: u16| {

@@ -1,5 +1,5 @@
-//! A frame of up to 64 KiB on its way to a device that takes one for each write(2), behind
-//! virtio's header.
+//! Buffers one frame of up to 64 KiB, after virtio's header, for a device that takes one frame for
+//! each write(2).
 
 use super::Transmit;
 use super::offload::{self, HEADER_BYTES};
@@ -7,27 +7,27 @@ use crate::system::check_length;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The longest packet of IPv4; what a jumbogram has more is never sent.
+/// The longest packet of IPv4. Longer packets (jumbograms) are never sent.
 pub(super) const PACKET_BYTES_MAX: usize = 65_535;
 pub(super) const ETHERNET_HEADER_BYTES: usize = 14;
 /// The longest frame with its header.
 pub(super) const BUFFER_BYTES: usize = HEADER_BYTES + ETHERNET_HEADER_BYTES + PACKET_BYTES_MAX;
 
-/// What has become of the frame.
+/// The result of writing the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
-    /// The kernel has it.
+    /// The kernel has accepted it.
     Taken,
-    /// The kernel would rather have it later; until then there is no room for another.
+    /// The kernel cannot accept it now; until then there is no room for another one.
     Later,
 }
 
-/// One buffer that stays in the cache, since a frame is written as soon as it is complete.
+/// One buffer, which stays in the cache because a frame is written as soon as it is complete.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     memory: Box<[u8]>,
     room_bytes: Option<usize>,
-    /// Bytes, header included, of the frame that is still to be written.
+    /// Bytes, including the header, of the frame that has still to be written.
     held_bytes: Option<usize>,
 }
 
@@ -37,12 +37,12 @@ impl Outgoing {
         Outgoing { memory, room_bytes: None, held_bytes: None }
     }
 
-    /// Whether the last frame is still here.
+    /// Whether the last frame is still in the buffer.
     pub(super) fn is_held(&self) -> bool {
         self.held_bytes.is_some()
     }
 
-    /// Room for a frame; `None` while another is held, and for one that is longer than any.
+    /// Returns room for a frame; `None` while another is held, and for one that is too long.
     pub(super) fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
         self.room_bytes = None;
         if self.is_held() || bytes > BUFFER_BYTES - HEADER_BYTES {
@@ -52,8 +52,8 @@ impl Outgoing {
         Some(&mut self.memory[HEADER_BYTES..HEADER_BYTES + bytes])
     }
 
-    /// Completes the frame that was written into the last room with its header; false if it has
-    /// more bytes than the room or `limit_bytes`, or asks for what lies outside of it.
+    /// Adds the header to the frame in the last room; false if the frame is longer than the room or
+    /// `limit_bytes`, or an offset is outside of it.
     pub(super) fn seal(&mut self, frame: &Transmit, limit_bytes: usize) -> bool {
         let Some(room) = self.room_bytes.take() else { return false };
         let header = offload::write(frame).filter(|_| frame.bytes <= room.min(limit_bytes));
@@ -63,10 +63,10 @@ impl Outgoing {
         true
     }
 
-    /// Writes the frame that is held, which must not block.
+    /// Writes the frame in the buffer to a non-blocking descriptor.
     ///
     /// # Errors
-    /// Why the kernel refuses it; it is gone then.
+    /// The kernel's reason for refusing the frame, which is then dropped.
     pub(super) fn write(&mut self, to: BorrowedFd<'_>) -> io::Result<Written> {
         let Some(bytes) = self.held_bytes.take() else { return Ok(Written::Taken) };
         let frame = &self.memory[..bytes];

@@ -1,10 +1,10 @@
-//! TAP and TUN (tun(4), Documentation/networking/tuntap.rst): this process is the other end of a
-//! network interface of the kernel.
+//! Implements TAP and TUN devices (tun(4), Documentation/networking/tuntap.rst): this process is
+//! the other end of a network interface of the kernel.
 //!
-//! The device makes the interface, and the interface vanishes with it. Checksums and the cutting of
-//! long frames are left to the kernel in both directions (`IFF_VNET_HDR`, `TUNSETOFFLOAD`), so a
-//! bulk transfer crosses in frames of 64 KiB. The kernel takes one frame for each call, so a frame
-//! is written when it is committed, out of one buffer that stays in the cache.
+//! The device creates the interface, which is removed with it. The kernel computes checksums and
+//! cuts long frames in both directions (`IFF_VNET_HDR`, `TUNSETOFFLOAD`), so a bulk transfer
+//! crosses in frames of 64 KiB. The kernel takes one frame for each call, so a frame is written
+//! when it is committed, from one buffer that stays in the cache.
 //!
 //! Needs `/dev/net/tun` and CAP_NET_ADMIN.
 
@@ -18,13 +18,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
-/// Bytes after which one call of [`Device::receive`] takes no more: they stay in the cache until
-/// the application has them.
+/// Bytes after which one call of [`Device::receive`] stops, so that they stay in the cache until
+/// the application has read them.
 const RECEIVED_BYTES_MAX: usize = 256 << 10;
-/// Frames in one call of [`Device::receive`] that are looked at and not taken, at most.
+/// Most frames that one call of [`Device::receive`] reads and drops.
 const REFUSED_MAX: usize = 64;
 
-/// How long an interface may outlive the process that had it.
+/// How long an interface may exist after the end of its process.
 const LEFT_BEHIND: Duration = Duration::from_secs(2);
 
 const TUN_F_CSUM: libc::c_uint = 0x01;
@@ -35,15 +35,15 @@ const TUN_F_TSO_ECN: libc::c_uint = 0x08;
 /// The settings of a TAP device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapOptions {
-    /// The name of the interface, at most 15 bytes; with `%d` the kernel puts a number there.
+    /// The name of the interface, at most 15 bytes; the kernel replaces `%d` by a number.
     pub name: String,
     /// Ethernet makes a TAP device, IP a TUN device.
     pub link: Link,
-    /// Queues; the kernel spreads connections over them. 1 to 256.
+    /// Number of queues, to which the kernel distributes connections: 1 to 256.
     pub queues: u16,
-    /// Whether checksums and segmentation are left to the kernel.
+    /// Whether the kernel computes checksums and segments packets.
     pub offload: bool,
-    /// The longest IP packet, which becomes the interface's: 68 to 65,521.
+    /// The longest IP packet, which becomes the MTU of the interface: 68 to 65,521.
     pub mtu: u16,
 }
 
@@ -59,48 +59,50 @@ impl Default for TapOptions {
     }
 }
 
-/// Why there is no TAP device.
+/// The reason why there is no TAP device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapError {
     /// The settings are out of range.
-    #[error("TAP device: {0}")]
+    #[error("cannot make the TAP device: {0}; correct device.queues or device.interface")]
     Options(&'static str),
-    /// There is no randomness for the hardware address.
-    #[error("draw a hardware address: {0}; getrandom(2) must be permitted")]
+    /// There are no random numbers for the hardware address.
+    #[error(
+        "cannot draw a hardware address: {0}; permit getrandom(2) in the sandbox's seccomp filter"
+    )]
     Random(#[source] io::Error),
     /// /dev/net/tun cannot be opened.
     #[error(
-        "open /dev/net/tun: {0}; load the module (modprobe tun), allow the device in the container \
-         (--device /dev/net/tun), or let the user read and write it"
+        "cannot open /dev/net/tun: {0}; run as root, load the module (modprobe tun), allow the \
+         device in the container (--device /dev/net/tun), or let the user read and write it"
     )]
     Open(#[source] io::Error),
-    /// There is an interface of that name that cannot be used.
+    /// An interface of that name exists that cannot be used.
     #[error(
-        "the interface {name} exists already and is another's ({source}): choose another name, end \
-         the process that holds it, or take it away with `ip link delete {name}`"
+        "the interface {name} exists and another process or user has it ({source}); choose another \
+         device.interface, end that process, or run `ip link delete {name}`"
     )]
     Taken {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
         /// The system's reason.
         source: io::Error,
     },
-    /// The interface cannot be made.
+    /// The interface cannot be created.
     #[error(
-        "make the interface {name}: {source}; it needs CAP_NET_ADMIN, and no other process may \
-         hold an interface of that name"
+        "cannot make the interface {name}: {source}; it needs CAP_NET_ADMIN (run as root), and no \
+         other process may hold an interface of that name"
     )]
     Create {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
         /// The system's reason.
         source: io::Error,
     },
-    /// The interface cannot be set up.
-    #[error("{action} of the interface {name}: {source}; check the kernel's CONFIG_TUN")]
+    /// The interface cannot be configured.
+    #[error("cannot {action} of the interface {name}: {source}; check the kernel's CONFIG_TUN")]
     Configure {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The interface.
         name: String,
@@ -116,7 +118,7 @@ pub struct TapDevice {
     link: Link,
     mtu: u16,
     offload: bool,
-    /// Ours: the kernel's end has another.
+    /// Our hardware address; the kernel's end has a different one.
     hardware_address: [u8; 6],
     received: Box<[u8]>,
     outgoing: Outgoing,
@@ -125,13 +127,12 @@ pub struct TapDevice {
 }
 
 impl TapDevice {
-    /// Makes the interface, with one device for each queue. It is down until [`bring_up`] or
-    /// somebody else sets it up. Waits up to two seconds for an interface of that name that a
-    /// process has left behind: the kernel closes the descriptors that its io_uring had in the
-    /// background.
+    /// Creates the interface, with one device for each queue. It is down until [`bring_up`] or
+    /// another program sets it up. Waits up to two seconds for an interface of that name that a
+    /// process has left: the kernel closes the descriptors of its io_uring in the background.
     ///
     /// # Errors
-    /// [`TapError`] names cause and remedy.
+    /// [`TapError`] with cause and remedy.
     pub fn open(options: &TapOptions) -> Result<Vec<TapDevice>, TapError> {
         if options.queues == 0 || options.queues > 256 {
             return Err(TapError::Options("queues must be 1 to 256"));
@@ -139,12 +140,12 @@ impl TapDevice {
         if options.name.len() > 15 || options.name.is_empty() || options.name.contains('\0') {
             return Err(TapError::Options("the name must have 1 to 15 bytes"));
         }
-        // Locally administered; the kernel draws that of its own end in the same way.
+        // Locally administered; the kernel chooses that of its own end in the same way.
         let mut hardware_address = [0x02; 6];
         fill_random(&mut hardware_address[1..]).map_err(TapError::Random)?;
         let mut devices: Vec<TapDevice> = Vec::with_capacity(usize::from(options.queues));
         for _ in 0..options.queues {
-            // Further queues join the interface that the first one made.
+            // Further queues attach to the interface that the first one created.
             let name = devices.first().map_or(&options.name, |device| &device.name).clone();
             devices.push(once_free(|| open_queue(options, name.clone(), hardware_address))?);
         }
@@ -166,7 +167,7 @@ impl TapDevice {
         if self.link == Link::Ethernet { ETHERNET_HEADER_BYTES } else { 0 }
     }
 
-    /// Writes the frame that is held, if there is one.
+    /// Writes the frame in the buffer, if there is one.
     fn write(&mut self) {
         if !self.outgoing.is_held() {
             return;
@@ -175,7 +176,7 @@ impl TapDevice {
         match self.outgoing.write(self.file.as_fd()) {
             Ok(Written::Taken) => self.counters.frames_sent += 1,
             Ok(Written::Later) => {}
-            // EIO: the interface is down; EINVAL: the frame is not what its header says.
+            // EIO: the interface is down; EINVAL: the frame contradicts its header.
             Err(error) => {
                 self.gone |= matches!(error.raw_os_error(), Some(libc::EBADFD | libc::ENODEV));
                 self.counters.transmit_drops += 1;
@@ -193,7 +194,9 @@ impl TapDevice {
         match check_length(outcome) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) => match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+                // A lack of memory passes; the frame stays in the queue.
+                Some(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS) => Ok(None),
+                // EIO: the interface was removed; EBADFD: it was detached.
                 _ => {
                     self.gone = true;
                     Err(errno(libc::ENXIO))
@@ -203,7 +206,7 @@ impl TapDevice {
     }
 }
 
-/// Repeats an attempt while the interface is another process's, which may just have ended.
+/// Repeats an attempt while the interface belongs to another process, which may just have ended.
 fn once_free(
     mut attempt: impl FnMut() -> Result<TapDevice, TapError>,
 ) -> Result<TapDevice, TapError> {
@@ -220,7 +223,7 @@ fn once_free(
     }
 }
 
-/// One queue of the interface.
+/// Opens one queue of the interface.
 fn open_queue(
     options: &TapOptions,
     name: String,
@@ -245,7 +248,7 @@ fn open_queue(
     let name = name_of(&request);
     let offload =
         if options.offload { TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN } else { 0 };
-    // SAFETY: TUNSETOFFLOAD takes a plain number.
+    // SAFETY: TUNSETOFFLOAD takes only a number.
     system::check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD as _, offload) })
         .map_err(|source| TapError::Configure {
             action: "set the offloads",
@@ -338,7 +341,7 @@ impl Device for TapDevice {
         self.file.as_fd()
     }
 
-    /// The descriptor needs no arming: it is readable as long as frames are there.
+    /// The descriptor needs no arming: it is readable as long as there are frames.
     fn prepare_to_sleep(&mut self) -> bool {
         true
     }
@@ -348,11 +351,11 @@ impl Device for TapDevice {
     }
 }
 
-/// Whether a device of this name could be made: no other interface has it, unless it is a
-/// persistent one that no process holds. The rights are not looked at.
+/// Checks that a device of this name could be created: no other interface has it, unless it is a
+/// persistent one that no process holds. Rights are not checked.
 ///
 /// # Errors
-/// [`TapError`] names cause and remedy.
+/// [`TapError`] with cause and remedy.
 pub fn check(name: &str) -> Result<(), TapError> {
     let file = OpenOptions::new().read(true).write(true).open("/dev/net/tun");
     drop(file.map_err(TapError::Open)?);
@@ -369,18 +372,19 @@ pub fn check(name: &str) -> Result<(), TapError> {
 /// Sets an interface up, in the calling thread's namespace.
 ///
 /// # Errors
-/// Of netdevice(7): `EPERM` without CAP_NET_ADMIN, `ENODEV` if there is no such interface.
+/// The errors of netdevice(7): `EPERM` without CAP_NET_ADMIN, `ENODEV` if there is no such
+/// interface.
 pub fn bring_up(name: &str) -> io::Result<()> {
     let mut request = interface(name);
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     call(libc::SIOCSIFFLAGS, request)
 }
 
-/// Whether an interface is up and the kernel has not noticed that it has its link: it drops what it
-/// sends until then.
+/// Whether an interface is up and the kernel has not yet detected its link. Until it has, it drops
+/// the packets that it sends.
 ///
 /// # Errors
-/// Of netdevice(7): `ENODEV` if there is no such interface.
+/// The errors of netdevice(7): `ENODEV` if there is no such interface.
 pub(crate) fn lacks_link(name: &str) -> io::Result<bool> {
     let mut request = interface(name);
     let socket = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;

@@ -1,4 +1,4 @@
-//! Addresses as the kernel's calls have them.
+//! Converts socket addresses from and to the kernel's structures.
 
 use crate::system::{check, get_option};
 use std::io;
@@ -6,10 +6,10 @@ use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Bytes of the longest address of the internet.
+/// Bytes of the longest IP socket address.
 pub(super) const LONGEST: usize = size_of::<libc::sockaddr_in6>();
 
-/// The address in `bytes`; `None` if it is none of the internet, or cut off.
+/// Parses the address in `bytes`; `None` if it is cut off or of another family than IPv4 and IPv6.
 pub(super) fn parse(bytes: &[u8]) -> Option<SocketAddr> {
     let family = i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
     let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?);
@@ -25,7 +25,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// An address as the kernel has it, and its length.
+/// Returns an address in the kernel's format, and its length.
 pub(super) fn bytes_of(address: SocketAddr) -> ([u8; LONGEST], usize) {
     let mut bytes = [0; LONGEST];
     bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
@@ -44,7 +44,7 @@ pub(super) fn bytes_of(address: SocketAddr) -> ([u8; LONGEST], usize) {
     (bytes, length)
 }
 
-/// The local name of a TCP socket of the kernel's; `None` if it is no TCP of IPv4 or IPv6.
+/// The local address of a TCP socket of the kernel; `None` if it is no TCP socket of IPv4 or IPv6.
 pub(super) fn tcp_name(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     let name = name(socket, libc::getsockname).ok()??;
     let protocol =
@@ -57,7 +57,7 @@ pub(super) fn is_connected(socket: BorrowedFd<'_>) -> bool {
     name(socket, libc::getpeername).is_ok()
 }
 
-/// Whether a listener on `::` takes IPv6 only.
+/// Whether a listener on `::` takes only IPv6 connections.
 pub(super) fn is_ipv6_only(socket: BorrowedFd<'_>) -> bool {
     get_option::<libc::c_int>(socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)
         .is_ok_and(|only| only != 0)
@@ -69,7 +69,8 @@ type NameCall =
 fn name(socket: BorrowedFd<'_>, call: NameCall) -> io::Result<Option<SocketAddr>> {
     let mut room = [0u64; size_of::<libc::sockaddr_storage>() / 8];
     let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into the room, which is aligned for all.
+    // SAFETY: the kernel writes at most `length` bytes into the room, which is aligned for any
+    // address.
     check(unsafe { call(socket.as_raw_fd(), room.as_mut_ptr().cast(), &raw mut length) })?;
     let mut bytes = [0; LONGEST];
     for (to, word) in bytes.chunks_mut(8).zip(room) {

@@ -1,48 +1,49 @@
-//! Engines for channels: each channel has one while it lives.
+//! Assigns engines to channels; each channel has one while it lives.
 
 use super::reach::Reach;
-use super::road::Road;
 use super::seat::Seat;
+use super::stack_driver::MtcpDriver;
 use crate::config::{ConfigError, Mode};
 use crate::engine::{Application, Engine, start_paired};
 use crate::start::{Mtcp, StartError};
-use megapipe::road::{Below, Driver};
+use megapipe::driver_api::{Below, Driver};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Why the driver cannot be installed.
+/// The reason why the driver cannot be installed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
-    /// The settings.
+    /// The settings are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The stacks.
+    /// The stacks cannot be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// It was installed before.
+    /// A driver of this name was installed before.
     #[error(transparent)]
-    Install(#[from] megapipe::road::InstallError),
+    Install(#[from] megapipe::driver_api::InstallError),
 }
 
-/// An engine that no channel has.
+/// An engine that no channel uses.
 enum Idle {
     Complete(Box<Engine>),
     Paired(Box<Application>),
 }
 
-/// Those that there are.
+/// The engines that channels may take.
 struct Stock {
-    /// Stands by itself while the engines are used.
+    /// Keeps the stacks' shared state while the engines are used.
     mtcp: Mtcp,
     idle: VecDeque<Idle>,
     /// The first core whose engine was never taken.
     next: usize,
 }
 
-/// The engines of a process's stacks, which channels take and give back. Clones are the same stock.
+/// The engines of a process's stacks, which channels take and return. Clones share the same
+/// engines.
 #[derive(Clone)]
 pub struct Engines(Arc<Mutex<Stock>>);
 
@@ -53,16 +54,18 @@ impl std::fmt::Debug for Engines {
 }
 
 impl Engines {
-    /// All engines of these stacks that have not been taken otherwise.
+    /// All engines of these stacks that are not taken yet.
     pub fn new(mtcp: Mtcp) -> Engines {
         Engines(Arc::new(Mutex::new(Stock { mtcp, idle: VecDeque::new(), next: 0 })))
     }
 
-    /// A driver for a channel, with an engine of its own; for a factory that is
-    /// [installed](megapipe::road::install) under another name, or chooses among several stacks.
+    /// Creates a driver for a channel, with an engine of its own. Serves factories that are
+    /// [installed](megapipe::driver_api::install) under another name, or that choose among several
+    /// stacks.
     ///
     /// # Errors
-    /// `EBUSY`: all engines are taken. Of the kernel's driver, threads and netlink.
+    /// `EBUSY` if all engines are taken; the errors of the kernel driver, of threads and of
+    /// netlink.
     pub fn driver(&self, below: Below) -> io::Result<Box<dyn Driver>> {
         let (idle, config) = {
             let mut stock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,18 +82,18 @@ impl Engines {
             Idle::Complete(engine) => {
                 let home = Box::new(move |engine| give_back(Idle::Complete(Box::new(engine))));
                 let seat = Seat::new(*engine, home, grace);
-                Box::new(Road::new(below, seat, reach, options)?)
+                Box::new(MtcpDriver::new(below, seat, reach, options)?)
             }
             Idle::Paired(application) => {
                 let home = Box::new(move |mut port: Application| {
-                    // The process may end before the engine's thread would have come to it.
+                    // The process may end before the engine's thread executes the commands.
                     port.sync();
                     give_back(Idle::Paired(Box::new(port)));
                 });
-                // Its thread goes on by itself.
+                // Its thread continues by itself.
                 let grace = Duration::ZERO;
                 let seat = Seat::new(*application, home, grace);
-                Box::new(Road::new(below, seat, reach, options)?)
+                Box::new(MtcpDriver::new(below, seat, reach, options)?)
             }
         })
     }
@@ -104,13 +107,15 @@ impl Stock {
         while self.next < self.mtcp.cores() {
             let core = self.next;
             self.next += 1;
-            // One that somebody else has taken is passed by.
+            // Skips an engine that other code has taken.
             let Ok(engine) = self.mtcp.engine(core) else { continue };
             return match self.mtcp.config().engine.mode {
                 Mode::Complete => Ok(Idle::Complete(Box::new(engine))),
                 Mode::Paired => {
                     let cpu = self.mtcp.config().engine.cpus.get(core).copied();
-                    start_paired(engine, cpu).map(Box::new).map(Idle::Paired)
+                    let has_filter = self.mtcp.config().engine.seccomp;
+                    let started = start_paired(engine, cpu, has_filter);
+                    started.map(Box::new).map(Idle::Paired).map_err(io::Error::other)
                 }
             };
         }

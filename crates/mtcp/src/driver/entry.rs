@@ -1,31 +1,31 @@
-//! What the driver keeps of each of its endpoints.
+//! Tracks the endpoints of the driver, with their operations and polls.
 
 use crate::socket::events::{Events, of_readiness};
 use crate::socket::settings::Extras;
-use megapipe::road::{Object, Operation};
+use megapipe::driver_api::{Object, Operation};
 use mtcp_proto::{Readiness, SocketId};
 
-/// Where an endpoint's connection is.
+/// The state of an endpoint's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// A socket that may still connect on either road.
+    /// A socket that may still connect over the stack or the kernel.
     Fresh,
-    /// A connection of the kernel's.
+    /// A connection of the kernel.
     Kernel,
-    /// The stack's, on its way.
+    /// A connection of the stack that is not established yet.
     Connecting(SocketId),
-    /// The stack's.
+    /// An established connection of the stack.
     Connected(SocketId),
-    /// Listens on both roads; in the stack for each family.
+    /// A listener in the kernel and in the stack.
     Listening(SocketId),
 }
 
-/// An operation under way.
+/// An operation in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
     pub(super) tag: u64,
     pub(super) operation: Operation,
-    /// Bytes that are written.
+    /// Bytes written so far.
     pub(super) done: usize,
 }
 
@@ -34,13 +34,13 @@ impl Task {
         Task { tag, operation, done: 0 }
     }
 
-    /// What the operation gives if it is cancelled: bytes that are written count.
+    /// The result of the operation if it is cancelled: the number of bytes written, if any.
     pub(super) fn result_of_cancelling(&self) -> i32 {
         if self.done > 0 { self.done as i32 } else { -libc::ECANCELED }
     }
 }
 
-/// A poll under way.
+/// A poll in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Poll {
     pub(super) tag: u64,
@@ -50,25 +50,25 @@ pub(super) struct Poll {
 
 /// An endpoint.
 pub(super) struct Entry {
-    /// The kernel's socket, as its driver calls it.
+    /// The number of the kernel's socket in its driver.
     pub(super) kernel: Option<Object>,
     pub(super) phase: Phase,
     pub(super) inbound: Option<Task>,
     pub(super) outbound: Option<Task>,
     pub(super) poll: Option<Poll>,
-    /// The application has shut down receiving or sending.
+    /// Whether the application has shut down receiving or sending.
     pub(super) receive_shut: bool,
     pub(super) send_shut: bool,
-    /// Settings that differ from the stack's defaults, and where it was bound.
+    /// Settings that differ from the stack's defaults, and the bound address.
     pub(super) extras: Option<Box<Extras>>,
-    /// It is a listener on an address of IPv6, or comes from one: its peers' addresses are told as
-    /// IPv6's, those of IPv4 mapped.
+    /// Whether it is a listener on an IPv6 address, or was accepted from one: addresses of its
+    /// peers are reported as IPv6 addresses, with IPv4 mapped.
     pub(super) speaks_v6: bool,
-    /// No accept has taken it: it waited when its listener went.
+    /// Whether it was never accepted: it waited when its listener was released.
     pub(super) unaccepted: bool,
-    /// Waits for its turn to go on receiving.
+    /// Whether it is queued to continue receiving.
     pub(super) queued: bool,
-    /// Waits for a buffer.
+    /// Whether it waits for a buffer.
     pub(super) hungry: bool,
 }
 
@@ -90,7 +90,7 @@ impl Entry {
         }
     }
 
-    /// What poll(2) would say of the stack's connection in this state.
+    /// The poll(2) events of the stack's connection in this state.
     pub(super) fn events(&self, readiness: Readiness) -> u32 {
         let mut events = of_readiness(readiness);
         if self.receive_shut {
@@ -105,7 +105,7 @@ impl Entry {
         events.0
     }
 
-    /// The stack's connection, if there is one.
+    /// The stack's socket, if there is one.
     pub(super) fn socket(&self) -> Option<SocketId> {
         match self.phase {
             Phase::Connecting(socket) | Phase::Connected(socket) => Some(socket),
@@ -113,6 +113,7 @@ impl Entry {
         }
     }
 
+    /// Whether this is the stack's socket of the endpoint.
     pub(super) fn is(&self, socket: SocketId) -> bool {
         match self.phase {
             Phase::Connecting(own) | Phase::Connected(own) => own == socket,
@@ -122,12 +123,12 @@ impl Entry {
     }
 }
 
-/// The endpoints by their numbers, and by the stack's.
+/// The endpoints, by their numbers and by the stack's sockets.
 #[derive(Default)]
 pub(super) struct Entries {
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
-    /// By the index of the stack's socket.
+    /// Endpoint numbers by the index of the stack's socket.
     by_socket: Vec<u32>,
 }
 
@@ -157,7 +158,7 @@ impl Entries {
         Some(entry)
     }
 
-    /// Ties the stack's socket to its endpoint.
+    /// Assigns the stack's socket to an endpoint.
     pub(super) fn place(&mut self, socket: SocketId, number: u32) {
         let index = socket.index as usize;
         if index >= self.by_socket.len() {
@@ -166,24 +167,25 @@ impl Entries {
         self.by_socket[index] = number;
     }
 
-    /// Whose socket of the stack it is.
+    /// The endpoint of the stack's socket.
     pub(super) fn whose(&mut self, socket: SocketId) -> Option<u32> {
         let number = *self.by_socket.get(socket.index as usize)?;
         self.get_mut(number)?.is(socket).then_some(number)
     }
 
-    /// Takes an endpoint out for a moment; its number stays its own.
+    /// Takes an endpoint out temporarily; its number stays reserved.
     pub(super) fn take(&mut self, number: u32) -> Option<Entry> {
         self.entries.get_mut(number as usize)?.take()
     }
 
-    /// Puts back what [`Entries::take`] has taken out.
+    /// Puts back an endpoint that [`Entries::take`] has taken out.
     pub(super) fn put_back(&mut self, number: u32, entry: Entry) {
         if let Some(place) = self.entries.get_mut(number as usize) {
             *place = Some(entry);
         }
     }
 
+    /// The numbers of all endpoints.
     pub(super) fn numbers(&self) -> Vec<u32> {
         let taken = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_some());
         taken.map(|(number, _)| number as u32).collect()

@@ -1,11 +1,11 @@
-//! Which destinations lie behind the stack's interface.
+//! Decides which destinations are routed through the stack's interface.
 
 use crate::config::{Config, Ownership};
 use crate::network::{NetworkError, Route, Routes, Watch};
 use std::net::IpAddr;
 
-/// The ways out of the stack's interface: those of the configuration where the addresses are the
-/// stack's own, else the kernel's.
+/// The routes of the stack's interface: those of the configuration where the addresses are the
+/// stack's own, otherwise the kernel's.
 pub(super) struct Reach {
     own: Routes,
     kernel: Option<Watch>,
@@ -13,7 +13,7 @@ pub(super) struct Reach {
 
 impl Reach {
     /// # Errors
-    /// Of netlink, if the addresses are shared with the kernel.
+    /// The errors of netlink, if the addresses are shared with the kernel.
     pub(super) fn new(config: &Config) -> Result<Reach, NetworkError> {
         let mut own = Routes::default();
         for &(prefix, length) in &config.addresses {
@@ -32,8 +32,8 @@ impl Reach {
         self.kernel.is_some()
     }
 
-    /// Whether packets for this address leave by the stack's interface. What the kernel cannot say
-    /// at the moment is left to it.
+    /// Whether packets for this address leave through the stack's interface. If the kernel cannot
+    /// answer now, the destination is left to the kernel.
     pub(super) fn leads_to(&mut self, destination: IpAddr) -> bool {
         match &mut self.kernel {
             Some(watch) => watch.follow().is_ok() && watch.routes().next_hop(destination).is_some(),

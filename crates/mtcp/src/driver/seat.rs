@@ -1,11 +1,11 @@
-//! The place of an engine while a channel has it.
+//! Holds an engine while a channel uses it, and returns it at the end.
 
 use crate::engine::Port;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-/// An engine while a channel has it.
+/// An engine that a channel uses.
 pub(super) struct Seat<P: Port> {
     port: ManuallyDrop<P>,
     home: Option<Box<dyn FnOnce(P)>>,
@@ -13,12 +13,12 @@ pub(super) struct Seat<P: Port> {
 }
 
 impl<P: Port> Seat<P> {
-    /// `home` takes the engine back; `grace` is how long its data may take at the end.
+    /// `home` takes the engine back; `grace` is how long unsent data may take at the end.
     pub(super) fn new(port: P, home: Box<dyn FnOnce(P)>, grace: Duration) -> Seat<P> {
         Seat { port: ManuallyDrop::new(port), home: Some(home), grace }
     }
 
-    /// Drives what is still to be sent to its end, as long as that may take.
+    /// Runs the engine until unsent data is sent, at most for the grace time.
     pub(super) fn finish(&mut self) {
         let until = Instant::now() + self.grace;
         loop {

@@ -1,12 +1,12 @@
-//! How one thread gets another to look up.
+//! Wakes the thread of an engine or of an application.
 
 use crate::spsc::{Doorbell, EventDescriptor, Signal, Sleep};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The doorbell of an engine or of an application's thread, and whether somebody called for a
-/// reason that lies in no ring.
+/// Wakes the thread of an engine or of an application through an eventfd. Also stores whether
+/// another thread has called for a reason that is not in a ring.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     bell: Doorbell<EventDescriptor>,
@@ -15,47 +15,48 @@ pub(crate) struct Alarm {
 
 impl Alarm {
     /// # Errors
-    /// As eventfd(2).
+    /// The errors of eventfd(2).
     pub(crate) fn new() -> io::Result<Alarm> {
         Ok(Alarm { bell: Doorbell::new(EventDescriptor::new()?), called: AtomicBool::new(false) })
     }
 
-    /// Tells of a message that was published in a ring.
+    /// Wakes the owner if it sleeps, after a message was published in a ring.
     pub(crate) fn ring(&self) {
         self.bell.ring();
     }
 
-    /// The same for what can wait until a short sleep ends.
+    /// Like [`Alarm::ring`], but for messages that can wait until a short sleep ends.
     pub(crate) fn ring_lazily(&self) {
         self.bell.ring_lazily();
     }
 
-    /// Whether the owner is awake; it may lie down at any time.
+    /// Whether the owner is awake; it may go to sleep at any time.
     pub(crate) fn is_awake(&self) -> bool {
         self.bell.is_awake()
     }
 
-    /// Asks for a look at everything.
+    /// Requests that the owner checks everything, and wakes it.
     pub(crate) fn call(&self) {
         self.called.store(true, Ordering::Release);
         self.bell.ring();
     }
 
-    /// Whether somebody called since the last time.
+    /// Whether another thread has called since the last answer.
     pub(crate) fn answer(&self) -> bool {
         self.called.load(Ordering::Relaxed) && self.called.swap(false, Ordering::Acquire)
     }
 
-    /// Whether somebody has called and got no answer.
+    /// Whether another thread has called and was not answered yet.
     pub(crate) fn is_called(&self) -> bool {
         self.called.load(Ordering::Acquire)
     }
 
+    /// Announces that the owner is about to sleep.
     pub(crate) fn lie_down(&self, sleep: Sleep) {
         self.bell.lie_down(sleep);
     }
 
-    /// Ends what [`Alarm::lie_down`] began; the eventfd is read if it woke somebody.
+    /// Ends the sleep that [`Alarm::lie_down`] began; reads the eventfd if that woke the owner.
     pub(crate) fn get_up(&self, woken: bool) {
         self.bell.get_up();
         if woken {
@@ -67,7 +68,7 @@ impl Alarm {
         self.bell.signal().as_fd().as_raw_fd()
     }
 
-    /// Wakes the sleeper even if it says that it is awake.
+    /// Wakes the owner even if it counts as awake.
     pub(crate) fn force(&self) {
         self.bell.signal().wake();
     }

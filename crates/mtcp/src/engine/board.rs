@@ -1,4 +1,4 @@
-//! Where an engine leaves its figures.
+//! Publishes the counters of an engine when another thread asks for them.
 
 use super::{EngineCounters, Link};
 use mtcp_proto::{ConnectionInfo, Stack, State};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Connections that one core lists, at most.
+/// Most connections in the report of one core.
 const MAX_LINES: usize = 100_000;
 
 const NOTHING: u8 = 0;
@@ -19,15 +19,15 @@ const CONNECTIONS: u8 = 2;
 /// One connection or listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionLine {
-    /// The state, as RFC 9293 spells it; `LISTEN` of a listener.
+    /// The state as in RFC 9293; `LISTEN` for a listener.
     pub state: String,
     /// The local end.
     pub local: SocketAddr,
     /// The peer.
     pub remote: Option<SocketAddr>,
-    /// Bytes that wait to be read; of a listener, connections.
+    /// Bytes that wait to be read; for a listener, connections that wait to be accepted.
     pub receive_queue: u32,
-    /// Bytes that are not acknowledged.
+    /// Bytes that are sent and not acknowledged, or not sent.
     pub send_queue: u32,
     /// The smoothed round-trip time.
     pub round_trip_us: Option<u64>,
@@ -37,29 +37,29 @@ pub struct ConnectionLine {
     pub retransmissions: u32,
 }
 
-/// What one engine says.
+/// The report of one engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoreReport {
-    /// Its number.
+    /// The number of the core.
     pub core: u16,
-    /// What the engine counts.
+    /// Counters of the engine.
     pub engine: EngineCounters,
-    /// What the stack counts.
+    /// Counters of the stack.
     pub stack: BTreeMap<String, u64>,
-    /// What the device counts.
+    /// Counters of the device.
     pub device: BTreeMap<String, u64>,
     /// Connections by state.
     pub states: BTreeMap<String, u64>,
-    /// The connections, if they were asked for; at most 100,000.
+    /// The connections, if they were requested; at most 100,000.
     pub connections: Vec<ConnectionLine>,
 }
 
-/// A wish and its answer; the lock is touched only when there is a wish.
+/// A request for a report, and the report. The engine takes the lock only if there is a request.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     wish: AtomicU8,
     answer: Mutex<Option<CoreReport>>,
-    /// The engine has gone.
+    /// Whether the engine has ended.
     closed: AtomicBool,
     answered: Condvar,
 }
@@ -73,8 +73,8 @@ impl Board {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine answers. It waits for the lock: who asks never sleeps with it, and an engine that
-    /// put the answer off might sleep before its next turn.
+    /// Publishes the report. The engine waits for the lock: a requester never sleeps while it holds
+    /// the lock, and an engine that postponed the report might sleep before its next turn.
     pub(crate) fn publish(&self, core: u16, stack: &Stack, link: &Link, engine: EngineCounters) {
         let mut answer = self.answer();
         let wish = self.wish.swap(NOTHING, Ordering::Acquire);
@@ -97,21 +97,21 @@ impl Board {
         self.answered.notify_all();
     }
 
-    /// Wishes; the engine must be woken then.
+    /// Requests a report; the caller must then wake the engine.
     pub(crate) fn ask(&self, connections: bool) {
         let mut answer = self.answer();
         *answer = None;
         self.wish.store(if connections { CONNECTIONS } else { COUNTERS }, Ordering::Release);
     }
 
-    /// Nobody will answer any more.
+    /// Records that the engine has ended and will not answer.
     pub(crate) fn close(&self) {
         let _answer = self.answer();
         self.closed.store(true, Ordering::Relaxed);
         self.answered.notify_all();
     }
 
-    /// Waits for the answer.
+    /// Waits for the report until `end`.
     pub(crate) fn wait(&self, end: Instant) -> Option<CoreReport> {
         let mut answer = self.answer();
         while answer.is_none() {

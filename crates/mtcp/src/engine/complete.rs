@@ -1,11 +1,11 @@
-//! Run to completion: the application's own thread calls the engine.
+//! Implements run to completion: the application's own thread calls the engine.
 
 use super::alarm::Alarm;
 use super::port::Port;
 use super::{Engine, clock};
 use mtcp_proto::{
-    ConnectionInfo, Counters, Error, ListenOptions, Manner, Options, Readiness, Shutdown, SocketId,
-    Urgent,
+    ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, SendFlags, Shutdown,
+    SocketId, Urgent,
 };
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,8 +13,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a turn has brought is all that there is for so long, to a call that does not wait. A
-/// program that reads until `EAGAIN` would take a turn for each connection otherwise.
+/// How long a call that does not wait relies on the last turn. Otherwise a program that reads until
+/// `EAGAIN` would cause a turn for each connection.
 const AGE_MAX: Duration = Duration::from_micros(100);
 
 impl Port for Engine {
@@ -67,8 +67,13 @@ impl Port for Engine {
         Engine::connect(self, local, remote, options)
     }
 
-    fn send_as(&mut self, socket: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {
-        self.stack.send_as(self.now, socket, data, manner)
+    fn send_as(
+        &mut self,
+        socket: SocketId,
+        data: &[u8],
+        send_flags: SendFlags,
+    ) -> Result<usize, Error> {
+        self.stack.send_as(self.now, socket, data, send_flags)
     }
 
     fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
@@ -138,7 +143,7 @@ impl Port for Engine {
         for socket in all {
             self.stack.abort(self.now, socket);
         }
-        // Without an address a stack has no connections; each was reset.
+        // A stack without addresses has no connections: each one was reset.
         self.stack.set_addresses(self.now, &[]);
     }
 

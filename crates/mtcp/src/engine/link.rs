@@ -1,5 +1,5 @@
-//! The interface of one engine: packets in and out of a device of whatever kind, by way of the
-//! neighbours. Packets to the stack's own addresses are looped back.
+//! Implements the interface of one engine: passes packets through a device of any kind and resolves
+//! neighbours. It loops back packets to the stack's own addresses.
 
 use super::looped::Looped;
 use crate::device::Device;
@@ -11,27 +11,28 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Whatever carries an engine's frames.
+/// The device of an engine, of any kind.
 type AnyDevice = Box<dyn Device>;
 
+/// The interface of an engine, with the packets that are looped back.
 pub(crate) struct Link {
     interface: Interface<AnyDevice>,
     addresses: Vec<IpAddr>,
-    /// The addresses are those that the kernel has on the interface.
+    /// Whether the addresses are those that the kernel has on the interface.
     kernel_chooses: bool,
-    /// Follows the device's interface where the addresses are the stack's own.
+    /// Watches the device's interface where the addresses are the stack's own.
     watch: Option<Watch>,
-    /// As it was last.
+    /// The last known state of the interface.
     state: Option<LinkState>,
     looped: Looped,
 }
 
-/// What the kernel has said that concerns the stack.
+/// Changes reported by the kernel that concern the stack.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// The addresses have changed and are the kernel's to choose.
+    /// The new addresses, if the kernel determines them.
     pub(super) addresses: Option<Vec<IpAddr>>,
-    /// The longest IP packet has changed.
+    /// The new length of the longest IP packet.
     pub(super) mtu: Option<u16>,
 }
 
@@ -47,8 +48,7 @@ impl Link {
         Link { interface, addresses, kernel_chooses, watch: None, state, looped }
     }
 
-    /// Follows the device's interface as well: its packet size and hardware address, and whether
-    /// it is there.
+    /// Also watches the device's interface: its MTU, its hardware address, and whether it exists.
     pub(crate) fn with_watch(mut self, watch: Watch) -> Link {
         self.state = watch.link();
         self.watch = Some(watch);
@@ -59,7 +59,7 @@ impl Link {
         &self.addresses
     }
 
-    /// From which of the stack's addresses a connection to this one begins.
+    /// The address of the stack from which a connection to `remote` begins.
     pub(super) fn source(&self, remote: IpAddr) -> Option<IpAddr> {
         let hop = self.interface.next_hop(remote).unwrap_or(remote);
         preferred_source(&self.addresses, remote, hop)
@@ -79,7 +79,7 @@ impl Link {
         self.interface.receive(now, limit, take)
     }
 
-    /// Takes all packets that were looped back until now.
+    /// Takes all packets that have been looped back so far.
     pub(super) fn take_looped(&mut self, mut take: impl FnMut(&[u8])) -> bool {
         let mut any = false;
         while self.looped.pop(&mut take) {
@@ -88,15 +88,15 @@ impl Link {
         any
     }
 
-    /// Takes what another core's queue has heard of neighbours.
+    /// Processes a frame about neighbours that another core's queue has received.
     pub(super) fn overhear(&mut self, now: Instant, frame: &[u8]) {
         self.interface.overhear(now, frame);
     }
 
-    /// Takes what the kernel says of the interface, neighbours, routes and addresses.
+    /// Processes the kernel's messages about the interface, neighbours, routes and addresses.
     ///
     /// # Errors
-    /// Of netlink; `ENXIO`: the interface is gone.
+    /// The errors of netlink; `ENXIO` if the interface is gone.
     pub(super) fn follow(&mut self, now: Instant) -> io::Result<Changes> {
         let changed = match &mut self.watch {
             Some(watch) => watch.follow()?,
@@ -110,7 +110,7 @@ impl Link {
         Ok(changes)
     }
 
-    /// Takes over what has become of the interface; the MTU if it has changed.
+    /// Applies the new state of the interface; returns the MTU if it has changed.
     fn follow_link(&mut self) -> io::Result<Option<u16>> {
         let own = self.watch.is_some();
         let watch = self.watch.as_ref().or(self.interface.watch());
@@ -122,7 +122,7 @@ impl Link {
         }
         let mtu = u16::try_from(state.mtu).unwrap_or(u16::MAX);
         let differs = before.is_none_or(|before| before.mtu != state.mtu);
-        // Longer packets than at the start may not fit into the device's memory.
+        // Packets longer than at the start may not fit into the device's memory.
         Ok(differs.then(|| mtu.min(self.mtu())))
     }
 
@@ -137,6 +137,7 @@ impl Link {
         Some(addresses)
     }
 
+    /// Whether the kernel's messages about the network are processed.
     pub(super) fn follows(&self) -> bool {
         self.watch.is_some() || self.interface.watch().is_some()
     }
@@ -145,7 +146,7 @@ impl Link {
         self.interface.flush()
     }
 
-    /// The device's first.
+    /// The descriptors to wait for; the device's is first.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + use<> {
         let watch = self.watch.as_ref().or(self.interface.watch());
         let watch = watch.map(|watch| watch.descriptor().as_raw_fd());
@@ -160,7 +161,7 @@ impl Link {
         self.interface.deadline()
     }
 
-    /// What the device and the interface count, by name.
+    /// Adds the counters of the device and of the interface, by name.
     pub(crate) fn report(&self, counts: &mut BTreeMap<String, u64>) {
         let device = self.interface.device().counters();
         let interface = self.interface.counters();

@@ -1,16 +1,16 @@
-//! Packets of a stack to its own addresses, which no device brings back.
+//! Queues the packets of a stack to its own addresses, which no device returns.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Packets that wait for the next turn, which takes all of them; then the sink is full.
+/// Most packets that wait for the next turn, which takes all of them; the sink is then full.
 const PACKETS_MAX: usize = 1024;
-/// Bytes that wait, at most, but for one packet.
+/// Most bytes that wait; one packet may exceed the limit.
 const BYTES_MAX: usize = 8 << 20;
-/// Buffers that are kept for further packets.
+/// Most buffers that are kept for further packets.
 const SPARE_MAX: usize = 64;
 
-/// The packets of one engine that are looped back, in the order in which they were sent.
+/// The looped-back packets of one engine, in the order in which they were sent.
 #[derive(Debug, Default)]
 pub(super) struct Looped {
     /// The stack's addresses, sorted.
@@ -18,7 +18,7 @@ pub(super) struct Looped {
     packets: VecDeque<Vec<u8>>,
     bytes: usize,
     spare: Vec<Vec<u8>>,
-    /// Packets since the beginning.
+    /// Number of packets since the creation.
     count: u64,
 }
 
@@ -54,7 +54,7 @@ impl Looped {
         self.packets.push_back(buffer);
     }
 
-    /// Takes the packet that was sent first.
+    /// Takes the oldest packet.
     pub(super) fn pop(&mut self, take: impl FnOnce(&[u8])) -> bool {
         let Some(packet) = self.packets.pop_front() else { return false };
         self.bytes -= packet.len();

@@ -1,9 +1,9 @@
-//! Packets that came to one core and belong to another.
+//! Hands packets that arrived at one core over to the core that owns them.
 //!
-//! A network card's choice of queue is not our hash, and it may change during a connection, so the
-//! owner is decided by the addresses alone and packets travel to it. Each pair of cores has a ring
-//! in each direction; one that is full loses packets, as a queue of a router would, and TCP
-//! repairs it.
+//! A network card does not select the queue by our hash, and its choice may change during a
+//! connection. The addresses alone therefore determine the owner, and packets are handed over to
+//! it. Each pair of cores has a ring in each direction. A full ring loses packets, as the queue of
+//! a router would, and TCP retransmits them.
 
 use super::EngineCounters;
 use super::alarm::Alarm;
@@ -13,14 +13,14 @@ use mtcp_proto::Checksum;
 use std::io;
 use std::sync::Arc;
 
-/// Packets between two cores; a few batches.
+/// Packets in the ring between two cores: a few batches.
 const SLOTS: usize = 256;
 
-/// A packet on its way; the memory stays with the slot.
+/// A packet in a hand-over; the memory stays with the slot.
 #[derive(Debug, Default)]
 struct Parcel {
     bytes: Vec<u8>,
-    /// What is known of its checksum; `None` of a frame that tells of neighbours.
+    /// What is known of its checksum; `None` for a frame about neighbours.
     checksum: Option<Checksum>,
 }
 
@@ -28,7 +28,7 @@ struct Parcel {
 #[derive(Debug)]
 pub(crate) struct Mailboxes {
     alarm: Arc<Alarm>,
-    /// By core; `None` at its own place.
+    /// The rings by core; `None` for this core.
     to: Vec<Option<(Producer<Parcel>, Arc<Alarm>)>>,
     from: Vec<Consumer<Parcel>>,
     handed_over: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Mailboxes {
     taken: u64,
 }
 
-/// The mailboxes of so many cores, by core.
+/// Creates the mailboxes of `cores` cores, by core.
 ///
 /// # Errors
 /// `EMFILE`, `ENFILE`.
@@ -76,7 +76,7 @@ impl Mailboxes {
         &self.alarm
     }
 
-    /// Leaves a packet for its owner; it is seen after [`Mailboxes::publish`].
+    /// Puts a packet into the ring of its owner, which sees it after [`Mailboxes::publish`].
     pub(super) fn hand_over(&mut self, owner: u16, packet: &[u8], checksum: Checksum) {
         let Some(Some((producer, _))) = self.to.get_mut(usize::from(owner)) else {
             self.dropped += 1;
@@ -89,15 +89,16 @@ impl Mailboxes {
         }
     }
 
-    /// Leaves a frame that tells of neighbours for all others: an answer comes to one queue of a
-    /// device, whichever core has asked. One that finds no room comes again, as questions do.
+    /// Puts a frame about neighbours into the rings of all other cores: an answer arrives at one
+    /// queue of a device, whichever core has asked. A frame for which there is no room is repeated
+    /// after the next request.
     pub(super) fn spread(&mut self, frame: &[u8]) {
         for (producer, _) in self.to.iter_mut().flatten() {
             leave(producer, frame, None);
         }
     }
 
-    /// Shows the owners what was left for them, once for a batch.
+    /// Publishes the packets to their owners, once for a batch.
     pub(super) fn publish(&mut self) {
         for (producer, alarm) in self.to.iter_mut().flatten() {
             if producer.publish() {
@@ -106,7 +107,7 @@ impl Mailboxes {
         }
     }
 
-    /// Takes at most so many packets from each other core.
+    /// Takes at most `limit` packets from each other core.
     pub(super) fn take(&mut self, limit: usize, mut input: impl FnMut(Arrival<'_>)) -> usize {
         let mut count = 0;
         for consumer in &mut self.from {

@@ -1,9 +1,9 @@
-//! One engine per core: a stack, the interface it sends through, and the mailboxes in which cores
-//! leave each other packets.
+//! Implements one engine per core: a stack, the interface through which it sends, and the mailboxes
+//! in which cores leave packets for each other.
 //!
-//! A turn is mTCP's main loop (section 4): take a batch of packets, serve timers and the
-//! application, send a batch. Nothing of it is shared with another core but the rings of the
-//! mailboxes, so there is no lock and no contended cache line in it.
+//! A turn is one iteration of mTCP's main loop: receive a batch of packets, run timers and serve
+//! the application, send a batch. The engine shares only the rings of the mailboxes with other
+//! cores, so a turn has neither locks nor contended cache lines.
 
 mod alarm;
 mod board;
@@ -21,7 +21,7 @@ pub(crate) use self::alarm::Alarm;
 pub(crate) use self::board::Board;
 pub(crate) use self::link::Link;
 pub(crate) use self::mailbox::{Mailboxes, mailboxes};
-pub(crate) use self::paired::{Application, start as start_paired};
+pub(crate) use self::paired::{Application, PairedError, start as start_paired};
 pub(crate) use self::port::{Names, Port};
 
 use crate::network::Arrival;
@@ -33,27 +33,27 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An engine that never sleeps looks so often at what the kernel says of the network.
+/// Turns after which an engine that never sleeps processes the kernel's network messages.
 const TURNS_PER_LOOK: u64 = 1024;
 
-/// What an engine counts besides its stack.
+/// Counters of an engine besides those of its stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct EngineCounters {
-    /// Turns that were taken.
+    /// Turns of the main loop.
     pub turns: u64,
     /// Times that the engine slept.
     pub sleeps: u64,
-    /// Packets that were handed to the core that owns them.
+    /// Packets that were handed over to their owner.
     pub handed_over: u64,
-    /// Packets that could not be handed over, because the other core did not keep up.
+    /// Packets that could not be handed over, because the other core's ring was full.
     pub hand_over_drops: u64,
-    /// Packets that came from other cores.
+    /// Packets that other cores have handed over to this one.
     pub taken_over: u64,
 }
 
-/// The stack of one core with all it needs to run; whoever holds it drives it.
+/// The stack of one core with everything that it needs to run. The owner of the engine runs it.
 ///
-/// [`Mtcp::engine`](crate::Mtcp::engine) gives it to programs that want neither sockets nor
+/// [`Mtcp::engine`](crate::Mtcp::engine) returns it, for programs that use neither sockets nor
 /// descriptors but the [`Stack`] itself.
 pub struct Engine {
     stack: Stack,
@@ -64,12 +64,12 @@ pub struct Engine {
     counters: EngineCounters,
     core: u16,
     batch: usize,
-    /// The longest IP packet, by the settings.
+    /// The longest IP packet, according to the settings.
     mtu_max: u16,
     now: Instant,
-    /// The device was full when packets were still due.
+    /// Whether the device was full while packets were still waiting.
     blocked: bool,
-    /// The alarm was set, and nobody has got up yet.
+    /// Whether the alarm was set for a sleep that has not ended.
     lying: bool,
 }
 
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// The stack, for all calls but `input` and `output`; [`Engine::now`] is the time to give it.
+    /// The stack, for all calls except `input` and `output`; [`Engine::now`] is the time to pass.
     pub fn stack(&mut self) -> &mut Stack {
         &mut self.stack
     }
@@ -114,30 +114,30 @@ impl Engine {
         usize::from(self.core)
     }
 
-    /// What has been counted besides the stack's own counters.
+    /// The counters of the engine, without those of the stack.
     pub fn counters(&self) -> EngineCounters {
         self.counters
     }
 
-    /// Takes a batch of packets and sends what is due; true if packets came.
+    /// Runs one turn: receives a batch of packets and sends waiting ones; true if packets arrived.
     ///
     /// # Errors
-    /// Those of the device, if it has gone (`ENXIO`, `ENETDOWN`): they do not pass.
+    /// The errors of the device if it is gone (`ENXIO`, `ENETDOWN`), which are permanent.
     pub fn turn(&mut self) -> io::Result<bool> {
         let came = self.step()?;
-        // Who called, for figures, has had his look.
+        // Every caller that woke the engine to get its counters has been served.
         self.alarm.answer();
         Ok(came)
     }
 
-    /// A turn for those who answer the alarm themselves.
+    /// Runs a turn for callers that answer the alarm themselves.
     pub(crate) fn step(&mut self) -> io::Result<bool> {
         let came = self.receive()?;
         self.transmit()?;
         Ok(came)
     }
 
-    /// The first half of a turn; between the halves the application is served.
+    /// Runs the first half of a turn; the application is served between the halves.
     pub(crate) fn receive(&mut self) -> io::Result<bool> {
         let slept = self.lying;
         if slept {
@@ -179,8 +179,8 @@ impl Engine {
         Ok(came)
     }
 
-    /// As [`Stack::connect`]; a local address that is missing or unspecified is chosen by the route
-    /// to the remote one.
+    /// Connects as [`Stack::connect`]. If the local address is missing or unspecified, the route to
+    /// the remote address determines it.
     pub(crate) fn connect(
         &mut self,
         local: Option<SocketAddr>,
@@ -198,7 +198,8 @@ impl Engine {
         self.stack.connect(self.now, local, remote, options)
     }
 
-    /// Takes what the kernel says of neighbours and addresses; what wakes an engine may be that.
+    /// Processes the kernel's messages about neighbours and addresses, which may have woken the
+    /// engine.
     fn follow(&mut self) -> io::Result<()> {
         let changes = self.link.follow(self.now)?;
         if let Some(addresses) = changes.addresses {
@@ -210,21 +211,21 @@ impl Engine {
         Ok(())
     }
 
-    /// The second half of a turn.
+    /// Runs the second half of a turn.
     pub(crate) fn transmit(&mut self) -> io::Result<()> {
         let full = self.stack.output(self.now, &mut self.link);
         self.blocked = self.link.flush()? || full;
         Ok(())
     }
 
-    /// Gives a connection up with a reset. What was written before it leaves before it, as far as
-    /// the peer has room.
+    /// Ends a connection with a reset. Data that was written before is sent before it, as far as
+    /// the peer's window permits.
     pub(crate) fn abort(&mut self, socket: SocketId) {
         self.send_before_reset(socket);
         self.stack.abort(self.now, socket);
     }
 
-    /// Gives a connection up, with a reset if the options say so or data that came was not taken.
+    /// Closes a connection; with a reset if the options say so or received data was not read.
     pub(crate) fn close(&mut self, socket: SocketId) {
         let unread = self.stack.info(socket).is_ok_and(|info| info.receive_queue > 0);
         if unread || self.stack.options(socket).is_ok_and(|options| options.linger_reset) {
@@ -235,21 +236,21 @@ impl Engine {
 
     fn send_before_reset(&mut self, socket: SocketId) {
         if self.stack.info(socket).is_ok_and(|info| info.send_queue > 0) {
-            // A device that fails does so in the next turn, too, which tells.
+            // A failing device returns its error again in the next turn.
             let _ = self.transmit();
         }
     }
 
-    /// Sleeps until there is something for a turn, at most `timeout`.
+    /// Sleeps until there is work for a turn, at most `timeout`.
     ///
     /// # Errors
-    /// Of poll(2); an interruption by a signal is none.
+    /// The errors of poll(2), except for an interruption by a signal.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let limit = self.prepare_to_sleep(timeout);
         self.sleep(limit)
     }
 
-    /// Sleeps as long as [`Engine::prepare_to_sleep`] has said.
+    /// Sleeps as long as [`Engine::prepare_to_sleep`] has returned.
     pub(crate) fn sleep(&mut self, limit: Option<Duration>) -> io::Result<()> {
         if limit == Some(Duration::ZERO) {
             self.get_up(false);
@@ -264,7 +265,7 @@ impl Engine {
         }
         wanted.poll(limit)?;
         self.get_up(wanted.is_ready(0));
-        // Another look at the network is due, if that is what woke us.
+        // The network messages are processed next if their descriptor has woken the engine.
         if self.link.follows() && wanted.is_ready(2) {
             self.now = clock();
             self.follow()?;
@@ -272,19 +273,20 @@ impl Engine {
         Ok(())
     }
 
-    /// For who waits by himself: descriptors that become readable when there is something for a
-    /// turn. They stay the same.
+    /// The descriptors that become readable when there is work for a turn, for callers that wait by
+    /// themselves. They stay the same.
     pub fn descriptors(&self) -> Vec<RawFd> {
         std::iter::once(self.alarm.descriptor()).chain(self.link.descriptors()).collect()
     }
 
-    /// Sets the alarm, directly before waiting for [`Engine::descriptors`]; says how long one may
-    /// wait, at most `timeout`. Zero: there is something to do. The next turn ends it.
+    /// Sets the alarm; to be called directly before waiting for [`Engine::descriptors`]. Returns
+    /// how long the caller may wait, at most `timeout`. Zero: there is work to do. The next turn
+    /// ends the sleep.
     pub fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         self.prepare_for(Sleep::Long, timeout)
     }
 
-    /// The same, for a sleep of a given kind.
+    /// Like [`Engine::prepare_to_sleep`], for a sleep of a given kind.
     pub(crate) fn prepare_for(
         &mut self,
         sleep: Sleep,
@@ -292,7 +294,7 @@ impl Engine {
     ) -> Option<Duration> {
         self.alarm.lie_down(sleep);
         self.lying = true;
-        // A call is answered when the board has been looked at, and the wish may come in between.
+        // A call is answered before the board is checked, and a request may arrive in between.
         let called = self.alarm.is_called() || self.board.is_wanted();
         if called || !self.mailboxes.is_empty() || !self.link.prepare_to_sleep() {
             return Some(Duration::ZERO);
@@ -302,7 +304,7 @@ impl Engine {
             (stack, link) => stack.or(link),
         };
         let until = deadline.map(|deadline| deadline.since(clock()));
-        // A full device says itself when it has room; the time is for those that cannot.
+        // A full device reports when it has room; the time limit is for devices that cannot.
         let until = if self.blocked {
             until.map(|until| until.max(Duration::from_millis(1)))
         } else {
@@ -339,11 +341,7 @@ impl std::fmt::Debug for Engine {
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// CLOCK_MONOTONIC, which all cores agree on. See clock_gettime(2).
+/// CLOCK_MONOTONIC, which is the same on all cores.
 pub(crate) fn clock() -> Instant {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is valid, and the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Instant::from_nanos(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
+    Instant::from_nanos(sys::clock::monotonic_ns())
 }

@@ -1,13 +1,13 @@
-//! poll(2) on a handful of descriptors.
+//! Waits for a few descriptors with ppoll(2).
 
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// Interfaces have two or three; beside them there is an alarm.
+/// Most descriptors: an interface has two or three, and there is an alarm.
 const MAX_DESCRIPTORS: usize = 8;
 
-/// What a sleeper waits for.
+/// The descriptors that a sleeper waits for.
 pub(super) struct Wanted {
     entries: [libc::pollfd; MAX_DESCRIPTORS],
     length: usize,
@@ -21,7 +21,7 @@ impl Default for Wanted {
 }
 
 impl Wanted {
-    /// Waits for one more. Beyond the bound it is left out: no interface has so many.
+    /// Adds a descriptor. Beyond the limit it is ignored: no interface has so many.
     pub(super) fn add(&mut self, descriptor: RawFd, events: libc::c_short) {
         if let Some(entry) = self.entries.get_mut(self.length) {
             *entry = libc::pollfd { fd: descriptor, events, revents: 0 };
@@ -29,12 +29,13 @@ impl Wanted {
         }
     }
 
-    /// Whether the descriptor that was added as number `index` has something.
+    /// Whether the descriptor that was added as number `index` is ready.
     pub(super) fn is_ready(&self, index: usize) -> bool {
         self.entries[index].revents != 0
     }
 
-    /// Sleeps, to the nanosecond (ppoll(2)); a signal ends it without an error.
+    /// Sleeps with nanosecond resolution (ppoll(2)); a signal or a lack of memory ends the sleep
+    /// without an error.
     pub(super) fn poll(&mut self, limit: Option<Duration>) -> io::Result<()> {
         let time = limit.map(|limit| libc::timespec {
             tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -42,7 +43,8 @@ impl Wanted {
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let count = self.length as libc::nfds_t;
-        // SAFETY: `length` entries are valid, and the time is null or lives until after the call.
+        // SAFETY: `length` entries are valid, and the time is null or lives until the end of the
+        // call.
         let woken =
             unsafe { libc::ppoll(self.entries.as_mut_ptr(), count, time, std::ptr::null()) };
         if woken >= 0 {
@@ -50,6 +52,7 @@ impl Wanted {
         }
         match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            error if error.raw_os_error() == Some(libc::ENOMEM) => Ok(()),
             error => Err(error),
         }
     }

@@ -1,22 +1,22 @@
-//! What an interface counts.
+//! Defines the counters of an interface.
 
-/// What an interface counts.
+/// Counters of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceCounters {
-    /// IP packets that were handed up.
+    /// IP packets that were passed to the stack.
     pub packets_received: u64,
-    /// IP packets that were handed to the device.
+    /// IP packets that were passed to the device.
     pub packets_sent: u64,
-    /// Packets of ARP and neighbour discovery that came.
+    /// Received packets of ARP and neighbour discovery.
     pub neighbour_packets: u64,
-    /// Frames that are for another station, or for all of them.
+    /// Frames to another station, or to a group and not about neighbours.
     pub not_ours: u64,
-    /// Frames that carry something else.
+    /// Frames of other protocols.
     pub other_protocols: u64,
     /// Packets that had to wait for a neighbour's answer.
     pub waited: u64,
     /// Packets that were dropped because a neighbour did not answer, or too many waited.
     pub unresolved: u64,
-    /// Packets that no route leads anywhere.
+    /// Packets without a route to their destination.
     pub unroutable: u64,
 }

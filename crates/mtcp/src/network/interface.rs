@@ -1,8 +1,8 @@
-//! A device with what is needed to send IP packets through it: routes, neighbours, and a place
-//! where packets wait for a neighbour to answer.
+//! Sends and receives IP packets through a device: finds routes and neighbours, and queues packets
+//! that wait for a neighbour's answer.
 
 use super::counters::InterfaceCounters;
-use super::resolver::{Knowledge, Resolver, Sorted, Way};
+use super::resolver::{FrameClass, Knowledge, NextHop, Resolver};
 use super::routes::{Route, Routes};
 use super::watch::Watch;
 use crate::device::{Capabilities, Device, Received, Segmentation, Transmit};
@@ -13,42 +13,43 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-/// The addresses of a stack that owns them, and the ways out.
+/// The addresses and routes of a stack that alone has its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnNetwork {
-    /// Each with the length of its network's prefix; those in it are neighbours.
+    /// Addresses, each with the length of its network's prefix; hosts in these networks are
+    /// neighbours.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Further routes: gateways.
+    /// Further routes, through gateways.
     pub routes: Vec<Route>,
 }
 
-/// What an interface hands on of the frames that came.
+/// The part of the received frames that an interface passes on.
 #[derive(Debug)]
 pub enum Arrival<'a> {
-    /// A packet of IP.
+    /// An IP packet.
     Packet(&'a [u8], Checksum),
-    /// A frame of ARP or neighbour discovery, which this interface has taken note of; for those of
-    /// the device's other queues to [overhear](Interface::overhear).
+    /// A frame of ARP or neighbour discovery, which this interface has processed. Interfaces of the
+    /// device's other queues have to [overhear](Interface::overhear) it.
     Neighbour(&'a [u8]),
 }
 
-/// A device that takes IP packets and gives them to a stack; it belongs to one thread.
+/// Passes IP packets between a device and a stack; belongs to one thread.
 ///
-/// In each turn: [`Interface::receive`], the stack's output into this [`Sink`],
+/// Each turn consists of [`Interface::receive`], the stack's output into this [`Sink`], and
 /// [`Interface::flush`].
 pub struct Interface<D> {
     device: D,
     capabilities: Capabilities,
     resolver: Option<Box<Resolver>>,
     now: Instant,
-    /// Of the packet in the last room, without the link's header.
+    /// Length of the packet in the last room, without the link-layer header.
     room_bytes: usize,
     counters: InterfaceCounters,
 }
 
 impl<D: Device> Interface<D> {
-    /// An interface whose addresses are the stack's alone: on Ethernet it answers ARP and neighbour
-    /// discovery for them, and asks itself.
+    /// Creates an interface whose addresses only the stack has. On Ethernet it answers ARP and
+    /// neighbour discovery for them, and sends its own requests.
     pub fn own(device: D, network: &OwnNetwork) -> Interface<D> {
         let mut routes = Routes::default();
         for &(prefix, length) in &network.addresses {
@@ -62,8 +63,9 @@ impl<D: Device> Interface<D> {
         Interface::new(device, Knowledge::Own(routes), &addresses)
     }
 
-    /// An interface whose addresses the kernel has as well: it keeps ARP, neighbour discovery and
-    /// ping; its routes and neighbours are followed. A device without Ethernet needs neither.
+    /// Creates an interface whose addresses the kernel has as well. The kernel keeps ARP, neighbour
+    /// discovery and ping; the interface watches its routes and neighbours. A device without
+    /// Ethernet needs neither.
     pub fn shared(device: D, watch: Watch) -> Interface<D> {
         let knowledge = Knowledge::Shared { watch, asked: BTreeMap::new() };
         let mut interface = Interface::new(device, knowledge, &[]);
@@ -82,9 +84,9 @@ impl<D: Device> Interface<D> {
         Interface { device, capabilities, resolver, now: Instant::ZERO, room_bytes: 0, counters }
     }
 
-    /// Hands the packets of at most `limit` frames that are there to `take`, without waiting; sends
-    /// what waited for a neighbour. Gives the number of frames that came. What is done until the
-    /// next call is done at this time.
+    /// Receives at most `limit` available frames without waiting, and passes their packets to
+    /// `take`; sends the packets that waited for a neighbour. Returns the number of frames.
+    /// Everything until the next call happens at this time.
     ///
     /// # Errors
     /// As [`Device::receive`].
@@ -106,12 +108,12 @@ impl<D: Device> Interface<D> {
         let frames = self.device.receive(limit, &mut |frame, received| match resolver
             .sort(now, frame, counters)
         {
-            Sorted::Ip(packet) => take(Arrival::Packet(packet, checksum(received))),
-            Sorted::Neighbour => {
+            FrameClass::Ip(packet) => take(Arrival::Packet(packet, checksum(received))),
+            FrameClass::Neighbour => {
                 heard = true;
                 take(Arrival::Neighbour(frame));
             }
-            Sorted::Other => {}
+            FrameClass::Other => {}
         });
         if heard {
             resolver.forget_recent();
@@ -120,41 +122,42 @@ impl<D: Device> Interface<D> {
         frames
     }
 
-    /// Takes what another queue of the same device has heard of neighbours: an answer comes to one
-    /// queue, whichever asked. A question may thus be answered by each, which does no harm.
+    /// Processes a frame about neighbours that another queue of the same device has received: an
+    /// answer arrives at one queue, whichever has asked. Several queues may answer a request, which
+    /// does no harm.
     pub fn overhear(&mut self, now: Instant, frame: &[u8]) {
         self.now = now;
         let Some(resolver) = &mut self.resolver else { return };
-        if let Sorted::Neighbour = resolver.sort(now, frame, &mut self.counters) {
+        if let FrameClass::Neighbour = resolver.sort(now, frame, &mut self.counters) {
             resolver.forget_recent();
             self.release();
         }
     }
 
-    /// Sends what neighbours are to be asked or answered, and hands all frames to the system. True
-    /// if the device could not take all of them.
+    /// Sends requests and answers about neighbours, and passes all frames to the system. True if
+    /// the device could not take all of them.
     ///
     /// # Errors
     /// As [`Device::flush`].
     pub fn flush(&mut self) -> io::Result<bool> {
         if let Some(resolver) = &mut self.resolver {
             resolver.send_questions(self.now, &mut self.device);
-            if resolver.patience_ends().is_some_and(|end| end <= self.now) {
+            if resolver.next_expiry().is_some_and(|end| end <= self.now) {
                 self.release();
             }
         }
         self.device.flush()
     }
 
-    /// When [`Interface::receive`] and [`Interface::flush`] must be called even if nothing comes;
-    /// in the past if something is due.
+    /// When [`Interface::receive`] and [`Interface::flush`] must be called even if no frame
+    /// arrives; in the past if there is work to do now.
     pub fn deadline(&self) -> Option<Instant> {
         let resolver = self.resolver.as_deref()?;
-        [resolver.questions_due(), resolver.patience_ends()].into_iter().flatten().min()
+        [resolver.questions_due(), resolver.next_expiry()].into_iter().flatten().min()
     }
 
-    /// The neighbour that gets packets for this address; `None` if no route leads there, or the
-    /// link knows no neighbours.
+    /// The neighbour for packets to this address; `None` if there is no route, or the link has no
+    /// neighbours.
     pub fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
         match &self.resolver.as_deref()?.knowledge {
             Knowledge::Own(routes) => routes.next_hop(destination),
@@ -162,19 +165,19 @@ impl<D: Device> Interface<D> {
         }
     }
 
-    /// The first `bytes` of the packet that was written into the last room and is not committed.
+    /// The first `bytes` of the packet in the last room, which is not committed.
     pub fn written(&mut self, bytes: usize) -> Option<&[u8]> {
         let header_bytes = if self.resolver.is_some() { ethernet::HEADER_BYTES } else { 0 };
-        // The same room again, because nothing was committed in between.
+        // The device returns the same room again, because nothing was committed in between.
         let room = self.device.room(header_bytes + self.room_bytes)?;
         room.get(header_bytes..header_bytes + bytes)
     }
 
-    /// Takes what the kernel says of the network, without waiting; true if something has changed,
-    /// perhaps the addresses. Nothing happens where the stack owns its addresses.
+    /// Processes the kernel's messages about the network, without waiting; true if there was a
+    /// change, perhaps of the addresses. Does nothing if only the stack has its addresses.
     ///
     /// # Errors
-    /// Of netlink, none of which passes.
+    /// The errors of netlink, which are permanent.
     pub fn follow(&mut self, now: Instant) -> io::Result<bool> {
         self.now = now;
         let Some(resolver) = &mut self.resolver else { return Ok(false) };
@@ -187,15 +190,15 @@ impl<D: Device> Interface<D> {
         Ok(changed)
     }
 
-    /// Uses another hardware address of the device, and announces it.
+    /// Sets the new hardware address of the device, and announces it.
     pub fn set_hardware_address(&mut self, hardware: HardwareAddress) {
         if let Some(resolver) = &mut self.resolver {
             resolver.set_hardware_address(hardware);
         }
     }
 
-    /// What the kernel knows of the interface, where the addresses are its too. When its descriptor
-    /// is readable, [`Interface::follow`] has something to do.
+    /// The watch of the interface, if the kernel has the addresses too. When its descriptor is
+    /// readable, [`Interface::follow`] has messages to process.
     pub fn watch(&self) -> Option<&Watch> {
         match &self.resolver.as_deref()?.knowledge {
             Knowledge::Own(_) => None,
@@ -203,12 +206,12 @@ impl<D: Device> Interface<D> {
         }
     }
 
-    /// Becomes readable or writable as [`Device::descriptor`] says.
+    /// The descriptor of the device, see [`Device::descriptor`].
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.device.descriptor()
     }
 
-    /// Arms the descriptor; false if frames are there, and the caller must not sleep.
+    /// Arms the descriptor; false if there are frames, and the caller must not sleep.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.device.prepare_to_sleep()
     }
@@ -218,17 +221,18 @@ impl<D: Device> Interface<D> {
         &self.device
     }
 
-    /// What has been counted.
+    /// The counters of the interface.
     pub fn counters(&self) -> InterfaceCounters {
         self.counters
     }
 
-    /// What has been counted of neighbours; `None` without Ethernet.
+    /// The counters of the neighbours; `None` without Ethernet.
     pub fn neighbour_counters(&self) -> Option<neighbour::Counters> {
         self.resolver.as_deref().map(|resolver| resolver.cache.counters())
     }
 
-    /// Sends the packets whose neighbours have answered, and drops those whose do not.
+    /// Sends the packets whose neighbours have answered, and drops those whose neighbours do not
+    /// answer.
     fn release(&mut self) {
         let Some(resolver) = &mut self.resolver else { return };
         for _ in 0..resolver.waiting().len() {
@@ -238,7 +242,7 @@ impl<D: Device> Interface<D> {
                 continue;
             }
             match resolver.way(self.now, waiting.packet.destination) {
-                Way::To(hardware) => {
+                NextHop::To(hardware) => {
                     let Some(room) = self.device.room(ethernet::HEADER_BYTES + waiting.bytes.len())
                     else {
                         resolver.waiting().push_front(waiting);
@@ -250,25 +254,25 @@ impl<D: Device> Interface<D> {
                     self.device.commit(frame);
                     self.counters.packets_sent += 1;
                 }
-                Way::Wait => resolver.waiting().push_back(waiting),
-                Way::Unresolved => self.counters.unresolved += 1,
-                Way::Unroutable => self.counters.unroutable += 1,
+                NextHop::Wait => resolver.waiting().push_back(waiting),
+                NextHop::Unresolved => self.counters.unresolved += 1,
+                NextHop::Unroutable => self.counters.unroutable += 1,
             }
         }
     }
 
-    /// Sends a packet in Ethernet, out of the room in which it is.
+    /// Sends a packet over Ethernet, from the room that contains it.
     fn commit_ethernet(&mut self, packet: &Packet) {
         let Some(resolver) = &mut self.resolver else { return };
         let way = resolver.way(self.now, packet.destination);
-        if let Way::Unresolved | Way::Unroutable = way {
-            self.counters.unresolved += u64::from(matches!(way, Way::Unresolved));
-            self.counters.unroutable += u64::from(matches!(way, Way::Unroutable));
+        if let NextHop::Unresolved | NextHop::Unroutable = way {
+            self.counters.unresolved += u64::from(matches!(way, NextHop::Unresolved));
+            self.counters.unroutable += u64::from(matches!(way, NextHop::Unroutable));
             return;
         }
-        // The same room again, because nothing was committed in between.
+        // The device returns the same room again, because nothing was committed in between.
         let Some(room) = self.device.room(ethernet::HEADER_BYTES + self.room_bytes) else { return };
-        if let Way::To(hardware) = way {
+        if let NextHop::To(hardware) = way {
             resolver.write_header(hardware, packet, room);
             let frame = transmit(packet, ethernet::HEADER_BYTES, room);
             self.device.commit(frame);
@@ -324,10 +328,11 @@ fn checksum(received: Received) -> Checksum {
     if received.checksum_verified { Checksum::Verified } else { Checksum::Unverified }
 }
 
-/// What the device needs to know of a packet that begins `link_bytes` into the frame. The frame is
-/// looked at only if it is to be cut.
+/// Builds the device's instructions for a packet that begins `link_bytes` into the frame. Reads the
+/// frame only if it has to be cut.
 fn transmit(packet: &Packet, link_bytes: usize, frame: &[u8]) -> Transmit {
-    /// Of the TCP header: its length in words of four bytes, in the upper half.
+    /// Offset in the TCP header of the data offset, the header's length in words of four bytes, in
+    /// the upper half of the byte.
     const DATA_OFFSET_AT: usize = 12;
     let partial_checksum = packet
         .partial_checksum
@@ -447,7 +452,7 @@ mod tests {
     #[test]
     fn the_device_learns_where_to_cut_and_to_sum() {
         let mut frame = [0; 200];
-        // A TCP header of eight words behind Ethernet and IPv6.
+        // A TCP header of eight words after Ethernet and IPv6.
         frame[14 + 40 + 12] = 0x80;
         let packet = Packet {
             bytes: 186,

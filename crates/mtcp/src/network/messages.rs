@@ -1,11 +1,9 @@
-//! Messages of rtnetlink(7), read with every length checked, and written. Their numbers are in the
-//! order of the machine.
+//! Parses and writes messages of rtnetlink(7), with every length checked.
 
-use super::routes::Route;
+use super::routes::{Route, width};
 use std::net::IpAddr;
+use sys::netlink::{self, Request, address as ip, attribute, u16_at, u32_at};
 
-const HEADER_BYTES: usize = 16;
-const ALIGNMENT: usize = 4;
 const LINK_BYTES: usize = 16;
 const ADDRESS_BYTES: usize = 8;
 const ROUTE_BYTES: usize = 12;
@@ -14,27 +12,27 @@ const NEXT_HOP_BYTES: usize = 8;
 
 /// The entry has a hardware address: reachable, stale, delay, probe, permanent (NUD_*).
 const NEIGHBOUR_USABLE: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
-/// The kernel treats the entry as used by itself, and probes it if it is stale or missing.
+/// The kernel treats the entry as used, and probes it if it is stale or missing.
 const NTF_USE: u8 = 0x01;
-/// Where the program runs, one byte; 0: nowhere (linux/if_link.h).
+/// The place where the program runs, one byte; 0: no program (linux/if_link.h).
 const IFLA_XDP_ATTACHED: u16 = 2;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 
-/// What the kernel says of a link.
+/// The state of a link as the kernel reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkState {
-    /// It is switched on and has a carrier.
+    /// Whether it is up and has a carrier.
     pub running: bool,
     /// The longest packet, in bytes.
     pub mtu: u32,
     /// Its hardware address, if it has one of six bytes.
     pub hardware_address: Option<[u8; 6]>,
-    /// An XDP program is attached.
+    /// Whether an XDP program is attached.
     pub has_xdp_program: bool,
 }
 
-/// What a message says of an interface.
+/// The content of a message about an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fact {
     Link(LinkState),
@@ -42,10 +40,10 @@ pub(super) enum Fact {
     Address(IpAddr, u8),
     AddressGone(IpAddr, u8),
     Route(Route),
-    /// In place of whichever had the same prefix and metric, on any interface.
+    /// Replaces the route with the same prefix and metric, on any interface.
     RouteReplaced(Route),
     RouteGone(Route),
-    /// With the hardware address, if the kernel has one.
+    /// A neighbour, with its hardware address if the kernel has one.
     Neighbour(IpAddr, Option<[u8; 6]>),
 }
 
@@ -58,47 +56,36 @@ pub(super) enum Message {
     Error(i32),
     /// A fact about the interface with this index.
     Fact(i32, Fact),
-    /// Nothing that matters here.
+    /// A message that is not relevant here.
     Other,
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
 fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
     u32_at(bytes, at).map(u32::cast_signed)
 }
 
-/// The messages of a datagram, each with the number of the request that it answers.
-pub(super) fn parse(mut datagram: &[u8]) -> impl Iterator<Item = (u32, Message)> {
-    std::iter::from_fn(move || {
-        let bytes = u32_at(datagram, 0)? as usize;
-        let message = datagram.get(HEADER_BYTES..bytes)?;
-        let (kind, flags) = (u16_at(datagram, 4)?, u16_at(datagram, 6)?);
-        let sequence = u32_at(datagram, 8)?;
-        datagram = datagram.get(bytes.next_multiple_of(ALIGNMENT)..).unwrap_or(&[]);
-        let mut message = interpret(kind, message).unwrap_or(Message::Other);
+/// Parses the messages of a datagram, each with the number of the request that it answers.
+pub(super) fn parse(datagram: &[u8]) -> impl Iterator<Item = (u32, Message)> {
+    netlink::messages(datagram).map_while(Result::ok).map(|found| {
+        let mut message = interpret(&found).unwrap_or(Message::Other);
         if let Message::Fact(index, Fact::Route(route)) = message
-            && i32::from(flags) & libc::NLM_F_REPLACE != 0
+            && i32::from(found.flags) & libc::NLM_F_REPLACE != 0
         {
             message = Message::Fact(index, Fact::RouteReplaced(route));
         }
-        Some((sequence, message))
+        (found.sequence, message)
     })
 }
 
-/// `None` if the message is cut off or about something else.
-fn interpret(kind: u16, message: &[u8]) -> Option<Message> {
+/// Parses one message; `None` if it is cut off or about something else.
+fn interpret(found: &netlink::Message<'_>) -> Option<Message> {
+    if found.is_done() {
+        return Some(Message::Done);
+    } else if let Some(code) = found.error() {
+        return Some(Message::Error(code));
+    }
+    let (kind, message) = (found.kind, found.body);
     let (index, fact) = match kind {
-        kind if i32::from(kind) == libc::NLMSG_DONE => return Some(Message::Done),
-        kind if i32::from(kind) == libc::NLMSG_ERROR => {
-            return Some(Message::Error(i32_at(message, 0)?));
-        }
         libc::RTM_NEWLINK => (i32_at(message, 4)?, Fact::Link(link(message)?)),
         libc::RTM_DELLINK => (i32_at(message, 4)?, Fact::LinkGone),
         libc::RTM_NEWADDR | libc::RTM_DELADDR => address(kind, message)?,
@@ -107,29 +94,6 @@ fn interpret(kind: u16, message: &[u8]) -> Option<Message> {
         _ => return None,
     };
     Some(Message::Fact(index, fact))
-}
-
-/// The attributes behind a message's fixed part: kinds and values.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    /// Flags beside the kind: nested, in network order.
-    const FLAGS: u16 = 0xc000;
-    std::iter::from_fn(move || {
-        let length = usize::from(u16_at(bytes, 0)?);
-        let kind = u16_at(bytes, 2)? & !FLAGS;
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(ALIGNMENT)..).unwrap_or(&[]);
-        Some((kind, value))
-    })
-}
-
-fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
-}
-
-fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = || <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
-    let v6 = || <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from);
-    v4().or_else(v6)
 }
 
 fn link(message: &[u8]) -> Option<LinkState> {
@@ -151,9 +115,9 @@ fn address(kind: u16, message: &[u8]) -> Option<(i32, Fact)> {
     let length = *message.get(1)?;
     let index = i32_at(message, 4)?;
     let rest = message.get(ADDRESS_BYTES..)?;
-    // On a point-to-point link IFA_ADDRESS is the other end's.
+    // On a point-to-point link IFA_ADDRESS is the address of the other end.
     let local = attribute(rest, libc::IFA_LOCAL).or_else(|| attribute(rest, libc::IFA_ADDRESS))?;
-    let local = ip(local)?;
+    let local = ip(local).filter(|local| u32::from(length) <= width(*local))?;
     let fact = if kind == libc::RTM_NEWADDR {
         Fact::Address(local, length)
     } else {
@@ -162,7 +126,7 @@ fn address(kind: u16, message: &[u8]) -> Option<(i32, Fact)> {
     Some((index, fact))
 }
 
-/// Unicast routes of the main table, for packets from anywhere.
+/// Parses unicast routes of the main table, for packets from any source.
 fn route(kind: u16, message: &[u8]) -> Option<(i32, Fact)> {
     let &[family, length, source_length, service, table, _, _, route_kind, ..] =
         message.first_chunk::<ROUTE_BYTES>()?;
@@ -178,10 +142,13 @@ fn route(kind: u16, message: &[u8]) -> Option<(i32, Fact)> {
         (None, libc::AF_INET6) => IpAddr::from([0_u8; 16]),
         (None, _) => return None,
     };
+    if u32::from(length) > width(prefix) {
+        return None;
+    }
     let metric = attribute(rest, libc::RTA_PRIORITY).and_then(|v| u32_at(v, 0)).unwrap_or(0);
     let (index, gateway) = match attribute(rest, libc::RTA_OIF) {
         Some(value) => (i32_at(value, 0)?, gateway(rest)),
-        // Of several ways the first one is taken.
+        // Of several next hops the first one is used.
         None => {
             let hop = attribute(rest, libc::RTA_MULTIPATH)?;
             let bytes = usize::from(u16_at(hop, 0)?);
@@ -212,37 +179,24 @@ fn neighbour(kind: u16, message: &[u8]) -> Option<(i32, Fact)> {
     Some((index, Fact::Neighbour(address, hardware)))
 }
 
-fn message(kind: u16, flags: libc::c_int, sequence: u32, body: &[u8]) -> Vec<u8> {
-    let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
-    message.extend(((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
-    message.extend(kind.to_ne_bytes());
-    message.extend((flags as u16).to_ne_bytes());
-    message.extend(sequence.to_ne_bytes());
-    message.extend([0; 4]);
-    message.extend(body);
-    message
-}
-
 /// A request for all objects of a kind: RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH.
 pub(super) fn dump(kind: u16, sequence: u32) -> Vec<u8> {
-    // All families; this is the longest of the kernel's fixed parts, the rest is zero.
-    message(kind, libc::NLM_F_REQUEST | libc::NLM_F_DUMP, sequence, &[0; LINK_BYTES])
+    let mut request = Request::all(kind);
+    request.number(sequence);
+    request.into_bytes()
 }
 
-/// A request that the kernel find out a neighbour's hardware address, or make sure of it.
+/// A request that the kernel resolves a neighbour's hardware address, or confirms it.
 pub(super) fn use_neighbour(index: i32, address: IpAddr, sequence: u32) -> Vec<u8> {
     let (family, octets) = match address {
         IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec()),
         IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec()),
     };
-    let mut body = vec![family as u8, 0, 0, 0];
-    body.extend(index.to_ne_bytes());
-    body.extend([0, 0, NTF_USE, 0]);
-    body.extend((4 + octets.len() as u16).to_ne_bytes());
-    body.extend(NDA_DST.to_ne_bytes());
-    body.extend(octets);
-    let flags = libc::NLM_F_REQUEST | libc::NLM_F_CREATE | libc::NLM_F_ACK;
-    message(libc::RTM_NEWNEIGH, flags, sequence, &body)
+    let mut request = Request::new(libc::RTM_NEWNEIGH, libc::NLM_F_CREATE | libc::NLM_F_ACK);
+    request.number(sequence);
+    request.body(&[[family as u8, 0, 0, 0], index.to_ne_bytes(), [0, 0, NTF_USE, 0]].concat());
+    request.attribute(NDA_DST, &octets);
+    request.into_bytes()
 }
 
 #[cfg(test)]
@@ -261,8 +215,10 @@ mod tests {
     }
 
     fn only(kind: u16, body: &[u8]) -> Message {
-        let bytes = message(kind, 0, 7, body);
-        let found: Vec<_> = parse(&bytes).collect();
+        let mut request = Request::new(kind, 0);
+        request.number(7);
+        request.body(body);
+        let found: Vec<_> = parse(&request.into_bytes()).collect();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, 7);
         found[0].1
@@ -325,6 +281,20 @@ mod tests {
     }
 
     #[test]
+    fn prefixes_are_no_longer_than_an_address() {
+        for (length, fits) in [(32, true), (33, false), (255, false)] {
+            let address: (u16, &[u8]) = (libc::IFA_LOCAL, &[10, 0, 0, 1]);
+            let body = with_attributes(&[2, length, 0, 0, 5, 0, 0, 0], &[address]);
+            assert_eq!(only(libc::RTM_NEWADDR, &body) != Message::Other, fits, "{length}");
+            let fixed = [2, length, 0, 0, libc::RT_TABLE_MAIN, 0, 0, libc::RTN_UNICAST, 0, 0, 0, 0];
+            let index = 3_i32.to_ne_bytes();
+            let way = [(libc::RTA_DST, &[10, 1, 0, 0][..]), (libc::RTA_OIF, &index)];
+            let body = with_attributes(&fixed, &way);
+            assert_eq!(only(libc::RTM_DELROUTE, &body) != Message::Other, fits, "{length}");
+        }
+    }
+
+    #[test]
     fn neighbours_are_read_and_asked_for() {
         let request = use_neighbour(4, "fd00::1".parse().unwrap(), 8);
         let fact = Fact::Neighbour("fd00::1".parse().unwrap(), None);
@@ -356,6 +326,7 @@ mod tests {
                 bytes[at] = next();
             }
             bytes[4] = 16 + next() % 16;
+            const HEADER_BYTES: usize = 16;
             let count = parse(&bytes).count();
             assert!(count <= bytes.len() / HEADER_BYTES, "seed {seed} round {round}");
         }

@@ -1,7 +1,8 @@
-//! Between a device and the stack: which neighbour a packet goes to, and what the kernel knows of
-//! that.
+//! Resolves the neighbour for a packet, from the stack's own tables or from the kernel's.
 
 mod counters;
+#[doc(hidden)]
+pub mod fuzzing;
 mod interface;
 mod messages;
 mod netlink;

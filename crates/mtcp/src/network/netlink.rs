@@ -1,4 +1,4 @@
-//! A socket to the routing part of the kernel (netlink(7)).
+//! Sends requests to rtnetlink(7), and receives answers and announcements.
 
 use super::messages::{self, Fact, Message};
 use crate::system::{check, check_length, errno, new_socket};
@@ -6,11 +6,11 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// The kernel makes its datagrams at most this long for a reader who has so much room.
+/// Bytes of the receive buffer. With this size the kernel does not make longer datagrams.
 const DATAGRAM_BYTES: usize = 32 * 1024;
-/// The kernel answers at once; this is for one that does not.
+/// Limit for an answer, which the kernel normally sends at once.
 const ANSWER_TIMEOUT_MS: libc::c_int = 5_000;
-/// Datagrams of one dump: 128 MiB.
+/// Most datagrams of one dump: 128 MiB.
 const DUMP_DATAGRAMS_MAX: usize = 4_096;
 
 /// A bound socket.
@@ -21,7 +21,8 @@ pub(super) struct Netlink {
 }
 
 impl Netlink {
-    /// A socket of the calling thread's namespace that hears of these groups (RTMGRP_*).
+    /// Opens a socket in the calling thread's namespace that receives the messages of these groups
+    /// (RTMGRP_*).
     pub(super) fn open(groups: u32) -> io::Result<Netlink> {
         let socket = new_socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
         // SAFETY: sockaddr_nl is plain data for which all zeros is valid.
@@ -47,7 +48,7 @@ impl Netlink {
         check_length(outcome).map(|_| ())
     }
 
-    /// The next datagram that is there; only the kernel's are taken.
+    /// Receives the next available datagram; ignores those that the kernel did not send.
     fn receive(&mut self) -> io::Result<&[u8]> {
         loop {
             // SAFETY: sockaddr_nl is plain data for which all zeros is valid.
@@ -67,10 +68,10 @@ impl Netlink {
         }
     }
 
-    /// Takes what has been announced; false if nothing more is there.
+    /// Takes the available announcements of one datagram; false if there is none.
     ///
     /// # Errors
-    /// `ENOBUFS`: announcements were lost, ask for everything again.
+    /// `ENOBUFS`: announcements were lost, and the caller must request everything again.
     pub(super) fn announcements(&mut self, take: &mut dyn FnMut(i32, Fact)) -> io::Result<bool> {
         match self.receive() {
             Ok(datagram) => {
@@ -86,14 +87,14 @@ impl Netlink {
         }
     }
 
-    /// Asks for all objects of a kind and waits for them.
+    /// Requests all objects of a kind and waits for them.
     pub(super) fn dump(&mut self, kind: u16, take: &mut dyn FnMut(i32, Fact)) -> io::Result<()> {
         let sequence = self.next_sequence();
         self.send(&messages::dump(kind, sequence))?;
         self.answers(sequence, take)
     }
 
-    /// Has the kernel find out a neighbour's hardware address, or confirm it.
+    /// Makes the kernel resolve a neighbour's hardware address, or confirm it.
     pub(super) fn use_neighbour(&mut self, index: i32, address: IpAddr) -> io::Result<()> {
         let sequence = self.next_sequence();
         self.send(&messages::use_neighbour(index, address, sequence))?;

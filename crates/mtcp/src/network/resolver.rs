@@ -1,4 +1,4 @@
-//! From an IP destination to a hardware address, and what is to be done with an Ethernet frame.
+//! Resolves IP destinations to hardware addresses, and classifies Ethernet frames.
 
 use super::counters::InterfaceCounters;
 use super::routes::Routes;
@@ -14,45 +14,46 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Neighbours that are remembered.
+/// Most neighbours in the cache.
 const NEIGHBOURS_MAX: usize = 4_096;
-/// Destinations whose neighbour is found without a search.
+/// Number of cached destinations, whose neighbour is found without a search.
 const RECENT: usize = 64;
-/// How long it is believed; a neighbour must be looked up now and then so that it is probed.
+/// How long such an entry is valid; a neighbour must be looked up from time to time so that it is
+/// probed.
 const RECENT_FOR: Duration = Duration::from_secs(1);
-/// How often the kernel is asked for the same neighbour, at most.
+/// Least time between requests to the kernel for the same neighbour.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// Packets that wait for neighbours; TCP sends those again for which there is no place.
+/// Most packets that wait for neighbours; further ones are dropped, and TCP sends them again.
 const WAITING_MAX: usize = 64;
-/// How long they wait: a neighbour is asked three times, a second apart.
+/// How long packets wait: a neighbour is asked three times, a second apart.
 const WAITING_FOR: Duration = Duration::from_secs(4);
 
-/// Who knows the neighbours.
+/// The source of information about neighbours.
 pub(super) enum Knowledge {
-    /// The stack: it asks and answers.
+    /// The stack, which sends requests and answers itself.
     Own(Routes),
-    /// The kernel, which is listened to and told whom to ask.
+    /// The kernel, whose messages the interface watches, and which is asked to resolve neighbours.
     Shared { watch: Watch, asked: BTreeMap<IpAddr, Instant> },
 }
 
-/// Where a packet goes.
-pub(super) enum Way {
+/// The result of looking up the next hop of a packet.
+pub(super) enum NextHop {
     To(HardwareAddress),
-    /// The neighbour has been asked.
+    /// A request was sent to the neighbour.
     Wait,
-    /// No route leads there.
+    /// There is no route.
     Unroutable,
     /// The neighbour does not answer.
     Unresolved,
 }
 
-/// What an Ethernet frame is.
-pub(super) enum Sorted<'a> {
+/// The kind of an Ethernet frame.
+pub(super) enum FrameClass<'a> {
     /// A packet for the stack.
     Ip(&'a [u8]),
-    /// It told something about neighbours.
+    /// A frame about neighbours, which was processed.
     Neighbour,
-    /// Nothing more is to be done with it.
+    /// A frame that needs no further processing.
     Other,
 }
 
@@ -70,14 +71,14 @@ struct Recent {
     until: Instant,
 }
 
-/// What Ethernet needs and bare IP does not.
+/// The part of an interface that Ethernet needs and plain IP does not.
 pub(super) struct Resolver {
     hardware: HardwareAddress,
     pub(super) cache: Cache,
     pub(super) knowledge: Knowledge,
-    /// By a hash of the destination.
+    /// Indexed by a hash of the destination.
     recent: [Option<Recent>; RECENT],
-    /// Those that have waited longest come first.
+    /// In the order of their waiting time, the longest first.
     waiting: VecDeque<Waiting>,
 }
 
@@ -92,16 +93,16 @@ impl Resolver {
         Resolver { hardware, cache, knowledge, recent: [None; RECENT], waiting: VecDeque::new() }
     }
 
-    /// Says what a frame is; one about neighbours has its effect here.
+    /// Classifies a frame; a frame about neighbours is processed here.
     pub(super) fn sort<'a>(
         &mut self,
         now: Instant,
         frame: &'a [u8],
         counters: &mut InterfaceCounters,
-    ) -> Sorted<'a> {
+    ) -> FrameClass<'a> {
         let Ok((header, payload)) = EthernetHeader::parse(frame) else {
             counters.other_protocols += 1;
-            return Sorted::Other;
+            return FrameClass::Other;
         };
         let for_us = header.destination == self.hardware;
         let neighbours = match header.kind {
@@ -110,47 +111,47 @@ impl Resolver {
             KIND_ARP => true,
             _ => {
                 counters.other_protocols += 1;
-                return Sorted::Other;
+                return FrameClass::Other;
             }
         };
-        // Questions go to groups, but no segment does (RFC 9293, section 3.9.2.3).
+        // Requests may be sent to groups, but no segment may (RFC 9293, section 3.9.2.3).
         if !for_us && (!neighbours || is_unicast(header.destination)) {
             counters.not_ours += 1;
-            return Sorted::Other;
+            return FrameClass::Other;
         }
         if !neighbours {
             counters.packets_received += 1;
-            return Sorted::Ip(payload);
+            return FrameClass::Ip(payload);
         }
         counters.neighbour_packets += 1;
         if matches!(self.knowledge, Knowledge::Shared { .. }) {
-            return Sorted::Other;
+            return FrameClass::Other;
         }
-        // The cache counts what is malformed.
+        // The cache counts malformed packets.
         let _ = if header.kind == KIND_ARP {
             self.cache.input_arp(now, payload)
         } else {
             self.cache.input_ndp(now, payload)
         };
-        Sorted::Neighbour
+        FrameClass::Neighbour
     }
 
-    /// The hardware address for a destination.
-    pub(super) fn way(&mut self, now: Instant, destination: IpAddr) -> Way {
+    /// Looks up the hardware address for a destination.
+    pub(super) fn way(&mut self, now: Instant, destination: IpAddr) -> NextHop {
         match self.recent[place(destination)] {
             Some(recent) if recent.destination == destination && now < recent.until => {
-                Way::To(recent.hardware)
+                NextHop::To(recent.hardware)
             }
             _ => self.search(now, destination),
         }
     }
 
-    fn search(&mut self, now: Instant, destination: IpAddr) -> Way {
+    fn search(&mut self, now: Instant, destination: IpAddr) -> NextHop {
         let routes = match &self.knowledge {
             Knowledge::Own(routes) => routes,
             Knowledge::Shared { watch, .. } => watch.routes(),
         };
-        let Some(hop) = routes.next_hop(destination) else { return Way::Unroutable };
+        let Some(hop) = routes.next_hop(destination) else { return NextHop::Unroutable };
         let found = self.cache.lookup(now, hop);
         if found != Lookup::Unreachable {
             self.ask_kernel(now, hop);
@@ -159,16 +160,16 @@ impl Resolver {
             Lookup::Known(hardware) => {
                 let until = now + RECENT_FOR;
                 self.recent[place(destination)] = Some(Recent { destination, hardware, until });
-                Way::To(hardware)
+                NextHop::To(hardware)
             }
-            Lookup::Pending => Way::Wait,
-            Lookup::Unreachable => Way::Unresolved,
+            Lookup::Pending => NextHop::Wait,
+            Lookup::Unreachable => NextHop::Unresolved,
         }
     }
 
-    /// Tells the kernel that the neighbour is in use, where the neighbours are the kernel's: it
-    /// asks for one that it does not know, and probes one that is stale. If it cannot be told,
-    /// the packet waits in vain, and the next one tries again.
+    /// Tells the kernel that a neighbour is in use, if the neighbours are the kernel's. The kernel
+    /// then requests an unknown one and probes a stale one. If this fails, the packet is dropped
+    /// after its wait, and the next packet tries again.
     fn ask_kernel(&mut self, now: Instant, hop: IpAddr) {
         let Knowledge::Shared { watch, asked } = &mut self.knowledge else { return };
         if asked.get(&hop).is_some_and(|&last| now < last + ASK_INTERVAL) {
@@ -183,12 +184,12 @@ impl Resolver {
         }
     }
 
-    /// Takes over what the kernel has said; who was known before is looked up anew.
+    /// Applies the kernel's messages; destinations are looked up again.
     pub(super) fn learn_from_kernel(&mut self) {
         let Knowledge::Shared { watch, .. } = &mut self.knowledge else { return };
         let addresses: Vec<IpAddr> =
             watch.addresses().iter().map(|(address, _)| *address).collect();
-        // The kernel announces it and asks the neighbours.
+        // The kernel announces the address and asks the neighbours.
         if let Some(hardware) = watch.link().and_then(|link| link.hardware_address) {
             self.hardware = hardware;
         }
@@ -205,7 +206,7 @@ impl Resolver {
         self.forget_recent();
     }
 
-    /// Uses another hardware address; one that the stack answers for is announced.
+    /// Sets a new hardware address. If the stack answers for its addresses, it is announced.
     pub(super) fn set_hardware_address(&mut self, hardware: HardwareAddress) {
         if hardware != self.hardware {
             self.hardware = hardware;
@@ -213,12 +214,12 @@ impl Resolver {
         }
     }
 
-    /// Looks all destinations up anew, because something about neighbours has changed.
+    /// Clears the cached destinations, because information about neighbours has changed.
     pub(super) fn forget_recent(&mut self) {
         self.recent = [None; RECENT];
     }
 
-    /// Writes the questions and answers about neighbours that are due.
+    /// Writes the waiting requests and answers about neighbours.
     pub(super) fn send_questions(&mut self, now: Instant, device: &mut impl Device) {
         let own = matches!(self.knowledge, Knowledge::Own(_));
         while own && self.cache.deadline().is_some_and(|due| due <= now) {
@@ -228,12 +229,13 @@ impl Resolver {
         }
     }
 
+    /// Writes the Ethernet header of a packet.
     pub(super) fn write_header(&self, to: HardwareAddress, packet: &Packet, frame: &mut [u8]) {
         let kind = if packet.destination.is_ipv6() { KIND_IPV6 } else { KIND_IPV4 };
         EthernetHeader { destination: to, source: self.hardware, kind }.write(frame);
     }
 
-    /// Keeps a packet until its neighbour answers; false if too many wait.
+    /// Stores a packet until its neighbour answers; false if too many wait.
     pub(super) fn keep(&mut self, now: Instant, packet: Packet, bytes: &[u8]) -> bool {
         if self.waiting.len() == WAITING_MAX {
             return false;
@@ -246,12 +248,12 @@ impl Resolver {
         &mut self.waiting
     }
 
-    /// When the packet that has waited longest is dropped.
-    pub(super) fn patience_ends(&self) -> Option<Instant> {
+    /// When the packet with the longest wait is dropped.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.waiting.front().map(|waiting| waiting.until)
     }
 
-    /// When there are questions to be asked.
+    /// When the next requests have to be sent.
     pub(super) fn questions_due(&self) -> Option<Instant> {
         match self.knowledge {
             Knowledge::Own(_) => self.cache.deadline(),
@@ -266,7 +268,7 @@ impl Waiting {
     }
 }
 
-/// Where a destination is among the recent ones: neighbouring addresses do not meet.
+/// The index of a destination among the cached ones; neighbouring addresses have different indices.
 fn place(destination: IpAddr) -> usize {
     let last = match destination {
         IpAddr::V4(address) => address.to_bits(),

@@ -1,20 +1,20 @@
-//! The routes that lead out of one interface.
+//! Stores the routes of one interface, and finds the next hop by the longest prefix.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// More routes than this are not kept: whoever has them is a router and not a host.
+/// Most routes that are stored: a machine with more is a router and not a host.
 pub(super) const ROUTES_MAX: usize = 4096;
 
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The addresses that it leads to begin like this one.
+    /// The prefix of the destinations.
     pub prefix: IpAddr,
-    /// So many bits of it count: at most 32 or 128.
+    /// The number of bits of the prefix: at most 32 or 128.
     pub length: u8,
-    /// The neighbour that passes packets on; `None` if the destinations are neighbours themselves.
+    /// The neighbour that forwards packets; `None` if the destinations are neighbours themselves.
     pub gateway: Option<IpAddr>,
-    /// The lower is preferred among routes of the same prefix.
+    /// Of routes with the same prefix, the one with the lowest metric is used.
     pub metric: u32,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn width(address: IpAddr) -> u32 {
     if address.is_ipv6() { 128 } else { 32 }
 }
 
-/// How many of the last bits are needed to tell two addresses of one family apart.
+/// The number of last bits that are needed to distinguish two addresses of one family.
 pub(super) fn differing_bits(one: IpAddr, other: IpAddr) -> u32 {
     let bits = |address| match address {
         IpAddr::V4(address) => u128::from(address.to_bits()),
@@ -48,13 +48,13 @@ pub(super) fn differing_bits(one: IpAddr, other: IpAddr) -> u32 {
 /// The routes of one interface; the longest prefix wins (RFC 1812, section 5.2.4.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Longer prefixes first, then lower metrics.
+    /// Sorted: longer prefixes first, then lower metrics.
     routes: Vec<Route>,
 }
 
 impl Routes {
-    /// Adds a route, in place of one with the same prefix and metric. False, and nothing is done,
-    /// if the length is beyond the address's or there are 4,096 already.
+    /// Adds a route, or replaces one with the same prefix and metric. Returns false and does
+    /// nothing if the length exceeds the address's or there are already 4,096 routes.
     pub fn add(&mut self, route: Route) -> bool {
         if u32::from(route.length) > width(route.prefix) {
             return false;
@@ -72,24 +72,24 @@ impl Routes {
         true
     }
 
-    /// Takes a route away; true if it was there.
+    /// Removes a route; true if it was there.
     pub fn remove(&mut self, route: &Route) -> bool {
         let before = self.routes.len();
         self.routes.retain(|old| !(old.is_same_way(route) && old.gateway == route.gateway));
         self.routes.len() < before
     }
 
-    /// Takes the route with this prefix and metric away, whatever its gateway.
+    /// Removes the route with this prefix and metric, whatever its gateway.
     pub fn remove_any(&mut self, route: &Route) {
         self.routes.retain(|old| !old.is_same_way(route));
     }
 
-    /// Takes all routes away.
+    /// Removes all routes.
     pub fn clear(&mut self) {
         self.routes.clear();
     }
 
-    /// The neighbour that gets a packet for this address; `None` if no route leads there.
+    /// The neighbour for a packet to this address; `None` if there is no route.
     pub fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
         let route = self.routes.iter().find(|route| route.leads_to(destination))?;
         Some(route.gateway.unwrap_or(destination))

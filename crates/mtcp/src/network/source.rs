@@ -1,12 +1,13 @@
-//! Which of several own addresses a connection begins from.
+//! Selects one of several own addresses as the source of a connection.
 
 use super::routes::differing_bits;
 use std::net::IpAddr;
 
-/// The address from which to connect to `remote`, whose packets go to the neighbour `hop`: `remote`
-/// itself if it is an own one (RFC 6724, rule 1), else one of the same scope (rule 2), else that
-/// with the longest common prefix (rule 8), of IPv4 with the neighbour, in whose network it then
-/// lies. `None`: there is none of the family.
+/// Selects the source address of a connection to `remote`, whose packets go to the neighbour `hop`.
+/// It is `remote` itself if that is an own address (RFC 6724, rule 1), otherwise one of the same
+/// scope (rule 2), otherwise the one with the longest common prefix (rule 8). For IPv4 the prefix
+/// is compared with the neighbour's address, which is in the same network. `None`: there is no
+/// address of the family.
 pub fn preferred_source(own: &[IpAddr], remote: IpAddr, hop: IpAddr) -> Option<IpAddr> {
     let near = if remote.is_ipv4() && hop.is_ipv4() { hop } else { remote };
     own.iter().copied().filter(|address| address.is_ipv4() == remote.is_ipv4()).min_by_key(

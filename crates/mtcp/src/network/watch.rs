@@ -1,4 +1,4 @@
-//! What the kernel knows of one interface, followed as it changes.
+//! Watches the kernel's state of one interface: link, addresses, routes, neighbours.
 
 use super::messages::{Fact, LinkState};
 use super::netlink::Netlink;
@@ -15,86 +15,87 @@ const GROUPS: u32 = (libc::RTMGRP_LINK
     | libc::RTMGRP_IPV6_IFADDR
     | libc::RTMGRP_IPV6_ROUTE) as u32;
 const LINK_GROUP: u32 = libc::RTMGRP_LINK as u32;
-/// What is asked for by `open`, and by `open_link`.
+/// The kinds of objects that `open` and `open_link` request.
 const ALL_KINDS: &[u16] =
     &[libc::RTM_GETLINK, libc::RTM_GETADDR, libc::RTM_GETROUTE, libc::RTM_GETNEIGH];
 const LINK_KIND: &[u16] = &[libc::RTM_GETLINK];
-const ADDRESSES_MAX: usize = 1024;
-/// Datagrams in one call, so that announcements do not starve packets.
+/// Most addresses that are stored.
+pub(super) const ADDRESSES_MAX: usize = 1024;
+/// Most datagrams per call, so that announcements do not delay packets.
 const DATAGRAMS_MAX: usize = 64;
 
-/// Announcements that are thrown away at once; there are never so many in a socket.
+/// Most announcements that are discarded at once; a socket never holds so many.
 const DISCARD_MAX: usize = 65_536;
 
-/// Why the kernel's view cannot be followed.
+/// The reason why the kernel's state cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
     /// There is no such interface.
-    #[error("interface {name}: {source}; `ip link` shows which there are")]
+    #[error("cannot use the interface {name}: {source}; name one that `ip link` shows")]
     Interface {
         /// Its name.
         name: String,
         /// The system's reason.
         source: io::Error,
     },
-    /// Netlink fails.
-    #[error("{action} by netlink: {source}; the sandbox must permit AF_NETLINK sockets")]
+    /// Netlink returned an error.
+    #[error("cannot {action} by netlink: {source}; permit AF_NETLINK sockets in the sandbox")]
     Netlink {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The system's reason.
         source: io::Error,
     },
 }
 
-/// Follows link, addresses, routes and neighbours of one interface (rtnetlink(7)).
+/// Watches link, addresses, routes and neighbours of one interface (rtnetlink(7)).
 ///
 /// Works without privileges; only [`Watch::use_neighbour`] needs CAP_NET_ADMIN.
 pub struct Watch {
     index: i32,
     announced: Netlink,
     requests: Netlink,
-    /// Objects that are followed (RTM_GET*).
+    /// Kinds of objects that are watched (RTM_GET*).
     kinds: &'static [u16],
     view: View,
 }
 
-/// What is known.
+/// The known state.
 #[derive(Default)]
-struct View {
-    /// `None`: the interface is gone.
+pub(super) struct View {
+    /// `None`: the interface no longer exists.
     link: Option<LinkState>,
-    addresses: Vec<(IpAddr, u8)>,
-    routes: Routes,
-    /// Something has happened whose consequences the kernel does not announce.
+    pub(super) addresses: Vec<(IpAddr, u8)>,
+    pub(super) routes: Routes,
+    /// Whether an event has occurred whose consequences the kernel does not announce.
     incomplete: bool,
-    /// Changes that nobody has fetched yet.
+    /// Changes that the caller has not taken yet.
     neighbours: Vec<NeighbourChange>,
 }
 
-/// What has changed among the neighbours.
+/// A change among the neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourChange {
-    /// All that was said before is void.
+    /// All earlier information is invalid.
     Forget,
     /// A neighbour has this hardware address now.
     Known(IpAddr, [u8; 6]),
-    /// A neighbour's hardware address is not known any more.
+    /// A neighbour's hardware address is no longer known.
     Unknown(IpAddr),
 }
 
 impl Watch {
-    /// Begins to follow an interface of the calling thread's namespace. All that the kernel knows
-    /// is there when this returns.
+    /// Starts to watch an interface of the calling thread's namespace. When it returns, the
+    /// kernel's complete state is known.
     ///
     /// # Errors
-    /// [`NetworkError`] names cause and remedy.
+    /// [`NetworkError`] with cause and remedy.
     pub fn open(name: &str) -> Result<Watch, NetworkError> {
         Watch::open_kinds(name, GROUPS, ALL_KINDS)
     }
 
-    /// The same for the link alone: no addresses, routes and neighbours.
+    /// Like [`Watch::open`], but watches only the link: no addresses, routes and neighbours.
     ///
     /// # Errors
     /// As [`Watch::open`].
@@ -119,7 +120,7 @@ impl Watch {
         self.index
     }
 
-    /// The state of the link; `None` once the interface is gone.
+    /// The state of the link; `None` once the interface no longer exists.
     pub fn link(&self) -> Option<LinkState> {
         self.view.link
     }
@@ -129,21 +130,21 @@ impl Watch {
         &self.view.addresses
     }
 
-    /// The routes out of the interface.
+    /// The routes of the interface.
     pub fn routes(&self) -> &Routes {
         &self.view.routes
     }
 
-    /// Becomes readable when something changes.
+    /// A descriptor that becomes readable when there is a change.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.announced.descriptor()
     }
 
-    /// Takes what has changed, without waiting; true if anything has, then ask again. Whether all
-    /// was lost in between and is asked for anew does not matter to the caller.
+    /// Processes changes, without waiting. True if there were any; then call again. If messages
+    /// were lost, it requests the complete state again, which the caller does not notice.
     ///
     /// # Errors
-    /// Of netlink, none of which passes.
+    /// The errors of netlink, which are permanent.
     pub fn follow(&mut self) -> io::Result<bool> {
         let mut changed = false;
         for _ in 0..DATAGRAMS_MAX {
@@ -158,7 +159,7 @@ impl Watch {
                     return Ok(true);
                 }
                 Ok(false) => return Ok(changed),
-                // What is still queued is older than what was lost, and void.
+                // Queued messages are older than the lost ones, and so invalid.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     self.view.incomplete = true;
                     self.discard()?;
@@ -169,12 +170,12 @@ impl Watch {
         Ok(true)
     }
 
-    /// What has changed among the neighbours since the last call.
+    /// The changes among the neighbours since the last call.
     pub fn take_neighbours(&mut self) -> impl Iterator<Item = NeighbourChange> {
         self.view.neighbours.drain(..)
     }
 
-    /// Has the kernel find out a neighbour's hardware address, or confirm it.
+    /// Makes the kernel resolve a neighbour's hardware address, or confirm it.
     ///
     /// # Errors
     /// `EPERM` without CAP_NET_ADMIN; `ENODEV` if the interface is gone.
@@ -208,8 +209,8 @@ impl Watch {
 }
 
 impl View {
-    /// Takes a fact about this interface or another one; true if it matters.
-    fn hear(&mut self, own: bool, fact: Fact) -> bool {
+    /// Processes a fact about this interface or another one; true if it is a change.
+    pub(super) fn hear(&mut self, own: bool, fact: Fact) -> bool {
         match fact {
             fact if own => self.apply(fact),
             Fact::RouteReplaced(route) => self.routes.remove_any(&route),
@@ -221,7 +222,8 @@ impl View {
     fn apply(&mut self, fact: Fact) {
         match fact {
             Fact::Link(link) => {
-                // The kernel drops routes without a word when a link goes down or an address goes.
+                // The kernel removes routes without a message when a link goes down or an address
+                // is removed.
                 self.incomplete |= self.link.is_some_and(|before| before != link);
                 self.link = Some(link);
             }
@@ -257,6 +259,6 @@ fn index_of(name: &str) -> io::Result<i32> {
     let mut request = interface(name);
     // SAFETY: the request is an initialised ifreq, which SIOCGIFINDEX reads and writes.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFINDEX as _, &raw mut request) })?;
-    // SAFETY: the call has filled in this member.
+    // SAFETY: the call has set this member.
     Ok(unsafe { request.ifr_ifru.ifru_ifindex })
 }

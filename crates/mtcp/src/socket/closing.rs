@@ -1,4 +1,4 @@
-//! How sockets end: lingering, and listeners that are shut down.
+//! Closes sockets that linger, and shuts down listeners.
 
 use super::errors::from;
 use super::events::Events;
@@ -7,7 +7,8 @@ use mtcp_proto::{Shutdown, SocketId};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long who lingers sleeps until the next look: acknowledgements are no events.
+/// Computes how long a lingering caller sleeps until its next check: acknowledgements cause no
+/// event.
 #[derive(Debug, Default)]
 pub struct Linger {
     last: Duration,
@@ -16,7 +17,7 @@ pub struct Linger {
 impl Linger {
     const LONGEST: Duration = Duration::from_millis(16);
 
-    /// The next sleep, at most what is left of the time.
+    /// The next sleep, at most the time that is left.
     pub fn next(&mut self, left: Duration) -> Duration {
         self.last = (2 * self.last).clamp(Duration::from_millis(1), Linger::LONGEST);
         self.last.min(left)
@@ -24,9 +25,9 @@ impl Linger {
 }
 
 impl Context {
-    /// Ends sending on a socket whose SO_LINGER makes [`Context::close`] wait, and gives how long:
-    /// the caller can then wait by itself until [`Context::has_lingered`] and close afterwards,
-    /// which waits no more. `None`: there is nothing to wait for.
+    /// Ends sending on a socket whose SO_LINGER makes [`Context::close`] wait, and returns for how
+    /// long. The caller can then wait by itself until [`Context::has_lingered`], and close
+    /// afterwards, which no longer waits. `None`: there is nothing to wait for.
     ///
     /// # Errors
     /// `EBADF`.
@@ -42,15 +43,15 @@ impl Context {
             return Ok(None);
         };
         extras.linger = None;
-        // What was not read makes close a reset, which needs no waiting.
+        // Unread data makes the close a reset, which does not wait.
         let waits = self.port.receivable(id) == 0 && self.port.shutdown(id, Shutdown::Send).is_ok();
         Ok(waits.then_some(time))
     }
 
-    /// Waits until [`Context::has_lingered`], at most so long.
+    /// Waits until [`Context::has_lingered`], at most `time`.
     ///
     /// # Errors
-    /// `EAGAIN`: the time is over; and those of the device.
+    /// `EAGAIN` if the time is over; the errors of the device.
     pub(super) fn linger(&mut self, descriptor: Descriptor, time: Duration) -> io::Result<()> {
         let end = Instant::now().checked_add(time);
         let mut step = Linger::default();
@@ -66,15 +67,15 @@ impl Context {
         }
     }
 
-    /// Whether all that was written is acknowledged, or will never be.
+    /// Whether all written data is acknowledged, or can no longer be.
     pub fn has_lingered(&mut self, descriptor: Descriptor) -> bool {
         let Ok(socket) = self.socket_of(descriptor) else { return true };
         let Some(id) = socket.id else { return true };
         self.port.info(id).map_or(true, |info| info.send_queue == 0)
     }
 
-    /// A number that each call of [`Context::shutdown`] changes, whatever comes of it: in the
-    /// kernel it wakes all who wait on the socket.
+    /// A number that each call of [`Context::shutdown`] changes, whatever its result, because in
+    /// the kernel a shutdown wakes all threads that wait on the socket.
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`.
@@ -82,8 +83,9 @@ impl Context {
         Ok(self.socket_of(descriptor)?.shutdowns)
     }
 
-    /// A listener whose receiving side is shut down listens no more, keeps its address, and resets
-    /// what waits in its queue; its sending side does not matter.
+    /// Shuts down a listener: if its receiving side is shut down, it no longer listens, keeps its
+    /// address, and resets the connections in its queue. A shutdown of its sending side has no
+    /// effect.
     pub(super) fn shut_listener(
         &mut self,
         descriptor: Descriptor,
@@ -91,7 +93,7 @@ impl Context {
         how: Shutdown,
     ) -> io::Result<()> {
         if how == Shutdown::Send {
-            // The kernel wakes who watches all the same.
+            // The kernel wakes watching epolls nevertheless.
             self.notify(descriptor, Events(u32::MAX));
             return Ok(());
         }

@@ -1,15 +1,15 @@
-//! Blocking or not, and the questions of ioctl(2).
+//! Implements non-blocking mode, readiness queries, and the requests of ioctl(2).
 
 use super::errors::{failure, from};
 use super::{Context, Descriptor, Events, Object, Phase};
 use std::io;
 
-/// Whether the next byte is the urgent one (asm-generic/sockios.h).
+/// The request whether the next byte is the urgent one (asm-generic/sockios.h).
 pub const SIOCATMARK: u64 = 0x8905;
 
 impl Context {
-    /// Whether calls on the socket return instead of blocking (`O_NONBLOCK`). Ends of pipes never
-    /// block.
+    /// Sets whether calls on the socket return instead of blocking (`O_NONBLOCK`). Ends of pipes
+    /// never block.
     ///
     /// # Errors
     /// `EBADF`, `EINVAL` (an epoll).
@@ -34,7 +34,7 @@ impl Context {
         })
     }
 
-    /// What the descriptor is ready for now, as poll(2) would say of it, without moving the stack.
+    /// The present readiness of the descriptor in the bits of poll(2), without running the stack.
     ///
     /// # Errors
     /// `EBADF`.
@@ -42,7 +42,7 @@ impl Context {
         self.ready(descriptor)
     }
 
-    /// Whether the stream has ended behind what can be read, so that reading does not wait for it.
+    /// Whether the stream has ended after the readable data, so that reading does not wait.
     ///
     /// # Errors
     /// `EBADF`.
@@ -51,7 +51,7 @@ impl Context {
         Ok(self.ready(descriptor)?.intersects(over))
     }
 
-    /// Bytes that can be read at once (`FIONREAD`).
+    /// Bytes that can be read now (`FIONREAD`).
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`, `EINVAL` (listens).
@@ -79,10 +79,10 @@ impl Context {
         }
     }
 
-    /// `FIONREAD`, `TIOCOUTQ`, `SIOCATMARK` and `FIONBIO` as ioctl(2) has them.
+    /// Handles `FIONREAD`, `TIOCOUTQ`, `SIOCATMARK` and `FIONBIO` in the format of ioctl(2).
     ///
     /// # Errors
-    /// `ENOTTY` (another request), and those of the calls above.
+    /// `ENOTTY` (another request), and the errors of the calls above.
     pub fn ioctl(
         &mut self,
         descriptor: Descriptor,

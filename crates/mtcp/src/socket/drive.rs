@@ -1,19 +1,19 @@
-//! Driving a context that several threads share behind a lock: publishes commands to the engine's
-//! thread, takes its events, and says whether sleeping threads must be woken.
+//! Drives a context that several threads share behind a lock: publishes commands to the engine's
+//! thread, takes its events, and tells whether sleeping threads must be woken.
 
 use super::Context;
 use std::io;
 
 impl Context {
-    /// Shows an engine with a thread of its own what was asked for since the last turn: data, ends
-    /// and resets leave now. Costs next to nothing if there is nothing to show.
+    /// Publishes the commands since the last turn to an engine with its own thread, so that data,
+    /// ends and resets are sent now. Without commands the cost is negligible.
     pub fn publish(&mut self) {
         self.port.publish();
     }
 
-    /// Takes what has come, before a call says that there is nothing. Cheaper than
-    /// [`Context::turn`]: it wakes no engine, and in the mode `complete` it does nothing directly
-    /// after a turn.
+    /// Takes new events, before a call reports that there is nothing. Cheaper than
+    /// [`Context::turn`]: it wakes no engine, and in mode `complete` it does nothing directly after
+    /// a turn.
     ///
     /// # Errors
     /// As [`Context::turn`].
@@ -23,8 +23,8 @@ impl Context {
         Ok(())
     }
 
-    /// Takes what an engine with a thread of its own has told, without a system call if that is
-    /// nothing. In the mode `complete` only [`Context::turn`] brings news.
+    /// Takes the events of an engine with its own thread, without a system call if there are none.
+    /// In mode `complete` only [`Context::turn`] produces events.
     pub fn look(&mut self) {
         if self.port.look() {
             self.news = true;
@@ -32,14 +32,14 @@ impl Context {
         }
     }
 
-    /// Whether events were taken since the last time, by whatever call: some may be for another
+    /// Whether any call has taken events since the last `take_news`; some may be for another
     /// thread.
     pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
 
-    /// For threads that sleep after [`Context::prepare_to_sleep`]: whether a call since has
-    /// ended what that prepared, so that they would not be woken.
+    /// For threads that sleep after [`Context::prepare_to_sleep`]: whether a call has ended that
+    /// preparation since, so that they would not be woken.
     pub fn sleepers_are_disturbed(&self) -> bool {
         self.port.is_disturbed()
     }

@@ -1,10 +1,11 @@
-//! Waiting for many descriptors, with the kernel's rules (fs/eventpoll.c, read and told anew).
+//! Implements waiting for many descriptors, with the rules of the kernel's epoll (fs/eventpoll.c),
+//! but none of its code.
 //!
-//! A watch that becomes interesting is queued on its epoll. Who waits takes watches from the front
-//! and asks each descriptor what it is ready for *now*; a watch that is not ready is forgotten
-//! until it is told of again. A level-triggered watch that was ready goes back to the end of the
-//! queue, so it is asked again the next time and no event can be lost, whoever reads in between; an
-//! edge-triggered one does not; a one-shot one falls silent.
+//! A watch that becomes ready is queued on its epoll. A waiting call takes watches from the front
+//! and checks whether each descriptor is ready *now*. A watch that is not ready leaves the queue
+//! until its next event. A level-triggered watch that was ready returns to the end of the queue. It
+//! is checked again the next time, so no event is lost, whatever other code reads in between. An
+//! edge-triggered watch does not return, and a one-shot watch is disabled.
 
 use super::errors::from;
 use super::events::{EpollEvent, Events};
@@ -13,23 +14,23 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Bits that are told whether asked for or not.
+/// Bits that are reported whether requested or not.
 const ALWAYS: Events = Events((libc::EPOLLERR | libc::EPOLLHUP) as u32);
-/// Bits that are no conditions.
+/// Bits that are not conditions.
 const MODES: u32 =
     (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE) as u32;
-/// How deep epolls may watch epolls, as in the kernel.
+/// How deep epolls may be nested, as in the kernel.
 const MAX_DEPTH: usize = 5;
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What `epoll_ctl` does.
+/// The operation of `epoll_ctl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpollControl {
-    /// Begins to watch.
+    /// Starts to watch.
     Add(EpollEvent),
-    /// Changes what is waited for; an event that is there is told anew.
+    /// Changes the events of a watch; an event that is present is reported again.
     Modify(EpollEvent),
-    /// Ends watching.
+    /// Stops watching.
     Delete,
 }
 
@@ -41,7 +42,7 @@ struct Watch {
     events: Events,
     data: u64,
     queued: bool,
-    /// Grows when the place is used anew, so that what is left in a queue finds nothing.
+    /// Increases when the place is reused, so that old entries of a queue do not match.
     generation: u32,
     /// The next watch of the same target.
     next: u32,
@@ -57,7 +58,7 @@ pub(super) struct Watches {
 /// The queue of one epoll.
 #[derive(Debug, Default)]
 pub(super) struct Epoll {
-    /// Places and generations.
+    /// Indices of watches, with their generations.
     queue: VecDeque<(u32, u32)>,
     watched: usize,
 }
@@ -90,7 +91,7 @@ impl Watches {
         let watch = &mut self.places[place as usize];
         watch.generation = watch.generation.wrapping_add(1);
         watch.next = NONE;
-        // No epoll has this number, so the place is found by none.
+        // No epoll has this number, so queue entries do not find the place.
         watch.epoll = Descriptor(NONE);
         self.free.push(place);
     }
@@ -101,7 +102,7 @@ impl Watches {
 }
 
 impl Context {
-    /// A new epoll; it can be watched by others. See epoll_create(2).
+    /// Creates an epoll, which other epolls can watch. See epoll_create(2).
     ///
     /// # Errors
     /// `EMFILE`.
@@ -109,7 +110,7 @@ impl Context {
         self.install(Object::Epoll(Box::default()))
     }
 
-    /// Changes what an epoll watches. See epoll_ctl(2).
+    /// Changes the watches of an epoll. See epoll_ctl(2).
     ///
     /// # Errors
     /// `EBADF`, `EINVAL` (no epoll, or it would watch itself), `EEXIST`, `ENOENT`, `ELOOP`.
@@ -139,7 +140,7 @@ impl Context {
         }
     }
 
-    /// Lets a watch fall silent until it is modified, as a one-shot one that has told does.
+    /// Disables a watch until it is modified, as a reported one-shot watch.
     ///
     /// # Errors
     /// As [`Context::epoll_ctl`].
@@ -151,13 +152,14 @@ impl Context {
         Ok(())
     }
 
-    /// Waits until something is ready, at most so long (`None`: for ever), and writes what there is
-    /// into `events`; the number is 0 only when the time is over. See epoll_wait(2).
+    /// Waits until a descriptor is ready, at most `timeout` (`None`: forever), and writes the
+    /// events into `events`. The result is 0 only when the time is over. See epoll_wait(2).
     ///
-    /// In the mode `complete` this is where the stack moves.
+    /// In mode `complete` the stack runs in this call.
     ///
     /// # Errors
-    /// `EBADF`, `EINVAL` (no epoll, or no room for events); those of the device if it has gone.
+    /// `EBADF`, `EINVAL` (not an epoll, or no room for events); the errors of the device if it is
+    /// gone.
     pub fn epoll_wait(
         &mut self,
         epoll: Descriptor,
@@ -219,7 +221,7 @@ impl Context {
         self.queue_if_ready(place)
     }
 
-    /// How many epolls are below `epoll`, itself included; `ELOOP` if `origin` is among them.
+    /// The number of epolls below `epoll`, including itself; `ELOOP` if `origin` is among them.
     fn depth(&self, epoll: Descriptor, origin: Descriptor) -> io::Result<usize> {
         if epoll == origin {
             return Err(from(libc::ELOOP));
@@ -233,7 +235,7 @@ impl Context {
         Ok(below + 1)
     }
 
-    /// How many epolls are above, itself included.
+    /// The number of epolls above, including itself.
     fn height(&self, epoll: Descriptor) -> usize {
         let mut above = 0;
         let mut place = self.table.get(epoll).map_or(NONE, |entry| entry.first_watch);
@@ -266,7 +268,7 @@ impl Context {
         let watches = &mut self.watches;
         if let Object::Epoll(epoll) = &mut self.table.get_mut(epoll)?.object {
             epoll.watched -= 1;
-            // What has gone stays in the queue until somebody waits; nobody may ever.
+            // Invalid entries stay in the queue until a call waits, which may never happen.
             if epoll.queue.len() > 2 * epoll.watched + 64 {
                 epoll.queue.retain(|entry| watches.get(*entry).is_some());
             }
@@ -274,8 +276,8 @@ impl Context {
         Ok(())
     }
 
-    /// Ends all watches of a descriptor that is about to be closed, and those that it has if it is
-    /// an epoll.
+    /// Removes all watches of a descriptor that is about to be closed and, if it is an epoll, those
+    /// in it.
     pub(super) fn forget(&mut self, descriptor: Descriptor) -> io::Result<()> {
         while self.table.get(descriptor)?.first_watch != NONE {
             self.unwatch(self.table.get(descriptor)?.first_watch)?;
@@ -300,7 +302,7 @@ impl Context {
         Ok(())
     }
 
-    /// Tells the epolls that watch `target` of conditions that have come.
+    /// Reports new conditions of `target` to the epolls that watch it.
     pub(super) fn notify(&mut self, target: Descriptor, news: Events) {
         let mut place = self.table.get(target).map_or(NONE, |entry| entry.first_watch);
         while place != NONE {
@@ -330,7 +332,7 @@ impl Context {
         }
     }
 
-    /// Whether any watch in the queue of an epoll is ready, which makes the epoll readable.
+    /// Whether any watch in the queue of an epoll is ready, so that the epoll is readable.
     pub(super) fn epoll_is_ready(&mut self, epoll: Descriptor) -> bool {
         let Ok(found) = self.epoll(epoll) else { return false };
         let queued: Vec<(u32, u32)> = found.queue.iter().copied().collect();

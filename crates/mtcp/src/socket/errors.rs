@@ -1,4 +1,4 @@
-//! From the stack's errors to errno, as the man pages have it.
+//! Maps the stack's errors to the errno values of the man pages.
 
 use mtcp_proto::Error;
 use std::io;
@@ -18,16 +18,17 @@ pub(crate) fn errno(error: Error) -> i32 {
         Error::TimedOut => libc::ETIMEDOUT,
         Error::Unreachable => libc::EHOSTUNREACH,
         Error::Aborted => libc::ECONNABORTED,
-        // A bad argument, and whatever a later version of the stack may add.
+        // An invalid argument, and errors that a later version of the stack may add.
         _ => libc::EINVAL,
     }
 }
 
-/// The error of a socket call.
+/// The result of a socket call that failed with this error.
 pub(crate) fn failure(error: Error) -> io::Error {
     from(errno(error))
 }
 
+/// The error with this errno.
 pub(crate) fn from(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }

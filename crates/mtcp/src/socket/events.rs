@@ -1,9 +1,9 @@
-//! The bits of epoll(7), with the kernel's values.
+//! Defines the bits of epoll(7), with the kernel's values.
 
 use mtcp_proto::Readiness;
 use std::ops::{BitOr, BitOrAssign};
 
-/// What is waited for, and what has come; bits with the values of epoll(7).
+/// Requested or reported events, with the bit values of epoll(7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Events(pub u32);
 
@@ -12,17 +12,17 @@ impl Events {
     pub const IN: Events = Events(libc::EPOLLIN as u32);
     /// `EPOLLOUT`: data can be sent.
     pub const OUT: Events = Events(libc::EPOLLOUT as u32);
-    /// `EPOLLPRI`: an urgent byte has come.
+    /// `EPOLLPRI`: an urgent byte has arrived.
     pub const URGENT: Events = Events(libc::EPOLLPRI as u32);
-    /// `EPOLLERR`: the connection has failed. Told whether asked for or not.
+    /// `EPOLLERR`: the connection has failed. Reported whether requested or not.
     pub const ERROR: Events = Events(libc::EPOLLERR as u32);
-    /// `EPOLLHUP`: both directions have ended. Told whether asked for or not.
+    /// `EPOLLHUP`: both directions have ended. Reported whether requested or not.
     pub const HANG_UP: Events = Events(libc::EPOLLHUP as u32);
     /// `EPOLLRDHUP`: the peer has ended its direction.
     pub const READ_HANG_UP: Events = Events(libc::EPOLLRDHUP as u32);
-    /// `EPOLLET`: told when it comes, not as long as it holds.
+    /// `EPOLLET`: reported when a condition begins, not as long as it lasts.
     pub const EDGE: Events = Events(libc::EPOLLET as u32);
-    /// `EPOLLONESHOT`: told once, then silent until the next `epoll_ctl`.
+    /// `EPOLLONESHOT`: reported once, and then not before the next `epoll_ctl`.
     pub const ONE_SHOT: Events = Events(libc::EPOLLONESHOT as u32);
 
     /// Whether any bit of `other` is set.
@@ -61,9 +61,9 @@ impl BitOrAssign for Events {
 /// One entry of `epoll_ctl` and `epoll_wait`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollEvent {
-    /// What is waited for, or what has come.
+    /// The requested or the reported events.
     pub events: Events,
-    /// The application's own.
+    /// The application's own value.
     pub data: u64,
 }
 
@@ -79,7 +79,8 @@ impl EpollEvent {
     }
 }
 
-/// The same of a socket, with what its application has shut down.
+/// The poll(2) events of a socket with this readiness, whose application has shut down these
+/// directions.
 pub(super) fn of_socket(readiness: Readiness, ended: super::Ended) -> Events {
     let mut events = of_readiness(readiness);
     if ended.receive {
@@ -94,7 +95,7 @@ pub(super) fn of_socket(readiness: Readiness, ended: super::Ended) -> Events {
     events
 }
 
-/// What the kernel's tcp_poll would say of a connection in this state.
+/// The events that the kernel's tcp_poll returns for a connection in this state.
 pub(crate) fn of_readiness(readiness: Readiness) -> Events {
     let mut events = Events(0);
     if readiness.intersects(Readiness::READABLE) {

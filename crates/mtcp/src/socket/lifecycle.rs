@@ -1,4 +1,4 @@
-//! From socket to close.
+//! Creates, binds, connects, accepts and closes sockets.
 
 use super::errors::{errno, failure, from};
 use super::events::Events;
@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 impl Context {
-    /// A new stream socket, neither bound nor connected. See socket(2).
+    /// Creates a stream socket that is neither bound nor connected. See socket(2).
     ///
     /// # Errors
     /// `EMFILE`.
@@ -30,7 +30,7 @@ impl Context {
         }))
     }
 
-    /// Gives the socket its local address; port 0 takes a free one. See bind(2).
+    /// Binds the socket to a local address; port 0 selects a free one. See bind(2).
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`, `EINVAL` (bound or connected already; an IPv4 address with
@@ -41,7 +41,7 @@ impl Context {
         let bound = socket.extras.as_ref().is_some_and(|extras| extras.local.is_some());
         let reuse = Reuse::of(socket.extras.as_deref());
         let local = plain(local, family, socket.extras.as_deref());
-        // As in the kernel, a connection that is over has no port any more.
+        // As in the kernel, a connection that has ended no longer has a port.
         let is_fresh = socket.phase == Phase::Fresh;
         let is_free = match socket.id {
             Some(id) if !is_fresh => {
@@ -66,9 +66,9 @@ impl Context {
         Ok(())
     }
 
-    /// Begins to listen; unbound sockets get a free port on all addresses. On a socket that listens
-    /// nothing changes. Every core listens for itself: connections that steer to a core on which
-    /// nobody listens are refused. See listen(2).
+    /// Starts to listen. Unbound sockets get a free port on all addresses. A socket that listens
+    /// already is not changed. Every core has its own listeners: connections that belong to a core
+    /// without a listener are refused. See listen(2).
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`, `EINVAL` (connected), `EADDRINUSE`, `EADDRNOTAVAIL`, `ENFILE`.
@@ -104,8 +104,8 @@ impl Context {
         Ok(())
     }
 
-    /// Takes an established connection; it is blocking, has the listener's options, and its peer's
-    /// name comes from [`Context::getpeername`]. See accept(2).
+    /// Accepts an established connection. It is blocking and has the listener's options;
+    /// [`Context::getpeername`] returns its peer's address. See accept(2).
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`, `EINVAL` (does not listen), `EAGAIN`, `EMFILE` (the connection stays
@@ -173,12 +173,12 @@ impl Context {
         }
     }
 
-    /// Connects. A blocking socket waits until that has succeeded or failed, at most its
+    /// Connects. A blocking socket waits until this has succeeded or failed, at most its
     /// SO_SNDTIMEO. See connect(2).
     ///
     /// # Errors
     /// `EINPROGRESS` (not blocking, or the time is over), `EALREADY`, `EISCONN`, `ECONNREFUSED`,
-    /// `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNABORTED` (it has failed, and SO_ERROR told why),
+    /// `ETIMEDOUT`, `EHOSTUNREACH`, `ECONNABORTED` (failed; SO_ERROR has reported why),
     /// `EADDRNOTAVAIL` (no free port), `EADDRINUSE`, `EAFNOSUPPORT`, `EBADF`, `ENOTSOCK`, `EINVAL`
     /// (an IPv4 address with `IPV6_V6ONLY`), `ENFILE`.
     pub fn connect(&mut self, descriptor: Descriptor, remote: SocketAddr) -> io::Result<()> {
@@ -216,7 +216,7 @@ impl Context {
         let bound = extras.and_then(|extras| extras.local);
         let id = match bound {
             None => self.connect_from_sources(remote, &options),
-            // An unspecified address leaves the choice to the engine.
+            // With an unspecified address the engine chooses one.
             Some(local) => self.port.connect(Some(local), remote, &options),
         };
         let id = id.map_err(failure)?;
@@ -224,16 +224,16 @@ impl Context {
         socket.id = Some(id);
         socket.phase = Phase::Connecting;
         socket.seen = Readiness::default();
-        // As in the kernel, what was shut down before stays so.
+        // As in the kernel, earlier shutdowns remain in effect.
         socket.error = 0;
         self.place(id, descriptor);
         Ok(())
     }
 
-    /// For `connect`: whether the attempt has succeeded; `None` if that is not known yet.
+    /// Checks for `connect` whether the attempt has succeeded; `None` if that is not known yet.
     ///
     /// # Errors
-    /// Why it has failed; the socket can then be used for another attempt.
+    /// The reason of the failure; the socket can then be used for another attempt.
     fn connected(&mut self, descriptor: Descriptor) -> io::Result<Option<()>> {
         let socket = self.socket_of(descriptor)?;
         let Some(id) = socket.id else { return Err(from(libc::ENOTCONN)) };
@@ -251,13 +251,13 @@ impl Context {
         Ok(Some(()))
     }
 
-    /// Whether nothing is left of a connection, as the kernel sees it in CLOSE.
+    /// Whether no state is left of a connection, which the kernel calls CLOSE.
     pub(super) fn is_over(&mut self, id: SocketId) -> bool {
         let state = self.port.info(id).map(|info| info.state);
         matches!(state, Ok(State::Closed | State::TimeWait) | Err(_))
     }
 
-    /// The attempt is over, and the socket as new, but for its settings.
+    /// Ends an attempt to connect: the socket is as new, except for its settings.
     pub(super) fn forget_connection(
         &mut self,
         descriptor: Descriptor,
@@ -272,8 +272,8 @@ impl Context {
         Ok(())
     }
 
-    /// Gives the connection of a socket up with a reset, or an attempt to connect: the socket is as
-    /// new, but for its settings, and what was given up is told as `ECONNRESET` (connect(2) with
+    /// Ends a socket's connection, or an attempt to connect, with a reset. The socket is then as
+    /// new, except for its settings, and `ECONNRESET` is reported once (connect(2) with
     /// `AF_UNSPEC`).
     ///
     /// # Errors
@@ -326,30 +326,31 @@ impl Context {
         let over = self.port.readiness(id).intersects(Readiness::CLOSED) && self.is_over(id);
         if self.socket_of(descriptor)?.phase == Phase::Connecting {
             if !begun && !over {
-                // As the kernel has it: the attempt is given up.
+                // As in the kernel: the attempt ends.
                 return self.disconnect(descriptor);
             }
             let phase = if over { Phase::Disconnecting } else { Phase::Connected };
             self.socket_of(descriptor)?.phase = phase;
         }
         if over {
-            // The kernel wakes who watches all the same.
+            // The kernel wakes watching epolls nevertheless.
             self.notify(descriptor, Events(u32::MAX));
             return Err(from(libc::ENOTCONN));
         }
         self.port.shutdown(id, how).map_err(failure)?;
         self.socket_of(descriptor)?.ended.note(how);
-        // What has ended here is news to who watches, as in the kernel.
+        // As in the kernel, watching epolls see the ended directions as an event.
         self.notify(descriptor, Events(u32::MAX));
         self.spend(1)
     }
 
-    /// Gives a descriptor up. Data that was written is still sent, unless data that came was not
-    /// read (the peer then sees a reset). With SO_LINGER it waits as long as that says, whether or
-    /// not the socket is blocking. See close(2), socket(7).
+    /// Closes a descriptor. Written data is still sent, unless received data was not read (the peer
+    /// then sees a reset). With SO_LINGER the call waits for that time, whether or not the socket
+    /// is blocking. See close(2), socket(7).
     ///
     /// # Errors
-    /// `EBADF`; `EWOULDBLOCK` if lingering was not long enough (the descriptor is gone then, too).
+    /// `EBADF`; `EWOULDBLOCK` if the time of SO_LINGER was not enough (the descriptor is closed
+    /// nevertheless).
     pub fn close(&mut self, descriptor: Descriptor) -> io::Result<()> {
         let lingered = match self.begin_to_linger(descriptor)? {
             Some(time) => self.linger(descriptor, time),
@@ -359,7 +360,7 @@ impl Context {
         lingered.and(self.spend(1))
     }
 
-    /// Gives a socket up with a reset (`mtcp_abort`).
+    /// Closes a socket with a reset (`mtcp_abort`).
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`.

@@ -1,8 +1,8 @@
-//! Sockets: the calls of mTCP's Table 1 and of its public header, with the meaning of the man
-//! pages.
+//! Implements sockets: the calls of mTCP's socket API and of its public header, with the meaning of
+//! the man pages.
 //!
-//! One layer serves both ways of driving a stack; what differs is behind `Port`. All names are
-//! those of POSIX, so that who knows the one knows the other; errors are [`std::io::Error`]s that
+//! One layer serves both modes of an engine; `Port` hides the difference. All names are those of
+//! POSIX. Errors are [`std::io::Error`]s with the errno of the man page.
 //! carry the errno of the man page.
 
 mod closing;
@@ -44,8 +44,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The number of a socket, an epoll or an end of a pipe in one [`Context`]. It is no descriptor of
-/// the system.
+/// The number of a socket, an epoll or an end of a pipe in one [`Context`]. It is not a file
+/// descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Descriptor(pub u32);
 
@@ -54,18 +54,18 @@ pub struct Descriptor(pub u32);
 pub enum Family {
     /// IPv4: `AF_INET`.
     V4,
-    /// IPv6: `AF_INET6`; also IPv4, whose addresses then are IPv6-mapped ones, unless
-    /// [`SocketOption::Ipv6Only`] is set.
+    /// IPv6: `AF_INET6`; also IPv4 with IPv4-mapped addresses, unless [`SocketOption::Ipv6Only`] is
+    /// set.
     V6,
 }
 
-/// What the sockets of a context begin with.
+/// The initial settings of a context's sockets.
 #[derive(Clone, Debug)]
 pub(crate) struct Defaults {
     pub(crate) options: Options,
-    /// Descriptors that may be open at once.
+    /// Most open descriptors.
     pub(crate) max_descriptors: usize,
-    /// How long the end of a context waits for data that is still to be sent.
+    /// How long the end of a context waits for data that still has to be sent.
     pub(crate) grace: Duration,
     pub(crate) ephemeral_ports: std::ops::RangeInclusive<u16>,
 }
@@ -74,15 +74,15 @@ pub(crate) struct Defaults {
 enum Phase {
     /// Neither listening nor connected.
     Fresh,
-    /// `connect` has begun and has not told what became of it, whatever that is.
+    /// `connect` has begun and has not reported its result, whatever that is.
     Connecting,
     Connected,
     Listening,
-    /// The attempt to connect has failed, and was shut down before `connect` told of it.
+    /// The attempt to connect has failed, and was shut down before `connect` reported that.
     Disconnecting,
 }
 
-/// The directions that the application has shut down itself.
+/// The directions that the application has shut down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ended {
     receive: bool,
@@ -101,16 +101,16 @@ struct Socket {
     phase: Phase,
     family: Family,
     nonblocking: bool,
-    /// What epolls were told, as far as it still holds for sure.
+    /// The readiness that epolls have seen, as far as it certainly still applies.
     seen: Readiness,
     ended: Ended,
-    /// How often [`Context::shutdown`] was called, modulo its size.
+    /// The number of calls of [`Context::shutdown`], which wraps.
     shutdowns: u8,
-    /// The errno of a connection that was given up here, until it is told; 0 is none.
+    /// The errno of a connection that was ended here, until it is reported; 0 is none.
     error: i32,
     /// The stack's socket, unless [`Phase::Fresh`].
     id: Option<SocketId>,
-    /// What few sockets have.
+    /// Settings that few sockets have.
     extras: Option<Box<Extras>>,
 }
 
@@ -124,25 +124,25 @@ enum Object {
 #[derive(Debug)]
 struct Entry {
     object: Object,
-    /// The first of the watches of this descriptor.
+    /// The first watch of this descriptor.
     first_watch: u32,
 }
 
-/// Calls after which a context in which nobody waits takes a turn by itself, so that a program
-/// that only polls its sockets still gets on.
+/// Number of calls after which a context without waiting calls runs a turn by itself, so that a
+/// program that only polls its sockets makes progress.
 const CALLS_PER_TURN: u32 = 256;
-/// What a call that finds nothing counts.
+/// The number of calls that a call without a result counts for.
 const FRUITLESS_CALLS: u32 = 16;
 
-/// One core's sockets (`mctx_t` of mTCP). It belongs to the thread that made it.
+/// One core's sockets (`mctx_t` of mTCP). It belongs to the thread that created it.
 ///
-/// In the mode `complete` the stack is part of it and moves when its owner calls: in
-/// [`Context::epoll_wait`] and other waiting calls, and every few hundred others. In the mode
-/// `paired` a thread of its own moves the stack. No call raises `SIGPIPE`.
+/// In mode `complete` the context contains the stack and runs it in its calls: in
+/// [`Context::epoll_wait`] and other waiting calls, and once every few hundred other calls. In mode
+/// `paired` a separate thread runs the stack. No call raises `SIGPIPE`.
 ///
-/// Sockets are blocking unless [`Context::set_nonblocking`] was called, epolls always wait as told.
-/// Dropping the context closes all of it: data that was written is still sent, for at most the
-/// configured grace time; connections that need longer are reset.
+/// Sockets are blocking unless [`Context::set_nonblocking`] was called; epolls always wait as
+/// requested. Dropping the context closes all of its descriptors. Written data is still sent, for
+/// at most the configured grace time; connections that need longer are reset.
 pub struct Context {
     core: u16,
     port: Box<dyn Port>,
@@ -150,20 +150,20 @@ pub struct Context {
     watches: Watches,
     /// The descriptor of each of the stack's sockets, by index.
     places: Vec<u32>,
-    /// Both ends of all pipes, as far as they are open.
+    /// Both ends of all pipes that are open.
     pipes: Vec<Descriptor>,
-    /// Calls until a turn is due.
+    /// Number of calls until the next turn.
     credit: u32,
-    /// Events were taken since [`Context::take_news`] was last asked.
+    /// Whether events were taken since the last [`Context::take_news`].
     news: bool,
     defaults: Defaults,
     sources: Option<Sources>,
-    /// What was bound by name, by port.
+    /// Sockets with a bound address, by port.
     bound: HashMap<u16, Vec<Bound>>,
     /// The next port that a bind to port 0 tries.
     next_port: u16,
     thread: PhantomData<*const ()>,
-    /// What must not end before the device does.
+    /// State that must live as long as the device.
     _keep: Option<Arc<dyn Any>>,
 }
 
@@ -192,16 +192,16 @@ impl Context {
         }
     }
 
-    /// The core whose context this is, from 0.
+    /// The core of this context, from 0.
     pub fn core(&self) -> usize {
         usize::from(self.core)
     }
 
-    /// Moves packets and events once, without waiting. Only a program that waits neither in
+    /// Processes packets and events once, without waiting. Only a program that waits neither in
     /// [`Context::epoll_wait`] nor in a blocking call needs it.
     ///
     /// # Errors
-    /// Those of the device, if it has gone (`ENXIO`, `ENETDOWN`): they do not pass.
+    /// The errors of the device if it is gone (`ENXIO`, `ENETDOWN`), which are permanent.
     pub fn turn(&mut self) -> io::Result<()> {
         self.credit = CALLS_PER_TURN;
         self.news |= self.port.turn()?;
@@ -209,19 +209,20 @@ impl Context {
         Ok(())
     }
 
-    /// For a program that waits by itself, in poll(2) or io_uring: the descriptors of the system
-    /// that become readable when [`Context::turn`] has something to do. They stay the same.
-    /// [`Context::prepare_to_sleep`] comes directly before waiting.
+    /// The file descriptors that become readable when [`Context::turn`] has work to do, for a
+    /// program that waits by itself, in poll(2) or io_uring. They stay the same. Call
+    /// [`Context::prepare_to_sleep`] directly before waiting.
     pub fn system_descriptors(&self) -> Vec<std::os::fd::RawFd> {
         self.port.descriptors()
     }
 
-    /// How long a program that waits by itself may sleep, at most `timeout`; zero if it must not.
+    /// How long a program that waits by itself may sleep, at most `timeout`; zero if it must not
+    /// sleep.
     pub fn prepare_to_sleep(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         self.port.prepare_to_sleep(timeout)
     }
 
-    /// What the stack below has counted.
+    /// The counters of the stack.
     pub fn counters(&mut self) -> mtcp_proto::Counters {
         self.port.counters()
     }
@@ -229,7 +230,7 @@ impl Context {
     fn take_events(&mut self) {
         while let Some((id, readiness, arrived)) = self.port.next_news() {
             self.news = true;
-            self.tell(id, readiness, arrived);
+            self.notify_readiness(id, readiness, arrived);
         }
         if self.port.alarm().answer() {
             for index in 0..self.pipes.len() {
@@ -240,8 +241,8 @@ impl Context {
         }
     }
 
-    /// The stack says that a socket's readiness has grown, or that more has arrived.
-    fn tell(&mut self, id: SocketId, readiness: Readiness, arrived: Readiness) {
+    /// Processes an increase of a socket's readiness, or further arrivals.
+    fn notify_readiness(&mut self, id: SocketId, readiness: Readiness, arrived: Readiness) {
         let Some(&place) = self.places.get(id.index as usize) else { return };
         let descriptor = Descriptor(place);
         let Ok(entry) = self.table.get_mut(descriptor) else { return };
@@ -254,7 +255,8 @@ impl Context {
         if entry.first_watch == NONE {
             return;
         }
-        // A change of state is told to all who wait, as the kernel does, whatever they wait for.
+        // As in the kernel, a change of state is reported to all watches, whatever events they
+        // request.
         let state = Readiness::PEER_CLOSED.with(Readiness::CLOSED).with(Readiness::ERROR);
         let state = state.with(Readiness::SEND_FINISHED);
         let news = if news.intersects(state) {
@@ -267,14 +269,20 @@ impl Context {
         self.notify(descriptor, news);
     }
 
-    /// What a descriptor is ready for now.
+    /// The present readiness of a descriptor.
     fn ready(&mut self, descriptor: Descriptor) -> io::Result<Events> {
-        Ok(match &self.table.get(descriptor)?.object {
+        Ok(match &mut self.table.get_mut(descriptor)?.object {
             Object::Socket(socket) => match socket.id {
                 Some(id) => {
                     let (ready, ended) = (self.port.readiness(id), socket.ended);
+                    if !ready.intersects(Readiness::WRITABLE) {
+                        // Room that was reported can go again without a call of the application,
+                        // with the congestion window. Whoever finds none is notified of the next,
+                        // as by the kernel (tcp_poll sets SOCK_NOSPACE).
+                        socket.seen = socket.seen.without(Readiness::WRITABLE);
+                    }
                     let events = events::of_socket(ready, ended);
-                    // What was shut down before it is connected has no room until then.
+                    // A socket that was shut down before it is connected has no room until it is.
                     let waits = ended.send && !self.is_decided(id);
                     let events = if waits { events.without(Events::OUT) } else { events };
                     self.ready_with_urgent(descriptor, events)
@@ -312,7 +320,7 @@ impl Context {
         }
     }
 
-    /// Ties the stack's socket to its descriptor.
+    /// Assigns the stack's socket to its descriptor.
     fn place(&mut self, id: SocketId, descriptor: Descriptor) {
         let index = id.index as usize;
         if index >= self.places.len() {
@@ -321,7 +329,7 @@ impl Context {
         self.places[index] = descriptor.0;
     }
 
-    /// Counts a call, and takes the turn that is due.
+    /// Counts calls, and runs a turn when enough were counted.
     fn spend(&mut self, calls: u32) -> io::Result<()> {
         if self.credit > calls {
             self.credit -= calls;
@@ -330,10 +338,10 @@ impl Context {
         self.turn()
     }
 
-    /// Repeats an attempt after each turn until it gives something.
+    /// Repeats an attempt after each turn until it returns a value.
     ///
     /// # Errors
-    /// Those of the attempt; `EAGAIN` when the time is over.
+    /// The errors of the attempt; `EAGAIN` when the time is over.
     fn block<R>(
         &mut self,
         timeout: Option<Duration>,
@@ -353,14 +361,15 @@ impl Context {
         }
     }
 
-    /// What [`Drop`] does: closes everything and drives the rest to its end.
+    /// Implements [`Drop`]: closes everything, and runs the stack until the rest is sent.
     fn finish(&mut self) {
-        // What has come and is unread makes a reset of an end; a stack that has failed has none.
+        // Unread data makes a close a reset, so new data is taken first. A stack that has failed
+        // has none.
         let _ = self.turn();
         for descriptor in self.table.descriptors() {
-            // All connections send their rest at once, for the grace time.
+            // All connections send their remaining data at the same time, for the grace time.
             let _ = self.begin_to_linger(descriptor);
-            // What is closed twice has nobody to tell.
+            // An error of a second close has no receiver.
             let _ = self.close(descriptor);
         }
         let over = self.block(Some(self.defaults.grace), |context| {

@@ -1,4 +1,5 @@
-//! Which addresses sockets have: bound ones, chosen ones, and what they are told to be.
+//! Assigns the addresses of sockets and reports them: bound addresses, and those chosen
+//! automatically.
 
 use super::errors::{failure, from};
 use super::settings::Extras;
@@ -7,7 +8,7 @@ use mtcp_proto::{Error, Options, Readiness, SocketId};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// A socket that was bound by name.
+/// A socket with a bound address.
 #[derive(Debug)]
 pub(super) struct Bound {
     descriptor: Descriptor,
@@ -15,7 +16,7 @@ pub(super) struct Bound {
     reuse: Reuse,
 }
 
-/// Which options a socket had when it was bound.
+/// The options of a socket when it was bound.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reuse {
     address: bool,
@@ -31,7 +32,7 @@ impl Reuse {
     }
 }
 
-/// Where connections come from that were bound to no address, in turn.
+/// The source addresses of connections without a bound address, used in turn.
 #[derive(Debug)]
 pub(super) struct Sources {
     first: IpAddr,
@@ -41,7 +42,7 @@ pub(super) struct Sources {
 }
 
 impl Context {
-    /// A port on `address` that no socket of this context is bound to.
+    /// A port on `address` to which no socket of this context is bound.
     pub(super) fn free_port(&mut self, address: IpAddr) -> io::Result<SocketAddr> {
         let range = self.defaults.ephemeral_ports.clone();
         for _ in range.clone() {
@@ -55,8 +56,8 @@ impl Context {
         Err(from(libc::EADDRINUSE))
     }
 
-    /// Whether another socket of this context is bound there, and not both allow it: SO_REUSEPORT,
-    /// or SO_REUSEADDR as long as the other one does not listen.
+    /// Whether another socket of this context is bound to this address and the options of both do
+    /// not allow that: SO_REUSEPORT, or SO_REUSEADDR if the other one does not listen.
     pub(super) fn is_bound(&self, local: SocketAddr, reuse: Reuse) -> bool {
         let bound = self.bound.get(&local.port()).map_or(&[][..], Vec::as_slice);
         bound.iter().any(|other| {
@@ -73,8 +74,8 @@ impl Context {
         })
     }
 
-    /// Whether a socket of this context listens for connections to this address, by itself or as
-    /// one of all.
+    /// Whether a socket of this context listens for connections to this address, or to all
+    /// addresses.
     pub fn is_listening(&self, local: SocketAddr) -> bool {
         let bound = self.bound.get(&local.port()).map_or(&[][..], Vec::as_slice);
         bound.iter().any(|other| {
@@ -91,10 +92,12 @@ impl Context {
         })
     }
 
+    /// Records that a socket is bound to an address.
     pub(super) fn note_bound(&mut self, descriptor: Descriptor, local: SocketAddr, reuse: Reuse) {
         self.bound.entry(local.port()).or_default().push(Bound { descriptor, local, reuse });
     }
 
+    /// Removes the record of a socket's bound address.
     pub(super) fn forget_bound(&mut self, descriptor: Descriptor, extras: Option<&Extras>) {
         let Some(port) = extras.and_then(|extras| extras.local).map(|local| local.port()) else {
             return;
@@ -107,13 +110,13 @@ impl Context {
         }
     }
 
-    /// From which addresses sockets connect that are bound to none: `count` from `first` on, in
-    /// turn, for one destination or for all. Ports are always chosen so that the answers steer to
-    /// this core, so what `mtcp_init_rss` computes in advance is a property of every connection
-    /// here; the range multiplies how many there can be to one destination.
+    /// Sets the addresses from which unbound sockets connect: `count` addresses from `first` on, in
+    /// turn, for one destination or for all. Ports are always chosen so that the answers belong to
+    /// this core. What `mtcp_init_rss` computes in advance is therefore a property of every
+    /// connection here; the range multiplies the possible number of connections to one destination.
     ///
     /// # Errors
-    /// `EINVAL`: none; `EADDRNOTAVAIL`: one of them is none of the stack's.
+    /// `EINVAL`: none; `EADDRNOTAVAIL`: one of them is not an address of the stack.
     pub fn init_rss(
         &mut self,
         first: IpAddr,
@@ -133,7 +136,7 @@ impl Context {
         Ok(())
     }
 
-    /// Connects from the next of the sources, or from one after it if its ports are used up.
+    /// Connects from the next source address, or from a later one if its ports are used up.
     pub(super) fn connect_from_sources(
         &mut self,
         remote: SocketAddr,
@@ -180,7 +183,7 @@ impl Context {
     /// The peer's address. See getpeername(2).
     ///
     /// # Errors
-    /// `EBADF`, `ENOTSOCK`, `ENOTCONN` (also of a connection that is over).
+    /// `EBADF`, `ENOTSOCK`, `ENOTCONN` (also for a connection that has ended).
     pub fn getpeername(&mut self, descriptor: Descriptor) -> io::Result<SocketAddr> {
         let socket = self.socket_of(descriptor)?;
         let (family, id) = (socket.family, socket.id.ok_or_else(|| from(libc::ENOTCONN))?);
@@ -194,8 +197,8 @@ impl Context {
     }
 }
 
-/// What the stack calls an address of the application's: IPv4 as such, also in IPv6's clothes (RFC
-/// 3493, section 3.7).
+/// Converts an application's address for the stack: IPv4-mapped addresses become IPv4 (RFC 3493,
+/// section 3.7).
 pub(super) fn plain(
     address: SocketAddr,
     family: Family,
@@ -213,7 +216,7 @@ pub(super) fn plain(
     }
 }
 
-/// What an application is told that a socket of its family has.
+/// Converts an address of the stack for a socket of this family: IPv4 is mapped for an IPv6 socket.
 pub(crate) fn clothed(address: SocketAddr, family: Family) -> SocketAddr {
     match (family, address.ip()) {
         (Family::V6, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
@@ -221,7 +224,7 @@ pub(crate) fn clothed(address: SocketAddr, family: Family) -> SocketAddr {
     }
 }
 
-/// The address `index` after `first`; `None` beyond the last there is.
+/// The address `index` after `first`; `None` if there is none.
 fn nth_address(first: IpAddr, index: u32) -> Option<IpAddr> {
     match first {
         IpAddr::V4(first) => {

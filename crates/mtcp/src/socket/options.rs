@@ -1,4 +1,5 @@
-//! Options, each with a type; what they do stands at each. See socket(7) and tcp(7).
+//! Implements socket options, each with a type and a description of its effect. See socket(7) and
+//! tcp(7).
 
 use super::errors::{errno, failure, from};
 use super::settings::Extras;
@@ -7,50 +8,52 @@ use mtcp_proto::{Congestion, ConnectionInfo, Options};
 use std::io;
 use std::time::Duration;
 
-/// An option with its value, to set and as told.
+/// An option with its value, for setting and for reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketOption {
-    /// `SO_ERROR`: the errno of the failure that was not told yet, 0 if none. Only told; telling
+    /// `SO_ERROR`: the errno of a failure that was not reported yet, 0 if none. Read-only; reading
     /// clears it.
     Error(i32),
-    /// `SO_TYPE`: always `SOCK_STREAM`. Only told.
+    /// `SO_TYPE`: always `SOCK_STREAM`. Read-only.
     Type(i32),
-    /// `SO_ACCEPTCONN`: whether the socket listens. Only told.
+    /// `SO_ACCEPTCONN`: whether the socket listens. Read-only.
     AcceptConnections(bool),
     /// `SO_REUSEADDR`: sockets that both have it may be bound to one address, as long as none
-    /// listens. Ports in TIME_WAIT never keep a listener from starting here.
+    /// listens. Ports in TIME_WAIT never prevent a listener from starting here.
     ReuseAddress(bool),
-    /// `SO_REUSEPORT`: sockets that all have it may be bound to one address, and listen on it: new
-    /// connections are shared among them.
+    /// `SO_REUSEPORT`: sockets that all have it may be bound to one address, and listen on it; new
+    /// connections are distributed among them.
     ReusePort(bool),
     /// `SO_OOBINLINE`: urgent bytes stay in the stream.
     OutOfBandInline(bool),
-    /// `SO_KEEPALIVE`: a silent peer is probed.
+    /// `SO_KEEPALIVE`: whether a silent peer is probed.
     KeepAlive(bool),
-    /// `SO_LINGER`: how long `close` waits for what was written to be acknowledged; zero makes
-    /// `close` a reset.
+    /// `SO_LINGER`: how long `close` waits until written data is acknowledged; zero makes `close` a
+    /// reset.
     Linger(Option<Duration>),
-    /// `SO_SNDBUF`, in bytes: 4 KiB to 64 MiB, what is beyond is cut. Unlike the kernel's it is not
-    /// doubled, as nothing but data counts.
+    /// `SO_SNDBUF`, in bytes: limited to 4 KiB to 64 MiB. Unlike the kernel's it is not doubled,
+    /// because only data counts.
     SendBuffer(u32),
-    /// `SO_RCVBUF`, in bytes, in the same way. Before connecting or listening it also decides how
-    /// large the window can become.
+    /// `SO_RCVBUF`, in bytes, in the same way. Before connecting or listening it also determines
+    /// how large the window can become.
     ReceiveBuffer(u32),
-    /// `SO_RCVLOWAT`: bytes from which on the socket is readable.
+    /// `SO_RCVLOWAT`: number of bytes at which the socket becomes readable.
     ReceiveLowWater(u32),
-    /// `SO_RCVTIMEO`: how long reading and accepting block; then they fail with `EAGAIN`.
+    /// `SO_RCVTIMEO`: how long reading and accepting block before they fail with `EAGAIN`.
     ReceiveTimeout(Option<Duration>),
     /// `SO_SNDTIMEO`: the same for writing, and for connecting, which fails with `EINPROGRESS`.
     SendTimeout(Option<Duration>),
-    /// `IPV6_V6ONLY`: a socket bound to `::` takes no IPv4 connections. Without it, it does, and
-    /// calls tell their addresses as IPv6 ones (`::ffff:10.0.0.1`). Of use before listening.
+    /// `IPV6_V6ONLY`: a socket bound to `::` accepts no IPv4 connections. Without it, it does, and
+    /// calls return their addresses as IPv6 ones (`::ffff:10.0.0.1`). Takes effect before
+    /// listening.
     Ipv6Only(bool),
     /// `TCP_NODELAY`: small segments are sent at once.
     NoDelay(bool),
-    /// `TCP_CORK`: only full segments are sent, or what has waited for some 200 ms, until it is
-    /// cleared.
+    /// `TCP_CORK`: only full segments, or data that has waited for about 200 ms, are sent until it
+    /// is cleared.
     Cork(bool),
-    /// `TCP_QUICKACK`: segments are acknowledged at once. Unlike the kernel's it stays set.
+    /// `TCP_QUICKACK`: segments are acknowledged at once. Unlike the kernel's, the option stays
+    /// set.
     QuickAck(bool),
     /// `TCP_USER_TIMEOUT`: how long data may stay unacknowledged; `None` is the stack's default.
     UserTimeout(Option<Duration>),
@@ -60,14 +63,14 @@ pub enum SocketOption {
     KeepInterval(Duration),
     /// `TCP_KEEPCNT`: probes without an answer before the connection fails; 1 to 127.
     KeepCount(u8),
-    /// `TCP_MAXSEG`: the largest segment, 0 for what the path allows. Of use before connecting;
-    /// when told, the one in force if connected.
+    /// `TCP_MAXSEG`: the largest segment, 0 for what the path allows. Takes effect before
+    /// connecting; on a connection, reading returns the segment size in use.
     MaximumSegment(u16),
     /// `TCP_CONGESTION`: "cubic" or "reno".
     Congestion(Congestion),
-    /// `TCP_DEFER_ACCEPT`: connections are offered with their first data, or after so long.
+    /// `TCP_DEFER_ACCEPT`: a connection can be accepted with its first data, or after this time.
     DeferAccept(Option<Duration>),
-    /// `TCP_INFO`. Only told.
+    /// `TCP_INFO`. Read-only.
     Info(Box<TcpInfo>),
 }
 
@@ -102,18 +105,18 @@ pub enum OptionName {
     Info,
 }
 
-/// What is known of a connection; the part of the kernel's `tcp_info` that this stack has.
+/// The state of a connection: the part of the kernel's `tcp_info` that this stack has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
     /// State, queues, round trips and windows.
     pub connection: ConnectionInfo,
-    /// The options in force.
+    /// The options in use.
     pub options: Options,
 }
 
-/// The least and the most of a buffer.
+/// The range of a buffer's size, in bytes.
 const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=64 << 20;
-/// The least and the most of TCP_MAXSEG; the least is the kernel's.
+/// The range of TCP_MAXSEG; the minimum is the kernel's.
 const SEGMENT_BYTES: std::ops::RangeInclusive<u16> = 88..=32_767;
 const MAX_KEEPALIVE: Duration = Duration::from_secs(32_767);
 
@@ -125,7 +128,7 @@ impl Context {
     /// Sets an option. See setsockopt(2).
     ///
     /// # Errors
-    /// `EBADF`, `ENOTSOCK`, `EINVAL` (out of range), `ENOPROTOOPT` (can only be told).
+    /// `EBADF`, `ENOTSOCK`, `EINVAL` (out of range), `ENOPROTOOPT` (read-only).
     pub fn set_option(&mut self, descriptor: Descriptor, option: SocketOption) -> io::Result<()> {
         let id = self.socket_of(descriptor)?.id;
         let mut extras = match self.socket_of(descriptor)?.extras.take() {
@@ -152,7 +155,7 @@ impl Context {
         }
     }
 
-    /// Tells an option. See getsockopt(2).
+    /// Reads an option. See getsockopt(2).
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`; `ENOTCONN` for [`OptionName::Info`].
@@ -166,8 +169,8 @@ impl Context {
         let listening = self.socket_of(descriptor)?.phase == Phase::Listening;
         let options = self.options_of(descriptor)?;
         Ok(match &self.socket_of(descriptor)?.extras {
-            Some(extras) => tell(name, &options, extras, listening),
-            None => tell(name, &options, &Extras::new(options), listening),
+            Some(extras) => read_option(name, &options, extras, listening),
+            None => read_option(name, &options, &Extras::new(options), listening),
         })
     }
 
@@ -181,7 +184,7 @@ impl Context {
         })
     }
 
-    /// SO_ERROR: why the connection, or the attempt, has failed; told once.
+    /// Returns SO_ERROR: the reason why the connection, or the attempt, has failed; reported once.
     fn pending_error(&mut self, descriptor: Descriptor) -> io::Result<i32> {
         let socket = self.socket_of(descriptor)?;
         let (own, id) = (std::mem::take(&mut socket.error), socket.id);
@@ -201,12 +204,13 @@ impl Context {
             let info = self.port.info(id).map_err(failure)?;
             return Ok(SocketOption::MaximumSegment(info.maximum_segment));
         }
-        // What the kernel tells before it knows better (RFC 9293, section 3.7.1).
+        // The value that the kernel returns before the connection is established (RFC 9293, section
+        // 3.7.1).
         let set = self.options_of(descriptor)?.maximum_segment;
         Ok(SocketOption::MaximumSegment(set.unwrap_or(536)))
     }
 
-    /// The settings of a socket besides its connection, made if it has none yet.
+    /// The settings of a socket besides its connection; created if it has none yet.
     pub(super) fn extras(&mut self, descriptor: Descriptor) -> io::Result<&mut Extras> {
         let options = self.defaults.options;
         let socket = self.socket_of(descriptor)?;
@@ -214,8 +218,8 @@ impl Context {
     }
 }
 
-/// What the settings say; of those that they do not have, the type.
-pub(crate) fn tell(
+/// Reads an option from the settings; if they do not have it, returns the type.
+pub(crate) fn read_option(
     name: OptionName,
     options: &Options,
     extras: &Extras,
@@ -301,7 +305,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// For times, zero means none.
+/// Converts a time, where zero means none.
 fn nonzero(time: Option<Duration>) -> Option<Duration> {
     time.filter(|time| !time.is_zero())
 }

@@ -1,5 +1,5 @@
-//! Pipes within the process, which can be waited for like sockets; their writing end may be given
-//! to other threads, to wake the context (`mtcp_pipe`).
+//! Implements pipes within the process, which can be watched like sockets. Other threads can write
+//! to them to wake the context (`mtcp_pipe`).
 
 use super::errors::from;
 use super::events::Events;
@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes that a pipe holds, as in the kernel.
+/// Most bytes in a pipe, as in the kernel.
 const CAPACITY_BYTES: usize = 64 * 1024;
-/// Up to so many bytes are written whole or not at all (`PIPE_BUF`).
+/// A write of up to this number of bytes is complete or has no effect (`PIPE_BUF`).
 const ATOMIC_BYTES: usize = 4096;
 
+/// An end of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PipeEnd {
     Read,
@@ -25,11 +26,11 @@ struct State {
     bytes: VecDeque<u8>,
     reader: Option<Descriptor>,
     writer: Option<Descriptor>,
-    /// Ends that other threads have.
+    /// Number of writing ends that other threads have.
     writers_elsewhere: usize,
 }
 
-/// The only lock of the socket layer; no socket ever meets it.
+/// A pipe. Its lock is the only one in the socket layer, and sockets do not use it.
 #[derive(Debug)]
 pub(super) struct Pipe(Mutex<State>);
 
@@ -38,6 +39,7 @@ impl Pipe {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The present readiness of an end.
     pub(super) fn ready(&self, end: PipeEnd) -> Events {
         let state = self.state();
         let mut events = Events::default();
@@ -62,7 +64,7 @@ impl Pipe {
         events
     }
 
-    /// Gives an end up; the other one, if the context has it.
+    /// Closes an end; returns the other one if the context has it.
     pub(super) fn close(&self, end: PipeEnd) -> Option<Descriptor> {
         let mut state = self.state();
         match end {
@@ -83,7 +85,7 @@ impl Pipe {
         }
     }
 
-    /// `None`: not now.
+    /// Reads data; `None` if there is none yet.
     fn read(&self, room: &mut [u8]) -> Option<usize> {
         let mut state = self.state();
         if state.bytes.is_empty() && (state.writer.is_some() || state.writers_elsewhere > 0) {
@@ -119,11 +121,11 @@ pub struct PipeWriter {
 }
 
 impl PipeWriter {
-    /// Writes what fits and wakes the context that reads; up to 4,096 bytes are written whole or
-    /// not at all.
+    /// Writes as much as fits and wakes the context that reads; a write of up to 4,096 bytes is
+    /// complete or has no effect.
     ///
     /// # Errors
-    /// `EAGAIN` (full), `EPIPE` (nobody reads any more).
+    /// `EAGAIN` (full), `EPIPE` (the reading end is closed).
     pub fn write(&self, data: &[u8]) -> io::Result<usize> {
         let written = self.pipe.write(data)?.ok_or_else(|| from(libc::EAGAIN))?;
         self.alarm.call();
@@ -146,7 +148,7 @@ impl Drop for PipeWriter {
 }
 
 impl Context {
-    /// A pipe: its reading and its writing end, which never block. See pipe(7).
+    /// Creates a pipe: its reading and its writing end, which never block. See pipe(7).
     ///
     /// # Errors
     /// `EMFILE`.
@@ -168,10 +170,10 @@ impl Context {
         Ok((reader, writer))
     }
 
-    /// A writing end for other threads, of the pipe to which `descriptor` belongs.
+    /// Creates a writing end for other threads, of the pipe to which `descriptor` belongs.
     ///
     /// # Errors
-    /// `EBADF`, `EINVAL` (no pipe).
+    /// `EBADF`, `EINVAL` (not a pipe).
     pub fn pipe_writer(&mut self, descriptor: Descriptor) -> io::Result<PipeWriter> {
         let Object::Pipe(pipe, _) = &self.table.get(descriptor)?.object else {
             return Err(from(libc::EINVAL));
@@ -180,7 +182,7 @@ impl Context {
         Ok(PipeWriter { pipe: Arc::clone(pipe), alarm: Arc::clone(self.port.alarm()) })
     }
 
-    /// Reads if `descriptor` is the reading end of a pipe; `None` if it is no pipe.
+    /// Reads if `descriptor` is the reading end of a pipe; `None` if it is not a pipe.
     pub(super) fn read_pipe(
         &mut self,
         descriptor: Descriptor,
@@ -201,7 +203,7 @@ impl Context {
         Ok(Some(bytes))
     }
 
-    /// As [`Context::read_pipe`], for writing.
+    /// Writes if `descriptor` is the writing end of a pipe; `None` if it is not a pipe.
     pub(super) fn write_pipe(
         &mut self,
         descriptor: Descriptor,

@@ -1,4 +1,4 @@
-//! Options as level, name and bytes, for those who speak C.
+//! Converts socket options from and to level, name and bytes, the format of C.
 
 use super::errors::from;
 use super::options::{OptionName, SocketOption, TcpInfo};
@@ -8,10 +8,10 @@ use std::io;
 use std::time::Duration;
 
 impl Context {
-    /// Sets an option given as setsockopt(2) has it.
+    /// Sets an option in the format of setsockopt(2).
     ///
     /// # Errors
-    /// `ENOPROTOOPT` (unknown), `EINVAL` (too short, or out of range), and those of
+    /// `ENOPROTOOPT` (unknown), `EINVAL` (too short, or out of range), and the errors of
     /// [`Context::set_option`].
     pub fn setsockopt(
         &mut self,
@@ -25,10 +25,10 @@ impl Context {
         self.set_option(descriptor, option)
     }
 
-    /// Writes an option as getsockopt(2) does, cut to `value`; its length.
+    /// Writes an option as getsockopt(2) does, cut to the length of `value`; returns its length.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` (unknown), and those of [`Context::option`].
+    /// `ENOPROTOOPT` (unknown), and the errors of [`Context::option`].
     pub fn getsockopt(
         &mut self,
         descriptor: Descriptor,
@@ -42,7 +42,7 @@ impl Context {
     }
 }
 
-/// Writes an option as getsockopt(2) does, cut to `value`; gives its length.
+/// Writes an option as getsockopt(2) does, cut to the length of `value`; returns its length.
 pub(crate) fn write(told: &SocketOption, value: &mut [u8]) -> usize {
     let mut put = |bytes: &[u8]| {
         let length = bytes.len().min(value.len());
@@ -75,7 +75,7 @@ pub(crate) fn write(told: &SocketOption, value: &mut [u8]) -> usize {
     }
 }
 
-/// The name of a congestion control, as TCP_CONGESTION has it.
+/// The name of a congestion control algorithm for TCP_CONGESTION.
 pub(crate) fn congestion_name(kind: Congestion) -> &'static str {
     match kind {
         Congestion::Cubic => "cubic",
@@ -162,7 +162,7 @@ pub(crate) fn parse(name: OptionName, value: &[u8]) -> io::Result<SocketOption> 
         OptionName::Congestion => match value.split(|byte| *byte == 0).next() {
             Some(b"cubic") => SocketOption::Congestion(Congestion::Cubic),
             Some(b"reno") => SocketOption::Congestion(Congestion::NewReno),
-            // As the kernel says it of a control that is not loaded.
+            // The kernel's error for an algorithm that is not loaded.
             _ => return Err(from(libc::ENOENT)),
         },
         OptionName::DeferAccept => SocketOption::DeferAccept(Some(seconds()?)),
@@ -173,7 +173,7 @@ fn invalid_if_negative(value: i64) -> io::Result<u64> {
     u64::try_from(value).map_err(|_| from(libc::EINVAL))
 }
 
-/// A `struct timeval`.
+/// Parses a `struct timeval`.
 fn time_of(value: &[u8]) -> io::Result<Duration> {
     let seconds = i64::from_ne_bytes(field(value, 0)?);
     let microseconds = i64::from_ne_bytes(field(value, 8)?);
@@ -212,7 +212,7 @@ fn number(option: &SocketOption) -> i32 {
         SocketOption::KeepCount(probes) => i32::from(*probes),
         SocketOption::MaximumSegment(bytes) => i32::from(*bytes),
         SocketOption::DeferAccept(time) => seconds_of(time.unwrap_or_default()),
-        // Those that are no numbers; the caller writes them.
+        // Options that are not numbers; the caller writes them.
         SocketOption::Linger(_)
         | SocketOption::ReceiveTimeout(_)
         | SocketOption::SendTimeout(_)
@@ -229,7 +229,7 @@ fn state_number(state: State) -> u8 {
         State::SynReceived => 3,
         State::FinWait1 => 4,
         State::FinWait2 => 5,
-        // The kernel's TIME_WAIT is no socket's.
+        // A connection in TIME_WAIT has no socket in the kernel.
         State::TimeWait | State::Closed => 7,
         State::CloseWait => 8,
         State::LastAck => 9,
@@ -237,7 +237,8 @@ fn state_number(state: State) -> u8 {
     }
 }
 
-/// The first 136 bytes of `struct tcp_info` (linux/tcp.h); what this stack does not count is zero.
+/// The first 136 bytes of `struct tcp_info` (linux/tcp.h); values that this stack does not count
+/// are zero.
 fn tcp_info(info: &TcpInfo) -> [u8; 136] {
     let connection = &info.connection;
     let microseconds = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
@@ -250,7 +251,7 @@ fn tcp_info(info: &TcpInfo) -> [u8; 136] {
     let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     put(8, microseconds(connection.retransmission_timeout));
     put(16, segment);
-    // Of a listener, the connections that wait to be accepted.
+    // For a listener, the number of connections that wait to be accepted.
     put(
         24,
         match connection.remote {

@@ -1,31 +1,32 @@
-//! What a socket keeps besides its connection: settings from before it had one, and those that
+//! Stores a socket's settings besides its connection: those from before it had one, and those that
 //! concern the calls and not TCP.
 
 use mtcp_proto::{Keepalive, Options};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What tcp(7) gives as defaults.
+/// The defaults of tcp(7).
 pub(crate) const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 };
 
+/// Settings of a socket that few sockets change.
 #[derive(Clone, Debug)]
 pub(crate) struct Extras {
-    /// What the connection will have; of use until there is one.
+    /// The options of the future connection; unused once there is one.
     pub(crate) options: Options,
-    /// Kept while SO_KEEPALIVE is off.
+    /// Stored while SO_KEEPALIVE is off.
     pub(crate) keepalive: Keepalive,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) reuse_address: bool,
     pub(crate) reuse_port: bool,
-    /// Urgent bytes stay in the stream.
+    /// Whether urgent bytes stay in the stream.
     pub(crate) urgent_inline: bool,
-    /// The place of the urgent byte that was taken out of it.
+    /// The position of the urgent byte that was removed from the stream.
     pub(crate) urgent_read: Option<u64>,
     pub(crate) ipv6_only: bool,
     pub(crate) receive_timeout: Option<Duration>,
     pub(crate) send_timeout: Option<Duration>,
-    /// How long `close` waits for data to be acknowledged; zero resets.
+    /// How long `close` waits for acknowledgements; zero resets.
     pub(crate) linger: Option<Duration>,
     pub(crate) defer_accept: Option<Duration>,
 }
@@ -48,7 +49,7 @@ impl Extras {
         }
     }
 
-    /// Whether an accepted connection must inherit anything that the stack does not know.
+    /// Whether an accepted connection must inherit a setting that the stack does not know.
     pub(crate) fn concern_calls(&self) -> bool {
         self.receive_timeout.is_some()
             || self.send_timeout.is_some()

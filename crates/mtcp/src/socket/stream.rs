@@ -1,8 +1,8 @@
-//! Reading and writing.
+//! Reads from connections and writes to them.
 
 use super::errors::{failure, from};
 use super::{Context, Descriptor, Events, FRUITLESS_CALLS, Object, Phase};
-use mtcp_proto::{Error, Manner, Readiness, SocketId};
+use mtcp_proto::{Error, Readiness, SendFlags, SocketId};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::BitOr;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use std::time::Duration;
 pub struct Flags(pub i32);
 
 impl Flags {
-    /// `MSG_PEEK`: leaves the data where it is.
+    /// `MSG_PEEK`: leaves the data in the buffer.
     pub const PEEK: Flags = Flags(libc::MSG_PEEK);
     /// `MSG_DONTWAIT`: this call does not block.
     pub const DONT_WAIT: Flags = Flags(libc::MSG_DONTWAIT);
-    /// `MSG_WAITALL`: waits until all the room is filled, or the stream ends.
+    /// `MSG_WAITALL`: waits until the buffer is full, or the stream ends.
     pub const WAIT_ALL: Flags = Flags(libc::MSG_WAITALL);
 
-    /// `MSG_OOB`: the urgent byte; of what is sent, the last one.
+    /// `MSG_OOB`: receives the urgent byte; when sending, the last byte is urgent.
     pub const OUT_OF_BAND: Flags = Flags(libc::MSG_OOB);
-    /// `MSG_MORE`: more data follows soon, for which a segment that is not full waits.
+    /// `MSG_MORE`: more data follows soon, for which a partial segment waits.
     pub const MORE: Flags = Flags(libc::MSG_MORE);
 
     pub(super) const fn has(self, other: Flags) -> bool {
@@ -29,7 +29,7 @@ impl Flags {
     }
 }
 
-/// A socket without a connection takes no data, as if it had been shut down.
+/// A socket without a connection fails like one that was shut down.
 fn cannot_send(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENOTCONN) => from(libc::EPIPE),
@@ -45,7 +45,7 @@ impl BitOr for Flags {
     }
 }
 
-/// Flags that say what holds anyway, or may be ignored.
+/// Flags that have no effect here, or may be ignored.
 const HARMLESS: i32 = libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC | libc::MSG_MORE;
 
 impl Context {
@@ -61,7 +61,7 @@ impl Context {
     /// Like [`Context::read`], with flags. See recv(2).
     ///
     /// # Errors
-    /// Also `EOPNOTSUPP`: a flag that is not understood.
+    /// Also `EOPNOTSUPP`: a flag that is not supported.
     pub fn recv(
         &mut self,
         descriptor: Descriptor,
@@ -73,7 +73,7 @@ impl Context {
         if flags.0 & !known.0 != 0 {
             return Err(from(libc::EOPNOTSUPP));
         }
-        // As in the kernel, which does not look whether there is a connection.
+        // As in the kernel, which does not check whether there is a connection.
         if flags.has(Flags::OUT_OF_BAND)
             && let Object::Socket(socket) = &self.table.get(descriptor)?.object
             && socket.id.is_none()
@@ -106,8 +106,8 @@ impl Context {
         self.read_blocking(id, room, flags, taken, wanted, timeout)
     }
 
-    /// Goes on until `wanted` bytes are there, the stream ends or the time is over. An error behind
-    /// data is for the next call.
+    /// Reads until there are `wanted` bytes, the stream ends or the time is over. An error after
+    /// data is left to the next call.
     fn read_blocking(
         &mut self,
         id: SocketId,
@@ -153,7 +153,7 @@ impl Context {
         self.port.readiness(id).intersects(Readiness::ERROR)
     }
 
-    /// `None`: nothing is there yet.
+    /// Reads once; `None` if there is no data yet.
     fn take(
         &mut self,
         id: SocketId,
@@ -163,17 +163,17 @@ impl Context {
     ) -> io::Result<Option<usize>> {
         match self.take_around_mark(id, offset, room, flags.has(Flags::PEEK)) {
             Ok(bytes) => Ok(Some(bytes)),
-            // Not connected yet.
+            // The socket is not connected yet.
             Err(Error::WouldBlock | Error::NotConnected) => Ok(None),
             Err(error) => {
-                // Peeking tells of an error once, too.
+                // Peeking reports an error only once, too.
                 self.port.take_error(id);
                 Err(failure(error))
             }
         }
     }
 
-    /// Shows data from `offset` bytes on, which are there, without taking them (`MSG_PEEK` into
+    /// Copies data from `offset` bytes on, where data exists, without taking it (`MSG_PEEK` into
     /// several buffers). Does not wait.
     ///
     /// # Errors
@@ -188,10 +188,10 @@ impl Context {
         self.take(id, offset, room, Flags::PEEK)?.ok_or_else(|| from(libc::EAGAIN))
     }
 
-    /// Sends data; a blocking socket takes all of it. See write(2).
+    /// Sends data; a blocking socket sends all of it. See write(2).
     ///
     /// # Errors
-    /// `EAGAIN`, `EPIPE` (also of a socket that is not connected), `ECONNRESET`, `ETIMEDOUT`,
+    /// `EAGAIN`, `EPIPE` (also for a socket that is not connected), `ECONNRESET`, `ETIMEDOUT`,
     /// `EHOSTUNREACH`, `EBADF`, `EINVAL` (an epoll).
     pub fn write(&mut self, descriptor: Descriptor, data: &[u8]) -> io::Result<usize> {
         self.send(descriptor, data, Flags(0))
@@ -200,7 +200,7 @@ impl Context {
     /// Like [`Context::write`], with flags. See send(2).
     ///
     /// # Errors
-    /// Also `EOPNOTSUPP`: a flag that is not understood.
+    /// Also `EOPNOTSUPP`: a flag that is not supported.
     pub fn send(&mut self, descriptor: Descriptor, data: &[u8], flags: Flags) -> io::Result<usize> {
         let known = Flags::DONT_WAIT | Flags::OUT_OF_BAND | Flags(HARMLESS);
         if flags.0 & !known.0 != 0 {
@@ -209,14 +209,15 @@ impl Context {
         let Some((id, nonblocking)) = self.stream(descriptor).map_err(cannot_send)? else {
             return self.write_pipe(descriptor, data)?.ok_or_else(|| from(libc::EINVAL));
         };
-        let manner = Manner { more: flags.has(Flags::MORE), urgent: flags.has(Flags::OUT_OF_BAND) };
+        let send_flags =
+            SendFlags { more: flags.has(Flags::MORE), urgent: flags.has(Flags::OUT_OF_BAND) };
         let shut = self.socket_of(descriptor)?.ended.send;
-        let (sent, waits) = match self.try_send((id, shut), data, manner) {
+        let (sent, waits) = match self.try_send((id, shut), data, send_flags) {
             Ok(sent) => (sent, false),
             Err(Error::WouldBlock | Error::NotConnected) => (0, true),
             Err(error) => return Err(failure(error)),
         };
-        // That there is room again is news to who has met the end of it.
+        // A writer that has found no room gets an event when there is room again.
         if (sent < data.len() || !self.port.readiness(id).intersects(Readiness::WRITABLE))
             && let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object
         {
@@ -231,16 +232,16 @@ impl Context {
             return if sent > 0 { Ok(sent) } else { Err(from(libc::EAGAIN)) };
         }
         let timeout = self.send_timeout(descriptor)?;
-        self.write_blocking((id, shut), data, sent, manner, timeout)
+        self.write_blocking((id, shut), data, sent, send_flags, timeout)
     }
 
-    /// What is sent before there is a connection waits, also if it is nothing, and if sending was
-    /// shut down before.
+    /// Sends as much as possible. Before there is a connection the call has to wait, even with no
+    /// data, and even if sending was shut down before.
     fn try_send(
         &mut self,
         (id, shut): (SocketId, bool),
         data: &[u8],
-        manner: Manner,
+        send_flags: SendFlags,
     ) -> Result<usize, Error> {
         if !self.is_decided(id) {
             return Err(Error::WouldBlock);
@@ -248,7 +249,7 @@ impl Context {
         if shut && !self.has_failed(id) {
             return Err(Error::Shutdown);
         }
-        self.port.send_as(id, data, manner)
+        self.port.send_as(id, data, send_flags)
     }
 
     fn write_blocking(
@@ -256,14 +257,14 @@ impl Context {
         (id, shut): (SocketId, bool),
         data: &[u8],
         mut sent: usize,
-        manner: Manner,
+        send_flags: SendFlags,
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
         let outcome = self.block(timeout, |context| {
             if sent > 0 && context.has_failed(id) {
                 return Ok(Some(()));
             }
-            match context.try_send((id, shut), &data[sent..], manner) {
+            match context.try_send((id, shut), &data[sent..], send_flags) {
                 Ok(bytes) => {
                     sent += bytes;
                     Ok((sent == data.len()).then_some(()))
@@ -289,7 +290,7 @@ impl Context {
     ) -> io::Result<usize> {
         let mut total = 0;
         for room in rooms.iter_mut().filter(|room| !room.is_empty()) {
-            // The end, or an error, behind data is for the next call.
+            // The end, or an error, after data is left to the next call.
             if total > 0 && !self.has_more(descriptor, 0)? {
                 break;
             }
@@ -309,7 +310,7 @@ impl Context {
     pub fn writev(&mut self, descriptor: Descriptor, data: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut total = 0;
         for part in data.iter().filter(|part| !part.is_empty()) {
-            // An error behind data is for the next call.
+            // An error after data is left to the next call.
             if total > 0 && self.readiness(descriptor)?.intersects(Events::ERROR) {
                 break;
             }
@@ -327,7 +328,7 @@ impl Context {
         Ok(total)
     }
 
-    /// The connection of a socket and whether it blocks; `None` if it is no socket.
+    /// The connection of a socket and whether it blocks; `None` if the descriptor is not a socket.
     fn stream(&mut self, descriptor: Descriptor) -> io::Result<Option<(SocketId, bool)>> {
         let Object::Socket(socket) = &mut self.table.get_mut(descriptor)?.object else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Descriptors: small numbers, the lowest free one first, as POSIX has it.
+//! Allocates descriptors: the lowest free number first, as POSIX requires.
 
 use super::Descriptor;
 use super::errors::from;
@@ -6,15 +6,15 @@ use std::io;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// A bounded table whose free places are found through two levels of bits.
+/// A bounded table that finds free places through two levels of bits.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     entries: Vec<Option<T>>,
-    /// A bit for each place that is taken.
+    /// A bit for each used place.
     taken: Vec<u64>,
-    /// A bit for each word of `taken` that is full.
+    /// A bit for each full word of `taken`.
     full: Vec<u64>,
-    /// No place in the words of `full` before this one is free.
+    /// No word of `full` before this one has a free place.
     hint: usize,
     limit: usize,
 }
@@ -24,10 +24,10 @@ impl<T> Table<T> {
         Table { entries: Vec::new(), taken: Vec::new(), full: Vec::new(), hint: 0, limit }
     }
 
-    /// Puts a value into the lowest free place.
+    /// Stores a value in the lowest free place.
     ///
     /// # Errors
-    /// `EMFILE`: all are taken.
+    /// `EMFILE` if all places are used.
     pub(crate) fn insert(&mut self, value: T) -> io::Result<Descriptor> {
         let index = self.lowest_free();
         if index >= self.limit {
@@ -67,7 +67,7 @@ impl<T> Table<T> {
     }
 
     /// # Errors
-    /// `EBADF`: nothing is there.
+    /// `EBADF` if the place is free.
     pub(crate) fn get(&self, descriptor: Descriptor) -> io::Result<&T> {
         let entry = self.entries.get(descriptor.0 as usize);
         entry.and_then(Option::as_ref).ok_or_else(|| from(libc::EBADF))

@@ -1,5 +1,5 @@
-//! Urgent data (`MSG_OOB`, `SO_OOBINLINE`, `SIOCATMARK`), as Linux has it: the last urgent byte is
-//! taken out of the stream, unless the option says that it stays, and reading stops in front of it
+//! Implements urgent data (`MSG_OOB`, `SO_OOBINLINE`, `SIOCATMARK`) as Linux does: the last urgent
+//! byte is removed from the stream, unless the option keeps it there, and reading stops before it
 //! once. See tcp(7).
 
 use super::errors::from;
@@ -8,7 +8,7 @@ use super::{Context, Descriptor, Events, Object, Phase};
 use mtcp_proto::{Error, Readiness, SocketId};
 use std::io;
 
-/// The last urgent byte, as long as reading has not gone past it.
+/// The last urgent byte, until reading has passed it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     /// Bytes that can be read before it.
@@ -18,6 +18,7 @@ pub(super) struct Mark {
 }
 
 impl Context {
+    /// The urgent byte of a connection, unless reading has passed it.
     pub(super) fn mark(&self, id: SocketId) -> Option<Mark> {
         let (urgent, taken) = self.port.urgent(id)?;
         let ahead = usize::try_from(urgent.position.checked_sub(taken)?).ok()?;
@@ -34,7 +35,7 @@ impl Context {
         }
     }
 
-    /// Whether there are more than so many bytes, and no urgent byte behind these.
+    /// Whether there are more than `known` bytes, and no urgent byte directly after these.
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`.
@@ -45,8 +46,8 @@ impl Context {
         Ok(!marked && self.port.receivable(id) > known + hole)
     }
 
-    /// Whether anything has come that reading has not gone past, be it an urgent byte alone: a
-    /// read of no bytes does not wait then.
+    /// Whether anything has arrived that was not read, even if it is only an urgent byte: a read of
+    /// no bytes then does not wait.
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`.
@@ -56,13 +57,13 @@ impl Context {
         Ok(id.is_some_and(|id| self.port.receivable(id) > 0))
     }
 
-    /// Whether the next byte is an urgent one that is not part of the stream.
+    /// Whether the next byte is an urgent one that is removed from the stream.
     fn begins_with_hole(&self, id: SocketId) -> bool {
         self.mark(id).is_some_and(|mark| mark.ahead == 0) && !self.is_inline(id)
     }
 
-    /// Whether reading goes no further behind so many bytes: the stream has ended, or an urgent
-    /// byte stands there.
+    /// Whether reading stops after `known` bytes: the stream has ended there, or an urgent byte is
+    /// there.
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`.
@@ -74,8 +75,8 @@ impl Context {
         Ok(marked || self.ready(descriptor)?.intersects(over))
     }
 
-    /// Takes, or shows from `offset` on, what comes before the urgent byte; if that is nothing,
-    /// what comes behind it.
+    /// Reads, or copies from `offset` on, the data before the urgent byte; if there is none, the
+    /// data after it.
     pub(super) fn take_around_mark(
         &mut self,
         id: SocketId,
@@ -99,7 +100,7 @@ impl Context {
         self.port.receive(id, room)
     }
 
-    /// How many bytes FIONREAD counts: those before the urgent one.
+    /// The number of bytes that FIONREAD returns: those before the urgent one.
     pub(super) fn readable_before_mark(&mut self, id: SocketId) -> usize {
         let all = self.port.receivable(id);
         match self.mark(id) {
@@ -108,7 +109,7 @@ impl Context {
         }
     }
 
-    /// What an urgent byte adds to readiness, or takes from it.
+    /// Adds the effect of an urgent byte to the readiness.
     pub(super) fn ready_with_urgent(&mut self, descriptor: Descriptor, events: Events) -> Events {
         let Ok(socket) = self.socket_of(descriptor) else { return events };
         let Some(id) = socket.id else { return events };
@@ -131,7 +132,7 @@ impl Context {
     ///
     /// # Errors
     /// `EINVAL`: there is none, it was taken, or it stays in the stream; `EAGAIN`: it was announced
-    /// and has not come.
+    /// and has not arrived.
     pub(super) fn receive_urgent(
         &mut self,
         descriptor: Descriptor,
@@ -156,7 +157,7 @@ impl Context {
         Ok(1)
     }
 
-    /// Whether the next byte to be read is the urgent one, or comes behind it (`SIOCATMARK`).
+    /// Whether the next byte to read is the urgent one, or comes directly after it (`SIOCATMARK`).
     ///
     /// # Errors
     /// `EBADF`, `ENOTSOCK`.

@@ -1,4 +1,4 @@
-//! Sleeping without missing a message, and waking without a system call for those that are awake.
+//! Lets a thread sleep without missing a message, and wakes it by a system call only if it sleeps.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU8, Ordering, fence};
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 
-/// What gets a sleeper up. An eventfd, but for the model that loom checks.
+/// Wakes a sleeping thread: an eventfd, or loom's model of one.
 pub(crate) trait Signal {
     /// Wakes the sleeper, now or when it next goes to sleep.
     fn wake(&self);
@@ -17,19 +17,19 @@ const AWAKE: u8 = 0;
 const SLEEPS_SHORT: u8 = 1;
 const SLEEPS_LONG: u8 = 2;
 
-/// How a thread sleeps.
+/// The kind of a thread's sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sleep {
-    /// For a short time, after which it looks at its queues: messages that can wait so long do not
-    /// wake it ([`Doorbell::ring_lazily`]).
+    /// For a short time, after which the thread checks its queues. Messages that can wait so long
+    /// do not wake it ([`Doorbell::ring_lazily`]).
     Short,
-    /// Until it is woken.
+    /// Until the thread is woken.
     Long,
 }
 
-/// The doorbell of one thread. Whoever leaves something for it rings afterwards; the thread looks
-/// once more between [`Doorbell::lie_down`] and sleeping. One of the two then sees the other
-/// (Dekker's two flags), because each writes first and reads behind a fence.
+/// Notifies one thread of new messages. A sender rings after it has published a message. The owner
+/// checks its queues once more between [`Doorbell::lie_down`] and sleeping. One of the two then
+/// sees the other's write (Dekker's two flags), because each writes first and reads after a fence.
 #[derive(Debug)]
 pub(crate) struct Doorbell<S> {
     state: AtomicU8,
@@ -41,13 +41,14 @@ impl<S: Signal> Doorbell<S> {
         Doorbell { state: AtomicU8::new(AWAKE), signal }
     }
 
-    /// Tells the owner of something that was published before.
+    /// Notifies the owner of a message that was published before.
     pub(crate) fn ring(&self) {
         fence(Ordering::SeqCst);
         self.wake_from(SLEEPS_SHORT);
     }
 
-    /// The same for what can wait until a short sleep ends: it ends a long one only.
+    /// Notifies the owner of a message that can wait until a short sleep ends: wakes it only from a
+    /// long sleep.
     pub(crate) fn ring_lazily(&self) {
         fence(Ordering::SeqCst);
         self.wake_from(SLEEPS_LONG);
@@ -62,20 +63,20 @@ impl<S: Signal> Doorbell<S> {
         }
     }
 
-    /// Whether the owner is awake; it may lie down at any time.
+    /// Whether the owner is awake; it may go to sleep at any time.
     pub(crate) fn is_awake(&self) -> bool {
         self.state.load(Ordering::Relaxed) == AWAKE
     }
 
-    /// The owner is about to sleep; it must look at its queues once more and sleep only if they are
-    /// empty.
+    /// Announces that the owner is about to sleep; it must then check its queues once more and
+    /// sleep only if they are empty.
     pub(crate) fn lie_down(&self, sleep: Sleep) {
         let state = if sleep == Sleep::Short { SLEEPS_SHORT } else { SLEEPS_LONG };
         self.state.store(state, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The owner is awake.
+    /// Records that the owner is awake.
     pub(crate) fn get_up(&self) {
         self.state.store(AWAKE, Ordering::Relaxed);
     }
@@ -85,7 +86,7 @@ impl<S: Signal> Doorbell<S> {
     }
 }
 
-/// An eventfd (see eventfd(2)): readable while it was woken and not cleared.
+/// An eventfd (see eventfd(2)): readable after a wake-up until it is cleared.
 #[derive(Debug)]
 pub(crate) struct EventDescriptor(OwnedFd);
 
@@ -93,19 +94,19 @@ impl EventDescriptor {
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
     pub(crate) fn new() -> io::Result<EventDescriptor> {
-        // SAFETY: eventfd takes plain numbers.
+        // SAFETY: eventfd takes only numbers.
         let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(EventDescriptor(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
 
     /// Takes all wake-ups.
     pub(crate) fn clear(&self) {
         let mut count = [0u8; 8];
-        // SAFETY: the buffer is valid for its eight bytes. EAGAIN: there was none.
+        // SAFETY: the buffer is valid for its eight bytes. EAGAIN means that there was no wake-up.
         unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 }
@@ -113,7 +114,7 @@ impl EventDescriptor {
 impl Signal for EventDescriptor {
     fn wake(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the buffer is valid for its eight bytes. A full counter wakes as well.
+        // SAFETY: the buffer is valid for its eight bytes. A full counter wakes the thread as well.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Every interleaving of small programs.
+//! Checks every interleaving of small programs with loom.
 
 use super::{Doorbell, Signal, Sleep, ring};
 use loom::sync::Arc;
@@ -52,7 +52,7 @@ fn loom_a_batch_is_seen_at_once() {
     });
 }
 
-/// Remembers that it was woken.
+/// Stores whether it was woken.
 struct Flag(AtomicBool);
 
 impl Signal for Flag {
@@ -71,7 +71,7 @@ fn loom_nobody_sleeps_long_beside_a_message_that_can_wait() {
     sleeps_beside_no_message(Doorbell::ring_lazily);
 }
 
-/// The owner sleeps short first, looks, and then sleeps long.
+/// The owner first sleeps for a short time, checks, and then sleeps for a long time.
 fn sleeps_beside_no_message(ring_it: fn(&Doorbell<Flag>)) {
     loom::model(move || {
         let (mut producer, mut consumer) = ring::<u32>(2);

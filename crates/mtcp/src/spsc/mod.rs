@@ -1,10 +1,10 @@
-//! What joins two threads: a bounded ring with one producer and one consumer, and a doorbell that
-//! is rung only while somebody sleeps beside it.
+//! Implements the connection between two threads: a bounded ring with one producer and one
+//! consumer, and a doorbell, which wakes the other thread only while it sleeps.
 //!
-//! After mTCP, section 4.1: the application's thread and the stack's share queues, not locks. Each
-//! end keeps its own copy of the other's index and looks at the real one only when the copy says
-//! that the ring is full (or empty), so a batch costs one cache line's journey and not one for each
-//! message.
+//! As in mTCP (lock-free data structures), the application's thread and the stack's share queues
+//! without locks. Each end keeps its own copy of the other's index, and loads the real one only if
+//! the copy says that the ring is full (or empty). A batch therefore transfers one cache line
+//! between the CPUs, not one for each message.
 
 mod doorbell;
 mod ring;

@@ -1,6 +1,6 @@
-//! The ring. Its slots hold values that stay where they are: a producer writes into a slot and a
-//! consumer reads in place, so that a slot with memory of its own (a frame) keeps it from round to
-//! round.
+//! Implements the ring. The values in its slots stay in place: the producer writes into a slot and
+//! the consumer reads from it. A slot with memory of its own (for a frame) therefore keeps that
+//! memory for reuse.
 
 #[cfg(loom)]
 use loom::cell::UnsafeCell;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// loom's cell lends by closures; so does this one.
+/// loom's cell gives access through closures, and so does this one.
 #[cfg(not(loom))]
 #[derive(Debug)]
 struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -29,49 +29,51 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// An index on a pair of cache lines of its own: neighbouring lines are fetched in pairs.
+/// An index on its own pair of cache lines, because the CPU fetches neighbouring lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Index(AtomicUsize);
 
-/// Indices count on for ever; the slot is the index modulo the size, a power of two.
+/// Indices only increase; the slot is the index modulo the size, a power of two.
 #[derive(Debug)]
 struct Shared<T> {
-    /// Slots that the producer has made visible.
+    /// Slots that the producer has published.
     tail: Index,
-    /// Slots that the consumer has given back.
+    /// Slots that the consumer has released.
     head: Index,
     slots: Box<[UnsafeCell<T>]>,
 }
 
-// SAFETY: a slot is touched by one end only: by the producer from `head + size` up to what it has
-// published, by the consumer below that. The indices are handed over by Release and Acquire.
+// SAFETY: only one end accesses a slot: the producer those from its published index up to `head +
+// size`, the consumer those below the published index. Release and Acquire order the transfer of
+// the indices.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: the slots are values of T, which may be sent.
 unsafe impl<T: Send> Send for Shared<T> {}
 
-/// The end that writes.
+/// The writing end.
 #[derive(Debug)]
 pub(crate) struct Producer<T> {
     shared: Arc<Shared<T>>,
-    /// The next slot to write; from the published tail up to here slots are written in secret.
+    /// The next slot to write; the slots from the published tail up to here are written but not
+    /// visible.
     next: usize,
     published: usize,
-    /// `head` as it was when last looked at.
+    /// `head` when it was last loaded.
     head: usize,
 }
 
-/// The end that reads.
+/// The reading end.
 #[derive(Debug)]
 pub(crate) struct Consumer<T> {
     shared: Arc<Shared<T>>,
     next: usize,
     released: usize,
-    /// `tail` as it was when last looked at.
+    /// `tail` when it was last loaded.
     tail: usize,
 }
 
-/// A ring of at least `slots` slots.
+/// Creates a ring of at least `slots` slots.
 pub(crate) fn ring<T: Default>(slots: usize) -> (Producer<T>, Consumer<T>) {
     let slots = slots.max(2).next_power_of_two();
     let shared = Arc::new(Shared {
@@ -90,8 +92,8 @@ impl<T> Shared<T> {
 }
 
 impl<T> Producer<T> {
-    /// Fills the next slot, which still holds what the consumer left there; false if the ring is
-    /// full. Seen by the consumer after [`Producer::publish`].
+    /// Fills the next slot, which still has the content that the consumer left; false if the ring
+    /// is full. The consumer sees it after [`Producer::publish`].
     pub(crate) fn write(&mut self, fill: impl FnOnce(&mut T)) -> bool {
         let size = self.shared.slots.len();
         if self.next.wrapping_sub(self.head) == size {
@@ -100,13 +102,14 @@ impl<T> Producer<T> {
                 return false;
             }
         }
-        // SAFETY: the slot is not published, and the consumer has given it back: it is ours.
+        // SAFETY: the slot is not published, and the consumer has released it, so only this end
+        // uses it.
         self.shared.slot(self.next).with_mut(|slot| fill(unsafe { &mut *slot }));
         self.next = self.next.wrapping_add(1);
         true
     }
 
-    /// Shows the consumer all that was written; true if that is anything new.
+    /// Publishes the written slots to the consumer; true if there were new ones.
     pub(crate) fn publish(&mut self) -> bool {
         if self.published == self.next {
             return false;
@@ -116,20 +119,20 @@ impl<T> Producer<T> {
         true
     }
 
-    /// Whether the consumer has given back all that was published.
+    /// Whether the consumer has released all published slots.
     pub(crate) fn is_drained(&self) -> bool {
         self.shared.head.0.load(Ordering::Relaxed) == self.published
     }
 }
 
 impl<T> Consumer<T> {
-    /// Lends the next slot; `None` if the ring is empty. The producer has it back after
+    /// Passes the next slot to `take`; `None` if the ring is empty. The producer can reuse it after
     /// [`Consumer::release`].
     pub(crate) fn read<R>(&mut self, take: impl FnOnce(&mut T) -> R) -> Option<R> {
         if self.is_empty() {
             return None;
         }
-        // SAFETY: the slot is published and not given back: it is ours.
+        // SAFETY: the slot is published and not released, so only this end uses it.
         let taken = self.shared.slot(self.next).with_mut(|slot| take(unsafe { &mut *slot }));
         self.next = self.next.wrapping_add(1);
         Some(taken)
@@ -143,7 +146,7 @@ impl<T> Consumer<T> {
         self.next == self.tail
     }
 
-    /// Gives back all slots that were read; true if there were any.
+    /// Releases all slots that were read; true if there were any.
     pub(crate) fn release(&mut self) -> bool {
         if self.released == self.next {
             return false;

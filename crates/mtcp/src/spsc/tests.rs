@@ -6,7 +6,7 @@ use std::thread;
 fn readable(event: &EventDescriptor) -> bool {
     let mut entry =
         libc::pollfd { fd: event.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid entry.
+    // SAFETY: the pointer is to one valid entry.
     unsafe { libc::poll(&mut entry, 1, 0) == 1 }
 }
 
@@ -79,7 +79,7 @@ fn two_threads_exchange_a_million_messages_asleep_and_awake() {
         if expected < MESSAGES && consumer.is_empty() {
             let descriptor = doorbell.signal().as_fd().as_raw_fd();
             let mut entry = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one valid entry; the time is a hang guard.
+            // SAFETY: the pointer is to one valid entry; the time limit only ends a hanging test.
             let woken = unsafe { libc::poll(&mut entry, 1, 20_000) };
             assert_eq!(woken, 1, "no wake-up beside a message");
             doorbell.signal().clear();

@@ -1,7 +1,11 @@
-//! The thread that answers questions.
+//! Serves reports on a UNIX socket, in its own thread.
 
-use super::{ABSTRACT_PREFIX, ANSWER_TIME, PATIENCE, QUESTION_BYTES, Report};
+use super::{
+    ABSTRACT_PREFIX, ANSWER_TIME, QUESTION_BYTES, Report, TIME_LIMIT, is_trusted, peer_user,
+};
+use crate::config::Config;
 use crate::engine::{Alarm, Board};
+use crate::sandbox;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -14,24 +18,27 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Why nothing can be told.
+/// The reason why reports cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatError {
     /// The socket cannot be made.
-    #[error("the statistics socket {name}: {source}; set [stat] socket to a path that can be made")]
+    #[error(
+        "cannot listen on the statistics socket {name}: {source}; set stat.socket to a path in a \
+         directory that is writable, or stat.enabled to false"
+    )]
     Socket {
         /// Its path or name.
         name: String,
-        /// Why.
+        /// The system's reason.
         source: io::Error,
     },
     /// The thread cannot be started.
-    #[error("the thread for statistics: {0}")]
+    #[error("cannot start the thread for statistics: {0}; raise `ulimit -u`")]
     Thread(#[source] io::Error),
 }
 
-/// The running thread; dropping it ends it and removes the socket.
+/// The running thread; dropping it ends the thread and removes the socket.
 #[derive(Debug)]
 pub(crate) struct Server {
     thread: Option<JoinHandle<()>>,
@@ -42,8 +49,9 @@ pub(crate) struct Server {
 type Engines = Vec<(u16, Arc<Board>, Arc<Alarm>)>;
 
 impl Server {
-    /// Begins to answer: at the path, or without one at an abstract name of the process.
-    pub(crate) fn start(path: Option<&Path>, engines: Engines) -> Result<Server, StatError> {
+    /// Starts to serve: at the configured path, or without one at an abstract name of the process.
+    pub(crate) fn start(config: &Config, engines: Engines) -> Result<Server, StatError> {
+        let (path, has_filter) = (config.stat.socket.as_deref(), config.engine.seccomp);
         let (listener, name) = listen(path)?;
         let failed = |source| StatError::Socket { name: name.clone(), source };
         listener.set_nonblocking(true).map_err(failed)?;
@@ -51,7 +59,13 @@ impl Server {
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("mtcp-stat".to_owned())
-            .spawn(move || serve(&listener, &engines, &stopped))
+            .spawn(move || {
+                sandbox::drop_capabilities();
+                match if has_filter { sandbox::enter() } else { Ok(()) } {
+                    Ok(()) => serve(&listener, &engines, &stopped),
+                    Err(error) => tracing::error!(%error, "no statistics are served"),
+                }
+            })
             .map_err(StatError::Thread)?;
         Ok(Server { thread: Some(thread), stop, path: path.map(Path::to_owned) })
     }
@@ -62,30 +76,19 @@ impl Drop for Server {
         self.stop.1.store(true, Ordering::Release);
         self.stop.0.force();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported when it happened.
+            // A panic of the thread has printed its message.
             let _ = thread.join();
         }
         if let Some(path) = &self.path {
-            // Somebody may have removed it before us.
+            // Another process may have removed it before.
             let _ = fs::remove_file(path);
         }
     }
 }
 
 fn listen(path: Option<&Path>) -> Result<(UnixListener, String), StatError> {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let Some(path) = path else {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{ABSTRACT_PREFIX}{}/{number}", std::process::id());
-        let listener = SocketAddr::from_abstract_name(&name)
-            .and_then(|address| UnixListener::bind_addr(&address));
-        let shown = format!("@{name}");
-        return match listener {
-            Ok(listener) => Ok((listener, shown)),
-            Err(source) => Err(StatError::Socket { name: shown, source }),
-        };
-    };
-    // A socket that nobody answers at is left from a process that was killed.
+    let Some(path) = path else { return listen_at_abstract_name() };
+    // A socket without a listener is left from a process that was killed.
     let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     if is_socket && UnixStream::connect(path).is_err() {
         let _ = fs::remove_file(path);
@@ -97,14 +100,39 @@ fn listen(path: Option<&Path>) -> Result<(UnixListener, String), StatError> {
     }
 }
 
+/// Listens at the abstract name of this process or, if another process has bound it, at one with a
+/// random suffix, which no other user can know before: the start must not depend on other users.
+fn listen_at_abstract_name() -> Result<(UnixListener, String), StatError> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let usual = format!("{ABSTRACT_PREFIX}{}/{number}", std::process::id());
+    let bind = |name: &str| {
+        SocketAddr::from_abstract_name(name).and_then(|address| UnixListener::bind_addr(&address))
+    };
+    let mut name = usual.clone();
+    loop {
+        match bind(&name) {
+            Ok(listener) => return Ok((listener, format!("@{name}"))),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && name == usual => {
+                let suffix = getrandom::u64().map_err(io::Error::other);
+                let suffix = suffix
+                    .map_err(|source| StatError::Socket { name: format!("@{usual}"), source })?;
+                name = format!("{usual}-{suffix:016x}");
+                tracing::warn!(%usual, %name, "another process has the name for statistics");
+            }
+            Err(source) => return Err(StatError::Socket { name: format!("@{name}"), source }),
+        }
+    }
+}
+
 fn serve(listener: &UnixListener, engines: &Engines, stop: &(Alarm, AtomicBool)) {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     while !stop.1.load(Ordering::Acquire) {
         let mut entries = [entry(listener.as_raw_fd()), entry(stop.0.descriptor())];
-        // SAFETY: two valid entries.
+        // SAFETY: the pointer is to two valid entries.
         unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) };
         if let Ok((stream, _)) = listener.accept() {
-            // Who does not ask properly, or goes away, gets no answer.
+            // A client with an invalid request, or one that is gone, gets no answer.
             let _ = answer(stream, engines);
         }
     }
@@ -112,9 +140,9 @@ fn serve(listener: &UnixListener, engines: &Engines, stop: &(Alarm, AtomicBool))
 
 fn answer(mut stream: UnixStream, engines: &Engines) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    if !is_permitted(&stream)? {
+    stream.set_read_timeout(Some(TIME_LIMIT))?;
+    stream.set_write_timeout(Some(TIME_LIMIT))?;
+    if !is_trusted(peer_user(&stream)?) {
         return stream.write_all(b"{\"error\":\"only its own user and root may ask\"}\n");
     }
     let mut question = Vec::new();
@@ -135,7 +163,8 @@ fn report(engines: &Engines, connections: bool) -> Report {
         alarm.call();
     }
     let end = Instant::now() + ANSWER_TIME;
-    let program = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let program = fs::read("/proc/self/comm").unwrap_or_default();
+    let program = String::from_utf8_lossy(&program);
     let mut report = Report {
         process: std::process::id(),
         program: program.trim_end().to_owned(),
@@ -149,25 +178,4 @@ fn report(engines: &Engines, connections: bool) -> Report {
         }
     }
     report
-}
-
-/// See SO_PEERCRED in unix(7).
-fn is_permitted(stream: &UnixStream) -> io::Result<bool> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the structure and its length are valid.
-    let outcome = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &mut length,
-        )
-    };
-    if outcome < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: geteuid takes nothing and cannot fail.
-    Ok(peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
 }

@@ -1,14 +1,45 @@
-//! Reports as a person reads them.
+//! Formats reports as text.
 
 use super::{CoreReport, Report};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// A report as text. Counters that are zero are left out.
+/// Formats a report as one line of JSON, in which characters that a terminal could take for
+/// commands are escaped.
+///
+/// # Errors
+/// Those of `serde_json`.
+pub fn json(report: &Report) -> serde_json::Result<String> {
+    let text = serde_json::to_string(report)?;
+    // In JSON such characters can only be in strings, where `\uXXXX` is equivalent.
+    Ok(escape(&text, |out, character| write!(out, "\\u{:04x}", u32::from(character))))
+}
+
+/// Returns a text in which the characters that could change the terminal or the line are escaped.
+fn printable(text: &str) -> String {
+    escape(text, |out, character| write!(out, "{}", character.escape_unicode()))
+}
+
+fn escape(text: &str, show: impl Fn(&mut String, char) -> std::fmt::Result) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        let turns = matches!(character, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}');
+        if character.is_control() || turns {
+            // Writing to a string cannot fail.
+            let _ = show(&mut out, character);
+        } else {
+            out.push(character);
+        }
+    }
+    out
+}
+
+/// Formats a report as text. Counters that are zero are omitted.
 pub fn table(report: &Report) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
-    let _ = writeln!(out, "{} ({})", report.program, report.process);
+    let _ = writeln!(out, "{} ({})", printable(&report.program), report.process);
     for core in &report.cores {
         write_core(&mut out, core);
     }
@@ -53,7 +84,7 @@ fn write_core(out: &mut String, core: &CoreReport) {
         let _ = writeln!(
             out,
             "    {:<13} {:>8} {:>8} {:>9} {:>9} {:>6}  {}  {remote}",
-            line.state,
+            printable(&line.state),
             line.receive_queue,
             line.send_queue,
             round_trip,
@@ -72,12 +103,13 @@ fn write_list(out: &mut String, title: &str, counts: impl IntoIterator<Item = (S
     let _ = writeln!(out, "    {title}:");
     for (name, count) in counts {
         let name = name.strip_prefix("drop_").unwrap_or(&name).replace('_', " ");
+        let name = printable(&name);
         let _ = writeln!(out, "      {count:>14}  {name}");
     }
 }
 
-/// What has been counted between two reports of a process; states and connections are those of the
-/// later one.
+/// The differences of the counters between two reports of a process; states and connections are
+/// those of the later one.
 pub fn difference(earlier: &Report, later: &Report) -> Report {
     let mut change = later.clone();
     for core in &mut change.cores {

@@ -1,10 +1,11 @@
-//! What does not hold over the stack as it does over the kernel. `mtcp::driver` documents it; here
-//! are the tests of the suite that cannot be run, and what holds in their place.
+//! Tests the differences between channels over the stack and over the kernel, which `mtcp::driver`
+//! documents: the tests of the suite that cannot run, and those that replace them.
 
 use crate::common::{
-    PATIENCE, Rig, accepted, client, expect_end, listener, memory_file, outcome, received, written,
+    Rig, TIME_LIMIT, accepted, client, expect_end, listener, memory_file, outcome, received,
+    written,
 };
-use crate::road::{KERNEL, STACK, channel, provide, start, within};
+use crate::test_addresses::{KERNEL, STACK, channel, provide, start, within};
 use crate::{accept, close, handles, lifecycle, looks, outgoing, stuck};
 use megapipe::{
     Accept, Channel, CpuSet, DriverChoice, DriverKind, Error, Event, Handle, Kind, Message, Repeat,
@@ -21,11 +22,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use testkit::Namespace;
 
-/// A test of the suite, why it is not run, and what is tested in its place.
+/// A test of the suite, the reason why it does not run, and the test that replaces it.
 type Difference = (fn(DriverChoice), &'static str, fn());
 
-/// The whole list: a test of the suite that is neither here nor in the suite's run is a warning of
-/// the compiler's, because nothing uses it.
+/// All differences. If a test of the suite is neither here nor in the suite's run, the compiler
+/// warns about an unused function.
 const DIFFERENCES: [Difference; 9] = [
     (
         accept::a_lightweight_socket_becomes_a_descriptor,
@@ -95,7 +96,7 @@ fn connections_have_no_descriptor() {
         let (mut ours, handle) = rig.tcp_pair();
         let error = rig.descriptor(handle).unwrap_err();
         assert_eq!(errno(&error), Some(libc::EOPNOTSUPP), "{error}");
-        // The connection is none the worse for it.
+        // The connection still works.
         rig.write(handle, b"still here").unwrap();
         assert_eq!(written(rig.last(handle)).len(), 10);
         let mut found = [0; 10];
@@ -128,7 +129,7 @@ fn an_unregistered_listener_goes_on_in_the_kernel_alone() {
         let listening = rig.join(listener);
         let mut early = client(address);
         let remains = rig.unregister(listening).unwrap();
-        // What waited in the stack comes back and is a connection as any other.
+        // A connection that waited in the stack is returned and works like any other.
         assert_eq!(remains.connections.len(), 1);
         for socket in remains.connections {
             let handle = rig.join(socket);
@@ -205,19 +206,19 @@ fn messages_go_out_without_control_data() {
         let mut found = [0; 5];
         ours.read_exact(&mut found).unwrap();
         assert_eq!(&found, b"plain");
-        // Descriptors are refused, and come back.
+        // Descriptors are refused and returned.
         let message = Message::new("x").with_descriptor(memory_file());
         let rejected = rig.send_message(handle, message).unwrap_err();
         assert!(rejected.to_string().contains("UNIX"), "{rejected}");
         assert_eq!(rejected.buffer.descriptors().len(), 1);
-        // Nor is other control data left behind in silence.
+        // Other control data is not dropped silently either.
         let mut piece = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: 5 };
         let mut control = [16u64, 0];
         // SAFETY: all-zero bytes are a valid `msghdr`.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
         (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), 16);
-        // SAFETY: the memory outlives the request, which is awaited.
+        // SAFETY: the memory lives longer than the request, whose completion the test awaits.
         unsafe { rig.transfer(handle, Transfer::SendMessage(&raw const header)) }.unwrap();
         let Event::Transfer(sent) = rig.last(handle) else { panic!() };
         assert_eq!(sent.bytes.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
@@ -258,7 +259,7 @@ fn a_listener_takes_connections_of_both_roads() {
             }
             rig.cancel(listening).unwrap();
             assert_eq!(outcome(&rig.last(listening)), Err(libc::ECANCELED));
-            // One at a time, each of which could be served by either.
+            // One connection at a time, each of which either side could accept.
             for round in 0..20u8 {
                 let mut clients = [client(address), client(local)];
                 for _ in 0..2 {
@@ -272,7 +273,7 @@ fn a_listener_takes_connections_of_both_roads() {
                     serve(&mut rig, handle, ours, round);
                 }
             }
-            assert!(rig.settle().is_empty());
+            assert!(rig.drain().is_empty());
         }
     });
 }
@@ -302,12 +303,12 @@ fn serve(rig: &mut Rig, handle: Handle, ours: &mut TcpStream, byte: u8) {
 fn what_is_not_the_stacks_is_the_kernels() {
     within(|driver| {
         let mut rig = Rig::new(driver);
-        // Bound to the loopback: the stack knows nothing of it.
+        // The socket is bound to loopback, so the stack does not listen.
         let local = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = local.local_addr().unwrap();
         let listening = rig.join(local);
         rig.accept(listening, Accept::descriptors().count(1)).unwrap();
-        // And so is a connection to it.
+        // A connection to it does not use the stack either.
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let handle = rig.join(std::os::fd::OwnedFd::from(socket.unwrap()));
         assert_eq!(rig.kind(handle).unwrap(), Kind::Stream);
@@ -352,7 +353,8 @@ fn options_go_with_a_socket_that_connects() {
     });
 }
 
-/// A poll that was filed before the connect watches the kernel's socket, and then the connection.
+/// A poll that was submitted before the connect watches the kernel's socket, and then the
+/// connection.
 #[test]
 fn a_poll_from_before_the_connect_goes_on() {
     within(|driver| {
@@ -399,7 +401,7 @@ fn a_close_lingers_for_data() {
     within(|driver| {
         let mut rig = Rig::new(driver);
         let (mut ours, handle) = rig.tcp_pair();
-        rig.set_linger(handle, Some(PATIENCE)).unwrap();
+        rig.set_linger(handle, Some(TIME_LIMIT)).unwrap();
         let bytes = 3 << 20;
         rig.write(handle, vec![7; bytes]).unwrap();
         let reader = std::thread::spawn(move || {
@@ -426,10 +428,11 @@ fn a_channel_has_an_engine_and_gives_it_back() {
     });
 }
 
-/// Whoever drops its channel may end the process directly afterwards.
+/// The data of a dropped channel is with the device, because the process may end directly
+/// afterwards.
 #[test]
 fn what_a_dropped_channel_closes_is_with_the_device() {
-    // For its side effect: the driver is installed.
+    // This call only installs the driver.
     within(|_| {});
     Namespace::new().run(|| {
         let config = |address, mode| {
@@ -452,22 +455,22 @@ fn what_a_dropped_channel_closes_is_with_the_device() {
         peer.connect(socket, address).expect_err("not at once");
         let begin = Instant::now();
         while peer.getpeername(socket).is_err() {
-            assert!(begin.elapsed() < PATIENCE, "no connection");
+            assert!(begin.elapsed() < TIME_LIMIT, "no connection");
             peer.turn().unwrap();
         }
         let accepted = accepted(rig.last(listening)).socket;
         rig.join(accepted);
         drop(rig);
-        // All that the peer will ever get is there.
+        // All data that the peer will ever get has arrived.
         peer.turn().unwrap();
         let end = peer.read(socket, &mut [0; 8]).map_err(|error| error.raw_os_error());
         assert!(matches!(end, Ok(0) | Err(Some(libc::ECONNRESET))), "{end:?}");
     });
 }
 
-/// How many turns the stack takes in a fifth of a second, after it was asked for its figures.
+/// Counts the turns of the stack in a fifth of a second after a request for its counters.
 fn turns_when_asked(mode: Mode) {
-    crate::road::within_mode(mode, |_| {
+    crate::test_addresses::within_mode(mode, |_| {
         let mut channel = channel().unwrap();
         let asker = std::thread::spawn(|| {
             let name = mtcp::stat::processes().unwrap().remove(0);
@@ -490,16 +493,16 @@ fn a_channel_whose_stack_was_asked_sleeps_again() {
     turns_when_asked(Mode::Paired);
 }
 
-/// What the channels that share a listener have in common.
+/// The state that the channels of a shared listener have in common.
 struct Shared {
     listener: TcpListener,
-    /// Clients that are still to be served.
+    /// Clients that have not been served yet.
     left: AtomicUsize,
-    /// Both channels listen.
+    /// Passed when both channels listen.
     begin: Barrier,
 }
 
-/// Echoes one message for each connection, until all clients together were served.
+/// Echoes one message for each connection, until all clients were served.
 fn serve_share(mut channel: Channel<u64>, shared: &Shared, cpu: usize) {
     let Shared { listener, left, begin } = shared;
     let listening = channel.register_listener(listener.as_fd(), CpuSet::one(cpu), 0).unwrap();
@@ -528,10 +531,10 @@ fn serve_share(mut channel: Channel<u64>, shared: &Shared, cpu: usize) {
     }
 }
 
-/// Two channels share a listener: each serves the connections of its core, whatever its CPU.
+/// Two channels share a listener. Each serves the connections of its core, whatever its CPU.
 fn a_shared_listener(mode: Mode) {
     const CLIENTS: usize = 60;
-    // For its side effect: the driver is installed.
+    // This call only installs the driver.
     within(|_| {});
     let namespace = Namespace::new();
     namespace.run(|| {
@@ -547,11 +550,11 @@ fn a_shared_listener(mode: Mode) {
                     serve_share(channel().unwrap(), shared, cpu);
                 });
             }
-            // A SYN that is quicker than the listeners would be refused.
+            // A SYN that arrives before the listeners are ready would be refused.
             shared.begin.wait();
             for number in 0..CLIENTS {
                 let mut ours = TcpStream::connect(address).unwrap();
-                crate::common::patient(&ours);
+                crate::common::set_time_limit(&ours);
                 ours.write_all(&[number as u8]).unwrap();
                 let mut found = Vec::new();
                 ours.read_to_end(&mut found).unwrap();
@@ -572,7 +575,7 @@ fn a_shared_listener_is_steered_by_hash_while_channels_are_called() {
     a_shared_listener(Mode::Complete);
 }
 
-/// Its packets do not leave the stack: the peer is the stack's address, not the kernel's.
+/// The packets do not leave the stack: the peer is the stack's address, not the kernel's.
 #[test]
 fn a_channel_connects_to_the_address_of_its_own_stack() {
     within(|driver| {

@@ -1,11 +1,11 @@
-//! The channel over the stack: `megapipe`'s conformance suite, with the kernel's TCP at the other
-//! end of a TAP device, and what is different.
+//! Tests channels over the stack: `megapipe`'s conformance suite, with the kernel's TCP at the
+//! other end of a TAP device, and the differences.
 
 #[path = "../../../megapipe/tests/common/mod.rs"]
 mod common;
 
 mod different;
-mod road;
+mod test_addresses;
 
 #[path = "../../../megapipe/tests/bodies/accept.rs"]
 mod accept;
@@ -62,26 +62,29 @@ mod told;
 #[path = "../../../megapipe/tests/bodies/withdrawn.rs"]
 mod withdrawn;
 
-/// Makes a test of each function, for channels over the stack.
+/// Creates a test of each function, for channels over the stack.
 macro_rules! suite {
     ($($file:ident: $($name:ident),+;)+) => {
         mod mtcp {
             $($(#[test]
             fn $name() {
-                crate::road::within(crate::$file::$name);
+                crate::test_addresses::within(crate::$file::$name);
             })+)+
         }
     };
 }
 
-/// Runs tests over an engine that moves only while the channel is called: those whose peers have a
+/// Runs tests over an engine that runs only in calls of the channel: those whose peers have a
 /// thread of their own, or wait for nothing.
 macro_rules! complete {
     ($($file:ident: $($name:ident),+;)+) => {
         mod complete {
             $($(#[test]
             fn $name() {
-                crate::road::within_mode(mtcp::config::Mode::Complete, crate::$file::$name);
+                crate::test_addresses::within_mode(
+                    mtcp::config::Mode::Complete,
+                    crate::$file::$name,
+                );
             })+)+
         }
     };

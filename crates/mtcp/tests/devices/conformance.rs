@@ -1,4 +1,4 @@
-//! The promises of the trait `Device`.
+//! Tests the contract of the trait `Device`.
 
 use crate::pairs::Pair;
 use mtcp::device::{Device, Link, Transmit};
@@ -6,13 +6,13 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Only a device that has lost a wake-up takes so long.
+/// The time after which a device counts as having lost a wake-up.
 const HANG: Duration = Duration::from_secs(60);
 const ETHERNET_HEADER_BYTES: usize = 14;
-/// For local experiments (IEEE 802), so that nobody else's frames are taken for ours.
+/// The EtherType for local experiments (IEEE 802), so that other frames are not mistaken for ours.
 const KIND: [u8; 2] = [0x88, 0xb5];
 
-/// A frame with a number, and as long as told.
+/// Builds a frame with a number and of this length.
 fn frame(device: &dyn Device, number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = Vec::new();
     if device.capabilities().link == Link::Ethernet {
@@ -49,17 +49,17 @@ fn queue(device: &mut dyn Device, frame: &[u8]) -> bool {
     true
 }
 
-/// Waits for a descriptor as the device's users do; false if that took too long.
+/// Waits for a descriptor as users of a device do; false if that took too long.
 fn sleep(device: &mut dyn Device, events: i16) -> bool {
     if !device.prepare_to_sleep() {
         return true;
     }
     let mut poll = libc::pollfd { fd: device.descriptor().as_raw_fd(), events, revents: 0 };
-    // SAFETY: one initialised pollfd.
+    // SAFETY: the pointer is to one initialised pollfd.
     unsafe { libc::poll(&raw mut poll, 1, HANG.as_millis() as libc::c_int) == 1 }
 }
 
-/// Receives so many of our frames.
+/// Receives this number of our frames.
 fn receive(device: &mut dyn Device, count: usize) -> Vec<Vec<u8>> {
     let mut frames: Vec<Vec<u8>> = Vec::new();
     let begin = Instant::now();
@@ -132,7 +132,7 @@ pub(crate) fn only_what_is_committed_is_sent(mut pair: Pair) {
     assert_eq!(receive(right, 2), [sent, last]);
 }
 
-/// Far more than any device holds is sent to one that does not receive.
+/// Sends far more than any device holds to one that does not receive.
 pub(crate) fn a_full_device_recovers(mut pair: Pair) {
     const FRAMES: u32 = 30_000;
     let lossy = pair.lossy;
@@ -167,14 +167,14 @@ pub(crate) fn a_full_device_recovers(mut pair: Pair) {
     assert!(numbers.is_sorted_by(|one, next| one < next), "out of order");
     let lost = u64::from(FRAMES) - frames.len() as u64;
     assert!(lossy || lost == 0, "{lost} frames are lost");
-    // A sleeper hears of the next frame after all that.
+    // A sleeper is woken by the next frame after that.
     let last = frame(left, FRAMES, 64);
     assert!(queue(left, &last));
     left.flush().unwrap();
     assert_eq!(receive(right, 1), [last]);
 }
 
-/// One frame is thrown to and fro; each side sleeps until it comes.
+/// Sends one frame back and forth; each side sleeps until it arrives.
 pub(crate) fn nobody_sleeps_beside_a_frame(pair: Pair) {
     const ROUNDS: u32 = 2_000;
     let Pair { mut left, mut right, vanish: _vanish, .. } = pair;
@@ -219,8 +219,8 @@ pub(crate) fn a_device_that_is_gone_says_so(pair: Pair) {
     assert!(left.flush().is_err());
 }
 
-/// One thread sends as fast as it can and sleeps when there is no room, another one receives and
-/// sleeps when there is nothing.
+/// One thread sends as fast as it can and sleeps when there is no room. Another one receives and
+/// sleeps when there are no frames.
 pub(crate) fn two_threads(pair: Pair) {
     const FRAMES: u32 = 100_000;
     let Pair { mut left, mut right, .. } = pair;

@@ -1,4 +1,4 @@
-//! Interfaces with the kernel as the neighbour: ARP, neighbour discovery, routes, echoes.
+//! Tests interfaces with the kernel as the neighbour: ARP, neighbour discovery, routes, echoes.
 
 use crate::pairs::{open_packet, open_tap};
 use mtcp::device::packet::PacketOptions;
@@ -15,7 +15,7 @@ use testkit::Namespace;
 
 const HANG: Duration = Duration::from_secs(60);
 
-/// An interface and the clock of its thread.
+/// An interface, with the clock that its thread uses.
 struct Host<D> {
     interface: Interface<D>,
     begin: std::time::Instant,
@@ -42,7 +42,7 @@ impl<D: Device> Host<D> {
         self.interface.flush().unwrap();
     }
 
-    /// Takes packets until one answers, for a while.
+    /// Receives packets until `answer` accepts one, for a limited time.
     fn receive(&mut self, answer: impl Fn(&[u8]) -> bool) -> bool {
         const WHILE: Duration = Duration::from_millis(500);
         let begin = std::time::Instant::now();
@@ -72,11 +72,11 @@ impl<D: Device> Host<D> {
         let watch = self.interface.watch().map_or(-1, |watch| watch.descriptor().as_raw_fd());
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut polls = [poll(self.interface.descriptor().as_raw_fd()), poll(watch)];
-        // SAFETY: two initialised pollfds.
+        // SAFETY: the pointer is to two initialised pollfds.
         unsafe { libc::poll(polls.as_mut_ptr(), 2, 100) };
     }
 
-    /// Sends echo requests until a reply comes.
+    /// Sends echo requests until a reply arrives.
     fn ping(&mut self, source: &str, destination: &str, sequence: u16) {
         let (source, destination): (IpAddr, IpAddr) =
             (source.parse().unwrap(), destination.parse().unwrap());
@@ -95,7 +95,7 @@ impl<D: Device> Host<D> {
                     && IcmpMessage::parse(&header, payload).is_ok_and(|came| came == reply)
             })
         };
-        // An interface that has just come up may lose the first ones.
+        // An interface that has just come up may lose the first requests.
         let begin = std::time::Instant::now();
         self.send(&packet, destination);
         while !self.receive(answers) {
@@ -133,7 +133,7 @@ fn the_kernel_answers_through_a_tap_device() {
     let counters = host.interface.counters();
     assert!(counters.waited >= 2, "the first packet of each family waits: {counters:?}");
     assert_eq!((counters.unresolved, counters.unroutable), (0, 0));
-    // The kernel forgets us and has to ask.
+    // The kernel removes our address and has to request it again.
     namespace.ip("neighbour flush dev peer");
     host.ping("10.9.0.2", "10.9.0.1", 30);
     host.ping("fd09::2", "fd09::1", 30);
@@ -235,7 +235,7 @@ fn shared_addresses_use_what_the_kernel_knows() {
         host.ping("fd09::2", "fd09::1", sequence);
     }
     assert_eq!(host.interface.neighbour_counters().unwrap().answers_sent, 0);
-    // A route that comes later, and a hardware address that changes.
+    // A route that is added later, and a hardware address that changes.
     near.ip("route add 192.0.2.0/24 via 10.9.0.1");
     far.ip("link set far0 address 02:00:00:00:77:77");
     near.ip("neighbour replace 10.9.0.1 lladdr 02:00:00:00:77:77 dev near0");
@@ -253,7 +253,7 @@ fn lost_announcements_are_asked_for_again() {
     namespace.join("near0", &namespace, "far0");
     let mut watch = namespace.run(|| Watch::open("near0")).unwrap();
     while watch.follow().unwrap() {}
-    // Far more than the socket's buffer holds, in two commands.
+    // Far more changes than the socket's buffer holds, in two commands.
     let mut script = tempfile::NamedTempFile::new().unwrap();
     for n in 0..6000 {
         use std::io::Write;
@@ -317,7 +317,8 @@ fn what_is_missing_is_named() {
 fn missing_privileges_are_named() {
     const NOBODY: libc::c_long = 65_534;
     let errors = Namespace::new().run(|| {
-        // SAFETY: plain numbers; the system call, unlike libc's function, changes this thread only.
+        // SAFETY: the call takes only numbers. Unlike libc's function, the system call changes only
+        // this thread.
         let left = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
         assert_eq!(left, 0, "the thread cannot give up its privileges: run as root");
         let options = PacketOptions { interface: "lo".to_owned(), ..PacketOptions::default() };

@@ -1,4 +1,4 @@
-//! What every device promises, checked on each; and what is particular to some.
+//! Tests the common contract of devices on each of them, and properties of single ones.
 
 mod conformance;
 mod kernel;

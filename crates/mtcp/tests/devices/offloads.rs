@@ -1,4 +1,5 @@
-//! What devices leave to the kernel: checksums, and cutting long frames. And several queues.
+//! Tests the work that devices leave to the kernel: checksums, and cutting long frames. Also tests
+//! several queues.
 
 use crate::pairs::{Pair, open_packet, open_tap, xdp_generic, xdp_native};
 use mtcp::device::packet::{PacketDevice, PacketOptions};
@@ -17,7 +18,7 @@ use testkit::skip;
 const HANG: Duration = Duration::from_secs(60);
 const SEGMENT_BYTES: usize = 1000;
 
-/// A TCP segment in Ethernet whose checksum is partial, and how it is to be sent.
+/// Builds a TCP segment in Ethernet whose checksum is partial, and the instructions for sending it.
 fn segment(source: IpAddr, destination: IpAddr, data: &[u8]) -> (Vec<u8>, Transmit) {
     let ip = IpHeader { source, destination, protocol: 6, ecn: Ecn::NotCapable, hop_limit: 64 };
     let tcp = TcpHeader {
@@ -57,8 +58,8 @@ fn send(device: &mut dyn Device, frame: &[u8], transmit: Transmit) {
     while device.flush().unwrap() {}
 }
 
-/// The TCP packets that come until so many bytes of data have come: data, whether the device
-/// vouches for the checksum, and whether it is right.
+/// Receives TCP packets until this number of data bytes has arrived. Returns for each its data,
+/// whether the device has verified the checksum, and whether it is correct.
 fn receive(device: &mut dyn Device, bytes: usize) -> Vec<(Vec<u8>, bool, bool)> {
     let mut packets: Vec<(Vec<u8>, bool, bool)> = Vec::new();
     let begin = Instant::now();
@@ -84,7 +85,7 @@ fn families() -> [(IpAddr, IpAddr); 2] {
     [parse("10.9.0.2", "10.9.0.1"), parse("fd09::2", "fd09::1")]
 }
 
-/// A TAP device, and a packet socket on the kernel's side of it.
+/// Creates a TAP device, and a packet socket on the kernel's side of it.
 fn pair(offload: bool) -> (Namespace, TapDevice, PacketDevice) {
     let namespace = Namespace::new();
     namespace.set("ipv6/conf/default/disable_ipv6", "1");
@@ -154,7 +155,7 @@ fn a_frame_beyond_the_mtu_that_is_not_to_be_cut_is_refused() {
     }
 }
 
-/// Whether AF_XDP gives a frame more than one buffer; else the test does without that, by name.
+/// Whether AF_XDP supports frames in several buffers; if not, prints that the test skips this part.
 fn takes_long_frames(test: &str) -> bool {
     let takes = XdpPort::takes_long_frames().expect("an AF_XDP socket");
     if !takes {
@@ -169,7 +170,7 @@ fn long_frames_pass_between_two_sockets_of_af_xdp() {
         return;
     }
     let Pair { mut left, mut right, vanish: _ends, .. } = xdp_generic();
-    // One that is cut although it fits into a frame of the UMEM, and one that does not.
+    // A frame that is cut although it fits into a frame of the UMEM, and one that does not fit.
     for bytes in [2_500, 60_000] {
         let data = pattern(bytes);
         for (source, destination) in families() {
@@ -184,7 +185,7 @@ fn long_frames_pass_between_two_sockets_of_af_xdp() {
     assert_eq!((came.frames_received, came.receive_drops), (4, 0));
 }
 
-/// What one call takes is for the application to have before the cache has forgotten it.
+/// The data of one call must still be in the cache when the application reads it.
 #[test]
 fn long_frames_are_taken_a_few_at_a_time() {
     const FRAMES: usize = 20;
@@ -250,7 +251,7 @@ fn frames_of_all_lengths_leave_af_xdp_in_order() {
             sent.extend_from_slice(data);
         }
         while left.flush().unwrap() {}
-        // Cut into segments, all rounds would not fit into the cable's ring of 256 frames.
+        // Cut into segments, all rounds would not fit into the veth's ring of 256 frames.
         let came = receive(&mut *right, sent.len());
         let whole: Vec<u8> = came.into_iter().flat_map(|(data, ..)| data).collect();
         assert!(whole == sent, "round {round}: the frames came in another order");

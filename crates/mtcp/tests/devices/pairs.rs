@@ -1,4 +1,4 @@
-//! Two devices that reach each other, of each kind.
+//! Provides pairs of connected devices of each kind.
 
 use mtcp::device::capture::{CaptureDevice, CaptureLimits};
 use mtcp::device::impaired::{ImpairedDevice, Impairment, monotonic};
@@ -7,18 +7,16 @@ use mtcp::device::packet::{PacketDevice, PacketOptions};
 use mtcp::device::tap::{TapDevice, TapOptions, bring_up};
 use mtcp::device::xdp::{AttachMode, XdpOptions, XdpPort};
 use mtcp::device::{Device, Link};
-use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::time::Duration;
 use testkit::Namespace;
 
-/// Two devices that reach each other.
+/// Two connected devices.
 pub(crate) struct Pair {
     pub(crate) left: Box<dyn Device>,
     pub(crate) right: Box<dyn Device>,
-    /// Frames may get lost when the receiver is slow, as in a network.
+    /// Whether frames may be lost when the receiver is slow, as in a network.
     pub(crate) lossy: bool,
-    /// Takes the left device's interface away, after the right one was dropped.
+    /// Removes the left device's interface, after the right one was dropped.
     pub(crate) vanish: Box<dyn FnOnce()>,
 }
 
@@ -36,29 +34,28 @@ pub(crate) fn memory_ethernet() -> Pair {
     memory(Link::Ethernet)
 }
 
-/// A capture changes nothing.
+/// A pair with a capture, which changes nothing.
 pub(crate) fn captured() -> Pair {
     let options = MemoryOptions { ring_bytes: 16 * 1024, ..MemoryOptions::default() };
     let (left, right) = MemoryDevice::pair(options).unwrap();
     let (left, control) = CaptureDevice::new(left);
-    // Written into a file without a name.
-    let file = tempfile::tempfile().unwrap();
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    control.start(Path::new(&path), CaptureLimits::default()).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    control.start(file.path(), CaptureLimits::default()).unwrap();
     let vanish = Box::new(move || drop(file));
     Pair { left: Box::new(left), right: Box::new(right), lossy: false, vanish }
 }
 
-/// Nor does a network through which frames only come later. On their way out they would need a
-/// sender who calls again.
+/// A pair with a network that only delays received frames, which changes nothing either. A delay of
+/// sent frames would need a sender that calls again.
 pub(crate) fn impaired() -> Pair {
     let (left, right) = MemoryDevice::pair(MemoryOptions::default()).unwrap();
-    let law = Impairment {
+    let impairment = Impairment {
         delay: Duration::from_micros(50),
         jitter: Duration::from_micros(50),
         ..Impairment::default()
     };
-    let left = ImpairedDevice::new(left, law, Impairment::default(), 1, monotonic()).unwrap();
+    let left =
+        ImpairedDevice::new(left, impairment, Impairment::default(), 1, monotonic()).unwrap();
     Pair { left: Box::new(left), right: Box::new(right), lossy: true, vanish: Box::new(|| ()) }
 }
 
@@ -68,7 +65,7 @@ pub(crate) fn open_packet(namespace: &Namespace, options: &PacketOptions) -> Pac
     devices.remove(0)
 }
 
-/// A namespace in which the kernel says nothing by itself.
+/// A namespace in which the kernel sends nothing by itself.
 fn quiet_namespace() -> Namespace {
     let namespace = Namespace::new();
     namespace.set("ipv6/conf/default/disable_ipv6", "1");
@@ -105,7 +102,7 @@ pub(crate) fn open_tap(namespace: &Namespace, options: &TapOptions) -> TapDevice
     device
 }
 
-/// A TAP device, and a packet socket on the kernel's side of it.
+/// Creates a TAP device, and a packet socket on the kernel's side of it.
 fn tap_and_packet() -> (Namespace, TapDevice, PacketDevice) {
     let namespace = quiet_namespace();
     let tap = open_tap(&namespace, &TapOptions::default());
@@ -124,7 +121,7 @@ pub(crate) fn tap() -> Pair {
 
 pub(crate) fn packet_on_tap() -> Pair {
     let (namespace, tap, packet) = tap_and_packet();
-    // The interface goes with the TAP device.
+    // The interface is removed with the TAP device.
     let vanish = Box::new(move || drop(namespace));
     Pair { left: Box::new(packet), right: Box::new(tap), lossy: true, vanish }
 }
@@ -140,7 +137,7 @@ fn xdp_pair(attach: AttachMode) -> Pair {
     };
     let ((left, left_ownership), (right, right_ownership)) = (open("left0"), open("right0"));
     let vanish = Box::new(move || {
-        // Without the programs nothing would arrive: they stay as long as this.
+        // Without the XDP programs no frame would arrive; they stay attached until this runs.
         drop((left_ownership, right_ownership));
         namespace.ip("link delete left0");
     });

@@ -1,8 +1,9 @@
-//! What a server must bear: floods, forgers, and peers that follow the rules and mean no good.
+//! Tests attacks on a server: floods, forged segments, and peers that follow the protocol with bad
+//! intent.
 
 use crate::exchange::{Plan, content, expected_answer};
 use crate::raw::{Peer, Sender, Sniffer, stranger, with_strangers};
-use crate::site::{Kind, OURS, PATIENCE, PORT, Site, THEIRS};
+use crate::site::{Kind, OURS, PORT, Site, THEIRS, TIME_LIMIT};
 use crate::sockets::{KernelSockets, OurSockets, Sockets};
 use mtcp_proto::Sequence;
 use mtcp_proto::wire::tcp::{Flags, Options, TcpHeader};
@@ -13,11 +14,12 @@ use std::time::{Duration, Instant};
 
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// After so many segments an attacker looks how many have arrived, and goes on with one at a time
-/// where some are missing: the rings hold 2,048 frames, and we may have to wait for the CPU.
+/// Number of segments after which an attacker checks how many have arrived, and continues one at a
+/// time if some are missing: the rings hold 2,048 frames, and our process may have to wait for the
+/// CPU.
 const PACE: u32 = 256;
 
-/// The generator of [`content`] is too good for this.
+/// A generator that is faster and simpler than that of [`content`].
 struct Random(u32);
 
 impl Random {
@@ -59,7 +61,7 @@ fn a_flood_of_syns_stops_nobody() {
                 for number in 0..SYNS {
                     attack();
                     if number.is_multiple_of(64) {
-                        // The real ones are to be served as well, on however few CPUs.
+                        // The genuine clients must be served too, on however few CPUs.
                         thread::sleep(Duration::from_micros(500));
                     }
                     if number.is_multiple_of(PACE) {
@@ -88,7 +90,7 @@ fn a_flood_of_syns_stops_nobody() {
     assert_eq!(counters.drop_table_full, 0);
 }
 
-/// Segments that a forger sends who knows the addresses and ports but sees nothing.
+/// Sends segments of an attacker who knows the addresses and ports but sees no packets.
 fn forge_blindly(sender: &Sender, port: u16, random: &mut Random) {
     let kinds =
         [Flags::RST, Flags::RST.with(Flags::ACK), Flags::SYN, Flags::ACK, Flags::FIN, Flags(0)];
@@ -107,13 +109,13 @@ fn forge_blindly(sender: &Sender, port: u16, random: &mut Random) {
     }
 }
 
-/// Controls and data within the window, but not what they would have to be.
+/// Sends controls and data within the window, but with wrong numbers.
 fn forge_nearly(sender: &Sender, port: u16, seen: &TcpHeader, random: &mut Random) {
     for round in 0..500 {
         let flags = [Flags::RST, Flags::SYN, Flags::SYN.with(Flags::ACK)][round % 3];
         let header = nearly(port, seen, flags, random);
         sender.send(THEIRS[0], &header, &[]);
-        // Data with an acknowledgement of what was never sent, or long ago.
+        // Data with an acknowledgement of data that was never sent, or long ago.
         let acknowledgement = Sequence(seen.sequence.0 ^ 0x4000_0000);
         let sequence = seen.acknowledgement;
         let header = TcpHeader { sequence, acknowledgement, flags: Flags::ACK, ..header };
@@ -121,7 +123,7 @@ fn forge_nearly(sender: &Sender, port: u16, seen: &TcpHeader, random: &mut Rando
     }
 }
 
-/// A control within the window, but not at its begin.
+/// A control segment within the window, but not at its beginning.
 fn nearly(port: u16, seen: &TcpHeader, flags: Flags, random: &mut Random) -> TcpHeader {
     TcpHeader {
         source_port: port,
@@ -149,12 +151,12 @@ fn forgers_neither_end_nor_change_a_connection() {
         kernel.local = Some(SocketAddr::new(THEIRS[0], CLIENT_PORT));
         let to = SocketAddr::new(OURS[0], PORT);
         let attack = || {
-            let (seen, _) = sniffer.next(CLIENT_PORT, PATIENCE).expect("a SYN-ACK");
+            let (seen, _) = sniffer.next(CLIENT_PORT, TIME_LIMIT).expect("a SYN-ACK");
             watch.await_counters(|counters| counters.connections_accepted == 1);
             forge_blindly(&sender, CLIENT_PORT, &mut random);
             forge_nearly(&sender, CLIENT_PORT, &seen, &mut random);
-            // A challenge is spared where another answer is due at the same time, so the last
-            // forgeries come one by one.
+            // A challenge is omitted if another answer is sent at the same time, so the last forged
+            // segments are sent one by one.
             watch.await_counters(|counters| {
                 let reset = nearly(CLIENT_PORT, &seen, Flags::RST, &mut random);
                 sender.send(THEIRS[0], &reset, &[]);
@@ -171,7 +173,7 @@ fn forgers_neither_end_nor_change_a_connection() {
     assert!(counters.challenge_acks_sent <= bound, "{counters:#?}");
 }
 
-/// The client's stream of a plan, with its header.
+/// The client's stream of a plan, including its header.
 fn stream(plan: &Plan) -> Vec<u8> {
     let mut all = plan.header().to_vec();
     while all.len() < plan.header().len() + plan.up_bytes as usize {
@@ -181,7 +183,7 @@ fn stream(plan: &Plan) -> Vec<u8> {
     all
 }
 
-/// Sends the end after `sent` bytes, takes all that comes, and checks it.
+/// Sends the rest after `sent` bytes, receives all data, and checks it.
 fn finish(peer: &mut Peer, plan: &Plan, sent: usize) {
     let begin = Instant::now();
     let fin = |peer: &Peer| TcpHeader {
@@ -191,7 +193,7 @@ fn finish(peer: &mut Peer, plan: &Plan, sent: usize) {
     };
     peer.send_header(&fin(peer));
     while !peer.has_ended {
-        assert!(begin.elapsed() < PATIENCE, "stuck after {} bytes", peer.received.len());
+        assert!(begin.elapsed() < TIME_LIMIT, "stuck after {} bytes", peer.received.len());
         match peer.receive(Duration::from_millis(200)) {
             Some(_) => peer.acknowledge(sent + 1),
             None => peer.send_header(&fin(peer)),
@@ -209,7 +211,7 @@ fn segments_that_overlap_give_one_stream() {
         for number in 1..4 {
             let mut peer = Peer::connect(&site, number, 60_000);
             let (all, mut random) = (stream(&plan), Random(number.into()));
-            // Pieces of any length from any place, again and again, then all of it in order.
+            // Pieces of any length from any position, many times, and then everything in order.
             for _ in 0..2000 {
                 let at = random.next() as usize % all.len();
                 let end = (at + 1 + random.next() as usize % 1400).min(all.len());
@@ -217,7 +219,7 @@ fn segments_that_overlap_give_one_stream() {
             }
             for at in (0..all.len()).step_by(700) {
                 peer.send(at, &all[at..(at + 1400).min(all.len())]);
-                // Nothing is lost that way on whatever machine.
+                // In this way nothing is lost on any machine.
                 while peer.receive(Duration::ZERO).is_some() {}
                 thread::sleep(Duration::from_micros(200));
             }
@@ -234,32 +236,32 @@ fn tiny_and_closed_windows_are_obeyed() {
     let mtcp = site.start(with_strangers(site.config()));
     let plan = Plan { up_bytes: 10, down_bytes: 3000, seed: 4 };
     let (outcome, counters) = site.while_we_serve(&mtcp, |watch| {
-        // A few bytes at a time, until a window is used up: nothing is under way then.
+        // A few bytes at a time, until a window is used up and nothing is in flight.
         const WINDOW: u16 = 7;
         let mut peer = Peer::connect(&site, 1, WINDOW);
         let all = stream(&plan);
         peer.send(0, &all);
         let (begin, mut edge) = (Instant::now(), usize::from(WINDOW));
         while peer.received.len() < 100 || peer.received.len() < edge {
-            assert!(begin.elapsed() < PATIENCE, "stuck after {}", peer.received.len());
+            assert!(begin.elapsed() < TIME_LIMIT, "stuck after {}", peer.received.len());
             let is_silent = peer.receive(MOMENT).is_none();
             if is_silent || peer.received.len() < 100 {
                 edge = peer.received.len() + usize::from(WINDOW);
                 peer.acknowledge(all.len());
             }
         }
-        // Closed: it is probed, with no more than a byte.
+        // With a closed window, the server probes it with at most one byte.
         peer.window = 0;
         peer.acknowledge(all.len());
         let before = watch.counters().window_probes;
         let begin = Instant::now();
         while watch.counters().window_probes < before + 2 {
-            assert!(begin.elapsed() < PATIENCE, "no probes: {:#?}", watch.counters());
+            assert!(begin.elapsed() < TIME_LIMIT, "no probes: {:#?}", watch.counters());
             if peer.receive(MOMENT).is_some() {
                 peer.acknowledge(all.len());
             }
         }
-        // Open again, and everything comes.
+        // The window is open again, and all data arrives.
         peer.window = 1000;
         peer.acknowledge(all.len());
         finish(&mut peer, &plan, all.len());
@@ -285,7 +287,8 @@ fn a_storm_of_acknowledgements_changes_nothing() {
             peer.send_header(&TcpHeader { sequence, acknowledgement, ..peer.header() });
         };
         for number in 0..STORM {
-            // The same again, and of what was never sent (optimistic acknowledgements).
+            // The same acknowledgements again, and those of data that was never sent (optimistic
+            // acknowledgements).
             peer.acknowledge(all.len());
             attack(&peer, number);
             if number.is_multiple_of(32) {
@@ -308,7 +311,7 @@ fn a_storm_of_acknowledgements_changes_nothing() {
     });
     outcome.expect(1 + others.len(), "our server");
     assert!(counters.drop_bad_ack > u64::from(STORM) / 2, "{counters:#?}");
-    // A storm of answers would make us the attacker's weapon (RFC 5961, section 7).
+    // Many answers would let an attacker use us against others (RFC 5961, section 7).
     assert!(counters.packets_sent < u64::from(STORM), "{counters:#?}");
 }
 
@@ -344,7 +347,7 @@ fn who_never_reads_holds_a_bounded_part() {
     let (mut sent, mut news, mut server) = (0, Instant::now(), None);
     let begin = Instant::now();
     while server.is_none() || news.elapsed() < Duration::from_millis(500) {
-        assert!(begin.elapsed() < PATIENCE, "it goes on after {sent} bytes");
+        assert!(begin.elapsed() < TIME_LIMIT, "it goes on after {sent} bytes");
         for socket in ours.wait(Duration::from_millis(1)).expect("to wait") {
             if socket == listener {
                 server = Some(ours.accept(listener).expect("a connection"));
@@ -359,7 +362,7 @@ fn who_never_reads_holds_a_bounded_part() {
     let server = server.expect("it was accepted");
     let (mut read, mut room, begin) = (0, vec![0; 1 << 16], Instant::now());
     while read < sent {
-        assert!(begin.elapsed() < PATIENCE, "stuck after {read} of {sent} bytes");
+        assert!(begin.elapsed() < TIME_LIMIT, "stuck after {read} of {sent} bytes");
         let _ = ours.wait(Duration::from_millis(1)).expect("to wait");
         while let Ok(bytes) = ours.read(server, &mut room) {
             assert!(bytes > 0 && room[..bytes] == *content(3, read as u64, bytes as u64));

@@ -1,11 +1,11 @@
-//! Each way of reaching the kernel, in both roles and families.
+//! Tests each kind of connection to the kernel, in both roles and families.
 
 use crate::exchange::Plan;
 use crate::site::{KINDS, Kind, Site};
 use crate::sockets::OurSockets;
 use mtcp::config::Mode;
 
-/// From nothing to several windows.
+/// Sizes from nothing to several windows.
 fn sizes() -> Vec<Plan> {
     [0, 1, 100, 1460, 1461, 70_000, 1 << 20, 4 << 20]
         .into_iter()
@@ -61,7 +61,8 @@ fn every_device_asks_the_kernel() {
     [Kind::Native, Kind::Tap].into_iter().for_each(|kind| we_ask(kind, Mode::Paired));
 }
 
-/// The setting `device.offload` decides who cuts what is sent and sums it.
+/// The setting `device.offload` determines whether the stack or the kernel cuts sent data and
+/// computes checksums.
 #[test]
 fn without_offload_the_stack_cuts_its_segments_itself() {
     const BYTES: u64 = 1 << 20;

@@ -1,4 +1,5 @@
-//! Many megabytes in each direction: nothing is lost between us and the kernel by either's doing.
+//! Tests many megabytes in each direction: neither the stack nor the kernel loses data between
+//! them.
 
 use crate::exchange::Plan;
 use crate::site::{Kind, OUR_INTERFACE, Site, THEIR_INTERFACE};
@@ -12,16 +13,16 @@ use std::thread;
 use std::time::Duration;
 
 const BYTES: u64 = 12 << 20;
-/// Two windows of 1 MiB fit into what a device holds, however short the segments and however long
-/// the stack does not get the CPU.
+/// With two connections, two windows of 1 MiB fit into a device, however short the segments are and
+/// however long the stack does not get the CPU.
 const CONNECTIONS: usize = 2;
-/// As many segments as these bytes make, retransmissions left out.
+/// Number of segments for these bytes, without retransmissions.
 const SEGMENTS: u64 = CONNECTIONS as u64 * BYTES / 1448;
-/// A hundredth of the segments may be sent again: where a process waits for the CPU its peer probes
-/// for the tail, with nothing lost.
+/// Most retransmitted segments, a hundredth: if a process waits for the CPU, its peer sends tail
+/// loss probes although nothing is lost.
 const REPEATED_MAX: u64 = SEGMENTS / 100;
-/// Where frames overtake others, the kernel believes these lost, and its count of what it repeats
-/// is one of segments: a window of 1 MiB each time.
+/// Segments of a window of 1 MiB. If frames overtake others, the kernel counts these as lost and
+/// sends a whole window again each time.
 const WINDOW_SEGMENTS: u64 = (1 << 20) / 1448;
 
 /// The plans of one direction.
@@ -30,7 +31,7 @@ fn plans(up: bool) -> Vec<Plan> {
     (0..CONNECTIONS as u64).map(|seed| Plan { up_bytes, down_bytes, seed }).collect()
 }
 
-/// Settings by which the stack can be asked at this path.
+/// Settings with which the stack gives reports at this path.
 fn asked_at(site: &Site, path: &Path) -> Config {
     let socket = Some(path.to_owned());
     Config { stat: StatConfig { enabled: true, socket }, ..site.config() }
@@ -42,7 +43,7 @@ fn ask(path: &Path) -> CoreReport {
     report.cores.into_iter().next().expect("the core answers")
 }
 
-/// A counter of the other kernel's TCP (proc_net_snmp, RFC 4022).
+/// A counter of the peer kernel's TCP (proc_net_snmp, RFC 4022).
 fn kernel_retransmissions(site: &Site) -> u64 {
     let read = || std::fs::read_to_string("/proc/thread-self/net/snmp");
     let table = site.theirs.run(read).expect("/proc is mounted");
@@ -53,7 +54,7 @@ fn kernel_retransmissions(site: &Site) -> u64 {
     all["RetransSegs"].parse().expect("a number")
 }
 
-/// What either end of the cable has dropped, by the kernel's count.
+/// Packets that either end of the veth has dropped, as the kernel counts them.
 fn dropped_on_cable(site: &Site) -> u64 {
     let count = |text: &str, end: &str, direction: &str| {
         let links: serde_json::Value = serde_json::from_str(text).expect("JSON");
@@ -78,7 +79,8 @@ fn assert_nothing_lost(site: &Site, report: &CoreReport, text: &str) {
         assert_eq!(report.stack[counter], 0, "{counter}; {text}");
     }
     assert_eq!(dropped_on_cable(site), 0, "the cable drops; {text}");
-    // Frames for a generic program wait on the CPU that sent them: two CPUs overtake each other.
+    // Frames for a generic program wait on the CPU that sent them, so frames of two CPUs overtake
+    // each other.
     let overtaken = report.stack["out_of_order"];
     assert!(overtaken <= REPEATED_MAX, "{overtaken} of {SEGMENTS} were overtaken; {text}");
     let (ours, theirs) = (report.stack["retransmissions"], kernel_retransmissions(site));
@@ -111,7 +113,7 @@ fn we_ask(kind: Kind, mtu: u16, path: &Path) {
         theirs.expect(CONNECTIONS, "the kernel's server");
         let report = thread::scope(|scope| {
             let report = scope.spawn(|| ask(path));
-            // Only who calls moves the stack, which is to answer.
+            // Only calls run the stack, which has to answer.
             while !report.is_finished() {
                 sockets.wait(Duration::from_millis(1)).expect("the device is there");
             }
@@ -121,7 +123,7 @@ fn we_ask(kind: Kind, mtu: u16, path: &Path) {
     }
 }
 
-/// Where a stack can be asked, as long as the directory is there.
+/// A path for reports, as long as the directory exists.
 fn place() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("stat");

@@ -1,9 +1,9 @@
-//! What changes below a connection in the middle of a transfer: the link goes down and comes back,
-//! hardware addresses, packet sizes and routes become others.
+//! Tests changes below a connection during a transfer: the link goes down and up; hardware
+//! addresses, packet sizes and routes change.
 
 use crate::exchange::{Plan, content, expected_answer};
 use crate::site::{
-    Kind, OUR_INTERFACE, OURS, PATIENCE, PORT, Site, THEIR_INTERFACE, THEIRS, Watch,
+    Kind, OUR_INTERFACE, OURS, PORT, Site, THEIR_INTERFACE, THEIRS, TIME_LIMIT, Watch,
 };
 use mtcp::config::Mode;
 use mtcp::{Context, Descriptor, Family};
@@ -15,28 +15,28 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-/// More than all buffers between both ends hold.
+/// More bytes than all buffers between both ends hold.
 const BYTES: u64 = 4 << 20;
-/// What went before the change.
+/// Bytes that are transferred before the change.
 const BEFORE: u64 = 1 << 20;
-/// The kernel's receive buffer, so that the rest does not go before the change, too.
+/// The kernel's receive buffer, so small that the rest is not transferred before the change.
 const RECEIVE_BUFFER: usize = 64 << 10;
 
-/// A blocking connection of the kernel to our server.
+/// Opens a blocking connection of the kernel to our server.
 fn connect(site: &Site) -> TcpStream {
     let stream = site.theirs.run(|| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.set_recv_buffer_size(RECEIVE_BUFFER).expect("it is set");
         let to = SocketAddr::new(OURS[0], PORT);
-        socket.connect_timeout(&to.into(), PATIENCE).expect("our server answers");
+        socket.connect_timeout(&to.into(), TIME_LIMIT).expect("our server answers");
         TcpStream::from(socket)
     });
-    stream.set_read_timeout(Some(PATIENCE)).expect("it is set");
-    stream.set_write_timeout(Some(PATIENCE)).expect("it is set");
+    stream.set_read_timeout(Some(TIME_LIMIT)).expect("it is set");
+    stream.set_write_timeout(Some(TIME_LIMIT)).expect("it is set");
     stream
 }
 
-/// Sends content from one place to another.
+/// Sends content from one position to another.
 fn send(stream: &mut TcpStream, plan: &Plan, from: u64, to: u64) {
     let mut at = from;
     while at < to {
@@ -48,7 +48,7 @@ fn send(stream: &mut TcpStream, plan: &Plan, from: u64, to: u64) {
 
 /// Transfers in one direction, with a change in the middle.
 fn transfer(site: &Site, up: bool, change: impl Fn()) {
-    // After the change the kernel always has something to send, and so asks its neighbour anew.
+    // After the change the kernel always has data to send, and so asks for its neighbour again.
     let (up_bytes, down_bytes) = if up { (BYTES, 0) } else { (1, BYTES) };
     let plan = Plan { up_bytes, down_bytes, seed: 11 };
     let mut stream = connect(site);
@@ -73,7 +73,7 @@ fn transfer(site: &Site, up: bool, change: impl Fn()) {
     assert!(answer == expected, "{kind:?}, to us: {up}: the data differ");
 }
 
-/// Transfers both ways with a change in each, and afterwards without.
+/// Transfers in both directions with a change in each, and afterwards without.
 fn transfers_across(kind: Kind, mode: Mode, change: impl Fn(&Site, &Watch, bool)) {
     let site = Site::new(kind);
     let mut config = site.config();
@@ -90,7 +90,7 @@ fn transfers_across(kind: Kind, mode: Mode, change: impl Fn(&Site, &Watch, bool)
     outcome.expect(4, &format!("{kind:?}, {mode:?}"));
 }
 
-/// The same on each of these devices at once, for most of it is waiting.
+/// Does the same on each of these devices at the same time, because the test mostly waits.
 fn each_survives(kinds: &[Kind], change: impl Fn(&Site, &Watch, bool) + Sync) {
     thread::scope(|scope| {
         for &kind in kinds {
@@ -109,7 +109,7 @@ fn a_transfer_survives_a_link_that_goes_down_and_comes_back() {
     let down_and_up = |site: &Site, watch: &Watch, up: bool| {
         let interface = interface_of_ours(site);
         site.home().ip(&format!("link set {interface} down"));
-        // Where we send, we do so into the link that is down.
+        // If we send, we do so while the link is down.
         if !up {
             let before = watch.counters().packets_sent;
             watch.await_counters(|now| now.packets_sent > before);
@@ -127,7 +127,7 @@ fn a_transfer_survives_another_hardware_address_of_the_peer() {
     let change = |site: &Site, _: &Watch, _: bool| {
         let address = format!("02:00:00:00:00:{:02x}", last.fetch_add(1, Relaxed));
         if site.kind == Kind::Shared {
-            // Our kernel, which knows the neighbours, believes no change for a second otherwise.
+            // Otherwise our kernel, which knows the neighbours, accepts no change for a second.
             site.ours.set(&format!("ipv4/neigh/{OUR_INTERFACE}/locktime"), "0");
         }
         site.theirs.ip(&format!("link set {THEIR_INTERFACE} address {address}"));
@@ -141,7 +141,7 @@ fn a_transfer_survives_another_hardware_address_of_our_interface() {
     let change = |site: &Site, _: &Watch, _: bool| {
         let address = format!("02:00:00:00:00:{:02x}", last.fetch_add(1, Relaxed));
         site.ours.ip(&format!("link set {OUR_INTERFACE} address {address}"));
-        // A network card takes nothing else than this address from now on: so do the neighbours.
+        // From now on a network card accepts only this address, and so the neighbours must use it.
         site.theirs
             .ip(&format!("neigh replace {} lladdr {address} dev {THEIR_INTERFACE}", OURS[0]));
     };
@@ -169,29 +169,29 @@ fn new_connections_announce_segments_that_fit_the_interface() {
             for (mtu, segment) in [(1300, 1300 - 52), (1500, 1500 - 52)] {
                 site.ours.ip(&format!("link set {OUR_INTERFACE} mtu {mtu}"));
                 let begin = Instant::now();
-                // The stack hears of it in its next turn.
+                // The stack processes the change in its next turn.
                 while segment_to_us(&site) != segment {
-                    assert!(begin.elapsed() < PATIENCE, "{kind:?}: never {segment} bytes");
+                    assert!(begin.elapsed() < TIME_LIMIT, "{kind:?}: never {segment} bytes");
                 }
             }
         });
     }
 }
 
-/// The largest segment that the kernel sends to us over a new connection.
+/// The largest segment that the kernel sends to us on a new connection.
 fn segment_to_us(site: &Site) -> u32 {
     let stream = Socket::from(connect(site));
     stream.shutdown(Shutdown::Both).expect("it is connected");
     stream.tcp_mss().expect("it is told")
 }
 
-/// A connection of ours to a listener of the kernel, with a blocking socket.
+/// Opens a connection of ours to a listener of the kernel, with a blocking socket.
 fn dial(context: &mut Context, listener: &TcpListener, to: IpAddr) -> (Descriptor, TcpStream) {
     let socket = context.socket(Family::V4).expect("a socket");
     let port = listener.local_addr().expect("an address").port();
     context.connect(socket, SocketAddr::new(to, port)).expect("the kernel answers");
     let (peer, _) = listener.accept().expect("it is connected");
-    peer.set_read_timeout(Some(PATIENCE)).expect("it is set");
+    peer.set_read_timeout(Some(TIME_LIMIT)).expect("it is set");
     (socket, peer)
 }
 
@@ -199,7 +199,7 @@ fn listen(site: &Site) -> TcpListener {
     site.theirs.run(|| TcpListener::bind("0.0.0.0:0")).expect("a free port")
 }
 
-/// The engine sleeps, or the call in its place; neither may sleep on.
+/// The engine sleeps, or the call does so in its place; neither may continue to sleep.
 #[test]
 fn a_call_that_waits_fails_when_the_interface_goes() {
     for kind in [Kind::Xdp, Kind::Shared, Kind::Packet, Kind::Tap] {
@@ -217,16 +217,16 @@ fn a_call_that_waits_fails_when_the_interface_goes() {
                 let outcome = context.read(socket, &mut [0; 8]).map_err(|e| e.raw_os_error());
                 tell.send(Some(outcome)).expect("the test waits");
             });
-            assert_eq!(told.recv_timeout(PATIENCE), Ok(None), "{kind:?}, {mode:?}: connected");
+            assert_eq!(told.recv_timeout(TIME_LIMIT), Ok(None), "{kind:?}, {mode:?}: connected");
             site.home().ip(&format!("link delete {}", interface_of_ours(&site)));
-            let outcome = told.recv_timeout(PATIENCE);
+            let outcome = told.recv_timeout(TIME_LIMIT);
             let outcome = outcome.unwrap_or_else(|_| panic!("{kind:?}, {mode:?}: it waits on"));
             assert_eq!(outcome, Some(Err(Some(libc::ENXIO))), "{kind:?}, {mode:?}");
         }
     }
 }
 
-/// Where the kernel has our addresses, its routes and neighbours are followed.
+/// If the kernel has our addresses, the stack uses its routes and neighbours.
 #[test]
 fn a_transfer_survives_other_routes_and_neighbours() {
     const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -243,13 +243,14 @@ fn a_transfer_survives_other_routes_and_neighbours() {
     let listener = listen(&site);
     let (socket, mut peer) = dial(&mut context, &listener, FAR);
     let mut sent = 0;
-    // Sends into nowhere until that is noticed, then on the way back to where it was.
+    // Sends to a destination that is lost until that is detected, and then on the route where it is
+    // found.
     let mut lose_and_find = |lose: &dyn Fn(), find: &dyn Fn()| {
         lose();
-        // A stack that is busy looks at the network now and then only.
+        // A busy stack processes network messages only from time to time.
         (0..2048).for_each(|_| context.turn().expect("the device is there"));
         let before = context.counters().timeouts;
-        let data = content(5, sent, 60_000);
+        let data = content(5, sent, 40_000);
         let bytes = context.write(socket, data).expect("there is room");
         await_turn(&mut context, |context| context.counters().timeouts > before);
         find();
@@ -273,13 +274,13 @@ fn a_transfer_survives_other_routes_and_neighbours() {
     });
 }
 
-/// Moves our stack until something is so.
+/// Runs our stack until a condition is true.
 #[track_caller]
 fn await_turn(context: &mut Context, mut is_so: impl FnMut(&mut Context) -> bool) {
     let begin = Instant::now();
     while !is_so(context) {
         context.turn().expect("the device is there");
-        assert!(begin.elapsed() < PATIENCE, "it never is: {:?}", context.counters());
+        assert!(begin.elapsed() < TIME_LIMIT, "it never is: {:?}", context.counters());
         thread::yield_now();
     }
 }

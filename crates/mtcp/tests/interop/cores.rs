@@ -1,5 +1,5 @@
-//! Two cores and the kernel: packets come to the core that their queue has, and connections are had
-//! by the one that owns them, in both roles.
+//! Tests two cores and the kernel: packets arrive at the core of their queue, and connections
+//! belong to the core that owns them, in both roles.
 
 use crate::exchange::Plan;
 use crate::program::{self, Outcome};
@@ -22,7 +22,7 @@ fn plans(count: usize) -> Vec<Plan> {
     (0..count as u64).map(|seed| Plan::both(BYTES, seed)).collect()
 }
 
-/// Packets that cores have handed to each other.
+/// The number of packets that cores have handed over.
 fn handed_over(path: &Path) -> u64 {
     let report = stat::ask(path.to_str().expect("a path of letters"), false);
     let cores = report.expect("the stack answers").cores;
@@ -30,7 +30,7 @@ fn handed_over(path: &Path) -> u64 {
     cores.iter().map(|core| core.engine.handed_over).sum()
 }
 
-/// Stops the servers also when the test has failed: a scope waits for its threads.
+/// Stops the servers also when the test has failed, because a scope waits for its threads.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -39,7 +39,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// A server on each core, each in a thread of its own, for the kernel's connections.
+/// Runs a server on each core, each in its own thread, for the kernel's connections.
 fn kernel_asks(site: &Site, mtcp: &Mtcp, path: &Path, family: usize) {
     let (stop, at) = (AtomicBool::new(false), SocketAddr::new(OURS[family], PORT));
     let served: Vec<Outcome> = thread::scope(|scope| {
@@ -75,7 +75,7 @@ fn kernel_asks(site: &Site, mtcp: &Mtcp, path: &Path, family: usize) {
     assert_eq!(served.iter().map(|outcome| outcome.done).sum::<usize>(), CONNECTIONS);
 }
 
-/// A client on each core, each in a thread of its own, to a server of the kernel's.
+/// Runs a client on each core, each in its own thread, to a server of the kernel.
 fn kernel_answers(site: &Site, mtcp: &Mtcp, family: usize) {
     let to = SocketAddr::new(THEIRS[family], PORT);
     let each = CONNECTIONS / mtcp.cores();
@@ -89,7 +89,7 @@ fn kernel_answers(site: &Site, mtcp: &Mtcp, family: usize) {
                         let mut sockets = OurSockets::new(mtcp.context(core).expect("it is free"));
                         let outcome = program::client(&mut sockets, to, &plans(each), each);
                         busy.fetch_sub(1, Relaxed);
-                        // Packets of the other core's connections still come here.
+                        // Packets of the other core's connections still arrive here.
                         while busy.load(Relaxed) > 0 {
                             sockets.wait(Duration::from_millis(1)).expect("to wait");
                         }

@@ -1,8 +1,8 @@
-//! What two programs say to each other over any sockets, with every byte checked and hashed.
+//! Defines the protocol between two programs over any sockets, with every byte checked and hashed.
 //!
 //! The client sends a header, then its content, then the end of its direction. The server sends its
-//! content at the same time, and when the client's end has come two hashes: of what it has sent and
-//! of what has arrived.
+//! content at the same time. After the client's end it sends two hashes: of what it has sent and of
+//! what has arrived.
 
 use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
 use std::io::{self, ErrorKind};
@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 const HEADER_BYTES: usize = 24;
 const TRAILER_BYTES: usize = 2 * SHA256_OUTPUT_LEN;
-/// The content repeats itself after a prime number of bytes, so that a piece of some power of two
-/// in the wrong place is noticed.
+/// The content repeats after a prime number of bytes, so that a piece at an offset that is wrong by
+/// a power of two is detected.
 const PERIOD_BYTES: usize = 1_000_003;
 const PIECE_BYTES: usize = 1 << 16;
 
@@ -19,11 +19,11 @@ const PIECE_BYTES: usize = 1 << 16;
 pub(crate) trait Stream {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize>;
     fn write(&mut self, data: &[u8]) -> io::Result<usize>;
-    /// Ends the direction of what is sent.
+    /// Ends the sending direction.
     fn end(&mut self) -> io::Result<()>;
 }
 
-/// How much goes each way.
+/// Number of bytes in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) up_bytes: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// As much up as down.
+    /// The same number of bytes in both directions.
     pub(crate) fn both(bytes: u64, seed: u64) -> Plan {
         Plan { up_bytes: bytes, down_bytes: bytes, seed }
     }
@@ -53,7 +53,7 @@ impl Plan {
     }
 }
 
-/// The content of one direction from some place on: a piece of it.
+/// A piece of the content of one direction from a position on.
 pub(crate) fn content(seed: u64, at: u64, bytes: u64) -> &'static [u8] {
     static CONTENT: OnceLock<Vec<u8>> = OnceLock::new();
     let all = CONTENT.get_or_init(|| {
@@ -73,12 +73,12 @@ pub(crate) fn content(seed: u64, at: u64, bytes: u64) -> &'static [u8] {
     &all[begin..begin + bytes.min(PIECE_BYTES as u64) as usize]
 }
 
-/// Where an exchange stands.
+/// The state of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// It waits for the socket.
     Pending,
-    /// Everything was sent, has come and is right.
+    /// Everything was sent, received and checked.
     Done,
 }
 
@@ -120,7 +120,7 @@ impl Exchange {
         }
     }
 
-    /// Bytes that came and that went, for messages.
+    /// The number of bytes received and sent, for messages.
     pub(crate) fn state(&self) -> String {
         let (read, written) = (self.read_bytes, self.written_bytes);
         let (ended, peer_ended) = (self.has_ended, self.peer_has_ended);
@@ -136,7 +136,7 @@ impl Exchange {
     pub(crate) fn advance(&mut self, stream: &mut impl Stream) -> io::Result<Progress> {
         self.write(stream)?;
         self.read(stream)?;
-        // The end that was just read may be what the server waited for.
+        // The server may have waited for the end that was just read.
         self.write(stream)?;
         let is_done = self.has_ended && self.peer_has_ended;
         Ok(if is_done { Progress::Done } else { Progress::Pending })
@@ -197,7 +197,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Whether what is written now is content, and not a header or hashes.
+    /// Whether the data that is written now is content, and not a header or hashes.
     fn is_hashed(&self) -> bool {
         match self.plan {
             Some(plan) if !self.is_client => self.written_bytes < plan.down_bytes,
@@ -228,7 +228,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Takes what belongs together from the front of what came.
+    /// Processes the first complete unit of the received data.
     fn take(&mut self, data: &[u8]) -> io::Result<usize> {
         let at = self.read_bytes;
         let (begin, end, seed) = match self.plan {
@@ -263,7 +263,7 @@ impl Exchange {
         Ok(taken)
     }
 
-    /// The peer has ended its direction: is all there?
+    /// Checks that everything has arrived when the peer has ended its direction.
     fn check_end(&mut self) -> io::Result<()> {
         let expected = match self.plan {
             Some(plan) if self.is_client => plan.down_bytes + TRAILER_BYTES as u64,
@@ -292,7 +292,7 @@ impl Exchange {
     }
 }
 
-/// All that a server answers.
+/// The complete answer of a server.
 pub(crate) fn expected_answer(plan: &Plan) -> Vec<u8> {
     let mut answer = Vec::new();
     while answer.len() < plan.down_bytes as usize {

@@ -1,4 +1,4 @@
-//! Bad networks between us and the kernel.
+//! Tests impaired networks between the stack and the kernel.
 
 use crate::exchange::Plan;
 use crate::site::{Kind, OUR_INTERFACE, OURS, Site};
@@ -16,7 +16,7 @@ const PLANS: [Plan; 4] = [
     Plan { up_bytes: 1, down_bytes: 1, seed: 14 },
 ];
 
-/// Both roles over a site as it is.
+/// Tests both roles over a site.
 fn both_roles(site: &Site, start: impl Fn() -> Mtcp, text: &str) -> u64 {
     let mtcp = start();
     let (outcome, served) = site.while_we_serve(&mtcp, |_| {
@@ -39,7 +39,7 @@ fn both_roles(site: &Site, start: impl Fn() -> Mtcp, text: &str) -> u64 {
 
 fn lose(kind: Kind, percent: u32) {
     let site = Site::new(kind);
-    // What is dropped on the way out of a socket would be an error there, and no loss.
+    // A packet that is dropped when it leaves a socket would be an error there, not a loss.
     let drops = format!("meta l4proto tcp numgen random mod 100 < {percent} drop");
     let chain = |hook: &str| {
         format!("chain {hook} {{ type filter hook {hook} device theirs priority 0; {drops}; }}")
@@ -55,7 +55,7 @@ fn lose(kind: Kind, percent: u32) {
         mtcp
     };
     let retransmissions = both_roles(&site, start, &format!("{kind:?}, {percent} % are lost"));
-    // In frames of 64 KiB there are too few for the law to be certain.
+    // With frames of 64 KiB there are too few frames for a loss to be certain.
     assert!(retransmissions > 0 || long_frames, "nothing was lost");
 }
 
@@ -82,8 +82,8 @@ fn five_in_a_hundred_are_lost() {
     [Kind::Native, Kind::Packet].into_iter().for_each(|kind| lose(kind, 5));
 }
 
-/// Both directions of a packet socket behind the same law.
-fn impaired(site: &Site, law: Impairment, seed: u64) -> Mtcp {
+/// Starts a stack on a packet socket with the same impairment in both directions.
+fn impaired(site: &Site, impairment: Impairment, seed: u64) -> Mtcp {
     let options = PacketOptions {
         interface: OUR_INTERFACE.to_owned(),
         addresses: OURS.to_vec(),
@@ -91,7 +91,8 @@ fn impaired(site: &Site, law: Impairment, seed: u64) -> Mtcp {
     };
     site.ours.run(|| {
         let device = PacketDevice::open(&options).expect("a packet socket").remove(0);
-        let device = ImpairedDevice::new(device, law, law, seed, monotonic()).expect("descriptors");
+        let device = ImpairedDevice::new(device, impairment, impairment, seed, monotonic())
+            .expect("descriptors");
         let devices: Vec<Box<dyn Device>> = vec![Box::new(device)];
         Mtcp::with_devices(site.config(), devices).expect("the stack starts")
     })
@@ -119,8 +120,8 @@ fn a_network_that_doubles_delays_reorders_and_corrupts() {
             },
         ),
     ];
-    for (seed, (name, law)) in (0x5eed..).zip(laws) {
+    for (seed, (name, impairment)) in (0x5eed..).zip(laws) {
         let site = Site::new(Kind::Packet);
-        both_roles(&site, || impaired(&site, law, seed), &format!("{name}, seed {seed}"));
+        both_roles(&site, || impaired(&site, impairment, seed), &format!("{name}, seed {seed}"));
     }
 }

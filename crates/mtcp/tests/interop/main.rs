@@ -1,6 +1,6 @@
-//! Our stack and the Linux kernel over one wire, each as client and as server.
+//! Tests our stack and the Linux kernel over one network, each as client and as server.
 //!
-//! Everything happens in network namespaces without names, which vanish with the test.
+//! Everything runs in network namespaces without names, which are removed with the test.
 
 mod attacks;
 mod basic;

@@ -1,11 +1,11 @@
-//! Every combination of what either side may leave out of its SYN, over several MTUs.
+//! Tests every combination of options that either side may omit from its SYN, over several MTUs.
 
 use crate::exchange::Plan;
 use crate::site::{Kind, PORT, Site, THEIRS};
 use crate::sockets::{KernelSockets, OurSockets};
 use std::net::SocketAddr;
 
-/// Kernel parameters that are on or off.
+/// Kernel parameters that the test switches on or off.
 const SWITCHES: [&str; 4] =
     ["ipv4/tcp_sack", "ipv4/tcp_timestamps", "ipv4/tcp_window_scaling", "ipv4/tcp_ecn"];
 const COMBINATIONS: usize = 1 << SWITCHES.len();
@@ -30,14 +30,14 @@ fn switch_kernel(site: &Site, combination: usize) -> String {
     text
 }
 
-/// The kernel's congestion control for a combination: each is used with each switch.
+/// The kernel's sockets for a combination: each congestion control is used with each switch.
 fn kernel_sockets(combination: usize) -> KernelSockets {
     let mut sockets = KernelSockets::new();
     sockets.congestion = if combination.count_ones().is_multiple_of(2) { "cubic" } else { "reno" };
     sockets
 }
 
-/// IPv6 exists only from an MTU of 1,280 on.
+/// The address families for an MTU: IPv6 needs at least 1,280.
 fn families(mtu: u16) -> std::ops::Range<usize> {
     if mtu < 1280 { 0..1 } else { 0..2 }
 }

@@ -1,4 +1,4 @@
-//! The least memory that the settings allow, for many connections at once: all get on.
+//! Tests many connections at once with the least memory that the settings allow: all make progress.
 
 use crate::exchange::Plan;
 use crate::program;
@@ -15,9 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const CONNECTIONS: usize = 100;
-/// Of each connection in each direction: together 20 times what there is.
+/// Bytes of each connection in each direction: together 20 times the available memory.
 const BYTES: u64 = 100_000;
-/// Nothing has come for so long: nothing more will.
+/// The time without data after which none is expected.
 const QUIET: Duration = Duration::from_millis(100);
 
 fn tight(site: &Site, mode: Mode) -> Config {
@@ -60,7 +60,7 @@ fn a_client_with_the_least_memory_gets_on() {
     }
 }
 
-/// What peers do not read must not keep all memory from those who do.
+/// Peers that do not read must not take all memory from others.
 #[test]
 fn peers_that_do_not_read_leave_memory_to_others() {
     const SILENT: u64 = 20;
@@ -73,7 +73,7 @@ fn peers_that_do_not_read_leave_memory_to_others() {
             let stop = &stop;
             scope.spawn(move || {
                 let mut sockets = OurSockets::new(mtcp.context(0).expect("it is free"));
-                // The silent ones end by a reset, which is a failure to the server.
+                // The silent connections end by a reset, which the server counts as a failure.
                 program::server(&mut sockets, &[to], stop, |_| {
                     let _ = ready.send(());
                 });
@@ -87,7 +87,8 @@ fn peers_that_do_not_read_leave_memory_to_others() {
                     stream
                 })
                 .collect();
-            // The windows are full and what else there is has been taken when no more comes.
+            // When no more data arrives, the windows are full and the other available memory is in
+            // use.
             silent.iter().for_each(await_full);
             let plans = [Plan::both(BYTES, 7), Plan::both(BYTES, 8)];
             let asked = site.kernel_asks(0, &plans, 2);
@@ -98,11 +99,11 @@ fn peers_that_do_not_read_leave_memory_to_others() {
     }
 }
 
-/// Waits until the kernel's receive buffer takes no more.
+/// Waits until the kernel's receive buffer is full.
 fn await_full(stream: &TcpStream) {
     let queued = || {
         let mut bytes = 0;
-        // SAFETY: FIONREAD writes a number.
+        // SAFETY: FIONREAD writes an integer, to which the pointer is valid.
         let outcome = unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
         assert_eq!(outcome, 0, "FIONREAD");
         bytes

@@ -1,4 +1,4 @@
-//! A client and a server of [`Exchange`]s, over whatever sockets.
+//! Implements a client and a server of [`Exchange`]s, over any sockets.
 
 use crate::exchange::{Exchange, Plan, Progress, Stream};
 use crate::sockets::Sockets;
@@ -8,17 +8,17 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Nothing at all has happened for so long: the test hangs.
+/// The time without any event after which the test counts as hanging.
 const SILENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
-/// Failures that are told.
+/// Most failures that are printed.
 const TOLD: usize = 5;
 
-/// What a program has done.
+/// The results of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) done: usize,
-    /// The most that were under way at once.
+    /// The largest number of simultaneous exchanges.
     pub(crate) most: usize,
     pub(crate) failures: Vec<String>,
 }
@@ -29,7 +29,7 @@ impl Outcome {
     }
 
     /// # Panics
-    /// If anything went wrong, or another number of exchanges was done.
+    /// If an exchange failed, or another number of exchanges was completed.
     #[track_caller]
     pub(crate) fn expect(&self, done: usize, what: &str) {
         let told = &self.failures[..self.failures.len().min(TOLD)];
@@ -54,7 +54,7 @@ impl<S: Sockets> Stream for One<'_, S> {
     }
 }
 
-/// The exchanges that are under way.
+/// The running exchanges.
 struct Running<'a, S> {
     sockets: &'a mut S,
     exchanges: HashMap<u32, (Exchange, bool)>,
@@ -116,7 +116,7 @@ impl<'a, S: Sockets> Running<'a, S> {
     }
 }
 
-/// Carries the plans out with a server, so many at a time.
+/// Executes the plans with a server, at most `at_once` at a time.
 pub(crate) fn client<S: Sockets>(
     sockets: &mut S,
     to: SocketAddr,
@@ -147,8 +147,8 @@ pub(crate) fn client<S: Sockets>(
     }
 }
 
-/// As [`client`] with all at once, of whom nobody says anything before all are connected and
-/// `between` has returned.
+/// Like [`client`], with all at once; none sends before all are connected and `between` has
+/// returned.
 pub(crate) fn crowd<S: Sockets>(
     sockets: &mut S,
     to: SocketAddr,
@@ -180,7 +180,7 @@ pub(crate) fn crowd<S: Sockets>(
     running.outcome
 }
 
-/// Serves until it is told to stop and nothing is under way; `look` is called now and then.
+/// Serves until `stop` is set and no exchange is running; calls `look` from time to time.
 pub(crate) fn server<S: Sockets>(
     sockets: &mut S,
     at: &[SocketAddr],

@@ -1,7 +1,7 @@
-//! Programs that know nothing of us: curl and wrk as clients, nginx as the server; and a server of
-//! ours that dies.
+//! Tests unmodified programs: curl and wrk as clients, nginx as the server; and a server of ours
+//! that is killed.
 
-use crate::site::{Kind, OURS, PATIENCE, PORT, Site, THEIRS};
+use crate::site::{Kind, OURS, PORT, Site, THEIRS, TIME_LIMIT};
 use mtcp::{Config, Context, Family, Mtcp};
 use ring::digest::{SHA256, digest};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testkit::process::{Guard, example};
 
-/// The example server in a namespace of the site, with the settings of this file.
+/// Starts the example server in a namespace of the site, with these settings.
 fn serve(site: &Site, settings: &str, directory: &Path) -> Guard {
     let file = directory.join("mtcp.toml");
     std::fs::write(&file, settings).expect("a file");
@@ -85,7 +85,7 @@ fn wrk_loads_us() {
     }
 }
 
-/// nginx in the kernel's namespace, with one file; it lives as long as the value.
+/// Starts nginx in the kernel's namespace, with one file; it ends when the value is dropped.
 fn nginx(site: &Site, directory: &Path, file: &[u8]) -> Guard {
     std::fs::write(directory.join("file"), file).expect("a file");
     let path = directory.display();
@@ -106,13 +106,13 @@ fn nginx(site: &Site, directory: &Path, file: &[u8]) -> Guard {
     let to = SocketAddr::new(THEIRS[0], PORT);
     while site.theirs.run(|| TcpStream::connect(to)).is_err() {
         let errors = || std::fs::read_to_string(directory.join("errors")).unwrap_or_default();
-        assert!(begin.elapsed() < PATIENCE, "nginx does not serve: {}", errors());
+        assert!(begin.elapsed() < TIME_LIMIT, "nginx does not serve: {}", errors());
         thread::sleep(Duration::from_millis(5));
     }
     running
 }
 
-/// Fetches the file over our sockets, which wait.
+/// Fetches the file over our blocking sockets.
 fn fetch(context: &mut Context, from: SocketAddr) -> Vec<u8> {
     let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
     let socket = context.socket(family).expect("a socket");
@@ -151,22 +151,22 @@ fn we_fetch_from_nginx() {
     }
 }
 
-/// What others see of the interface and of the kernel's network.
+/// The state of the interface and of the kernel's network that other programs see.
 fn surroundings(site: &Site) -> String {
     ["-details link show ours", "address show", "route show table all", "-6 route show table all"]
         .map(|words| site.ours.ip(words))
         .join("\n")
 }
 
-/// The kernel on our side answers on the port that we had.
+/// Checks that the kernel on our side answers on the port that we had.
 fn kernel_has_the_port(site: &Site) {
     for address in OURS {
         let at = SocketAddr::new(address, PORT);
         let listener = site.ours.run(|| TcpListener::bind(at)).expect("the port is free");
-        let client = site.theirs.run(|| TcpStream::connect_timeout(&at, PATIENCE));
+        let client = site.theirs.run(|| TcpStream::connect_timeout(&at, TIME_LIMIT));
         let mut client = client.expect("the kernel answers");
         let (mut server, _) = listener.accept().expect("a connection");
-        client.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        client.set_read_timeout(Some(TIME_LIMIT)).expect("a limit");
         server.write_all(b"the kernel").expect("it is sent");
         let mut heard = [0; 10];
         client.read_exact(&mut heard).expect("it arrives");
@@ -188,13 +188,14 @@ fn a_server_that_is_killed_leaves_everything_as_it_was() {
             let output = run(&site, "curl", &format!("-sSf --max-time 30 {url}"));
             assert!(output.stdout == document(1000));
             assert_ne!(surroundings(&site), before, "it is attached");
-            // In the middle of connections: the kernel knows nothing of them and resets them.
+            // In the middle of connections: the kernel does not know them and resets them.
             let to = SocketAddr::new(OURS[0], PORT);
-            let open = || TcpStream::connect_timeout(&to, PATIENCE).expect("we answer");
+            let open = || TcpStream::connect_timeout(&to, TIME_LIMIT).expect("we answer");
             let mut stream = site.theirs.run(open);
             stream.write_all(b"GET /100000000 HTTP/1.1\r\n\r\n").expect("it is sent");
             stream.read_exact(&mut [0; 1000]).expect("an answer");
-            // SAFETY: the process is our child and has not been waited for.
+            // SAFETY: the process is our child and was not waited for, so the number is still its
+            // own.
             assert_eq!(unsafe { libc::kill(server.0.id() as i32, signal) }, 0);
             server.0.wait().expect("it ends");
             let begin = Instant::now();
@@ -205,7 +206,7 @@ fn a_server_that_is_killed_leaves_everything_as_it_was() {
                     one.lines().filter(new).map(str::to_owned).collect()
                 };
                 let changes = (lines(&before, &now), lines(&now, &before));
-                assert!(begin.elapsed() < PATIENCE, "{mode}, signal {signal}: {changes:#?}");
+                assert!(begin.elapsed() < TIME_LIMIT, "{mode}, signal {signal}: {changes:#?}");
             }
             kernel_has_the_port(&site);
         }

@@ -1,7 +1,7 @@
-//! A host on the kernel's side that is no kernel: segments made by hand, of addresses that nobody
+//! Simulates a host on the kernel's side with handwritten segments, from addresses that no host
 //! has.
 
-use crate::site::{OURS, PATIENCE, PORT, Site, THEIR_INTERFACE, THEIRS};
+use crate::site::{OURS, PORT, Site, THEIR_INTERFACE, THEIRS, TIME_LIMIT};
 use mtcp::Config;
 use mtcp::device::Device;
 use mtcp::device::packet::{PacketDevice, PacketOptions};
@@ -18,10 +18,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const PROTOCOL_TCP: u8 = 6;
-/// RFC 2544's network for benchmarks, of which attackers come.
+/// RFC 2544's network for benchmarks, from which the attacks come.
 const NOBODY: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
 
-/// Sends answers to [`stranger`]s to the kernel's side, which ignores them.
+/// Routes answers to [`stranger`]s to the kernel's side, which ignores them.
 pub(crate) fn with_strangers(mut config: Config) -> Config {
     config.routes.push(Route {
         prefix: NOBODY.0.into(),
@@ -32,12 +32,12 @@ pub(crate) fn with_strangers(mut config: Config) -> Config {
     config
 }
 
-/// One of 131,072 addresses.
+/// One of 131,072 addresses of that network.
 pub(crate) fn stranger(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(NOBODY.0.to_bits() | (number & 0x1_ffff))
 }
 
-/// Sends segments of whatever address.
+/// Sends segments from any address.
 pub(crate) struct Sender(Socket);
 
 impl Sender {
@@ -59,16 +59,16 @@ impl Sender {
         let begin = Instant::now();
         while let Err(error) = self.0.send_to(&packet, &to.into()) {
             let full = error.raw_os_error() == Some(libc::ENOBUFS);
-            assert!(full && begin.elapsed() < PATIENCE, "to send: {error}");
+            assert!(full && begin.elapsed() < TIME_LIMIT, "to send: {error}");
             thread::yield_now();
         }
     }
 }
 
-/// A segment of ours, as the other side sees it.
+/// A segment of the stack, as the other side sees it.
 pub(crate) type Seen = (TcpHeader, Vec<u8>);
 
-/// Sees what we send to one address.
+/// Receives the packets that the stack sends to one address.
 pub(crate) struct Sniffer {
     device: PacketDevice,
     seen: VecDeque<Seen>,
@@ -85,7 +85,7 @@ impl Sniffer {
         Sniffer { device: devices.expect("a packet socket").remove(0), seen: VecDeque::new() }
     }
 
-    /// The next segment to this port, if one comes in time.
+    /// The next segment to this port, if one arrives in time.
     pub(crate) fn next(&mut self, port: u16, within: Duration) -> Option<Seen> {
         let begin = Instant::now();
         loop {
@@ -117,19 +117,19 @@ fn parse(frame: &[u8]) -> Option<Seen> {
     Some((header, data.to_vec()))
 }
 
-/// A connection to our server, made by hand.
+/// A connection to our server with handwritten segments.
 pub(crate) struct Peer {
     pub(crate) sender: Sender,
     sniffer: Sniffer,
     address: IpAddr,
     port: u16,
-    /// The number of our first byte of data.
+    /// The number of the peer's first data byte.
     pub(crate) first: Sequence,
-    /// What we have received in order.
+    /// The data received in order.
     pub(crate) received: Vec<u8>,
     their_first: Sequence,
     pub(crate) window: u16,
-    /// What was sent when the window was wider may still be under way.
+    /// The widest window so far: data that was sent within it may still be in flight.
     widest: u16,
     pub(crate) has_ended: bool,
 }
@@ -159,7 +159,7 @@ impl Peer {
             if let Some(answer) = peer.sniffer.next(peer.port, Duration::from_secs(1)) {
                 break answer.0;
             }
-            assert!(begin.elapsed() < PATIENCE, "no answer");
+            assert!(begin.elapsed() < TIME_LIMIT, "no answer");
         };
         assert!(answer.flags.contains(Flags::SYN.with(Flags::ACK)), "{answer:?}");
         assert_eq!(answer.acknowledgement, peer.first);
@@ -168,7 +168,7 @@ impl Peer {
         peer
     }
 
-    /// An acknowledgement of all that was received.
+    /// The header of an acknowledgement of all received data.
     pub(crate) fn header(&self) -> TcpHeader {
         TcpHeader {
             source_port: self.port,
@@ -185,7 +185,7 @@ impl Peer {
         self.their_first + self.received.len() as u32 + u32::from(self.has_ended)
     }
 
-    /// Sends data from some place of our stream on.
+    /// Sends data at a position of the peer's stream.
     pub(crate) fn send(&self, at: usize, data: &[u8]) {
         let header = TcpHeader { sequence: self.first + at as u32, ..self.header() };
         self.sender.send(self.address, &header, data);
@@ -195,12 +195,12 @@ impl Peer {
         self.sender.send(self.address, header, &[]);
     }
 
-    /// Acknowledges what was received, having sent so much.
+    /// Acknowledges the received data, after `sent` bytes of the peer's stream.
     pub(crate) fn acknowledge(&self, sent: usize) {
         self.send(sent, &[]);
     }
 
-    /// Takes one segment, if it comes in time and is the next in order.
+    /// Processes one segment, if it arrives in time and is the next in order.
     pub(crate) fn receive(&mut self, within: Duration) -> Option<TcpHeader> {
         let (header, data) = self.sniffer.next(self.port, within)?;
         assert!(!header.flags.intersects(Flags::RST), "a reset: {header:?}");

@@ -1,4 +1,4 @@
-//! Addresses of IPv6 with different scopes (RFC 4007): link-local ones beside global ones, in both
+//! Tests IPv6 addresses of different scopes (RFC 4007): link-local ones beside global ones, in both
 //! roles.
 
 use crate::exchange::Plan;
@@ -14,11 +14,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const OUR_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x22);
-/// Behind the kernel's end of the cable.
+/// An address behind the kernel's end of the veth.
 const FAR: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 1));
 
-/// The address that the kernel has made for its end, once it answers for it: as long as it looks
-/// for duplicates, it does not (RFC 4862, section 5.4).
+/// The link-local address of the kernel's end, once it answers for it: it does not while it checks
+/// for duplicates (RFC 4862, section 5.4).
 fn their_link_local(site: &Site) -> Ipv6Addr {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -34,7 +34,8 @@ fn their_link_local(site: &Site) -> Ipv6Addr {
     }
 }
 
-/// Link-local first, as the kernel often tells of them.
+/// The settings with the link-local address first, the order in which the kernel often reports
+/// them.
 fn with_scopes(site: &Site, gateway: IpAddr) -> Config {
     let mut config = site.config();
     if site.kind == Kind::Shared {
@@ -46,7 +47,7 @@ fn with_scopes(site: &Site, gateway: IpAddr) -> Config {
     config
 }
 
-/// Starts a stack where the kernel's link-local address is known, which a TAP device gets late.
+/// Starts a stack and returns the kernel's link-local address, which a TAP device gets late.
 fn start(site: &Site) -> (Mtcp, Ipv6Addr) {
     if site.kind == Kind::Tap {
         let mtcp = site.start(with_scopes(site, THEIRS[1]));
@@ -56,7 +57,7 @@ fn start(site: &Site) -> (Mtcp, Ipv6Addr) {
     (site.start(with_scopes(site, theirs.into())), theirs)
 }
 
-/// Connects to a listener of the kernel at this address; where the kernel sees us.
+/// Connects to a listener of the kernel at this address; returns our address as the kernel sees it.
 fn source_for(site: &Site, context: &mut Context, to: IpAddr) -> IpAddr {
     let listener = site.theirs.run(|| TcpListener::bind("[::]:0")).expect("a free port");
     let port = listener.local_addr().expect("an address").port();

@@ -1,5 +1,5 @@
-//! A stack of ours beside a kernel: two network namespaces with a cable between them, or one with a
-//! TAP device.
+//! Provides a stack of ours beside a kernel: two network namespaces connected by a veth, or one
+//! with a TAP device.
 
 use crate::exchange::Plan;
 use crate::program::{self, Outcome};
@@ -16,10 +16,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testkit::Namespace;
 
-/// How long anything may take before a test is given up; far more than it needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out of tests; far longer than any step needs.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Our addresses, and the kernel's on the other side.
+/// Our addresses, and those of the kernel on the other side.
 pub(crate) const OURS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)),
     IpAddr::V6(Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2)),
@@ -32,24 +32,24 @@ pub(crate) const PORT: u16 = 7000;
 pub(crate) const OUR_INTERFACE: &str = "ours";
 pub(crate) const THEIR_INTERFACE: &str = "theirs";
 
-/// How the stack is joined to the kernel.
+/// The connection between the stack and the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// AF_XDP wherever it goes by itself; the addresses are ours alone.
+    /// AF_XDP in its automatic mode; only the stack has the addresses.
     Xdp,
     /// AF_XDP in the driver.
     Native,
-    /// AF_XDP behind the driver.
+    /// AF_XDP after the driver.
     Generic,
-    /// AF_XDP in the driver, and our kernel has the addresses as well.
+    /// AF_XDP in the driver, and our kernel has the addresses too.
     Shared,
-    /// AF_PACKET, with checksums and segmentation left to the kernel.
+    /// AF_PACKET, with checksums and segmentation offloaded to the kernel.
     Packet,
-    /// AF_PACKET without.
+    /// AF_PACKET without offloads.
     PlainPacket,
-    /// TAP, with checksums and segmentation left to the kernel.
+    /// TAP, with checksums and segmentation offloaded to the kernel.
     Tap,
-    /// TAP without.
+    /// TAP without offloads.
     PlainTap,
 }
 
@@ -63,7 +63,7 @@ pub(crate) const KINDS: [Kind; 7] = [
     Kind::PlainTap,
 ];
 
-/// The namespaces and what joins them.
+/// The namespaces and their connection.
 pub(crate) struct Site {
     pub(crate) kind: Kind,
     mtu: u16,
@@ -76,21 +76,21 @@ impl Site {
         Site::with_mtu(kind, 1500)
     }
 
-    /// A cable for packets of so many bytes. Below 1,280 it has no IPv6.
+    /// A site whose network has this MTU. Below 1,280 it has no IPv6.
     pub(crate) fn with_mtu(kind: Kind, mtu: u16) -> Site {
         Site::with(kind, mtu, "")
     }
 
-    /// With an interface for so many cores.
+    /// A site with an interface for this number of cores.
     pub(crate) fn with_queues(kind: Kind, queues: u16) -> Site {
         Site::with(kind, 1500, &format!("numrxqueues {queues} numtxqueues {queues}"))
     }
 
     fn with(kind: Kind, mtu: u16, words: &str) -> Site {
         let (ours, theirs) = (Namespace::new(), Namespace::new());
-        // The only one that a namespace may always choose; sockets choose others.
+        // The only algorithm that a namespace may always choose; sockets choose others.
         theirs.set("ipv4/tcp_congestion_control", "reno");
-        // Nobody else is there to have the same addresses.
+        // No other host can have the same addresses.
         for side in [&ours, &theirs] {
             side.set("ipv6/conf/default/accept_dad", "0");
         }
@@ -149,12 +149,12 @@ impl Site {
         mtcp
     }
 
-    /// Where our stack is started.
+    /// The namespace in which our stack starts.
     pub(crate) fn home(&self) -> &Namespace {
         if self.is_tap() { &self.theirs } else { &self.ours }
     }
 
-    /// Gives a TAP device, which the start of our stack has made, the kernel's addresses.
+    /// Gives a TAP device, which the start of our stack has created, the kernel's addresses.
     pub(crate) fn prepare_tap(&self) {
         if self.is_tap() {
             address(&self.theirs, THEIR_INTERFACE, THEIRS, self.mtu);
@@ -162,7 +162,7 @@ impl Site {
         }
     }
 
-    /// Runs something while a server of ours serves; gives what the server has done.
+    /// Runs `work` while a server of ours serves; returns the server's result.
     pub(crate) fn while_we_serve(
         &self,
         mtcp: &Mtcp,
@@ -189,13 +189,13 @@ impl Site {
         })
     }
 
-    /// The kernel as the client of a server of ours.
+    /// Runs the kernel as the client of a server of ours.
     pub(crate) fn kernel_asks(&self, family: usize, plans: &[Plan], at_once: usize) -> Outcome {
         let mut sockets = self.theirs.run(KernelSockets::new);
         self.kernel_asks_with(&mut sockets, family, plans, at_once)
     }
 
-    /// As [`Site::kernel_asks`], with sockets of one's own.
+    /// Like [`Site::kernel_asks`], with other sockets of the kernel.
     pub(crate) fn kernel_asks_with(
         &self,
         sockets: &mut KernelSockets,
@@ -207,7 +207,7 @@ impl Site {
         self.theirs.run(|| program::client(sockets, to, plans, at_once))
     }
 
-    /// The kernel as the server of a client of ours; what both have done.
+    /// Runs the kernel as the server of a client of ours; returns the results of both.
     pub(crate) fn kernel_answers(
         &self,
         sockets: &mut OurSockets,
@@ -220,8 +220,7 @@ impl Site {
         self.while_kernel_serves(KernelSockets::new, to, work)
     }
 
-    /// Does something while a server of the kernel's serves; gives what came of it, and what the
-    /// server has done.
+    /// Runs `work` while a server of the kernel serves; returns its result and the server's.
     pub(crate) fn while_kernel_serves<T>(
         &self,
         sockets: impl FnOnce() -> KernelSockets + Send,
@@ -248,7 +247,7 @@ impl Site {
     }
 }
 
-/// What may be seen of a server of ours from outside.
+/// The counters of a server of ours, for other threads.
 #[derive(Default)]
 pub(crate) struct Watch(Mutex<Counters>);
 
@@ -261,25 +260,25 @@ impl Watch {
         self.0.lock().expect("nobody panics with it").clone()
     }
 
-    /// Waits until the server's counters are as they should be.
+    /// Waits until the server's counters are as expected.
     pub(crate) fn await_counters(&self, mut are_right: impl FnMut(&Counters) -> bool) {
         let begin = Instant::now();
         while !are_right(&self.counters()) {
-            assert!(begin.elapsed() < PATIENCE, "it never comes: {:#?}", self.counters());
+            assert!(begin.elapsed() < TIME_LIMIT, "it never comes: {:#?}", self.counters());
             thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-/// Repeats an attempt at what may still be taken: a port or a device that was closed here stays
-/// open in what another test is just spawning, until that executes its program.
+/// Repeats an attempt to use a port or a device that may still be in use: one that was closed here
+/// stays open in a child that another test has just forked, until the child executes its program.
 pub(crate) fn once_free<T, E: Error + 'static>(
     mut attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
     let begin = Instant::now();
     loop {
         match attempt() {
-            Err(error) if is_taken(&error) && begin.elapsed() < PATIENCE => {
+            Err(error) if is_taken(&error) && begin.elapsed() < TIME_LIMIT => {
                 thread::sleep(Duration::from_millis(2));
             }
             done => return done,
@@ -294,7 +293,7 @@ fn is_taken(error: &(dyn Error + 'static)) -> bool {
         || error.source().is_some_and(is_taken)
 }
 
-/// Stops a server also when whoever needs it panics.
+/// Stops a server also when the test panics.
 struct StopGuard<'a>(&'a AtomicBool);
 
 impl Drop for StopGuard<'_> {
@@ -307,10 +306,10 @@ fn address(namespace: &Namespace, interface: &str, addresses: [IpAddr; 2], mtu: 
     namespace.ip(&format!("address add {}/24 dev {interface}", addresses[0]));
     if mtu >= 1280 {
         namespace.add_v6(&addresses[1].to_string(), 64, interface);
-        // The kernel asks from its link-local one, which comes a moment later, too.
+        // The kernel sends requests from its link-local address, which also appears a moment later.
         let begin = Instant::now();
         while !namespace.ip("-6 route show table local").contains("local fe80::") {
-            assert!(begin.elapsed() < PATIENCE, "{interface} gets no IPv6");
+            assert!(begin.elapsed() < TIME_LIMIT, "{interface} gets no IPv6");
             thread::sleep(Duration::from_millis(2));
         }
     }

@@ -1,6 +1,7 @@
-//! The same for long: what is left of memory, descriptors and sockets, and bulk transfers.
+//! Tests the same for a long time: growth of memory, descriptors and sockets, and bulk transfers.
 //!
-//! `cargo xtask soak MINUTES` runs these in release for so long; without it they are short.
+//! `cargo xtask soak MINUTES` runs these tests in release mode for this time; otherwise they are
+//! short.
 
 use crate::exchange::Plan;
 use crate::site::{Kind, Site};
@@ -8,11 +9,11 @@ use crate::sockets::OurSockets;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Set to the minutes that the soak takes.
+/// The environment variable with the minutes of the soak test.
 const MINUTES: &str = "MEGAPIPE_SOAK_MINUTES";
-/// Set for the process that is measured.
+/// The environment variable that marks the measured process.
 const MEASURED: &str = "MEGAPIPE_TEST_SOAK_MEASURED";
-/// What memory may grow by after the first rounds, whatever the time.
+/// The most by which memory may grow after the first rounds, for any duration.
 const GROWTH_BYTES: u64 = 16 << 20;
 const WARM_UP_ROUNDS: u32 = 10;
 const AT_ONCE: usize = 50;
@@ -22,7 +23,7 @@ fn minutes() -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{MINUTES}={value} is no number")))
 }
 
-/// Bytes of this process in memory (proc_pid_status(5)).
+/// Resident bytes of this process (proc_pid_status(5)).
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
@@ -34,7 +35,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count()
 }
 
-/// Connections that come and go, small and middling.
+/// Plans of short connections with small and medium sizes.
 fn plans(round: u32) -> Vec<Plan> {
     (0..200)
         .map(|number| {
@@ -45,7 +46,7 @@ fn plans(round: u32) -> Vec<Plan> {
         .collect()
 }
 
-/// Repeats rounds for a time; gives their number and by how much memory has grown since the first.
+/// Repeats rounds for a time; returns their number and the growth of memory since the first.
 fn repeat(time: Duration, mut round: impl FnMut(u32)) -> (u32, u64) {
     let (begin, mut rounds, mut first) = (Instant::now(), 0, 0);
     while rounds <= WARM_UP_ROUNDS || begin.elapsed() < time {
@@ -85,7 +86,7 @@ fn we_ask(kind: Kind, time: Duration) {
     let site = Site::new(kind);
     let before = descriptors();
     let mut config = site.config();
-    // Ports come back in time.
+    // The short period makes ports available again in time.
     config.tcp.maximum_segment_lifetime = Duration::from_millis(500);
     let mtcp = site.start(config);
     let mut sockets = OurSockets::new(mtcp.context(0).expect("it is free"));
@@ -117,7 +118,7 @@ fn churn_leaves_nothing_behind() {
         }
         return;
     }
-    // In a process of its own: the other tests have memory and descriptors as well.
+    // In its own process, because the other tests use memory and descriptors too.
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "soak::churn_leaves_nothing_behind", "--nocapture"]);
     let output = command.env(MEASURED, "1").output().expect("a process");

@@ -1,4 +1,4 @@
-//! The same programs over two kinds of sockets: the kernel's and ours.
+//! Runs the same programs over two kinds of sockets: the kernel's and ours.
 
 use crate::site::once_free;
 use mtcp::{Context, Descriptor, EpollControl, EpollEvent, Events, Family};
@@ -10,11 +10,11 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Events that are taken at once.
+/// Most events that are taken at once.
 const EVENTS: usize = 256;
 const BACKLOG: u32 = 16_384;
 
-/// Sockets that do not wait, by numbers, and a place to wait for all of them.
+/// Non-blocking sockets, by numbers, and a way to wait for all of them.
 pub(crate) trait Sockets {
     fn listen(&mut self, at: SocketAddr) -> io::Result<u32>;
     fn accept(&mut self, listener: u32) -> io::Result<u32>;
@@ -22,22 +22,22 @@ pub(crate) trait Sockets {
     fn read(&mut self, socket: u32, room: &mut [u8]) -> io::Result<usize>;
     fn write(&mut self, socket: u32, data: &[u8]) -> io::Result<usize>;
     fn end(&mut self, socket: u32) -> io::Result<()>;
-    /// Whether to wait until it can be written, too; reading is always waited for.
+    /// Sets whether to wait for writability too; readability is always waited for.
     fn watch(&mut self, socket: u32, writing: bool) -> io::Result<()>;
     fn close(&mut self, socket: u32) -> io::Result<()>;
     /// The sockets that are ready; none when the time is over.
     fn wait(&mut self, timeout: Duration) -> io::Result<Vec<u32>>;
 }
 
-/// The kernel's, of the network namespace of the thread that makes them.
+/// Sockets of the kernel, in the network namespace of the thread that creates them.
 pub(crate) struct KernelSockets {
     epoll: OwnedFd,
     sockets: HashMap<u32, Socket>,
-    /// Bytes of the receive buffer, if it is not the kernel's choice.
+    /// Bytes of the receive buffer, if not the kernel's default.
     pub(crate) receive_buffer_bytes: Option<usize>,
     /// The congestion control.
     pub(crate) congestion: &'static str,
-    /// Where connections come from.
+    /// The local address of connections.
     pub(crate) local: Option<SocketAddr>,
 }
 
@@ -142,7 +142,7 @@ impl Sockets for KernelSockets {
     }
 }
 
-/// Ours.
+/// Sockets of our stack.
 pub(crate) struct OurSockets {
     pub(crate) context: Context,
     epoll: Descriptor,

@@ -1,4 +1,4 @@
-//! The calls of a C program, and programs that cannot be helped.
+//! Tests the calls of a C program, and programs that `mtcp run` does not support.
 
 use crate::support::{KERNEL, Site, succeed};
 use std::io::{Read, Write};
@@ -17,7 +17,8 @@ fn compile(site: &Site, source: &str, options: &[&str]) -> PathBuf {
     program
 }
 
-/// An echo server of the kernel in the client's namespace; its port. It lives as long as the test.
+/// Starts an echo server of the kernel in the client's namespace; returns its port. It runs as long
+/// as the test.
 fn echo_server(site: &Site) -> u16 {
     let listener = site.client.run(|| TcpListener::bind((KERNEL, 0)).expect("a free port"));
     let port = listener.local_addr().expect("an address").port();
@@ -41,7 +42,7 @@ fn echo_server(site: &Site) -> u16 {
 fn calls_do_what_the_kernel_does() {
     for (device, options) in [("packet", &[][..]), ("xdp", &[]), ("packet", &["--complete"])] {
         let site = Site::new(device);
-        // The program calls from 10.9.0.2, on the interface that is called `server`.
+        // The program connects from 10.9.0.2, on the interface that is called `server`.
         let settings = format!(
             "[device]\nkind = \"{device}\"\ninterface = \"server\"\n\
              [address]\nlist = [\"10.9.0.2/24\"]\n"
@@ -59,7 +60,8 @@ fn calls_do_what_the_kernel_does() {
     }
 }
 
-/// With the kernel, with the stack that owns its address, and with one that shares it.
+/// Tests this with the kernel, with a stack that alone has its address, and with one that shares
+/// it.
 #[test]
 fn a_program_connects_to_the_address_of_its_own_stack() {
     const OWN: &str = "10.9.0.2";

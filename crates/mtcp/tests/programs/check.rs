@@ -1,10 +1,10 @@
-//! `mtcp check`: what this machine lacks for the settings, with cause and remedy.
+//! Tests `mtcp check`: the requirements that this machine does not meet, with cause and remedy.
 
 use crate::support::Site;
 use std::process::Command;
 
-/// Checks settings in the server's namespace, which has the interface `server`; whether they are
-/// good, and what is said. Without rights, it is as if another user did it.
+/// Checks settings in the server's namespace, which has the interface `server`. Returns whether
+/// they are valid, and the output. Without rights, the check runs as for another user.
 fn check(site: &Site, settings: &str, with_rights: bool) -> (bool, String) {
     let file = site.path("checked.toml");
     std::fs::write(&file, settings).expect("it is written");

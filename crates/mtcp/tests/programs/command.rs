@@ -1,4 +1,4 @@
-//! `mtcp stat` and `mtcp check` beside a program that runs on the stack.
+//! Tests `mtcp stat` and `mtcp check` beside a program that runs on the stack.
 
 use crate::support::{Guard, SERVER, Site, succeed};
 use crate::web::lighttpd;
@@ -54,7 +54,7 @@ fn stat_shows_connections_counters_and_what_changes() {
     };
     let all = accepted();
     let more: Vec<TcpStream> = (0..5).map(|_| connect(&site)).collect();
-    // What came in between may fall into two reports.
+    // Connections that arrived in between may be counted in two reports.
     let mut new = 0;
     while new < more.len() as u64 {
         new += accepted();

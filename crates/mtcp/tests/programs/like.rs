@@ -1,5 +1,5 @@
-//! What a program sees of its connections under `mtcp run` is what it sees on the kernel's TCP: the
-//! same program runs both ways, and what it prints is compared.
+//! Tests that a program sees the same of its connections under `mtcp run` as on the kernel's TCP:
+//! the same program runs in both ways, and its output is compared.
 
 use crate::support::{KERNEL, SERVER, Site};
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// The kernel's address on the interface that the stack has as well.
+/// The kernel's address on the interface that the stack also uses.
 const PLAIN: &str = "10.9.0.4";
 
-/// A program of this directory, compiled once for all its cases.
+/// Compiles a program of this directory, once for all its cases.
 fn compiled(name: &str, place: &'static OnceLock<(TempDir, PathBuf)>) -> &'static Path {
     let (_, program) = place.get_or_init(|| {
         let directory = tempfile::tempdir().expect("a directory");
@@ -18,7 +18,7 @@ fn compiled(name: &str, place: &'static OnceLock<(TempDir, PathBuf)>) -> &'stati
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/c");
         let mut compiler = Command::new("cc");
         compiler.args(["-O1", "-D_FORTIFY_SOURCE=2", "-Wall", "-Wextra", "-Werror"]);
-        // Each program uses some of like.h.
+        // Each program uses only some functions of like.h.
         compiler.args(["-Wno-unused-function", "-pthread", "-o"]).arg(&program);
         compiler.arg(sources.join(name).with_extension("c"));
         let output = compiler.output().expect("cc: cargo xtask setup");
@@ -71,8 +71,8 @@ macro_rules! cases {
     };
 }
 
-/// The stack on a thread of its own: the other one does not move while the program waits for its
-/// peer by other means than the stack's.
+/// The options for the mode with its own thread. In the other mode the stack does not run while the
+/// program waits for its peer by other means than the stack's.
 const PAIRED: [&[&str]; 1] = [&[]];
 
 cases! { prompt PAIRED;
@@ -132,7 +132,7 @@ cases! { numbers PAIRED;
     io_uring_gives_no_wrong_answer = "rings";
 }
 
-/// AF_XDP is freed a moment after the program's end.
+/// AF_XDP is released a moment after the program's end.
 #[test]
 fn the_peers_of_a_program_killed_on_xdp_are_told() {
     compare_on("xdp", compiled("waiting", &waiting::PROGRAM), "killed", &[]);

@@ -1,10 +1,11 @@
-//! Unmodified programs under `mtcp run`, over a virtual cable between two namespaces: with each
-//! other, and with programs that use the kernel's TCP.
+//! Tests unmodified programs under `mtcp run`, over a veth between two namespaces: with each other,
+//! and with programs that use the kernel's TCP.
 
 mod calls;
 mod check;
 mod command;
 mod like;
+mod sandbox;
 mod sockets;
 mod speed;
 mod support;

@@ -1,11 +1,11 @@
-//! The calls of a program on its sockets do under `mtcp run` what they do on the kernel: each case
-//! of the C programs prints the same on both.
+//! Tests that socket calls of a program have the same effects under `mtcp run` as on the kernel:
+//! each case of the C programs prints the same on both.
 
 use crate::support::{KERNEL, Site, compile, succeed};
 use std::process::Command;
 use testkit::Namespace;
 
-/// The address of the program that is compared.
+/// The address of the program whose output is compared.
 const OWN: &str = "10.9.0.2";
 
 fn output(namespace: &Namespace, mut command: Command, words: &[&str]) -> String {
@@ -13,7 +13,7 @@ fn output(namespace: &Namespace, mut command: Command, words: &[&str]) -> String
     String::from_utf8_lossy(&succeed(namespace, command).stdout).into_owned()
 }
 
-/// The lines that differ.
+/// The lines that differ between the two outputs.
 fn difference(kernel: &str, stack: &str) -> String {
     let mut lines = (stack.lines(), String::new(), 0);
     for expected in kernel.lines() {

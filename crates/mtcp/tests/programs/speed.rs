@@ -1,6 +1,6 @@
-//! iperf3, as Debian has it: as a server on the stack, as a client, and as both.
+//! Tests iperf3, as packaged by Debian: as a server on the stack, as a client, and as both.
 
-use crate::support::{Guard, KERNEL, PATIENCE, SERVER, Site};
+use crate::support::{Guard, KERNEL, SERVER, Site, TIME_LIMIT};
 use serde_json::Value;
 use std::process::Command;
 use std::thread;
@@ -13,14 +13,14 @@ const BYTES: u64 = 32 << 20;
 const WAYS: [&[&str]; 3] = [&[], &["--reverse"], &["--parallel", "4"]];
 
 fn server(mut command: Command) -> Command {
-    // It listens on `::`, for IPv4 as well.
+    // The server listens on `::`, also for IPv4.
     command.args(["--server", "--port", &PORT.to_string()]);
     command.stdout(std::process::Stdio::null());
     command
 }
 
-/// Runs iperf3's client. Between two clients, its server listens anew: one that comes too early is
-/// refused or reset before its test has begun.
+/// Runs iperf3's client. Between two clients, the server starts to listen again: a client that
+/// connects too early is refused, or reset before its test has begun.
 fn client(at: &Namespace, command: impl Fn() -> Command, address: &str, way: &[&str]) -> Value {
     let begin = Instant::now();
     loop {
@@ -31,21 +31,21 @@ fn client(at: &Namespace, command: impl Fn() -> Command, address: &str, way: &[&
         let text = String::from_utf8_lossy(&output.stdout);
         let report: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{output:?}"));
         let began = report["start"]["connected"].as_array().is_some_and(|all| !all.is_empty());
-        if began || begin.elapsed() > PATIENCE {
+        if began || begin.elapsed() > TIME_LIMIT {
             return report;
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Sends so many bytes and reads iperf3's account of it.
+/// Sends this number of bytes and parses iperf3's report.
 fn measure(at: &Namespace, command: impl Fn() -> Command, address: &str, way: &[&str]) {
     let report = client(at, command, address, way);
     assert!(report["error"].is_null(), "{way:?}: {report}");
     let bytes = |side: &str| report["end"][side]["bytes"].as_u64().expect("a number");
     let (sent, received) = (bytes("sum_sent"), bytes("sum_received"));
-    // The receiver's account ends with the sender's, when the last bytes may be under way: a send
-    // buffer of some megabytes for each connection.
+    // The receiver's measurement ends with the sender's, when the last bytes may be in flight: up
+    // to a send buffer of some megabytes for each connection.
     assert!(sent >= BYTES && received <= sent, "{way:?}: {sent} sent, {received} received");
     assert!(received >= BYTES / 4, "{way:?}: {sent} sent, {received} received");
 }

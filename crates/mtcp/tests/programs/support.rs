@@ -1,26 +1,26 @@
-//! The cable, the library, and processes that end with the test.
+//! Provides the network, the library, and processes that end with the test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 use testkit::Namespace;
-pub(crate) use testkit::process::{Guard, PATIENCE, await_port, built, succeed};
+pub(crate) use testkit::process::{Guard, TIME_LIMIT, await_port, built, succeed};
 
-/// The stack that serves, on the interface `server`.
+/// The address of the stack that serves, on the interface `server`.
 pub(crate) const SERVER: &str = "10.9.0.1";
-/// The stack of a client, on the interface `client`.
+/// The address of a client's stack, on the interface `client`.
 pub(crate) const CLIENT: &str = "10.9.0.2";
-/// The client's kernel.
+/// The address of the client's kernel.
 pub(crate) const KERNEL: &str = "10.9.0.3";
 
-/// The library, which cargo does not build for this crate's tests.
+/// The preload library, which cargo does not build for this crate's tests.
 fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| built(&["mtcp-preload"]).join("libmtcp_preload.so"))
 }
 
-/// Two namespaces joined by a cable, and a directory for what the programs need.
+/// Two namespaces connected by a veth, and a directory for files of the programs.
 pub(crate) struct Site {
     pub(crate) server: Namespace,
     pub(crate) client: Namespace,
@@ -28,7 +28,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Stacks on devices of this kind ("xdp", "packet").
+    /// Creates a site with stacks on devices of this kind ("xdp", "packet").
     pub(crate) fn new(device: &str) -> Site {
         let (server, client) = (Namespace::new(), Namespace::new());
         server.join("server", &client, "client");
@@ -45,12 +45,13 @@ impl Site {
         site
     }
 
-    /// A file of this site.
+    /// The path of a file of this site.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// `mtcp run OPTIONS PROGRAM` on the stack of one side; arguments are to follow.
+    /// The command `mtcp run OPTIONS PROGRAM` on the stack of one side; the caller adds the
+    /// arguments.
     pub(crate) fn under_stack(&self, side: &str, options: &[&str], program: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mtcp"));
         command.env("MTCP_PRELOAD", library()).arg("run").arg("--config");
@@ -59,7 +60,7 @@ impl Site {
         command
     }
 
-    /// What ip(8) says of the server's interface, without what differs each time.
+    /// The output of ip(8) for the server's interface, without the parts that differ each time.
     pub(crate) fn interface(&self) -> String {
         self.server.ip("-o link show server")
     }

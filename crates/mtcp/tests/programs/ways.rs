@@ -1,6 +1,7 @@
-//! The ways to a stack: a TAP device, both versions of IP, and an address that stays the kernel's.
+//! Tests the ways to reach a stack: a TAP device, both versions of IP, and an address that the
+//! kernel keeps.
 
-use crate::support::{Guard, KERNEL, PATIENCE, SERVER, Site, await_port, succeed};
+use crate::support::{Guard, KERNEL, SERVER, Site, TIME_LIMIT, await_port, succeed};
 use crate::web::furnish;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -11,9 +12,9 @@ use testkit::content;
 
 const SERVER_V6: &str = "fd09::1";
 const KERNEL_V6: &str = "fd09::3";
-/// The kernel's at its end of the TAP device.
+/// The kernel's addresses at its end of the TAP device.
 const NEAR: [&str; 2] = ["10.10.0.1", "fd10::1"];
-/// The stack's there.
+/// The stack's addresses at its end.
 const FAR: [&str; 2] = ["10.10.0.2", "fd10::2"];
 
 /// Starts lighttpd on the stack of that name, for both addresses.
@@ -29,7 +30,7 @@ fn serve(site: &Site, stack: &str, settings: &str, addresses: [&str; 2]) -> Guar
     Guard::spawn_in(&site.server, command)
 }
 
-/// Fetches with the curl of that command, over either version of IP.
+/// Fetches with this curl command, over either version of IP.
 fn assert_fetched(from: &Namespace, curl: impl Fn() -> Command, addresses: [&str; 2]) {
     for address in [addresses[0].to_owned(), format!("[{}]", addresses[1])] {
         for bytes in [1, 1448, 1_000_003] {
@@ -51,7 +52,7 @@ fn a_program_serves_over_a_tap_device() {
     let mut server = serve(&site, "tap", &settings, FAR);
     let begin = Instant::now();
     while !site.server.ip("-brief link").contains("mtcp0") {
-        assert!(begin.elapsed() < PATIENCE, "there is no device");
+        assert!(begin.elapsed() < TIME_LIMIT, "there is no device");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     site.server.ip(&format!("addr add {}/24 dev mtcp0", NEAR[0]));
@@ -64,7 +65,7 @@ fn a_program_serves_over_a_tap_device() {
     assert!(!site.server.ip("-brief link").contains("mtcp0"), "the device is gone");
 }
 
-/// Answers so many requests, and ends each connection.
+/// Answers this number of requests, and ends each connection.
 fn answer(listener: &TcpListener, requests: usize) {
     for _ in 0..requests {
         let (mut stream, _) = listener.accept().expect("a connection");
@@ -75,7 +76,8 @@ fn answer(listener: &TcpListener, requests: usize) {
     }
 }
 
-/// The end of its last connection comes while the program waits for it, for its grace time at most.
+/// The end of the program's last connection arrives while the program waits for it, at most for its
+/// grace time.
 #[test]
 fn a_program_ends_as_soon_as_its_connections() {
     const GRACE: Duration = Duration::from_secs(20);
@@ -141,7 +143,7 @@ fn a_program_takes_ports_of_an_address_that_stays_the_kernels() {
     let settings = shared("client", [KERNEL, KERNEL_V6]);
     std::fs::write(site.path("client.toml"), settings).expect("it is written");
     assert_fetched(&site.client, || site.under_stack("client", &[], "curl"), addresses);
-    // Another port of the same address is the kernel's.
+    // The kernel keeps the other ports of the same address.
     let _other = site.server.run(|| TcpListener::bind((SERVER, 81)).expect("the port is free"));
     await_port(&site.client, SERVER, 81, &mut server);
     server.end(libc::SIGTERM);

@@ -1,4 +1,4 @@
-//! lighttpd and ab (ApacheBench), as Debian has them, and curl.
+//! Tests lighttpd and ab (ApacheBench), as packaged by Debian, and curl.
 
 use crate::support::{Guard, KERNEL, SERVER, Site, await_port, succeed};
 use std::process::{Command, ExitStatus};
@@ -7,7 +7,7 @@ use testkit::content;
 const SIZES: [usize; 6] = [0, 1, 1448, 65_536, 1_000_003, 64 << 20];
 const CHUNKED: &str = "chunked.sh";
 
-/// Writes lighttpd's settings and what it serves.
+/// Writes lighttpd's settings and the files that it serves.
 pub(crate) fn furnish(site: &Site, address: &str) {
     let root = site.path("www");
     std::fs::create_dir_all(&root).expect("a directory");
@@ -43,7 +43,7 @@ fn curl(mut command: Command, site: &Site, arguments: &[&str], path: &str) -> Ve
     succeed(&site.client, command).stdout
 }
 
-/// Runs ab and says what it says of itself.
+/// Runs ab and returns its report.
 fn ab(mut command: Command, site: &Site, arguments: &[&str], path: &str) -> String {
     command.args(["-q", "-s", "60"]).args(arguments).arg(format!("http://{SERVER}/{path}"));
     let output = succeed(&site.client, command).stdout;
@@ -61,7 +61,7 @@ fn assert_all_succeeded(report: &str, requests: &str) {
     assert!(!report.contains("Non-2xx"), "{report}");
 }
 
-/// It ended by itself: with 0, or with 1 if a connection was still open, which is lighttpd's way.
+/// Checks that lighttpd ended by itself: with 0, or with 1 if a connection was still open.
 fn assert_ended_well(site: &Site, variant: &str, status: ExitStatus) {
     let log = std::fs::read_to_string(site.path("error.log")).unwrap_or_default();
     assert!(matches!(status.code(), Some(0 | 1)), "{variant} lighttpd ended with {status}:\n{log}");
@@ -139,9 +139,9 @@ fn a_killed_server_leaves_the_interface_as_it_was_found() {
         assert_ne!(site.interface(), before, "the XDP program is there");
         server.end(libc::SIGKILL);
         let begin = std::time::Instant::now();
-        // The kernel takes a device apart a moment after its process has ended.
+        // The kernel removes the parts of a device a moment after its process has ended.
         while site.interface() != before {
-            assert!(begin.elapsed() < crate::support::PATIENCE, "{}", site.interface());
+            assert!(begin.elapsed() < crate::support::TIME_LIMIT, "{}", site.interface());
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }

@@ -1,5 +1,5 @@
-//! Several cores: connections have one owner, wherever their packets arrive; and what is told of
-//! them.
+//! Tests several cores: each connection has one owner, wherever its packets arrive, and its reports
+//! are correct.
 
 use crate::pair::{address, config};
 use mtcp::config::Mode;
@@ -57,7 +57,7 @@ fn packets_are_handed_to_the_core_that_owns_them() {
                 })
                 .count();
         }
-        // Each client's connections come through its own device, and their owners differ.
+        // Each client's connections arrive through its own device, and their owners differ.
         assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
         for client in &mut clients {
             let counters = client.counters();

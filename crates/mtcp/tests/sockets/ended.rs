@@ -1,5 +1,5 @@
-//! The end of an engine's thread: a panic in it fails the calls of the application, and none of
-//! them waits for it.
+//! Tests the end of an engine's thread: a panic in it makes the application's calls fail, and none
+//! of them waits for it.
 
 use crate::pair::{address, config};
 use mtcp::config::Mode;
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// A call that takes so long waits for ever.
+/// The time after which a call counts as waiting forever.
 const HANG: Duration = Duration::from_secs(30);
 
-/// A device that panics when it is told to, in the thread that calls it.
+/// A device that panics on request, in the thread that calls it.
 struct Fatal(MemoryDevice, Arc<AtomicBool>);
 
 impl Device for Fatal {
@@ -64,7 +64,7 @@ impl Device for Fatal {
     }
 }
 
-/// A server with one connection and its client, whose engine is still well.
+/// A server with one connection and its client, whose engine still runs.
 struct Victim {
     client: Context,
     socket: Descriptor,
@@ -90,16 +90,16 @@ impl Victim {
         Victim { client, socket, fatal, _server: server }
     }
 
-    /// Does something while the engine ends; what came of it.
+    /// Makes a call while the engine ends; returns its result.
     fn ends_during<T>(mut self, call: impl FnOnce(&mut Context, Descriptor) -> T) -> T {
-        // The peer's packet gets the engine to look at its device.
+        // The peer's packet makes the engine use its device.
         self.fatal.store(true, Ordering::Relaxed);
         self.client.write(self.socket, b"something to do").expect("room");
         call(&mut self.client, self.socket)
     }
 }
 
-/// Runs each call on a victim of its own, in a thread that is watched.
+/// Runs each call with a separate engine, on a watched thread.
 fn each_fails<T: std::fmt::Debug + Send + 'static>(
     what: &str,
     call: fn(&mut Context, Descriptor) -> io::Result<T>,
@@ -156,7 +156,7 @@ fn no_call_waits_for_an_engine_that_has_ended() {
             client.set_option(socket, linger).expect("it is connected");
             client.read(socket, &mut [0; 8]).expect_err("the engine has ended");
             let dialled = dial(client).is_err();
-            // What they give does not matter, but that they end; the context does so, too.
+            // Their results do not matter, only that they return; so does dropping the context.
             let _ = client.getsockname(socket);
             let _ = client.option(socket, OptionName::NoDelay);
             let _ = client.set_option(socket, SocketOption::NoDelay(true));

@@ -1,4 +1,5 @@
-//! What is told of a connection that was reset, shut down or connected meanwhile, and urgent data.
+//! Tests reports about a connection that was reset, shut down or connected in the meantime, and
+//! urgent data.
 
 use crate::pair::{Pair, address};
 use crate::streams::{MODES, errno};
@@ -68,8 +69,8 @@ fn data_and_a_reset_before_the_first_look_are_kept() {
     }
 }
 
-/// Sends, and waits until that is acknowledged. In the mode paired the server's context takes no
-/// turn meanwhile, so that it does not know of the data.
+/// Sends, and waits until the data is acknowledged. In mode paired the server's context runs no
+/// turn in the meantime, so that it does not know of the data.
 fn send_unseen(pair: &mut Pair, mode: Mode, far: Descriptor, data: &[u8]) {
     assert_eq!(pair.client.write(far, data).expect("to send"), data.len());
     let begin = Instant::now();
@@ -104,7 +105,7 @@ fn data_that_comes_after_a_close_resets_before_all_is_sent() {
         let mut pair = Pair::new(mode);
         let listener = pair.listen(80);
         let (near, far) = pair.connect(listener, 80);
-        // As long as the client does not read, not all of this is sent.
+        // As long as the client does not read, this is not sent completely.
         let mut last = Instant::now();
         while last.elapsed() < Duration::from_millis(300) {
             if pair.server.write(near, &[7; 1 << 16]).is_ok() {
@@ -114,7 +115,7 @@ fn data_that_comes_after_a_close_resets_before_all_is_sent() {
             pair.client.turn().expect("the client's device");
         }
         pair.server.close(near).expect("open");
-        // The close is known before the data comes.
+        // The context knows of the close before the data arrives.
         let other = pair.connect(listener, 80);
         send_unseen(&mut pair, mode, other.1, b"later");
         assert_eq!(pair.client.write(far, b"late").expect("to send"), 4);

@@ -1,4 +1,4 @@
-//! The epoll of a context beside the kernel's, over the same script of random calls.
+//! Compares the epoll of a context with the kernel's, over the same script of random calls.
 
 use crate::pair::Pair;
 use mtcp::config::Mode;
@@ -13,7 +13,7 @@ const SOCKETS: usize = 4;
 const STEPS: usize = 300;
 const SEEDS: u64 = 40;
 
-/// The kernel's side: an epoll and connected sockets, the near ends watched.
+/// The kernel's side: an epoll and connected sockets, whose near ends are watched.
 struct Kernel {
     epoll: OwnedFd,
     near: Vec<TcpStream>,
@@ -22,7 +22,7 @@ struct Kernel {
 
 impl Kernel {
     fn new() -> Kernel {
-        // SAFETY: takes a number, gives a descriptor of our own.
+        // SAFETY: the call takes a number and returns a descriptor without another owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let (mut near, mut far) = (Vec::new(), Vec::new());
@@ -40,7 +40,7 @@ impl Kernel {
     fn control(&self, index: usize, operation: i32, events: u32) -> i32 {
         let mut event = libc::epoll_event { events, u64: index as u64 };
         let (epoll, socket) = (self.epoll.as_raw_fd(), self.near[index].as_raw_fd());
-        // SAFETY: the event is valid for the call.
+        // SAFETY: the event is valid during the call.
         match unsafe { libc::epoll_ctl(epoll, operation, socket, &mut event) } {
             0 => 0,
             _ => io::Error::last_os_error().raw_os_error().expect("an errno"),
@@ -49,7 +49,7 @@ impl Kernel {
 
     fn wait(&self, limit: usize) -> Vec<(u64, u32)> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; SOCKETS];
-        // SAFETY: at most as many events as there is room for.
+        // SAFETY: the kernel writes at most as many events as there is room for.
         let count = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), limit as i32, 0)
         };
@@ -76,12 +76,12 @@ impl Ours {
             pair.client.set_option(*socket, option).expect("a socket");
         }
         let mut ours = Ours { pair, epoll, near, far };
-        ours.settle();
+        ours.forget_events();
         ours
     }
 
-    /// Lets what is under way arrive, as it does at once on the loopback device.
-    fn settle(&mut self) {
+    /// Lets packets in flight arrive, as they do at once on the loopback device.
+    fn forget_events(&mut self) {
         for _ in 0..6 {
             self.pair.client.turn().expect("a device");
             self.pair.server.turn().expect("a device");
@@ -108,7 +108,7 @@ impl Ours {
     }
 }
 
-/// splitmix64.
+/// A splitmix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -138,7 +138,7 @@ fn run(seed: u64) {
                 let theirs = outcome(kernel.far[index].write(&data));
                 let mine = outcome(ours.pair.client.write(ours.far[index], &data));
                 assert_eq!(mine, theirs, "write, {}", at());
-                ours.settle();
+                ours.forget_events();
             }
             2 => {
                 let mut room = vec![0; 1 + random.below(4000)];
@@ -150,7 +150,7 @@ fn run(seed: u64) {
                 let theirs = kernel.far[index].shutdown(Shutdown::Write).is_ok();
                 let mine = ours.pair.client.shutdown(ours.far[index], Shutdown::Write).is_ok();
                 assert_eq!(mine, theirs, "shutdown, {}", at());
-                ours.settle();
+                ours.forget_events();
             }
             3 | 4 => {
                 let operation = [libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_DEL]
@@ -180,7 +180,7 @@ fn run(seed: u64) {
                 for (index, events) in &theirs {
                     assert_eq!(mine.get(index), Some(events), "socket {index} of {}", at());
                 }
-                // An edge may be told once too often (epoll(7)), a level never.
+                // An edge may be reported once too often (epoll(7)), a level never.
                 for index in mine.keys().filter(|index| !theirs.contains_key(index)) {
                     assert!(edge[*index as usize], "socket {index} of {} is not ready", at());
                 }
@@ -203,7 +203,7 @@ fn level_triggered_events_last_and_few_at_a_time_serve_all() {
         assert_eq!(ours.control(index, libc::EPOLL_CTL_ADD, libc::EPOLLIN as u32), 0);
         ours.pair.client.write(ours.far[index], b"data").expect("to send");
     }
-    ours.settle();
+    ours.forget_events();
     let mut seen = BTreeMap::new();
     for _ in 0..SOCKETS {
         for (index, _) in ours.wait(1) {
@@ -232,7 +232,7 @@ fn an_epoll_in_an_epoll_is_readable_while_one_of_its_own_is_ready() {
     let zero = Some(Duration::ZERO);
     assert_eq!(context.epoll_wait(outer, &mut events, zero).expect("an epoll"), 0);
     ours.pair.client.write(ours.far[0], b"data").expect("to send");
-    ours.settle();
+    ours.forget_events();
     let context = &mut ours.pair.server;
     assert_eq!(context.epoll_wait(outer, &mut events, zero).expect("an epoll"), 1);
     assert_eq!(events[0], event);
@@ -242,7 +242,7 @@ fn an_epoll_in_an_epoll_is_readable_while_one_of_its_own_is_ready() {
     assert_eq!(context.epoll_wait(outer, &mut events, zero).expect("an epoll"), 0);
 }
 
-/// As in the kernel, where the change of state wakes all who wait.
+/// As in the kernel, where the change of state wakes all waiting threads.
 #[test]
 fn the_acknowledgement_of_an_end_is_an_edge() {
     let mut ours = Ours::new();
@@ -252,7 +252,7 @@ fn the_acknowledgement_of_an_end_is_an_edge() {
     assert_eq!(ours.wait(1), told);
     assert_eq!(ours.wait(1), []);
     ours.pair.server.shutdown(ours.near[0], Shutdown::Write).expect("a connection");
-    // The peer moves only in its turns.
+    // The peer runs only in its turns.
     assert_eq!(ours.wait(1), told, "the shutdown");
     assert_eq!(ours.wait(1), []);
     let (epoll, mut events) = (ours.epoll, [EpollEvent::default(); SOCKETS]);
@@ -262,6 +262,6 @@ fn the_acknowledgement_of_an_end_is_an_edge() {
     });
     assert_eq!(count, 1);
     assert_eq!((events[0].data, events[0].events), (0, Events::OUT), "the acknowledgement");
-    ours.settle();
+    ours.forget_events();
     assert_eq!(ours.wait(1), []);
 }

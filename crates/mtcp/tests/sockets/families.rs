@@ -1,4 +1,4 @@
-//! Sockets of IPv6 that speak IPv4 as well (RFC 3493, section 3.7; ipv6(7)).
+//! Tests IPv6 sockets that also accept IPv4 (RFC 3493, section 3.7; ipv6(7)).
 
 use crate::pair::{Pair, address, config};
 use mtcp::config::Mode;
@@ -61,7 +61,7 @@ fn with_ipv6_only_it_takes_one_and_leaves_the_other() {
     pair.server.set_option(other, SocketOption::Ipv6Only(false)).expect("open");
     pair.server.bind(other, mapped).expect("free");
     assert_eq!(pair.server.getsockname(other).expect("bound"), mapped);
-    // What a socket without the option would take is taken.
+    // An address that a socket without the option would use is in use.
     let both = pair.server.socket(Family::V6).expect("a socket");
     pair.server.bind(both, SocketAddr::new(ALL, 90)).expect("free");
     pair.server.listen(both, 8).expect("free");

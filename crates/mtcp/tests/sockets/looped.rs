@@ -1,5 +1,5 @@
-//! Connections of a stack to its own addresses, on one core and between cores: their packets are
-//! looped back and do not reach the device.
+//! Tests connections of a stack to its own addresses, on one core and between cores: their packets
+//! are looped back and do not reach the device.
 
 use crate::pair::{Pair, address, config};
 use mtcp::config::Mode;
@@ -14,7 +14,7 @@ fn is_pending(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINPROGRESS | libc::EALREADY))
 }
 
-/// Begins to connect without waiting.
+/// Starts to connect without waiting.
 fn begin(context: &mut Context, port: u16) -> Descriptor {
     let socket = context.socket(Family::V4).expect("a socket");
     context.set_nonblocking(socket, true).expect("a socket");
@@ -27,7 +27,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 % 251) as u8).collect()
 }
 
-/// Sends the same data both ways at once, and checks what comes.
+/// Sends the same data in both directions at once, and checks what arrives.
 fn exchange(pair: &mut Pair, ends: [Descriptor; 2]) {
     let data = pattern(BYTES);
     let (mut sent, mut received) = ([0; 2], [0; 2]);
@@ -74,7 +74,7 @@ fn a_stack_connects_to_its_own_address() {
     }
 }
 
-/// As the kernel does it: the SYN meets its own connection, a simultaneous open.
+/// As in the kernel: the SYN arrives at its own connection, which is a simultaneous open.
 #[test]
 fn a_socket_connects_to_itself() {
     let mut pair = Pair::new(Mode::Complete);

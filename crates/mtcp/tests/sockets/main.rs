@@ -1,10 +1,11 @@
-//! The sockets of a context: over two stacks in this process that are joined by memory.
+//! Tests the sockets of a context over two stacks in this process that are joined by memory.
 
 mod cores;
 mod ended;
 mod ends;
 mod epoll;
 mod families;
+mod hostile_names;
 mod looped;
 mod pair;
 mod streams;

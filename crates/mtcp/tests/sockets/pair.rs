@@ -1,4 +1,4 @@
-//! Two contexts in one thread, joined by memory.
+//! Provides two contexts in one thread, joined by memory.
 
 use mtcp::config::Mode;
 use mtcp::{Config, Context, Descriptor, Family, Mtcp};
@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// A test that takes so long hangs.
+/// The time after which a test counts as hanging.
 const GUARD: Duration = Duration::from_secs(60);
 
 pub(crate) struct Pair {
@@ -39,7 +39,7 @@ impl Pair {
         Pair { server: context(server), client: context(client) }
     }
 
-    /// Moves both ends until something is there.
+    /// Runs both ends until `look` returns a value.
     pub(crate) fn until<T>(&mut self, mut look: impl FnMut(&mut Pair) -> Option<T>) -> T {
         let end = Instant::now() + GUARD;
         loop {
@@ -53,7 +53,7 @@ impl Pair {
         }
     }
 
-    /// Repeats a call until it no longer says EAGAIN.
+    /// Repeats a call until it no longer fails with EAGAIN.
     pub(crate) fn retry<T>(
         &mut self,
         mut call: impl FnMut(&mut Pair) -> io::Result<T>,
@@ -72,7 +72,7 @@ impl Pair {
         listener
     }
 
-    /// A connected pair of sockets, server's and client's, both non-blocking.
+    /// Opens a connection: returns the server's socket and the client's, both non-blocking.
     pub(crate) fn connect(&mut self, listener: Descriptor, port: u16) -> (Descriptor, Descriptor) {
         let far = self.client.socket(Family::V4).expect("a socket");
         self.client.set_nonblocking(far, true).expect("a socket");

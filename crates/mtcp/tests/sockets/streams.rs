@@ -1,4 +1,4 @@
-//! The sockets over two stacks joined by memory, driven in both ways.
+//! Tests the sockets over two stacks joined by memory, in both modes.
 
 use crate::pair::{Pair, address};
 use mtcp::config::Mode;
@@ -26,7 +26,7 @@ fn data_goes_both_ways_and_the_end_is_seen() {
         pair.server.write(near, b"answer").expect("to send");
         pair.client.shutdown(far, Shutdown::Write).expect("half-close");
         assert_eq!(pair.retry(|pair| pair.server.read(near, &mut room)).expect("the end"), 0);
-        // The other direction is open still.
+        // The other direction is still open.
         pair.server.write(near, b", later").expect("to send");
         pair.server.close(near).expect("open");
         let mut all = Vec::new();
@@ -73,7 +73,7 @@ fn who_never_reads_stops_the_sender_and_loses_nothing() {
         let piece: Vec<u8> = (0..10_007u32).map(|index| index as u8).collect();
         let (mut sent, mut news) = (0usize, Instant::now());
         let end = Instant::now() + Duration::from_secs(30);
-        while sent <= 1 << 20 || news.elapsed() < Duration::from_millis(100) {
+        while sent <= 64 << 10 || news.elapsed() < Duration::from_millis(100) {
             assert!(Instant::now() < end, "stuck after {sent} bytes");
             match pair.client.write(far, &piece[sent % piece.len()..]) {
                 Ok(bytes) => {
@@ -119,8 +119,8 @@ fn a_refused_connection_says_so_once() {
             pair.client.option(socket, OptionName::Error).expect("a socket"),
             SocketOption::Error(0)
         );
-        // The call tells that there is no connection, whose error was told; then the socket can be
-        // used again.
+        // The call reports that there is no connection, whose error was reported before; then the
+        // socket can be used again.
         assert_eq!(errno(pair.client.connect(socket, address(9))), libc::ECONNABORTED);
         let listener = pair.listen(9);
         assert_eq!(errno(pair.client.connect(socket, address(9))), libc::EINPROGRESS);

@@ -1,6 +1,6 @@
-//! Frames by hand, and waiting for them.
+//! Builds frames, and waits for them.
 
-use crate::cable::{OUR_MAC, OURS, PATIENCE, THEIR_MAC, THEIRS};
+use crate::veth_pair::{OUR_MAC, OURS, THEIR_MAC, THEIRS, TIME_LIMIT};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use mtcp::device::xdp::XdpDevice;
 use mtcp::device::{Device, Received, Transmit};
@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
-/// What a test looks at in a TCP segment.
+/// The fields of a TCP segment that tests check.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) source: SocketAddr,
@@ -20,7 +20,7 @@ pub(crate) struct Segment {
     pub(crate) checksum_verified: bool,
 }
 
-/// The TCP segment in a frame, if there is one.
+/// Parses the TCP segment in a frame, if there is one.
 pub(crate) fn segment(frame: &[u8], received: Received) -> Option<Segment> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
     let (source, destination) = match packet.net? {
@@ -58,7 +58,7 @@ macro_rules! from_us {
     };
 }
 
-/// A datagram with its full checksum.
+/// Builds a datagram with its complete checksum.
 pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
     let builder = from_us!(from, to).udp(from.port(), to.port());
@@ -66,7 +66,7 @@ pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<
     frame
 }
 
-/// A reset that answers a SYN, with its full checksum.
+/// Builds a reset that answers a SYN, with its complete checksum.
 pub(crate) fn refusal(of: &Segment) -> Vec<u8> {
     let (from, to) = (of.destination, of.source);
     let builder = from_us!(from, to).tcp(from.port(), to.port(), 0, 0).rst();
@@ -75,7 +75,7 @@ pub(crate) fn refusal(of: &Segment) -> Vec<u8> {
     frame
 }
 
-/// A SYN from the other side's address to ours, with its full checksum.
+/// Builds a SYN from the other side's address to ours, with its complete checksum.
 pub(crate) fn syn_from_them(port: u16) -> Vec<u8> {
     let (IpAddr::V4(from), IpAddr::V4(to)) = (THEIRS[0], OURS[0]) else { panic!("IPv4 is first") };
     let builder = PacketBuilder::ethernet2(THEIR_MAC, OUR_MAC);
@@ -85,7 +85,7 @@ pub(crate) fn syn_from_them(port: u16) -> Vec<u8> {
     frame
 }
 
-/// An acknowledgement; with the largest segment that is taken, it answers a SYN.
+/// Builds an acknowledgement; with a largest segment, it answers a SYN.
 pub(crate) fn acknowledgement(
     of: &Segment,
     sequence: u32,
@@ -106,8 +106,8 @@ pub(crate) fn acknowledgement(
     frame
 }
 
-/// Puts the pseudo-header's sum in place of the transport checksum; gives where it is to be
-/// completed.
+/// Replaces the transport checksum by the sum of the pseudo-header; returns the offsets for its
+/// completion.
 pub(crate) fn make_partial(frame: &mut [u8]) -> (u16, u16) {
     let ipv4 = frame[12] == 0x08;
     let (addresses, protocol, start) = if ipv4 { (26..34, 23, 34) } else { (22..54, 20, 54) };
@@ -131,8 +131,8 @@ pub(crate) fn queue(device: &mut XdpDevice, frame: &[u8], partial: Option<(u16, 
     true
 }
 
-/// Sends a frame, with its checksum left to the kernel if `partial` and the kernel can (from Linux
-/// 6.11 on).
+/// Sends a frame. If `partial` and the kernel supports it (from Linux 6.11 on), the kernel
+/// completes its checksum.
 pub(crate) fn send(device: &mut XdpDevice, mut frame: Vec<u8>, partial: bool) {
     let partial = partial && device.capabilities().transmit_checksum;
     let place = partial.then(|| make_partial(&mut frame));
@@ -140,13 +140,13 @@ pub(crate) fn send(device: &mut XdpDevice, mut frame: Vec<u8>, partial: bool) {
     assert!(!device.flush().expect("the interface is there"), "it is taken at once");
 }
 
-/// Receives, asleep in between, until a frame is what is looked for.
+/// Receives, sleeping in between, until `look` accepts a frame.
 pub(crate) fn wait_for<T>(
     device: &mut XdpDevice,
     what: &str,
     mut look: impl FnMut(&[u8], Received) -> Option<T>,
 ) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     loop {
         let mut found = None;
         let mut take = |frame: &[u8], received| {
@@ -154,7 +154,7 @@ pub(crate) fn wait_for<T>(
                 found = look(frame, received);
             }
         };
-        // One at a time, so that none is lost behind the one that is found.
+        // One at a time, so that no frame after the accepted one is lost.
         let count = device.receive(1, &mut take).expect("the interface is there");
         if let Some(found) = found {
             return found;
@@ -166,16 +166,16 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-/// The next TCP segment.
+/// Waits for the next TCP segment.
 pub(crate) fn next_segment(device: &mut XdpDevice) -> Segment {
     wait_for(device, "a TCP segment", segment)
 }
 
-/// Sleeps until the device is readable, but not for ever.
+/// Sleeps until the device is readable, with a time-out.
 pub(crate) fn sleep(device: &XdpDevice) {
     let fd = device.descriptor().as_raw_fd();
     let mut wait = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one initialised entry.
-    let ready = unsafe { libc::poll(&raw mut wait, 1, PATIENCE.as_millis() as libc::c_int) };
+    // SAFETY: the pointer is to one initialised entry.
+    let ready = unsafe { libc::poll(&raw mut wait, 1, TIME_LIMIT.as_millis() as libc::c_int) };
     assert_eq!(ready, 1, "the device becomes readable");
 }

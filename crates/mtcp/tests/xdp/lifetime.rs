@@ -1,6 +1,6 @@
-//! Opening, closing, dying, and who may.
+//! Tests opening, closing, the end of the process, and rights.
 
-use crate::cable::{Cable, INTERFACE, OURS, PATIENCE, connect};
+use crate::veth_pair::{INTERFACE, OURS, TIME_LIMIT, VethPair, connect};
 use crate::{KERNELS_PORT, PORT, open, refuse, small};
 use mtcp::device::Device;
 use mtcp::device::xdp::{AttachMode, Claim, XdpError, XdpOptions, XdpPort};
@@ -11,30 +11,30 @@ use std::time::Instant;
 use testkit::process::Guard;
 use testkit::skip;
 
-/// Capabilities by their numbers, as capabilities(7) has them.
+/// Capabilities by their numbers in capabilities(7).
 const NEEDED: [(u32, &str); 3] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (39, "CAP_BPF")];
-/// CAP_PERFMON, which older kernels' verifiers want as well.
+/// CAP_PERFMON, which verifiers of older kernels also require.
 const PERFMON: u32 = 38;
 
 #[test]
 fn a_port_can_be_opened_again_at_once() {
-    let cable = Cable::new(1);
+    let veth_pair = VethPair::new(1);
     for attach in [AttachMode::Native, AttachMode::Generic] {
         for _ in 0..20 {
-            let mut port = open(&cable, &small(attach));
+            let mut port = open(&veth_pair, &small(attach));
             port.ownership.claim(&Claim::Tcp(OURS[0])).expect("there is room");
-            refuse(&cable, &mut port, SocketAddr::new(OURS[0], PORT), true);
+            refuse(&veth_pair, &mut port, SocketAddr::new(OURS[0], PORT), true);
         }
     }
 }
 
 #[test]
 fn an_interface_has_one_owner() {
-    let cable = Cable::new(1);
+    let veth_pair = VethPair::new(1);
     for first in [AttachMode::Native, AttachMode::Generic] {
-        let _port = open(&cable, &small(first));
+        let _port = open(&veth_pair, &small(first));
         for second in [AttachMode::Auto, AttachMode::Native, AttachMode::Generic] {
-            let error = cable.ours.run(|| XdpPort::open(INTERFACE, 1, &small(second)));
+            let error = veth_pair.ours.run(|| XdpPort::open(INTERFACE, 1, &small(second)));
             let error = error.expect_err("the interface has a program");
             assert!(matches!(error, XdpError::ProgramAttached { .. }), "{error}");
             assert!(error.to_string().contains("ip link set ours xdp off"));
@@ -44,11 +44,11 @@ fn an_interface_has_one_owner() {
 
 #[test]
 fn an_interface_that_goes_away_is_an_error() {
-    let cable = Cable::new(1);
-    let mut port = open(&cable, &small(AttachMode::Auto));
-    cable.ours.ip("link del ours");
+    let veth_pair = VethPair::new(1);
+    let mut port = open(&veth_pair, &small(AttachMode::Auto));
+    veth_pair.ours.ip("link del ours");
     let device = &mut port.devices[0];
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     let error = loop {
         match device.receive(1, &mut |_, _| {}) {
             Err(error) => break error,
@@ -63,12 +63,12 @@ fn an_interface_that_goes_away_is_an_error() {
     assert!(gone(&device.flush().expect_err("nothing can be sent")));
 }
 
-/// Set for the child, to how it attaches.
+/// The environment variable that tells the child how to attach.
 const VICTIM: &str = "MEGAPIPE_TEST_XDP_VICTIM";
 const READY: &str = "the victim has claimed its port";
 
-/// A process that has opened the port, claimed TCP, and does nothing more. It is this program
-/// again, because a mere fork would hold what the other tests have open.
+/// Starts a process that has opened the port, claimed TCP, and then sleeps. It runs this program
+/// again, because a forked child would keep the other tests' descriptors open.
 fn victim(attach: AttachMode) -> Guard {
     let test = "lifetime::a_crash_leaves_the_interface_as_it_was_found";
     let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -80,13 +80,13 @@ fn victim(attach: AttachMode) -> Guard {
     victim
 }
 
-/// What the child does.
+/// Runs the child.
 fn await_death(attach: &str) {
     let attach = if attach == "Native" { AttachMode::Native } else { AttachMode::Generic };
     let port = XdpPort::open(INTERFACE, 1, &small(attach)).expect("the port opens");
     port.ownership.claim(&Claim::Tcp(OURS[0])).expect("there is room");
     println!("{READY}");
-    std::thread::sleep(PATIENCE * 3);
+    std::thread::sleep(TIME_LIMIT * 3);
 }
 
 #[test]
@@ -95,30 +95,30 @@ fn a_crash_leaves_the_interface_as_it_was_found() {
         return await_death(&attach);
     }
     for attach in [AttachMode::Native, AttachMode::Generic] {
-        let cable = Cable::new(1);
-        let before = cable.show();
+        let veth_pair = VethPair::new(1);
+        let before = veth_pair.show();
         assert!(!before.contains("xdp"));
-        let victim = cable.ours.run(|| victim(attach));
-        assert!(cable.show().contains("xdp"));
-        // Nobody answers: neither the child nor the kernel.
+        let victim = veth_pair.ours.run(|| victim(attach));
+        assert!(veth_pair.show().contains("xdp"));
+        // Neither the child nor the kernel answers.
         let to = SocketAddr::new(OURS[0], PORT);
         let silence = std::time::Duration::from_millis(100);
-        let error = cable.theirs.run(|| std::net::TcpStream::connect_timeout(&to, silence));
+        let error = veth_pair.theirs.run(|| std::net::TcpStream::connect_timeout(&to, silence));
         assert_eq!(error.expect_err("nobody answers").kind(), ErrorKind::TimedOut);
 
         drop(victim);
-        assert_eq!(cable.show(), before);
-        let error = cable.theirs.run(|| connect(to)).expect_err("nobody listens");
+        assert_eq!(veth_pair.show(), before);
+        let error = veth_pair.theirs.run(|| connect(to)).expect_err("nobody listens");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "the kernel answers");
-        cable.assert_kernels_talk(KERNELS_PORT);
-        // And it can be had again, although the kernel may still be cleaning up.
-        let mut port = open(&cable, &small(attach));
+        veth_pair.assert_kernels_talk(KERNELS_PORT);
+        // The port can be opened again, although the kernel may still be cleaning up.
+        let mut port = open(&veth_pair, &small(attach));
         port.ownership.claim(&Claim::Tcp(OURS[0])).expect("there is room");
-        refuse(&cable, &mut port, SocketAddr::new(OURS[0], PORT), false);
+        refuse(&veth_pair, &mut port, SocketAddr::new(OURS[0], PORT), false);
     }
 }
 
-/// Leaves the calling thread these capabilities only.
+/// Restricts the calling thread to these capabilities.
 fn keep_capabilities(kept: u64) {
     const VERSION_3: u32 = 0x2008_0522;
     #[repr(C)]
@@ -130,7 +130,7 @@ fn keep_capabilities(kept: u64) {
     // Effective, permitted, inheritable; the lower halves, then the upper ones.
     let half = |shift: u32| [(kept >> shift) as u32, (kept >> shift) as u32, 0];
     let sets = [half(0), half(32)];
-    // SAFETY: the header and the sets are as version 3 has them; only this thread changes.
+    // SAFETY: the header and the sets have the format of version 3; only this thread changes.
     let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const sets) };
     assert_eq!(result, 0, "capabilities can be dropped");
 }
@@ -138,9 +138,9 @@ fn keep_capabilities(kept: u64) {
 #[test]
 fn three_capabilities_are_needed_and_enough() {
     let all = NEEDED.iter().fold(0_u64, |all, (bit, _)| all | 1 << bit);
-    let cable = Cable::new(1);
+    let veth_pair = VethPair::new(1);
     let open_with = |kept: u64| {
-        cable.ours.run(|| {
+        veth_pair.ours.run(|| {
             keep_capabilities(kept);
             XdpPort::open(INTERFACE, 1, &small(AttachMode::Auto))
         })
@@ -160,16 +160,16 @@ fn three_capabilities_are_needed_and_enough() {
         opened => opened.expect("these three are enough"),
     };
     port.ownership.claim(&Claim::Tcp(OURS[0])).expect("there is room");
-    refuse(&cable, &mut port, SocketAddr::new(OURS[0], PORT), true);
+    refuse(&veth_pair, &mut port, SocketAddr::new(OURS[0], PORT), true);
 }
 
 #[test]
 fn memory_that_may_not_be_locked_is_named() {
     let all = NEEDED.iter().fold(0_u64, |all, (bit, _)| all | 1 << bit);
-    let cable = Cable::new(1);
+    let veth_pair = VethPair::new(1);
     let huge =
         XdpOptions { receive_frames: 32_768, transmit_frames: 32_768, ..small(AttachMode::Auto) };
-    let error = cable.ours.run(|| {
+    let error = veth_pair.ours.run(|| {
         keep_capabilities(all | 1 << PERFMON);
         XdpPort::open(INTERFACE, 1, &huge)
     });
@@ -177,19 +177,19 @@ fn memory_that_may_not_be_locked_is_named() {
         Err(error @ XdpError::LockedMemory { .. }) => {
             assert!(error.to_string().contains("ulimit -l"), "{error}");
         }
-        // The limit is that of whoever runs the test.
+        // The limit is that of the user who runs the test.
         Ok(port) => {
             drop(port);
             assert!(lock_limit() >= 65_536 * 4096);
         }
         Err(error) => panic!("{error}"),
     }
-    assert!(!cable.show().contains("xdp"), "nothing stays attached");
+    assert!(!veth_pair.show().contains("xdp"), "nothing stays attached");
 }
 
 fn lock_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: there is room for one limit.
+    // SAFETY: the pointer has room for one limit.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) }, 0);
     limit.rlim_cur
 }

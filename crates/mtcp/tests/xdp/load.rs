@@ -1,7 +1,7 @@
-//! Full rings in both directions, and the system calls that they cost.
+//! Tests full rings in both directions, and the number of system calls for them.
 
-use crate::cable::{Cable, OURS, OWNED, PATIENCE, THEIRS, kernel};
 use crate::frames::{datagram, make_partial, queue, wait_for};
+use crate::veth_pair::{OURS, OWNED, THEIRS, TIME_LIMIT, VethPair, kernel};
 use crate::{open, small};
 use mtcp::device::Device;
 use mtcp::device::xdp::{AttachMode, Claim};
@@ -11,11 +11,11 @@ use testkit::skip;
 
 const TRANSMIT_FRAMES: u32 = 64;
 
-/// A socket of the other kernel with room for everything that a test sends.
-fn patient_receiver(cable: &Cable, address: IpAddr) -> UdpSocket {
+/// Creates a socket of the other kernel with room for everything that a test sends.
+fn receiver_with_time_limit(veth_pair: &VethPair, address: IpAddr) -> UdpSocket {
     let bind = || UdpSocket::bind(SocketAddr::new(address, 0)).expect("a port");
-    let socket = cable.theirs.run(bind);
-    socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    let socket = veth_pair.theirs.run(bind);
+    socket.set_read_timeout(Some(TIME_LIMIT)).expect("a limit");
     socket
 }
 
@@ -23,8 +23,8 @@ fn patient_receiver(cable: &Cable, address: IpAddr) -> UdpSocket {
 fn a_full_device_says_so_and_sends_all_at_once() {
     for attach in [AttachMode::Native, AttachMode::Generic] {
         for (ours, theirs) in OURS.into_iter().zip(THEIRS) {
-            let cable = Cable::new(1);
-            let mut port = open(&cable, &small(attach));
+            let veth_pair = VethPair::new(1);
+            let mut port = open(&veth_pair, &small(attach));
             let device = &mut port.devices[0];
             let sums = device.capabilities().transmit_checksum;
             if !sums {
@@ -32,7 +32,7 @@ fn a_full_device_says_so_and_sends_all_at_once() {
                 skip("checksums left to the kernel by AF_XDP", "it completes them from 6.11 on");
             }
             assert_eq!(device.capabilities().mtu, 1500);
-            let socket = patient_receiver(&cable, theirs);
+            let socket = receiver_with_time_limit(&veth_pair, theirs);
             let to = socket.local_addr().expect("an address");
             let from = SocketAddr::new(ours, 4000);
             let mut number = 0_u32;
@@ -50,7 +50,7 @@ fn a_full_device_says_so_and_sends_all_at_once() {
                 assert_eq!(number - first, TRANSMIT_FRAMES);
                 while device.flush().expect("the interface is there") {}
                 let calls = device.counters().system_calls - calls;
-                // Kernels take so many frames in a call at least, and 5.10 no more than these.
+                // Kernels send at least this number of frames in a call, and 5.10 no more.
                 let most = u64::from(TRANSMIT_FRAMES / 16) + 1;
                 assert!((1..=most).contains(&calls), "{calls} calls");
                 for expected in first..number {
@@ -69,14 +69,14 @@ fn a_full_device_says_so_and_sends_all_at_once() {
 
 #[test]
 fn frames_that_cannot_be_sent_are_dropped_and_counted() {
-    let cable = Cable::new(1);
-    let mut port = open(&cable, &small(AttachMode::Auto));
+    let veth_pair = VethPair::new(1);
+    let mut port = open(&veth_pair, &small(AttachMode::Auto));
     let device = &mut port.devices[0];
     assert!(device.room(5000).is_none(), "longer than a frame");
-    let socket = patient_receiver(&cable, THEIRS[0]);
+    let socket = receiver_with_time_limit(&veth_pair, THEIRS[0]);
     let to = socket.local_addr().expect("an address");
     let frame = datagram(SocketAddr::new(OURS[0], 4000), to, b"sound");
-    // Without room, too short, and with a checksum that lies behind the frame.
+    // Frames without room, too short, and with a checksum offset outside of the frame.
     device.commit(mtcp::device::Transmit { bytes: 60, ..Default::default() });
     assert!(queue(device, &frame[..13], None));
     assert!(queue(device, &frame, Some((40, 60))));
@@ -91,17 +91,17 @@ fn frames_that_cannot_be_sent_are_dropped_and_counted() {
 fn a_full_receive_ring_drops_counts_and_recovers() {
     const SENT: u64 = 1000;
     for attach in [AttachMode::Native, AttachMode::Generic] {
-        let cable = Cable::new(1);
-        let mut port = open(&cable, &small(attach));
+        let veth_pair = VethPair::new(1);
+        let mut port = open(&veth_pair, &small(attach));
         port.ownership.claim(&Claim::Address(OWNED[0])).expect("there is room");
-        cable.theirs.ip("neigh replace 10.0.0.3 lladdr 02:00:00:00:00:01 dev theirs");
+        veth_pair.theirs.ip("neigh replace 10.0.0.3 lladdr 02:00:00:00:00:01 dev theirs");
         let device = &mut port.devices[0];
-        let socket = patient_receiver(&cable, THEIRS[0]);
+        let socket = receiver_with_time_limit(&veth_pair, THEIRS[0]);
         let to = SocketAddr::new(OWNED[0], 9);
         for _ in 0..SENT {
             socket.send_to(b"flood", to).expect("it is sent");
         }
-        // The end of the flood is known by a frame that came behind it.
+        // A frame sent after the flood marks its end.
         let mut came = 0;
         let mut rounds = 0;
         loop {

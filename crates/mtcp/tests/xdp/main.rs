@@ -1,12 +1,11 @@
-//! AF_XDP over a virtual cable, with kernels at both ends: what is ours comes here, all else stays
-//! where it was.
+//! Tests AF_XDP over a veth, with kernels at both ends: claimed packets arrive here, and all others
+//! stay with the kernel.
 
-mod cable;
 mod frames;
 mod lifetime;
 mod load;
+mod veth_pair;
 
-use cable::{Cable, INTERFACE, OURS, OWNED, PATIENCE, THEIRS, connect, tells_queues};
 use frames::{next_segment, refusal, segment, send, wait_for};
 use mtcp::device::Device;
 use mtcp::device::xdp::{AttachMode, Attachment, Claim, CopyMode, XdpError, XdpOptions, XdpPort};
@@ -18,12 +17,13 @@ use std::thread;
 use std::time::Instant;
 use testkit::retried;
 use testkit::skip;
+use veth_pair::{INTERFACE, OURS, OWNED, THEIRS, TIME_LIMIT, VethPair, connect, tells_queues};
 
 const BOTH_MODES: [AttachMode; 2] = [AttachMode::Native, AttachMode::Generic];
 const PORT: u16 = 80;
 const KERNELS_PORT: u16 = 81;
 
-/// Few frames, and nothing beside them.
+/// Options with few frames and no offloads.
 fn small(attach: AttachMode) -> XdpOptions {
     XdpOptions {
         attach,
@@ -34,19 +34,20 @@ fn small(attach: AttachMode) -> XdpOptions {
     }
 }
 
-fn open(cable: &Cable, options: &XdpOptions) -> XdpPort {
-    cable.ours.run(|| XdpPort::open(INTERFACE, 1, options).expect("the port opens"))
+fn open(veth_pair: &VethPair, options: &XdpOptions) -> XdpPort {
+    veth_pair.ours.run(|| XdpPort::open(INTERFACE, 1, options).expect("the port opens"))
 }
 
-/// The other kernel connects to what is claimed, and resets of ours are all that it hears; gives
-/// their number.
-fn refuse(cable: &Cable, port: &mut XdpPort, to: SocketAddr, partial: bool) -> u64 {
+/// Makes the other kernel connect to a claimed port. It receives only our resets; returns their
+/// number.
+fn refuse(veth_pair: &VethPair, port: &mut XdpPort, to: SocketAddr, partial: bool) -> u64 {
     let device = &mut port.devices[0];
     thread::scope(|scope| {
-        let client = scope.spawn(|| cable.theirs.run(|| connect(to)));
+        let client = scope.spawn(|| veth_pair.theirs.run(|| connect(to)));
         let (mut next, mut resets, mut has_come) = (Some(next_segment(device)), 0, false);
         loop {
-            // One that has waited for a second is repeated, and the next client may find that.
+            // A SYN that has waited for a second is repeated, and the next client may receive the
+            // repetition.
             if let Some(syn) = next.take() {
                 assert!(syn.syn && syn.payload.is_empty());
                 assert!(THEIRS.contains(&syn.source.ip()));
@@ -71,49 +72,50 @@ fn refuse(cable: &Cable, port: &mut XdpPort, to: SocketAddr, partial: bool) -> u
 #[test]
 fn claimed_ports_are_ours_and_the_rest_stays_with_the_kernel() {
     for mode in BOTH_MODES {
-        let cable = Cable::new(1);
-        let mut port = open(&cable, &small(mode));
+        let veth_pair = VethPair::new(1);
+        let mut port = open(&veth_pair, &small(mode));
         let native = *port.ownership.attachment() == Attachment::Native;
         assert_eq!(native, mode == AttachMode::Native);
         assert!(!port.devices[0].is_zero_copy());
-        cable.assert_kernels_talk(KERNELS_PORT);
+        veth_pair.assert_kernels_talk(KERNELS_PORT);
         for address in OURS {
             port.ownership.claim(&Claim::Ports(address, PORT..=PORT)).expect("there is room");
         }
         let mut resets = 0;
         for address in OURS {
             for partial in [false, true] {
-                resets += refuse(&cable, &mut port, SocketAddr::new(address, PORT), partial);
+                resets += refuse(&veth_pair, &mut port, SocketAddr::new(address, PORT), partial);
             }
         }
-        cable.assert_kernels_talk(KERNELS_PORT);
+        veth_pair.assert_kernels_talk(KERNELS_PORT);
         assert_eq!(port.devices[0].counters().frames_sent, resets);
 
-        // Released, it is the kernel's again, and so it is when nobody is left.
+        // Released packets belong to the kernel again, and so do all packets when the ownership is
+        // dropped.
         port.ownership.release(&Claim::Ports(OURS[0], PORT..=PORT)).expect("it is released");
         port.ownership.release(&Claim::Ports(OURS[0], PORT..=PORT)).expect("once more is fine");
-        cable.assert_kernels_talk_over(OURS[0], PORT);
+        veth_pair.assert_kernels_talk_over(OURS[0], PORT);
         drop(port);
-        cable.assert_kernels_talk(PORT);
+        veth_pair.assert_kernels_talk(PORT);
     }
 }
 
 #[test]
 fn all_tcp_of_an_address_can_be_claimed() {
-    let cable = Cable::new(1);
-    let mut port = open(&cable, &small(AttachMode::Auto));
+    let veth_pair = VethPair::new(1);
+    let mut port = open(&veth_pair, &small(AttachMode::Auto));
     for address in OURS {
         port.ownership.claim(&Claim::Tcp(address)).expect("there is room");
-        refuse(&cable, &mut port, SocketAddr::new(address, PORT), true);
+        refuse(&veth_pair, &mut port, SocketAddr::new(address, PORT), true);
     }
-    refuse(&cable, &mut port, SocketAddr::new(OURS[0], KERNELS_PORT), false);
+    refuse(&veth_pair, &mut port, SocketAddr::new(OURS[0], KERNELS_PORT), false);
 }
 
 #[test]
 fn a_whole_address_comes_with_arp_and_neighbour_discovery() {
     for mode in BOTH_MODES {
-        let cable = Cable::new(1);
-        let mut port = open(&cable, &small(mode));
+        let veth_pair = VethPair::new(1);
+        let mut port = open(&veth_pair, &small(mode));
         for address in OWNED {
             port.ownership.claim(&Claim::Address(address)).expect("there is room");
         }
@@ -127,7 +129,7 @@ fn a_whole_address_comes_with_arp_and_neighbour_discovery() {
             socket.send_to(b"hello", SocketAddr::new(to, 9)).expect("it is sent");
             socket
         };
-        let sockets = cable.theirs.run(|| OWNED.map(ask));
+        let sockets = veth_pair.theirs.run(|| OWNED.map(ask));
         let mut arp = None;
         let mut solicited = false;
         wait_for(device, "ARP and a neighbour solicitation", |frame, _| {
@@ -138,19 +140,19 @@ fn a_whole_address_comes_with_arp_and_neighbour_discovery() {
             }
             (arp.is_some() && solicited).then_some(())
         });
-        // Our hardware address is what they asked for (RFC 826): the datagram follows.
+        // They have asked for our hardware address (RFC 826): the datagram follows.
         let request = arp.expect("it was seen");
         let mut reply = request.clone();
         reply[..6].copy_from_slice(&request[6..12]);
-        reply[6..12].copy_from_slice(&cable::OUR_MAC);
+        reply[6..12].copy_from_slice(&veth_pair::OUR_MAC);
         reply[21] = 2;
-        reply[22..28].copy_from_slice(&cable::OUR_MAC);
+        reply[22..28].copy_from_slice(&veth_pair::OUR_MAC);
         reply[28..32].copy_from_slice(&request[38..42]);
         reply[32..42].copy_from_slice(&request[22..32]);
         send(device, reply, false);
         wait_for(device, "the datagram", |frame, _| frame.ends_with(b"hello").then_some(()));
         drop(sockets);
-        cable.assert_kernels_talk(KERNELS_PORT);
+        veth_pair.assert_kernels_talk(KERNELS_PORT);
     }
 }
 
@@ -161,23 +163,23 @@ fn every_queue_has_a_device_over_one_umem() {
         return;
     }
     for mode in BOTH_MODES {
-        let cable = Cable::new(2);
+        let veth_pair = VethPair::new(2);
         let options = small(mode);
-        let error = cable.ours.run(|| XdpPort::open(INTERFACE, 1, &options));
+        let error = veth_pair.ours.run(|| XdpPort::open(INTERFACE, 1, &options));
         let error = error.expect_err("a queue would be left to the kernel");
         assert!(matches!(error, XdpError::Queues { present: 2, asked: 1, .. }), "{error}");
         assert!(error.to_string().contains("ethtool -L ours combined 1"));
 
-        let port = cable.ours.run(|| XdpPort::open(INTERFACE, 2, &options).expect("it opens"));
+        let port = veth_pair.ours.run(|| XdpPort::open(INTERFACE, 2, &options).expect("it opens"));
         port.ownership.claim(&Claim::Address(OWNED[0])).expect("there is room");
-        cable.theirs.ip("neigh replace 10.0.0.3 lladdr 02:00:00:00:00:01 dev theirs");
+        veth_pair.theirs.ip("neigh replace 10.0.0.3 lladdr 02:00:00:00:00:01 dev theirs");
         // The sender's kernel chooses a queue for each connection.
         let to = SocketAddr::new(OWNED[0], PORT);
         let clients: Vec<Socket> =
-            cable.theirs.run(|| (0..FLOWS).map(|_| begin_to_connect(to)).collect());
+            veth_pair.theirs.run(|| (0..FLOWS).map(|_| begin_to_connect(to)).collect());
         let mut devices = port.devices;
         let mut came = [BTreeSet::new(), BTreeSet::new()];
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         while came.iter().map(BTreeSet::len).sum::<usize>() < FLOWS {
             for (device, came) in devices.iter_mut().zip(&mut came) {
                 let mut take = |frame: &[u8], received| {
@@ -187,15 +189,15 @@ fn every_queue_has_a_device_over_one_umem() {
             }
             assert!(Instant::now() < deadline, "{came:?} of {FLOWS} came");
         }
-        // A virtual cable tells only a native program on which queue a frame came.
+        // Only a native program on a veth sees the queue on which a frame arrived.
         let spread = came.iter().all(|came| !came.is_empty());
         assert_eq!(spread, mode == AttachMode::Native, "{came:?}");
         drop(clients);
 
-        // Each device sends on its own, from a thread of its own.
-        let heard = cable.theirs.run(|| UdpSocket::bind(SocketAddr::new(THEIRS[0], 0)));
+        // Each device sends independently, from its own thread.
+        let heard = veth_pair.theirs.run(|| UdpSocket::bind(SocketAddr::new(THEIRS[0], 0)));
         let heard = heard.expect("a port");
-        heard.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        heard.set_read_timeout(Some(TIME_LIMIT)).expect("a limit");
         let to = heard.local_addr().expect("an address");
         thread::scope(|scope| {
             for (index, device) in devices.iter_mut().enumerate() {
@@ -226,29 +228,29 @@ fn frames_of_several_buffers_arrive_whole() {
     const BYTES: usize = 1 << 20;
     let data: Vec<u8> = (0..BYTES as u32).map(|at| (at.wrapping_mul(at) >> 7) as u8).collect();
     if !XdpPort::takes_long_frames().expect("a socket") {
-        let cable = Cable::new(1);
-        cable.ours.ip(&format!("link set {INTERFACE} mtu 9000"));
-        let port = cable.ours.run(|| XdpPort::open(INTERFACE, 1, &XdpOptions::default()));
+        let veth_pair = VethPair::new(1);
+        veth_pair.ours.ip(&format!("link set {INTERFACE} mtu 9000"));
+        let port = veth_pair.ours.run(|| XdpPort::open(INTERFACE, 1, &XdpOptions::default()));
         let error = port.expect_err("its frames do not fit into one buffer");
         assert!(matches!(error, XdpError::LongFrames { frame: 9022, room: 3840, .. }), "{error}");
         return skip("frames of several buffers", "AF_XDP has them from Linux 6.6 on");
     }
-    // A native program ends the sender's segmentation offload; a large MTU does not.
+    // A native program disables the sender's segmentation offload; a large MTU does not.
     for (mode, mtu, least) in
         [(AttachMode::Native, 9000, 8000), (AttachMode::Generic, 1500, 20_000)]
     {
         for address in OURS {
-            let cable = Cable::new(1);
-            for (side, interface) in [(&cable.ours, INTERFACE), (&cable.theirs, "theirs")] {
+            let veth_pair = VethPair::new(1);
+            for (side, interface) in [(&veth_pair.ours, INTERFACE), (&veth_pair.theirs, "theirs")] {
                 side.ip(&format!("link set {interface} mtu {mtu}"));
             }
-            let mut port = open(&cable, &XdpOptions { attach: mode, ..XdpOptions::default() });
+            let mut port = open(&veth_pair, &XdpOptions { attach: mode, ..XdpOptions::default() });
             port.ownership.claim(&Claim::Ports(address, PORT..=PORT)).expect("there is room");
             assert_eq!(port.devices[0].capabilities().mtu, mtu);
             let to = SocketAddr::new(address, PORT);
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    let mut client = cable.theirs.run(|| connect(to)).expect("we answer");
+                    let mut client = veth_pair.theirs.run(|| connect(to)).expect("we answer");
                     client.write_all(&data).expect("it is sent");
                 });
                 let (received, longest) = receive_stream(&mut port, BYTES, mtu - 60);
@@ -259,7 +261,7 @@ fn frames_of_several_buffers_arrive_whole() {
     }
 }
 
-/// The least of a TCP receiver: takes what comes in order, and acknowledges it.
+/// A minimal TCP receiver: takes data in order, and acknowledges it.
 fn receive_stream(port: &mut XdpPort, bytes: usize, segment_bytes: u16) -> (Vec<u8>, usize) {
     let device = &mut port.devices[0];
     let syn = next_segment(device);
@@ -282,9 +284,9 @@ fn receive_stream(port: &mut XdpPort, bytes: usize, segment_bytes: u16) -> (Vec<
 #[test]
 fn a_cable_with_one_queue_keeps_long_frames_unless_told_otherwise() {
     let attachment = |queues: usize, attach| {
-        let cable = Cable::new(queues);
+        let veth_pair = VethPair::new(queues);
         let options = small(attach);
-        let port = cable.ours.run(|| XdpPort::open(INTERFACE, queues, &options));
+        let port = veth_pair.ours.run(|| XdpPort::open(INTERFACE, queues, &options));
         let port = port.expect("the port opens");
         let mtu = port.devices[0].capabilities().mtu;
         assert_eq!((mtu, port.devices[0].capabilities().segmentation_bytes), (1500, 0));
@@ -303,17 +305,17 @@ fn a_cable_with_one_queue_keeps_long_frames_unless_told_otherwise() {
     if !tells_queues("a cable with two queues") {
         return;
     }
-    // Only a native program can tell queues from each other.
+    // Only a native program can distinguish queues.
     assert_eq!(attachment(2, AttachMode::Auto), Attachment::Native);
 }
 
 #[test]
 fn only_partial_checksums_count_as_verified() {
-    // Both ends are ours: what one sends with its full checksum might have come from anywhere.
-    let cable = Cable::new(1);
-    let mut port = open(&cable, &small(AttachMode::Auto));
+    // Both ends are ours: a frame with a complete checksum might have come from anywhere.
+    let veth_pair = VethPair::new(1);
+    let mut port = open(&veth_pair, &small(AttachMode::Auto));
     port.ownership.claim(&Claim::Ports(OURS[0], PORT..=PORT)).expect("there is room");
-    let mut peer = cable.theirs.run(|| XdpPort::open("theirs", 1, &small(AttachMode::Auto)));
+    let mut peer = veth_pair.theirs.run(|| XdpPort::open("theirs", 1, &small(AttachMode::Auto)));
     let peer = peer.as_mut().expect("the port opens");
     for partial in [false, peer.devices[0].capabilities().transmit_checksum] {
         send(&mut peer.devices[0], frames::syn_from_them(PORT), partial);
@@ -325,9 +327,9 @@ fn only_partial_checksums_count_as_verified() {
 
 #[test]
 fn settings_that_make_no_sense_are_refused() {
-    let cable = Cable::new(1);
+    let veth_pair = VethPair::new(1);
     let refuse = |interface: &str, options: &XdpOptions| {
-        cable.ours.run(|| XdpPort::open(interface, 1, options)).expect_err("it is refused")
+        veth_pair.ours.run(|| XdpPort::open(interface, 1, options)).expect_err("it is refused")
     };
     let good = XdpOptions::default();
     assert!(matches!(refuse("nobody", &good), XdpError::NoInterface { .. }));
@@ -341,11 +343,11 @@ fn settings_that_make_no_sense_are_refused() {
     ] {
         assert!(matches!(refuse(INTERFACE, &bad), XdpError::Option(_)));
     }
-    // A virtual cable cannot do without the copy.
+    // A veth cannot work without the copy.
     let error = refuse(INTERFACE, &XdpOptions { copy: CopyMode::ZeroCopy, ..good.clone() });
     assert!(error.to_string().contains("choose the copy mode `auto`"), "{error}");
 
-    let port = open(&cable, &XdpOptions { max_claims: 4, ..good });
+    let port = open(&veth_pair, &XdpOptions { max_claims: 4, ..good });
     let claim = |claim: Claim| port.ownership.claim(&claim);
     assert!(matches!(claim(Claim::Ports(OURS[0], 0..=9)), Err(XdpError::Option(_))));
     let empty = std::ops::RangeInclusive::new(9, 1);

@@ -1,9 +1,10 @@
-//! Descriptors: closing, duplicating, and turning them into something else; the end of the process.
+//! Defines the hooks for descriptors: closing, duplicating, fcntl(2), fdopen(3); and for the end of
+//! the process.
 
 use super::types::*;
 use crate::real;
 
-/// What a library does about descriptors. `None`: the next definition goes on.
+/// The library's implementation of these hooks. `None`: the hook calls the real function.
 pub trait Descriptors {
     /// Called before close(2).
     fn close(fd: c_int) -> Option<c_int>;
@@ -17,11 +18,11 @@ pub trait Descriptors {
     /// Called before dup2(2) and dup3(2), which may take the number `to` for another descriptor.
     fn replace(fd: c_int, to: c_int) -> Option<c_int>;
 
-    /// Called with a descriptor and its duplicate, or a number less than 0, which is none. What the
-    /// call gives.
+    /// Called with a descriptor and its duplicate, or with a negative number if the call failed.
+    /// Returns the result of the call.
     fn duplicated(fd: c_int, new: c_int) -> c_int;
 
-    /// fcntl(2), of any command. Duplicates that the next definition makes are told of.
+    /// fcntl(2), with any command. If the real function makes a duplicate, `duplicated` is called.
     ///
     /// # Safety
     /// As fcntl(2).
@@ -33,7 +34,7 @@ pub trait Descriptors {
     /// As fdopen(3).
     unsafe fn fdopen(fd: c_int, mode: *const c_char) -> Option<*mut c_void>;
 
-    /// The process ends at once (_exit(2)).
+    /// Called before the process ends at once (_exit(2)).
     fn exiting();
 }
 
@@ -69,7 +70,7 @@ family! { $ descriptors L: Descriptors;
         L::replace(fd, to).unwrap_or_else(|| L::duplicated(fd, real::dup3(fd, to, flags)))
     }
 
-    // Of any number of arguments there is one at most, as large as a register.
+    // Of the variadic arguments there is at most one, as large as a register.
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         if let Some(done) = L::fcntl(fd, command, argument) {
             return done;

@@ -1,9 +1,9 @@
-//! recvmsg(2), sendmsg(2), and their plural forms.
+//! Defines the hooks for recvmsg(2), sendmsg(2), recvmmsg(2) and sendmmsg(2).
 
 use super::types::*;
 use crate::real;
 
-/// What a library does about messages; `None`: the next definition does it.
+/// The library's implementation of these hooks. `None`: the hook calls the real function.
 pub trait Messages {
     /// recvmsg(2).
     ///
@@ -63,11 +63,11 @@ family! { $ messages L: Messages;
     }
 }
 
-/// Does something with each of several messages, until it fails for one: how many it was done for,
-/// or -1 if there was none.
+/// Calls a function for each of several messages, until it fails for one. Returns how many calls
+/// succeeded, or -1 if none did.
 ///
 /// # Safety
-/// The list has so many entries, of which the kernel takes 1024 at most.
+/// The list has `count` entries, of which the kernel accepts at most 1024.
 pub unsafe fn each(
     list: *mut mmsghdr,
     count: c_uint,
@@ -75,7 +75,7 @@ pub unsafe fn each(
 ) -> c_int {
     let mut done = 0;
     for index in 0..count.min(1024) {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let entry = unsafe { &mut *list.add(index as usize) };
         let length = act(&mut entry.msg_hdr);
         if length < 0 {

@@ -1,16 +1,17 @@
-//! The functions of the C library that preload libraries define under their own names.
+//! Defines hooks: the functions of the C library that preload libraries interpose.
 //!
-//! A hook is written once: its name, its signature, and what any library does. Hooks of one kind
-//! are a family, a module here. What a library does in its own way is the family's trait, whose
-//! functions give `None` for what is not the library's; the hook then calls the next definition
-//! ([`crate::real`]). In a library, `preload::transfers!(Library)` defines the hooks of the family
-//! `transfers` over the trait that `Library` implements. Nothing is chosen at run time: each hook
-//! is compiled for its library, and what a trait's function does is part of it.
+//! A hook is written once: its name, its signature, and what it does in every library. Hooks of one
+//! kind are a family, a module here. The family has a trait with the parts that differ between
+//! libraries. Its functions return `None` for a descriptor that is not the library's; the hook then
+//! calls the real function ([`crate::real`]). In a library, `preload::transfers!(Library)` defines
+//! the hooks of the family `transfers` with the trait that `Library` implements. There is no
+//! dispatch at run time: each hook is compiled for its library, and the trait's functions can be
+//! inlined.
 //!
 //! All arguments are the application's, and have the contract of the C function.
 
-/// Writes the functions of a family, generic over the library, and the macro of the family's name
-/// that defines them under their names in a library.
+/// Defines the functions of a family, generic over the library, and the macro with the family's
+/// name that defines the hooks in a library.
 macro_rules! family {
     ($dollar:tt $family:ident $library:ident: $trait:ident;
      $(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) -> $result:ty { $($body:tt)* })*) => {
@@ -22,7 +23,7 @@ macro_rules! family {
             #[allow(non_snake_case)]
             #[inline]
             pub unsafe fn $name<$library: $trait>($($argument: $kind),*) -> $result {
-                // SAFETY: promised by the caller.
+                // SAFETY: the caller guarantees this.
                 unsafe { $($body)* }
             }
         )*
@@ -37,7 +38,7 @@ macro_rules! family {
                     $(
                         #[unsafe(no_mangle)]
                         unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
-                            // SAFETY: the arguments are the application's.
+                            // SAFETY: the application keeps the contract of the C function.
                             unsafe {
                                 $crate::hooks::$family::$name::<$dollar library>($($argument),*)
                             }
@@ -58,7 +59,7 @@ pub mod sockets;
 pub mod system_calls;
 pub mod transfers;
 
-/// What the signatures of hooks are made of.
+/// The types in the signatures of hooks.
 #[doc(hidden)]
 pub mod types {
     pub use core::ffi::{c_char, c_int, c_long, c_uint, c_void};

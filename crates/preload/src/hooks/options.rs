@@ -1,9 +1,9 @@
-//! Options and controls of sockets.
+//! Defines the hooks for getsockopt(2), setsockopt(2) and ioctl(2).
 
 use super::types::*;
 use crate::real;
 
-/// What a library does about options and controls; `None`: the next definition does it.
+/// The library's implementation of these hooks. `None`: the hook calls the real function.
 pub trait Options {
     /// getsockopt(2).
     ///

@@ -1,4 +1,4 @@
-//! Waiting for descriptors: poll(2), select(2), epoll(7).
+//! Defines the hooks for waiting: poll(2), select(2), epoll(7).
 
 use super::select::Selection;
 use super::types::*;
@@ -8,15 +8,15 @@ use crate::fortify::check_room;
 use crate::real;
 use core::ptr;
 
-/// More descriptors than this in one call are the kernel's to refuse.
+/// Most descriptors in one call; the kernel refuses more.
 const ENTRIES_MAX: nfds_t = 1 << 20;
 
-/// What a library does about waiting.
+/// The library's implementation of these hooks.
 pub trait Readiness {
-    /// What the library knows of an epoll descriptor.
+    /// The library's state of an epoll descriptor.
     type Set;
 
-    /// Whether a wait for these descriptors is the library's.
+    /// Returns whether the library has to handle a wait for these descriptors.
     fn concerns(list: &[pollfd]) -> bool;
 
     /// ppoll(2), of a list that concerns the library.
@@ -28,7 +28,7 @@ pub trait Readiness {
     /// Called after epoll_create(2), whether it has succeeded or not.
     fn epoll_created(set: c_int);
 
-    /// epoll_ctl(2); `None`: the next definition does it.
+    /// epoll_ctl(2); `None`: the hook calls the real function.
     ///
     /// # Safety
     /// As epoll_ctl(2).
@@ -39,10 +39,11 @@ pub trait Readiness {
         event: *mut epoll_event,
     ) -> Option<c_int>;
 
-    /// What the library knows of an epoll descriptor; `None`: a wait for it is not the library's.
+    /// Returns the library's state of an epoll descriptor; `None`: the real function handles a wait
+    /// for it.
     fn epoll(set: c_int) -> Option<Self::Set>;
 
-    /// epoll_pwait2(2); `None`: the next definition does it.
+    /// epoll_pwait2(2); `None`: the hook calls the real function.
     ///
     /// # Safety
     /// As epoll_pwait2(2).
@@ -56,7 +57,7 @@ pub trait Readiness {
     ) -> Option<c_int>;
 }
 
-/// The list of an application, if it concerns the library.
+/// Returns the application's list, if the library has to handle it.
 ///
 /// # Safety
 /// The list is null or has `count` entries.
@@ -64,12 +65,12 @@ unsafe fn entries<'a, L: Readiness>(list: *mut pollfd, count: nfds_t) -> Option<
     if list.is_null() || count == 0 || count > ENTRIES_MAX {
         return None;
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let list = unsafe { core::slice::from_raw_parts_mut(list, count as usize) };
     L::concerns(list).then_some(list)
 }
 
-/// Ends the process unless a list of `room` bytes has so many entries.
+/// Ends the process if a list of `room` bytes has fewer than `count` entries.
 fn check_entries(count: nfds_t, room: size_t) {
     check_room((count as usize).saturating_mul(size_of::<pollfd>()), room);
 }
@@ -128,7 +129,7 @@ family! { $ readiness L: Readiness;
             return failed(libc::EINVAL);
         };
         let result = selection.select(|list| L::poll(list, deadline, ptr::null()));
-        // As in Linux, the time that is left.
+        // As in Linux, the remaining time is written back.
         if let (Some(timeout), Some(left)) = (timeout.as_mut(), deadline.left_timespec()) {
             *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1_000 };
         }

@@ -1,4 +1,4 @@
-//! select(2) by way of poll(2).
+//! Implements select(2) with poll(2).
 
 use crate::errno::failed;
 use core::ffi::{c_int, c_short};
@@ -8,14 +8,14 @@ const WORD_BITS: usize = usize::BITS as usize;
 const READABLE: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITABLE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
-/// The three sets of select(2); they may be longer than `fd_set` says.
+/// The three sets of select(2); they may be longer than `fd_set`.
 pub(super) struct Selection {
     sets: [*mut usize; 3],
     list: Vec<pollfd>,
 }
 
 impl Selection {
-    /// # Safety
+    /// Each set is null or has `count` bits, until the selection ends.
     /// Each set is null or has `count` bits, until the selection is done.
     pub(super) unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Selection {
         let sets = sets.map(|set| set.cast::<usize>());
@@ -23,7 +23,7 @@ impl Selection {
         for fd in 0..count.max(0) {
             let mut events = 0;
             for (set, ask) in sets.iter().zip([READABLE, WRITABLE, libc::POLLPRI]) {
-                // SAFETY: promised by the caller.
+                // SAFETY: the caller guarantees this.
                 if !set.is_null() && unsafe { has(*set, fd) } {
                     events |= ask;
                 }
@@ -35,12 +35,12 @@ impl Selection {
         Selection { sets, list }
     }
 
-    /// What is to be polled.
+    /// Returns the list to poll.
     pub(super) fn list(&self) -> &[pollfd] {
         &self.list
     }
 
-    /// Does what pselect(2) does, by what ppoll(2) does with the list.
+    /// Implements pselect(2); `poll` implements ppoll(2) for the list.
     ///
     /// # Safety
     /// As for [`Selection::new`].
@@ -57,14 +57,14 @@ impl Selection {
         let mut bits = 0;
         for entry in &self.list {
             for (set, tell) in self.sets.iter().zip(told) {
-                // SAFETY: the descriptor lies in the range that the caller promised.
+                // SAFETY: the descriptor is within the range that the caller guarantees.
                 if set.is_null() || !unsafe { has(*set, entry.fd) } {
                     continue;
                 }
                 if entry.revents & tell != 0 {
                     bits += 1;
                 } else {
-                    // SAFETY: as above.
+                    // SAFETY: the descriptor is within the range that the caller guarantees.
                     unsafe { clear(*set, entry.fd) };
                 }
             }
@@ -74,15 +74,15 @@ impl Selection {
 }
 
 /// # Safety
-/// The set has such a bit.
+/// The set has a bit for `fd`.
 unsafe fn has(set: *mut usize, fd: c_int) -> bool {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { set.add(fd as usize / WORD_BITS).read() >> (fd as usize % WORD_BITS) & 1 != 0 }
 }
 
 /// # Safety
-/// The set has such a bit.
+/// The set has a bit for `fd`.
 unsafe fn clear(set: *mut usize, fd: c_int) {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { *set.add(fd as usize / WORD_BITS) &= !(1 << (fd as usize % WORD_BITS)) }
 }

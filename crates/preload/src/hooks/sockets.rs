@@ -1,9 +1,9 @@
-//! From socket(2) to shutdown(2).
+//! Defines the hooks for sockets: socket(2), listen(2), connect(2), accept(2) and shutdown(2).
 
 use super::types::*;
 use crate::real;
 
-/// What a library does about the life of a socket; `None`: the next definition does it.
+/// The library's implementation of these hooks. `None`: the hook calls the real function.
 pub trait Sockets {
     /// Called after socket(2), whether it has succeeded or not.
     fn opened(fd: c_int, family: c_int, kind: c_int, protocol: c_int);
@@ -28,7 +28,7 @@ pub trait Sockets {
         flags: c_int,
     ) -> Option<c_int>;
 
-    /// Called after the next definition of accept4(2), whether it has succeeded or not.
+    /// Called after the real accept4(2), whether it has succeeded or not.
     fn accepted(listener: c_int, fd: c_int);
 
     /// shutdown(2).

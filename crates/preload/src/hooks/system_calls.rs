@@ -1,4 +1,4 @@
-//! System calls by number (syscall(2)), and the ways into io_uring.
+//! Defines the hooks for system calls by number (syscall(2)) and for the entry points of io_uring.
 
 use super::descriptors::{self, Descriptors};
 use super::messages::{self, Messages};
@@ -9,22 +9,21 @@ use super::transfers::{self, Transfers};
 use super::types::*;
 use crate::real;
 
-/// What a library does about system calls by number that no function of the other families stands
-/// for, and about io_uring.
+/// The library's implementation of system calls that no other family handles, and of io_uring.
 pub trait SystemCalls: Descriptors + Messages + Options + Readiness + Sockets + Transfers {
-    /// syscall(2); `None`: the next definition does it.
+    /// syscall(2); `None`: the hook calls the real function.
     ///
     /// # Safety
     /// As syscall(2).
     unsafe fn call(number: c_long, arguments: [usize; 6]) -> Option<c_long>;
 
-    /// Called before the functions of liburing that make a ring; what these give, or `None`: the
-    /// next definition does it.
+    /// Called before the functions of liburing that create a ring. Returns their result, or `None`:
+    /// the hook calls the real function.
     fn before_liburing() -> Option<c_int>;
 }
 
 /// Looks a number up in a list of `SYS_name = function [types of its arguments];` and calls the
-/// function with the arguments of syscall(2); `None` if the number is not in the list.
+/// function with the arguments of syscall(2). Returns `None` if the number is not in the list.
 #[macro_export]
 macro_rules! calls {
     ($number:ident, $arguments:ident: $($system:ident = $function:path [$($kind:ty),*];)*) => {
@@ -42,8 +41,8 @@ macro_rules! calls {
     };
 }
 
-/// What the function of the C library gives that stands for a system call on descriptors; `None`
-/// if the number is none of these.
+/// Calls the hook that corresponds to a system call on descriptors, and returns its result; `None`
+/// if the number is not one of these.
 fn on_descriptors<L: SystemCalls>(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
     let done = crate::calls! { number, arguments:
         SYS_close = descriptors::close::<L> [c_int];
@@ -87,7 +86,7 @@ fn on_descriptors<L: SystemCalls>(number: c_long, arguments: [usize; 6]) -> Opti
     done.or_else(|| old_on_descriptors::<L>(number, arguments))
 }
 
-/// Calls that newer kinds of processors do not have.
+/// Like `on_descriptors`, for system calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 fn old_on_descriptors<L: SystemCalls>(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
     crate::calls! { number, arguments:

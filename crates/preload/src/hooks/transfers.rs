@@ -1,10 +1,11 @@
-//! Reading and writing.
+//! Defines the hooks for reading and writing: recv(2), send(2), readv(2), writev(2), sendfile(2),
+//! splice(2).
 
 use super::types::*;
 use crate::fortify::check_room;
 use crate::real;
 
-/// What a library does about reading and writing; `None`: the next definition does it.
+/// The library's implementation of these hooks. `None`: the hook calls the real function.
 pub trait Transfers {
     /// recv(2).
     ///
@@ -82,7 +83,7 @@ pub trait Transfers {
 
 family! { $ transfers L: Transfers;
     fn read(fd: c_int, to: *mut c_void, length: size_t) -> ssize_t {
-        // Into no room read(2) reads nothing, while recv(2) waits.
+        // With an empty buffer read(2) returns at once, while recv(2) waits.
         let received = if length == 0 { None } else { L::receive(fd, to, length, 0) };
         received.unwrap_or_else(|| real::read(fd, to, length))
     }
@@ -173,7 +174,7 @@ family! { $ transfers L: Transfers;
             return real::recvfrom(fd, to, length, flags, address, size);
         };
         if received >= 0 && !address.is_null() && !size.is_null() {
-            // A stream names no sender.
+            // A stream has no sender address.
             *size = 0;
         }
         received
@@ -204,7 +205,7 @@ family! { $ transfers L: Transfers;
         address: *const sockaddr,
         size: socklen_t,
     ) -> ssize_t {
-        // A stream has one receiver, whatever the call says.
+        // A stream has one receiver, whatever address the call has.
         L::send(fd, from, length, flags)
             .unwrap_or_else(|| real::sendto(fd, from, length, flags, address, size))
     }

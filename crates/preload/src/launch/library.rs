@@ -1,61 +1,68 @@
-//! Where the library is.
+//! Finds the preload library, and adds it to a program's environment.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A library that goes under programs.
+/// A preload library of this project.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
-    /// Its file's name.
+    /// The name of its file.
     pub file: &'static str,
-    /// The environment variable that says where it is.
+    /// The environment variable with its path.
     pub variable: &'static str,
-    /// The package that it is built from.
+    /// The package that contains it.
     pub package: &'static str,
 }
 
 /// The library was not found.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{} is neither beside this program nor in ../lib; build it (cargo build -p {}), or say where \
-     it is with {}", library.file, library.package, library.variable
+    "cannot find the library {} in {}; build it (`cargo build -p {}`), or set {} to its path",
+    library.file, looked_at.join(" or "), library.package, library.variable
 )]
 pub struct LibraryError {
     library: Library,
-    looked_at: Vec<PathBuf>,
-}
-
-impl LibraryError {
-    /// The places that were looked at.
-    pub fn looked_at(&self) -> &[PathBuf] {
-        &self.looked_at
-    }
+    /// The tried paths, with the error of each that may exist.
+    looked_at: Vec<String>,
 }
 
 impl Library {
-    /// Where its variable says, or beside the executable, or in `../lib` of it.
+    /// Returns the path of the library: from its variable, beside the executable, or in `../lib`
+    /// relative to it.
     ///
     /// # Errors
-    /// [`LibraryError`]: it is at none of these places.
+    /// [`LibraryError`] if the library is at none of these places.
     pub fn find(&self) -> Result<PathBuf, LibraryError> {
-        let named = std::env::var_os(self.variable).map(PathBuf::from);
-        let executable = std::env::current_exe().ok();
-        let directory = executable.as_deref().and_then(Path::parent);
-        let places: Vec<PathBuf> = match named {
-            Some(named) => vec![named],
-            None => directory
-                .map(|at| vec![at.join(self.file), at.join("../lib").join(self.file)])
-                .unwrap_or_default(),
+        let missing = |looked_at| LibraryError { library: *self, looked_at };
+        let places = match std::env::var_os(self.variable) {
+            Some(named) => vec![PathBuf::from(named)],
+            None => {
+                let own = std::env::current_exe();
+                let own =
+                    own.map_err(|e| missing(vec![format!("this program's directory ({e})")]))?;
+                let beside = own.parent().unwrap_or(Path::new("."));
+                vec![beside.join(self.file), beside.join("../lib").join(self.file)]
+            }
         };
-        let found = places.iter().find(|place| place.is_file()).cloned();
-        found
-            .map(|place| place.canonicalize().unwrap_or(place))
-            .ok_or(LibraryError { library: *self, looked_at: places })
+        let mut looked_at = Vec::new();
+        for place in places {
+            match place.metadata() {
+                Ok(status) if status.is_file() => {
+                    return Ok(place.canonicalize().unwrap_or(place));
+                }
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    looked_at.push(format!("{} ({error})", place.display()));
+                }
+                _ => looked_at.push(place.display().to_string()),
+            }
+        }
+        Err(missing(looked_at))
     }
 }
 
-/// Puts a library under a program that is to be started, before those that are there already.
+/// Adds the library to LD_PRELOAD of a program before it starts, in front of existing entries.
 pub fn preload(command: &mut Command, library: PathBuf) {
     let mut preload: OsString = library.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD")

@@ -1,8 +1,8 @@
-//! What starting a program with a library under it (LD_PRELOAD, ld.so(8)) takes: to find the
-//! library and the program, and to know which programs it cannot help.
+//! Starts a program with a preload library (LD_PRELOAD, ld.so(8)): finds the library and the
+//! program, and detects programs that the library does not support.
 
 mod library;
 mod program;
 
 pub use self::library::{Library, LibraryError, preload};
-pub use self::program::{Obstacle, find, obstacle};
+pub use self::program::{Obstacle, execute_remedy, find, obstacle};

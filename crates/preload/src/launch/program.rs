@@ -1,4 +1,4 @@
-//! Which programs cannot be helped.
+//! Detects programs that a preload library does not support.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -7,21 +7,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Why the library would do nothing for a program, or not know what it does.
+/// The reason why the library would have no effect on a program, or would miss some of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
     /// It has no dynamic loader that could load the library.
     Static,
-    /// Go programs call the kernel themselves.
+    /// It is a Go program, which calls the kernel directly.
     Go,
-    /// The loader ignores LD_PRELOAD where the program has more rights than its user.
+    /// It runs with more rights than its user, so the loader ignores LD_PRELOAD.
     SetUserId,
-    /// It is for another processor than the library.
+    /// It is for another architecture than the library.
     OtherMachine,
-    /// It has another C library than the one the library stands in front of.
+    /// It uses another C library than the one whose functions the library interposes.
     OtherLibc,
-    /// It contains calls of io_uring that go to the kernel directly.
+    /// It calls io_uring in the kernel directly.
     IoUring,
 }
 
@@ -30,11 +30,23 @@ impl std::fmt::Display for Obstacle {
         formatter.write_str(match self {
             Obstacle::Static => "is statically linked",
             Obstacle::Go => "is a Go program, which calls the kernel itself",
-            Obstacle::SetUserId => "runs with another user's, a group's or special rights",
-            Obstacle::OtherMachine => "is for another kind of processor",
-            Obstacle::OtherLibc => "has another C library than glibc",
-            Obstacle::IoUring => "uses io_uring without the C library",
+            Obstacle::SetUserId => {
+                "has set-user-ID, set-group-ID or capabilities, with which the loader ignores \
+                 LD_PRELOAD"
+            }
+            Obstacle::OtherMachine => "is for another processor architecture",
+            Obstacle::OtherLibc => "uses another C library than glibc",
+            Obstacle::IoUring => "calls io_uring directly",
         })
+    }
+}
+
+/// Returns the remedy for a failed execve(2) of the program that a user named.
+pub fn execute_remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "install it, or give its path: the search path is $PATH",
+        std::io::ErrorKind::PermissionDenied => "make it executable (chmod +x), or name a program",
+        _ => "name a program or script for this machine",
     }
 }
 
@@ -43,7 +55,7 @@ const PROGRAM_BYTES_MAX: u64 = 1 << 30;
 /// How many scripts may name each other as interpreters; the kernel's limit is the same.
 const SCRIPTS_MAX: u32 = 4;
 
-/// Where a name without a slash is in the search path.
+/// Finds a program in the search path; a name with a slash is returned as it is.
 pub fn find(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name));
@@ -55,8 +67,8 @@ pub fn find(name: &OsStr) -> Option<PathBuf> {
     })
 }
 
-/// What stands against helping a program; of a script, its interpreter is looked at. A file that
-/// cannot be read is not an obstacle: executing it says what is wrong.
+/// Returns why the library does not support a program; for a script, its interpreter is examined. A
+/// file that cannot be read is no obstacle: executing it reports the error.
 pub fn obstacle(program: &Path) -> Option<Obstacle> {
     let mut program = program.to_path_buf();
     for _ in 0..=SCRIPTS_MAX {
@@ -73,7 +85,7 @@ pub fn obstacle(program: &Path) -> Option<Obstacle> {
     None
 }
 
-/// The program that a script names in its first line.
+/// Returns the program that a script names in its first line.
 fn interpreter(content: &[u8]) -> Option<PathBuf> {
     let line = content.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
@@ -89,7 +101,7 @@ fn interpreter(content: &[u8]) -> Option<PathBuf> {
 fn has_capabilities(program: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(program.as_os_str().as_bytes()) else { return false };
     let name = c"security.capability";
-    // SAFETY: both strings end with zero, and no value is asked for.
+    // SAFETY: both strings are C strings, and a null buffer of size 0 requests no value.
     let size = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
     size > 0
 }
@@ -97,7 +109,7 @@ fn has_capabilities(program: &Path) -> bool {
 /// An executable image (elf(5)), of 64 bits and this machine's byte order.
 struct Image<'a>(&'a [u8]);
 
-/// One of its segments.
+/// One segment of an image.
 struct Segment<'a> {
     kind: u32,
     flags: u32,
@@ -158,7 +170,8 @@ fn contains(content: &[u8], wanted: &[u8]) -> bool {
     content.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// Whether machine code loads the number of io_uring_setup(2) and enters the kernel right behind.
+/// Returns whether machine code loads the number of io_uring_setup(2) and makes a system call right
+/// after.
 fn enters_io_uring(code: &[u8]) -> bool {
     const LOAD: &[u8] = b"\xb8\xa9\x01\x00\x00";
     const ENTER: &[u8] = b"\x0f\x05";

@@ -1,15 +1,16 @@
-//! When to look at which session next.
+//! Stores the deadlines of the sessions, in order.
 
 use megapipe::Handle;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-/// Entries that may be out of date before they are looked for.
+/// Most stale entries before they are removed.
 const MOST_STALE: usize = 1024;
 
-/// Times, the nearest first. A deadline that moves away is not moved here: its old entry is looked
-/// at when its time has come, and put back. So a session has one valid entry, which it knows.
+/// Deadlines, the earliest first. A deadline that moves to a later time keeps its old entry, which
+/// is taken at its time and put back. A session therefore has one valid entry, whose time it
+/// stores.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines(BinaryHeap<Reverse<Entry>>);
 
@@ -40,11 +41,12 @@ impl Ord for Entry {
 }
 
 impl Deadlines {
+    /// Adds a deadline of a session.
     pub(super) fn add(&mut self, at: Instant, session: Handle) {
         self.0.push(Reverse(Entry { at, session }));
     }
 
-    /// The nearest time.
+    /// Returns the earliest time.
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.peek().map(|Reverse(entry)| entry.at)
     }
@@ -55,13 +57,13 @@ impl Deadlines {
         self.0.pop().map(|Reverse(entry)| (entry.at, entry.session))
     }
 
-    /// Takes all of them.
+    /// Takes all entries.
     pub(super) fn drain(&mut self) -> Vec<Handle> {
         self.0.drain().map(|Reverse(entry)| entry.session).collect()
     }
 
-    /// Forgets those of sessions that are gone, once they are most of all. Time per entry added is
-    /// constant on average.
+    /// Removes the entries of sessions that are gone, once they are the majority. The amortised
+    /// time per added entry is constant.
     pub(super) fn tidy(&mut self, sessions: usize, is_valid: impl Fn(Instant, Handle) -> bool) {
         if self.0.len() > 2 * sessions + MOST_STALE {
             self.0.retain(|Reverse(entry)| is_valid(entry.at, entry.session));

@@ -1,18 +1,23 @@
-//! The event loop of a core: its channel, its share of the listening sockets, its connections.
+//! Implements the event loop of a core: its channel, its share of the listening sockets, its
+//! connections.
 
 mod deadlines;
+mod handshakes;
 mod session;
 mod steps;
 
 pub(crate) use self::session::Limits;
 
 use self::deadlines::Deadlines;
+use self::handshakes::Handshakes;
 use self::session::Session;
 use crate::backends::{Backends, Health};
+use crate::certificates::SharedTls;
 use crate::error::ProxyError;
 use crate::orders::{Order, Orders};
 use crate::placement::Placement;
-use crate::relay::{Pool, Relay};
+use crate::proxy_protocol::Version;
+use crate::relay::{Outcome, Pool, Relay};
 use crate::tally::Tally;
 use megapipe::{
     Accept, Channel, Completion, Config, DriverReport, Event, Handle, Repeat, Socket, WakeSource,
@@ -23,59 +28,74 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Completions that are handled before the clock is read again.
+/// Completions that are processed before the clock is read again.
 const COMPLETIONS: usize = 256;
-/// How long a core that could not accept (there are no descriptors left, say) waits.
+/// How long a core waits after a failed accept, for example without free descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// What all cores have in common.
+/// The settings and shared state of all cores.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) placement: Placement,
-    pub(crate) tls: Arc<ServerConfig>,
+    pub(crate) tls: SharedTls,
     pub(crate) backends: Vec<SocketAddr>,
     pub(crate) health: Health,
     pub(crate) limits: Limits,
-    /// Connections of each core.
+    /// Most connections of each core.
     pub(crate) connections: u32,
+    /// Most handshakes of a client address on each core.
+    pub(crate) handshakes_per_address: Option<u32>,
+    /// The version of the header that backends get.
+    pub(crate) header: Option<Version>,
     pub(crate) orders: Orders,
+    /// Whether the user is changed, which takes the capabilities of all threads.
+    pub(crate) changes_user: bool,
 }
 
-/// What a handle of the channel is.
+/// The object of a handle of the channel.
 #[derive(Debug)]
 enum Cookie {
     Client(Box<Session>),
-    /// With the handle of the client.
+    /// A backend, with the handle of the client.
     Backend(Handle),
-    /// With its number.
+    /// A listener, with its number.
     Listener(usize),
     Orders,
+    /// A connection that has no session yet.
+    Accepted,
 }
 
-/// A listener, and how many connections it may still bring.
+/// A listener, and how many connections it may still accept.
 #[derive(Debug)]
 struct Gate {
     handle: Handle,
-    /// Connections that are asked for.
+    /// Connections that the accept requests may still return.
     asked: u32,
-    /// The last accept failed, and what was asked for is to be asked for again.
+    /// Whether the last accept failed, so that it has to be submitted again.
     has_failed: bool,
 }
 
-/// A core.
+/// The state of one core.
 #[derive(Debug)]
 pub(crate) struct Core<'a> {
     plan: &'a Plan,
     tally: &'a Tally,
     channel: Channel<Cookie>,
+    /// The settings of TLS for new connections.
+    tls: Arc<ServerConfig>,
+    /// The number of changes of these settings that this core knows.
+    tls_changes: u32,
+    handshakes: Handshakes,
     gates: Vec<Gate>,
+    /// The addresses of the listeners.
+    addresses: Vec<Option<SocketAddr>>,
     accept_again: Option<Instant>,
-    /// Clients that waited to be accepted when the listeners were left, and their gates.
+    /// Clients that waited to be accepted when listening ended, and their gates.
     waiting: VecDeque<(usize, Socket)>,
     backends: Backends,
     pool: Pool,
     deadlines: Deadlines,
-    /// Clients for whose relays the channel had no room.
+    /// Clients whose relays have requests for which the channel had no room.
     stalled: Vec<Handle>,
     sessions: usize,
     order: Order,
@@ -83,10 +103,10 @@ pub(crate) struct Core<'a> {
 }
 
 impl<'a> Core<'a> {
-    /// Takes a core's share of the listeners, in the core's thread.
+    /// Creates a core with its share of the listeners. Must be called on the core's thread.
     ///
     /// # Errors
-    /// Of the channel, which name cause and remedy.
+    /// The errors of the channel, with cause and remedy.
     pub(crate) fn new(
         plan: &'a Plan,
         tally: &'a Tally,
@@ -105,7 +125,11 @@ impl<'a> Core<'a> {
             plan,
             tally,
             channel: Channel::with_config(config)?,
+            tls_changes: plan.tls.changes(),
+            tls: plan.tls.present(),
+            handshakes: Handshakes::new(plan.handshakes_per_address),
             gates: Vec::new(),
+            addresses: listeners.iter().map(|listener| listener.local_addr().ok()).collect(),
             accept_again: None,
             waiting: VecDeque::new(),
             backends: Backends::new(plan.backends.clone(), plan.health.clone(), number),
@@ -129,15 +153,15 @@ impl<'a> Core<'a> {
         Ok(core)
     }
 
-    /// The channel's driver.
+    /// Returns the report of the channel's driver.
     pub(crate) fn driver(&self) -> &DriverReport {
         self.channel.driver()
     }
 
-    /// Serves until it is told to end, and is done.
+    /// Serves until an order ends it and its connections are finished.
     ///
     /// # Errors
-    /// Of the channel: it cannot go on.
+    /// The errors of the channel, if it cannot continue.
     pub(crate) fn run(&mut self) -> Result<(), ProxyError> {
         let mut batch = Vec::with_capacity(COMPLETIONS);
         loop {
@@ -151,11 +175,11 @@ impl<'a> Core<'a> {
                 self.advance(client);
             }
             self.look_at_deadlines();
-            self.obey();
+            self.process_orders();
             self.admit_waiting();
             if self.order == Order::Stop || self.order == Order::Drain && self.sessions == 0 {
                 self.waiting.clear();
-                // What was closed last is to leave.
+                // The data of the connections that were closed last is sent.
                 return Ok(self.channel.flush()?);
             }
         }
@@ -171,7 +195,7 @@ impl<'a> Core<'a> {
 
     fn complete(&mut self, done: Completion) {
         let Completion { handle, more, .. } = done;
-        // Completions that were on their way when their handle was closed have no cookie.
+        // Completions in flight when their handle was closed have no cookie.
         match (self.channel.cookie(handle), done.event) {
             (Some(Cookie::Client(_)), event) => self.client_event(handle, event),
             (Some(Cookie::Backend(client)), event) => self.backend_event(*client, handle, event),
@@ -179,7 +203,7 @@ impl<'a> Core<'a> {
                 let gate = *gate;
                 match accepted {
                     Ok(accepted) => self.admit(gate, accepted.socket),
-                    // Out of descriptors: the channel goes on by itself.
+                    // There are no free descriptors: the channel continues by itself.
                     Err(_) if more => {}
                     Err(_) => self.gate_failed(gate),
                 }
@@ -188,33 +212,52 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Begins with a connection that was accepted.
+    /// Starts a session for an accepted connection.
     fn admit(&mut self, gate: usize, socket: Socket) {
         if let Some(gate) = self.gates.get_mut(gate) {
             gate.asked = gate.asked.saturating_sub(1);
         }
         self.tally.connections.add(1);
-        let admitted = match ServerConnection::new(Arc::clone(&self.plan.tls)) {
-            Ok(tls) => {
-                let session = Session::new(Relay::new(tls), gate, self.now);
-                self.channel.register(socket, Cookie::Client(Box::new(session)))
-            }
-            // No random numbers, no memory: the next one may have more luck.
-            Err(_) => Err(megapipe::Error::Invalid("no TLS")),
+        let Ok(client) = self.channel.register(socket, Cookie::Accepted) else {
+            self.tally.ended(Outcome::NoHandshake);
+            return self.reopen(gate);
         };
-        match admitted {
-            Ok(client) => {
+        let needs_peer = self.handshakes.is_limited() || self.plan.header.is_some();
+        // It fails if the client has already reset the connection.
+        let peer = if needs_peer { self.channel.peer_address(client).ok() } else { None };
+        let peer = peer.and_then(|address| address.inet());
+        let permit = match peer.map(|peer| self.handshakes.begin(peer.ip())) {
+            Some(None) => {
+                self.tally.refused.add(1);
+                return self.turn_away(client, gate);
+            }
+            permit => permit.flatten(),
+        };
+        let tls = ServerConnection::new(Arc::clone(&self.tls));
+        match (tls, self.channel.cookie_mut(client)) {
+            (Ok(tls), Some(cookie)) => {
+                let session = Session::new(Relay::new(tls), gate, self.now);
+                *cookie = Cookie::Client(Box::new(Session { peer, permit, ..session }));
                 self.sessions += 1;
                 self.advance(client);
             }
-            Err(_) => {
-                self.tally.ended(crate::relay::Outcome::NoHandshake);
-                self.reopen(gate);
+            // There are no random numbers or no memory; the next connection may succeed.
+            _ => {
+                permit.into_iter().for_each(|permit| self.handshakes.end(permit));
+                self.tally.ended(Outcome::NoHandshake);
+                self.turn_away(client, gate);
             }
         }
     }
 
-    /// Lets one connection more in.
+    /// Resets a connection that gets no session.
+    fn turn_away(&mut self, client: Handle, gate: usize) {
+        // This fails only for a handle that is gone already.
+        let _ = self.channel.abort(client);
+        self.reopen(gate);
+    }
+
+    /// Allows one more connection.
     fn reopen(&mut self, gate: usize) {
         let Some(gate) = self.gates.get_mut(gate) else { return };
         gate.asked += 1;
@@ -263,8 +306,12 @@ impl<'a> Core<'a> {
         });
     }
 
-    /// Does what has been ordered since it was last looked.
-    fn obey(&mut self) {
+    /// Executes the orders that were given since the last call.
+    fn process_orders(&mut self) {
+        let changes = self.plan.tls.changes();
+        if changes != self.tls_changes {
+            (self.tls_changes, self.tls) = (changes, self.plan.tls.present());
+        }
         let order = self.plan.orders.present();
         if order > self.order && self.order == Order::Serve {
             self.stop_listening();
@@ -277,8 +324,8 @@ impl<'a> Core<'a> {
         self.order = order;
     }
 
-    /// Leaves the listeners. Clients whose connections wait there have been let in by the kernel or
-    /// the stack, so they are served when it is their turn.
+    /// Stops listening. Connections that the kernel or the stack has already accepted are still
+    /// served when there is room.
     fn stop_listening(&mut self) {
         self.accept_again = None;
         for (number, gate) in std::mem::take(&mut self.gates).into_iter().enumerate() {

@@ -1,17 +1,17 @@
-//! From completions to relays, and from the wishes of relays to requests.
+//! Passes completions to relays, and converts the wishes of relays into requests.
 
 use super::session::Session;
 use super::{Cookie, Core};
-use crate::relay::{Close, Side, Stage, Wish};
+use crate::relay::{Close, RelayRequest, Side, Stage};
 use megapipe::{Buffer, Event, Handle};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-/// What came of a wish.
+/// The result of executing a wish.
 enum Granted {
     Yes,
-    /// The channel has no room at the moment.
+    /// The channel has no room now.
     Later,
     /// The client's session has ended.
     Over,
@@ -38,7 +38,7 @@ impl Core<'_> {
         self.advance(client);
     }
 
-    /// Tells a relay what has happened on one of its sides.
+    /// Passes an event on one of its sides to a relay.
     fn tell(&mut self, client: Handle, side: Side, event: Event) {
         let (now, tally) = (self.now, self.tally);
         let Some(Cookie::Client(session)) = self.channel.cookie_mut(client) else { return };
@@ -69,25 +69,32 @@ impl Core<'_> {
             tally.handshakes.add(1);
             tally.resumed.add(u64::from(session.relay.is_resumed()));
         }
-        // A handshake must be complete in time however much of it there is.
+        if before != after && after != Stage::Lingering {
+            session.permit.take().into_iter().for_each(|permit| self.handshakes.end(permit));
+        }
+        // A handshake must be complete in time, whatever the amount of data.
         if before != after || moved && after == Stage::Relaying {
             session.since = now;
         }
     }
 
     fn connected(&mut self, client: Handle, backend: Handle, outcome: io::Result<()>) {
-        let now = self.now;
-        let Some(session) = self.session(client) else { return };
+        let (now, version) = (self.now, self.plan.header);
+        let Some(Cookie::Client(session)) = self.channel.cookie_mut(client) else { return };
         let target = session.target;
         match outcome {
             Ok(()) => {
+                let proxy = self.addresses.get(session.gate).copied().flatten();
+                if let (Some(version), Some(proxy)) = (version, proxy) {
+                    session.relay.send_before(&version.header(session.peer, proxy));
+                }
                 session.relay.connected();
                 session.since = now;
                 self.backends.answered(target);
             }
             Err(error) => {
                 session.backend = None;
-                // Its completion was the last one, so it was there to be closed.
+                // The completion was its last one, so the handle still exists and closing succeeds.
                 let _ = self.channel.close(backend);
                 self.backends.failed(target, &error, now);
                 self.connect(client);
@@ -95,7 +102,7 @@ impl Core<'_> {
         }
     }
 
-    /// Begins to connect to the next backend, or says that there is none.
+    /// Starts to connect to the next backend, or reports that there is none.
     fn connect(&mut self, client: Handle) {
         let now = self.now;
         loop {
@@ -130,7 +137,7 @@ impl Core<'_> {
         Ok(backend)
     }
 
-    /// The present stage of a client's session has lasted too long.
+    /// Handles a stage of a client's session that has lasted too long.
     pub(super) fn expire(&mut self, client: Handle) {
         let now = self.now;
         let Some(session) = self.session(client) else { return };
@@ -139,7 +146,7 @@ impl Core<'_> {
         }
         let target = session.target;
         if let Some(backend) = session.backend.take() {
-            // A connect under way is cancelled, and nobody hears of it.
+            // Closing cancels a connect in flight; no completion follows.
             let _ = self.channel.close(backend);
             let error = io::Error::from(io::ErrorKind::TimedOut);
             self.backends.failed(target, &error, now);
@@ -155,7 +162,7 @@ impl Core<'_> {
         }
     }
 
-    /// Does what a relay wishes, and sees to it that its deadline is known.
+    /// Executes the wishes of a relay, and updates its deadline.
     pub(super) fn advance(&mut self, client: Handle) {
         loop {
             let Some(session) = self.session(client) else { return };
@@ -178,7 +185,7 @@ impl Core<'_> {
         }
     }
 
-    fn grant(&mut self, client: Handle, wish: Wish) -> Granted {
+    fn grant(&mut self, client: Handle, wish: RelayRequest) -> Granted {
         let Some(session) = self.session(client) else { return Granted::Over };
         let handle_of = |side| match side {
             Side::Client => client,
@@ -186,15 +193,15 @@ impl Core<'_> {
             Side::Backend => session.backend.unwrap_or(client),
         };
         let outcome = match wish {
-            Wish::Receive(side) => {
+            RelayRequest::Receive(side) => {
                 let handle = handle_of(side);
                 self.channel.receive(handle, megapipe::Repeat::Once)
             }
-            Wish::Shut(side) => {
+            RelayRequest::Shut(side) => {
                 let handle = handle_of(side);
                 self.channel.disconnect(handle, Shutdown::Write)
             }
-            Wish::Write(side) => {
+            RelayRequest::Write(side) => {
                 let handle = handle_of(side);
                 let bytes = session.relay.take(side);
                 let filed = self.channel.write(handle, bytes);
@@ -207,18 +214,18 @@ impl Core<'_> {
                     rejected.error
                 })
             }
-            Wish::Connect => {
+            RelayRequest::Connect => {
                 session.relay.granted(wish);
                 self.connect(client);
                 return Granted::Yes;
             }
-            Wish::Close(Side::Backend, how) => {
+            RelayRequest::Close(Side::Backend, how) => {
                 let backend = session.backend.take();
                 session.relay.granted(wish);
                 backend.into_iter().for_each(|backend| self.close(backend, how));
                 return Granted::Yes;
             }
-            Wish::Close(Side::Client, how) => {
+            RelayRequest::Close(Side::Client, how) => {
                 self.finish(client, how);
                 return Granted::Over;
             }
@@ -240,19 +247,21 @@ impl Core<'_> {
     }
 
     fn close(&mut self, handle: Handle, how: Close) {
-        // It fails only for a handle that is gone already.
+        // This fails only for a handle that is gone already.
         let _ = match how {
             Close::Reset => self.channel.abort(handle).map(drop),
             Close::Orderly => self.channel.close(handle).map(drop),
         };
     }
 
-    /// Closes a client and forgets its session.
+    /// Closes a client's connection and removes its session.
     fn finish(&mut self, client: Handle, how: Close) {
         let Some(session) = self.session(client) else { return };
         let (outcome, gate) = (session.relay.outcome(), session.gate);
-        // One that is still being connected to.
-        if let Some(backend) = session.backend.take() {
+        let (permit, backend) = (session.permit.take(), session.backend.take());
+        permit.into_iter().for_each(|permit| self.handshakes.end(permit));
+        // The backend to which a connect may still be in flight.
+        if let Some(backend) = backend {
             self.close(backend, Close::Orderly);
         }
         self.close(client, how);

@@ -1,27 +1,29 @@
-//! One connection between its client and its backend, without I/O and without a clock.
+//! Implements one connection between its client and its backend, as a state machine without I/O and
+//! without a clock.
 //!
-//! The owner of the sockets tells the relay what has happened ([`Relay::received`] and its like)
-//! and then does what it wishes ([`Relay::wish`]) until it wishes nothing more. Bytes of one side
-//! become bytes for the other one here, through TLS.
+//! The owner of the sockets passes events to the relay ([`Relay::received`] and others), and then
+//! executes its wishes ([`Relay::wish`]) until there are no more. The relay converts the bytes of
+//! one side into bytes for the other, through TLS.
 //!
 //! # Back-pressure
 //!
-//! One receive and one write are under way on each side at most. A side is received from only while
-//! less than [`BACKLOG_BYTES`] wait for the other one, so that is, with one buffer of the channel
-//! more, what a connection holds in each direction.
+//! At most one receive and one write are in flight on each side. The relay receives from a side
+//! only while less than [`BACKLOG_BYTES`] wait for the other. So a connection holds at most that,
+//! and one buffer of the channel, in each direction.
 //!
 //! # How streams end
 //!
 //! - The client's close_notify (RFC 8446, section 6.1) becomes the end of the stream to the
-//!   backend, whose answer goes on; the backend's end of the stream becomes a close_notify and the
-//!   end of the stream to the client, who may go on, too.
-//! - What ends otherwise must not look whole. If the backend fails, the client is reset. If the
-//!   client's stream ends without a close_notify, or it fails, the backend is reset.
-//! - A backend that takes no more but still answers (as to a request that is too long) is heard to
-//!   the end; what the client sends meanwhile is dropped.
-//! - The last word to a client, an alert or the end of an answer, is not followed by a close while
-//!   the client is sending: that would become a reset, which may overtake it. The relay lingers
-//!   until the client has ended, and the owner says how long.
+//!   backend, whose answer continues. The backend's end of the stream becomes a close_notify and
+//!   the end of the stream to the client, who may continue too.
+//! - A stream that ends otherwise must not look complete. If the backend fails, the client's
+//!   connection is reset. If the client's stream ends without a close_notify, or fails, the
+//!   backend's connection is reset.
+//! - If a backend reads no more but still answers (for example a request that is too long), its
+//!   answer is forwarded to the end; data that the client sends in the meantime is dropped.
+//! - After the last bytes to a client (an alert or the end of an answer) the connection is not
+//!   closed while the client is sending: closing would cause a reset, which may overtake these
+//!   bytes. The relay lingers until the client has ended, for a time that the owner limits.
 
 mod pool;
 mod port;
@@ -35,55 +37,55 @@ use self::port::{Output, Port};
 use rustls::{HandshakeKind, ServerConnection};
 use std::io::{BufRead, Write};
 
-/// Bytes that may wait for one side before the other one is not received from any more.
+/// Bytes that may wait for one side before the relay stops receiving from the other.
 pub(crate) const BACKLOG_BYTES: usize = 64 << 10;
 
-/// What a relay would like to have done.
+/// An action that a relay requests from its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// A receive.
+pub(crate) enum RelayRequest {
+    /// Submit a receive.
     Receive(Side),
-    /// A write of what [`Relay::take`] gives.
+    /// Submit a write of the bytes that [`Relay::take`] returns.
     Write(Side),
-    /// An end of the stream.
+    /// End the stream.
     Shut(Side),
-    /// A connection to a backend.
+    /// Connect to a backend.
     Connect,
-    /// The socket closed. The client's comes last, and with it the relay is over.
+    /// Close the socket. The client's is closed last, and the relay is then over.
     Close(Side, Close),
 }
 
-/// Where a relay is, which decides how long it may stay there.
+/// The stage of a relay, which determines how long it may last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The TLS handshake is not complete.
     Handshake,
     /// There is no backend yet.
     Connecting,
-    /// Bytes go both ways.
+    /// Bytes are transferred in both directions.
     Relaying,
-    /// Everything is said, and the client has not ended yet.
+    /// Everything was sent to the client, and the client has not ended yet.
     Lingering,
 }
 
-/// Why a relay is over.
+/// The outcome of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Both directions came to their end.
+    /// Both directions were transferred to their end.
     Whole,
-    /// The handshake failed, took too long, or the client gave it up.
+    /// The handshake failed, took too long, or the client ended it.
     NoHandshake,
     /// No backend could be reached.
     NoBackend,
     /// The backend's connection failed.
     BackendFailed,
-    /// The client's connection failed, or its stream ended without a close_notify, or was no TLS.
+    /// The client's connection failed, its stream ended without a close_notify, or it was not TLS.
     ClientFailed,
-    /// Nothing moved for too long, or the proxy ends.
+    /// No bytes were transferred for too long, or the proxy ends.
     Cut,
 }
 
-/// A connection.
+/// The state of a connection.
 #[derive(Debug)]
 pub(crate) struct Relay {
     tls: ServerConnection,
@@ -95,7 +97,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// A relay for a client that has just connected.
+    /// Creates a relay for a client that has just connected.
     pub(crate) fn new(tls: ServerConnection) -> Relay {
         Relay {
             tls,
@@ -111,12 +113,12 @@ impl Relay {
         self.stage
     }
 
-    /// Whether the handshake took up an earlier session.
+    /// Returns whether the handshake has resumed an earlier session.
     pub(crate) fn is_resumed(&self) -> bool {
         self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// Why it is over, once it is.
+    /// Returns the outcome, once the relay is over.
     pub(crate) fn outcome(&self) -> Outcome {
         self.outcome.unwrap_or(Outcome::Cut)
     }
@@ -128,30 +130,30 @@ impl Relay {
         }
     }
 
-    /// The next thing to do; [`Relay::granted`] says that it is done or under way.
-    pub(crate) fn wish(&self) -> Option<Wish> {
+    /// Returns the next wish; the owner calls [`Relay::granted`] when it is executed or in flight.
+    pub(crate) fn wish(&self) -> Option<RelayRequest> {
         for (side, port) in [(Side::Backend, &self.backend), (Side::Client, &self.client)] {
             if port.is_absent {
                 continue;
             }
             if let Some(how) = port.close {
-                return Some(Wish::Close(side, how));
+                return Some(RelayRequest::Close(side, how));
             }
             if port.writing == 0 && !port.waiting.is_empty() {
-                return Some(Wish::Write(side));
+                return Some(RelayRequest::Write(side));
             }
             if port.output == Output::Ending && port.is_flushed() {
-                return Some(Wish::Shut(side));
+                return Some(RelayRequest::Shut(side));
             }
             if !port.is_receiving && !port.input_ended && self.has_room_from(side) {
-                return Some(Wish::Receive(side));
+                return Some(RelayRequest::Receive(side));
             }
         }
         let connects = self.stage == Stage::Connecting && !self.is_connecting;
-        connects.then_some(Wish::Connect)
+        connects.then_some(RelayRequest::Connect)
     }
 
-    /// Whether what comes from this side could be kept.
+    /// Returns whether there is room for the bytes that arrive from this side.
     fn has_room_from(&self, side: Side) -> bool {
         match (self.stage, side) {
             (Stage::Handshake, _) => self.client.backlog() < BACKLOG_BYTES,
@@ -162,18 +164,18 @@ impl Relay {
         }
     }
 
-    /// A wish is being fulfilled. For a write, [`Relay::take`] says so.
-    pub(crate) fn granted(&mut self, wish: Wish) {
+    /// Records that a wish is being executed. For a write, [`Relay::take`] does that.
+    pub(crate) fn granted(&mut self, wish: RelayRequest) {
         match wish {
-            Wish::Receive(side) => self.port(side).is_receiving = true,
-            Wish::Shut(side) => self.port(side).output = Output::Shutting,
-            Wish::Connect => self.is_connecting = true,
-            Wish::Close(side, _) => self.port(side).is_absent = true,
-            Wish::Write(_) => {}
+            RelayRequest::Receive(side) => self.port(side).is_receiving = true,
+            RelayRequest::Shut(side) => self.port(side).output = Output::Shutting,
+            RelayRequest::Connect => self.is_connecting = true,
+            RelayRequest::Close(side, _) => self.port(side).is_absent = true,
+            RelayRequest::Write(_) => {}
         }
     }
 
-    /// The bytes that are to be written to a side; [`Relay::written`] gives the buffer back.
+    /// Returns the bytes to write to a side; [`Relay::written`] takes the buffer back.
     pub(crate) fn take(&mut self, side: Side) -> Vec<u8> {
         let port = self.port(side);
         let bytes = std::mem::take(&mut port.waiting);
@@ -181,15 +183,15 @@ impl Relay {
         bytes
     }
 
-    /// Takes back bytes whose write could not begin.
+    /// Takes back bytes whose write could not be started.
     pub(crate) fn restore(&mut self, side: Side, bytes: Vec<u8>) {
         let port = self.port(side);
         port.writing = 0;
         port.waiting = bytes;
     }
 
-    /// Bytes came from a side, none at the end of its stream; how many bytes of the application's
-    /// that were.
+    /// Handles bytes from a side; none means the end of its stream. Returns how many bytes of the
+    /// application these were.
     pub(crate) fn received(&mut self, side: Side, bytes: &[u8], pool: &mut Pool) -> usize {
         self.port(side).is_receiving = false;
         let relayed = match (side, bytes.is_empty()) {
@@ -204,7 +206,7 @@ impl Relay {
             }
             (Side::Backend, false) => self.take_from_backend(bytes, pool),
         };
-        self.settle();
+        self.check_completion();
         relayed
     }
 
@@ -216,7 +218,7 @@ impl Relay {
         while !bytes.is_empty() && !self.client.input_ended {
             let state = match self.tls.read_tls(&mut bytes) {
                 Ok(_) => self.tls.process_new_packets(),
-                // A message longer than TLS allows.
+                // A message longer than TLS permits.
                 Err(_) => Err(rustls::Error::General("a message is too long".into())),
             };
             let Ok(state) = state else {
@@ -237,7 +239,7 @@ impl Relay {
         relayed
     }
 
-    /// Moves what was decrypted to the backend's side.
+    /// Moves decrypted bytes to the backend's side.
     fn take_plaintext(&mut self, bytes: usize, pool: &mut Pool) -> usize {
         let mut left = bytes;
         if left > 0 && self.backend.waiting.capacity() == 0 {
@@ -259,21 +261,21 @@ impl Relay {
         bytes - left
     }
 
-    /// Moves what TLS has to say to the client's side.
+    /// Moves the bytes that TLS has to send to the client's side.
     fn take_ciphertext(&mut self, pool: &mut Pool) {
         while self.tls.wants_write() {
             if self.client.waiting.capacity() == 0 {
                 self.client.waiting = pool.take();
             }
-            // Memory takes everything.
+            // Writing to memory does not fail.
             if self.tls.write_tls(&mut self.client.waiting).is_err() {
                 return;
             }
         }
     }
 
-    /// What the client sends is no TLS, or not what it may send: it has its alert, and what it sent
-    /// is not whole.
+    /// Handles bytes from the client that are not valid TLS: queues an alert, and marks the
+    /// client's stream as incomplete.
     fn refuse_client(&mut self) {
         let outcome = match self.stage {
             Stage::Handshake => Outcome::NoHandshake,
@@ -285,12 +287,12 @@ impl Relay {
         self.backend.close(Close::Reset);
     }
 
-    /// The client's stream has ended, and not by a close_notify.
+    /// Handles the end of the client's stream, if there was no close_notify.
     fn client_ended(&mut self) {
         self.client.input_ended = true;
         match self.stage {
             Stage::Handshake => self.end(Outcome::NoHandshake, Close::Orderly, Close::Reset),
-            // It has had its answer, and has nothing more to say.
+            // The client has its answer and ends without a close_notify.
             Stage::Relaying if self.client.output == Output::Shut => {
                 self.end(Outcome::Whole, Close::Orderly, Close::Reset);
             }
@@ -304,7 +306,7 @@ impl Relay {
     fn take_from_backend(&mut self, mut bytes: &[u8], pool: &mut Pool) -> usize {
         let relayed = bytes.len();
         while !bytes.is_empty() {
-            // Takes what its buffer has room for.
+            // TLS accepts as many bytes as its buffer has room for.
             match self.tls.writer().write(bytes) {
                 Ok(count) if count > 0 => bytes = &bytes[count..],
                 _ => {
@@ -324,7 +326,7 @@ impl Relay {
         self.client.end_output();
     }
 
-    /// A receive has failed: the connection is broken.
+    /// Handles a failed receive: the connection is broken.
     pub(crate) fn receive_failed(&mut self, side: Side) {
         self.port(side).is_receiving = false;
         self.port(side).input_ended = true;
@@ -337,24 +339,26 @@ impl Relay {
         }
     }
 
-    /// A write has ended, and all was written or not; gives its buffer back.
+    /// Handles the end of a write; `is_whole` is false if not all was written. Takes the buffer
+    /// back.
     pub(crate) fn written(&mut self, side: Side, is_whole: bool, buffer: Vec<u8>, pool: &mut Pool) {
         pool.give(buffer);
         self.port(side).writing = 0;
         if !is_whole {
             self.takes_no_more(side);
         }
-        self.settle();
+        self.check_completion();
     }
 
-    /// The end of the stream was sent, or the connection is broken.
+    /// Handles the result of a shutdown: the end of the stream was sent, or the connection is
+    /// broken.
     pub(crate) fn shut(&mut self, side: Side, is_sent: bool) {
         if is_sent {
             self.port(side).output = Output::Shut;
         } else {
             self.takes_no_more(side);
         }
-        self.settle();
+        self.check_completion();
     }
 
     fn takes_no_more(&mut self, side: Side) {
@@ -368,22 +372,27 @@ impl Relay {
         }
     }
 
-    /// A backend is connected.
+    /// Puts a header before all bytes for the backend, which must not be connected yet.
+    pub(crate) fn send_before(&mut self, header: &[u8]) {
+        self.backend.waiting.splice(0..0, header.iter().copied());
+    }
+
+    /// Handles a connected backend.
     pub(crate) fn connected(&mut self) {
         self.is_connecting = false;
         self.backend.is_absent = false;
         if self.stage == Stage::Connecting {
             self.stage = Stage::Relaying;
         }
-        self.settle();
+        self.check_completion();
     }
 
-    /// No backend can be reached.
+    /// Handles that no backend could be reached.
     pub(crate) fn no_backend(&mut self) {
         self.end(Outcome::NoBackend, Close::Reset, Close::Reset);
     }
 
-    /// The time for the present stage is over.
+    /// Handles the time limit of the present stage.
     pub(crate) fn expired(&mut self) {
         match self.stage {
             Stage::Handshake => self.end(Outcome::NoHandshake, Close::Reset, Close::Reset),
@@ -396,7 +405,7 @@ impl Relay {
         }
     }
 
-    /// Ends the relay at once; nothing of it will look whole.
+    /// Ends the relay at once, so that neither stream looks complete.
     pub(crate) fn cut(&mut self) {
         self.end(Outcome::Cut, Close::Reset, Close::Reset);
     }
@@ -407,8 +416,8 @@ impl Relay {
         self.backend.close(backend);
     }
 
-    /// Looks whether everything has been said.
-    fn settle(&mut self) {
+    /// Checks whether everything was sent, and what has to be closed.
+    fn check_completion(&mut self) {
         if self.stage == Stage::Relaying && self.client.output == Output::Shut {
             match self.backend.output {
                 Output::Shut => self.end(Outcome::Whole, Close::Orderly, Close::Orderly),

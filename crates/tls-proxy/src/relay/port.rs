@@ -1,51 +1,51 @@
-//! What a relay knows of one of its two sockets.
+//! Defines the state of one of a relay's two sockets.
 
 /// One of the two sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The one that speaks TLS.
+    /// The socket with TLS.
     Client,
-    /// The one that speaks plain TCP.
+    /// The socket with plain TCP.
     Backend,
 }
 
 /// How a socket is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Close {
-    /// As close(2) does: after what was written comes the end of the stream.
+    /// As by close(2): the end of the stream follows the written bytes.
     Orderly,
-    /// By a reset, which no peer takes for the end of a whole stream.
+    /// By a reset, which a peer cannot take for the end of a complete stream.
     Reset,
 }
 
-/// The writing direction of a socket.
+/// The state of a socket's writing direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
     Open,
-    /// Ends as soon as what waits is written.
+    /// Ends as soon as the waiting bytes are written.
     Ending,
-    /// The shutdown is under way.
+    /// The shutdown is in flight.
     Shutting,
     Shut,
-    /// The peer takes no more: what is for it is dropped.
+    /// The peer reads no more: bytes for it are dropped.
     Broken,
 }
 
 /// The state of a socket.
 #[derive(Debug)]
 pub(super) struct Port {
-    /// A receive is under way.
+    /// Whether a receive is in flight.
     pub(super) is_receiving: bool,
-    /// Nothing more comes from the peer.
+    /// Whether the peer's stream has ended.
     pub(super) input_ended: bool,
     pub(super) output: Output,
-    /// Bytes that are to be written next.
+    /// Bytes to write next.
     pub(super) waiting: Vec<u8>,
-    /// Bytes of the write that is under way.
+    /// Bytes of the write in flight.
     pub(super) writing: usize,
-    /// It is to be closed.
+    /// The way in which the socket has to be closed, if it has to.
     pub(super) close: Option<Close>,
-    /// There is no socket: not yet, or not any more.
+    /// Whether there is no socket: not yet, or no longer.
     pub(super) is_absent: bool,
 }
 
@@ -62,24 +62,24 @@ impl Port {
         }
     }
 
-    /// Bytes that the peer has not taken.
+    /// Returns how many bytes the peer has not taken.
     pub(super) fn backlog(&self) -> usize {
         self.waiting.len() + self.writing
     }
 
-    /// Whether all that was for the peer has been written.
+    /// Returns whether everything for the peer was written.
     pub(super) fn is_flushed(&self) -> bool {
         self.backlog() == 0
     }
 
-    /// Nothing more will be for the peer.
+    /// Ends the output: nothing more will be sent to the peer.
     pub(super) fn end_output(&mut self) {
         if self.output == Output::Open {
             self.output = Output::Ending;
         }
     }
 
-    /// The peer takes no more.
+    /// Marks the output as broken: the peer reads no more.
     pub(super) fn break_output(&mut self) {
         self.output = Output::Broken;
         self.waiting = Vec::new();

@@ -1,4 +1,5 @@
-//! A relay with a TLS client in the same process, and a backend that is two vectors of bytes.
+//! Tests a relay with a TLS client in the same process, and a backend that consists of two byte
+//! vectors.
 
 use super::*;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
@@ -34,15 +35,15 @@ fn settings() -> &'static Settings {
     })
 }
 
-/// A relay, and what its sockets have been told to do.
+/// A relay, and the requests for its sockets.
 struct Rig {
     relay: Relay,
     pool: Pool,
     client: ClientConnection,
-    /// What the client has decrypted, and the backend got.
+    /// The bytes that the client has decrypted, and those that the backend has received.
     at_client: Vec<u8>,
     at_backend: Vec<u8>,
-    /// Writes to a side are begun but do not end.
+    /// Whether writes to a side are submitted but do not complete.
     client_is_stuck: bool,
     backend_is_stuck: bool,
     stuck: Vec<(Side, Vec<u8>)>,
@@ -72,7 +73,7 @@ impl Rig {
         }
     }
 
-    /// A rig whose relay has its backend.
+    /// A rig whose relay is connected to its backend.
     fn relaying() -> Rig {
         let mut rig = Rig::new();
         rig.turn();
@@ -85,23 +86,23 @@ impl Rig {
         rig
     }
 
-    /// Does what the relay wishes.
+    /// Executes the wishes of the relay.
     fn grant(&mut self) {
         while let Some(wish) = self.relay.wish() {
             self.relay.granted(wish);
             match wish {
-                Wish::Receive(side) => {
+                RelayRequest::Receive(side) => {
                     assert!(!self.receives.contains(&side), "one receive on a side at a time");
                     self.receives.push(side);
                 }
-                Wish::Write(side) => self.write(side),
-                Wish::Shut(side) => {
+                RelayRequest::Write(side) => self.write(side),
+                RelayRequest::Shut(side) => {
                     assert!(!self.shut.contains(&side), "a stream ends once");
                     self.shut.push(side);
                     self.relay.shut(side, true);
                 }
-                Wish::Connect => self.connects += 1,
-                Wish::Close(side, how) => {
+                RelayRequest::Connect => self.connects += 1,
+                RelayRequest::Close(side, how) => {
                     assert!(self.closed.iter().all(|(other, _)| *other != side));
                     self.closed.push((side, how));
                 }
@@ -138,7 +139,7 @@ impl Rig {
         }
     }
 
-    /// Has the client's TLS and the relay talk until both have nothing to say.
+    /// Passes bytes between the client's TLS and the relay until neither has any.
     fn turn(&mut self) {
         loop {
             self.grant();
@@ -152,7 +153,7 @@ impl Rig {
         }
     }
 
-    /// Bytes, or an end, from a side; false if the relay does not listen to it.
+    /// Passes bytes, or an end, from a side; false if the relay does not receive from it.
     fn receive(&mut self, side: Side, bytes: &[u8]) -> bool {
         let Some(at) = self.receives.iter().position(|other| *other == side) else { return false };
         self.receives.remove(at);
@@ -296,7 +297,8 @@ fn an_early_answer_is_heard_although_the_backend_reads_no_more() {
     assert!(rig.client_knows_the_end());
     assert_eq!(rig.relay.stage(), Stage::Lingering);
     assert_eq!(rig.closed, [(Side::Backend, Close::Orderly)]);
-    // What the client still sends is taken, for a close before that would reset it.
+    // Bytes that the client still sends are received, because closing before that would cause a
+    // reset.
     rig.client_says(b" and on");
     assert!(rig.receive(Side::Client, b""));
     rig.assert_over(Outcome::Whole, Close::Orderly, Some(Close::Orderly));
@@ -376,11 +378,11 @@ fn idle_relays_hold_no_buffers() {
     assert_eq!(rig.relay.client.waiting.capacity(), 0);
 }
 
-/// A conversation in which everything happens in an order that a seed draws.
+/// A connection whose events happen in an order that depends on a seed.
 struct Conversation {
     rig: Rig,
     state: u64,
-    /// What each end has sent, and what of the client's ciphertext has not arrived.
+    /// The bytes that each end has sent, and the client's ciphertext in flight.
     by_client: Vec<u8>,
     by_backend: Vec<u8>,
     on_the_way: Vec<u8>,
@@ -413,14 +415,14 @@ impl Conversation {
         (0..length).map(|_| self.draw(256) as u8).collect()
     }
 
-    /// Takes what the client's TLS has to say.
+    /// Takes the bytes that the client's TLS has to send.
     fn collect(&mut self) {
         while self.rig.client.wants_write() {
             self.rig.client.write_tls(&mut self.on_the_way).unwrap();
         }
     }
 
-    /// Hands on a piece of what is on its way from the client.
+    /// Passes on a part of the client's bytes in flight.
     fn carry(&mut self) {
         self.collect();
         if !self.on_the_way.is_empty() && self.rig.receives.contains(&Side::Client) {
@@ -430,7 +432,7 @@ impl Conversation {
         }
     }
 
-    /// Ends a write that is under way.
+    /// Completes a write in flight.
     fn unstick(&mut self) {
         if !self.rig.stuck.is_empty() {
             let (side, bytes) = self.rig.stuck.remove(0);

@@ -1,21 +1,21 @@
-//! Backends of the tests' own, on sockets that block.
+//! Provides backends for the tests, on blocking sockets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
-use testkit::process::PATIENCE;
+use testkit::process::TIME_LIMIT;
 use testkit::retried;
 
 /// Accepts a connection.
 pub(crate) fn accept(listener: &TcpListener) -> TcpStream {
     let (stream, _) = listener.accept().expect("the proxy connects");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a time-out");
+    stream.set_read_timeout(Some(TIME_LIMIT)).expect("a time-out");
+    stream.set_write_timeout(Some(TIME_LIMIT)).expect("a time-out");
     stream.set_nodelay(true).expect("an option");
     stream
 }
 
-/// Serves so many connections, each in a thread; what they gave.
+/// Serves this number of connections, each on a thread, and returns their results.
 pub(crate) fn serve<T: Send + 'static>(
     listener: TcpListener,
     connections: usize,
@@ -32,7 +32,7 @@ pub(crate) fn serve<T: Send + 'static>(
     })
 }
 
-/// Sends back what comes, until it ends.
+/// Returns the received bytes to the sender, until the stream ends.
 pub(crate) fn echo(mut stream: TcpStream) {
     let mut room = vec![0; 64 << 10];
     loop {
@@ -44,7 +44,7 @@ pub(crate) fn echo(mut stream: TcpStream) {
     }
 }
 
-/// Takes one upload by HTTP and gives its body.
+/// Receives one upload by HTTP and returns its body.
 pub(crate) fn take_upload(stream: TcpStream) -> Vec<u8> {
     let mut reader = BufReader::new(stream);
     let mut length = 0;

@@ -1,4 +1,4 @@
-//! Clients that speak TLS by rustls over the kernel's TCP.
+//! Provides TLS clients for the tests, with rustls over the kernel's TCP.
 
 use crate::site::{PROXY, Site};
 use rustls::crypto::ring;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use testkit::retried;
 
-/// A stream of TLS, on a socket that blocks.
+/// A TLS stream on a blocking socket.
 pub(crate) type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// What clients of a site know; those that share it resume each other's sessions.
+/// Builds the settings of a site's clients; clients that share them resume each other's sessions.
 pub(crate) fn settings(
     site: &Site,
     versions: &[&'static rustls::SupportedProtocolVersion],
@@ -54,7 +54,7 @@ pub(crate) fn handshaken(mut stream: Stream) -> Stream {
     stream
 }
 
-/// Ends the writing direction as TLS has it.
+/// Ends the writing direction with a close_notify.
 pub(crate) fn say_goodbye(stream: &mut Stream) {
     stream.conn.send_close_notify();
     while stream.conn.wants_write() {
@@ -81,7 +81,7 @@ pub(crate) fn send(stream: &mut impl Write, bytes: &[u8]) {
     stream.write_all(bytes).and_then(|()| stream.flush()).expect("it is sent");
 }
 
-/// Reads until the connection is broken; what broke it.
+/// Reads until the connection is broken, and returns the error.
 pub(crate) fn read_to_failure(stream: &mut impl Read) -> io::Error {
     let mut room = [0; 4096];
     loop {
@@ -93,12 +93,12 @@ pub(crate) fn read_to_failure(stream: &mut impl Read) -> io::Error {
     }
 }
 
-/// Whether it is a reset.
+/// Returns whether an error is a reset.
 pub(crate) fn is_reset(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionReset
 }
 
-/// Has a socket end by a reset when it is closed.
+/// Makes a socket reset its connection when it is closed.
 pub(crate) fn will_reset(socket: &TcpStream) {
     let socket = socket2::SockRef::from(socket);
     socket.set_linger(Some(Duration::ZERO)).expect("it is open");

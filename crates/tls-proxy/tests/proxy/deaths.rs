@@ -1,28 +1,28 @@
-//! Backends and the proxy killed in the middle of a stream, and descriptors that run out: nobody
-//! hangs, and what comes afterwards is served.
+//! Tests backends or a proxy that are killed in the middle of a stream, and too few descriptors: no
+//! client hangs, and later clients are served.
 
 use crate::backend::accept;
 use crate::client::{client, expect, is_reset, over, read_to_failure, send};
 use crate::limits::limit_descriptors;
 use crate::server::lighttpd;
-use crate::site::{PEER, Road, Site};
+use crate::site::{PEER, Site, Testbed};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
 use testkit::process::succeed;
 use testkit::retried;
 
-/// More than all buffers on the way hold.
+/// More bytes than all buffers on the path hold.
 const LARGE: usize = 64 << 20;
 
-/// A client that is served as usual.
+/// Checks that a client is served as usual.
 fn assert_serves(site: &Site, listener: &TcpListener) {
     let mut client = client(site);
     send(&mut client, b"as usual");
     expect(&mut accept(listener), b"as usual");
 }
 
-/// Reads until the stream is over, in whatever way; how many bytes came.
+/// Reads until the stream ends, in any way; returns the number of bytes.
 fn read_to_end(stream: &mut impl Read) -> usize {
     let (mut room, mut total) = (vec![0; 64 << 10], 0);
     loop {
@@ -30,7 +30,7 @@ fn read_to_end(stream: &mut impl Read) -> usize {
             Ok(0) => return total,
             Ok(count) => total += count,
             Err(error) => {
-                // The kernel may still end the stream in order, but not TLS's.
+                // The kernel may still end the TCP stream in order, but not the TLS stream.
                 let cut = error.kind() == ErrorKind::UnexpectedEof;
                 assert!(cut || is_reset(&error), "{error}");
                 return total;
@@ -39,8 +39,8 @@ fn read_to_end(stream: &mut impl Read) -> usize {
     }
 }
 
-pub(crate) fn a_killed_backend_is_an_end_and_the_next_one_serves(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn a_killed_backend_is_an_end_and_the_next_one_serves(testbed: Testbed) {
+    let site = Site::new(testbed);
     let other = site.listen(81);
     let mut killed = lighttpd(&site, &[LARGE]);
     let backends = [format!("{PEER}:80"), format!("{PEER}:81")];
@@ -53,14 +53,14 @@ pub(crate) fn a_killed_backend_is_an_end_and_the_next_one_serves(road: Road) {
     assert!(read_to_end(&mut client) < LARGE, "the whole file has come");
     drop(client);
     proxy.await_counts(&[("open", 0)]);
-    // The second's turn, and the first's, who does not answer any more.
+    // The turn of the second backend, and then of the first, which no longer answers.
     for _ in 0..3 {
         assert_serves(&site, &other);
     }
 }
 
-pub(crate) fn after_a_killed_proxy_the_next_one_serves(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn after_a_killed_proxy_the_next_one_serves(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
     let mut client = client(&site);
@@ -70,7 +70,7 @@ pub(crate) fn after_a_killed_proxy_the_next_one_serves(road: Road) {
     proxy.kill();
     let next = site.proxy(&[]);
     assert_serves(&site, &listener);
-    // What belonged to the first is over at the latest when something is sent.
+    // Connections to the first backend end at the latest when something is sent.
     let mut failures = 0;
     let client_fails = client.write_all(b"still there?").and_then(|()| client.flush()).is_err();
     failures += usize::from(client_fails || read_to_end(&mut client) == 0);
@@ -80,17 +80,17 @@ pub(crate) fn after_a_killed_proxy_the_next_one_serves(road: Road) {
     next.await_counts(&[("handshakes", 1)]);
 }
 
-pub(crate) fn descriptors_that_run_out_are_told_and_come_back(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn descriptors_that_run_out_are_told_and_come_back(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&["--cores", "1"]);
     limit_descriptors(proxy.id(), 3);
     let mut first = over(&site, site.connect());
-    if road == Road::Epoll {
-        // It waits to be accepted, which takes a descriptor.
+    if testbed == Testbed::Epoll {
+        // The client waits to be accepted, which needs a descriptor.
         assert_eq!(proxy.counts().of("connections"), 0);
     } else {
-        // It is accepted without one, and there is none for the backend.
+        // The client is accepted without a descriptor, and there is none for the backend.
         let error = match first.flush() {
             Ok(()) => read_to_failure(&mut first),
             Err(error) => error,
@@ -100,17 +100,18 @@ pub(crate) fn descriptors_that_run_out_are_told_and_come_back(road: Road) {
         assert!(complaint.contains("raise `ulimit -n`"), "{complaint}");
     }
     limit_descriptors(proxy.id(), 4096);
-    if road == Road::Epoll {
+    if testbed == Testbed::Epoll {
         send(&mut first, b"at last");
         expect(&mut accept(&listener), b"at last");
     }
     assert_serves(&site, &listener);
 }
 
-/// Many at once with few descriptors: whoever is let in is served whole or reset, and none hangs.
-pub(crate) fn a_crowd_with_few_descriptors_is_served_or_reset(road: Road) {
+/// Many clients at once with few descriptors: each accepted one is served completely or reset, and
+/// none hangs.
+pub(crate) fn a_crowd_with_few_descriptors_is_served_or_reset(testbed: Testbed) {
     const CLIENTS: usize = 60;
-    let site = Site::new(road);
+    let site = Site::new(testbed);
     let mut server = lighttpd(&site, &[10_000]);
     let proxy = site.proxy(&["--cores", "1"]);
     let open = std::fs::read_dir(format!("/proc/{}/fd", proxy.id())).expect("/proc").count();

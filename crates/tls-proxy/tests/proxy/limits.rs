@@ -1,4 +1,4 @@
-//! Time-outs and the most connections.
+//! Tests timeouts, and the limit of connections.
 
 use crate::backend::{self, accept};
 use crate::client::{
@@ -6,16 +6,16 @@ use crate::client::{
     send,
 };
 use crate::refusals::passed_over;
-use crate::site::{NOBODY, PROXY, Road, Site};
+use crate::site::{NOBODY, PROXY, Site, Testbed};
 use std::collections::VecDeque;
 use std::io::Write;
 
-pub(crate) fn a_silent_client_is_cut(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn a_silent_client_is_cut(testbed: Testbed) {
+    let site = Site::new(testbed);
     let proxy = site.proxy(&["--handshake-timeout", "0.2"]);
-    // One that says nothing, and one that begins and does not go on.
+    // A client that sends nothing, and one that starts a handshake and stops.
     for beginning in [&[][..], &[22, 3, 1, 2, 0, 1]] {
-        // The time may be over before we come to say even that.
+        // The time may be over even before this is sent.
         let error = match site.try_connect(&format!("{PROXY}:443")) {
             Ok(mut client) => {
                 let written = client.write_all(beginning);
@@ -28,8 +28,8 @@ pub(crate) fn a_silent_client_is_cut(road: Road) {
     proxy.await_counts(&[("failed", 2), ("open", 0)]);
 }
 
-pub(crate) fn nothing_moves_for_too_long(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn nothing_moves_for_too_long(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&["--idle-timeout", "5"]);
     let mut client = client(&site);
@@ -42,14 +42,14 @@ pub(crate) fn nothing_moves_for_too_long(road: Road) {
     proxy.await_counts(&[("proxy", 1), ("open", 0)]);
 }
 
-pub(crate) fn a_deaf_backend_is_passed_over(road: Road) {
-    passed_over(road, &format!("{NOBODY}:80"), &["--connect-timeout", "3"], 2);
+pub(crate) fn a_deaf_backend_is_passed_over(testbed: Testbed) {
+    passed_over(testbed, &format!("{NOBODY}:80"), &["--connect-timeout", "3"], 2);
 }
 
-pub(crate) fn more_than_the_most_wait(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn more_than_the_most_wait(testbed: Testbed) {
+    let site = Site::new(testbed);
     let server = backend::serve(site.listen(80), 5, backend::echo);
-    // Each of the two listening addresses has its share, so two at a time come in by this one.
+    // Each of the two listening addresses has its share, so this one accepts two at a time.
     let proxy = site.proxy(&["--cores", "1", "--max-connections", "4"]);
     let mut inside: VecDeque<Stream> = (0..2).map(|_| client(&site)).collect();
     let mut outside: VecDeque<Stream> = (0..3).map(|_| over(&site, site.connect())).collect();
@@ -60,25 +60,25 @@ pub(crate) fn more_than_the_most_wait(road: Road) {
         send(&mut client, b"in");
         say_goodbye(&mut client);
         assert_eq!(read_all(&mut client), b"in");
-        // Its place is the next one's.
+        // The next connection takes its place.
         inside.extend(outside.pop_front().map(handshaken));
     }
     server.join().expect("the backends");
     proxy.await_counts(&[("connections", 5), ("whole", 5), ("open", 0)]);
 }
 
-/// Sets how many descriptors a process may have.
+/// Sets the limit of descriptors of a process.
 pub(crate) fn limit_descriptors(process: u32, most: u64) {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: 4096 };
     let (process, resource) = (process as i32, libc::RLIMIT_NOFILE);
-    // SAFETY: the limit is valid for reads; the old one is not asked for.
+    // SAFETY: the limit is valid for reads; a null pointer means that the old one is not returned.
     let set = unsafe { libc::prlimit(process, resource, &raw const limit, std::ptr::null_mut()) };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]
 fn without_descriptors_clients_wait_until_there_are_some() {
-    let site = Site::new(Road::Epoll);
+    let site = Site::new(Testbed::Epoll);
     let listener = site.listen(80);
     let proxy = site.proxy(&["--cores", "1"]);
     limit_descriptors(proxy.id(), 3);

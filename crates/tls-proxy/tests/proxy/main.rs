@@ -1,12 +1,15 @@
-//! The proxy as its users have it: a process between clients and backends of every kind, over every
-//! road.
+//! Tests the proxy as a process between clients and backends of all kinds, over every driver and
+//! network path.
 
+mod addresses;
 mod backend;
 mod client;
 mod deaths;
 mod limits;
 mod negotiation;
+mod privileges;
 mod refusals;
+mod reload;
 mod server;
 mod setup;
 mod signals;
@@ -15,28 +18,28 @@ mod stacks;
 mod streams;
 mod web;
 
-use site::Road;
+use site::Testbed;
 
-/// Makes a test of each function for each road.
-macro_rules! on_every_road {
+/// Creates a test of each function for each network path.
+macro_rules! on_every_testbed {
     ($($file:ident: $($name:ident),+;)+) => {
-        on_every_road! { @road uring Road::Uring; $($file: $($name),+;)+ }
-        on_every_road! { @road epoll Road::Epoll; $($file: $($name),+;)+ }
-        on_every_road! { @road xdp Road::Xdp; $($file: $($name),+;)+ }
-        on_every_road! { @road tap Road::Tap; $($file: $($name),+;)+ }
+        on_every_testbed! { @testbed uring Testbed::Uring; $($file: $($name),+;)+ }
+        on_every_testbed! { @testbed epoll Testbed::Epoll; $($file: $($name),+;)+ }
+        on_every_testbed! { @testbed xdp Testbed::Xdp; $($file: $($name),+;)+ }
+        on_every_testbed! { @testbed tap Testbed::Tap; $($file: $($name),+;)+ }
     };
-    (@road $module:ident $road:expr; $($file:ident: $($name:ident),+;)+) => {
+    (@testbed $module:ident $testbed:expr; $($file:ident: $($name:ident),+;)+) => {
         mod $module {
-            use super::Road;
+            use super::Testbed;
             $($(#[test]
             fn $name() {
-                crate::$file::$name($road);
+                crate::$file::$name($testbed);
             })+)+
         }
     };
 }
 
-on_every_road! {
+on_every_testbed! {
     web: curl_gets_every_byte, curl_puts_every_byte, connections_are_kept, ab_finds_no_failure;
     streams: both_versions_are_spoken_and_sessions_resumed, each_direction_ends_by_itself,
         a_backend_that_resets_resets_the_client, a_cut_client_is_no_end_for_the_backend,
@@ -54,4 +57,8 @@ on_every_road! {
     signals: what_is_under_way_is_ended_in_order, the_rest_is_cut_after_the_drain,
         who_waits_to_be_let_in_is_served_before_the_end, a_second_signal_ends_at_once,
         counts_are_told_when_asked;
+    addresses: one_address_does_not_hold_all_handshakes, a_handshake_has_a_total_time_limit,
+        backends_are_told_the_client;
+    reload: a_new_certificate_is_for_new_connections, a_wrong_file_leaves_the_old_certificate;
+    privileges: all_threads_run_as_the_user, all_threads_are_restricted;
 }

@@ -1,9 +1,9 @@
-//! What client and proxy agree on before the first byte: the application's protocol, the name, the
-//! session of an earlier connection.
+//! Tests the negotiation of client and proxy before the first byte: the application protocol, the
+//! name, and the resumed session.
 
 use crate::backend::{self, accept};
 use crate::client::{Stream, expect, handshaken, send, settings};
-use crate::site::{PROXY, Road, Site};
+use crate::site::{PROXY, Site, Testbed};
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig, ClientConnection, Error, HandshakeKind};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn named(settings: ClientConfig, name: &str, site: &Site) -> Stream {
     Stream::new(tls, site.connect())
 }
 
-/// Why a handshake fails.
+/// Returns the error of a failed handshake.
 fn failure(mut stream: Stream) -> Error {
     loop {
         assert!(stream.conn.is_handshaking(), "it succeeds");
@@ -25,8 +25,8 @@ fn failure(mut stream: Stream) -> Error {
     }
 }
 
-pub(crate) fn only_a_protocol_that_both_speak_is_agreed_on(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn only_a_protocol_that_both_speak_is_agreed_on(testbed: Testbed) {
+    let site = Site::new(testbed);
     let server = backend::serve(site.listen(80), 2, |mut stream| expect(&mut stream, b"hello"));
     let proxy = site.proxy(&[]);
     let speaking = |protocols: &[&[u8]]| {
@@ -46,26 +46,26 @@ pub(crate) fn only_a_protocol_that_both_speak_is_agreed_on(road: Road) {
     proxy.await_counts(&[("handshakes", 2), ("failed", 1)]);
 }
 
-pub(crate) fn every_name_gets_the_certificate(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn every_name_gets_the_certificate(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
     let settings = || (*settings(&site, rustls::ALL_VERSIONS)).clone();
-    // By name, and by address, of which nothing is said to the server (RFC 6066, section 3).
+    // By name, and by address, which the client does not send to the server (RFC 6066, section 3).
     for name in ["proxy.test", PROXY] {
         let mut client = handshaken(named(settings(), name, &site));
         send(&mut client, b"hello");
         expect(&mut accept(&listener), b"hello");
     }
-    // It is the client who sees that it is another's.
+    // The client detects that the certificate is for another name.
     let error = failure(named(settings(), "other.test", &site));
     assert!(matches!(error, Error::InvalidCertificate(_)), "{error}");
     proxy.await_counts(&[("handshakes", 2), ("failed", 1), ("connections", 3)]);
 }
 
-/// Tickets die with the process; who has an old one gets a whole handshake.
-pub(crate) fn a_session_of_another_process_is_not_resumed(road: Road) {
-    let site = Site::new(road);
+/// Tickets are lost with the process; a client with an old one gets a complete handshake.
+pub(crate) fn a_session_of_another_process_is_not_resumed(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let settings = settings(&site, rustls::ALL_VERSIONS);
     for kinds in [[HandshakeKind::Full, HandshakeKind::Resumed]; 2] {
@@ -77,7 +77,7 @@ pub(crate) fn a_session_of_another_process_is_not_resumed(road: Road) {
             let mut backend = accept(&listener);
             expect(&mut backend, b"question");
             send(&mut backend, b"answer");
-            // Tickets come before it.
+            // Tickets arrive before the answer.
             expect(&mut client, b"answer");
         }
         proxy.await_counts(&[("resumed", 1)]);

@@ -1,12 +1,12 @@
-//! Clients that speak something else, and backends that are not there.
+//! Tests clients that use another protocol, and backends that do not answer.
 
 use crate::backend::{self, accept};
 use crate::client::{client, expect, is_reset, over, read_all, read_to_failure, say_goodbye, send};
-use crate::site::{PEER, Road, Site};
+use crate::site::{PEER, Site, Testbed};
 use std::io::{ErrorKind, Read, Write};
 use testkit::retried;
 
-/// A client that is served as usual.
+/// Checks that a client is served as usual.
 fn assert_serves(site: &Site, listener: &std::net::TcpListener) {
     let mut client = client(site);
     let mut backend = accept(listener);
@@ -15,8 +15,8 @@ fn assert_serves(site: &Site, listener: &std::net::TcpListener) {
     assert_eq!(read_all(&mut client), b"as usual");
 }
 
-pub(crate) fn plain_http_gets_an_alert(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn plain_http_gets_an_alert(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
     let mut client = site.connect();
@@ -30,8 +30,8 @@ pub(crate) fn plain_http_gets_an_alert(road: Road) {
     assert_serves(&site, &listener);
 }
 
-pub(crate) fn garbage_is_refused(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn garbage_is_refused(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
     let seed: u64 = std::time::SystemTime::now()
@@ -47,11 +47,11 @@ pub(crate) fn garbage_is_refused(road: Road) {
             })
             .collect();
         if round % 2 == 1 {
-            // As if it were a handshake.
+            // The bytes begin like a handshake.
             bytes[..5].copy_from_slice(&[22, 3, 1, 0x3f, 0xff]);
         }
         let mut client = site.connect();
-        // It may be refused before all of it has come.
+        // The proxy may refuse the bytes before all of them have arrived.
         let _ = client.write_all(&bytes);
         let _ = client.shutdown(std::net::Shutdown::Write);
         let mut room = [0; 64];
@@ -70,8 +70,8 @@ pub(crate) fn garbage_is_refused(road: Road) {
     assert_serves(&site, &listener);
 }
 
-pub(crate) fn a_change_on_the_way_is_noticed(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn a_change_on_the_way_is_noticed(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
     let mut client = client(&site);
@@ -90,14 +90,20 @@ pub(crate) fn a_change_on_the_way_is_noticed(road: Road) {
     assert_serves(&site, &listener);
 }
 
-pub(crate) fn a_backend_that_is_down_is_passed_over(road: Road) {
-    let complaint = passed_over(road, &format!("{PEER}:81"), &[], 4);
-    assert!(complaint.contains("nobody listens there"), "{complaint}");
+pub(crate) fn a_backend_that_is_down_is_passed_over(testbed: Testbed) {
+    let complaint = passed_over(testbed, &format!("{PEER}:81"), &[], 4);
+    assert!(complaint.contains("no server listens there"), "{complaint}");
 }
 
-/// Serves so many clients although the first of two backends does not; what is said of it.
-pub(crate) fn passed_over(road: Road, silent: &str, options: &[&str], clients: usize) -> String {
-    let site = Site::new(road);
+/// Serves this number of clients although the first of two backends does not answer; returns the
+/// proxy's messages about it.
+pub(crate) fn passed_over(
+    testbed: Testbed,
+    silent: &str,
+    options: &[&str],
+    clients: usize,
+) -> String {
+    let site = Site::new(testbed);
     let up = format!("{PEER}:80");
     let server = backend::serve(site.listen(80), clients, backend::echo);
     let proxy = site.proxy_for(&[silent, &up], &[&["--cores", "1"], options].concat());
@@ -115,30 +121,30 @@ pub(crate) fn passed_over(road: Road, silent: &str, options: &[&str], clients: u
     complaint
 }
 
-pub(crate) fn without_a_backend_the_client_is_reset(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn without_a_backend_the_client_is_reset(testbed: Testbed) {
+    let site = Site::new(testbed);
     let proxy = site.proxy(&[]);
     let mut client = over(&site, site.connect());
-    // Its handshake may just have succeeded, or not have been told of, when the reset comes.
+    // When the reset arrives, the handshake may just have succeeded, or may not have been reported.
     let error = match client.flush() {
         Ok(()) => read_to_failure(&mut client),
         Err(error) => error,
     };
     assert!(is_reset(&error), "{error}");
     proxy.await_counts(&[("backend", 1), ("open", 0)]);
-    // It comes up, and people hear of it.
-    assert!(proxy.complaint().contains("nobody listens there"));
+    // The log reports when a backend fails and when it is reachable again.
+    assert!(proxy.complaint().contains("no server listens there"));
     let listener = site.listen(80);
     let mut client = crate::client::client(&site);
     let mut backend = accept(&listener);
     send(&mut client, b"back");
     expect(&mut backend, b"back");
-    assert!(proxy.complaint().contains("answers again"));
+    assert!(proxy.complaint().contains("accepts connections again"));
 }
 
-pub(crate) fn a_backend_without_a_route_is_told(road: Road) {
-    let site = Site::new(road);
-    // Addresses of documentation (RFC 5737), to which nothing leads here.
+pub(crate) fn a_backend_without_a_route_is_told(testbed: Testbed) {
+    let site = Site::new(testbed);
+    // Addresses for documentation (RFC 5737), to which this machine has no route.
     let proxy = site.proxy_for(&["192.0.2.1:80"], &[]);
     let mut client = over(&site, site.connect());
     let error = match client.flush() {

@@ -1,4 +1,4 @@
-//! lighttpd as the backend, and ab as the client.
+//! Starts lighttpd as the backend, and checks the report of ab.
 
 use crate::site::{PEER, Site};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::Command;
 use testkit::content;
 use testkit::process::{Guard, await_port};
 
-/// lighttpd at the peers' address, with a file of each of these sizes.
+/// Starts lighttpd at the peers' address, with a file of each of these sizes.
 pub(crate) fn lighttpd(site: &Site, sizes: &[usize]) -> Guard {
     let mut command = Command::new("lighttpd");
     command.args(["-D", "-f"]).arg(lighttpd_settings(site, PEER, sizes));
@@ -15,7 +15,7 @@ pub(crate) fn lighttpd(site: &Site, sizes: &[usize]) -> Guard {
     running
 }
 
-/// Writes what lighttpd reads.
+/// Writes the configuration of lighttpd.
 pub(crate) fn lighttpd_settings(site: &Site, address: &str, sizes: &[usize]) -> PathBuf {
     let root = site.path("www");
     std::fs::create_dir_all(&root).expect("a directory");
@@ -33,7 +33,7 @@ pub(crate) fn lighttpd_settings(site: &Site, address: &str, sizes: &[usize]) -> 
     site.path("lighttpd.conf")
 }
 
-/// Reads the report of ab.
+/// Checks the report of ab.
 pub(crate) fn assert_all_succeeded(report: &str, arguments: &[&str]) {
     let at = arguments.iter().position(|word| *word == "-n").expect("a number of requests");
     assert_eq!(figure(report, "Complete requests:"), arguments[at + 1], "{report}");
@@ -41,7 +41,7 @@ pub(crate) fn assert_all_succeeded(report: &str, arguments: &[&str]) {
     assert!(!report.contains("Non-2xx"), "{report}");
 }
 
-/// What the report says behind this.
+/// Returns the number after a name in the report.
 pub(crate) fn figure<'a>(report: &'a str, name: &str) -> &'a str {
     let line = report.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_else(|| panic!("no {name} in\n{report}")).trim()

@@ -1,13 +1,13 @@
-//! What cannot begin says why, and what would help; openssl as a client.
+//! Tests that a failed start reports cause and remedy, and tests openssl as the client.
 
 use crate::backend;
 use crate::client::{client, expect, over, read_all, say_goodbye, send};
-use crate::site::{PEER, PROXY, PROXY_V6, Road, Site};
+use crate::site::{PEER, PROXY, PROXY_V6, Site, Testbed};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::process::{Command, Stdio};
 use testkit::process::succeed;
 
-/// Runs the program with other options than the usual ones; what it complains of.
+/// Runs the program with changed options, and returns its error.
 fn start(site: &Site, replace: &[(&str, &str)]) -> String {
     site.complaint(options(site, replace))
 }
@@ -37,10 +37,13 @@ fn assert_says(text: &str, words: &[&str]) {
 
 #[test]
 fn files_that_are_wrong_are_named_with_what_belongs_there() {
-    let site = Site::new(Road::Epoll);
+    let site = Site::new(Testbed::Epoll);
     let file = |name: &str| site.path(name).display().to_string();
     let missing = file("missing.pem");
-    assert_says(&start(&site, &[("--certificate", &missing)]), &["missing.pem: ", "may read"]);
+    assert_says(
+        &start(&site, &[("--certificate", &missing)]),
+        &["cannot read", "missing.pem: ", "may read"],
+    );
     site.write("empty.pem", "# nothing\n");
     let text = start(&site, &[("--key", &file("empty.pem"))]);
     assert_says(&text, &["empty.pem: ", "PRIVATE KEY"]);
@@ -61,7 +64,7 @@ fn files_that_are_wrong_are_named_with_what_belongs_there() {
 
 #[test]
 fn addresses_and_drivers_that_cannot_be_had_are_told_with_the_remedy() {
-    let site = Site::new(Road::Epoll);
+    let site = Site::new(Testbed::Epoll);
     let taken = site.proxy(&[]);
     assert_says(&start(&site, &[]), &["10.9.0.1:443", "ss -ltnp"]);
     drop(taken);
@@ -78,12 +81,12 @@ fn addresses_and_drivers_that_cannot_be_had_are_told_with_the_remedy() {
     site.write("mtcp.toml", settings);
     let text = start(&site, &[("--driver", "mtcp"), ("--config", &config)]);
     assert_says(&text, &["nowhere"]);
-    assert_says(&start(&site, &[("--cores", "255")]), &["--cores 255", "ask for fewer"]);
+    assert_says(&start(&site, &[("--cores", "255")]), &["--cores 255", "lower --cores"]);
     let text = site.complaint(under_limit(options(&site, &[("--max-connections", "1000")])));
     assert_says(&text, &["1000 connections", "2256 descriptors", "limit is 1000", "ulimit -Hn"]);
 }
 
-/// The program where there are 1000 descriptors at most.
+/// The program with a limit of 1000 descriptors.
 fn under_limit(program: Command) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 1000 && exec \"$@\"", "sh"]).arg(program.get_program());
@@ -93,7 +96,7 @@ fn under_limit(program: Command) -> Command {
 
 #[test]
 fn openssl_resumes_its_session() {
-    let site = Site::new(Road::Uring);
+    let site = Site::new(Testbed::Uring);
     let server = backend::serve(site.listen(80), 4, |mut stream| {
         expect(&mut stream, b"a line\n");
         send(&mut stream, b"its answer\n");
@@ -105,7 +108,7 @@ fn openssl_resumes_its_session() {
             let address = format!("{PROXY}:443");
             command.args(["s_client", "-connect", &address, version, "-ign_eof", "-CAfile"]);
             command.arg(site.path("chain.pem")).arg(option).arg(site.path("session"));
-            // Sends a line and reads the answer, so that tickets have come.
+            // Sends a line and reads the answer, so that tickets have arrived.
             command.stdin(input(&site));
             let output = succeed(site.peers(), command).stdout;
             let text = String::from_utf8_lossy(&output);
@@ -126,7 +129,7 @@ fn input(site: &Site) -> std::fs::File {
 
 #[test]
 fn the_environment_chooses_where_the_command_line_does_not() {
-    let site = Site::new(Road::Xdp);
+    let site = Site::new(Testbed::Xdp);
     let server = backend::serve(site.listen(80), 1, backend::echo);
     let mut command = options(&site, &[]);
     command.env("MEGAPIPE_DRIVER", "mtcp").env("MTCP_CONFIG", site.path("mtcp.toml"));
@@ -141,8 +144,8 @@ fn the_environment_chooses_where_the_command_line_does_not() {
 
 #[test]
 fn all_addresses_of_both_families_can_be_listened_on_side_by_side() {
-    for road in [Road::Uring, Road::Epoll, Road::Xdp] {
-        let site = Site::new(road);
+    for testbed in [Testbed::Uring, Testbed::Epoll, Testbed::Xdp] {
+        let site = Site::new(testbed);
         let server = backend::serve(site.listen(80), 2, backend::echo);
         let mut command = site.command();
         command.args(["--listen", "0.0.0.0:443", "--listen", "[::]:443"]);
@@ -152,7 +155,7 @@ fn all_addresses_of_both_families_can_be_listened_on_side_by_side() {
             let mut client = over(&site, site.connect_to(&address));
             send(&mut client, address.as_bytes());
             say_goodbye(&mut client);
-            assert_eq!(read_all(&mut client), address.as_bytes(), "{road:?}");
+            assert_eq!(read_all(&mut client), address.as_bytes(), "{testbed:?}");
         }
         server.join().expect("the backend");
         assert_eq!(proxy.end().of("whole"), 2);

@@ -1,25 +1,25 @@
-//! The end of the proxy, and its counts.
+//! Tests signals, and the counts at the end.
 
 use crate::backend::accept;
 use crate::client::{
     client, expect, handshaken, is_reset, over, read_all, read_to_failure, say_goodbye, send,
 };
-use crate::site::{PROXY, Proxy, Road, Site};
+use crate::site::{PROXY, Proxy, Site, Testbed};
 use std::time::{Duration, Instant};
-use testkit::process::PATIENCE;
+use testkit::process::TIME_LIMIT;
 
-/// Waits until nobody is let in any more.
+/// Waits until connections are no longer accepted.
 fn await_closed(site: &Site) {
     let begin = Instant::now();
-    // What connects just before the end may still be let in.
+    // A connection just before the end may still be accepted.
     while site.try_connect(&format!("{PROXY}:443")).is_ok() {
-        assert!(begin.elapsed() < PATIENCE, "it listens on");
+        assert!(begin.elapsed() < TIME_LIMIT, "it listens on");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-pub(crate) fn what_is_under_way_is_ended_in_order(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn what_is_under_way_is_ended_in_order(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let mut proxy = site.proxy(&["--drain", "60"]);
     let mut client = client(&site);
@@ -48,24 +48,24 @@ fn assert_cut(site: &Site, mut proxy: Proxy, signals: &[i32]) {
         assert!(is_reset(&error), "{error}");
     }
     let counts = proxy.wait();
-    // What looked whether it still listens may have been cut, too.
+    // The connections that checked whether it still listens may have been cut too.
     assert!(counts.of("whole") == 0 && counts.of("proxy") >= 1, "{}", counts.0);
 }
 
-pub(crate) fn the_rest_is_cut_after_the_drain(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn the_rest_is_cut_after_the_drain(testbed: Testbed) {
+    let site = Site::new(testbed);
     let proxy = site.proxy(&["--drain", "0.3"]);
     assert_cut(&site, proxy, &[libc::SIGINT]);
 }
 
-pub(crate) fn a_second_signal_ends_at_once(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn a_second_signal_ends_at_once(testbed: Testbed) {
+    let site = Site::new(testbed);
     let proxy = site.proxy(&["--drain", "600000"]);
     assert_cut(&site, proxy, &[libc::SIGTERM, libc::SIGINT]);
 }
 
-pub(crate) fn counts_are_told_when_asked(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn counts_are_told_when_asked(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
     assert_eq!(proxy.counts().of("connections"), 0);
@@ -81,11 +81,11 @@ pub(crate) fn counts_are_told_when_asked(road: Road) {
     drop((client, backend));
 }
 
-pub(crate) fn who_waits_to_be_let_in_is_served_before_the_end(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn who_waits_to_be_let_in_is_served_before_the_end(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let mut proxy = site.proxy(&["--cores", "1", "--max-connections", "2", "--drain", "60"]);
-    // One at a time comes in by each of the two listening addresses.
+    // Each of the two listening addresses accepts one connection at a time.
     let mut inside = client(&site);
     let mut first = accept(&listener);
     let waiting = over(&site, site.connect());

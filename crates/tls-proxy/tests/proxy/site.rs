@@ -1,77 +1,79 @@
-//! Where proxy, clients and backends live, on each road.
+//! Provides the fixture: the network and files of proxy, clients and backends, for each network
+//! path.
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use tempfile::TempDir;
 use testkit::Namespace;
-use testkit::process::{Guard, PATIENCE};
+use testkit::process::{Guard, TIME_LIMIT};
 
 /// The proxy's addresses, and those of clients and backends.
 pub(crate) const PROXY: &str = "10.9.0.1";
 pub(crate) const PROXY_V6: &str = "fd00:9::1";
 pub(crate) const PEER: &str = "10.9.0.3";
 pub(crate) const PEER_V6: &str = "fd00:9::3";
-/// Nobody has this address, to which the cable leads.
+/// An address that no host has, to which the veth leads.
 pub(crate) const NOBODY: &str = "10.9.0.77";
 
-/// What the proxy's connections go through.
+/// The network path of the proxy's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Road {
-    /// The kernel's TCP, on a cable to the peers' namespace.
+pub(crate) enum Testbed {
+    /// The kernel's TCP, over a veth to the peers' namespace.
     Uring,
     Epoll,
-    /// The stack over AF_XDP, on such a cable.
+    /// The stack over AF_XDP, over such a veth.
     Xdp,
     /// The stack over a TAP device, whose other end is the peers' kernel.
     Tap,
 }
 
-/// Gives the peers' end of a cable its addresses.
-fn settle_in(peers: &Namespace) {
+/// Configures the addresses of the peers' end of a veth.
+fn configure_namespace(peers: &Namespace) {
     peers.ip(&format!("addr add {PEER}/24 dev client"));
     peers.add_v6(PEER_V6, 64, "client");
 }
 
-/// Two namespaces, or one that is both, and a directory.
+/// Two namespaces, or one for both sides, and a directory.
 pub(crate) struct Site {
-    road: Road,
+    testbed: Testbed,
     home: Namespace,
-    /// `None`: the proxy's own.
+    /// The namespace of the peers; `None`: that of the proxy.
     peers: Option<Namespace>,
     directory: TempDir,
 }
 
 impl Site {
-    pub(crate) fn new(road: Road) -> Site {
+    pub(crate) fn new(testbed: Testbed) -> Site {
         let home = Namespace::new();
         let mut peers = None;
-        match road {
-            Road::Uring | Road::Epoll | Road::Xdp => {
+        match testbed {
+            Testbed::Uring | Testbed::Epoll | Testbed::Xdp => {
                 let other = Namespace::new();
                 home.join("server", &other, "client");
-                settle_in(&other);
-                if road != Road::Xdp {
+                configure_namespace(&other);
+                if testbed != Testbed::Xdp {
                     home.ip(&format!("addr add {PROXY}/24 dev server"));
                     home.add_v6(PROXY_V6, 64, "server");
                 }
                 peers = Some(other);
             }
-            // The device is the proxy's to make, and backends are bound before.
-            Road::Tap => {
+            // The proxy creates the device, and backends are bound before.
+            Testbed::Tap => {
                 home.ip(&format!("addr add {PEER}/32 dev lo"));
                 home.add_v6(PEER_V6, 128, "lo");
             }
         }
-        Site::furnished(road, home, peers)
+        Site::furnished(testbed, home, peers)
     }
 
-    /// Two stacks over AF_XDP that are driven in this way ("complete", "paired"), each on a queue
-    /// of the cable to the peers' namespace.
+    /// Creates a site with two stacks over AF_XDP in this mode ("complete", "paired"), each on a
+    /// queue of the veth to the peers' namespace.
     pub(crate) fn with_two_stacks(mode: &str) -> Site {
         const QUEUES: &str = "numrxqueues 2 numtxqueues 2";
         let (home, peers) = (Namespace::new(), Namespace::new());
@@ -85,25 +87,25 @@ impl Site {
         }
         home.await_queue("server");
         peers.await_queue("client");
-        settle_in(&peers);
-        let site = Site::furnished(Road::Xdp, home, Some(peers));
+        configure_namespace(&peers);
+        let site = Site::furnished(Testbed::Xdp, home, Some(peers));
         let path = site.path("mtcp.toml");
         let settings = std::fs::read_to_string(path).expect("it was written");
         site.write("mtcp.toml", &format!("{settings}[engine]\ncores = 2\nmode = \"{mode}\"\n"));
         site
     }
 
-    /// The stack over AF_XDP, on a cable to a bridge.
+    /// Creates a site with the stack over AF_XDP, on a veth to a bridge.
     pub(crate) fn bridged(hub: &Namespace, cable: &str) -> Site {
         let home = Namespace::new();
         hub.join(cable, &home, "server");
         hub.ip(&format!("link set {cable} master hub"));
-        Site::furnished(Road::Xdp, home, None)
+        Site::furnished(Testbed::Xdp, home, None)
     }
 
-    fn furnished(road: Road, home: Namespace, peers: Option<Namespace>) -> Site {
+    fn furnished(testbed: Testbed, home: Namespace, peers: Option<Namespace>) -> Site {
         let directory = tempfile::tempdir().expect("a directory");
-        let site = Site { road, home, peers, directory };
+        let site = Site { testbed, home, peers, directory };
         site.furnish();
         site
     }
@@ -115,8 +117,8 @@ impl Site {
             generate_simple_self_signed(names).expect("a certificate");
         self.write("chain.pem", &cert.pem());
         self.write("key.pem", &signing_key.serialize_pem());
-        let (kind, interface) = match self.road {
-            Road::Xdp => ("xdp", "server"),
+        let (kind, interface) = match self.testbed {
+            Testbed::Xdp => ("xdp", "server"),
             _ => ("tap", "mtcp0"),
         };
         self.write(
@@ -128,21 +130,29 @@ impl Site {
         );
     }
 
-    /// A file of this site.
+    /// The path of a file of this site.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
+    /// Writes a file that only its owner may read, as keys have to be.
     pub(crate) fn write(&self, name: &str, text: &str) {
         std::fs::write(self.path(name), text).expect("it is written");
+        self.permit(name, 0o600);
     }
 
-    /// Where clients and backends are.
+    /// Changes the mode of a file.
+    pub(crate) fn permit(&self, name: &str, mode: u32) {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(self.path(name), permissions).expect("it exists");
+    }
+
+    /// Returns the namespace of clients and backends.
     pub(crate) fn peers(&self) -> &Namespace {
         self.peers.as_ref().unwrap_or(&self.home)
     }
 
-    /// A socket that listens at the peers' address.
+    /// Creates a socket that listens at the peers' address.
     pub(crate) fn listen(&self, port: u16) -> TcpListener {
         self.listen_at(&format!("{PEER}:{port}"))
     }
@@ -150,13 +160,13 @@ impl Site {
     pub(crate) fn listen_at(&self, address: &str) -> TcpListener {
         let listener = self.peers().run(|| TcpListener::bind(address));
         let listener = listener.unwrap_or_else(|error| panic!("{address}: {error}"));
-        // Accepting gives up when this time is over, too.
+        // Accepting also fails when this time is over.
         let socket = socket2::SockRef::from(&listener);
-        socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        socket.set_read_timeout(Some(TIME_LIMIT)).expect("a time-out");
         listener
     }
 
-    /// A connection of the peers' kernel to the proxy.
+    /// Opens a connection of the peers' kernel to the proxy.
     pub(crate) fn connect(&self) -> TcpStream {
         self.connect_to(&format!("{PROXY}:443"))
     }
@@ -167,14 +177,14 @@ impl Site {
 
     pub(crate) fn try_connect(&self, address: &str) -> std::io::Result<TcpStream> {
         let address: SocketAddr = address.parse().expect("an address");
-        let stream = self.peers().run(|| TcpStream::connect_timeout(&address, PATIENCE))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let stream = self.peers().run(|| TcpStream::connect_timeout(&address, TIME_LIMIT))?;
+        stream.set_read_timeout(Some(TIME_LIMIT))?;
+        stream.set_write_timeout(Some(TIME_LIMIT))?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
 
-    /// The proxy with these options besides the usual ones, for the backend on port 80.
+    /// Starts the proxy with these additional options, for the backend on port 80.
     pub(crate) fn proxy(&self, options: &[&str]) -> Proxy {
         self.proxy_for(&[&format!("{PEER}:80")], options)
     }
@@ -185,14 +195,14 @@ impl Site {
         command.args(["--listen", &format!("[{PROXY_V6}]:443")]);
         command.args(backends.iter().flat_map(|backend| ["--to", backend]));
         command.args(options);
-        // Nobody who only waits for a CPU is taken for one who says nothing.
+        // Long limits, so that a client that only waits for a CPU does not count as silent.
         for limit in ["--handshake-timeout", "--connect-timeout"] {
             if !options.contains(&limit) {
                 command.args([limit, "60"]);
             }
         }
         let proxy = self.start(command);
-        if self.road == Road::Tap {
+        if self.testbed == Testbed::Tap {
             self.home.ip(&format!("addr add {PEER}/24 dev mtcp0"));
             self.home.add_v6(PEER_V6, 64, "mtcp0");
             self.home.await_queue("mtcp0");
@@ -200,7 +210,7 @@ impl Site {
         proxy
     }
 
-    /// Runs the program, which is to start.
+    /// Runs the program, which must start.
     pub(crate) fn start(&self, command: Command) -> Proxy {
         Proxy::start(&self.home, command)
     }
@@ -210,12 +220,12 @@ impl Site {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tls-proxy"));
         command.arg("--certificate").arg(self.path("chain.pem"));
         command.arg("--key").arg(self.path("key.pem"));
-        // What a test does not ask for must not come from outside.
+        // Variables of the environment must not affect tests.
         command.env_remove("MEGAPIPE_DRIVER").env_remove("MTCP_CONFIG");
-        match self.road {
-            Road::Uring => command.args(["--driver", "uring"]),
-            Road::Epoll => command.args(["--driver", "epoll"]),
-            Road::Xdp | Road::Tap => {
+        match self.testbed {
+            Testbed::Uring => command.args(["--driver", "uring"]),
+            Testbed::Epoll => command.args(["--driver", "epoll"]),
+            Testbed::Xdp | Testbed::Tap => {
                 command.args(["--driver", "mtcp", "--config"]).arg(self.path("mtcp.toml"))
             }
         };
@@ -223,7 +233,7 @@ impl Site {
         command
     }
 
-    /// Runs the program, which is to fail, and gives what it says.
+    /// Runs the program, which has to fail, and returns its error.
     pub(crate) fn complaint(&self, mut command: Command) -> String {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut running = Guard::spawn_in(&self.home, command);
@@ -237,17 +247,17 @@ impl Site {
     }
 }
 
-/// A proxy that runs.
+/// A running proxy.
 pub(crate) struct Proxy {
     running: Guard,
     lines: Receiver<String>,
     complaints: Receiver<String>,
 }
 
-/// Hands the lines of a stream on.
+/// Passes on the lines of a stream.
 fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = channel();
-    // Ends with the stream, which ends with the process.
+    // The thread ends with the stream, which ends with the process.
     thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
@@ -259,27 +269,27 @@ fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
 }
 
 impl Proxy {
-    /// Starts it and waits until it listens.
+    /// Starts the proxy and waits until it listens.
     fn start(home: &Namespace, mut command: Command) -> Proxy {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut running = Guard::spawn_in(home, command);
         let lines = lines_of(running.output());
         let complaints = lines_of(running.0.stderr.take().expect("a pipe"));
         let proxy = Proxy { running, lines, complaints };
-        let first = proxy.lines.recv_timeout(PATIENCE);
+        let first = proxy.lines.recv_timeout(TIME_LIMIT);
         let Ok(first) = first else { panic!("it does not start: {:?}", proxy.complaint()) };
         assert!(first.contains("listening on"), "{first}");
         proxy
     }
 
-    /// Its process.
+    /// The process ID.
     pub(crate) fn id(&self) -> u32 {
         self.running.0.id()
     }
 
-    /// The next line on the standard error.
+    /// Returns the next line of standard error.
     pub(crate) fn complaint(&self) -> String {
-        self.complaints.recv_timeout(PATIENCE).unwrap_or_default()
+        self.complaints.recv_timeout(TIME_LIMIT).unwrap_or_default()
     }
 
     /// Sends a signal.
@@ -289,13 +299,18 @@ impl Proxy {
         assert_eq!(sent, 0, "it is still there");
     }
 
-    /// What it has done so far.
+    /// Returns the counts so far.
     pub(crate) fn counts(&self) -> Counts {
         self.signal(libc::SIGUSR1);
-        Counts(self.lines.recv_timeout(PATIENCE).expect("a line of counts"))
+        Counts(self.lines.recv_timeout(TIME_LIMIT).expect("a line of counts"))
     }
 
-    /// Waits until the counts are as they should be.
+    /// Returns the next line of standard output.
+    pub(crate) fn line(&self) -> String {
+        self.lines.recv_timeout(TIME_LIMIT).expect("a line")
+    }
+
+    /// Waits until the counts have these values.
     pub(crate) fn await_counts(&self, wanted: &[(&str, u64)]) {
         let begin = std::time::Instant::now();
         loop {
@@ -303,28 +318,28 @@ impl Proxy {
             if wanted.iter().all(|(name, number)| counts.of(name) == *number) {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "not {wanted:?}: {}", counts.0);
+            assert!(begin.elapsed() < TIME_LIMIT, "not {wanted:?}: {}", counts.0);
             thread::sleep(std::time::Duration::from_millis(5));
         }
     }
 
-    /// Ends it by SIGTERM, when all is done; it must say what it has done.
+    /// Ends the proxy by SIGTERM, when everything is done, and returns the counts that it prints.
     pub(crate) fn end(mut self) -> Counts {
         self.signal(libc::SIGTERM);
         self.wait()
     }
 
-    /// Ends it without a warning.
+    /// Kills the proxy.
     pub(crate) fn kill(mut self) {
         self.running.end(libc::SIGKILL);
     }
 
-    /// Waits for its end, which must be good.
+    /// Waits for the proxy's end, which has to be successful.
     pub(crate) fn wait(&mut self) -> Counts {
         let status = self.running.wait();
         let complaints: Vec<String> = self.complaints.try_iter().collect();
         assert!(status.success(), "{status}: {complaints:?}");
-        Counts(self.lines.recv_timeout(PATIENCE).expect("a line of counts"))
+        Counts(self.lines.recv_timeout(TIME_LIMIT).expect("a line of counts"))
     }
 }
 
@@ -332,7 +347,7 @@ impl Proxy {
 pub(crate) struct Counts(pub(crate) String);
 
 impl Counts {
-    /// The number behind a word.
+    /// Returns the number after a word.
     pub(crate) fn of(&self, name: &str) -> u64 {
         let (_, rest) = self.0.split_once(&format!("{name} ")).expect("the line has it");
         let digits = rest.split(|c: char| !c.is_ascii_digit()).next();

@@ -1,5 +1,6 @@
-//! The three programs that mTCP's paper ports, all on the user-level stack: ab, this proxy and
-//! lighttpd, each with a cable to the same bridge; and two stacks of one proxy.
+//! Tests three programs of the kinds that mTCP's authors have ported, all on the user-level stack:
+//! ab, this proxy and lighttpd, each with a veth to the same bridge. Also tests two stacks of one
+//! proxy.
 
 use crate::server::{assert_all_succeeded, lighttpd_settings};
 use crate::site::{PEER, PROXY, Site};
@@ -9,10 +10,10 @@ use std::process::{Command, Stdio};
 use testkit::Namespace;
 use testkit::process::{Guard, built, succeed};
 
-/// The stack of ab.
+/// The address of ab's stack.
 const CLIENT: &str = "10.9.0.2";
 
-/// `mtcp run` with settings of this name.
+/// The command `mtcp run` with settings of this name.
 fn under_stack(site: &Site, programs: &Path, name: &str, program: &str) -> Command {
     let mut command = Command::new(programs.join("mtcp"));
     command.env("MTCP_PRELOAD", programs.join("libmtcp_preload.so"));
@@ -43,7 +44,7 @@ fn ab_proxy_and_lighttpd_talk_by_the_stack_alone() {
     lighttpd.args(["-D", "-f"]).arg(lighttpd_settings(&site, PEER, &[1, 65_536]));
     let _lighttpd = Guard::spawn_in(&server, lighttpd);
     let proxy = site.proxy(&[]);
-    // The first connections may find that lighttpd does not listen yet.
+    // lighttpd may not listen yet when the first connections arrive.
     let mut curl = under_stack(&site, &programs, "client.toml", "curl");
     curl.args(["--silent", "--show-error", "--fail", "--retry-all-errors", "--retry", "60"]);
     curl.args(["--retry-delay", "1", "--cacert"]).arg(site.path("chain.pem"));
@@ -63,7 +64,8 @@ fn ab_proxy_and_lighttpd_talk_by_the_stack_alone() {
         assert_all_succeeded(&String::from_utf8_lossy(&report), arguments);
     }
     let after = proxy.end();
-    assert!(after.of("handshakes") >= before.of("handshakes") + 360, "{}", after.0);
+    // With -k, ab does not use a connection whose handshake ends after the last request was sent.
+    assert!(after.of("handshakes") >= before.of("handshakes") + 302, "{}", after.0);
     assert_eq!(after.of("backend"), before.of("backend"), "{}", after.0);
 }
 

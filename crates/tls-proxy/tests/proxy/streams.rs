@@ -1,11 +1,11 @@
-//! What streams look like from both ends.
+//! Tests streams through the proxy, as both ends see them.
 
 use crate::backend::{self, accept};
 use crate::client::{
     client, expect, handshaken, is_reset, over, read_all, read_to_failure, say_goodbye, send,
     settings, will_reset, with,
 };
-use crate::site::{PEER, PEER_V6, PROXY_V6, Road, Site};
+use crate::site::{PEER, PEER_V6, PROXY_V6, Site, Testbed};
 use rustls::version::{TLS12, TLS13};
 use rustls::{HandshakeKind, ProtocolVersion};
 use std::io::{ErrorKind, Read, Write};
@@ -13,11 +13,11 @@ use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
 use testkit::content;
-use testkit::process::PATIENCE;
+use testkit::process::TIME_LIMIT;
 use testkit::retried;
 
-pub(crate) fn both_versions_are_spoken_and_sessions_resumed(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn both_versions_are_spoken_and_sessions_resumed(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
     let versions = [(&TLS12, ProtocolVersion::TLSv1_2), (&TLS13, ProtocolVersion::TLSv1_3)];
@@ -33,7 +33,7 @@ pub(crate) fn both_versions_are_spoken_and_sessions_resumed(road: Road) {
             expect(&mut backend, b"question");
             send(&mut backend, b"answer");
             drop(backend);
-            // Tickets of TLS 1.3 come before it.
+            // Tickets of TLS 1.3 arrive before the answer.
             assert_eq!(read_all(&mut client), b"answer");
         }
     }
@@ -41,11 +41,11 @@ pub(crate) fn both_versions_are_spoken_and_sessions_resumed(road: Road) {
     assert_eq!((counts.of("handshakes"), counts.of("resumed")), (6, 4), "{}", counts.0);
 }
 
-pub(crate) fn each_direction_ends_by_itself(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn each_direction_ends_by_itself(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
-    // The client first: the backend answers when it has heard all.
+    // The client ends first: the backend answers when it has received everything.
     let mut client_end = client(&site);
     send(&mut client_end, b"all of it");
     say_goodbye(&mut client_end);
@@ -57,7 +57,7 @@ pub(crate) fn each_direction_ends_by_itself(road: Road) {
     drop(backend);
     assert_eq!(read_all(&mut client_end), b"an answer to all of it");
     proxy.await_counts(&[("whole", 1), ("open", 0)]);
-    // The backend first: the client goes on.
+    // The backend ends first: the client continues.
     let mut client_end = client(&site);
     let mut backend = accept(&listener);
     send(&mut backend, b"a greeting");
@@ -73,8 +73,8 @@ pub(crate) fn each_direction_ends_by_itself(road: Road) {
     assert_eq!((counts.of("to backends"), counts.of("to clients")), (25, 32), "{}", counts.0);
 }
 
-pub(crate) fn a_backend_that_resets_resets_the_client(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn a_backend_that_resets_resets_the_client(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
     let mut client = client(&site);
@@ -88,8 +88,8 @@ pub(crate) fn a_backend_that_resets_resets_the_client(road: Road) {
     proxy.await_counts(&[("backend", 1), ("whole", 0), ("open", 0)]);
 }
 
-pub(crate) fn a_cut_client_is_no_end_for_the_backend(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn a_cut_client_is_no_end_for_the_backend(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
     for resets in [false, true] {
@@ -97,7 +97,7 @@ pub(crate) fn a_cut_client_is_no_end_for_the_backend(road: Road) {
         let mut backend = accept(&listener);
         send(&mut client, b"half a quest");
         expect(&mut backend, b"half a quest");
-        // The end of TCP's stream without the end of TLS's, or not even that.
+        // The end of the TCP stream without the end of the TLS stream, or a reset.
         if resets {
             will_reset(&client.sock);
         }
@@ -108,8 +108,8 @@ pub(crate) fn a_cut_client_is_no_end_for_the_backend(road: Road) {
     proxy.await_counts(&[("client", 2), ("whole", 0), ("open", 0)]);
 }
 
-/// Writes until nothing is taken for a while; how much was. That this while is long enough is not
-/// assumed: the less is taken, the better.
+/// Writes until no bytes are accepted for a while, and returns how many were accepted. The test
+/// does not depend on the length of that while: fewer bytes make it stricter.
 fn stuff(stream: &mut impl Write, most: usize) -> usize {
     let block = content(64 << 10);
     let mut taken = 0;
@@ -125,7 +125,7 @@ fn stuff(stream: &mut impl Write, most: usize) -> usize {
     taken
 }
 
-/// Reads so many bytes of the blocks that `stuff` writes.
+/// Reads this number of bytes of the blocks that `stuff` writes.
 fn unstuff(stream: &mut impl Read, bytes: usize) {
     let block = content(64 << 10);
     let mut room = vec![0; 64 << 10];
@@ -145,13 +145,12 @@ fn unstuff(stream: &mut impl Read, bytes: usize) {
     }
 }
 
-/// What may be in the buffers of two TCPs on each side of the proxy, and is far less than what is
-/// written.
+/// Most bytes in the buffers of two TCPs on each side of the proxy, far less than the test writes.
 const MOST_IN_BUFFERS: usize = 48 << 20;
 const WRITTEN: usize = 96 << 20;
 
-pub(crate) fn a_slow_reader_holds_the_other_end_back(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn a_slow_reader_holds_the_other_end_back(testbed: Testbed) {
+    let site = Site::new(testbed);
     let listener = site.listen(80);
     let proxy = site.proxy(&[]);
     let pause = Some(Duration::from_millis(400));
@@ -164,15 +163,15 @@ pub(crate) fn a_slow_reader_holds_the_other_end_back(road: Road) {
     assert!(counts.of("to clients") < taken as u64, "the proxy has not read all: {}", counts.0);
     unstuff(&mut client, taken);
     proxy.await_counts(&[("to clients", taken as u64)]);
-    // The other way on the same connection, which the first has not hurt.
+    // The other direction on the same connection, which the first one has not affected.
     client.sock.set_write_timeout(pause).expect("a time-out");
     // A stream that cannot write tries to read.
     client.sock.set_read_timeout(pause).expect("a time-out");
     let taken = stuff(&mut client, WRITTEN);
     assert!(taken < MOST_IN_BUFFERS, "{taken} bytes are somewhere");
-    // What TLS has taken may not all be with TCP.
-    client.sock.set_write_timeout(Some(PATIENCE)).expect("a time-out");
-    client.sock.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    // TCP may not have all bytes that TLS has accepted.
+    client.sock.set_write_timeout(Some(TIME_LIMIT)).expect("a time-out");
+    client.sock.set_read_timeout(Some(TIME_LIMIT)).expect("a time-out");
     let reader = thread::spawn(move || {
         unstuff(&mut backend, taken);
         backend
@@ -183,23 +182,23 @@ pub(crate) fn a_slow_reader_holds_the_other_end_back(road: Road) {
     expect(&mut client, b"done");
 }
 
-pub(crate) fn many_streams_at_once(road: Road) {
-    exchange_many(&Site::new(road));
+pub(crate) fn many_streams_at_once(testbed: Testbed) {
+    exchange_many(&Site::new(testbed));
 }
 
-/// Two hundred streams at a time, each with its own bytes both ways.
+/// Two hundred streams at a time, each with different bytes in both directions.
 pub(crate) fn exchange_many(site: &Site) {
     const STREAMS: usize = 200;
     const BYTES: usize = 100_000;
     let server = backend::serve(site.listen(80), STREAMS, backend::echo);
     let proxy = site.proxy(&[]);
     let settings = settings(site, rustls::ALL_VERSIONS);
-    // All are connected before the first one goes on.
+    // All are connected before the first one continues.
     let clients: Vec<_> =
         (0..STREAMS).map(|_| handshaken(with(&settings, site.connect()))).collect();
     proxy.await_counts(&[("handshakes", STREAMS as u64), ("open", STREAMS as u64)]);
     let work = |number: usize, mut client: crate::client::Stream| {
-        // A length for each, so that nobody gets another one's.
+        // A different length for each, so that no stream can get another one's bytes.
         let bytes = content(BYTES + number);
         send(&mut client, &bytes);
         say_goodbye(&mut client);
@@ -214,10 +213,10 @@ pub(crate) fn exchange_many(site: &Site) {
     proxy.await_counts(&[("whole", STREAMS as u64), ("open", 0)]);
 }
 
-pub(crate) fn both_families(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn both_families(testbed: Testbed) {
+    let site = Site::new(testbed);
     let (four, six) = (format!("{PEER}:80"), format!("[{PEER_V6}]:80"));
-    // They take turns, and it is not said which of them begins.
+    // They take turns, in an unspecified order.
     let servers =
         [&four, &six].map(|address| backend::serve(site.listen_at(address), 2, backend::echo));
     let proxy = site.proxy_for(&[&four, &six], &["--cores", "1"]);

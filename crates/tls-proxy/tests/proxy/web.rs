@@ -1,8 +1,8 @@
-//! Programs that people use: curl, ab, lighttpd.
+//! Tests common programs: curl, ab, lighttpd.
 
 use crate::backend;
 use crate::server::{assert_all_succeeded, lighttpd};
-use crate::site::{PROXY, Road, Site};
+use crate::site::{PROXY, Site, Testbed};
 use std::process::Command;
 use testkit::content;
 use testkit::process::succeed;
@@ -17,8 +17,8 @@ fn curl(site: &Site, arguments: &[&str], path: &str) -> Vec<u8> {
     succeed(site.peers(), command).stdout
 }
 
-pub(crate) fn curl_gets_every_byte(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn curl_gets_every_byte(testbed: Testbed) {
+    let site = Site::new(testbed);
     let _server = lighttpd(&site, &SIZES);
     let proxy = site.proxy(&[]);
     for bytes in SIZES {
@@ -35,8 +35,8 @@ pub(crate) fn curl_gets_every_byte(road: Road) {
     assert!(counts.of("to clients") > 64 << 20, "{}", counts.0);
 }
 
-pub(crate) fn curl_puts_every_byte(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn curl_puts_every_byte(testbed: Testbed) {
+    let site = Site::new(testbed);
     let bytes = 64 << 20;
     std::fs::write(site.path("upload"), content(bytes)).expect("it is written");
     let server = backend::serve(site.listen(80), 1, backend::take_upload);
@@ -49,8 +49,8 @@ pub(crate) fn curl_puts_every_byte(road: Road) {
     assert!(proxy.end().of("to backends") > bytes as u64);
 }
 
-pub(crate) fn connections_are_kept(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn connections_are_kept(testbed: Testbed) {
+    let site = Site::new(testbed);
     let _server = lighttpd(&site, &[1]);
     let proxy = site.proxy(&[]);
     let told = ["--output", "/dev/null", "--write-out", "%{num_connects} "];
@@ -63,8 +63,8 @@ pub(crate) fn connections_are_kept(road: Road) {
     assert_eq!(counts.of("connections"), 1, "{}", counts.0);
 }
 
-pub(crate) fn ab_finds_no_failure(road: Road) {
-    let site = Site::new(road);
+pub(crate) fn ab_finds_no_failure(testbed: Testbed) {
+    let site = Site::new(testbed);
     let _server = lighttpd(&site, &[1448]);
     let proxy = site.proxy(&[]);
     for arguments in [&["-n", "600", "-c", "200"][..], &["-k", "-n", "2000", "-c", "200"]] {
@@ -73,7 +73,7 @@ pub(crate) fn ab_finds_no_failure(road: Road) {
         let report = succeed(site.peers(), command).stdout;
         assert_all_succeeded(&String::from_utf8_lossy(&report), arguments);
     }
-    // It opens more connections than it needs, and gives up those that it does not.
+    // ab opens more connections than it needs, and closes the others.
     let counts = proxy.end();
     assert!(counts.of("handshakes") >= 800, "{}", counts.0);
     assert_eq!(counts.of("backend"), 0, "{}", counts.0);

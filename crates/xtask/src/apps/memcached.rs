@@ -1,5 +1,5 @@
-//! memcached on the channel: builds the distribution's version twice, as it is and adapted, and
-//! compares what its own tests say of both.
+//! memcached on the channel: builds the distribution's version twice, unmodified and adapted, and
+//! compares the results of its own tests on both.
 
 mod earlier;
 mod sanitized;
@@ -22,11 +22,11 @@ const USAGE: &str = "usage: cargo xtask memcached \
 /// The upstream version that the patch is for.
 const VERSION: &str = "1.6.18";
 
-/// What changes in memcached's own files, and their checksums before, as Debian has them.
+/// The patch of memcached's own files, and their checksums before it, as in Debian's source.
 const PATCH: &str = "memcached.patch";
 const ORIGINALS: &str = "originals.sha256";
 
-/// Our sources, which stand beside memcached's.
+/// MegaPipe's source files, which are added to memcached's.
 const OURS: &[&str] = &[
     "GNUmakefile",
     "megapipe_seam.h",
@@ -39,23 +39,23 @@ const OURS: &[&str] = &[
     "megapipe_listen.c",
 ];
 
-/// The Makefile's targets that its test suite needs beside the server.
+/// The Makefile's targets that its test suite needs in addition to the server.
 const TARGETS: &[&str] = &["memcached", "memcached-debug", "testapp", "sizes", "timedrun"];
 
-/// One of the two trees, configured and built alike.
+/// One of the two source trees, configured and built alike.
 #[derive(Debug)]
 struct Tree {
     path: PathBuf,
     adapted: bool,
-    /// What its compiler is told besides.
+    /// Additional compiler flags.
     flags: &'static str,
 }
 
-/// What is made of what, in absolute paths.
+/// The absolute paths of a build.
 #[derive(Debug)]
 struct Build {
     original: PathBuf,
-    /// Our sources.
+    /// MegaPipe's sources.
     ours: PathBuf,
     library: PathBuf,
     include: PathBuf,
@@ -70,7 +70,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
         ["--test", rest @ ..] if suite::Choice::parse(rest).is_some() => {
             setup::run_for(&[setup::MEMCACHED, setup::MEMCACHED_SUITE].concat())?;
         }
-        _ => return Err(format!("cannot make sense of `{}`; {USAGE}", words.join(" "))),
+        _ => return Err(format!("unknown argument `{}`; {USAGE}", words.join(" "))),
     }
     let build = Build::new(root)?;
     if let ["--sanitize"] = words {
@@ -91,7 +91,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Builds the adapted server; gives its path.
+/// Builds the adapted server; returns its path.
 pub(crate) fn program(root: &Path) -> Result<PathBuf, String> {
     let build = Build::new(root)?;
     build.make(&build.megapipe, &["memcached"])?;
@@ -103,13 +103,13 @@ pub(crate) fn compare_suites(root: &Path) -> Result<(), String> {
     run(root, &["--test"])
 }
 
-/// Our tests on the adapted server under AddressSanitizer, as a step of the full run.
+/// MegaPipe's tests on the adapted server under AddressSanitizer, as a step of the full run.
 pub(crate) fn sanitize(root: &Path) -> Result<(), String> {
     run(root, &["--sanitize"])
 }
 
 impl Tree {
-    /// Nobody else changes it, or one beside it, meanwhile.
+    /// Locks the trees against other processes.
     fn lock(&self) -> Result<Lock, String> {
         Lock::of(self.path.parent().unwrap_or(&self.path))
     }
@@ -131,7 +131,7 @@ impl Build {
         })
     }
 
-    /// A configured copy of the sources, adapted or not; what is as it should be stays.
+    /// Creates a configured copy of the sources, adapted or not; keeps files that are up to date.
     fn lay_out(&self, tree: &Tree) -> Result<(), String> {
         let flags = flags()?.replace("CFLAGS=\"", &format!("CFLAGS=\"{}", tree.flags));
         let patch = if tree.adapted { self.patch()? } else { String::new() };
@@ -165,7 +165,7 @@ impl Build {
         for name in OURS {
             let (from, to) = (self.ours.join(name), tree.path.join(name));
             let text = fs::read(&from).map_err(|error| format!("{}: {error}", from.display()))?;
-            // A file that has not changed keeps its time, so that make has nothing to do.
+            // Keeps the time of an unchanged file, so that make does not rebuild from it.
             if fs::read(&to).is_ok_and(|before| before == text) {
                 continue;
             }
@@ -186,17 +186,17 @@ impl Build {
         Ok(())
     }
 
-    /// A program in a tree, with what our makefile wants to know.
+    /// Returns a program in a tree, with the variables of MegaPipe's makefile.
     fn command(&self, tree: &Tree, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("MEGAPIPE_LIBRARY", &self.library).env("MEGAPIPE_INCLUDE", &self.include);
         command.current_dir(&tree.path).stdin(Stdio::null());
-        // Settings of the make that may have started us are none of memcached's.
+        // Settings of a make that started this program do not apply to memcached's make.
         command.env_remove("MAKEFLAGS").env_remove("MFLAGS");
         command
     }
 
-    /// How much of memcached is changed, and how much of ours stands beside it.
+    /// Returns the number of changed lines of memcached, and of lines of the added files.
     fn account(&self) -> Result<String, String> {
         let patch = self.patch()?;
         let count = |sign: char, header: &str| {
@@ -220,14 +220,14 @@ impl Build {
     }
 }
 
-/// Patches a copy of memcached, if that is the release that the patch is for.
+/// Patches a copy of memcached, if it is the release that the patch is for.
 fn apply_patch(ours: &Path, tree: &Path) -> Result<(), String> {
     let mut check = Command::new("sha256sum");
     check.args(["--check", "--strict", "--quiet"]).arg(ours.join(ORIGINALS));
     quietly(check.current_dir(tree), "sha256sum").map_err(|error| {
         format!(
-            "{error}\n{} is for another release of memcached than {}: look at what changed in it, \
-             run its test suite, and bring the patch and {ORIGINALS} up to date",
+            "{error}\n{} is for another release of memcached than {}: compare the \
+             releases, run its test suite, and update the patch and {ORIGINALS}",
             ours.join(PATCH).display(),
             tree.display()
         )
@@ -237,19 +237,19 @@ fn apply_patch(ours: &Path, tree: &Path) -> Result<(), String> {
     quietly(patch.current_dir(tree), "patch")
 }
 
-/// The distribution's compiler flags, as assignments for a shell; the same for both trees.
+/// Returns the distribution's compiler flags, as assignments for a shell; the same for both trees.
 fn flags() -> Result<String, String> {
     let mut command = Command::new("dpkg-buildflags");
     command.env("DEB_BUILD_MAINT_OPTIONS", "hardening=+all").arg("--export=cmdline");
     let output = command.current_dir("/").stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
-        format!("dpkg-buildflags cannot be run: {error}; install dpkg-dev (cargo xtask setup)")
+        format!("cannot run dpkg-buildflags: {error}; install dpkg-dev (cargo xtask setup)")
     })?;
     let said = String::from_utf8_lossy(&output.stdout).trim().to_string();
     let is_assignment = |name: &str| said.contains(name);
     match is_assignment("CFLAGS=") && is_assignment("LDFLAGS=") {
         true => Ok(said.replace("-ffile-prefix-map=/=. ", "")),
-        false => Err("dpkg-buildflags names no flags; reinstall the package dpkg-dev".to_string()),
+        false => Err("dpkg-buildflags prints no flags; reinstall the package dpkg-dev".to_string()),
     }
 }
 
@@ -257,7 +257,7 @@ fn flags() -> Result<String, String> {
 mod tests {
     use super::*;
 
-    /// Of `one();`, a line.
+    /// The checksum of a line `one();`.
     const SUM: &str = "95c2c81baa0c945dc0f52c6d32b405fa7b83cd9be6a953fecee3edfa3348247a  a.c\n";
     const CHANGE: &str = "--- a/a.c\n+++ b/a.c\n@@ -1 +1 @@ why\n-one();\n+two();\n";
 
@@ -280,6 +280,7 @@ mod tests {
     #[test]
     fn another_release_stops_the_build_and_its_file_is_named() {
         let error = patched("one();\nthree();\n").unwrap_err();
-        assert!(error.contains("a.c: FAILED") && error.contains("up to date"), "{error}");
+        assert!(error.contains("a.c: FAILED"), "{error}");
+        assert!(error.contains("update the patch and originals.sha256"), "{error}");
     }
 }

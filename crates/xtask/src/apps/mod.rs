@@ -1,4 +1,4 @@
-//! Real programs on the channel: their distribution's sources, and what we build beside them.
+//! Builds real programs on the channel from their distribution's sources and MegaPipe's additions.
 
 pub(crate) mod memcached;
 pub(crate) mod nginx;
@@ -6,29 +6,31 @@ pub(crate) mod operations;
 pub(crate) mod programs;
 pub(crate) mod source;
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
+use crate::cargo::cargo;
 use crate::command::quietly;
 
-/// The channel's C library, linked into what is built, so that one file is all one installs.
+/// Builds the channel's C library. It is linked statically, so that the result is a single file.
 fn library(root: &Path, target: &Path) -> Result<PathBuf, String> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo();
     command.args(["build", "--release", "--locked", "--package", "megapipe-capi"]);
     quietly(command.current_dir(root), "cargo build --package megapipe-capi")?;
     let library = target.join("release/libmegapipe.a");
     match library.is_file() {
         true => Ok(library),
-        false => Err(format!("{} is not there after its build", library.display())),
+        false => Err(format!(
+            "cannot find {} after its build; set CARGO_TARGET_DIR for this command and cargo alike",
+            library.display()
+        )),
     }
 }
 
-/// Makes `made` without its debug information, which goes into a file beside `placed` that gdb(1)
-/// finds by its name; gives its path.
+/// Strips `made`; its debug information goes into a file beside `placed` that gdb(1) finds by its
+/// name. Returns the path of the stripped file.
 fn stripped(made: &Path, placed: &Path) -> Result<PathBuf, String> {
     let with = |ending: &str| {
         let mut name = made.as_os_str().to_os_string();
@@ -48,7 +50,7 @@ fn stripped(made: &Path, placed: &Path) -> Result<PathBuf, String> {
     Ok(slim)
 }
 
-/// The same for a program that is used where it was made.
+/// Strips a program that is used where it was built.
 fn strip_in_place(program: &Path) -> Result<(), String> {
     let mut debug = program.as_os_str().to_os_string();
     debug.push(".debug");
@@ -58,12 +60,12 @@ fn strip_in_place(program: &Path) -> Result<(), String> {
     let slim = stripped(program, program)?;
     let unusable = |error| format!("cannot place {}: {error}", program.display());
     fs::rename(slim, program).map_err(unusable)?;
-    // Newer than the program until that is made again.
+    // Makes the debug file newer than the program, until the program is built again.
     let debug = fs::File::options().append(true).open(debug);
     debug.and_then(|debug| debug.set_modified(SystemTime::now())).map_err(unusable)
 }
 
-/// Whether a file has changed since another was made; also if one of them is missing.
+/// Returns whether `one` is newer than `other`, or one of them is missing.
 fn newer(one: &Path, other: &Path) -> bool {
     let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified());
     match (time(one), time(other)) {

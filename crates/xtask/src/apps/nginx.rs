@@ -1,5 +1,5 @@
-//! nginx with the channel as its event module: builds `ngx_megapipe_module.so` against the source
-//! of the installed nginx, and starts a server with it.
+//! nginx with the channel's event module: builds `ngx_megapipe_module.so` against the source of the
+//! installed nginx, and starts a server with it.
 
 use std::fs;
 use std::io;
@@ -14,14 +14,14 @@ use crate::command::quietly;
 use crate::lock::Lock;
 use crate::setup;
 
-/// What the build makes.
+/// The file that the build makes.
 const MODULE: &str = "ngx_megapipe_module.so";
 
 const USAGE: &str = "usage: cargo xtask nginx [--build] [--port PORT] [--config FILE]";
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wish {
+struct Arguments {
     build_only: bool,
     port: Option<u16>,
     config: Option<PathBuf>,
@@ -29,39 +29,41 @@ struct Wish {
 
 /// `cargo xtask nginx`: sets the machine up, builds the module, and serves in the foreground.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
-    let wish = wish(words)?;
+    let arguments = arguments(words)?;
     setup::run_for(setup::NGINX)?;
     let target = absolute_target(root)?;
     let module = module(root)?;
     println!("nginx: {}", module.display());
-    if wish.build_only { Ok(()) } else { serve(&target, &module, &wish) }
+    if arguments.build_only { Ok(()) } else { serve(&target, &module, &arguments) }
 }
 
-fn wish(words: &[&str]) -> Result<Wish, String> {
-    let mut wish = Wish::default();
+fn arguments(words: &[&str]) -> Result<Arguments, String> {
+    let mut arguments = Arguments::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value; {USAGE}"));
         match *word {
-            "--build" => wish.build_only = true,
+            "--build" => arguments.build_only = true,
             "--port" => {
                 let port = value()?;
-                let parsed = port.parse().map_err(|_| format!("{port} is no port; {USAGE}"))?;
-                wish.port = Some(parsed);
+                let parsed = port
+                    .parse()
+                    .map_err(|_| format!("`{port}` is no port; use 0 to 65535; {USAGE}"))?;
+                arguments.port = Some(parsed);
             }
-            "--config" => wish.config = Some(PathBuf::from(value()?)),
-            other => return Err(format!("cannot make sense of `{other}`; {USAGE}")),
+            "--config" => arguments.config = Some(PathBuf::from(value()?)),
+            other => return Err(format!("unknown argument `{other}`; {USAGE}")),
         }
     }
-    Ok(wish)
+    Ok(arguments)
 }
 
-/// Builds the module; gives its path.
+/// Builds the module; returns its path.
 pub(crate) fn module(root: &Path) -> Result<PathBuf, String> {
     build(root, &absolute_target(root)?)
 }
 
-/// Builds the module unless it is newer than all it is made from; gives its path.
+/// Builds the module unless it is up to date; returns its path.
 fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
     let library = library(root, target)?;
     let tree = source::fetch(target, "nginx", source::Version::Installed)?;
@@ -71,7 +73,7 @@ fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
     let _alone = Lock::of(&built)?;
     let arguments = kept(&words(&configured()?));
     let makefile = objects.join("Makefile");
-    // Another nginx, or another set of files, needs another Makefile.
+    // Another nginx, or another set of files, needs a new Makefile.
     let recipe = format!(
         "{}\n{}\n{}\n{}",
         tree.display(),
@@ -91,7 +93,7 @@ fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
         fs::write(&recipe_path, recipe).map_err(|error| format!("recipe: {error}"))?;
     }
     let made = objects.join(MODULE);
-    // make does not know that the library is a part of the module.
+    // make does not know that the module depends on the library.
     if newer(&library, &made) {
         let _ = fs::remove_file(&made);
     }
@@ -104,8 +106,8 @@ fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
     Ok(module)
 }
 
-/// Puts a copy where servers load it, unless it is there. A server may have the old one mapped; it
-/// keeps what it has.
+/// Copies the module to the path from which servers load it, unless it is there already. A server
+/// that has the old file mapped keeps it.
 fn place(made: &Path, module: &Path) -> io::Result<()> {
     let bytes = fs::read(made)?;
     if fs::read(module).is_ok_and(|before| before == bytes) {
@@ -116,20 +118,24 @@ fn place(made: &Path, module: &Path) -> io::Result<()> {
     fs::rename(&fresh, module)
 }
 
-/// What the installed nginx was configured with.
+/// Returns the configure arguments of the installed nginx.
 fn configured() -> Result<String, String> {
     let output = Command::new("nginx").arg("-V").stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
-        format!("nginx cannot be run: {error}; install the package nginx (cargo xtask setup)")
+        format!("cannot run nginx: {error}; install the package nginx (cargo xtask setup)")
     })?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     said.lines()
         .find_map(|line| line.strip_prefix("configure arguments: "))
         .map(String::from)
-        .ok_or_else(|| "nginx -V names no configure arguments; is this nginx?".to_string())
+        .ok_or_else(|| {
+            "`nginx -V` prints no configure arguments; put the distribution's nginx first on the \
+             PATH"
+                .to_string()
+        })
 }
 
-/// The words of a shell command with single quotes, as `nginx -V` prints them.
+/// Splits a shell command with single quotes, as `nginx -V` prints it, into words.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -147,38 +153,43 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The arguments without other dynamic modules, whose libraries the build would ask for; they do
-/// not change what a module sees of nginx.
+/// Returns the arguments without other dynamic modules, whose libraries the build would need; they
+/// do not change nginx's structures.
 fn kept(words: &[String]) -> Vec<String> {
     let is_dynamic = |word: &str| word.ends_with("=dynamic") || word.starts_with("--add-");
     words.iter().filter(|word| !is_dynamic(word)).cloned().collect()
 }
 
-/// Starts nginx in place of this process, so that it gets the terminal's signals.
-fn serve(target: &Path, module: &Path, wish: &Wish) -> Result<(), String> {
+/// Executes nginx in place of this process, so that it gets the terminal's signals.
+fn serve(target: &Path, module: &Path, arguments: &Arguments) -> Result<(), String> {
     let prefix = target.join("apps/nginx/run");
     for below in ["html", "temp"] {
         let directory = prefix.join(below);
         fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
     }
-    let config = match &wish.config {
+    let config = match &arguments.config {
         Some(config) => config.clone(),
-        None => sample(&prefix, module, wish.port)?,
+        None => sample(&prefix, module, arguments.port)?,
     };
-    let config = config.canonicalize().map_err(|error| format!("{}: {error}", config.display()))?;
+    let config = config.canonicalize().map_err(|error| {
+        format!("cannot read {}: {error}; name a readable file with --config", config.display())
+    })?;
     let mut command = Command::new("nginx");
     command.arg("-p").arg(&prefix).arg("-c").arg(&config).args(["-e", "stderr"]);
     command.args(["-g", "daemon off;"]);
-    Err(format!("cannot start nginx: {}", command.exec()))
+    Err(format!(
+        "cannot start nginx: {}; install the package nginx (cargo xtask setup)",
+        command.exec()
+    ))
 }
 
-/// Writes a configuration that serves one page, and says where.
+/// Writes a configuration that serves one page, and prints its address.
 fn sample(prefix: &Path, module: &Path, port: Option<u16>) -> Result<PathBuf, String> {
     let port = match port {
         Some(port) => port,
         None => TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
-            .map_err(|error| format!("no free port: {error}"))?
+            .map_err(|error| format!("cannot find a free port: {error}; name one with --port"))?
             .port(),
     };
     let write = |name: &str, text: &str| {
@@ -217,12 +228,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_read() {
-        assert_eq!(wish(&[]), Ok(Wish::default()));
-        let wish_of = wish(&["--build", "--port", "8080"]).unwrap();
-        assert_eq!(wish_of, Wish { build_only: true, port: Some(8080), config: None });
-        assert!(wish(&["--port"]).unwrap_err().contains("needs a value"));
-        assert!(wish(&["--port", "x"]).unwrap_err().contains("no port"));
-        assert!(wish(&["now"]).unwrap_err().contains("`now`"));
+        assert_eq!(arguments(&[]), Ok(Arguments::default()));
+        let wish_of = arguments(&["--build", "--port", "8080"]).unwrap();
+        assert_eq!(wish_of, Arguments { build_only: true, port: Some(8080), config: None });
+        assert!(arguments(&["--port"]).unwrap_err().contains("needs a value"));
+        assert!(arguments(&["--port", "x"]).unwrap_err().contains("no port"));
+        assert!(arguments(&["now"]).unwrap_err().contains("`now`"));
     }
 
     #[test]

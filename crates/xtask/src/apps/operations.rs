@@ -1,33 +1,34 @@
-//! What operators and clients do to nginx and memcached, on the stock servers and on the adapted
-//! ones: sets the machine up and runs the program of `crates/apptests`, which has the scenarios.
+//! `cargo xtask operations`: sets the machine up and runs the program of `crates/apptests` that
+//! compares the stock and the adapted servers under the actions of operators and clients.
 
-use std::env;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
+use crate::cargo::cargo;
 use crate::setup;
 
 const USAGE: &str = "usage: cargo xtask operations [nginx|memcached] [--quick] \
      [--only PART-OF-A-NAME] [--json FILE]";
 
-/// `cargo xtask operations`. Its end is the program's: 1 if a cell of the table is worse than the
-/// stock server's and that is no documented limit.
+/// Runs the command. Its exit status is the program's: 1 if a cell of the table is worse than the
+/// stock server's, and not by a documented limit.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
     setup::run_for(&needed(words)?)?;
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo();
     command.args(["run", "--quiet", "--locked", "--package", "megapipe-apptests"]);
     command.arg("--manifest-path").arg(root.join("Cargo.toml"));
     command.args(["--bin", "operations", "--"]).args(words);
     command.env("PATH", setup::search_path());
-    let status = command.status().map_err(|error| format!("cannot run cargo: {error}"))?;
+    let status = command
+        .status()
+        .map_err(|error| format!("cannot run cargo: {error}; add cargo to the PATH"))?;
     match status.code() {
         Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
         None => Err(format!("the scenarios ended with {status}")),
     }
 }
 
-/// The packages that the scenarios of these servers take.
+/// Returns the packages that the scenarios of these servers need.
 fn needed(words: &[&str]) -> Result<Vec<&'static str>, String> {
     let (mut nginx, mut memcached) = (false, false);
     let mut rest = words.iter();
@@ -37,7 +38,7 @@ fn needed(words: &[&str]) -> Result<Vec<&'static str>, String> {
             "memcached" => memcached = true,
             "--quick" => {}
             "--only" | "--json" if rest.next().is_some() => {}
-            other => return Err(format!("cannot make sense of `{other}`; {USAGE}")),
+            other => return Err(format!("unknown argument `{other}`; {USAGE}")),
         }
     }
     let neither = !nginx && !memcached;
@@ -61,6 +62,6 @@ mod tests {
         assert!(needed(&["nginx"]).is_ok_and(|names| !names.contains(&"libevent-dev")));
         let all = needed(&["--only", "nginx", "--json", "memcached"]).unwrap();
         assert!(all.contains(&"nginx") && all.contains(&"libevent-dev"), "{all:?}");
-        assert!(needed(&["--json"]).unwrap_err().contains("cannot make sense of `--json`; usage"));
+        assert!(needed(&["--json"]).unwrap_err().contains("unknown argument `--json`; usage"));
     }
 }

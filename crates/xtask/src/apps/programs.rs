@@ -1,10 +1,10 @@
-//! Other people's test suites and programs, plainly and under a preload library: sets the machine
-//! up and runs the program of `crates/apptests`, which has the list of them.
+//! `cargo xtask programs`: sets the machine up and runs the program of `crates/apptests` that runs
+//! foreign test suites and programs plainly and under a preload library.
 
-use std::env;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
+use crate::cargo::cargo;
 use crate::setup;
 
 const USAGE: &str = "usage: cargo xtask programs [fable|mtcp] [--quick] \
@@ -17,17 +17,17 @@ const HELP: &str = "
   --json FILE   write the result there, too
 ";
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Wish {
+enum Arguments {
     Help,
     Run,
 }
 
-/// `cargo xtask programs`. Its end is the program's: 1 if something differs that is not pinned, or
-/// something is pinned that does not differ.
+/// Runs the command. Its exit status is the program's: 1 if a difference is not pinned, or a pinned
+/// difference is gone.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
-    if check(words)? == Wish::Help {
+    if check(words)? == Arguments::Help {
         print!("{USAGE}\n{HELP}");
         return Ok(ExitCode::SUCCESS);
     }
@@ -35,31 +35,32 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
         println!("setup: {error}");
         println!("setup: going on without them; what needs one of them is skipped by name");
     }
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo();
     command.args(["run", "--quiet", "--locked", "--package", "megapipe-apptests"]);
     command.arg("--manifest-path").arg(root.join("Cargo.toml"));
     command.args(["--bin", "programs", "--"]).args(words);
     command.env("PATH", setup::search_path());
-    let status = command.status().map_err(|error| format!("cannot run cargo: {error}"))?;
+    let status = command
+        .status()
+        .map_err(|error| format!("cannot run cargo: {error}; add cargo to the PATH"))?;
     match status.code() {
         Some(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
         None => Err(format!("the programs ended with {status}")),
     }
 }
 
-/// Whether the words make sense, before anything is installed.
-fn check(words: &[&str]) -> Result<Wish, String> {
+/// Checks the words before anything is installed.
+fn check(words: &[&str]) -> Result<Arguments, String> {
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         match *word {
-            "--help" | "-h" => return Ok(Wish::Help),
+            "--help" | "-h" => return Ok(Arguments::Help),
             "fable" | "mtcp" | "--quick" => {}
             "--only" | "--json" if rest.next().is_some() => {}
-            other => return Err(format!("cannot make sense of `{other}`; {USAGE}")),
+            other => return Err(format!("unknown argument `{other}`; {USAGE}")),
         }
     }
-    Ok(Wish::Run)
+    Ok(Arguments::Run)
 }
 
 #[cfg(test)]
@@ -68,15 +69,15 @@ mod tests {
 
     #[test]
     fn wrong_words_are_named_before_anything_is_installed() {
-        assert_eq!(check(&["mtcp", "--quick", "--only", "x", "--json", "y"]), Ok(Wish::Run));
-        assert!(check(&["--only"]).unwrap_err().contains("cannot make sense of `--only`; usage"));
-        assert_eq!(check(&["--only", "--help"]), Ok(Wish::Run), "a part of a name");
-        assert!(check(&["nginx"]).unwrap_err().contains("cannot make sense of `nginx`; usage"));
+        assert_eq!(check(&["mtcp", "--quick", "--only", "x", "--json", "y"]), Ok(Arguments::Run));
+        assert!(check(&["--only"]).unwrap_err().contains("unknown argument `--only`; usage"));
+        assert_eq!(check(&["--only", "--help"]), Ok(Arguments::Run), "a part of a name");
+        assert!(check(&["nginx"]).unwrap_err().contains("unknown argument `nginx`; usage"));
     }
 
     #[test]
     fn help_is_no_fault() {
-        assert_eq!(check(&["--help"]), Ok(Wish::Help));
-        assert_eq!(check(&["mtcp", "-h"]), Ok(Wish::Help));
+        assert_eq!(check(&["--help"]), Ok(Arguments::Help));
+        assert_eq!(check(&["mtcp", "-h"]), Ok(Arguments::Help));
     }
 }

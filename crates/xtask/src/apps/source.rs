@@ -1,8 +1,8 @@
-//! Fetches the source package of a program of the distribution, and changes nothing in the system.
+//! Fetches the source package of a program of the distribution, without changing the system.
 //!
-//! Most machines know where binary packages are and not where their sources are. So apt gets a
-//! private configuration: the machine's own entries turned into `deb-src`, and directories of its
-//! own for the lists and the cache. Signatures are checked with the machine's keys as ever.
+//! Most machines have apt entries for binary packages but not for sources. apt therefore gets a
+//! private configuration: the machine's own entries as `deb-src`, and its own directories for the
+//! lists and the cache. Signatures are checked with the machine's keys as usual.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,31 +14,33 @@ use crate::cargo::target_dir;
 use crate::command::make_directory;
 use crate::lock::Lock;
 
-/// Which version of a source package is wanted.
+/// The requested version of a source package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version<'a> {
-    /// That of the installed package; if the mirrors have dropped it, one with the same upstream
-    /// version, which differs by the distribution's patches at most.
+    /// The version of the installed package; if the mirrors have removed it, one with the same
+    /// upstream version, which differs only by the distribution's patches.
     Installed,
-    /// The newest with this upstream version.
+    /// The newest version with this upstream version.
     Upstream(&'a str),
 }
 
-/// `cargo xtask source NAME [UPSTREAM]`: fetches and says where the sources are.
+const USAGE: &str = "usage: cargo xtask source PACKAGE [UPSTREAM-VERSION]";
+
+/// `cargo xtask source NAME [UPSTREAM]`: fetches the sources and prints their path.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
     let (name, version) = match words {
         [name] => (name, Version::Installed),
         [name, upstream] => (name, Version::Upstream(upstream)),
-        _ => return Err("usage: cargo xtask source PACKAGE [UPSTREAM-VERSION]".to_string()),
+        _ => return Err(format!("wrong arguments `{}`; {USAGE}", words.join(" "))),
     };
     let tree = fetch(&root.join(target_dir()), name, version)?;
     println!("source: {}", tree.display());
     Ok(())
 }
 
-/// The unpacked sources of `name`, fetched unless they are there, below `target`.
+/// Returns the unpacked sources of `name` below `target`; fetches them if they are not there.
 ///
-/// An interrupted call leaves nothing that a later one would take for whole.
+/// A later call does not take the remains of an interrupted call for complete.
 pub(crate) fn fetch(target: &Path, name: &str, version: Version<'_>) -> Result<PathBuf, String> {
     let (exact, upstream) = match version {
         Version::Installed => {
@@ -55,7 +57,7 @@ pub(crate) fn fetch(target: &Path, name: &str, version: Version<'_>) -> Result<P
         return Ok(tree);
     }
     let _alone = Lock::of(&base)?;
-    // Another process may just have fetched them.
+    // Another process may have fetched them meanwhile.
     if stamp.is_file() {
         return Ok(tree);
     }
@@ -82,7 +84,8 @@ pub(crate) fn fetch(target: &Path, name: &str, version: Version<'_>) -> Result<P
     Ok(tree)
 }
 
-/// Beside the tree and not inside: unpacking wants the directory to be new.
+/// Returns the path of the file that marks a complete tree. It is beside the tree, because
+/// unpacking needs a new directory.
 fn stamp_of(tree: &Path) -> PathBuf {
     let mut name = tree.as_os_str().to_os_string();
     name.push(".complete");
@@ -92,18 +95,16 @@ fn stamp_of(tree: &Path) -> PathBuf {
 fn needs(program: &str, package: &str) -> Result<(), String> {
     let there = Command::new(program).arg("--version").stdout(Stdio::null()).status();
     there.map(drop).map_err(|error| {
-        format!(
-            "{program} cannot be run: {error}; install the package {package} (cargo xtask setup)"
-        )
+        format!("cannot run {program}: {error}; install the package {package} (cargo xtask setup)")
     })
 }
 
-/// The version of the installed package.
+/// Returns the version of the installed package.
 fn installed(name: &str) -> Result<String, String> {
     let query = ["-W", "-f", "${db:Status-Status} ${Version}", name];
     let output = Command::new("dpkg-query").args(query).stderr(Stdio::null()).output();
     let output = output.map_err(|error| {
-        format!("dpkg-query cannot be run: {error}; source packages need Debian or a relative")
+        format!("cannot run dpkg-query: {error}; source packages need Debian, Ubuntu or a relative")
     })?;
     let answer = String::from_utf8_lossy(&output.stdout).into_owned();
     match answer.strip_prefix("installed ") {
@@ -112,17 +113,17 @@ fn installed(name: &str) -> Result<String, String> {
     }
 }
 
-/// Without the epoch and the distribution's revision.
+/// Returns the version without the epoch and the distribution's revision.
 pub(crate) fn upstream_of(version: &str) -> &str {
     let version = version.split_once(':').map_or(version, |(_, rest)| rest);
     version.rsplit_once('-').map_or(version, |(upstream, _)| upstream)
 }
 
-/// The versions worth trying, best first: the exact one, then those of the same upstream version.
+/// Returns the versions to try, best first: the exact one, then those of the same upstream version.
 fn choose<'a>(offered: &'a [String], exact: Option<&str>, upstream: &str) -> Vec<&'a str> {
     let same = offered.iter().map(String::as_str).filter(|offer| upstream_of(offer) == upstream);
     let mut chosen: Vec<&str> = same.collect();
-    // apt names them oldest first.
+    // apt lists them oldest first.
     chosen.reverse();
     chosen.sort_by_key(|offer| Some(*offer) != exact);
     chosen
@@ -137,13 +138,13 @@ fn nothing_offered(name: &str, wanted: &str, offered: &[String]) -> String {
     )
 }
 
-/// The machine's entries for packages from these origins, turned into entries for sources.
+/// Returns the machine's entries for packages from these origins, as entries for sources.
 fn source_files(apt: &Path, origins: &[String]) -> Result<Vec<SourceFile>, String> {
     let entries = entries::read(apt).into_iter().filter(|entry| entry.is_from(origins));
     let files = entries::files(entries.map(|entry| entry.with_kind("deb-src")));
     if files.is_empty() {
         return Err(format!(
-            "{} names no archive to take sources from; add the distribution's entry there",
+            "{} names no archive with sources; add the distribution's entry there",
             apt.display()
         ));
     }
@@ -153,8 +154,10 @@ fn source_files(apt: &Path, origins: &[String]) -> Result<Vec<SourceFile>, Strin
 fn update(apt: &Apt) -> Result<(), String> {
     let mut command = apt.command("apt-get");
     let output = command.args(["-q", "update"]).output();
-    let output = output.map_err(|error| format!("cannot run apt-get: {error}"))?;
-    // With lists from an earlier run the sources may still be found.
+    let output = output.map_err(|error| {
+        format!("cannot run apt-get: {error}; this command needs Debian, Ubuntu or a relative")
+    })?;
+    // Even if the update fails, lists from an earlier run may be sufficient.
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         println!("source: apt-get update ended with {}: {}", output.status, said.trim());
@@ -162,15 +165,17 @@ fn update(apt: &Apt) -> Result<(), String> {
     Ok(())
 }
 
-/// The versions that the lists know, oldest first.
+/// Returns the versions in the lists, oldest first.
 fn offered(apt: &Apt, name: &str) -> Result<Vec<String>, String> {
     let mut command = apt.command("apt-cache");
     let output = command.args(["showsrc", "--only-source", name]).output();
-    let output = output.map_err(|error| format!("cannot run apt-cache: {error}"))?;
+    let output = output.map_err(|error| {
+        format!("cannot run apt-cache: {error}; this command needs Debian, Ubuntu or a relative")
+    })?;
     Ok(versions(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The path of the `.dsc`, or nothing if the mirror has dropped this version.
+/// Downloads a version. Returns the path of the `.dsc`, or `None` if the mirror has removed it.
 fn download(
     apt: &Apt,
     name: &str,
@@ -182,7 +187,9 @@ fn download(
     let mut command = apt.command("apt-get");
     command.args(["-q", "source", "--download-only", "--only-source"]);
     let output = command.arg(format!("{name}={version}")).current_dir(directory).output();
-    let output = output.map_err(|error| format!("cannot run apt-get: {error}"))?;
+    let output = output.map_err(|error| {
+        format!("cannot run apt-get: {error}; this command needs Debian, Ubuntu or a relative")
+    })?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         println!("source: {name} {version} cannot be fetched: {}", said.trim());
@@ -196,7 +203,7 @@ fn download(
         .find(|path| path.extension().is_some_and(|extension| extension == "dsc")))
 }
 
-/// What `apt-cache showsrc` says after `Version:`, in its order.
+/// Returns the versions in the output of `apt-cache showsrc`, in its order.
 fn versions(records: &str) -> Vec<String> {
     let values = records.lines().filter_map(|line| line.strip_prefix("Version: "));
     values.map(|version| version.trim().to_string()).collect()
@@ -205,9 +212,12 @@ fn versions(records: &str) -> Vec<String> {
 fn unpack(description: &Path, tree: &Path) -> Result<(), String> {
     let _ = fs::remove_dir_all(tree);
     let mut command = Command::new("dpkg-source");
-    // Without a keyring of the developers; apt has checked the archive's signature already.
+    // Does not check the developers' signature, for which there may be no keyring; apt has checked
+    // the archive's.
     command.args(["--no-check", "-x"]).arg(description).arg(tree).stdin(Stdio::null());
-    let output = command.output().map_err(|error| format!("cannot run dpkg-source: {error}"))?;
+    let output = command.output().map_err(|error| {
+        format!("cannot run dpkg-source: {error}; install dpkg-dev (cargo xtask setup)")
+    })?;
     if output.status.success() {
         return Ok(());
     }

@@ -1,33 +1,33 @@
-//! The machine's entries for archives: apt's sources in both their formats, read and written.
+//! Reads and writes apt's entries for archives, in both formats.
 
 use std::fs;
 use std::path::Path;
 
 use super::SourceFile;
 
-/// Where apt looks for its sources.
+/// The directory of apt's sources.
 pub(crate) const MACHINE_APT: &str = "/etc/apt";
 
-/// Fields that are written anew.
+/// The fields of a stanza that have members of their own in [`Entry`].
 const OWN_FIELDS: [&str; 5] = ["types", "uris", "suites", "components", "enabled"];
 
-/// Names of the files that are written, by format.
+/// Names of the written files, by format.
 const LIST: &str = "machine.list";
 const STANZAS: &str = "machine.sources";
 
-/// An entry for packages, or what is made of one.
+/// An entry for packages, or one derived from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     kind: &'static str,
     pub(crate) addresses: Vec<String>,
     pub(crate) suites: Vec<String>,
     pub(crate) components: Vec<String>,
-    /// All else, as the format has it: options in brackets, or fields of a stanza.
+    /// The rest of the entry in its format: options in brackets, or fields of a stanza.
     pub(crate) rest: String,
     is_stanza: bool,
 }
 
-/// The entries for packages in this directory, which is apt's.
+/// Returns the entries for packages in this directory of apt.
 pub(crate) fn read(apt: &Path) -> Vec<Entry> {
     let mut paths = vec![apt.join("sources.list")];
     if let Ok(parts) = fs::read_dir(apt.join("sources.list.d")) {
@@ -46,7 +46,7 @@ pub(crate) fn read(apt: &Path) -> Vec<Entry> {
     entries
 }
 
-/// The files that have these entries, without those that would be empty.
+/// Returns the files with these entries, without empty ones.
 pub(crate) fn files(entries: impl Iterator<Item = Entry>) -> Vec<SourceFile> {
     let (stanzas, lines): (Vec<_>, Vec<_>) = entries.partition(|entry| entry.is_stanza);
     let file = |(name, entries): (&str, Vec<Entry>)| {
@@ -56,7 +56,7 @@ pub(crate) fn files(entries: impl Iterator<Item = Entry>) -> Vec<SourceFile> {
     [(LIST, lines), (STANZAS, stanzas)].into_iter().filter_map(file).collect()
 }
 
-/// `deb [options] address suite components` in the format of one line each.
+/// Parses `deb [options] address suite components`, the one-line format.
 fn line(line: &str) -> Option<Entry> {
     let rest = line.trim().strip_prefix("deb ")?;
     let rest = rest.split('#').next().unwrap_or_default().trim();
@@ -75,7 +75,7 @@ fn line(line: &str) -> Option<Entry> {
     })
 }
 
-/// Paragraphs of fields, as in `debian.sources`.
+/// Parses paragraphs of fields, as in `debian.sources`.
 fn stanzas(text: &str) -> Vec<Entry> {
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let paragraphs = lines.split(|line| line.trim().is_empty());
@@ -109,14 +109,14 @@ fn stanza(lines: &[&str]) -> Option<Entry> {
 }
 
 impl Entry {
-    /// Whether packages come from here; empty origins mean everywhere.
+    /// Returns whether packages come from one of the origins; empty origins mean all.
     pub(crate) fn is_from(&self, origins: &[String]) -> bool {
         let bare = |address: &String| address.trim_end_matches('/').to_string();
         let is_origin = |address| origins.iter().any(|origin| bare(origin) == bare(address));
         origins.is_empty() || self.addresses.iter().any(is_origin)
     }
 
-    /// The same archive for packages (`deb`) or for sources (`deb-src`).
+    /// Returns the entry of the same archive for packages (`deb`) or for sources (`deb-src`).
     pub(crate) fn with_kind(self, kind: &'static str) -> Entry {
         Entry { kind, ..self }
     }
@@ -143,7 +143,7 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// What becomes of a file of the machine for packages from these origins.
+    /// Returns the entries for sources that follow from a file with packages from these origins.
     fn sources(name: &str, text: &str, origins: &[&str]) -> Vec<SourceFile> {
         let apt = tempfile::tempdir().unwrap();
         fs::create_dir(apt.path().join("sources.list.d")).unwrap();

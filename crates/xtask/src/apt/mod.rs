@@ -1,4 +1,4 @@
-//! apt with a configuration of its own, so that nothing of the system changes.
+//! Runs apt with a configuration of its own, so that the system is not changed.
 
 pub(crate) mod entries;
 
@@ -9,19 +9,19 @@ use std::process::{Command, Stdio};
 
 use crate::command::make_directory;
 
-/// A file for apt's directory of sources: its name and its text.
+/// A file for apt's directory of sources: its name and its content.
 pub(crate) type SourceFile = (String, String);
 
-/// apt with a private configuration.
+/// An apt with a private configuration.
 pub(crate) struct Apt {
     options: Vec<OsString>,
 }
 
 impl Apt {
-    /// With these files for its sources, and `directory` for all that it keeps.
+    /// Makes a configuration with these files as sources, and `directory` for all data of apt.
     pub(crate) fn new(directory: &Path, sources: Vec<SourceFile>) -> Result<Apt, String> {
         let parts = directory.join("sources");
-        // What an earlier run derived may not be the machine's any more.
+        // Removes the entries of an earlier run, which may no longer be those of the machine.
         let _ = fs::remove_dir_all(&parts);
         for below in ["sources", "lists/partial", "cache/archives/partial"] {
             make_directory(&directory.join(below))?;
@@ -42,14 +42,14 @@ impl Apt {
             setting("Dir::Cache", &directory.join("cache")),
         ]
         .concat();
-        // Its sandbox user may not write below a home directory.
+        // apt's sandbox user may not write below a home directory.
         options.extend(["-o".into(), "APT::Sandbox::User=root".into()]);
-        // A mirror that fails once has not dropped the version.
+        // A mirror that fails once may still have the version.
         options.extend(["-o".into(), "Acquire::Retries=5".into()]);
         Ok(Apt { options })
     }
 
-    /// One of apt's programs with this configuration.
+    /// Returns a command of apt with this configuration.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.args(&self.options).env("LC_ALL", "C").stdin(Stdio::null());
@@ -57,14 +57,16 @@ impl Apt {
     }
 }
 
-/// The addresses that the package comes from, so that foreign archives are left in peace; empty
-/// if apt does not know (its lists have been removed), which means all of them.
+/// Returns the addresses from which the package comes, so that other archives are not contacted.
+/// The result is empty if apt does not know, because its lists have been removed; that means all
+/// addresses.
 pub(crate) fn origins(name: &str) -> Vec<String> {
     let output = Command::new("apt-cache").args(["policy", name]).env("LC_ALL", "C").output();
     output.map_or_else(|_| Vec::new(), |output| addresses(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The second word of lines such as `500 http://archive/debian bookworm/main amd64 Packages`.
+/// Returns the second word of lines such as `500 http://archive/debian bookworm/main amd64
+/// Packages`.
 fn addresses(policy: &str) -> Vec<String> {
     let lines = policy.lines().filter(|line| line.trim_end().ends_with(" Packages"));
     lines.filter_map(|line| line.split_whitespace().nth(1)).map(String::from).collect()

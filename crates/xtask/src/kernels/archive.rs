@@ -1,4 +1,4 @@
-//! Fetches the kernel of a suite of Debian, and changes nothing in the system: apt gets a private
+//! Fetches the kernel of a suite of Debian without changing the system: apt gets a private
 //! configuration, and the packages are only unpacked.
 
 use std::fs;
@@ -14,19 +14,19 @@ use crate::lock::Lock;
 /// The package that depends on a suite's kernel for virtual machines.
 const PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// Where to take packages of every Debian system from: the archive itself.
+/// A package of every Debian system, whose origin is the archive.
 const EVERYWHERE: &str = "base-files";
 
 /// A package with its version.
 type Versioned = (String, String);
 
-/// Whether this machine names the archive that the kernels come from.
+/// Checks that this machine has an entry for the archive of the kernels.
 pub(super) fn is_named() -> Result<(), String> {
     sources::is_named(Path::new(MACHINE_APT))
 }
 
-/// The directory with the unpacked kernel of a suite. It is fetched anew if the archive has another
-/// version than the cache; if the archive is out of reach, the cache is used.
+/// Returns the directory with the unpacked kernel of a suite. Fetches it if the archive has another
+/// version than the cache; if the archive cannot be reached, uses the cache.
 pub(super) fn fetch(base: &Path, suite: &str) -> Result<PathBuf, String> {
     let directory = base.join(suite);
     let _alone = Lock::of(&directory)?;
@@ -41,7 +41,7 @@ pub(super) fn fetch(base: &Path, suite: &str) -> Result<PathBuf, String> {
             println!("kernels: {suite}: {error}; using the kernel that was fetched before");
             return Ok(root);
         }
-        (Err(error), false) => return Err(format!("the kernel of {suite} cannot be had: {error}")),
+        (Err(error), false) => return Err(format!("cannot get the kernel of {suite}: {error}")),
     };
     let wanted: String =
         packages.iter().map(|(name, version)| format!("{name} {version}\n")).collect();
@@ -61,32 +61,41 @@ fn names(packages: &[Versioned]) -> Vec<String> {
 
 fn update(apt: &Apt) -> Result<(), String> {
     let mut command = apt.command("apt-get");
-    // Failures of single files are warnings otherwise.
+    // By default, failures of single files are only warnings.
     command.args(["-q", "-o", "APT::Update::Error-Mode=any", "update"]);
-    let output = command.output().map_err(|error| format!("cannot run apt-get: {error}"))?;
+    let output = command.output().map_err(|error| {
+        format!("cannot run apt-get: {error}; this command needs Debian, Ubuntu or a relative")
+    })?;
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let first = said.lines().next().unwrap_or_default();
-    Err(format!("the archive is out of reach (apt-get update: {first}); check the network"))
+    Err(format!("cannot reach the archive (apt-get update: {first}); check the network"))
 }
 
-/// The packages of the kernel: what an installation would take on a system without any package.
+/// Returns the packages of the kernel: those that an installation on a system without packages
+/// would install.
 fn offered(apt: &Apt) -> Result<Vec<Versioned>, String> {
     let mut command = apt.command("apt-get");
     command.args(["-o", "Dir::State::status=/dev/null", "-o", "APT::Architecture=amd64"]);
     command.args(["-q", "-s", "install", "--no-install-recommends", PACKAGE]);
-    let output = command.output().map_err(|error| format!("cannot run apt-get: {error}"))?;
+    let output = command.output().map_err(|error| {
+        format!("cannot run apt-get: {error}; this command needs Debian, Ubuntu or a relative")
+    })?;
     let packages = installed(&String::from_utf8_lossy(&output.stdout));
     if packages.is_empty() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("the archive offers no {PACKAGE}: {}", said.trim()));
+        return Err(format!(
+            "the archive has no {PACKAGE}: {}; check its entry in /etc/apt",
+            said.trim()
+        ));
     }
     Ok(packages)
 }
 
-/// The kernel's packages in lines such as `Inst linux-image-6.1.0 (6.1.1-1 Debian:12 [amd64])`.
+/// Returns the kernel's packages in lines such as `Inst linux-image-6.1.0 (6.1.1-1 Debian:12
+/// [amd64])`.
 fn installed(said: &str) -> Vec<Versioned> {
     let package = |line: &str| {
         let mut words = line.strip_prefix("Inst ")?.split_whitespace();
@@ -97,7 +106,7 @@ fn installed(said: &str) -> Vec<Versioned> {
     said.lines().filter_map(package).collect()
 }
 
-/// Replaces `root` by what the packages contain.
+/// Replaces `root` by the content of the packages.
 fn unpack(apt: &Apt, packages: &[Versioned], base: &Path, root: &Path) -> Result<(), String> {
     let [downloads, fresh] = ["download", "root.new"].map(|name| base.join(name));
     for directory in [&downloads, &fresh] {

@@ -1,4 +1,4 @@
-//! What runs in a guest: each check as data, with the programs that it takes.
+//! The checks that run in a guest, as data, with the programs that they need.
 
 use std::fs;
 use std::io;
@@ -25,6 +25,7 @@ pub(super) enum Column {
 }
 
 impl Column {
+    /// All columns, in the order of the table.
     pub(super) const ALL: [Column; 9] = [
         Column::Doctor,
         Column::Uring,
@@ -37,6 +38,7 @@ impl Column {
         Column::Compare,
     ];
 
+    /// Returns the title of the column.
     pub(super) fn title(self) -> &'static str {
         match self {
             Column::Doctor => "doctor",
@@ -55,30 +57,30 @@ impl Column {
 /// How a check is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judge {
-    /// By its exit code.
+    /// By its exit status.
     Status,
-    /// The same, and at least so many tests must have run.
+    /// By its exit status, and at least this many tests must have run.
     Tests { least: u64 },
 }
 
-/// Something that runs in a guest.
+/// A command that runs in a guest.
 #[derive(Clone, Debug)]
 pub(super) struct Check {
     pub(super) column: Column,
-    /// Without spaces; the first one is `doctor`.
+    /// A name without spaces; the first check is `doctor`.
     pub(super) name: String,
-    /// For bash.
+    /// A script for bash.
     pub(super) script: String,
     pub(super) limit: Duration,
     pub(super) judge: Judge,
-    /// Whether it is refused where the channel does not choose io_uring.
+    /// Whether it counts as refused if the channel does not choose io_uring.
     pub(super) needs_ring: bool,
 }
 
-/// The conformance programs of the short form.
+/// The conformance programs of the quick form.
 const QUICK: [&str; 4] = ["accept", "stream", "files", "cancel"];
 
-/// Limits in seconds: three times what takes longest under emulation, and a minute at least,
+/// Time limits in seconds: three times the longest duration under emulation, and at least a minute,
 /// because the host may be busy.
 const TESTS_SECONDS: u64 = 60;
 const SLOW_TESTS: [(&str, u64); 10] = [
@@ -95,11 +97,11 @@ const SLOW_TESTS: [(&str, u64); 10] = [
 ];
 const NGINX_SECONDS: u64 = 180;
 
-/// Tests of the user-level stack over each device, and what of them runs: beginnings of names.
+/// Tests of the user-level stack over each device, with the prefixes of their names.
 const STACK: [(&str, &[&str]); 4] =
     [("devices", &[]), ("xdp", &[]), ("kernel", &[]), ("interop", &["basic::", "matrix::"])];
 
-/// Builds what the checks run and gives the checks, the doctor's first.
+/// Builds the programs of the checks and returns the checks, the doctor's first.
 pub(super) fn prepare(root: &Path, extent: Extent) -> Result<Vec<Check>, String> {
     let target = cargo::absolute_target(root)?;
     let iobench = iobench(root, &target, extent)?;
@@ -134,7 +136,7 @@ impl Check {
         }
     }
 
-    /// A program of tests with further words.
+    /// Returns the check of a test program with further arguments.
     fn tests(column: Column, name: String, job: &Job, words: &[&str]) -> Check {
         let slow = SLOW_TESTS.iter().find(|(target, _)| job.target() == Some(target));
         Check {
@@ -148,7 +150,7 @@ impl Check {
     }
 }
 
-/// iobench: the short form takes what the tests of the full run have built.
+/// Builds iobench; the quick form uses the build of the full run's tests.
 fn iobench(root: &Path, target: &Path, extent: Extent) -> Result<PathBuf, String> {
     let (words, directory) = match extent {
         Extent::Quick => ("build --package iobench --locked", "debug"),
@@ -164,11 +166,11 @@ fn build(root: &Path, words: &str) -> Result<(), String> {
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("`{cargo}` ended with {status}")),
-        Err(error) => Err(format!("cannot start cargo: {error}")),
+        Err(error) => Err(format!("cannot run cargo: {error}; add cargo to the PATH")),
     }
 }
 
-/// Builds test programs and gives what cargo would run of them.
+/// Builds test programs and returns what cargo would run of them.
 fn programs(root: &Path, words: &str) -> Result<Vec<Job>, String> {
     let filed = root.join(cargo::target_dir()).join("kernels/filed");
     let unusable = |error| format!("cannot empty {}: {error}", filed.display());
@@ -178,9 +180,10 @@ fn programs(root: &Path, words: &str) -> Result<Vec<Job>, String> {
     }
     let (name, value) = lanes::filing(&filed, &cargo::host_triple()?)?;
     let cargo = Cargo::new(words);
-    // What it prints of each program is of no interest.
+    // The output of the programs is not needed.
     let output = cargo.command().env(name, value).current_dir(root).output();
-    let output = output.map_err(|error| format!("cannot start cargo: {error}"))?;
+    let output =
+        output.map_err(|error| format!("cannot run cargo: {error}; add cargo to the PATH"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(format!("`{cargo}` ended with {}:\n{said}", output.status));
@@ -188,12 +191,12 @@ fn programs(root: &Path, words: &str) -> Result<Vec<Job>, String> {
     Ok(lanes::jobs(&filed)?.into())
 }
 
-/// What a conformance program is about.
+/// Returns the name of a conformance program's part.
 fn part(job: &Job) -> Option<&str> {
     job.target()?.strip_prefix("conformance_")
 }
 
-/// The conformance programs over each driver.
+/// Returns the conformance programs over each driver.
 fn conformance(root: &Path, extent: Extent) -> Result<Vec<Check>, String> {
     let jobs = programs(root, "test --package megapipe --locked --test conformance_*")?;
     let is_chosen =
@@ -227,13 +230,13 @@ fn memcached(program: &Path) -> Vec<Check> {
     ["chosen", "epoll"].map(check).into()
 }
 
-/// Flows over every transport, and flows that change it all the time.
+/// Returns the checks of flows over every transport, and of flows that change it all the time.
 fn flows(root: &Path) -> Result<Vec<Check>, String> {
     let jobs = programs(root, "test --package fable --locked --test transports --test storm")?;
     let check = |job: &Job| {
         let name = format!("flows-{}", job.target().unwrap_or_default());
         let check = Check::tests(Column::Flows, name, job, &[]);
-        // A fifth of what its default is: emulated CPUs take turns.
+        // A fifth of the default: emulated CPUs run in turns.
         Check { script: format!("export FABLE_STORM_SWITCHES=300\n{}", check.script), ..check }
     };
     Ok(jobs.iter().map(check).collect())
@@ -246,7 +249,8 @@ fn preload(root: &Path, target: &Path) -> Result<Check, String> {
     Ok(Check::script(Column::Preload, "redis", script, 240))
 }
 
-/// The user-level stack over TAP, AF_PACKET and AF_XDP, with the guest's kernel as its peer.
+/// Returns the checks of the user-level stack over TAP, AF_PACKET and AF_XDP, with the guest's
+/// kernel as its peer.
 fn stack(root: &Path) -> Result<Vec<Check>, String> {
     let targets: Vec<String> = STACK.iter().map(|(name, _)| format!(" --test {name}")).collect();
     let jobs = programs(root, &format!("test --package mtcp --locked{}", targets.concat()))?;
@@ -258,12 +262,12 @@ fn stack(root: &Path) -> Result<Vec<Check>, String> {
     Ok(jobs.iter().map(check).collect())
 }
 
-/// What cargo would run, as a script.
+/// Returns a script that runs a program as cargo would.
 fn test_script(job: &Job, words: &[&str]) -> String {
     let mut script = format!("cd {}\n", quoted(&job.directory));
     for (name, value) in &job.environment {
         let name = name.to_string_lossy();
-        // The rest is the environment of the shell that has called cargo.
+        // The remaining variables come from the shell that called cargo.
         if name.starts_with("CARGO_") || name == "LD_LIBRARY_PATH" {
             let value = quoted(Path::new(value));
             script.push_str(&format!("export {name}={value}\n"));
@@ -276,7 +280,7 @@ fn test_script(job: &Job, words: &[&str]) -> String {
     script + "\n"
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &Path) -> String {
     format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"))
 }

@@ -1,13 +1,13 @@
-//! Reads what `iobench doctor` says.
+//! Parses the output of `iobench doctor`.
 
-/// What doctor says of the driver, in one line.
+/// doctor's line about the driver.
 pub(super) fn driver(doctor: &str) -> String {
     let lines = doctor.lines().skip_while(|line| !line.starts_with("driver: "));
     let lines = lines.take_while(|line| !line.trim().is_empty());
     one_line(&lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// The names of what the kernel does not offer: doctor's lines that have `no` between name and
+/// Returns the names of the missing kernel features: doctor's lines with `no` between name and
 /// purpose, before the line about the driver.
 pub(super) fn lacking(doctor: &str) -> Vec<String> {
     let lines = doctor.lines().take_while(|line| !line.starts_with("driver: "));
@@ -18,7 +18,7 @@ pub(super) fn lacking(doctor: &str) -> Vec<String> {
     lines.filter_map(name).collect()
 }
 
-/// A text with its white space as single spaces.
+/// Returns the text with its white space as single spaces.
 pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! A run of the checks on one kernel.
+//! Runs the checks on one kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::verdict::{Outcome, Verdict};
 use crate::command::make_directory;
 use crate::tally::Tally;
 
-/// What every job has beside its checks.
+/// Files that every job needs in addition to its checks.
 const FILES: [(&str, &str); 6] = [
     ("init.sh", include_str!("guest/init.sh")),
     ("nginx.sh", include_str!("guest/nginx.sh")),
@@ -23,23 +23,23 @@ const FILES: [(&str, &str); 6] = [
     ("compare.sh", include_str!("guest/compare.sh")),
 ];
 
-/// How long a kernel may take to start the first check; emulated ones take five seconds.
+/// Time limit in seconds until a kernel starts the first check; emulated ones take five seconds.
 const BOOT_SECONDS: u64 = 60;
-/// What a check may take beyond its limit: the guest ends it and cleans up.
+/// Time beyond a check's limit, in which the guest ends it and cleans up.
 const CHECK_SLACK: Duration = Duration::from_secs(30);
-/// How long the guest may take to switch itself off.
-const END_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a kernel may take to boot and end under KVM, where that works.
+/// Time limit for the guest to power off.
+const END_TIME_LIMIT: Duration = Duration::from_secs(20);
+/// Time limit of a kernel's boot and end under KVM, if that works.
 const TRIAL: Duration = Duration::from_secs(20);
 const TRIAL_LOOK: Duration = Duration::from_millis(500);
 
-/// A kernel, and where it is from.
+/// A kernel and its origin.
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
     pub(super) kernel: Kernel,
     /// The suite, or the directory.
     pub(super) origin: String,
-    /// The driver that the channel has to choose, where that is known.
+    /// The driver that the channel has to choose, if that is known.
     pub(super) driver: Option<&'static str>,
 }
 
@@ -50,24 +50,25 @@ pub(super) struct Run {
     pub(super) origin: String,
     pub(super) accelerator: Accelerator,
     pub(super) verdicts: Vec<Verdict>,
-    /// What went wrong beside the checks.
+    /// Errors other than failed checks.
     pub(super) faults: Vec<String>,
 }
 
 impl Run {
-    /// What doctor says of the driver; empty if it did not run.
+    /// doctor's line about the driver; empty if it did not run.
     fn driver_line(&self) -> String {
         let doctor = self.verdicts.iter().find(|verdict| verdict.check.column == Column::Doctor);
         doctor.map(|verdict| doctor::driver(&verdict.output)).unwrap_or_default()
     }
 
-    /// The driver that the channel has chosen.
+    /// Returns the driver that the channel has chosen.
     pub(super) fn driver(&self) -> String {
         let line = self.driver_line();
         let word = line.strip_prefix("driver: ").and_then(|line| line.split([',', ' ']).next());
         word.unwrap_or("unknown").to_string()
     }
 
+    /// Returns the sum of all checks' counts.
     pub(super) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         self.verdicts.iter().for_each(|verdict| tally += verdict.tally);
@@ -94,7 +95,7 @@ pub(super) fn run(
     if let Err(fault) = follow(&mut machine, checks, &mut run) {
         run.faults.push(fault);
     } else {
-        machine.wait(END_PATIENCE);
+        machine.wait(END_TIME_LIMIT);
     }
     let console = machine.console();
     let complaints = complaints(&console);
@@ -116,7 +117,7 @@ pub(super) fn run(
     Ok(run)
 }
 
-/// Whether the kernel boots to the end under KVM; if not, the reason.
+/// Boots the kernel under KVM to see whether that works; the error is the reason if not.
 pub(super) fn try_kvm(kernel: &Kernel, directory: &Path) -> Result<(), String> {
     if !Path::new("/dev/kvm").exists() {
         return Err("there is no /dev/kvm".to_string());
@@ -128,7 +129,7 @@ pub(super) fn try_kvm(kernel: &Kernel, directory: &Path) -> Result<(), String> {
         if machine.reports(Instant::now() + TRIAL_LOOK)?.contains(&Report::Done) {
             return Ok(());
         }
-        // The machine stands still after an instruction that KVM cannot execute.
+        // After an instruction that KVM cannot execute, the machine stops.
         let log = fs::read_to_string(directory.join("qemu.log")).unwrap_or_default();
         if let Some(said) = log.lines().next() {
             return Err(format!("QEMU says: {said}"));
@@ -140,7 +141,7 @@ pub(super) fn try_kvm(kernel: &Kernel, directory: &Path) -> Result<(), String> {
     }
 }
 
-/// Writes what the guest is to do.
+/// Writes the job of the guest.
 fn lay_out(kernel: &Kernel, checks: &[Check], directory: &Path) -> Result<(), String> {
     let _ = fs::remove_dir_all(directory);
     let job = directory.join("job");
@@ -165,7 +166,7 @@ fn list(checks: &[Check]) -> String {
     checks.iter().map(line).collect()
 }
 
-/// Takes the reports until the last one; an error is why there are no more.
+/// Reads reports until the last one; the error says why there are no more.
 fn follow(machine: &mut Machine, checks: &[Check], run: &mut Run) -> Result<(), String> {
     let version = run.kernel.version();
     let mut under_way: Option<&Check> = None;
@@ -202,7 +203,7 @@ fn follow(machine: &mut Machine, checks: &[Check], run: &mut Run) -> Result<(), 
                 }
             };
             let verdict = verdict.ok_or("the guest reports a check that it was not given")?;
-            // Of what is refused for the same reason, the first line says it.
+            // Of several refusals for the same reason, only the first shows it.
             let is_same = run.verdicts.last().is_some_and(|last| last.outcome == verdict.outcome);
             if !(is_same && matches!(verdict.outcome, Outcome::Refused(_))) {
                 show(&version, &verdict);
@@ -212,7 +213,7 @@ fn follow(machine: &mut Machine, checks: &[Check], run: &mut Run) -> Result<(), 
     }
 }
 
-/// In one piece, because two guests may run side by side.
+/// Prints a verdict in one write, because two guests may run in parallel.
 fn show(version: &str, verdict: &Verdict) {
     let excerpt = if verdict.has_failed() { verdict.excerpt() } else { String::new() };
     println!(
@@ -222,7 +223,7 @@ fn show(version: &str, verdict: &Verdict) {
     );
 }
 
-/// Where a kernel's run has its files.
+/// Returns the directory of a kernel's run.
 pub(super) fn directory(base: &Path, kernel: &Kernel) -> PathBuf {
     base.join(format!("run-{}", kernel.version()))
 }

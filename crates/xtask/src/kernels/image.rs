@@ -1,4 +1,4 @@
-//! A kernel in a directory, and the initramfs that mounts the guest's root file system.
+//! Finds a kernel in a directory, and makes the initramfs that mounts the guest's root file system.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,11 +8,11 @@ use std::process::Command;
 use crate::command::{make_directory, quietly};
 use crate::setup;
 
-/// What the initramfs takes beside the modules.
+/// The program that the initramfs needs in addition to the modules.
 const BUSYBOX: &str = "/bin/busybox";
 const BOOT: &str = include_str!("guest/boot.sh");
 
-/// What mounting the root file system takes, in this order.
+/// Modules for mounting the root file system, in this order.
 const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "virtiofs", "overlay"];
 
 /// Directories of the initramfs, for mounts.
@@ -21,15 +21,15 @@ const MOUNTS: [&str; 6] = ["proc", "sys", "dev", "host", "disk", "new"];
 /// A kernel with its modules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kernel {
-    /// What `uname -r` says.
+    /// The output of `uname -r`.
     pub(super) release: String,
     pub(super) vmlinuz: PathBuf,
-    /// The directory that is to be `/lib/modules/RELEASE`.
+    /// The directory that becomes `/lib/modules/RELEASE`.
     pub(super) modules: PathBuf,
 }
 
 impl Kernel {
-    /// Finds a kernel where a package's content, or what a user has collected, has it.
+    /// Finds a kernel in the content of a package, or in a directory of the user.
     pub(super) fn find(root: &Path) -> Result<Kernel, String> {
         let modules = ["lib/modules", "usr/lib/modules", "modules"].map(|below| root.join(below));
         let modules = modules.iter().flat_map(|directory| entries(directory));
@@ -48,12 +48,12 @@ impl Kernel {
         Ok(Kernel { release, vmlinuz, modules })
     }
 
-    /// The version without what the distribution adds: 6.1 of 6.1.0-50-cloud-amd64.
+    /// Returns the version without the distribution's suffix: 6.1 of 6.1.0-50-cloud-amd64.
     pub(super) fn version(&self) -> String {
         self.release.split('.').take(2).collect::<Vec<_>>().join(".")
     }
 
-    /// Makes the initramfs in an empty directory of a run; gives its path.
+    /// Makes the initramfs in the empty directory of a run; returns its path.
     pub(super) fn initramfs(&self, run: &Path) -> Result<PathBuf, String> {
         let tree = run.join("initramfs");
         for below in MOUNTS.iter().copied().chain(["bin", "modules"]) {
@@ -78,7 +78,7 @@ impl Kernel {
         Ok(image)
     }
 
-    /// The files of the modules, each after those that it depends on.
+    /// Returns the files of the modules, each after those that it depends on.
     fn needed_modules(&self, run: &Path) -> Result<Vec<PathBuf>, String> {
         let base = run.join("base");
         let below = base.join("lib/modules");
@@ -108,14 +108,14 @@ impl Kernel {
     }
 }
 
-/// A program that is not on every user's path.
+/// Returns the command of a program that may not be on the PATH of all users.
 fn administrators(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env("PATH", setup::search_path()).env("LC_ALL", "C");
     command
 }
 
-/// A directory's entries in order.
+/// Returns a directory's entries in order.
 fn entries(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut entries: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -123,14 +123,14 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// The files in lines such as `insmod /lib/modules/6.1/kernel/fs/fuse/virtiofs.ko.xz`; others are
-/// of modules that are built in.
+/// Returns the files in lines such as `insmod /lib/modules/6.1/kernel/fs/fuse/virtiofs.ko.xz`;
+/// other lines are about built-in modules.
 fn insertions(said: &str) -> Vec<PathBuf> {
     let files = said.lines().filter_map(|line| line.strip_prefix("insmod "));
     files.filter_map(|line| line.split_whitespace().next()).map(PathBuf::from).collect()
 }
 
-/// The module's name without the suffix of a compression.
+/// Returns the module's name without the suffix of a compression.
 fn plain_name(file: &Path) -> String {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     name.trim_end_matches(".xz").trim_end_matches(".zst").trim_end_matches(".gz").to_string()

@@ -1,7 +1,8 @@
-//! A virtual machine: QEMU with a kernel, the host's root file system over virtiofs, and a disk.
+//! Runs a virtual machine: QEMU with a kernel, the host's root file system over virtiofs, and a
+//! disk.
 //!
-//! Both processes are killed when the value is dropped, and by the kernel when the thread that has
-//! started them ends, however it does.
+//! Both processes are killed when the value is dropped, and by the kernel when the thread that
+//! started them ends for any reason.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -15,7 +16,7 @@ use super::protocol::{Report, Reports};
 use crate::command::quietly;
 use crate::setup;
 
-/// The daemon of virtiofs: QEMU's own, in C, and its successor, in Rust, which takes other options.
+/// The daemons of virtiofs: QEMU's own, in C, and its successor, in Rust, which has other options.
 const DAEMONS: [(&str, &[&str]); 2] = [
     ("/usr/libexec/virtiofsd", &["--shared-dir=/", "--cache=always", "--sandbox=chroot"]),
     (
@@ -24,18 +25,18 @@ const DAEMONS: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Ends a program when the thread that has started it ends.
+/// The prefix of a command that ends with the thread that started it.
 const DIES_WITH_US: [&str; 4] = ["setpriv", "--pdeathsig", "KILL", "--"];
 
 const DISK_BYTES: u64 = 4 << 30;
 const MEMORY: &str = "3G";
 
-/// How often the guest's reports are read.
+/// Time between two readings of the guest's reports.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the daemon of virtiofs may take to listen.
-const DAEMON_PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the daemon of virtiofs to listen.
+const DAEMON_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// What executes the guest's instructions.
+/// The accelerator of QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accelerator {
     Kvm,
@@ -43,6 +44,7 @@ pub(super) enum Accelerator {
 }
 
 impl Accelerator {
+    /// Returns QEMU's name of the accelerator.
     pub(super) fn name(self) -> &'static str {
         match self {
             Accelerator::Kvm => "kvm",
@@ -50,7 +52,7 @@ impl Accelerator {
         }
     }
 
-    /// QEMU's options. Several threads and newer CPUs make the emulator of QEMU 7.2 fail.
+    /// QEMU's options. The emulator of QEMU 7.2 fails with several threads and with newer CPUs.
     fn options(self) -> &'static [&'static str] {
         match self {
             Accelerator::Kvm => &["-accel", "kvm", "-cpu", "host"],
@@ -59,7 +61,7 @@ impl Accelerator {
     }
 }
 
-/// A machine that runs.
+/// A running machine.
 pub(super) struct Machine {
     qemu: Child,
     daemon: Child,
@@ -69,7 +71,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Starts a kernel in `run`, a directory whose `job` has what the guest is to do.
+    /// Starts a kernel in `run`, a directory whose `job` has the guest's job.
     pub(super) fn start(
         kernel: &Kernel,
         accelerator: Accelerator,
@@ -77,8 +79,8 @@ impl Machine {
     ) -> Result<Machine, String> {
         let initramfs = kernel.initramfs(run)?;
         disk(&run.join("disk.img"))?;
-        // The daemon's lock is named after the socket's path, which is relative because of the
-        // limit of its length.
+        // The daemon's lock is named after the socket's path. The path is relative, because its
+        // length is limited.
         let socket = format!("{}-{}.sock", std::process::id(), kernel.version());
         let mut daemon = start_daemon(run, &socket)?;
         match start_qemu(kernel, accelerator, run, &socket, &initramfs) {
@@ -93,11 +95,11 @@ impl Machine {
         }
     }
 
-    /// Waits for reports until there are some, or the machine has ended, or that time has come.
-    /// Nothing is the end.
+    /// Waits for reports until there are some, the machine has ended, or the time `until`. An empty
+    /// list means the end.
     pub(super) fn reports(&mut self, until: Instant) -> Result<Vec<Report>, String> {
         loop {
-            // What is written between the look and its end is still read.
+            // Checked first, so that reports written before the end are still read.
             let ended = self.qemu.try_wait().map_err(|e| format!("cannot wait for QEMU: {e}"))?;
             let piece = self.new_output().map_err(|e| format!("cannot read the reports: {e}"))?;
             let reports = self.reports.feed(&piece);
@@ -117,19 +119,20 @@ impl Machine {
         Ok(piece)
     }
 
-    /// What the kernel has said.
+    /// Returns the output of the kernel's console.
     pub(super) fn console(&self) -> String {
         let bytes = fs::read(self.run.join("console")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// Returns whether QEMU has ended.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.qemu.try_wait(), Ok(None))
     }
 
-    /// Waits for the guest to switch itself off, so that its console is whole.
-    pub(super) fn wait(&mut self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    /// Waits for the guest to power off, so that its console output is complete.
+    pub(super) fn wait(&mut self, time_limit: Duration) {
+        let deadline = Instant::now() + time_limit;
         while Instant::now() < deadline && !self.has_ended() {
             thread::sleep(LOOK);
         }
@@ -143,13 +146,13 @@ impl Drop for Machine {
     }
 }
 
-/// Kills a process; one that has ended takes no harm.
+/// Kills a process; does nothing if it has ended.
 fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// An empty ext4 file system in a sparse file.
+/// Creates an empty ext4 file system in a sparse file.
 fn disk(path: &Path) -> Result<(), String> {
     let made = File::create(path).and_then(|file| file.set_len(DISK_BYTES));
     made.map_err(|error| format!("cannot make {}: {error}", path.display()))?;
@@ -163,7 +166,7 @@ fn mortal(program: &str) -> Command {
     command
 }
 
-/// Has a program write to a file of the run.
+/// Redirects a program's output to a file of the run.
 fn logged(command: &mut Command, log: &Path) -> Result<(), String> {
     let unusable = |error| format!("cannot make {}: {error}", log.display());
     let file = File::create(log).map_err(unusable)?;
@@ -182,13 +185,16 @@ fn start_daemon(run: &Path, socket: &str) -> Result<Child, String> {
     let log = run.join("virtiofsd.log");
     logged(&mut command, &log)?;
     let mut child = command.spawn().map_err(|error| format!("cannot start {program}: {error}"))?;
-    let deadline = Instant::now() + DAEMON_PATIENCE;
+    let deadline = Instant::now() + DAEMON_TIME_LIMIT;
     while !run.join(socket).exists() {
         let ended = matches!(child.try_wait(), Ok(Some(_)));
         if ended || Instant::now() >= deadline {
             end(&mut child);
             let said = fs::read_to_string(&log).unwrap_or_default();
-            return Err(format!("{program} does not listen: {}", said.trim()));
+            return Err(format!(
+                "{program} did not listen in time: {}; end other work, and run again",
+                said.trim()
+            ));
         }
         thread::sleep(LOOK);
     }
@@ -203,7 +209,7 @@ fn start_qemu(
     initramfs: &Path,
 ) -> Result<Child, String> {
     let job = run.join("job");
-    // A panic is a reboot, and a reboot is the end.
+    // A panic reboots the guest, and a reboot ends QEMU.
     let line = format!("console=ttyS0 loglevel=5 panic=-1 kernels.job={}", job.display());
     let mut command = mortal("qemu-system-x86_64");
     command.args(accelerator.options()).current_dir(run);
@@ -236,7 +242,7 @@ mod tests {
             logged(sleeper.arg("600"), &log).unwrap();
             sleeper.spawn().unwrap()
         };
-        // setpriv sets the signal before it executes the program, whose name shows that.
+        // setpriv sets the signal before it executes the program; the process's name shows when.
         let child = thread::spawn(move || {
             let child = start();
             let name = || fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap();

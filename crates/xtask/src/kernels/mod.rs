@@ -1,8 +1,8 @@
 //! `cargo xtask kernels`: boots Debian's kernels in QEMU and runs the workspace's programs on them.
 //!
-//! The guest's root file system is the host's, read-only, with a fresh ext4 image laid over it; so
-//! every program that was built here runs there under the same path. Nothing of the host changes
-//! but files below cargo's target directory, and docs/kernels.md where a full run has ended.
+//! The guest's root file system is the host's, read-only, with a new ext4 image overlaid. Every
+//! program that was built here therefore runs there under the same path. On the host only files
+//! below cargo's target directory change, and docs/kernels.md after a full run.
 
 mod archive;
 mod checks;
@@ -26,11 +26,11 @@ use crate::cargo;
 use crate::command::make_directory;
 use crate::lanes;
 use crate::lock::Lock;
-use crate::means::Means;
 use crate::needs::Skipped;
 use crate::privilege;
 use crate::setup;
 use crate::tally::Tally;
+use crate::test_capabilities::TestCapabilities;
 use checks::{Check, Column};
 use guest::{Run, Subject};
 use image::Kernel;
@@ -49,18 +49,18 @@ const HELP: &str = "
   --keep          keep disk images and initramfs in target/kernels/run-*
 ";
 
-/// Where the table is.
+/// The file with the table.
 const DOCUMENT: &str = "docs/kernels.md";
 
-/// What two guests need to run side by side, in KiB: twice their memory, and room for programs.
+/// Memory for two guests in parallel, in KiB: twice theirs, and space for programs.
 const MEMORY_FOR_TWO_KIB: u64 = 7 << 20;
 
 /// A kernel of Debian.
 struct Suite {
-    /// As the command line calls it.
+    /// Its name on the command line.
     name: &'static str,
     suite: &'static str,
-    /// What the channel has to choose.
+    /// The driver that the channel has to choose.
     driver: &'static str,
 }
 
@@ -71,19 +71,19 @@ const SUITES: [Suite; 4] = [
     Suite { name: "newest", suite: "sid", driver: "uring" },
 ];
 
-/// The kernel of the short form.
+/// The kernel of the quick form.
 const QUICK: &str = "6.1";
 
-/// How much is checked.
+/// The extent of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     Quick,
     Full,
 }
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
-struct Wish {
+struct Arguments {
     extent: Extent,
     /// Empty for all.
     kernels: Vec<String>,
@@ -93,29 +93,31 @@ struct Wish {
     keep: bool,
 }
 
-impl Wish {
-    fn of(extent: Extent) -> Wish {
+impl Arguments {
+    fn of(extent: Extent) -> Arguments {
         let (kernels, only) = (Vec::new(), String::new());
-        Wish { extent, kernels, only, accelerator: None, keep: false }
+        Arguments { extent, kernels, only, accelerator: None, keep: false }
     }
 }
 
-/// The command. It fails if a check does, or if a kernel cannot be had.
+/// Runs the command. It fails if a check fails, or if a kernel is not available.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
-    let Some(wish) = wish(words)? else {
+    let Some(arguments) = arguments(words)? else {
         print!("{USAGE}\n{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
     if !privilege::is_root() {
-        return Err("the guests' root file system is that of this machine, which only root can \
-                    serve (virtiofsd); run this as root"
-            .to_string());
+        return Err(
+            "cannot start the guests: only root can share this machine's file system with them \
+             (virtiofsd); run this as root"
+                .to_string(),
+        );
     }
     setup::run_for(&[setup::KERNELS, setup::NGINX, setup::NGINX_CLIENTS].concat())?;
-    if wish.extent == Extent::Full {
+    if arguments.extent == Extent::Full {
         setup::run_for(&[setup::MEMCACHED, &["perl", "redis-server", "redis-tools"]].concat())?;
     }
-    let outcome = check(root, &wish)?;
+    let outcome = check(root, &arguments)?;
     for (name, reason) in &outcome.skipped {
         println!("SKIPPED: {name}: {reason}");
     }
@@ -124,13 +126,13 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<ExitCode, String> {
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The short form, as a step of the full run.
+/// Runs the quick form, as a step of the full run.
 pub(crate) fn quick(root: &Path) -> Result<lanes::Outcome, String> {
-    check(root, &Wish { kernels: vec![QUICK.to_string()], ..Wish::of(Extent::Quick) })
+    check(root, &Arguments { kernels: vec![QUICK.to_string()], ..Arguments::of(Extent::Quick) })
 }
 
-/// Why the step cannot run here, beside missing packages; `None` if it can.
-pub(crate) fn lacking(means: &Means) -> Option<String> {
+/// Returns why the step cannot run here, apart from missing packages; `None` if it can.
+pub(crate) fn lacking(means: &TestCapabilities) -> Option<String> {
     if !means.is_root() {
         return Some("needs root".to_string());
     }
@@ -140,82 +142,90 @@ pub(crate) fn lacking(means: &Means) -> Option<String> {
     archive::is_named().err()
 }
 
-fn wish(words: &[&str]) -> Result<Option<Wish>, String> {
-    let mut wish = Wish::of(Extent::Full);
+fn arguments(words: &[&str]) -> Result<Option<Arguments>, String> {
+    let mut arguments = Arguments::of(Extent::Full);
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value; {USAGE}"));
         match *word {
             "--help" | "-h" => return Ok(None),
-            "--quick" => wish.extent = Extent::Quick,
-            "--keep" => wish.keep = true,
-            "--kernel" => wish.kernels.extend(value()?.split(',').map(String::from)),
-            "--only" => wish.only = value()?.to_string(),
+            "--quick" => arguments.extent = Extent::Quick,
+            "--keep" => arguments.keep = true,
+            "--kernel" => arguments.kernels.extend(value()?.split(',').map(String::from)),
+            "--only" => arguments.only = value()?.to_string(),
             "--accel" => {
-                wish.accelerator = Some(match *value()? {
+                arguments.accelerator = Some(match *value()? {
                     "kvm" => Accelerator::Kvm,
                     "tcg" => Accelerator::Tcg,
-                    other => return Err(format!("`{other}` is no accelerator; {USAGE}")),
+                    other => return Err(format!("unknown accelerator `{other}`; {USAGE}")),
                 });
             }
-            other => return Err(format!("cannot make sense of `{other}`; {USAGE}")),
+            other => return Err(format!("unknown argument `{other}`; {USAGE}")),
         }
     }
-    for name in &wish.kernels {
+    for name in &arguments.kernels {
         if suite(name).is_none() && !Path::new(name).is_dir() {
-            return Err(format!("`{name}` is neither a kernel's name nor a directory; {USAGE}"));
+            return Err(format!(
+                "unknown kernel `{name}`: neither a name nor a directory; {USAGE}"
+            ));
         }
     }
-    if wish.extent == Extent::Quick && wish.kernels.is_empty() {
-        wish.kernels.push(QUICK.to_string());
+    if arguments.extent == Extent::Quick && arguments.kernels.is_empty() {
+        arguments.kernels.push(QUICK.to_string());
     }
-    Ok(Some(wish))
+    Ok(Some(arguments))
 }
 
 fn suite(name: &str) -> Option<&'static Suite> {
     SUITES.iter().find(|suite| suite.name == name || suite.suite == name)
 }
 
-fn check(root: &Path, wish: &Wish) -> Result<lanes::Outcome, String> {
+fn check(root: &Path, arguments: &Arguments) -> Result<lanes::Outcome, String> {
     let base = root.join(cargo::target_dir()).join("kernels");
     make_directory(&base)?;
     let base = base.canonicalize().map_err(|error| format!("{}: {error}", base.display()))?;
-    // The kernel's command line has the path, and overlayfs takes it apart at commas and colons.
+    // The kernel's command line contains the path, and overlayfs splits it at commas and colons.
     if base.to_string_lossy().contains([' ', ',', ':', '"']) {
-        return Err(format!("the path {} has characters that cannot be passed", base.display()));
+        return Err(format!(
+            "the path {} has a blank, comma, colon or quote; set CARGO_TARGET_DIR to another one",
+            base.display()
+        ));
     }
     let _alone = Lock::of(&base)?;
-    let (subjects, skipped) = subjects(&base, wish)?;
+    let (subjects, skipped) = subjects(&base, arguments)?;
     let mut outcome = lanes::Outcome { tally: Tally::default(), skipped };
     outcome.tally.skipped = outcome.skipped.len() as u64;
     let Some(first) = subjects.first() else { return Ok(outcome) };
-    let mut checks = checks::prepare(root, wish.extent)?;
-    checks.retain(|check| check.column == Column::Doctor || check.name.contains(&wish.only));
+    let mut checks = checks::prepare(root, arguments.extent)?;
+    checks.retain(|check| check.column == Column::Doctor || check.name.contains(&arguments.only));
     if checks.len() == 1 {
-        return Err(format!("no check has `{}` in its name", wish.only));
+        return Err(format!(
+            "no check has `{}` in its name; docs/kernels.md lists the columns",
+            arguments.only
+        ));
     }
-    let accelerator = match wish.accelerator {
+    let accelerator = match arguments.accelerator {
         Some(accelerator) => accelerator,
         None => accelerator(&first.kernel, &base),
     };
     let runs = run_all(&subjects, accelerator, &checks, &base)?;
     for run in &runs {
         outcome.tally += run.tally();
-        if !wish.keep {
+        if !arguments.keep {
             tidy_up(&guest::directory(&base, &run.kernel));
         }
     }
-    if wish.extent == Extent::Full && wish.only.is_empty() {
-        table::write(&root.join(DOCUMENT), &runs, &today(), !wish.kernels.is_empty())?;
+    if arguments.extent == Extent::Full && arguments.only.is_empty() {
+        table::write(&root.join(DOCUMENT), &runs, &today(), !arguments.kernels.is_empty())?;
         println!("kernels: {DOCUMENT} has the table");
     }
     Ok(outcome)
 }
 
-/// The kernels that are there or can be fetched, and the others with the reason.
-fn subjects(base: &Path, wish: &Wish) -> Result<(Vec<Subject>, Vec<Skipped>), String> {
+/// Returns the kernels that exist or can be fetched, and the others with the reason.
+fn subjects(base: &Path, arguments: &Arguments) -> Result<(Vec<Subject>, Vec<Skipped>), String> {
     let all = || SUITES.iter().map(|suite| suite.name.to_string()).collect();
-    let names = if wish.kernels.is_empty() { all() } else { wish.kernels.clone() };
+    let names = if arguments.kernels.is_empty() { all() } else { arguments.kernels.clone() };
     let (mut subjects, mut skipped) = (Vec::<Subject>::new(), Vec::new());
     for name in names {
         let (root, origin, driver) = match suite(&name) {
@@ -231,7 +241,7 @@ fn subjects(base: &Path, wish: &Wish) -> Result<(Vec<Subject>, Vec<Skipped>), St
         let kernel = Kernel::find(&root)?;
         let version = kernel.version();
         if subjects.iter().any(|subject| subject.kernel.version() == version) {
-            return Err(format!("two kernels are of the version {version}; run them one by one"));
+            return Err(format!("two kernels have the version {version}; run them one by one"));
         }
         subjects.push(Subject { kernel, origin, driver });
     }
@@ -242,7 +252,7 @@ fn absolute(directory: &str) -> Result<PathBuf, String> {
     Path::new(directory).canonicalize().map_err(|error| format!("{directory}: {error}"))
 }
 
-/// KVM if a kernel boots with it.
+/// Returns KVM if a kernel boots with it, else emulation.
 fn accelerator(kernel: &Kernel, base: &Path) -> Accelerator {
     let directory = base.join("run-kvm");
     let began = Instant::now();
@@ -258,7 +268,7 @@ fn accelerator(kernel: &Kernel, base: &Path) -> Accelerator {
     }
 }
 
-/// Runs two kernels at a time where there are the CPUs and the memory for it.
+/// Runs two kernels in parallel if there are enough CPUs and memory.
 fn run_all(
     subjects: &[Subject],
     accelerator: Accelerator,
@@ -270,7 +280,7 @@ fn run_all(
     let lanes = if is_wide { 2.min(subjects.len()) } else { 1 };
     let queue = Mutex::new(subjects.iter());
     let next = || queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
-    // A guest's processes end with the thread that has started them.
+    // A guest's processes end with the thread that started them.
     let lane = || {
         let mut runs = Vec::new();
         while let Some(subject) = next() {
@@ -298,7 +308,7 @@ fn available_kib() -> u64 {
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Removes what is large, and keeps console, reports and logs.
+/// Removes large files, and keeps console, reports and logs.
 fn tidy_up(directory: &Path) {
     for name in ["disk.img", "initramfs.cpio"] {
         let _ = fs::remove_file(directory.join(name));
@@ -322,20 +332,20 @@ mod tests {
 
     #[test]
     fn the_command_line_is_read() {
-        let plain = wish(&[]).unwrap().unwrap();
+        let plain = arguments(&[]).unwrap().unwrap();
         assert_eq!((plain.extent, plain.kernels.len(), plain.keep), (Extent::Full, 0, false));
-        let quick = wish(&["--quick", "--accel", "tcg"]).unwrap().unwrap();
+        let quick = arguments(&["--quick", "--accel", "tcg"]).unwrap().unwrap();
         assert_eq!((quick.extent, quick.kernels), (Extent::Quick, vec!["6.1".to_string()]));
         assert_eq!(quick.accelerator, Some(Accelerator::Tcg));
         let some = ["--kernel", "5.10,trixie,/", "--keep", "--only", "mtcp"];
-        let some = wish(&some).unwrap().unwrap();
+        let some = arguments(&some).unwrap().unwrap();
         assert!(some.keep && some.only == "mtcp");
         assert_eq!(some.kernels, ["5.10", "trixie", "/"]);
-        assert_eq!(wish(&["--help"]), Ok(None));
-        assert!(wish(&["--kernel"]).unwrap_err().contains("needs a value"));
-        assert!(wish(&["--kernel", "2.6"]).unwrap_err().contains("`2.6` is neither"));
-        assert!(wish(&["--accel", "xen"]).unwrap_err().contains("no accelerator"));
-        assert!(wish(&["now"]).unwrap_err().contains("`now`"));
+        assert_eq!(arguments(&["--help"]), Ok(None));
+        assert!(arguments(&["--kernel"]).unwrap_err().contains("needs a value"));
+        assert!(arguments(&["--kernel", "2.6"]).unwrap_err().contains("unknown kernel `2.6`"));
+        assert!(arguments(&["--accel", "xen"]).unwrap_err().contains("unknown accelerator `xen`"));
+        assert!(arguments(&["now"]).unwrap_err().contains("`now`"));
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! What a guest reports: the lines of its second serial port, and what its console must not say.
+//! Parses a guest's reports, which are lines of its second serial port, and finds error messages on
+//! its console.
 
 use std::collections::VecDeque;
 
-/// Lines of a check's output that are kept.
+/// Most lines of a check's output that are kept.
 const OUTPUT_LINES_MAX: usize = 600;
 
-/// Beginnings of what a kernel says when it is broken. Its console shows warnings and worse.
+/// Prefixes of a kernel's error messages. Its console shows warnings and worse.
 const COMPLAINTS: [&str; 12] = [
     "BUG:",
     "kernel BUG at",
@@ -21,16 +22,16 @@ const COMPLAINTS: [&str; 12] = [
     "Out of memory: Killed process",
 ];
 
-/// Something that the guest reports.
+/// A report of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// The kernel's release; the guest is up.
+    /// The kernel's release; the guest has booted.
     Release(String),
     Begin(String),
-    /// The channel cannot use io_uring, which the check is about.
+    /// The channel does not use io_uring, which the check needs.
     Refused(String),
     End(Ended),
-    /// All checks have been run.
+    /// All checks have run.
     Done,
 }
 
@@ -40,11 +41,11 @@ pub(super) struct Ended {
     pub(super) name: String,
     pub(super) code: i32,
     pub(super) milliseconds: u64,
-    /// The end of what it has printed, and a line for each test that could not run.
+    /// The end of its output, and a line for each test that could not run.
     pub(super) output: String,
 }
 
-/// Finds reports in a stream that arrives in arbitrary pieces.
+/// Splits a stream that arrives in arbitrary pieces into reports.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     unfinished: Vec<u8>,
@@ -52,7 +53,7 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Takes the next piece, and gives the reports that end within it.
+    /// Parses the next piece, and returns the reports that end within it.
     pub(super) fn feed(&mut self, piece: &[u8]) -> Vec<Report> {
         self.unfinished.extend_from_slice(piece);
         let mut reports = Vec::new();
@@ -92,7 +93,7 @@ impl Reports {
     }
 }
 
-/// The lines of a kernel's console that tell of its own faults.
+/// Returns the lines of a kernel's console that report its own errors.
 pub(super) fn complaints(console: &str) -> Vec<&str> {
     let is_complaint = |line: &&str| COMPLAINTS.iter().any(|text| line.contains(text));
     console.lines().filter(is_complaint).map(str::trim_end).collect()

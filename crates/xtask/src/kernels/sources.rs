@@ -1,11 +1,11 @@
-//! Chooses the machine's entry for the archive of Debian, and gives it another suite.
+//! Selects the machine's entry for the archive of Debian, and changes its suite.
 
 use std::path::Path;
 
 use crate::apt::SourceFile;
 use crate::apt::entries::{self, Entry};
 
-/// Suites of Debian, by name and by rank. Relatives of Debian have others.
+/// Suites of Debian, by name and by rank. Derived distributions have others.
 const SUITES: [&str; 11] = [
     "bullseye",
     "bookworm",
@@ -20,8 +20,8 @@ const SUITES: [&str; 11] = [
     "unstable",
 ];
 
-/// The machine's entry for Debian with this suite. `origins` are the addresses that a package of
-/// every Debian system comes from; empty if apt does not know.
+/// Returns the machine's entry for Debian with this suite. `origins` are the addresses that a
+/// package of every Debian system comes from; empty if apt does not know.
 pub(super) fn files_of(
     apt: &Path,
     suite: &str,
@@ -40,13 +40,13 @@ pub(super) fn files_of(
     Ok(entries::files([entry].into_iter()))
 }
 
-/// Whether the machine names the archive at all.
+/// Checks that the machine has an entry for the archive.
 pub(super) fn is_named(apt: &Path) -> Result<(), String> {
     files_of(apt, SUITES[0], &[]).map(drop)
 }
 
-/// The entry that is Debian's own archive. Other vendors call their suites as Debian does, so that
-/// the origin of packages counts, then Debian's key, then the customary name of the directory.
+/// Returns the entry of Debian's own archive. Other vendors name their suites as Debian does, so
+/// the origin of packages decides, then Debian's key, then the usual name of the directory.
 fn best(entries: Vec<Entry>, origins: &[String]) -> Option<Entry> {
     let is_of_debian = |entry: &Entry| {
         entry.suites.iter().any(|suite| SUITES.contains(&suite.as_str()))
@@ -60,7 +60,7 @@ fn best(entries: Vec<Entry>, origins: &[String]) -> Option<Entry> {
     };
     let candidates = entries.into_iter().filter(is_of_debian);
     let candidates = candidates.filter(|entry| merit(entry) != (false, false, false));
-    // Of equals the first.
+    // The first of several equally good entries.
     candidates.min_by_key(|entry| std::cmp::Reverse(merit(entry)))
 }
 
@@ -84,7 +84,7 @@ mod tests {
         apt
     }
 
-    /// The one file that is written.
+    /// Returns the one file that is written.
     fn written(apt: &tempfile::TempDir, suite: &str, origins: &[&str]) -> String {
         let origins: Vec<String> = origins.iter().map(ToString::to_string).collect();
         let files = files_of(apt.path(), suite, &origins).unwrap();

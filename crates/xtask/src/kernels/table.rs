@@ -1,4 +1,4 @@
-//! The table of docs/kernels.md: written whole, or with the rows of some kernels replaced.
+//! Writes the table of docs/kernels.md: all of it, or the rows of some kernels.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::tally::Tally;
 const BEGIN: &str = "<!-- `cargo xtask kernels` writes what follows -->";
 const END: &str = "<!-- end of what `cargo xtask kernels` writes -->";
 
-/// A kernel's row, and what the cells have no room for.
+/// A kernel's row, and notes for which the cells have no space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Row {
     version: String,
@@ -20,7 +20,7 @@ struct Row {
     notes: Vec<String>,
 }
 
-/// Writes the rows of these runs; rows of other kernels stay if `keeps` says so.
+/// Writes the rows of these runs; rows of other kernels are kept if `keeps`.
 pub(super) fn write(path: &Path, runs: &[Run], date: &str, keeps: bool) -> Result<(), String> {
     let failed = |error| format!("cannot use {}: {error}", path.display());
     let text = fs::read_to_string(path).map_err(failed)?;
@@ -30,7 +30,7 @@ pub(super) fn write(path: &Path, runs: &[Run], date: &str, keeps: bool) -> Resul
     fs::write(path, text).map_err(failed)
 }
 
-/// The text with the new rows between its two marks.
+/// Returns the text with the new rows between its two markers.
 fn replaced(text: &str, mut rows: Vec<Row>, keeps: bool) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (old, after) = rest.split_once(END)?;
@@ -43,7 +43,7 @@ fn replaced(text: &str, mut rows: Vec<Row>, keeps: bool) -> Option<String> {
     Some(format!("{before}{BEGIN}\n{}{END}{after}", rendered(&rows)))
 }
 
-/// For the order of versions.
+/// Returns the version as numbers, for sorting.
 fn numbers(version: &str) -> Vec<u32> {
     version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
 }
@@ -62,7 +62,7 @@ fn rendered(rows: &[Row]) -> String {
     text
 }
 
-/// The rows that a table has. The version is the first word of a row and of a note.
+/// Returns the rows of a table. The version is the first word of a row and of a note.
 fn parsed(table: &str) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for line in table.lines() {
@@ -135,13 +135,13 @@ fn notes(run: &Run) -> Vec<String> {
     notes
 }
 
-/// What iobench says of the channel beside the partitioned epoll server.
+/// iobench's ratios of the channel to the partitioned epoll server.
 fn ratios(compare: &str) -> Option<String> {
     let mut lines = compare.lines();
     let line = lines.find(|line| {
         line.starts_with("megapipe") && line.contains(" against epoll-partitioned at ")
     })?;
-    // Under emulation no result is valid; the document says so once.
+    // Under emulation no result is valid, which the document says once.
     Some(one_line(line.split(" NOT VALID").next().unwrap_or(line)))
 }
 

@@ -1,4 +1,4 @@
-//! Judges what the checks of a guest have reported.
+//! Judges the reports of a guest's checks.
 
 use std::fmt;
 
@@ -6,34 +6,34 @@ use super::checks::{Check, Judge};
 use super::protocol::Ended;
 use crate::tally::{Scanner, Tally};
 
-/// Lines of the output of a failed check that are shown.
+/// Most lines of a failed check's output that are shown.
 const EXCERPT_LINES: usize = 40;
 
 /// timeout(1)'s exit codes: the program was ended, or killed.
 const OVERDUE: [i32; 2] = [124, 137];
 
-/// How a check has ended.
+/// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Passed,
-    /// Our software does not do it on this kernel, and says why.
+    /// The software cannot do it on this kernel, and reports why.
     Refused(String),
     Failed(String),
 }
 
-/// A check with its outcome, and what it counted.
+/// A check with its outcome and its counts.
 #[derive(Clone, Debug)]
 pub(super) struct Verdict {
     pub(super) check: Check,
     pub(super) outcome: Outcome,
     pub(super) tally: Tally,
     pub(super) milliseconds: u64,
-    /// What it has printed.
+    /// Its output.
     pub(super) output: String,
 }
 
 impl Verdict {
-    /// A check that did not run, or not to its end.
+    /// Returns the verdict of a check that did not run, or did not finish.
     pub(super) fn without_end(check: Check, outcome: Outcome) -> Verdict {
         let tally = match outcome {
             Outcome::Failed(_) => Tally { failed: 1, ..Tally::default() },
@@ -42,9 +42,10 @@ impl Verdict {
         Verdict { check, outcome, tally, milliseconds: 0, output: String::new() }
     }
 
+    /// Judges a check that has ended.
     pub(super) fn of(check: Check, ended: Ended) -> Verdict {
         let Ended { code, milliseconds, output, .. } = ended;
-        // A test that plays with signals may hide how it was ended.
+        // A test that handles signals may hide how it was ended.
         let is_overdue = OVERDUE.contains(&code) || milliseconds >= check.limit.as_millis() as u64;
         let late = is_overdue
             .then(|| format!("not done within {} s{}", check.limit.as_secs(), unfinished(&output)));
@@ -61,17 +62,18 @@ impl Verdict {
             }
             _ => None,
         });
-        // A program that crashes has no summary.
+        // A program that crashes prints no summary.
         tally.failed = tally.failed.max(u64::from(failure.is_some()));
         let outcome = failure.map_or(Outcome::Passed, Outcome::Failed);
         Verdict { check, outcome, tally, milliseconds, output }
     }
 
+    /// Returns whether the check failed.
     pub(super) fn has_failed(&self) -> bool {
         matches!(self.outcome, Outcome::Failed(_))
     }
 
-    /// The end of the output, for a person who looks for the cause.
+    /// Returns the end of the output, for finding the cause.
     pub(super) fn excerpt(&self) -> String {
         let is_news = |line: &&str| !line.is_empty() && !line.ends_with("... ok");
         let lines: Vec<&str> = self.output.lines().filter(is_news).collect();
@@ -80,7 +82,7 @@ impl Verdict {
     }
 }
 
-/// One line: what, how and how long.
+/// Formats one line: name, outcome and duration.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.milliseconds as f64 / 1000.0;
@@ -104,12 +106,12 @@ pub(super) fn counted(tally: Tally) -> String {
     format!("{passed} of {}{left_out}", passed + failed)
 }
 
-/// The summary of the program itself, which comes after those of the programs that its tests start.
+/// Returns the summary of the program itself, which follows those of programs that its tests start.
 fn last_summary(output: &str) -> Tally {
     let mut last = None;
     Scanner::default().feed(output.as_bytes(), |tally| last = Some(tally));
     last.unwrap_or_else(|| {
-        // A program that was ended has none; its tests may have passed all the same.
+        // A program that was ended prints none; its tests may still have passed.
         let count = |end: &str| {
             let is_test = |line: &&str| line.starts_with("test ") && line.ends_with(end);
             output.lines().filter(is_test).count() as u64
@@ -123,7 +125,7 @@ fn lines_after<'a>(output: &'a str, beginning: &'a str) -> impl Iterator<Item = 
     output.lines().filter_map(move |line| line.strip_prefix(beginning))
 }
 
-/// What a script says has failed, or the tests that libtest names.
+/// Returns the error that a script reports, or the failed tests of libtest.
 fn cause(output: &str, code: i32) -> String {
     if let Some(reason) = lines_after(output, "FAILED: ").last() {
         return reason.to_string();
@@ -135,13 +137,14 @@ fn cause(output: &str, code: i32) -> String {
     failed.join(", ")
 }
 
-/// The list at the end of libtest's output.
+/// Returns the list at the end of libtest's output.
 fn failed_tests(output: &str) -> impl Iterator<Item = &str> {
     let list = output.rsplit_once("failures:\n").map_or("", |(_, list)| list);
     list.lines().take_while(|line| line.starts_with("    ")).map(str::trim)
 }
 
-/// The tests that libtest says run for long, as the end of a sentence; empty if there is none.
+/// Returns the tests that libtest reports as running for long, as the end of a sentence; empty if
+/// there are none.
 fn unfinished(output: &str) -> String {
     let name = |line: &str| {
         let name = line.strip_prefix("test ")?.split_once(" has been running for over")?.0;

@@ -1,22 +1,24 @@
-//! The packages that tests and commands take.
+//! The packages that tests and commands need.
 
-/// A package of Debian and its relatives, and how to tell that it, or another distribution's
-/// equivalent, is there.
+/// A package of Debian and derived distributions, and how to detect that it, or another
+/// distribution's equivalent, is installed.
 pub(super) struct Package {
     pub(super) name: &'static str,
     pub(super) why: &'static str,
     pub(super) probe: Probe,
 }
 
+/// How to detect an installed package.
 pub(super) enum Probe {
-    /// A program on the path.
+    /// A program on the PATH.
     Program(&'static str),
-    /// A file at a fixed place.
+    /// A file at a fixed path.
     File(&'static str),
-    /// A command that succeeds, where neither would tell.
+    /// A command that succeeds, if neither of the others is sufficient.
     Command(&'static [&'static str]),
 }
 
+/// All packages that the set-up can install.
 pub(super) const PACKAGES: &[Package] = &[
     Package { name: "gcc", why: "rustc links with cc", probe: Probe::Program("cc") },
     Package {
@@ -66,12 +68,12 @@ pub(super) const PACKAGES: &[Package] = &[
     },
     Package {
         name: "libuv1-dev",
-        why: "iobench-peers serves on libuv, too, where it is built with that feature",
+        why: "iobench-external serves on libuv, too, where it is built with that feature",
         probe: Probe::File("/usr/include/uv.h"),
     },
     Package {
         name: "libzmq3-dev",
-        why: "iobench-peers measures ZeroMQ for iobench ipc where it is built with that feature",
+        why: "iobench-external measures ZeroMQ for iobench ipc where it is built with that feature",
         probe: Probe::File("/usr/include/zmq.h"),
     },
     Package {
@@ -81,7 +83,7 @@ pub(super) const PACKAGES: &[Package] = &[
     },
     Package {
         name: "g++",
-        why: "a test includes the C header from C++",
+        why: "a test includes the C header from C++, and libFuzzer is C++",
         probe: Probe::Program("g++"),
     },
     Package {
@@ -98,6 +100,11 @@ pub(super) const PACKAGES: &[Package] = &[
         name: "groff-base",
         why: "a test formats the manual pages",
         probe: Probe::Program("groff"),
+    },
+    Package {
+        name: "mandoc",
+        why: "cargo xtask doc and tests check the manual pages with it",
+        probe: Probe::Program("mandoc"),
     },
     Package {
         name: "dpkg-dev",
@@ -219,7 +226,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package {
         name: "libpython3.11-testsuite",
         why: "its tests run under the preload libraries",
-        // Of another version nothing is known, and its package has another name.
+        // A newer version may differ, and its package has another name.
         probe: Probe::Command(&[
             "/usr/bin/python3",
             "-c",
@@ -317,7 +324,7 @@ pub(super) const PACKAGES: &[Package] = &[
     },
 ];
 
-/// What booting other kernels takes.
+/// Packages for booting other kernels.
 pub(crate) const KERNELS: &[&str] = &[
     "qemu-system-x86",
     "qemu-system-common",
@@ -328,18 +335,18 @@ pub(crate) const KERNELS: &[&str] = &[
     "xz-utils",
     "zstd",
 ];
-/// What building nginx's module takes.
+/// Packages for building nginx's module.
 pub(crate) const NGINX: &[&str] =
     &["gcc", "libc6-dev", "dpkg-dev", "make", "nginx", "libpcre2-dev", "zlib1g-dev", "libssl-dev"];
-/// What scenarios and tests of nginx talk to it with, and a module that they load.
+/// Clients of nginx that scenarios and tests use, and a module that they load.
 pub(crate) const NGINX_CLIENTS: &[&str] =
     &["curl", "openssl", "nghttp2-client", "libnginx-mod-stream"];
-/// What building memcached takes.
+/// Packages for building memcached.
 pub(crate) const MEMCACHED: &[&str] =
     &["gcc", "libc6-dev", "dpkg-dev", "make", "libevent-dev", "libsasl2-dev"];
-/// And its own tests.
+/// Packages for memcached's own tests.
 pub(crate) const MEMCACHED_SUITE: &[&str] = &["perl", "libio-socket-ssl-perl"];
-/// What `cargo xtask programs` runs under a preload library.
+/// Programs that `cargo xtask programs` runs under a preload library.
 pub(crate) const PROGRAMS: &[&str] = &[
     "iproute2",
     "libpython3.11-testsuite",

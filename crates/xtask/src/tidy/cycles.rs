@@ -1,10 +1,10 @@
-//! Modules use one another in one direction, and so do crates.
+//! Detects cycles between the modules of a crate, and between crates.
 //!
 //! Between the modules of a crate, at every level, an edge leads from one child of a module to
-//! another if code in the first, or anywhere below it, names what the second has. A child may use
-//! its parent, and the other way round. Re-exports are followed to the module that has the item.
-//! Code of tests does not count. Calls of methods and names in macros of other crates name no
-//! module and are not seen.
+//! another if code in the first, or anywhere below it, names an item of the second. A child may use
+//! its parent, and the parent its child. Re-exports are followed to the module that has the item.
+//! Test code does not count. Method calls, and names in macros of other crates, name no module and
+//! are not seen.
 
 mod graph;
 mod manifests;
@@ -18,38 +18,11 @@ use super::modules::{self, CrateFiles};
 use graph::{Cycle, Graph};
 use tree::{ModulePath, Tree};
 
-/// The crates whose modules still have cycles. One that has none any more fails as well.
-const PINNED: &[&str] = &["fable-preload", "iobench"];
-
-/// Checks the crates in `crates/`, and those between them.
+/// Checks the crates in `crates/`: each crate, and the dependencies between them.
 pub(super) fn check(crates: &BTreeMap<&str, CrateFiles<'_>>) -> Vec<Finding> {
-    check_pinned(crates, PINNED)
-}
-
-fn check_pinned(crates: &BTreeMap<&str, CrateFiles<'_>>, pinned: &[&str]) -> Vec<Finding> {
     let mut findings = between_crates(crates);
-    for (name, files) in crates {
-        let cycles = between_modules(name, files);
-        if !pinned.contains(name) {
-            findings.extend(cycles);
-        } else if cycles.is_empty() {
-            findings.push(unpinned(name, "has no import cycle any more"));
-        } else {
-            cycles.iter().for_each(|cycle| println!("pinned: {cycle}"));
-        }
-    }
-    let unknown = pinned.iter().filter(|name| !crates.contains_key(*name));
-    findings.extend(unknown.map(|name| unpinned(name, "is no crate")));
+    findings.extend(crates.iter().flat_map(|(name, files)| between_modules(name, files)));
     findings
-}
-
-fn unpinned(name: &str, why: &str) -> Finding {
-    Finding {
-        path: "crates/xtask/src/tidy/cycles.rs".to_string(),
-        line: 1,
-        what: format!("{name} is pinned and {why}"),
-        mend: "take it out of PINNED",
-    }
 }
 
 /// Finds the cycles between the crates' packages.
@@ -87,7 +60,7 @@ fn between_modules(name: &str, files: &CrateFiles<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Which child uses which, for each module.
+/// Returns the edges between the children of each module.
 fn siblings(name: &str, tree: &Tree) -> BTreeMap<ModulePath, Graph> {
     let mut graphs = BTreeMap::<ModulePath, Graph>::new();
     for (from, module) in &tree.modules {

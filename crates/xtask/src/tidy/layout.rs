@@ -1,4 +1,4 @@
-//! How long files and functions may be.
+//! Limits the length of files and functions.
 
 use super::Report;
 use super::lexer::Lexed;
@@ -15,7 +15,7 @@ pub(super) fn file_length(lines: usize, report: &mut Report<'_>) {
     }
 }
 
-/// The lines of a file up to the test modules at its end.
+/// Returns the lines of a file up to the test modules at its end.
 pub(super) fn lines_without_tests(text: &str, lexed: &Lexed<'_>) -> usize {
     let mut end = lexed.tokens.len();
     while let Some(start) = test_module_before(lexed, end) {
@@ -24,7 +24,7 @@ pub(super) fn lines_without_tests(text: &str, lexed: &Lexed<'_>) -> usize {
     lexed.tokens.get(end).map_or_else(|| text.lines().count(), |token| token.line - 1)
 }
 
-/// Where the test module begins, attributes included, whose closing brace is the last token
+/// Returns the start, attributes included, of the test module whose closing brace is the last token
 /// before `end`.
 fn test_module_before(lexed: &Lexed<'_>, end: usize) -> Option<usize> {
     let close = end.checked_sub(1).filter(|&close| lexed.text(close) == "}")?;
@@ -40,7 +40,7 @@ fn test_module_before(lexed: &Lexed<'_>, end: usize) -> Option<usize> {
     is_test.then_some(start)
 }
 
-/// The attribute that ends just before `end`: its `#` and its opening bracket.
+/// Returns the attribute that ends just before `end`: its `#` and its opening bracket.
 fn attribute_before(lexed: &Lexed<'_>, end: usize) -> Option<(usize, usize)> {
     let close = end.checked_sub(1).filter(|&close| lexed.text(close) == "]")?;
     let open = lexed.partner(close)?;
@@ -61,8 +61,8 @@ pub(super) fn functions(lexed: &Lexed<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// The brace that opens the body of the function whose `fn` is at `at`; a declaration or a
-/// function pointer's type has none.
+/// Returns the brace that opens the body of the function whose `fn` is at `at`. A declaration or
+/// the type of a function pointer has none.
 fn body(lexed: &Lexed<'_>, at: usize) -> Option<usize> {
     if lexed.text(at + 1) == "(" {
         return None;
@@ -70,7 +70,7 @@ fn body(lexed: &Lexed<'_>, at: usize) -> Option<usize> {
     let mut next = at + 1;
     while next < lexed.tokens.len() {
         match lexed.text(next) {
-            // A brace here belongs to a constant's value: `Array<{ N + 1 }>`.
+            // This brace belongs to a constant: `Array<{ N + 1 }>`.
             "{" if matches!(lexed.text(next - 1), "<" | "=") => next = lexed.partner(next)?,
             "{" => return Some(next),
             "(" | "[" => next = lexed.partner(next)?,
@@ -91,7 +91,7 @@ mod tests {
         lines_without_tests(text, &lexer::lex(text))
     }
 
-    /// A function of that many lines.
+    /// Returns a function with this number of lines.
     fn function(head: &str, lines: usize) -> String {
         format!("{head} {{\n{}}}\n", "    // why\n".repeat(lines - 2))
     }

@@ -1,8 +1,7 @@
-//! Splits Rust source into words, punctuation and comments, so that no rule mistakes the inside
-//! of a string or a comment for code. It knows no grammar, and it never fails: what is no Rust is
-//! the compiler's to report.
+//! Splits Rust source into words and punctuation, so that no rule takes the inside of a string or a
+//! comment for code. It knows no grammar, and it never fails: the compiler reports invalid source.
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An identifier, a keyword, or a run of digits.
@@ -23,24 +22,16 @@ pub(super) struct Token<'a> {
     pub(super) line: usize,
 }
 
-/// One line of a comment, with its slashes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Comment<'a> {
-    pub(super) text: &'a str,
-    pub(super) line: usize,
-}
-
-/// A file taken apart.
+/// A file as tokens.
 #[derive(Default)]
 pub(super) struct Lexed<'a> {
     pub(super) tokens: Vec<Token<'a>>,
-    pub(super) comments: Vec<Comment<'a>>,
-    /// For every bracket token the index of its partner.
+    /// For every bracket token the index of its counterpart.
     pairs: Vec<Option<usize>>,
 }
 
 impl<'a> Lexed<'a> {
-    /// The text of a token of code; literals, and places outside the file, are empty.
+    /// Returns the text of a token of code; empty for literals, and for indices outside the file.
     pub(super) fn text(&self, index: usize) -> &'a str {
         match self.tokens.get(index) {
             Some(token) if token.kind != Kind::Literal => token.text,
@@ -48,18 +39,18 @@ impl<'a> Lexed<'a> {
         }
     }
 
-    /// Whether the tokens from `index` on read as `expected`.
+    /// Returns whether the tokens from `index` on are `expected`.
     pub(super) fn reads(&self, index: usize, expected: &[&str]) -> bool {
         expected.iter().enumerate().all(|(offset, text)| self.text(index + offset) == *text)
     }
 
-    /// The index of the bracket that closes, or opens, the one at `index`.
+    /// Returns the index of the bracket that closes, or opens, the one at `index`.
     pub(super) fn partner(&self, index: usize) -> Option<usize> {
         self.pairs.get(index).copied().flatten()
     }
 }
 
-/// Takes a file apart.
+/// Splits a file into tokens.
 pub(super) fn lex(text: &str) -> Lexed<'_> {
     let mut lexer = Lexer { text, at: 0, line: 1, out: Lexed::default() };
     while let Some(byte) = lexer.byte(0) {
@@ -116,7 +107,7 @@ impl<'a> Lexer<'a> {
         &self.text[self.at..]
     }
 
-    /// Moves on, counting the lines that go by.
+    /// Advances by `length` bytes, and counts the lines.
     fn skip(&mut self, length: usize) {
         let end = (self.at + length).min(self.text.len());
         let passed = &self.text.as_bytes()[self.at..end];
@@ -132,10 +123,10 @@ impl<'a> Lexer<'a> {
 
     fn line_comment(&mut self) {
         let length = self.rest().find('\n').unwrap_or(self.rest().len());
-        self.comment(length);
+        self.skip(length);
     }
 
-    /// Block comments nest.
+    /// Skips a block comment; these nest.
     fn block_comment(&mut self) {
         let bytes = self.rest().as_bytes();
         let (mut depth, mut length) = (0, 0);
@@ -153,18 +144,10 @@ impl<'a> Lexer<'a> {
                 break;
             }
         }
-        self.comment(length);
-    }
-
-    fn comment(&mut self, length: usize) {
-        let lines = self.rest()[..length].split('\n').enumerate();
-        let line = self.line;
-        let lines = lines.map(|(offset, text)| Comment { text, line: line + offset });
-        self.out.comments.extend(lines);
         self.skip(length);
     }
 
-    /// A word, unless it is the prefix of a literal.
+    /// Reads a word, unless it is the prefix of a literal.
     fn word(&mut self) {
         let rest = self.rest();
         let length = rest.bytes().position(|byte| !is_word(byte)).unwrap_or(rest.len());
@@ -204,7 +187,7 @@ impl<'a> Lexer<'a> {
         self.take(length, Kind::Literal);
     }
 
-    /// `'a'` and `'\n'` are characters, `'a` is a lifetime.
+    /// Reads a character literal (`'a'` and `'\n'`) or a lifetime (`'a`).
     fn quote(&mut self) {
         let rest = self.rest();
         let mut characters = rest[1..].chars();
@@ -218,9 +201,9 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The length of the character literal, quotes included, at the start of `text`.
+/// Returns the length of the character literal, quotes included, at the start of `text`.
 fn char_length(text: &str) -> usize {
-    // The first character may itself be a quote, when a backslash stands before it.
+    // The first character may itself be a quote, after a backslash.
     let first = text[1..].chars().next().map_or(0, char::len_utf8);
     let body = if text[1..].starts_with('\\') { 3 } else { 1 + first };
     let rest = text.as_bytes().get(body..).unwrap_or_default();

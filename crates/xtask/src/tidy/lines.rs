@@ -1,4 +1,4 @@
-//! Rules about single lines, the same for every language.
+//! Checks single lines, in files of every language.
 
 use super::Report;
 
@@ -6,7 +6,7 @@ const COLUMNS_MAX: usize = 100;
 
 /// Checks width, tabs, trailing white space and the final newline.
 pub(super) fn check(text: &str, report: &mut Report<'_>) {
-    // `lines` would hide carriage returns.
+    // `lines` would remove carriage returns.
     for (index, line) in text.split('\n').enumerate() {
         let number = index + 1;
         let columns = line.chars().count();
@@ -24,7 +24,7 @@ pub(super) fn check(text: &str, report: &mut Report<'_>) {
     ends_in_newline(text, report);
 }
 
-/// Checks that the last line is a whole one.
+/// Checks that the last line ends with a newline.
 pub(super) fn ends_in_newline(text: &str, report: &mut Report<'_>) {
     if !text.is_empty() && !text.ends_with('\n') {
         report.add(text.lines().count(), "no newline at the end", "add one");

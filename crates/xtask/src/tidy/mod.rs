@@ -1,26 +1,25 @@
-//! The style check: what a reader may rely on in every file, and what rustfmt and clippy leave
-//! open. All findings are reported, each with its place and how to mend it.
+//! The style check: rules that hold in every file and that rustfmt and clippy do not check. All
+//! violations are reported, each with its location and remedy.
 
 mod cycles;
 mod layout;
 mod lexer;
 mod lines;
 mod modules;
-mod safety;
 mod test_code;
-mod words;
+mod wording;
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// Something to mend.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Finding {
-    path: String,
-    line: usize,
-    what: String,
-    mend: &'static str,
+pub(crate) struct Finding {
+    pub(crate) path: String,
+    pub(crate) line: usize,
+    pub(crate) what: String,
+    pub(crate) mend: &'static str,
 }
 
 impl fmt::Display for Finding {
@@ -30,22 +29,22 @@ impl fmt::Display for Finding {
 }
 
 /// A file of the repository; its path is relative to the root.
-struct File {
-    path: String,
-    text: String,
+pub(crate) struct File {
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
-/// Which rules a file has to keep.
+/// The rules that apply to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Rust,
     /// C and shell: lines and length only.
     Script,
-    /// Manuals and manifests: only the final newline.
+    /// Documentation and manifests: only the final newline.
     Prose,
 }
 
-/// Checks every file below the root and prints what is to be mended.
+/// Checks every file below the root and prints the violations.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let mut files = Vec::new();
     let mut findings = Vec::new();
@@ -65,6 +64,13 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     }
 }
 
+/// The text files of the repository, without what cargo builds.
+pub(crate) fn files(root: &Path) -> Result<Vec<File>, String> {
+    let mut files = Vec::new();
+    walk(root, "", &mut files, &mut Vec::new())?;
+    Ok(files)
+}
+
 /// Collects the files below a directory, in an order that does not depend on the file system.
 fn walk(
     root: &Path,
@@ -80,7 +86,7 @@ fn walk(
         let path = if below.is_empty() { name.clone() } else { format!("{below}/{name}") };
         let kind = entry.file_type().map_err(unreadable)?;
         if kind.is_dir() {
-            // cargo tags its target directories, wherever they are.
+            // cargo marks its target directories with this file, wherever they are.
             if name != ".git" && !entry.path().join("CACHEDIR.TAG").exists() {
                 walk(root, &path, files, findings)?;
             }
@@ -114,17 +120,20 @@ fn kind_of(path: &str, text: &str) -> Option<Kind> {
     }
 }
 
-/// Whether a program wrote the file, as the headers of the C library say in their first lines.
+/// Returns whether a program generated the file, as the first lines of the C library's headers say.
 fn is_generated(text: &str) -> bool {
     text.lines().take(5).any(|line| line.contains("Made by `cargo xtask"))
 }
 
-/// The rules that look at one file alone.
+/// Applies the rules that check one file alone.
 fn check(file: &File) -> Vec<Finding> {
     let mut report = Report { path: &file.path, findings: Vec::new() };
     match kind_of(&file.path, &file.text) {
         None => {}
-        Some(Kind::Prose) => lines::ends_in_newline(&file.text, &mut report),
+        Some(Kind::Prose) => {
+            lines::ends_in_newline(&file.text, &mut report);
+            wording::phrases(file, &mut report);
+        }
         Some(Kind::Script) => {
             lines::check(&file.text, &mut report);
             if !is_generated(&file.text) {
@@ -133,6 +142,7 @@ fn check(file: &File) -> Vec<Finding> {
         }
         Some(Kind::Rust) => {
             lines::check(&file.text, &mut report);
+            wording::phrases(file, &mut report);
             check_rust(file, &mut report);
         }
     }
@@ -143,8 +153,7 @@ fn check_rust(file: &File, report: &mut Report<'_>) {
     let lexed = lexer::lex(&file.text);
     layout::file_length(layout::lines_without_tests(&file.text, &lexed), report);
     layout::functions(&lexed, report);
-    safety::check(&lexed, report);
-    words::check(&file.path, &lexed, report);
+    wording::names(&lexed, report);
 }
 
 /// The findings of one file.
@@ -160,7 +169,7 @@ impl Report<'_> {
     }
 }
 
-/// For the rules' tests: what a rule finds in a sample, as `line: what`.
+/// Returns the violations in a sample, as `line: what`, for tests of rules.
 #[cfg(test)]
 fn found(text: &str, rule: impl FnOnce(&lexer::Lexed<'_>, &mut Report<'_>)) -> Vec<String> {
     let mut report = Report { path: "sample.rs", findings: Vec::new() };
@@ -210,10 +219,10 @@ mod tests {
     fn every_rule_sees_a_rust_file() {
         let file = File {
             path: "crates/megapipe/src/lib.rs".to_string(),
-            text: "fn f() { unsafe { g() } }\nfn g() { todo!() }".to_string(),
+            text: format!("fn f() {{\n{}}}", "\n".repeat(600)),
         };
         let lines: Vec<usize> = check(&file).iter().map(|finding| finding.line).collect();
-        assert_eq!(lines, [2, 1, 2], "newline, SAFETY, todo!");
+        assert_eq!(lines, [602, 1, 1], "newline, length of the file and of the function");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Every source file of a crate is part of it, and every crate introduces itself.
+//! Checks that every source file of a crate is part of it, and that every crate has a header.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use super::{File, Finding, test_code};
 /// The files of a crate by their path within it.
 pub(super) type CrateFiles<'a> = BTreeMap<&'a str, &'a str>;
 
-/// The files of each crate in `crates/`.
+/// Returns the files of each crate in `crates/`.
 pub(super) fn crates(files: &[File]) -> BTreeMap<&str, CrateFiles<'_>> {
     let mut crates: BTreeMap<&str, CrateFiles<'_>> = BTreeMap::new();
     for file in files {
@@ -56,13 +56,13 @@ fn check_crate(name: &str, files: &CrateFiles<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The files that cargo hands to the compiler.
+/// Returns the files that cargo passes to the compiler.
 pub(super) fn roots<'a>(files: &CrateFiles<'a>) -> Vec<&'a str> {
     let manifest = files.get("Cargo.toml").copied().unwrap_or_default();
     files.keys().copied().filter(|path| is_root(path, manifest)).collect()
 }
 
-/// Where cargo looks for targets in `src`, or what the manifest names.
+/// Returns whether cargo finds a target at this path in `src`, or the manifest names it.
 fn is_root(path: &str, manifest: &str) -> bool {
     let Some(name) = path.strip_prefix("src/").and_then(|path| path.strip_suffix(".rs")) else {
         return false;
@@ -78,30 +78,33 @@ fn is_root(path: &str, manifest: &str) -> bool {
     automatic || manifest.lines().any(|line| named(line).is_some())
 }
 
-/// A file as a part of its crate.
-pub(super) struct Place {
+/// The position of a file in its crate.
+pub(super) struct ModulePosition {
     path: String,
-    /// The names of its module from the crate's root on.
+    /// The names of its module, from the crate's root on.
     pub(super) module: Vec<String>,
-    /// Whether only tests have it.
+    /// Whether only tests include it.
     pub(super) is_test: bool,
-    /// Whether the modules that it declares lie beside it, and not in a directory of its own name.
+    /// Whether the modules that it declares are beside it, and not in a directory of its own name.
     beside: bool,
 }
 
-/// The files that the roots declare, directly or through one another.
-pub(super) fn reachable(roots: &[&str], files: &CrateFiles<'_>) -> BTreeMap<String, Place> {
-    let mut used = BTreeMap::<String, Place>::new();
-    let root = |path: &&str| Place {
+/// Returns the files that the roots declare, directly or indirectly.
+pub(super) fn reachable(
+    roots: &[&str],
+    files: &CrateFiles<'_>,
+) -> BTreeMap<String, ModulePosition> {
+    let mut used = BTreeMap::<String, ModulePosition>::new();
+    let root = |path: &&str| ModulePosition {
         path: path.to_string(),
         module: Vec::new(),
         is_test: false,
         beside: true,
     };
-    let mut open: Vec<Place> = roots.iter().map(root).collect();
+    let mut open: Vec<ModulePosition> = roots.iter().map(root).collect();
     while let Some(place) = open.pop() {
         let Some(text) = files.get(place.path.as_str()) else { continue };
-        // Tests may declare by `#[path]` what others declare as well.
+        // Tests may declare by `#[path]` a file that other code declares as well.
         let is_new = used.get(&place.path).is_none_or(|known| known.is_test && !place.is_test);
         if is_new {
             declared(&lexer::lex(text), &place, &mut open);
@@ -111,14 +114,14 @@ pub(super) fn reachable(roots: &[&str], files: &CrateFiles<'_>) -> BTreeMap<Stri
     used
 }
 
-/// A module that is written in its parent's file.
+/// A module in the file of its parent.
 pub(super) struct Inline<'a> {
-    /// From the file's own module on.
+    /// Its names, from the file's own module on.
     pub(super) names: Vec<&'a str>,
     pub(super) tokens: Range<usize>,
 }
 
-/// The inline modules of a file, each before those within it.
+/// Returns the inline modules of a file, each before those within it.
 pub(super) fn inline<'a>(lexed: &Lexed<'a>) -> Vec<Inline<'a>> {
     let mut modules = Vec::<Inline<'a>>::new();
     for at in (0..lexed.tokens.len()).filter(|&at| is_module(lexed, at, "{")) {
@@ -130,7 +133,7 @@ pub(super) fn inline<'a>(lexed: &Lexed<'a>) -> Vec<Inline<'a>> {
     modules
 }
 
-/// The names of the innermost inline module around a token.
+/// Returns the names of the innermost inline module around a token.
 pub(super) fn around<'m, 'a>(modules: &'m [Inline<'a>], at: usize) -> &'m [&'a str] {
     let innermost = modules.iter().rev().find(|module| module.tokens.contains(&at));
     innermost.map_or(&[], |module| &module.names)
@@ -144,10 +147,10 @@ fn module_name<'a>(lexed: &Lexed<'a>, at: usize) -> &'a str {
     lexed.text(at + 1).trim_start_matches("r#")
 }
 
-/// Adds what one file may mean by its `mod` declarations and `include!`s.
-fn declared(lexed: &Lexed<'_>, place: &Place, found: &mut Vec<Place>) {
+/// Adds the files that one file's `mod` declarations and `include!`s refer to.
+fn declared(lexed: &Lexed<'_>, place: &ModulePosition, found: &mut Vec<ModulePosition>) {
     let (parent, file) = place.path.rsplit_once('/').unwrap_or(("", &place.path));
-    // Where the file's modules lie.
+    // The directory of the file's modules.
     let own = match file.strip_suffix(".rs") {
         Some(stem) if !place.beside && stem != "mod" => format!("{parent}/{stem}"),
         _ => parent.to_string(),
@@ -159,7 +162,7 @@ fn declared(lexed: &Lexed<'_>, place: &Place, found: &mut Vec<Place>) {
             let names = inside.iter().copied().chain(name).map(String::from);
             let module = place.module.iter().cloned().chain(names).collect();
             let is_test = place.is_test || tests.iter().any(|range| range.contains(&at));
-            found.push(Place { path, module, is_test, beside });
+            found.push(ModulePosition { path, module, is_test, beside });
         };
         if lexed.reads(at, &["include", "!"])
             && let Some(path) = literal(lexed, at + 3)
@@ -182,7 +185,7 @@ fn declared(lexed: &Lexed<'_>, place: &Place, found: &mut Vec<Place>) {
     }
 }
 
-/// The value of `#[path = "..."]`, also within `cfg_attr`, before the `mod` at `at`.
+/// Returns the value of `#[path = "..."]`, also within `cfg_attr`, before the `mod` at `at`.
 fn path_attribute<'a>(lexed: &Lexed<'a>, at: usize) -> Option<&'a str> {
     let attributes =
         (0..at).rev().take_while(|&before| !matches!(lexed.text(before), ";" | "{" | "}"));
@@ -195,7 +198,7 @@ fn literal<'a>(lexed: &Lexed<'a>, at: usize) -> Option<&'a str> {
     token.text.strip_prefix('"')?.strip_suffix('"')
 }
 
-/// A path relative to a directory, with its `..` resolved.
+/// Returns a path relative to a directory, with its `..` resolved.
 fn join(directory: &str, path: &str) -> String {
     let mut parts: Vec<&str> = directory.split('/').collect();
     for part in path.split('/') {

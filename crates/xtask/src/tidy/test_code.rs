@@ -1,10 +1,11 @@
-//! Finds what is compiled for tests alone.
+//! Finds code that is compiled for tests only.
 
 use std::ops::Range;
 
 use super::lexer::Lexed;
 
-/// The tokens of the items, fields and statements under `#[cfg(test)]`, attributes included.
+/// Returns the tokens of the items, fields and statements under `#[cfg(test)]`, attributes
+/// included.
 pub(super) fn ranges(lexed: &Lexed<'_>) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let mut at = 0;
@@ -26,19 +27,20 @@ pub(super) fn ranges(lexed: &Lexed<'_>) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Whether a condition between these tokens names `test` other than to exclude it.
+/// Returns whether a condition between these tokens contains `test` other than in order to exclude
+/// it.
 pub(super) fn asks_for_tests(lexed: &Lexed<'_>, open: usize, end: usize) -> bool {
     (open..end).any(|at| lexed.text(at) == "test" && !lexed.reads(at - 2, &["not", "("]))
 }
 
-/// Whether this is an attribute `cfg` that holds in tests and nowhere else.
+/// Returns whether this is an attribute `cfg` that is true only in tests.
 fn is_test_only(lexed: &Lexed<'_>, open: usize, close: usize) -> bool {
     lexed.reads(open, &["[", "cfg", "("])
         && asks_for_tests(lexed, open, close)
         && !(open..close).any(|at| lexed.text(at) == "any")
 }
 
-/// Where the block ends that the token at `at` stands in.
+/// Returns the end of the block that contains the token at `at`.
 fn block_end(lexed: &Lexed<'_>, at: usize) -> usize {
     let mut next = at + 1;
     while next < lexed.tokens.len() && lexed.text(next) != "}" {
@@ -47,7 +49,7 @@ fn block_end(lexed: &Lexed<'_>, at: usize) -> usize {
     next
 }
 
-/// Where the item, field or statement ends that begins at `at`.
+/// Returns the end of the item, field or statement that begins at `at`.
 fn end(lexed: &Lexed<'_>, mut at: usize) -> usize {
     while lexed.reads(at, &["#", "["]) {
         at = after(lexed, at + 1);
@@ -76,7 +78,7 @@ fn end(lexed: &Lexed<'_>, mut at: usize) -> usize {
     at
 }
 
-/// The token behind the one at `at`, or behind the brackets that it opens.
+/// Returns the token after the one at `at`, or after the brackets that it opens.
 fn after(lexed: &Lexed<'_>, at: usize) -> usize {
     lexed.partner(at).filter(|&close| close > at).unwrap_or(at) + 1
 }
@@ -86,7 +88,7 @@ mod tests {
     use super::super::lexer;
     use super::*;
 
-    /// The words that are left.
+    /// Returns the words that remain.
     fn kept(text: &str) -> String {
         let lexed = lexer::lex(text);
         let ranges = ranges(&lexed);

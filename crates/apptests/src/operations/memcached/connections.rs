@@ -1,24 +1,25 @@
-//! More connections than allowed, and the end of a server that has many.
+//! Scenarios with more connections than allowed, and with the end of a server that has many.
 
 use super::super::Extent;
 use super::super::counts::{Counts, End};
 use super::super::load::{TIMEOUT, fault, until};
 use super::super::outcome::{Figure, Figures, Rule};
 use crate::memcached::{Build, Client, Memcached};
-use crate::{PATIENCE, raise_descriptor_limit};
+use crate::{TIME_LIMIT, raise_descriptor_limit};
 use std::io;
 use std::time::Instant;
 
-/// What a client of too many is told.
+/// The answer to a client above the limit.
 const REFUSAL: &str = "ERROR Too many open connections";
 
-/// How a client that asks for the version is answered.
+/// Returns whether a client that asks for the version gets it.
 fn version(client: &mut Client) -> io::Result<bool> {
     let answer = client.ask("version\r\n")?;
     Ok(answer.starts_with("VERSION "))
 }
 
-/// 200 clients stay; those above the limit are told so. When they have gone, others are served.
+/// 200 clients stay connected; those above the limit get an error. After they have closed, others
+/// are served.
 pub(super) fn too_many(build: Build, threads: &str, extent: Extent) -> Figures {
     let server = Memcached::start(build, None, &["-t", threads, "-c", "64"])?;
     let (mut served, mut told, mut others) = (0, 0, Counts::default());
@@ -47,7 +48,8 @@ pub(super) fn too_many(build: Build, threads: &str, extent: Extent) -> Figures {
     Ok(figures)
 }
 
-/// `TERM` with thousands of connections, and the next server at once on the same port.
+/// Ends a server with thousands of connections by `TERM`, and starts the next one at once on the
+/// same port.
 pub(super) fn terminate(build: Build, threads: &str, extent: Extent) -> Figures {
     raise_descriptor_limit()?;
     let options = ["-t", threads, "-c", "8192"];
@@ -61,14 +63,14 @@ pub(super) fn terminate(build: Build, threads: &str, extent: Extent) -> Figures 
     let clients = clients.collect::<io::Result<Vec<Client>>>()?;
     let begin = Instant::now();
     server.process().signal(libc::SIGTERM)?;
-    server.process().wait(PATIENCE)?;
+    server.process().wait(TIME_LIMIT)?;
     let end_ms = begin.elapsed().as_millis() as u64;
     let next = Memcached::start(build, Some(port), &options)?;
     if !version(&mut next.client(TIMEOUT)?)? {
         return Err(fault("the next server does not serve"));
     }
     drop(clients);
-    // memcached looks once a second whether it is to end, so that this is up to chance.
+    // memcached checks once a second whether it has to end, so the duration is random.
     let rule = Rule::AtMost { factor: 3, slack: 3000 };
     Ok(vec![Figure { rule, ..Figure::shown("ms to end", end_ms) }])
 }

@@ -15,7 +15,7 @@ const VARIANTS: [(&str, Build); 3] = [
 
 const THREADS: [&str; 3] = ["1", "2", "4"];
 
-/// What is done to a server with so many threads.
+/// A scenario with this number of threads.
 struct Scenario {
     name: &'static str,
     run: fn(Build, &str, Extent) -> Figures,
@@ -30,7 +30,7 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "TERM, and start on the port", run: connections::terminate },
 ];
 
-/// All scenarios, one function for each column.
+/// Returns all scenarios, one function for each column.
 pub(super) fn plans(extent: Extent) -> Vec<Plan> {
     let plan = |(scenario, threads): (&'static Scenario, &'static str)| {
         let column = |&(name, build): &(&'static str, Build)| {

@@ -1,4 +1,5 @@
-//! Values of all sizes over both protocols and over UDP, and clients that do not read them.
+//! Scenarios with values of all sizes over both protocols and over UDP, and with clients that do
+//! not read.
 
 use super::super::Extent;
 use super::super::content::content;
@@ -10,7 +11,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::thread;
 
-/// Clients at a time.
+/// Number of concurrent clients.
 const CLIENTS: usize = 4;
 
 const LARGE: usize = 40 << 20;
@@ -19,19 +20,22 @@ fn start(build: Build, threads: &str) -> io::Result<Memcached> {
     Memcached::start(build, None, &["-t", threads, "-m", "512", "-I", "64m", "-U", "-1"])
 }
 
-/// One way to store a value and one to get it.
+/// Functions that store a value and get it.
 type Set = fn(&mut Client, &str, &[u8]) -> io::Result<()>;
 type Get = fn(&mut Client, &str) -> io::Result<Option<Vec<u8>>>;
 
+/// Several clients use the text protocol.
 pub(super) fn text(build: Build, threads: &str, extent: Extent) -> Figures {
     store_and_get(&start(build, threads)?, extent, Client::set, Client::get)
 }
 
+/// Several clients use the binary protocol.
 pub(super) fn binary(build: Build, threads: &str, extent: Extent) -> Figures {
     store_and_get(&start(build, threads)?, extent, Client::set_binary, Client::get_binary)
 }
 
-/// Several clients store and get values of their own; then one stores a large value, and gets it.
+/// Several clients store and get values of their own; then one client stores and gets a large
+/// value.
 fn store_and_get(server: &Memcached, extent: Extent, set: Set, get: Get) -> Figures {
     let small = small_values(server, extent.pick(100, 10_000), set, get)?;
     let large = content(LARGE);
@@ -69,7 +73,7 @@ fn small_values(server: &Memcached, each: usize, set: Set, get: Get) -> io::Resu
     })
 }
 
-/// One datagram for each request, and a value that takes several for its answer.
+/// One datagram for each request, and a value whose answer takes several.
 pub(super) fn udp(build: Build, threads: &str, extent: Extent) -> Figures {
     let server = start(build, threads)?;
     let large = content(5000);
@@ -93,7 +97,7 @@ pub(super) fn udp(build: Build, threads: &str, extent: Extent) -> Figures {
     Ok(counts.figures())
 }
 
-/// Asks for a value; whether all datagrams of its answer came, in order.
+/// Requests a value; returns whether all datagrams of its answer arrived, in order.
 fn datagram(socket: &UdpSocket, id: u16, key: &str, value: &[u8]) -> io::Result<bool> {
     let [high, low] = id.to_be_bytes();
     let request = [&[high, low, 0, 0, 0, 1, 0, 0], format!("get {key}\r\n").as_bytes()].concat();
@@ -112,8 +116,8 @@ fn datagram(socket: &UdpSocket, id: u16, key: &str, value: &[u8]) -> io::Result<
     Ok(got == expected)
 }
 
-/// Clients ask for far more than their connections hold and read nothing; others are served
-/// meanwhile, and in the end those get their answers.
+/// Clients request far more than their connections hold and read nothing; others are served
+/// meanwhile, and in the end the first clients get their answers.
 pub(super) fn stalled(build: Build, threads: &str, extent: Extent) -> Figures {
     const READERS: usize = 50;
     const GETS: usize = 20;

@@ -1,4 +1,4 @@
-//! Clients that reset, pipeline, and close one direction.
+//! Scenarios with clients that reset, pipeline, and close one direction.
 
 use super::super::Extent;
 use super::super::content::content;
@@ -11,8 +11,8 @@ use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 
-/// Connections are reset before, in, and after a request; then all are accounted for, and others
-/// served.
+/// Resets connections before, in, and after a request; afterwards all are counted as ended, and
+/// others are served.
 pub(super) fn resets(mut setup: Setup, extent: Extent) -> Figures {
     setup.server.push_str("location = /status { stub_status; }");
     let nginx = Nginx::start(&setup)?;
@@ -27,7 +27,7 @@ pub(super) fn resets(mut setup: Setup, extent: Extent) -> Figures {
     let mut last = Vec::new();
     let balanced = until("stub_status: accepted and handled differ", || {
         last = status(nginx.port()).unwrap_or_default();
-        // The one who asks is active.
+        // The client that asks is the one active connection.
         matches!(last[..], [active, accepted, handled, _] if accepted == handled && active == 1)
     });
     balanced.map_err(|error| fault(format!("{error}, or connections stay: {last:?}")))?;
@@ -47,14 +47,14 @@ fn status(port: u16) -> io::Result<Vec<u64>> {
     Ok(words.filter_map(|word| word.parse().ok()).collect())
 }
 
-/// Pipelines so many requests for a file, says that no more will come, and counts the answers.
+/// Pipelines `requests` requests for a file, closes the sending direction, and counts the answers.
 pub(super) fn pipelining(setup: Setup, extent: Extent) -> Figures {
     let requests = extent.pick(2_000, 50_000);
     let (nginx, mut client, file) = pipeline(setup, 10)?;
     let mut writer = client.stream().try_clone()?;
     let answered = thread::scope(|scope| {
         scope.spawn(move || {
-            // A server that has closed is seen by what it has answered.
+            // If the server has closed, its answers show that.
             let _ = writer.write_all(REQUEST.repeat(requests).as_bytes());
             let _ = writer.shutdown(Shutdown::Write);
         });
@@ -64,8 +64,8 @@ pub(super) fn pipelining(setup: Setup, extent: Extent) -> Figures {
     Ok(vec![Figure::at_least("answered", answered)])
 }
 
-/// The same with larger answers, which the client reads when it has said that no more will come.
-/// Together they fit into the kernel's buffers, so that the stock server is not held up.
+/// Pipelines requests for larger answers, which the client reads after it has closed the sending
+/// direction. Together they fit into the kernel's buffers, so that the stock server does not block.
 pub(super) fn pipelining_files(setup: Setup, extent: Extent) -> Figures {
     const REQUESTS: usize = 10;
     let (nginx, mut client, file) = pipeline(setup, 20_000)?;
@@ -82,7 +82,7 @@ pub(super) fn pipelining_files(setup: Setup, extent: Extent) -> Figures {
 
 const REQUEST: &str = "GET /f HTTP/1.1\r\nHost: t\r\n\r\n";
 
-/// A server with a file of so many bytes, a client, and the file.
+/// Returns a server with a file of `bytes` bytes, a client, and the file.
 fn pipeline(setup: Setup, bytes: usize) -> io::Result<(Nginx, Client, Vec<u8>)> {
     let server = "keepalive_requests 100000;".to_string();
     let nginx = Nginx::start(&Setup { server, ..setup })?;
@@ -92,7 +92,7 @@ fn pipeline(setup: Setup, bytes: usize) -> io::Result<(Nginx, Client, Vec<u8>)> 
     Ok((nginx, client, file))
 }
 
-/// How many right answers come one after the other.
+/// Returns the number of correct consecutive answers.
 fn answers(client: &mut Client, file: &[u8], requests: usize) -> u64 {
     let right = |_: &usize| client.response().is_ok_and(|got| got.body == file);
     (0..requests).take_while(right).count() as u64

@@ -1,4 +1,4 @@
-//! A file of 1 GB in each of the ways that nginx has to send one.
+//! Scenarios with a file of 1 GB in each of nginx's ways to send one.
 
 use super::super::Extent;
 use super::super::content::Sparse;
@@ -9,7 +9,7 @@ use crate::http::Client;
 use crate::nginx::{Nginx, Setup};
 use std::io;
 
-/// Reads the file through a connection that is kept, then asks for something else on it.
+/// Reads the file over a keep-alive connection, then requests another file on it.
 fn fetch(mut setup: Setup, extent: Extent, server: &str, path: &str) -> Figures {
     setup.server.push_str(server);
     let nginx = Nginx::start(&setup)?;
@@ -29,7 +29,7 @@ fn fetch(mut setup: Setup, extent: Extent, server: &str, path: &str) -> Figures 
     Ok(Vec::new())
 }
 
-/// The bytes behind a head.
+/// Reads the bytes after a head.
 struct Body<'a>(&'a mut Client);
 
 impl io::Read for Body<'_> {
@@ -40,22 +40,26 @@ impl io::Read for Body<'_> {
     }
 }
 
+/// nginx uses sendfile(2).
 pub(super) fn sendfile(setup: Setup, extent: Extent) -> Figures {
     fetch(setup, extent, "", "/large")
 }
 
+/// nginx reads files on threads.
 pub(super) fn aio_threads(mut setup: Setup, extent: Extent) -> Figures {
     setup.main.push_str("thread_pool default threads=4;");
     fetch(setup, extent, "aio threads; sendfile off;", "/large")
 }
 
+/// nginx reads files with O_DIRECT.
 pub(super) fn directio(mut setup: Setup, extent: Extent) -> Figures {
     setup.main.push_str("thread_pool default threads=4;");
     let server = "aio threads; directio 4k; output_buffers 2 512k;";
     fetch(setup, extent, server, "/large")
 }
 
-/// Without a temporary file, so that the upstream connection waits for the client.
+/// nginx proxies the file without a temporary file, so that the upstream connection waits for the
+/// client.
 pub(super) fn proxied(setup: Setup, extent: Extent) -> Figures {
     let server = "location = /proxied { proxy_pass http://127.0.0.1:{port}/large; \
                   proxy_max_temp_file_size 0; }";

@@ -1,4 +1,4 @@
-//! Thousands of connections that do nothing: their memory, others beside them, and the end.
+//! Scenarios with thousands of idle connections: their memory, other clients, and the end.
 
 use super::super::Extent;
 use super::super::load::{TIMEOUT, fault, shorts};
@@ -16,7 +16,7 @@ fn memory(nginx: &Nginx) -> io::Result<u64> {
     nginx.workers().into_iter().map(resident).sum()
 }
 
-/// What a process has in memory, in bytes.
+/// Returns the resident memory of a process, in bytes.
 fn resident(id: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{id}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -24,7 +24,8 @@ fn resident(id: u32) -> io::Result<u64> {
     kilobytes.map(|kilobytes| kilobytes * 1024).ok_or_else(|| fault("no VmRSS in /proc"))
 }
 
-/// Each client asks once and stays; others are served; then the server is terminated.
+/// Each client makes one request and stays connected; others are served; then the server is
+/// terminated.
 pub(super) fn idle(mut setup: Setup, extent: Extent) -> Figures {
     let count = extent.pick(1_000, 10_000);
     raise_descriptor_limit()?;
@@ -50,7 +51,7 @@ pub(super) fn idle(mut setup: Setup, extent: Extent) -> Figures {
     nginx.signal(libc::SIGTERM)?;
     nginx.wait()?;
     let end_ms = begin.elapsed().as_millis() as u64;
-    // A record of the channel's for each, and 1 MiB of buffers whatever their number.
+    // One record of the channel for each connection, and 1 MiB of buffers in total.
     let rule = Rule::AtMost { factor: 1, slack: 512 + (1 << 20) / clients.len() as u64 };
     figures.push(Figure { rule, ..Figure::shown("B each", each) });
     let rule = Rule::AtMost { factor: 3, slack: 1000 };

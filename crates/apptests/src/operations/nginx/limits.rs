@@ -1,4 +1,4 @@
-//! Too many clients, for the server or for what its configuration allows them.
+//! Scenarios with more clients than the server can hold or its configuration allows.
 
 use super::super::Extent;
 use super::super::content::content;
@@ -14,17 +14,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testkit::{allowed_cpus, pin};
 
-/// More than 2 workers with 64 connections or descriptors each can have.
+/// Number of clients: more than 2 workers with 64 connections or descriptors each can have.
 const CROWD: usize = 200;
 
 const CLOSING: &str = "GET /who HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
-/// A file that no connection's buffers hold: a client that does not read it keeps its connection.
+/// Size of a file that exceeds a connection's buffers: a client that does not read it keeps its
+/// connection.
 const HELD: usize = 20_000_000;
 
 const ASKING: &str = "GET /held HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
-/// Clients that ask from one CPU, on which the handshakes of their connections run.
+/// Makes requests from one CPU, on which the handshakes of their connections run.
 fn ask_from(cpu: usize, port: u16, clients: usize) -> io::Result<Vec<io::Result<Client>>> {
     let ask = move |_| {
         let mut client = Client::connect_within(port, TIMEOUT)?;
@@ -38,8 +39,8 @@ fn ask_from(cpu: usize, port: u16, clients: usize) -> io::Result<Vec<io::Result<
     thread::spawn(asked).join().map_err(|_| fault("the clients panicked"))
 }
 
-/// How clients from these CPUs are answered that all keep what they have got until the last one is,
-/// and which workers answered.
+/// Makes requests from these CPUs. All clients keep their connections until the last one is
+/// answered. Returns the counts, and the workers that answered.
 fn hold(port: u16, cpus: &[usize]) -> io::Result<(Counts, BTreeSet<String>)> {
     let asked = cpus.iter().map(|&cpu| ask_from(cpu, port, CROWD / cpus.len()));
     let asked = asked.collect::<io::Result<Vec<_>>>()?;
@@ -58,7 +59,7 @@ fn hold(port: u16, cpus: &[usize]) -> io::Result<(Counts, BTreeSet<String>)> {
     Ok((counts, workers))
 }
 
-/// Each client holds its connection, so that the limit is met; those above it are turned away.
+/// Each client holds its connection, so that the limit is reached; those above it are rejected.
 fn fill(mut setup: Setup, extent: Extent, cpus: &[usize]) -> Figures {
     setup.events.push_str("worker_connections 64;");
     setup.server.push_str("location = /held { add_header X-Worker $pid; }");
@@ -82,24 +83,25 @@ fn fill(mut setup: Setup, extent: Extent, cpus: &[usize]) -> Figures {
             .map(|figure| figure.with_slack(4 * rounds))
             .collect());
     }
-    // How several share what comes is up to chance, but all serve, and turn away what is too much.
+    // The distribution over several workers is random, but all serve, and reject what exceeds the
+    // limit.
     let mut figures = counts.shown();
     figures.push(Figure::at_most("without an answer", counts.timed_out()));
     figures.push(Figure::at_least("workers serving", workers));
     Ok(figures)
 }
 
-/// Clients of all CPUs.
+/// Clients on all CPUs.
 pub(super) fn connections(setup: Setup, extent: Extent) -> Figures {
     fill(setup, extent, &allowed_cpus())
 }
 
-/// Clients of one CPU, which share a worker if the listening socket is partitioned.
+/// Clients on one CPU, which share a worker if the listening socket is partitioned.
 pub(super) fn connections_of_one_cpu(setup: Setup, extent: Extent) -> Figures {
     fill(setup, extent, &allowed_cpus()[..1])
 }
 
-/// Clients wait in the kernel's queue until descriptors are free again.
+/// Clients wait in the accept queue until descriptors are free again.
 pub(super) fn descriptors(mut setup: Setup, extent: Extent) -> Figures {
     setup.main.push_str("worker_rlimit_nofile 64;");
     let nginx = Nginx::start(&setup)?;
@@ -112,12 +114,12 @@ pub(super) fn descriptors(mut setup: Setup, extent: Extent) -> Figures {
     Ok(counts.figures())
 }
 
-/// The answer is the worker's process id, so only its status is looked at.
+/// The answer is the worker's process id, so only its status is checked.
 fn crowd_of_unknown_answers(port: u16) -> Counts {
     crowd_with(port, CLOSING, CROWD, |_| true)
 }
 
-/// The same where each request takes a descriptor for a file.
+/// The same scenario if each request needs a descriptor for a file.
 pub(super) fn descriptors_for_files(mut setup: Setup, extent: Extent) -> Figures {
     setup.main.push_str("worker_rlimit_nofile 64;");
     let nginx = Nginx::start(&setup)?;
@@ -132,12 +134,12 @@ pub(super) fn descriptors_for_files(mut setup: Setup, extent: Extent) -> Figures
     Ok(counts.figures())
 }
 
-/// A file comes whole, and not faster than allowed.
+/// A file arrives complete, and not faster than allowed.
 pub(super) fn rate(mut setup: Setup, extent: Extent) -> Figures {
     const RATE: usize = 200_000;
     setup.server.push_str("location = /limited { limit_rate 200000; alias html/limited; }");
     let nginx = Nginx::start(&setup)?;
-    // The first second's part comes at once.
+    // The part of the first second arrives at once.
     let seconds = extent.pick(2, 6);
     let file = content(RATE * seconds);
     nginx.place("limited", &file)?;
@@ -152,7 +154,7 @@ pub(super) fn rate(mut setup: Setup, extent: Extent) -> Figures {
     Ok(counts.figures())
 }
 
-/// Of 10 clients at a time 3 are served and the others told 503; the numbers are exact.
+/// Of 10 concurrent clients 3 are served and the others get 503; the numbers are exact.
 pub(super) fn simultaneous(mut setup: Setup, extent: Extent) -> Figures {
     setup.http.push_str("limit_conn_zone $binary_remote_addr zone=clients:1m;");
     setup.server.push_str("location = /held { limit_conn clients 3; }");

@@ -22,7 +22,7 @@ struct Variant {
     name: &'static str,
     module: bool,
     events: &'static str,
-    /// Differs from the column before it only with several workers.
+    /// Whether the column differs from the previous one only with several workers.
     one_queue: bool,
 }
 
@@ -45,12 +45,12 @@ const VARIANTS: [Variant; 5] = [
     },
 ];
 
-/// What is done to a server, and how many workers it has.
+/// A scenario, and its number of workers.
 struct Scenario {
     name: &'static str,
     workers: u32,
     run: fn(Setup, Extent) -> Figures,
-    /// The variants that are worse by a limit of the design, which docs/nginx.md names.
+    /// The variants that are worse because of a limit of the design, which docs/nginx.md names.
     limited: &'static [&'static str],
 }
 
@@ -62,13 +62,13 @@ const fn two(name: &'static str, run: fn(Setup, Extent) -> Figures) -> Scenario 
     Scenario { name, workers: 2, run, limited: &[] }
 }
 
-/// A ring accepts ahead of its worker, and what it has accepted is lost with the worker.
+/// A ring accepts connections before its worker handles them; the death of a worker loses these.
 const KILLS: Scenario = Scenario {
     limited: &["uring", "uring, partition off"],
     ..two("SIGKILL of workers under load", signals::kill)
 };
 
-/// The queue of a CPU is served by one worker, whether that is full or not.
+/// One worker serves the accept queue of a CPU, even if that worker is full.
 const OF_ONE_CPU: Scenario = Scenario {
     limited: &["uring", "epoll"],
     ..two(
@@ -106,7 +106,7 @@ const SCENARIOS: &[Scenario] = &[
     two("idle connections, then TERM", idle::idle),
 ];
 
-/// All scenarios, one function for each column.
+/// Returns all scenarios, one function for each column.
 pub(super) fn plans(extent: Extent) -> Vec<Plan> {
     let plan = |scenario: &'static Scenario| {
         let column = |variant: &'static Variant| {
@@ -127,7 +127,7 @@ impl Variant {
     }
 }
 
-/// Fails if the log has what no run may write.
+/// Fails if the log has lines that no run may write.
 fn no_complaints(nginx: &Nginx) -> io::Result<()> {
     let complaints = nginx.complaints();
     match complaints.first() {

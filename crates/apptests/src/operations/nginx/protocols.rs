@@ -1,4 +1,4 @@
-//! TLS and HTTP/2, through curl and h2load.
+//! Scenarios with TLS and HTTP/2, by curl and h2load.
 
 use super::super::Extent;
 use super::super::content::content;
@@ -16,10 +16,10 @@ const SERVERS: &str = "
     server { listen 127.0.0.1:{port2} ssl http2; root html; }
     server { listen 127.0.0.1:{port3} http2; root html; }";
 
-/// For each transfer of curl; only what hangs takes so long.
+/// Options of each transfer of curl; only a transfer that hangs exceeds the time-out.
 const CURL: [&str; 3] = ["-sSk", "-m", "60"];
 
-/// What a program printed; what it said if it fails.
+/// Returns the output of a program; its error output if it fails.
 fn output(program: &str, words: &[&str]) -> io::Result<Vec<u8>> {
     let output = Command::new(program).args(words).output();
     let output = output.map_err(|error| {
@@ -41,7 +41,7 @@ fn certify(keys: &Path) -> io::Result<()> {
     output("openssl", &[&kind[..], &rest, &[&certificate]].concat()).map(drop)
 }
 
-/// A file by each protocol, then many streams of HTTP/2 over TLS and in the clear.
+/// Transfers a file by each protocol, then many streams of HTTP/2 over TLS and in the clear.
 pub(super) fn tls(mut setup: Setup, extent: Extent) -> Figures {
     let keys = tempfile::tempdir()?;
     certify(keys.path())?;
@@ -56,10 +56,10 @@ pub(super) fn tls(mut setup: Setup, extent: Extent) -> Figures {
         ("--http2", format!("https://127.0.0.1:{tls}")),
         ("--http2-prior-knowledge", format!("http://127.0.0.1:{clear}")),
     ];
-    for (way, url) in &ways {
+    for (preload_command, url) in &ways {
         let url = format!("{url}/large");
-        if output("curl", &[&CURL[..], &[way, &url]].concat())? != large {
-            return Err(fault(format!("curl {way} got wrong bytes")));
+        if output("curl", &[&CURL[..], &[preload_command, &url]].concat())? != large {
+            return Err(fault(format!("curl {preload_command} got wrong bytes")));
         }
     }
     let (mut served, mut failed) = (0, 0);
@@ -75,7 +75,7 @@ pub(super) fn tls(mut setup: Setup, extent: Extent) -> Figures {
     Ok(vec![Figure::at_least("served", served), Figure::at_most("failed", failed)])
 }
 
-/// How many requests of h2load's succeeded, and how many did not.
+/// Returns the numbers of successful and of other requests of h2load.
 fn succeeded(said: &str) -> Option<(u64, u64)> {
     let line = said.lines().find_map(|line| line.strip_prefix("requests: "))?;
     let number = |kind: &str| {

@@ -1,4 +1,4 @@
-//! nginx as a proxy: of itself, and of an upstream server that checks what comes.
+//! Scenarios with nginx as a proxy: of itself, and of an upstream server that checks requests.
 
 use super::super::Extent;
 use super::super::content::content;
@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::thread;
 
-/// nginx asks itself over connections that it keeps.
+/// nginx proxies to itself over keep-alive connections.
 pub(super) fn keep_alive(mut setup: Setup, extent: Extent) -> Figures {
     setup.http.push_str("upstream itself { server 127.0.0.1:{port}; keepalive 16; }");
     setup.server.push_str(
@@ -45,7 +45,7 @@ fn upload(port: u16, path: &str, body: &[u8]) -> io::Result<()> {
     Err(fault(format!("the upload was answered {}: {}", response.status, response.head)))
 }
 
-/// The body arrives whole in nginx's file.
+/// The body arrives complete in nginx's file.
 pub(super) fn upload_to_file(mut setup: Setup, extent: Extent) -> Figures {
     setup.server.push_str(
         "location = /upload { client_max_body_size 0; client_body_in_file_only on; \
@@ -64,7 +64,7 @@ pub(super) fn upload_to_file(mut setup: Setup, extent: Extent) -> Figures {
     Ok(Vec::new())
 }
 
-/// The body goes on to an upstream as it comes.
+/// The body is forwarded to an upstream as it arrives.
 pub(super) fn upload_to_upstream(mut setup: Setup, extent: Extent) -> Figures {
     let upstream = TcpListener::bind("127.0.0.1:0")?;
     setup.server.push_str(&format!(
@@ -110,7 +110,7 @@ fn take_body(upstream: &TcpListener, length: usize) -> io::Result<Vec<u8>> {
     Ok(all.split_off(begin.unwrap_or(0)))
 }
 
-/// A connection that comes within the time-out.
+/// Accepts a connection within the time-out.
 fn accept(listener: &TcpListener) -> io::Result<std::net::TcpStream> {
     listener.set_nonblocking(true)?;
     let mut accepted = None;

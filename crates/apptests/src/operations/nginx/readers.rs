@@ -1,4 +1,4 @@
-//! Clients that do not read, or slowly, beside others.
+//! Scenarios with clients that read slowly or not at all, beside other clients.
 
 use super::super::Extent;
 use super::super::content::content;
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Of each kind.
+/// Number of clients of each kind.
 const READERS: usize = 50;
 
-/// Far more than the buffers of a connection hold.
+/// Size of a file, far more than the buffers of a connection hold.
 const LARGE: usize = 10_000_000;
 
-/// A client whose receive window is small, so that it reads from the server and not from its own
-/// buffer; with its first bytes.
+/// Makes a client with a small receive window, so that it reads from the server and not from its
+/// own buffer. Returns it with its first bytes.
 fn slow(port: u16) -> io::Result<(TcpStream, Vec<u8>)> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     socket.set_recv_buffer_size(4096)?;
@@ -34,7 +34,7 @@ fn slow(port: u16) -> io::Result<(TcpStream, Vec<u8>)> {
     Ok((stream, first))
 }
 
-/// Reads 1 KB of each, once a second until it is over; what they got.
+/// Reads 1 KB from each client, once a second until the end; returns what they received.
 fn read_slowly(
     mut clients: Vec<(TcpStream, Vec<u8>)>,
     over: &AtomicBool,
@@ -58,7 +58,7 @@ fn read_slowly(
     Ok(clients.into_iter().map(|(_, got)| got).collect())
 }
 
-/// Others are served meanwhile, and in the end each stalled reader gets all of its file.
+/// Other clients are served meanwhile, and at the end each stalled reader gets its whole file.
 pub(super) fn readers(setup: Setup, extent: Extent) -> Figures {
     let nginx = Nginx::start(&setup)?;
     let (large, small) = (content(LARGE), content(20_000));

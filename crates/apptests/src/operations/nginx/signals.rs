@@ -1,4 +1,4 @@
-//! Reloading the configuration, and workers that are killed.
+//! Scenarios that reload the configuration, and that kill workers.
 
 use super::super::Extent;
 use super::super::load::{CLIENTS, await_more, serves, under_load, until};
@@ -7,7 +7,7 @@ use super::no_complaints;
 use crate::nginx::{Nginx, Setup};
 use crate::send_signal;
 
-/// `HUP` again and again while short connections come.
+/// Sends `HUP` repeatedly while clients make short connections.
 pub(super) fn reload(setup: Setup, extent: Extent) -> Figures {
     let nginx = Nginx::start(&setup)?;
     let counts = under_load(nginx.port(), |served| {
@@ -22,11 +22,11 @@ pub(super) fn reload(setup: Setup, extent: Extent) -> Figures {
     Ok(counts.disturbed())
 }
 
-/// Kills of which each may cost one request more than with the stock server.
+/// The number of kills that may each cost one request more than with the stock server.
 const FREE_KILLS: usize = 10;
 
-/// `KILL` for one worker after the other. What it had accepted is lost, which is up to chance: some
-/// more than with the stock server are allowed, and one for each client.
+/// Kills one worker after the other. The number of lost connections, which a killed worker had
+/// accepted, is random: some more than with the stock server are allowed, and one for each client.
 pub(super) fn kill(setup: Setup, extent: Extent) -> Figures {
     let nginx = Nginx::start(&setup)?;
     let kills = extent.pick(3, 40);

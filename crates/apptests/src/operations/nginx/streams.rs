@@ -1,4 +1,4 @@
-//! The stream module: TCP and UDP to an echo server.
+//! Scenarios of the stream module: TCP and UDP to an echo server.
 
 use super::super::Extent;
 use super::super::content::content;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How often an echo server looks whether it is to end.
+/// How often an echo server checks whether it has to end.
 const TICK: Duration = Duration::from_millis(20);
 
 /// An echo server on a thread, which ends when this is dropped.
@@ -28,7 +28,7 @@ impl Drop for Echo {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of its own has been shown already.
+            // A panic of the thread has been shown already.
             let _ = thread.join();
         }
     }
@@ -51,7 +51,7 @@ fn echo_streams() -> io::Result<Echo> {
     Ok(Echo { address, over, thread: Some(thread::spawn(serve)) })
 }
 
-/// Until the peer ends or is silent for too long.
+/// Echoes until the peer ends or the time-out.
 fn echo_stream(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -75,7 +75,7 @@ fn echo_datagrams() -> io::Result<Echo> {
         let mut room = vec![0; 1 << 16];
         while !is_over.load(Ordering::Relaxed) {
             if let Ok((bytes, peer)) = socket.recv_from(&mut room) {
-                // A peer that has gone does not count.
+                // The peer may have closed.
                 let _ = socket.send_to(&room[..bytes], peer);
             }
         }
@@ -91,7 +91,7 @@ fn with_stream(setup: &mut Setup, echo: SocketAddr, listen: &str) {
     ));
 }
 
-/// Connections with one message each, then one with much data.
+/// Makes connections with one message each, then one with much data.
 pub(super) fn tcp(mut setup: Setup, extent: Extent) -> Figures {
     let echo = echo_streams()?;
     with_stream(&mut setup, echo.address, "");
@@ -118,7 +118,7 @@ pub(super) fn tcp(mut setup: Setup, extent: Extent) -> Figures {
     Ok(counts.figures())
 }
 
-/// Datagrams of several clients, one at a time, so that none is lost to a full buffer.
+/// Sends datagrams of several clients, one at a time, so that none is lost to a full buffer.
 pub(super) fn udp(mut setup: Setup, extent: Extent) -> Figures {
     let echo = echo_datagrams()?;
     with_stream(&mut setup, echo.address, " udp");

@@ -1,4 +1,4 @@
-//! Replacing the binary on the fly: `USR2`, `WINCH`, `QUIT`.
+//! Scenario that replaces the running binary: `USR2`, `WINCH`, `QUIT`.
 
 use super::super::Extent;
 use super::super::load::{await_more, serves, under_load, until};
@@ -7,7 +7,7 @@ use super::no_complaints;
 use crate::Daemon;
 use crate::nginx::{Nginx, Setup, workers_of};
 
-/// A new binary takes over, and the old one ends, while short connections come.
+/// A new binary takes over, and the old one ends, while clients make short connections.
 pub(super) fn upgrade(setup: Setup, extent: Extent) -> Figures {
     let mut nginx = Nginx::start(&setup)?;
     let workers = setup.workers as usize;

@@ -1,11 +1,12 @@
-//! What the agent watches for a flow: its control link, its peer's process, its TLS handshakes.
+//! The objects that the agent watches for a flow: its control link, its peer's process, and its TLS
+//! handshakes.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use super::{Driver, lock};
-use crate::agent::{Agent, Keep, Watched};
+use crate::agent::{Agent, WatchOutcome, Watched};
 use crate::control::link::Link;
 use crate::error::Result as FableResult;
 use crate::transport::tls::Handshake;
@@ -31,39 +32,39 @@ impl Watched for Introduction {
         Some(self.deadline)
     }
 
-    fn ready(&mut self, _events: i16) -> Keep {
+    fn ready(&mut self, _events: i16) -> WatchOutcome {
         let (Some(mut handshake), Some(driver)) = (self.handshake.take(), self.driver.upgrade())
         else {
-            return Keep::Not;
+            return WatchOutcome::Not;
         };
         let mut driver = lock(&driver);
         if driver.prepared_kind(self.epoch).is_none() {
-            return Keep::Not;
+            return WatchOutcome::Not;
         }
         let outcome = match handshake.go_on() {
             Ok(false) if self.deadline > Instant::now() => {
                 self.handshake = Some(handshake);
-                return Keep::Watching;
+                return WatchOutcome::Watching;
             }
             Ok(false) => Err("the TLS handshake takes too long".to_owned()),
             Ok(true) => handshake.into_transport().map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         driver.introduced(self.epoch, outcome);
-        Keep::Not
+        WatchOutcome::Not
     }
 }
 
-/// Lets the agent watch a driver.
+/// Makes the agent watch a driver.
 pub(crate) fn watch(driver: &Arc<Mutex<Driver>>) -> FableResult<()> {
     let agent = Agent::get()?;
-    // The lock keeps changes back that could not be told yet.
+    // The lock holds back changes until the agent can be informed of them.
     let mut locked = lock(driver);
     locked.places.push(agent.watch(Box::new(DriverWatch(Arc::clone(driver)))));
     Ok(())
 }
 
-/// Lets the agent watch the peer's process by its pidfd.
+/// Makes the agent watch the peer's process by its pidfd.
 pub(crate) fn watch_process(driver: &Arc<Mutex<Driver>>, process: OwnedFd) -> FableResult<()> {
     let agent = Agent::get()?;
     let mut locked = lock(driver);
@@ -92,13 +93,13 @@ impl Watched for ProcessWatch {
         self.driver.upgrade().is_none_or(is_over).then(Instant::now)
     }
 
-    fn ready(&mut self, events: i16) -> Keep {
+    fn ready(&mut self, events: i16) -> WatchOutcome {
         if events != 0
             && let Some(driver) = self.driver.upgrade()
         {
             lock(&driver).peer_died();
         }
-        Keep::Not
+        WatchOutcome::Not
     }
 }
 
@@ -120,7 +121,7 @@ impl Watched for DriverWatch {
         if driver.link.is_none() { Some(Instant::now()) } else { driver.deadline }
     }
 
-    fn ready(&mut self, events: i16) -> Keep {
+    fn ready(&mut self, events: i16) -> WatchOutcome {
         let mut driver = lock(&self.0);
         if events != 0 {
             driver.receive();
@@ -130,6 +131,6 @@ impl Watched for DriverWatch {
             driver.moves.expired();
             driver.act();
         }
-        if driver.link.is_some() { Keep::Watching } else { Keep::Not }
+        if driver.link.is_some() { WatchOutcome::Watching } else { WatchOutcome::Not }
     }
 }

@@ -1,4 +1,4 @@
-//! What is ordered about a flow, and how it limits the moves.
+//! Merges orders about a flow, and limits its moves by them.
 
 use super::{Action, Moves, Violation};
 use crate::control::message::{Message, REVISION_PROBE};
@@ -7,30 +7,31 @@ use crate::kind::Kind;
 use crate::orders::Orders;
 use crate::protocol::REVISION;
 
-/// What the daemon knew of the flow when it wanted a move.
+/// What the daemon knew of the flow when it requested a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Basis {
-    /// The number of the latest operator's order: an end that knows a later one refuses.
+    /// The number of the latest operator's order; an end that knows a later one refuses the move.
     pub(crate) sequence: Option<u64>,
-    /// Since when the present path stands, if the choice depends on that: an end that has moved
-    /// since stays where it is.
+    /// The epoch that the daemon's choice is based on, if it is; an end that has moved since then
+    /// ignores the choice.
     pub(crate) epoch: Option<u32>,
 }
 
 impl Moves {
-    /// What is ordered, as far as this end knows.
+    /// Returns the orders that this end knows.
     pub(crate) fn orders(&self) -> &Orders {
         &self.orders
     }
 
-    /// What the daemon says is ordered.
+    /// Merges the orders that the daemon has sent.
     pub(crate) fn adopt(&mut self, orders: &Orders) {
         if self.orders.merge(orders) {
             self.say_orders();
         }
     }
 
-    /// The application wants to move by itself. Where an operator's order stands it may not.
+    /// Handles a move that the application requests. It is refused where an operator has chosen the
+    /// transport.
     pub(crate) fn want_as_application(&mut self, kind: Kind, reason: &str) {
         let standing = self.orders.operator.as_ref().and_then(|order| {
             let transport = order.transport.as_ref()?;
@@ -42,23 +43,25 @@ impl Moves {
         }
     }
 
-    /// Whether the flow has moved since the daemon chose. That move is told to the daemon, which
-    /// then chooses again.
+    /// Returns whether the flow has moved since the daemon chose. The daemon gets a report of that
+    /// move and chooses again.
     pub(super) fn has_moved_since(&self, basis: Basis) -> bool {
         basis.epoch.is_some_and(|epoch| epoch < self.epoch)
     }
 
-    /// Whether an application's wish comes next: the daemon chooses again after that.
+    /// Returns whether the next move is one that an application requested: the daemon chooses again
+    /// after it.
     pub(super) fn application_is_next(&self) -> bool {
         self.next.as_ref().is_some_and(|wish| wish.by_application)
     }
 
-    /// Whether the flow may use this transport.
+    /// Checks whether the flow may use this transport.
     pub(super) fn check(&self, kind: Kind) -> Result<(), String> {
         self.rules.check(kind)?;
         if self.rules.local { Ok(()) } else { self.orders.check(kind) }
     }
 
+    /// Checks that this end knows no later operator's order than the request's.
     pub(super) fn check_sequence(&self, sequence: Option<u64>) -> Result<(), String> {
         match sequence {
             Some(known) if known < self.orders.operator_sequence() => {
@@ -68,7 +71,7 @@ impl Moves {
         }
     }
 
-    /// A path stands. With the first one, a follower tells the peer what it understands.
+    /// Records the new path. After the first one, a follower announces its revision to the peer.
     pub(super) fn stands(&mut self, epoch: u32, kind: Kind) {
         self.epoch = epoch;
         let is_first = self.current.replace(kind).is_none();
@@ -78,9 +81,9 @@ impl Moves {
         }
     }
 
-    /// Notes that a side's application wanted the transport, and tells the peer and the daemon.
-    /// That comes before the move: a daemon that saw the flow leave a transport on which the
-    /// application still insists would move it back.
+    /// Records that a side's application requested the transport, and informs the peer and the
+    /// daemon. This happens before the move: a daemon that saw the flow leave a transport which the
+    /// application still requests would move it back.
     pub(super) fn note_insistence(&mut self, side: Role, kind: Kind) {
         let who = match side {
             Role::Leader => "the application that listens",
@@ -91,7 +94,8 @@ impl Moves {
         self.say_orders();
     }
 
-    /// The follower's application is where it wanted to be. Leaders of revision 2 have noted that.
+    /// Records that the follower's flow has reached the transport that its application requested.
+    /// Leaders of revision 2 have recorded that already.
     pub(super) fn note_own_wish(&mut self, kind: Kind) {
         if self.application_wish.take_if(|wish| *wish == kind).is_none() {
             return;
@@ -105,7 +109,7 @@ impl Moves {
         }
     }
 
-    /// The peer has said what it understands.
+    /// Records the peer's revision.
     pub(super) fn met(&mut self, revision: u32) {
         self.peer_revision = revision;
         if self.orders != Orders::default() {
@@ -113,7 +117,7 @@ impl Moves {
         }
     }
 
-    /// What the peer says is ordered: of the demands, only its own count.
+    /// Merges the peer's orders; of its demands for encryption, only those of its own side count.
     pub(super) fn told_orders(&mut self, orders: &Orders) -> Result<(), Violation> {
         if !orders.is_plausible_after(&self.orders) {
             return Err(Violation("orders whose numbers leave no room for later ones"));
@@ -124,7 +128,7 @@ impl Moves {
         Ok(())
     }
 
-    /// Tells the peer, if it would understand it.
+    /// Sends the orders to the peer, if its revision supports such messages.
     fn say_orders(&mut self) {
         if self.peer_revision >= 2 {
             self.say(Message::Orders { orders: Box::new(self.orders.clone()) });

@@ -1,7 +1,7 @@
-//! Memory of our own, in blocks that several messages share.
+//! Private message memory in blocks that several messages share.
 //!
-//! Blocks are mapped rather than allocated: whoever splices their pages into a pipe may unmap them
-//! while they are there, but must not give them to an allocator.
+//! Blocks are mapped, not allocated: a transport that splices their pages into a pipe may unmap
+//! them while the pages are in the pipe, but must not return them to an allocator.
 
 use std::ptr::NonNull;
 
@@ -11,17 +11,18 @@ use crate::memory::{Mapping, PAGE_BYTES};
 /// The size of a block, unless one message needs more.
 pub(in crate::transport) const BLOCK_BYTES: usize = 64 << 10;
 
-/// How many unused blocks are kept for the next message; what is beyond goes back at once.
+/// The most unused blocks that are kept; further ones are unmapped at once.
 const FREE_BLOCKS_MAX: usize = 4;
 
-/// Blocks are known by number. Each is held by whoever took it and by every message in it, and is
-/// used again when the last of them has let it go.
+/// Blocks, by number, with a reference count: a block is referenced by the pile that fills it and
+/// by every message in it, and is reused when the count is zero.
 #[derive(Default)]
 pub(in crate::transport) struct Blocks {
     blocks: Vec<Block>,
-    /// Blocks with memory that nobody holds, the last one used at the end, while it is warm.
+    /// Blocks with memory and without references. The last used one is at the end: it is still in
+    /// the cache.
     free: Vec<usize>,
-    /// Numbers without memory.
+    /// Block numbers without memory.
     vacant: Vec<usize>,
 }
 
@@ -32,7 +33,7 @@ struct Block {
 }
 
 impl Blocks {
-    /// A block of at least this size, held once.
+    /// Returns a block of at least this size, with one reference.
     pub(super) fn take(&mut self, bytes: usize) -> TransportResult<usize> {
         let fits = |&number: &usize| self.capacity(number) >= bytes;
         let number = match self.free.iter().rposition(fits) {
@@ -52,10 +53,12 @@ impl Blocks {
         Ok(number)
     }
 
+    /// Adds a reference to a block.
     pub(super) fn hold(&mut self, number: usize) {
         self.blocks[number].holders += 1;
     }
 
+    /// Drops a reference to a block. Without references it is reused or unmapped.
     pub(super) fn let_go(&mut self, number: usize) {
         self.blocks[number].holders -= 1;
         if self.blocks[number].holders > 0 {
@@ -71,28 +74,29 @@ impl Blocks {
         }
     }
 
-    /// Whether no message is left in the block.
+    /// Returns whether no message is left in the block.
     pub(super) fn is_held_once(&self, number: usize) -> bool {
         self.blocks[number].holders == 1
     }
 
+    /// Returns the size of a block.
     pub(super) fn capacity(&self, number: usize) -> usize {
         self.blocks[number].memory.as_ref().map_or(0, |memory| memory.bytes())
     }
 
-    /// The address of `bytes` bytes in a block.
+    /// Returns the address of `bytes` bytes in a block.
     pub(super) fn at(&self, number: usize, offset: usize, bytes: usize) -> NonNull<u8> {
         let memory = self.blocks[number].memory.as_ref().expect("a block that is held has memory");
         memory.at(offset, bytes)
     }
 
-    /// Gives the memory to whoever still looks at it, for good.
+    /// Leaks the memory, because slots may still point into it.
     pub(super) fn leak(&mut self) {
         self.blocks.drain(..).for_each(std::mem::forget);
     }
 }
 
-/// Places for messages, one behind the other in a block, as long as there is room.
+/// Allocates places for messages, one after the other in a block while there is room.
 pub(in crate::transport) struct Pile {
     blocks: Blocks,
     /// The block in which the next place begins, at `filled`.
@@ -100,21 +104,21 @@ pub(in crate::transport) struct Pile {
     filled: usize,
 }
 
-/// A place in a pile, which holds its block.
+/// A place in a pile; it holds a reference to its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::transport) struct Place {
+pub(in crate::transport) struct BlockPosition {
     pub(super) block: usize,
     pub(super) start: usize,
 }
 
-impl Place {
-    /// The place in one word, as slots keep it.
+impl BlockPosition {
+    /// Encodes the place in one word, as slots keep it.
     pub(in crate::transport) fn to_token(self) -> u64 {
         (self.block as u64) << 32 | self.start as u64
     }
 
-    pub(in crate::transport) fn from_token(token: u64) -> Place {
-        Place { block: (token >> 32) as usize, start: (token & 0xffff_ffff) as usize }
+    pub(in crate::transport) fn from_token(token: u64) -> BlockPosition {
+        BlockPosition { block: (token >> 32) as usize, start: (token & 0xffff_ffff) as usize }
     }
 }
 
@@ -125,7 +129,7 @@ impl Pile {
         Ok(Pile { blocks, block, filled: 0 })
     }
 
-    pub(in crate::transport) fn place(&mut self, bytes: usize) -> TransportResult<Place> {
+    pub(in crate::transport) fn place(&mut self, bytes: usize) -> TransportResult<BlockPosition> {
         if self.blocks.is_held_once(self.block) {
             self.filled = 0;
         }
@@ -134,29 +138,29 @@ impl Pile {
             self.blocks.let_go(self.block);
             (self.block, self.filled) = (block, 0);
         }
-        let place = Place { block: self.block, start: self.filled };
+        let place = BlockPosition { block: self.block, start: self.filled };
         self.filled += bytes;
         self.blocks.hold(self.block);
         Ok(place)
     }
 
-    /// Only the first `used` of the place's `bytes` are needed: the next place gets the rest, if
-    /// this was the last one.
-    pub(super) fn shrink(&mut self, place: Place, bytes: usize, used: usize) {
+    /// Shrinks the place from `bytes` to `used` bytes: if it was the last one, the next place gets
+    /// the rest.
+    pub(super) fn shrink(&mut self, place: BlockPosition, bytes: usize, used: usize) {
         if place.block == self.block && place.start + bytes == self.filled {
             self.filled = place.start + used;
         }
     }
 
-    pub(in crate::transport) fn at(&self, place: Place, bytes: usize) -> NonNull<u8> {
+    pub(in crate::transport) fn at(&self, place: BlockPosition, bytes: usize) -> NonNull<u8> {
         self.blocks.at(place.block, place.start, bytes)
     }
 
-    pub(in crate::transport) fn let_go(&mut self, place: Place) {
+    pub(in crate::transport) fn let_go(&mut self, place: BlockPosition) {
         self.blocks.let_go(place.block);
     }
 
-    /// See [`Blocks::leak`].
+    /// Leaks the memory of all blocks, because slots may still point into it.
     pub(in crate::transport) fn leak(&mut self) {
         self.blocks.leak();
     }

@@ -1,15 +1,16 @@
-//! What stands before each message in a stream of bytes.
+//! The header before each message in a stream of bytes.
 
 use crate::transport::Record;
 
 /// The header's size.
 pub(in crate::transport) const HEADER_BYTES: usize = 8;
 
-/// The longest message on a stream. A peer that announces one makes its reader reserve as much.
+/// The longest message on a stream. A peer that announces one makes its reader reserve this much
+/// memory.
 pub(in crate::transport) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// On the wire: the length in four bytes, little-endian, the record in one, and three bytes that
-/// are zero until somebody needs them.
+/// The header of a message. On the wire: the length in four bytes, little-endian, the record in
+/// one, and three reserved bytes, which are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::transport) struct Header {
     pub(in crate::transport) bytes: usize,
@@ -21,7 +22,7 @@ impl Header {
         (self.bytes as u64 | (self.record as u64) << 32).to_le_bytes()
     }
 
-    /// Checks what the peer wrote.
+    /// Parses the header that the peer wrote, and checks it.
     pub(super) fn from_wire(wire: [u8; HEADER_BYTES]) -> Result<Header, &'static str> {
         let word = u64::from_le_bytes(wire);
         let bytes = (word & 0xffff_ffff) as usize;

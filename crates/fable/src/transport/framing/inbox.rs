@@ -1,31 +1,30 @@
-//! Messages out of a stream of bytes.
+//! Extracts messages from a stream of bytes.
 //!
-//! The stream is read in blocks, and messages are looked at where they were received. Two things
-//! are moved within this process: the beginning of a message that runs over the end of its block,
-//! and, for a message that is so long that it gets a block of its own, the eight bytes of the next
-//! header.
+//! The stream is read in blocks, and messages are returned where they were received. Two things are
+//! copied within this process: the beginning of a message that runs over the end of its block, and,
+//! for a message so long that it gets its own block, the eight bytes of the next header.
 
 use super::blocks::{BLOCK_BYTES, Blocks};
 use super::header::{HEADER_BYTES, Header};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
-use crate::transport::{ReadSlot, SLOTS_MAX};
+use crate::transport::{ReadSlot, SLOTS_MAX, TOO_LONG};
 
-/// From this length on a read ends with the message, so that the next one is not begun in a block
-/// that it does not fit into.
+/// A read for a message of at least this length ends with it, so that the next message does not
+/// begin in a block that is too small for it.
 const LONG_BYTES: usize = 16 << 10;
 
-/// Less room than this at the end of a block is not worth a read.
+/// With less room than this at the end of a block, the next block is used.
 const ROOM_BYTES_MIN: usize = 4 << 10;
 
-/// What there was to receive.
+/// The result of receiving from a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::transport) enum Received {
-    /// So many bytes, at least one.
+    /// This many bytes were received, at least one.
     Bytes(usize),
-    /// Nothing yet.
+    /// Nothing has arrived.
     Nothing,
-    /// Nothing any more.
+    /// The stream has ended.
     End,
 }
 
@@ -33,22 +32,30 @@ pub(in crate::transport) struct Inbox {
     name: &'static str,
     owner: Owner,
     blocks: Blocks,
-    /// The block that is being filled; what was received and not handed out yet is `start..end`.
+    /// The block that is being filled; its bytes `start..end` were received and not handed out yet.
     block: usize,
     start: usize,
     end: usize,
     held: usize,
     ended: bool,
+    /// The longest message that is accepted.
+    bytes_max: usize,
 }
 
 impl Inbox {
     pub(in crate::transport) fn new(name: &'static str, owner: Owner) -> TransportResult<Inbox> {
         let mut blocks = Blocks::default();
         let block = blocks.take(BLOCK_BYTES)?;
-        Ok(Inbox { name, owner, blocks, block, start: 0, end: 0, held: 0, ended: false })
+        let (start, end, held, ended) = (0, 0, 0, false);
+        Ok(Inbox { name, owner, blocks, block, start, end, held, ended, bytes_max: usize::MAX })
     }
 
-    /// The next message. `receive` reads from the stream into the given room.
+    /// Sets the longest message that is accepted.
+    pub(in crate::transport) fn limit(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
+    /// Returns the next message. `receive` reads from the stream into the given memory.
     pub(in crate::transport) fn acquire(
         &mut self,
         mut receive: impl FnMut(&mut [u8]) -> TransportResult<Received>,
@@ -75,12 +82,12 @@ impl Inbox {
         }
     }
 
-    /// Whether the peer has closed its end.
+    /// Returns whether the peer has closed its end.
     pub(in crate::transport) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether `acquire` has something to say without receiving more.
+    /// Returns whether `acquire` has a result without receiving more.
     pub(in crate::transport) fn has_more(&self) -> bool {
         let has_message = self.header().map_or(true, |header| {
             header.is_some_and(|header| self.end - self.start >= HEADER_BYTES + header.bytes)
@@ -95,15 +102,18 @@ impl Inbox {
         }
     }
 
-    /// The header at `start`, if all of it is there.
+    /// Returns the header at `start`, if it has arrived completely.
     fn header(&self) -> TransportResult<Option<Header>> {
         if self.end - self.start < HEADER_BYTES {
             return Ok(None);
         }
         let place = self.blocks.at(self.block, self.start, HEADER_BYTES);
-        // SAFETY: the bytes lie within the block, were received, and are in nobody's hands.
+        // SAFETY: the bytes lie within the block, were received, and no slot contains them.
         let wire = unsafe { place.cast::<[u8; HEADER_BYTES]>().read_unaligned() };
-        let header = Header::from_wire(wire);
+        let header = Header::from_wire(wire).and_then(|header| match header.bytes {
+            bytes if bytes > self.bytes_max => Err(TOO_LONG),
+            _ => Ok(header),
+        });
         header.map(Some).map_err(|what| TransportError::Corrupt { transport: self.name, what })
     }
 
@@ -116,12 +126,13 @@ impl Inbox {
         self.held += 1;
         self.blocks.hold(self.block);
         let (owner, token) = (self.owner, self.block as u64);
-        // SAFETY: the bytes lie within the block and were received; the block is held until the
-        // slot is back, and what is received meanwhile goes behind them.
+        // SAFETY: the bytes lie within the block and were received. The block is referenced until
+        // the slot is returned, and later input is placed behind these bytes.
         Ok(unsafe { ReadSlot::new(place, header.bytes, header.record, owner, token) })
     }
 
-    /// Room to receive into, behind what was received, in a block with `needed` bytes from `start`.
+    /// Returns room for input behind the received bytes, in a block with `needed` bytes from
+    /// `start`.
     fn room(&mut self, needed: usize) -> TransportResult<&mut [u8]> {
         self.make_room(needed)?;
         let capacity = self.blocks.capacity(self.block);
@@ -153,8 +164,8 @@ impl Inbox {
             self.block = self.blocks.take(needed + HEADER_BYTES)?;
         }
         let target = self.blocks.at(self.block, 0, begun);
-        // SAFETY: both lie within blocks that are held; no slot lies in the target, which is
-        // either new or this inbox's only. They may overlap.
+        // SAFETY: both areas lie within referenced blocks; no slot lies in the target, which is new
+        // or used by this inbox only. `copy` permits overlap.
         unsafe { std::ptr::copy(source.as_ptr(), target.as_ptr(), begun) };
         if self.block != old {
             self.blocks.let_go(old);
@@ -167,7 +178,7 @@ impl Inbox {
 impl Drop for Inbox {
     fn drop(&mut self) {
         if self.held > 0 {
-            // Somebody may still look at a slot.
+            // Slots may still point into the blocks.
             self.blocks.leak();
         }
     }

@@ -1,4 +1,4 @@
-//! Messages on a stream of bytes, whatever carries it: a socket, a pair of pipes, TLS.
+//! Transport of messages over any stream of bytes: a socket, a pair of pipes, TLS.
 
 mod blocks;
 mod header;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-pub(super) use blocks::{Pile, Place};
+pub(super) use blocks::{BlockPosition, Pile};
 pub(super) use inbox::Received;
 pub(super) use outbox::Keeping;
 
@@ -22,84 +22,87 @@ use super::delivery::HalfClose;
 use super::slot::Owner;
 use super::wait::wait_by_poll;
 use super::{
-    Direction, Manner, ReadSlot, Record, Remainder, Transport, Undelivered, Wait, WriteSlot,
+    Direction, ReadSlot, Record, Remainder, Transport, Undelivered, Wait, WaitMethod, WriteSlot,
 };
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 
-/// A stream of bytes each way that never blocks.
+/// A non-blocking stream of bytes in each direction.
 pub(super) trait Link: Send {
-    /// Takes some of the bytes, and says how many; 0 if it takes none now.
+    /// Sends some of the bytes and returns how many; 0 if the link can take none now.
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> TransportResult<usize>;
 
-    /// Brings what it took on its way; false if that must wait.
+    /// Sends the bytes that the link has taken. Returns false if some have to wait.
     fn flush(&mut self) -> TransportResult<bool> {
         Ok(true)
     }
 
-    /// Gives what has arrived.
+    /// Receives what has arrived.
     fn receive(&mut self, room: &mut [u8]) -> TransportResult<Received>;
 
-    /// Whether `receive` has something without asking the system.
+    /// Returns whether `receive` returns bytes without a system call.
     fn has_more(&self) -> bool {
         false
     }
 
-    /// How many bytes the peer has read since the beginning, where it tells.
+    /// Returns how many bytes the peer has read since the beginning, if it reports that.
     fn acknowledged(&mut self) -> TransportResult<Option<u64>> {
         Ok(None)
     }
 
-    /// How many of the bytes that it took have not reached the peer's host, at most.
+    /// Returns an upper bound of the bytes that were taken and have not reached the peer's host.
     fn unacknowledged(&self) -> u64 {
         0
     }
 
-    /// Gives the socket if closing it could throw away what was sent. Nothing is sent any more.
+    /// Returns the socket if closing it could discard what was sent. Nothing is sent after this
+    /// call.
     fn end(&mut self) -> Option<LinkEnd<'_>> {
         None
     }
 
-    /// The descriptor and the events of `poll` to sleep on.
+    /// Returns the descriptor and the events for poll(2).
     fn readiness(&self, need: Need) -> (RawFd, i16);
 }
 
-/// What a link has besides the stream's bytes when it ends.
+/// The state of a link at its end, besides the bytes of the stream.
 pub(super) struct LinkEnd<'a> {
     pub(super) socket: &'a Socket,
-    /// Of the stream's bytes, at most so many are with the link and not with the socket.
+    /// The most bytes of the stream that the link has and the socket does not.
     pub(super) unsent_bytes: u64,
 }
 
-/// What an end sleeps for.
+/// The event that an end waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// That there is something to receive.
+    /// Input has arrived.
     Arrival,
-    /// That more can be sent.
+    /// More can be sent.
     Room,
-    /// That the peer says what it has read.
+    /// The peer has reported what it has read.
     Acknowledgement,
 }
 
-/// The transport over a link.
+/// The message transport over a link.
 pub(super) struct Framed<L> {
     kind: Kind,
     link: L,
     inbox: Inbox,
     outbox: Outbox,
-    /// Whether a message has found no room, and its writer was not told yet that there is some.
+    /// Whether a message has found no room, and its writer has not been notified of room since.
     was_full: bool,
 }
 
 impl<L: Link> Framed<L> {
+    /// Makes a transport over this link.
     pub(super) fn new(kind: Kind, link: L, keeping: Keeping) -> TransportResult<Framed<L>> {
         let (name, owner) = (kind.base_name(), Owner::new());
         let (inbox, outbox) = (Inbox::new(name, owner)?, Outbox::new(name, owner, keeping)?);
         Ok(Framed { kind, link, inbox, outbox, was_full: false })
     }
 
-    /// Whether there is room for a message, when everything is done for it that can be done now.
+    /// Flushes the queue and takes the peer's acknowledgements if the queue is full. Returns
+    /// whether there is room for a message then.
     fn make_room(&mut self) -> TransportResult<bool> {
         if self.outbox.is_full() {
             self.flush()?;
@@ -120,8 +123,12 @@ impl<L: Link> Transport for Framed<L> {
         header::MESSAGE_BYTES_MAX
     }
 
+    fn limit_reads(&mut self, bytes_max: usize) {
+        self.inbox.limit(bytes_max);
+    }
+
     fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
-        // Multipath TCP takes bytes for a peer that is gone.
+        // Multipath TCP accepts bytes for a peer that is gone.
         if self.inbox.has_ended() {
             return Err(TransportError::Closed);
         }
@@ -193,17 +200,17 @@ impl<L: Link> Transport for Framed<L> {
         !self.outbox.is_full()
     }
 
-    fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
+    fn prepare_wait(&mut self, direction: Direction, _manner: WaitMethod) -> TransportResult<Wait> {
         let flushed = match self.flush() {
-            // A peer that is gone takes nothing, but what it sent can still be read.
+            // A peer that is gone takes nothing, but its messages can still be read.
             Err(TransportError::Closed) if direction == Direction::Read => false,
             flushed => flushed?,
         };
         let need = match direction {
             Direction::Read if self.inbox.has_more() || self.link.has_more() => None,
             Direction::Read => Some(Need::Arrival),
-            // There is room again, though the kernel has not taken all: the peer may wait for just
-            // this message.
+            // There is room again, though the kernel has not taken everything: the peer may wait
+            // for exactly this message.
             Direction::Write if self.was_full && self.make_room()? => {
                 self.was_full = false;
                 None
@@ -221,7 +228,7 @@ impl<L: Link> Transport for Framed<L> {
     fn end_wait(&mut self, _direction: Direction) {}
 
     fn wait(&mut self, direction: Direction, timeout: Option<Duration>) -> TransportResult<bool> {
-        let wait = self.prepare_wait(direction, Manner::Descriptor)?;
+        let wait = self.prepare_wait(direction, WaitMethod::Descriptor)?;
         wait_by_poll(wait, timeout)
     }
 }

@@ -1,25 +1,25 @@
-//! Messages into a stream of bytes.
+//! Queues messages for a stream of bytes.
 //!
-//! A slot has the header's room before it, and slots lie one behind the other in a block: a message
-//! is sent from where the application wrote it, and a batch of them is one piece of memory as long
-//! as they are committed in order and filled to the end.
+//! A slot has room for the header before it, and slots follow each other in a block. So a message
+//! is sent from where the application wrote it, and a batch is one piece of memory as long as its
+//! messages are committed in order and filled to the end.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use super::blocks::{BLOCK_BYTES, Pile, Place};
+use super::blocks::{BLOCK_BYTES, BlockPosition, Pile};
 use super::header::{HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
 use crate::transport::{Deliveries, Record, SLOTS_MAX, Undelivered, WriteSlot};
 
-/// With more than this waiting to be sent there is no room for another message.
+/// The most queued bytes at which there is still room for another message.
 const QUEUED_BYTES_MAX: usize = 256 << 10;
 
-/// What slots in the application's hands may take of this process's memory.
+/// The most memory of this process for slots that the application holds.
 const HELD_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
 
-/// As many pieces go into one call.
+/// The most pieces in one call.
 const PIECES_MAX: usize = 16;
 
 /// How long the memory of a message is needed.
@@ -37,13 +37,13 @@ pub(in crate::transport) struct Outbox {
     pile: Pile,
     held: usize,
     held_bytes: usize,
-    /// Committed and not sent yet.
+    /// Committed pieces that are not sent.
     queue: VecDeque<Piece>,
     queued_bytes: usize,
     keeping: Keeping,
-    /// Sent and not read yet: the position in the stream behind each piece, and where it lies.
-    unread: VecDeque<(u64, Place)>,
-    /// How many bytes were sent since the beginning, and how many of them were read.
+    /// Sent pieces that are not read: the position of each end in the stream, and its place.
+    unread: VecDeque<(u64, BlockPosition)>,
+    /// The number of bytes that were sent since the beginning, and how many of them were read.
     sent: u64,
     acknowledged: u64,
     batch: u32,
@@ -51,9 +51,9 @@ pub(in crate::transport) struct Outbox {
     deliveries: Deliveries,
 }
 
-/// A part of a block, from its place on.
+/// A part of a block, from the start of a place.
 struct Piece {
-    place: Place,
+    place: BlockPosition,
     end: usize,
 }
 
@@ -85,7 +85,7 @@ impl Outbox {
         self.batch = commits.max(1);
     }
 
-    /// Whether there is so much on its way that nothing may be added.
+    /// Returns whether the queue is too long for another message.
     pub(in crate::transport) fn is_full(&self) -> bool {
         let unread_bytes_max = match self.keeping {
             Keeping::UntilSent => u64::MAX,
@@ -94,7 +94,7 @@ impl Outbox {
         self.queued_bytes > QUEUED_BYTES_MAX || self.sent - self.acknowledged > unread_bytes_max
     }
 
-    /// The peer has read this many bytes since the beginning.
+    /// Handles the peer's report that it has read this many bytes since the beginning.
     pub(in crate::transport) fn acknowledge(&mut self, position: u64) -> TransportResult<()> {
         if position < self.acknowledged || position > self.sent {
             let what = "it has read what was not sent";
@@ -122,14 +122,14 @@ impl Outbox {
         self.held += 1;
         self.held_bytes += bytes;
         // SAFETY: the place is as long as header and message, and lies in memory that was zeroed
-        // once; it is the slot's until the pile gets it back.
+        // once; only this slot uses it until the pile gets it back.
         Ok(unsafe {
             let payload = self.pile.at(place, HEADER_BYTES + bytes).add(HEADER_BYTES);
             WriteSlot::new(payload, bytes, self.owner, place.to_token())
         })
     }
 
-    /// Queues a message, and says whether it is time to send.
+    /// Queues a message. Returns whether it is time to send.
     pub(in crate::transport) fn commit(
         &mut self,
         slot: WriteSlot,
@@ -143,7 +143,7 @@ impl Outbox {
         let place = self.take_back(&slot, HEADER_BYTES + bytes);
         let header = Header { bytes, record }.to_wire();
         let before = self.pile.at(place, HEADER_BYTES).cast::<[u8; HEADER_BYTES]>();
-        // SAFETY: the room before the slot is reserved for this.
+        // SAFETY: the memory before the slot is reserved for the header.
         unsafe { before.write_unaligned(header) };
         let end = place.start + HEADER_BYTES + bytes;
         match self.queue.back_mut() {
@@ -165,8 +165,8 @@ impl Outbox {
         Ok(self.committed >= self.batch)
     }
 
-    /// Sends a message that lies elsewhere, if nothing must go before it; only what `send` does not
-    /// take at once is copied. False if nothing was sent.
+    /// Sends a message without a copy, if nothing is queued before it. Copies only the part that
+    /// `send` does not take at once. Returns false if nothing was sent.
     pub(in crate::transport) fn forward(
         &mut self,
         message: &[u8],
@@ -177,7 +177,7 @@ impl Outbox {
             return Ok(false);
         }
         let header = Header { bytes: message.len(), record: Record::Data }.to_wire();
-        // Before anything is sent: a message must not end in its middle for want of memory.
+        // First: a lack of memory must not end the message in its middle.
         let mut place = self.pile.place(HEADER_BYTES + message.len())?;
         let sent = match send(&[IoSlice::new(&header), IoSlice::new(message)]) {
             Ok(sent) if sent > 0 => sent,
@@ -199,7 +199,7 @@ impl Outbox {
         }
         let mut to = self.pile.at(place, end - place.start);
         for part in rest {
-            // SAFETY: the place is as long as header and message, and nobody else's.
+            // SAFETY: the place is as long as header and message, and nothing else uses it.
             unsafe {
                 std::ptr::copy_nonoverlapping(part.as_ptr(), to.as_ptr(), part.len());
                 to = to.add(part.len());
@@ -210,17 +210,18 @@ impl Outbox {
         Ok(true)
     }
 
-    /// Whether there are so many messages that [`Outbox::undelivered`] should be asked.
+    /// Returns whether there are so many messages that [`Outbox::undelivered`] should be called.
     pub(in crate::transport) fn has_many_undelivered(&self) -> bool {
         self.deliveries.is_long()
     }
 
-    /// What is not delivered if of what was sent this many bytes are not.
+    /// Returns the undelivered messages, if this many of the sent bytes are not acknowledged.
     pub(in crate::transport) fn undelivered(&mut self, missing: u64) -> Undelivered {
         self.deliveries.undelivered(self.sent.saturating_sub(missing))
     }
 
-    /// The deliveries of a stream that has ended, and up to where it was sent.
+    /// Returns the undelivered messages of a stream that has ended, and the position up to which it
+    /// was sent.
     pub(in crate::transport) fn end(&mut self) -> (Deliveries, u64) {
         (std::mem::replace(&mut self.deliveries, Deliveries::new()), self.sent)
     }
@@ -232,16 +233,16 @@ impl Outbox {
         }
     }
 
-    fn take_back(&mut self, slot: &WriteSlot, used: usize) -> Place {
-        let place = Place::from_token(slot.token);
+    fn take_back(&mut self, slot: &WriteSlot, used: usize) -> BlockPosition {
+        let place = BlockPosition::from_token(slot.token);
         self.held -= 1;
         self.held_bytes -= slot.len();
         self.pile.shrink(place, HEADER_BYTES + slot.len(), used);
         place
     }
 
-    /// Sends what is queued, until `send`, which says how much it took, takes nothing more. True if
-    /// nothing is left.
+    /// Sends queued messages until `send`, which returns how much it took, takes nothing more.
+    /// Returns true if the queue is empty.
     pub(in crate::transport) fn send(
         &mut self,
         mut send: impl FnMut(&[IoSlice<'_>]) -> TransportResult<usize>,
@@ -253,8 +254,8 @@ impl Outbox {
             for (slice, piece) in pieces.iter_mut().zip(&self.queue) {
                 let bytes = piece.end - piece.place.start;
                 let start = self.pile.at(piece.place, bytes);
-                // SAFETY: the bytes lie within a block that the piece holds, and nobody writes to
-                // what is committed.
+                // SAFETY: the bytes lie within a block that the piece references, and nothing
+                // writes to committed bytes.
                 *slice = IoSlice::new(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) });
             }
             match send(&pieces[..count])? {
@@ -290,7 +291,7 @@ impl Outbox {
 impl Drop for Outbox {
     fn drop(&mut self) {
         if self.held > 0 {
-            // Somebody may still write to a slot.
+            // Slots may still be written to.
             self.pile.leak();
         }
     }

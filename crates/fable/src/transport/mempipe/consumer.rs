@@ -2,25 +2,28 @@
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::AtomicU32;
 
-use super::layout::{Header, Ring, Sleeper, UNIT_BYTES, take_sleeper};
+use super::layout::{Header, Ordering, Ring, Sleeper, UNIT_BYTES, announce, fence, take_sleeper};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
-use crate::transport::{ReadSlot, SLOTS_MAX};
+use crate::transport::{ReadSlot, SLOTS_MAX, TOO_LONG};
 
+/// The reading end: its position, and the messages that the application holds.
 pub(super) struct Consumer {
     ring: Ring,
     owner: Owner,
     writer_sleeps: bool,
-    /// Where the next message will be.
+    /// The longest message that is accepted.
+    bytes_max: usize,
+    /// The position of the next message.
     position: u64,
-    /// Up to where all is returned.
+    /// The position up to which all messages were returned.
     returned: u64,
-    /// Up to where the writer knows it.
+    /// The position up to which the writer knows that.
     published: u64,
-    /// Messages in the application's hands, by the position behind them, and whether they have
-    /// been returned out of turn.
+    /// The messages that the application holds: the position behind each, and whether it was
+    /// returned before an older one.
     held: VecDeque<(u64, bool)>,
     copies: Option<Copies>,
 }
@@ -38,6 +41,7 @@ impl Consumer {
             ring,
             owner,
             writer_sleeps,
+            bytes_max: usize::MAX,
             position: 0,
             returned: 0,
             published: 0,
@@ -46,14 +50,21 @@ impl Consumer {
         }
     }
 
+    /// Sets the longest message that is accepted.
+    pub(super) fn limit(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
     pub(super) fn holds_slots(&self) -> bool {
         !self.held.is_empty() || self.copies.as_ref().is_some_and(|copies| copies.held > 0)
     }
 
+    /// Returns whether a message has arrived.
     pub(super) fn has_more(&self) -> bool {
         self.ring.header(self.position).load(Ordering::Acquire) != 0
     }
 
+    /// Returns the next message, if there is one.
     pub(super) fn acquire(&mut self) -> TransportResult<Option<ReadSlot>> {
         loop {
             let word = self.ring.header(self.position).load(Ordering::Acquire);
@@ -66,10 +77,15 @@ impl Consumer {
             }
             let header = Header::from_word(word, self.ring.extent_bytes_max())
                 .map_err(|what| TransportError::Corrupt { transport: "mempipe", what })?;
+            if header.bytes > self.bytes_max {
+                let what = TOO_LONG;
+                return Err(TransportError::Corrupt { transport: "mempipe", what });
+            }
             let payload = self.ring.payload(self.position);
             let end = self.position + header.extent_bytes as u64;
             if end - self.published > self.ring.ring_bytes as u64 {
-                // Without this a ring full of unused places would keep this loop busy for good.
+                // Without this check a ring full of unused slots would keep this loop busy for
+                // ever.
                 let what = "it wrote over what was not returned";
                 return Err(TransportError::Corrupt { transport: "mempipe", what });
             }
@@ -83,18 +99,19 @@ impl Consumer {
                 // SAFETY: the header was checked: the payload lies within the ring.
                 let (copy, token) = unsafe { copies.take(payload, header.bytes) };
                 self.returned = end;
-                // SAFETY: the copy is the slot's until `release` brings its number back.
+                // SAFETY: only this slot uses the copy until `release` returns its number.
                 let slot = unsafe { ReadSlot::new(copy, header.bytes, record, self.owner, token) };
                 return Ok(Some(slot));
             }
             self.held.push_back((end, false));
-            // SAFETY: the payload lies within the ring, this process only reads it, and the
-            // writer gets the place back with `release` only.
+            // SAFETY: the payload lies within the ring, this process only reads it, and the writer
+            // reuses the memory only after `release`.
             let slot = unsafe { ReadSlot::new(payload, header.bytes, record, self.owner, end) };
             return Ok(Some(slot));
         }
     }
 
+    /// Takes back a message. Returns how to wake the writer, if it sleeps.
     pub(super) fn release(&mut self, slot: ReadSlot) -> Option<Sleeper> {
         if slot.owner != self.owner {
             return None;
@@ -119,7 +136,8 @@ impl Consumer {
         }
     }
 
-    /// Tells the writer what has been returned, and says whom to wake.
+    /// Publishes the position up to which the memory is returned. Returns how to wake the writer,
+    /// if it sleeps.
     pub(super) fn publish(&mut self) -> Option<Sleeper> {
         if self.published == self.returned {
             return None;
@@ -133,18 +151,20 @@ impl Consumer {
         take_sleeper(self.ring.room_sleeper())
     }
 
+    /// Announces that the reader is about to sleep; returns the word that a futex waits on. Check
+    /// for messages again before sleeping.
     pub(super) fn announce(&self, sleeper: Sleeper) -> *const AtomicU32 {
-        self.ring.data_sleeper().store(sleeper.word(), Ordering::SeqCst);
-        self.ring.data_sleeper()
+        announce(self.ring.data_sleeper(), sleeper)
     }
 
+    /// Withdraws the announcement.
     pub(super) fn awake(&self) {
         self.ring.data_sleeper().store(0, Ordering::Relaxed);
     }
 }
 
-/// Private memory for messages that are looked at in copies. Blocks are used again, the last one
-/// returned first, while it is warm.
+/// Private memory for copies of messages. Blocks are reused; the one that was returned last comes
+/// first, because it is still in the cache.
 #[derive(Default)]
 struct Copies {
     blocks: Vec<Vec<u8>>,
@@ -166,7 +186,8 @@ impl Copies {
             *block = Vec::with_capacity(bytes.next_power_of_two().max(UNIT_BYTES));
         }
         let copy = NonNull::new(block.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        // SAFETY: the block is large enough and nobody else's; the caller vouches for the source.
+        // SAFETY: the block is large enough and used by no other slot; the caller guarantees that
+        // the source is mapped.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), copy.as_ptr(), bytes) };
         (copy, number as u64)
     }
@@ -180,7 +201,7 @@ impl Copies {
 impl Drop for Copies {
     fn drop(&mut self) {
         if self.held > 0 {
-            // Somebody may still look at a slot.
+            // Slots may still point into the blocks.
             self.blocks.drain(..).for_each(std::mem::forget);
         }
     }

@@ -1,21 +1,27 @@
-//! What lies where in the shared memory of two rings.
+//! Layout of the shared memory of two rings.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+
+#[cfg(all(test, loom))]
+pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(all(test, loom)))]
+pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::error::{TransportError, TransportResult};
 use crate::memory::{Mapping, PAGE_BYTES, sealed_bytes};
-use crate::transport::Record;
 use crate::transport::spin::Placement;
+use crate::transport::{RING_BYTES_MAX, Record, TOO_LARGE};
 
-/// Smallest and largest ring.
+/// Smallest ring.
 const RING_BYTES_MIN: usize = PAGE_BYTES;
-const RING_BYTES_MAX: usize = 1 << 30;
 
-/// Messages start at multiples of this.
+/// The alignment of messages, in bytes.
 pub(super) const UNIT_BYTES: usize = 8;
+
+/// A header has 24 bits for the extent in units: less than a quarter of the largest ring.
+const UNITS_MAX: usize = 0xff_ffff;
 
 /// Words that different ends write are this far apart, because processors fetch cache lines in
 /// pairs.
@@ -26,10 +32,10 @@ const CONSUMED: usize = 0;
 const DATA_SLEEPER: usize = 1;
 const ROOM_SLEEPER: usize = 2;
 const WORDS_PER_DIRECTION: usize = 3;
-/// Behind the blocks of both directions: on which CPU each end is.
+/// The offset of the words that say on which CPU each end is, behind the blocks of both directions.
 const CPUS: usize = 2 * WORDS_PER_DIRECTION;
 
-/// How an end that waits wants to be woken.
+/// How a waiting end is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sleeper {
     Futex,
@@ -37,6 +43,7 @@ pub(super) enum Sleeper {
 }
 
 impl Sleeper {
+    /// Returns the value that announces this kind of sleep.
     pub(super) fn word(self) -> u32 {
         match self {
             Sleeper::Futex => 1,
@@ -45,30 +52,32 @@ impl Sleeper {
     }
 }
 
-/// A message's header, and how it is written in one word: the low half has the payload's length,
-/// the rest the message's extent in units and what it is. A slot that was given back unused has no
-/// record. A word of zero is no message.
+/// A message's header in one word: the low half has the payload's length, the rest the message's
+/// extent in units and its record. A slot that was returned unused has no record. A word of zero is
+/// no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) bytes: usize,
-    /// Header, payload, and what remained unused of the slot.
+    /// The bytes of header, payload, and the unused rest of the slot.
     pub(super) extent_bytes: usize,
     pub(super) record: Option<Record>,
 }
 
-/// The record number of a slot that was given back unused.
+/// The record number of a slot that was returned unused.
 const UNUSED: u64 = 0xff;
 
 impl Header {
+    /// Encodes the header.
     pub(super) fn to_word(self) -> u64 {
         let record = self.record.map_or(UNUSED, |record| record as u64);
         self.bytes as u64 | ((self.extent_bytes / UNIT_BYTES) as u64) << 32 | record << 56
     }
 
-    /// Checks what the peer wrote against what there can be at most in the ring.
+    /// Parses a header that the peer wrote, and checks it against the longest possible extent.
     pub(super) fn from_word(word: u64, extent_bytes_max: usize) -> Result<Header, &'static str> {
         let bytes = (word & 0xffff_ffff) as usize;
-        let extent_bytes = (word >> 32 & 0xff_ffff) as usize * UNIT_BYTES;
+        let extent_bytes = (word >> 32) as usize & UNITS_MAX;
+        let extent_bytes = extent_bytes * UNIT_BYTES;
         let record = match word >> 56 {
             UNUSED => None,
             number => Some(Record::from_wire(number as u8).ok_or("an unknown record")?),
@@ -83,7 +92,7 @@ impl Header {
     }
 }
 
-/// Where the parts of one direction are in this process.
+/// The addresses of one direction's parts in this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring {
     /// How many bytes of messages the reader has returned since the beginning.
@@ -91,63 +100,101 @@ pub(super) struct Ring {
     data_sleeper: NonNull<AtomicU32>,
     room_sleeper: NonNull<AtomicU32>,
     data: NonNull<u8>,
+    /// loom's atomics are larger than a word, so they lie beside the data.
+    #[cfg(all(test, loom))]
+    headers: NonNull<AtomicU64>,
     pub(super) ring_bytes: usize,
 }
 
-// SAFETY: all that is behind the pointers is shared with another process anyway, and only touched
-// as atomics or by the rules of the ring.
+// SAFETY: the memory behind the pointers is shared with another process, so it is accessed only as
+// atomics or by the rules of the ring.
 unsafe impl Send for Ring {}
 
 impl Ring {
+    /// Returns the word with the number of bytes that the reader has returned.
     pub(super) fn consumed(&self) -> &AtomicU64 {
-        // SAFETY: whoever made the ring keeps its mapping.
+        // SAFETY: `direction` demands that its caller keeps the mapping as long as the ring is
+        // used.
         unsafe { self.consumed.as_ref() }
     }
 
-    /// How the reader sleeps.
+    /// Returns the word in which the reader announces that it sleeps.
     pub(super) fn data_sleeper(&self) -> &AtomicU32 {
-        // SAFETY: as in `consumed`.
+        // SAFETY: the caller of `direction` keeps the mapping; the word is an aligned atomic in it.
         unsafe { self.data_sleeper.as_ref() }
     }
 
-    /// How the writer sleeps.
+    /// Returns the word in which the writer announces that it sleeps.
     pub(super) fn room_sleeper(&self) -> &AtomicU32 {
-        // SAFETY: as in `consumed`.
+        // SAFETY: the caller of `direction` keeps the mapping; the word is an aligned atomic in it.
         unsafe { self.room_sleeper.as_ref() }
     }
 
+    /// Returns the header of the message at this position.
+    #[cfg(not(all(test, loom)))]
     pub(super) fn header(&self, position: u64) -> &AtomicU64 {
-        // SAFETY: as in `consumed`; positions are multiples of the unit, so the word is aligned
-        // and within the first of the two mappings.
+        // SAFETY: the caller of `direction` keeps the mapping. Positions are multiples of the unit,
+        // so the word is aligned and lies within the first of the two mappings.
         unsafe { self.data.add(self.offset(position)).cast::<AtomicU64>().as_ref() }
     }
 
-    /// The payload behind the header at this position, contiguous up to a ring's length.
+    /// Returns the address of the payload after the header at this position. It is contiguous up to
+    /// a ring's length.
     pub(super) fn payload(&self, position: u64) -> NonNull<u8> {
-        // SAFETY: as in `header`; the second mapping follows.
+        // SAFETY: the header lies within the first mapping, and the second one follows it.
         unsafe { self.data.add(self.offset(position) + UNIT_BYTES) }
+    }
+
+    /// Makes a ring over the memory of a model.
+    #[cfg(all(test, loom))]
+    pub(super) fn of_model(
+        consumed: NonNull<AtomicU64>,
+        [data_sleeper, room_sleeper]: [NonNull<AtomicU32>; 2],
+        data: NonNull<u8>,
+        headers: NonNull<AtomicU64>,
+        ring_bytes: usize,
+    ) -> Ring {
+        Ring { consumed, data_sleeper, room_sleeper, data, headers, ring_bytes }
+    }
+
+    /// Returns the header of the message at this position.
+    #[cfg(all(test, loom))]
+    pub(super) fn header(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: the model has a header for each unit, and outlives the ring.
+        unsafe { self.headers.add(self.offset(position) / UNIT_BYTES).as_ref() }
     }
 
     fn offset(&self, position: u64) -> usize {
         position as usize & (self.ring_bytes - 1)
     }
 
-    /// The longest extent of one message: a quarter of the ring, so that reader and writer can both
-    /// be at work.
+    /// Returns the longest extent of one message: a quarter of the ring, so that reader and writer
+    /// can work at the same time, and no more than a header can say.
     pub(super) fn extent_bytes_max(&self) -> usize {
-        self.ring_bytes / 4
+        (self.ring_bytes / 4).min(UNITS_MAX * UNIT_BYTES)
     }
 }
 
-/// Wakes whoever has announced a sleep in this word. A bell is rung by the caller.
+/// Announces in this word that an end is about to sleep. Returns the word that a futex waits on.
+/// The fence orders the announcement before the check that follows: either the peer sees the
+/// announcement, or this end sees what the peer did before.
+pub(super) fn announce(word: &AtomicU32, sleeper: Sleeper) -> *const std::sync::atomic::AtomicU32 {
+    word.store(sleeper.word(), Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    std::ptr::from_ref(word).cast()
+}
+
+/// Takes the announcement of a sleep from this word and wakes a sleeper on the futex. The caller
+/// notifies a sleeper on a descriptor.
 pub(super) fn take_sleeper(word: &AtomicU32) -> Option<Sleeper> {
-    // A look first: the exchange would take the cache line from the sleeper each time.
+    // A load first: the exchange would take the cache line from the other end each time.
     if word.load(Ordering::Relaxed) == 0 {
         return None;
     }
     match word.swap(0, Ordering::SeqCst) {
         1 => {
-            // SAFETY: the word is mapped; waking touches no memory of ours.
+            #[cfg(not(all(test, loom)))]
+            // SAFETY: the word is mapped; FUTEX_WAKE does not access other memory of this process.
             unsafe {
                 libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1);
             }
@@ -159,7 +206,11 @@ pub(super) fn take_sleeper(word: &AtomicU32) -> Option<Sleeper> {
 }
 
 /// Sleeps while the word is `expected`, for `left` at most. May return early.
-pub(super) fn futex_wait(word: &AtomicU32, expected: u32, left: Option<Duration>) {
+pub(super) fn futex_wait(
+    word: &std::sync::atomic::AtomicU32,
+    expected: u32,
+    left: Option<Duration>,
+) {
     let timeout = left.map(crate::clock::timespec);
     let pointer = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the word is mapped and the time outlives the call.
@@ -175,6 +226,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    /// Computes the layout of rings of this size.
     pub(super) fn for_ring(ring_bytes: usize) -> TransportResult<Layout> {
         if ring_bytes > RING_BYTES_MAX {
             return Err(TransportError::BadOffer("a ring has at most 1 GiB"));
@@ -182,20 +234,25 @@ impl Layout {
         Ok(Layout { ring_bytes: ring_bytes.max(RING_BYTES_MIN).next_power_of_two() })
     }
 
-    /// What the size of the peer's memory says.
-    pub(super) fn for_file(memory: BorrowedFd<'_>) -> TransportResult<Layout> {
+    /// Computes the layout from the size of the peer's memory, whose rings may have so many bytes.
+    pub(super) fn for_file(memory: BorrowedFd<'_>, bytes_max: usize) -> TransportResult<Layout> {
         let ring_bytes = sealed_bytes(memory)?.saturating_sub(PAGE_BYTES) / 2;
         let bounds = RING_BYTES_MIN..=RING_BYTES_MAX;
         if !ring_bytes.is_power_of_two() || !bounds.contains(&ring_bytes) {
             return Err(TransportError::BadOffer("the memory has no size of two rings"));
         }
+        if ring_bytes > bytes_max {
+            return Err(TOO_LARGE);
+        }
         Ok(Layout { ring_bytes })
     }
 
+    /// Returns the size of the file.
     pub(super) fn file_bytes(self) -> usize {
         PAGE_BYTES + 2 * self.ring_bytes
     }
 
+    /// Maps the file.
     pub(super) fn map(self, memory: BorrowedFd<'_>) -> TransportResult<Mapping> {
         Mapping::with_rings(memory, PAGE_BYTES, 2, self.ring_bytes)
     }
@@ -213,6 +270,8 @@ impl Layout {
             data_sleeper: word(DATA_SLEEPER).cast(),
             room_sleeper: word(ROOM_SLEEPER).cast(),
             data: mapping.at(PAGE_BYTES + 2 * number * self.ring_bytes, 2 * self.ring_bytes),
+            #[cfg(all(test, loom))]
+            headers: NonNull::dangling(),
             ring_bytes: self.ring_bytes,
         }
     }

@@ -1,31 +1,31 @@
-//! A ring in shared memory each way (section 2.1.2 of the paper), with spinning or futexes
-//! (section 2.1.3), looking at messages in place or at copies.
+//! Transport over a ring in shared memory in each direction (section 2.1.2 of the paper), with
+//! spinning or futexes (section 2.1.3), reading messages in place or from copies.
 //!
-//! A message lies behind an eight-byte header that says all about it and is its publication: zero
-//! until the message is complete. There is no index of the writer's that the reader would have to
-//! fetch first, so a short message costs the one or two cache lines that it fills. What follows a
-//! message is zeroed before the message is published (the paper's two-step of section 2.1.2),
-//! because it may be what is left of an older one. The ring is mapped twice in a row, so no message
-//! is ever split.
+//! A message follows an eight-byte header that describes it completely and publishes it: the header
+//! is zero until the message is complete. The reader needs no index of the writer, so a short
+//! message costs the one or two cache lines that it fills. The word behind a message is zeroed
+//! before the message is published (the two-step publication of section 2.1.2), because it may be
+//! part of an older one. The ring is mapped twice in a row, so no message is ever split.
 //!
-//! The reader says how far it has consumed in a word of its own, in steps of an eighth of the ring
-//! or when it runs dry, and the writer looks there only when it seems to lack room.
+//! The reader publishes how far it has consumed in a word of its own, in steps of an eighth of the
+//! ring or when the ring is empty. The writer reads this word only when it seems to lack room.
 
 mod consumer;
 mod layout;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod producer;
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
 use super::spin::{Placement, Spun};
 use super::{
-    Direction, Manner, Offer, PathOptions, ReadSlot, Record, SlotPlace, Transport, Wait, WriteSlot,
-    slot::Owner,
+    Direction, Offer, PathOptions, ReadSlot, Record, SlotPlace, Transport, Wait, WaitMethod,
+    WriteSlot, slot::Owner,
 };
 use crate::error::{TransportError, TransportResult};
 use crate::kind::{Form, Kind};
@@ -35,14 +35,16 @@ use consumer::Consumer;
 use layout::{Layout, Sleeper};
 use producer::Producer;
 
-/// How long a futex-waiting end looks before it sleeps, unless both share a CPU. Sleeping and
-/// waking cost about 10 µs on the machines we know; longer than a few times that is not worth the
-/// CPU.
+/// How long an end that waits on a futex spins before it sleeps, unless both ends share a CPU.
+/// Sleeping and waking cost about 10 µs on the machines that were measured; spinning for longer
+/// than a few times that is not worth the CPU time.
 const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 
-/// A bell that has more to say wakes its owner once too often.
+/// The most notifications that are read in a row. If there are more, the owner is woken once too
+/// often.
 const SOUNDS_MAX: usize = 16;
 
+/// Makes the memory of a path, and the offer for the other end.
 pub(super) fn create(
     kind: Kind,
     options: PathOptions,
@@ -55,15 +57,16 @@ pub(super) fn create(
     Ok((Box::new(transport), Offer { kind, descriptors: vec![memory, peer_bell.into()] }))
 }
 
-pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
+pub(super) fn open(offer: Offer, limits: PathOptions) -> TransportResult<Box<dyn Transport>> {
     let [memory, bell] = <[_; 2]>::try_from(offer.descriptors)
         .map_err(|_| TransportError::BadOffer("a ring comes as two descriptors"))?;
     let bell = Socket::from(bell);
-    let is_bell = matches!((bell.domain(), bell.r#type()), (Ok(Domain::UNIX), Ok(Type::DGRAM)));
-    if !is_bell {
+    let failed = TransportError::of_offered_socket("the bell of a ring is no socket");
+    let kind = (bell.domain().map_err(&failed)?, bell.r#type().map_err(&failed)?);
+    if kind != (Domain::UNIX, Type::DGRAM) {
         return Err(TransportError::BadOffer("the bell of a ring is no UNIX datagram socket"));
     }
-    let layout = Layout::for_file(memory.as_fd())?;
+    let layout = Layout::for_file(memory.as_fd(), limits.ring_bytes)?;
     Ok(Box::new(Mempipe::new(offer.kind, layout, &memory, bell, 1)?))
 }
 
@@ -73,10 +76,10 @@ struct Mempipe {
     consumer: Consumer,
     placement: Placement,
     kind: Kind,
-    /// One of a pair: what one end sends, the other can wait for. Each call says by itself that it
-    /// must not block, because a descriptor's flags, an eventfd's for example, are the peer's too.
+    /// One socket of a pair, by which one end wakes the other. Each call has its own flag for not
+    /// blocking, because both ends share a descriptor's flags (those of an eventfd for example).
     bell: Socket,
-    /// Last: the others point into it.
+    /// The last field, because the others point into it.
     mapping: Option<Mapping>,
 }
 
@@ -92,8 +95,8 @@ impl Mempipe {
         let owner = Owner::new();
         let sleeps = matches!(kind, Kind::MempipeFutex(_));
         let copies = kind.form() == Some(Form::Safe);
-        // SAFETY: the mapping is kept in the transport beside what points into it, and is leaked
-        // if slots outlive it.
+        // SAFETY: the transport keeps the mapping as long as the objects that point into it, and
+        // leaks it if slots outlive it.
         let (producer, consumer, placement) = unsafe {
             (
                 Producer::new(layout.direction(&mapping, side), owner, sleeps),
@@ -104,13 +107,15 @@ impl Mempipe {
         Ok(Mempipe { producer, consumer, placement, kind, bell, mapping: Some(mapping) })
     }
 
-    /// Wakes the peer if it has said that it sleeps.
+    /// Wakes the peer if it has announced that it sleeps. The announcement is taken, so nothing
+    /// else would wake the peer: `send` repeats what fails although the peer is there.
     fn wake(&self, sleeper: Option<Sleeper>) {
         match sleeper {
             None | Some(Sleeper::Futex) => {}
             Some(Sleeper::Bell) => {
-                // A bell that is full has rung, and nobody hears that of a dead peer.
-                let _ = self.bell.send_with_flags(&[1], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+                // EAGAIN means that the peer has unread notifications; other errors, that it is
+                // dead.
+                let _ = socket::send(&self.bell, &[1]);
             }
         }
     }
@@ -118,7 +123,7 @@ impl Mempipe {
     fn silence_own_bell(&self) {
         let mut sound = [0_u8; 1];
         for _ in 0..SOUNDS_MAX {
-            // The rest of a datagram is dropped.
+            // The rest of a datagram is discarded.
             if socket::receive(&self.bell, &mut sound).is_err() {
                 break;
             }
@@ -134,8 +139,8 @@ impl Mempipe {
 
     /// Sleeps on the futex of this direction until the peer wakes it or the time is over.
     fn sleep(&mut self, direction: Direction, left: Option<Duration>) -> TransportResult<()> {
-        if let Wait::Futex { word, expected } = self.prepare_wait(direction, Manner::Futex)? {
-            // SAFETY: the word lies in the mapping, which this transport holds.
+        if let Wait::Futex { word, expected } = self.prepare_wait(direction, WaitMethod::Futex)? {
+            // SAFETY: the word lies in the mapping, which this transport keeps.
             layout::futex_wait(unsafe { &*word }, expected, left);
         }
         self.end_wait(direction);
@@ -152,11 +157,15 @@ impl Transport for Mempipe {
         self.producer.message_bytes_max()
     }
 
+    fn limit_reads(&mut self, bytes_max: usize) {
+        self.consumer.limit(bytes_max);
+    }
+
     fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
         if let Some(slot) = self.producer.acquire(bytes)? {
             return Ok(Some(slot));
         }
-        // What a batch holds back may be what the peer needs in order to make room.
+        // The peer may need a message that the batch holds back, in order to make room.
         self.flush()?;
         self.producer.acquire(bytes)
     }
@@ -205,7 +214,7 @@ impl Transport for Mempipe {
         self.producer.has_room()
     }
 
-    fn prepare_wait(&mut self, direction: Direction, manner: Manner) -> TransportResult<Wait> {
+    fn prepare_wait(&mut self, direction: Direction, method: WaitMethod) -> TransportResult<Wait> {
         self.flush()?;
         if self.may_go_on(direction) {
             return Ok(Wait::Ready);
@@ -213,9 +222,9 @@ impl Transport for Mempipe {
         if matches!(self.kind, Kind::MempipeSpin(_)) {
             return Ok(Wait::Spin);
         }
-        let sleeper = match manner {
-            Manner::Futex => Sleeper::Futex,
-            Manner::Descriptor => Sleeper::Bell,
+        let sleeper = match method {
+            WaitMethod::Futex => Sleeper::Futex,
+            WaitMethod::Descriptor => Sleeper::Bell,
         };
         if sleeper == Sleeper::Bell {
             self.silence_own_bell();
@@ -224,9 +233,6 @@ impl Transport for Mempipe {
             Direction::Read => self.consumer.announce(sleeper),
             Direction::Write => self.producer.announce(sleeper),
         };
-        // The announcement and this look are in one order for all: either the peer sees the one, or
-        // this end sees what the peer did before.
-        std::sync::atomic::fence(Ordering::SeqCst);
         if self.may_go_on(direction) {
             self.end_wait(direction);
             return Ok(Wait::Ready);
@@ -285,8 +291,11 @@ impl Transport for Mempipe {
 impl Drop for Mempipe {
     fn drop(&mut self) {
         if self.producer.holds_slots() || self.consumer.holds_slots() {
-            // Somebody may still look at a slot.
+            // Slots may still point into the mapping.
             std::mem::forget(self.mapping.take());
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

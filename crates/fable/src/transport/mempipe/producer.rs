@@ -1,29 +1,32 @@
 //! The writing end of a ring.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::AtomicU32;
 
-use super::layout::{Header, Ring, Sleeper, UNIT_BYTES, take_sleeper};
+use super::layout::{
+    AtomicU64, Header, Ordering, Ring, Sleeper, UNIT_BYTES, announce, fence, take_sleeper,
+};
 use crate::error::{TransportError, TransportResult};
 use crate::transport::slot::Owner;
 use crate::transport::{Record, SLOTS_MAX, SlotPlace, WriteSlot};
 
+/// The writing end: its position, its batch, and what it knows of the reader.
 pub(super) struct Producer {
     ring: Ring,
     owner: Owner,
-    /// Whether the reader may sleep, and so must be looked after at each publication.
+    /// Whether the reader may sleep, so that each publication must check for that.
     reader_sleeps: bool,
-    /// Where the next slot begins. Its header is zero already.
+    /// The position of the next slot. Its header is already zero.
     reserved: u64,
-    /// What the reader had returned when we last looked.
+    /// The position up to which the reader had returned memory at the last check.
     consumed: u64,
     held: usize,
-    /// The extent that the last `acquire` without success asked for: what a waiting writer needs.
+    /// The extent that the last `acquire` without success requested: a waiting writer needs it.
     wanted_bytes: usize,
-    /// Publish after this many commits.
+    /// The number of commits after which the batch is published.
     batch: u32,
     committed: u32,
-    /// The first message of the batch, whose header is kept back: those behind it are complete,
-    /// but out of the reader's sight.
+    /// The first message of the batch, whose header is held back. The messages behind it are
+    /// complete, but the reader cannot reach them.
     kept_back: Option<(u64, u64)>,
 }
 
@@ -45,18 +48,22 @@ impl Producer {
         }
     }
 
+    /// Returns the length of the longest message.
     pub(super) fn message_bytes_max(&self) -> usize {
         self.ring.extent_bytes_max() - UNIT_BYTES
     }
 
+    /// Returns whether slots are in use.
     pub(super) fn holds_slots(&self) -> bool {
         self.held > 0
     }
 
+    /// Sets after how many commits a batch is published.
     pub(super) fn set_batch(&mut self, commits: u32) {
         self.batch = commits.max(1);
     }
 
+    /// Allocates a slot, if there is room.
     pub(super) fn acquire(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
         let bytes_max = self.message_bytes_max();
         if bytes > bytes_max {
@@ -76,16 +83,16 @@ impl Producer {
         let position = self.reserved;
         self.reserved += extent as u64;
         self.held += 1;
-        // Before the slot can be published: what lies behind it is no message yet.
+        // Before the slot can be published: the word behind it must not look like a message.
         self.ring.header(self.reserved).store(0, Ordering::Relaxed);
-        // SAFETY: the place lies between what the reader has returned and the next slot, so it is
-        // only this slot's; the ring's memory stays mapped, as `new` demands.
+        // SAFETY: the memory lies between what the reader has returned and the next slot, so only
+        // this slot uses it; the ring's memory stays mapped, as `new` demands.
         let slot =
             unsafe { WriteSlot::new(self.ring.payload(position), bytes, self.owner, position) };
         Ok(Some(slot))
     }
 
-    /// Room for the message and for the zero behind it.
+    /// Returns whether there is room for the message and for the zero word behind it.
     fn has_room_for(&self, extent: usize, consumed: u64) -> bool {
         self.reserved - consumed + (extent + UNIT_BYTES) as u64 <= self.ring.ring_bytes as u64
     }
@@ -99,15 +106,17 @@ impl Producer {
         Ok(consumed)
     }
 
-    /// Whether the message that had no room fits now, or the next look will find that the peer is
-    /// corrupt. To ask for more, the longest message for example, would hang: the peer may keep
-    /// messages for good, and it tells of each place that it returns only once.
+    /// Returns whether the message that had no room fits now, or the next attempt will find that
+    /// the peer is corrupt. It must not ask for more room, such as that of the longest message: the
+    /// peer may hold messages for ever and notifies of each returned message only once, so the
+    /// writer would wait without end.
     pub(super) fn has_room(&self) -> bool {
         self.look_at_consumed()
             .map_or(true, |consumed| self.has_room_for(self.wanted_bytes, consumed))
     }
 
-    /// Publishes a slot, as unused if there is no record, and tells whom to wake.
+    /// Publishes a slot, as unused if there is no record. Returns how to wake the reader, if it
+    /// sleeps.
     pub(super) fn commit(
         &mut self,
         slot: WriteSlot,
@@ -133,8 +142,8 @@ impl Producer {
         Ok(None)
     }
 
-    /// Publishes a slot as unused that is still held. When it comes back this happens again, and
-    /// changes nothing, because nothing is acquired in between.
+    /// Publishes a slot that is still held as unused. When the slot is returned it is published
+    /// again, which changes nothing, because nothing is acquired in between.
     pub(super) fn pass_over(&self, place: SlotPlace) {
         let extent_bytes = (place.bytes + UNIT_BYTES).next_multiple_of(UNIT_BYTES);
         self.publish(place.token, Header { bytes: 0, extent_bytes, record: None }.to_word());
@@ -145,6 +154,7 @@ impl Producer {
         word.store(header, Ordering::Release);
     }
 
+    /// Publishes the batch. Returns how to wake the reader, if it sleeps.
     pub(super) fn flush(&mut self) -> Option<Sleeper> {
         if self.committed == 0 {
             return None;
@@ -156,16 +166,18 @@ impl Producer {
         if !self.reader_sleeps {
             return None;
         }
-        // Between the publication and the look at the sleeper: see `prepare_wait`.
+        // Orders the publication before the check for a sleeper, see `prepare_wait`.
         fence(Ordering::SeqCst);
         take_sleeper(self.ring.data_sleeper())
     }
 
+    /// Announces that the writer is about to sleep; returns the word that a futex waits on. Check
+    /// for room again before sleeping.
     pub(super) fn announce(&self, sleeper: Sleeper) -> *const AtomicU32 {
-        self.ring.room_sleeper().store(sleeper.word(), Ordering::SeqCst);
-        self.ring.room_sleeper()
+        announce(self.ring.room_sleeper(), sleeper)
     }
 
+    /// Withdraws the announcement.
     pub(super) fn awake(&self) {
         self.ring.room_sleeper().store(0, Ordering::Relaxed);
     }

@@ -1,13 +1,13 @@
-//! Blocks of memory that slots point into.
+//! Blocks of memory for slots.
 
 use std::ptr::NonNull;
 
 use crate::transport::SLOTS_MAX;
 
-/// How many blocks are kept for the next slots.
+/// The most unused blocks that are kept.
 const SPARE_BLOCKS_MAX: usize = 4;
 
-/// Blocks of one size: held by slots, or spare.
+/// Blocks of one size: used by slots, or spare.
 #[derive(Debug)]
 pub(super) struct Blocks {
     block_bytes: usize,
@@ -16,8 +16,8 @@ pub(super) struct Blocks {
     spare: Vec<Block>,
 }
 
-/// Initialised bytes on the heap. Plain data, freed by [`Block::free`] only: a block whose slot is
-/// lost stays, because somebody may still look at it.
+/// Initialised bytes on the heap, freed only by [`Block::free`]: if a slot is lost, its block
+/// stays, because the slot may still be read.
 #[derive(Debug)]
 pub(super) struct Block(NonNull<[u8]>);
 
@@ -29,13 +29,15 @@ impl Block {
         Block(NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice())))
     }
 
+    /// Returns the block's bytes.
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is this block's, and whoever holds the block holds no slot of it.
+        // SAFETY: the memory belongs to this block, and the owner of a block has no slot of it.
         unsafe { self.0.as_ref() }
     }
 
+    /// Returns the block's bytes for writing.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and the block is borrowed exclusively.
+        // SAFETY: the memory belongs to this block, which is borrowed exclusively and has no slot.
         unsafe { self.0.as_mut() }
     }
 
@@ -46,11 +48,12 @@ impl Block {
 }
 
 impl Blocks {
+    /// Makes an empty set of blocks of this size.
     pub(super) fn new(block_bytes: usize) -> Blocks {
         Blocks { block_bytes, held: Vec::new(), vacant: Vec::new(), spare: Vec::new() }
     }
 
-    /// A block that no slot points into.
+    /// Returns a block that no slot points into.
     pub(super) fn take(&mut self) -> Block {
         self.spare.pop().unwrap_or_else(|| Block::new(self.block_bytes))
     }
@@ -64,16 +67,17 @@ impl Blocks {
         }
     }
 
-    /// How many slots hold a block.
+    /// Returns how many slots use a block.
     pub(super) fn held(&self) -> usize {
         self.held.len() - self.vacant.len()
     }
 
+    /// Returns whether so many slots are in use that no more may be allocated.
     pub(super) fn is_full(&self) -> bool {
         self.held() >= SLOTS_MAX
     }
 
-    /// Keeps a block for a slot, which finds it again by the token.
+    /// Stores a block for a slot. The token finds it again.
     pub(super) fn hold(&mut self, block: Block) -> (NonNull<u8>, u64) {
         let pointer = block.0.cast();
         let index = match self.vacant.pop() {
@@ -89,7 +93,7 @@ impl Blocks {
         (pointer, index as u64)
     }
 
-    /// The block of a slot that is gone.
+    /// Removes and returns the block of a slot that was returned.
     pub(super) fn retake(&mut self, token: u64) -> Option<Block> {
         let index = usize::try_from(token).ok()?;
         let block = self.held.get_mut(index)?.take()?;

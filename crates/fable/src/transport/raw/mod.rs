@@ -1,6 +1,6 @@
-//! A stream socket of a program that knows nothing of us (`tcp://`, `unix://`): bytes without
-//! boundaries. A message that is read is whatever has arrived, one that is committed is sent as
-//! its bytes and nothing else.
+//! Transport over a stream socket of a foreign program (`tcp://`, `unix://`): bytes without
+//! boundaries. A message that is read contains the bytes that have arrived; a committed message is
+//! sent as its bytes, without a header.
 
 mod blocks;
 
@@ -17,7 +17,7 @@ use super::delivery::{Deliveries, HalfClose, unacknowledged};
 use super::slot::Owner;
 use super::wait::wait_by_poll;
 use super::{
-    Direction, Manner, ReadSlot, Record, Remainder, Transport, Undelivered, Wait, WriteSlot,
+    Direction, ReadSlot, Record, Remainder, Transport, Undelivered, Wait, WaitMethod, WriteSlot,
 };
 use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
@@ -26,7 +26,7 @@ use blocks::{Block, Blocks};
 /// The most bytes of one read or write.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// With more than this unsent there is no room to write.
+/// The most unsent bytes at which there is still room to write.
 const UNSENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The most pieces of one send.
@@ -44,19 +44,19 @@ pub(crate) struct Raw {
     unsent_bytes: usize,
     batch: u32,
     committed: u32,
-    /// The application's last record is committed; the direction ends behind what is unsent.
+    /// The application's last record is committed; the direction ends after the unsent bytes.
     finished: bool,
     shut: bool,
     ended: bool,
-    /// Whether a message has found no room, and its writer was not told yet that there is some.
+    /// Whether a message has found no room, and its writer has not been notified of room since.
     was_full: bool,
     deliveries: Deliveries,
-    /// How many bytes the kernel has taken since the beginning.
+    /// The number of bytes that the kernel has taken since the beginning.
     sent_bytes: u64,
 }
 
 impl Raw {
-    /// Takes over a connected socket; `kind` is what it is called.
+    /// Takes over a connected socket; `kind` is the transport's name.
     ///
     /// # Errors
     /// [`TransportError::System`] if it cannot be made non-blocking.
@@ -82,7 +82,7 @@ impl Raw {
         })
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket takes.
     fn send_some(&mut self) -> TransportResult<usize> {
         let pieces: Vec<IoSlice<'_>> = self
             .unsent
@@ -131,6 +131,9 @@ impl Transport for Raw {
         MESSAGE_BYTES_MAX
     }
 
+    /// Does nothing: messages are what this end reads at once.
+    fn limit_reads(&mut self, _bytes_max: usize) {}
+
     fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
         if bytes > MESSAGE_BYTES_MAX {
             let transport = self.kind.base_name();
@@ -148,8 +151,8 @@ impl Transport for Raw {
         }
         let block = self.writes.take();
         let (pointer, token) = self.writes.hold(block);
-        // SAFETY: the block has `MESSAGE_BYTES_MAX` bytes, is kept until the slot comes back, and
-        // no other slot points into it.
+        // SAFETY: the block has `MESSAGE_BYTES_MAX` bytes and is kept until the slot is returned,
+        // and no other slot points into it.
         Ok(Some(unsafe { WriteSlot::new(pointer, bytes, self.owner, token) }))
     }
 
@@ -166,7 +169,7 @@ impl Transport for Raw {
                 let end = self.sent_bytes + self.unsent_bytes as u64;
                 self.deliveries.committed(end, bytes);
             }
-            // What is not bytes of the application must not show in a stream without boundaries.
+            // Only bytes of the application may appear in a stream without boundaries.
             _ => self.writes.give(block),
         }
         self.finished |= record == Record::EndOfFlow;
@@ -207,7 +210,7 @@ impl Transport for Raw {
         }
         if self.finished && !self.shut {
             self.shut = true;
-            // A peer that is gone already needs no end of ours; reading tells that it is gone.
+            // Fails only for a peer that is gone, which reading reports.
             let _ = self.socket.shutdown(Shutdown::Write);
         }
         Ok(true)
@@ -248,8 +251,8 @@ impl Transport for Raw {
         self.ended = count == 0;
         let record = if self.ended { Record::EndOfFlow } else { Record::Data };
         let (pointer, token) = self.reads.hold(block);
-        // SAFETY: the block has `count` bytes, and is kept and not written to until the slot comes
-        // back.
+        // SAFETY: the block has `count` bytes, is kept until the slot is returned, and is not
+        // written to meanwhile.
         Ok(Some(unsafe { ReadSlot::new(pointer, count, record, self.owner, token) }))
     }
 
@@ -265,7 +268,7 @@ impl Transport for Raw {
         self.is_open()
     }
 
-    fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
+    fn prepare_wait(&mut self, direction: Direction, _manner: WaitMethod) -> TransportResult<Wait> {
         let events = match direction {
             Direction::Read => libc::POLLIN,
             Direction::Write if self.flush()? => return Ok(Wait::Ready),
@@ -281,13 +284,13 @@ impl Transport for Raw {
     fn end_wait(&mut self, _direction: Direction) {}
 
     fn wait(&mut self, direction: Direction, timeout: Option<Duration>) -> TransportResult<bool> {
-        wait_by_poll(self.prepare_wait(direction, Manner::Descriptor)?, timeout)
+        wait_by_poll(self.prepare_wait(direction, WaitMethod::Descriptor)?, timeout)
     }
 }
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // What the socket never took is in no slot.
+        // No slot points into blocks that wait to be sent.
         for (block, _) in self.unsent.drain(..) {
             self.writes.give(block);
         }

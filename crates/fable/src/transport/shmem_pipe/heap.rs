@@ -1,34 +1,36 @@
-//! Who has which part of a heap: a buddy allocator (Knuth, The Art of Computer Programming, volume
-//! 1, section 2.5) whose state is all in this process. Nothing here looks at the heap's memory.
+//! Buddy allocator of a shared heap (Knuth, The Art of Computer Programming, volume 1, section
+//! 2.5). All its state is in this process; it never accesses the heap's memory.
 
-/// Parts begin at multiples of this, one cache line.
+/// The alignment of parts: one cache line.
 pub(super) const GRANULE_BYTES: usize = 64;
 
 const NONE: u32 = u32::MAX;
 
-/// What begins at a granule: the top bits say what, the others how large it is.
+/// The state of the part that begins at a granule: the top two bits say which, the others its
+/// order.
 const FREE: u8 = 0x40;
 const TAKEN: u8 = 0x80;
 const SENT: u8 = 0xc0;
 const WHAT: u8 = 0xc0;
 
-/// Parts have power-of-two sizes: order 0 is a granule, each further one twice as much.
+/// The allocator. Parts have power-of-two sizes: order 0 is a granule, each further order is twice
+/// as large.
 pub(super) struct Heap {
     /// The first free part of each order.
     free: Vec<u32>,
-    /// Neighbours in the list of free parts, by granule.
+    /// The links of the lists of free parts, by granule.
     next: Vec<u32>,
     previous: Vec<u32>,
     state: Vec<u8>,
     taken: usize,
 }
 
-/// A release of what is nobody's.
+/// The error for a release of a part that was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotSent;
 
 impl Heap {
-    /// A heap of a power of two of bytes.
+    /// Makes an allocator for a heap of `bytes` bytes, a power of two.
     pub(super) fn new(bytes: usize) -> Heap {
         let granules = bytes / GRANULE_BYTES;
         let order_max = granules.ilog2() as usize;
@@ -43,17 +45,17 @@ impl Heap {
         heap
     }
 
-    /// How many parts are taken, sent or not.
+    /// Returns how many parts are allocated, sent or not.
     pub(super) fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Whether `take` would succeed.
+    /// Returns whether `take` would succeed.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.free.iter().skip(order_of(bytes)).any(|&first| first != NONE)
     }
 
-    /// The first granule of a part of at least this size.
+    /// Allocates a part of at least this size and returns its first granule.
     pub(super) fn take(&mut self, bytes: usize) -> Option<u32> {
         let order = order_of(bytes);
         let found = (order..self.free.len()).find(|&order| self.free[order] != NONE)?;
@@ -67,12 +69,12 @@ impl Heap {
         Some(granule)
     }
 
-    /// The part was sent, so the peer may release it.
+    /// Marks the part as sent, so that the peer may release it.
     pub(super) fn mark_sent(&mut self, granule: u32) {
         self.state[granule as usize] |= SENT;
     }
 
-    /// Frees a part that was taken and not sent.
+    /// Frees a part that was allocated and not sent.
     pub(super) fn give_back(&mut self, granule: u32) {
         let order = usize::from(self.state[granule as usize] & !WHAT);
         self.taken -= 1;
@@ -80,7 +82,7 @@ impl Heap {
         self.merge(granule, order);
     }
 
-    /// Frees a part that was sent, when the peer says so.
+    /// Frees a part that was sent, when the peer releases it.
     pub(super) fn release(&mut self, granule: u32) -> Result<(), NotSent> {
         match self.state.get(granule as usize) {
             Some(state) if state & WHAT == SENT => {
@@ -151,7 +153,8 @@ mod tests {
     }
 
     proptest! {
-        /// Takes and frees in any order: parts never overlap, and at the end all is one again.
+        /// Allocates and frees in any order: parts never overlap, and at the end the heap is one
+        /// free part.
         #[test]
         fn parts_never_overlap(steps in prop::collection::vec((0_usize..20_000, 0_usize..8), 300)) {
             const BYTES: usize = 1 << 16;

@@ -1,9 +1,9 @@
-//! A heap in shared memory each way, managed by who writes into it, and pipes for the eight-byte
-//! descriptors of messages and their releases (section 2.1.4 of the paper).
+//! Transport over a heap in shared memory in each direction, managed by its writer, and pipes for
+//! the eight-byte descriptors of messages and their releases (section 2.1.4 of the paper).
 //!
-//! Messages may be released in any order without holding up others, and both ends can be waited for
-//! by `poll`. Each heap's allocator lives in its writer's memory: the peer can neither break nor
-//! read it, and what the peer releases is checked against it.
+//! Messages may be released in any order without delaying others, and poll(2) can wait for both
+//! directions. Each heap's allocator is in its writer's private memory: the peer can neither break
+//! nor read it, and what the peer releases is checked against it.
 
 mod heap;
 mod notes;
@@ -13,12 +13,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use super::framing::{Pile, Place};
+use super::framing::{BlockPosition, Pile};
 use super::pipe::{self, End};
 use super::slot::Owner;
 use super::wait::wait_by_poll;
 use super::{
-    Direction, Manner, Offer, PathOptions, ReadSlot, Record, SLOTS_MAX, Transport, Wait, WriteSlot,
+    Direction, Offer, PathOptions, RING_BYTES_MAX, ReadSlot, Record, SLOTS_MAX, TOO_LARGE,
+    Transport, Wait, WaitMethod, WriteSlot,
 };
 use crate::error::{TransportError, TransportResult};
 use crate::kind::{Form, Kind};
@@ -27,11 +28,12 @@ use heap::{GRANULE_BYTES, Heap};
 use notes::{MESSAGES_MAX, Note, Notes};
 
 const HEAP_BYTES_MIN: usize = 64 << 10;
-const HEAP_BYTES_MAX: usize = 1 << 30;
+const HEAP_BYTES_MAX: usize = RING_BYTES_MAX;
 
-/// As many releases are kept back until there is something else to say, or nothing to do.
+/// The most releases that are held back until there are messages to send, or nothing else to do.
 const RELEASES_KEPT_BACK: usize = 64;
 
+/// Makes a path, and the offer for the other end.
 pub(super) fn create(
     kind: Kind,
     options: PathOptions,
@@ -48,13 +50,16 @@ pub(super) fn create(
     Ok((Box::new(transport), Offer { kind, descriptors }))
 }
 
-pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
+pub(super) fn open(offer: Offer, limits: PathOptions) -> TransportResult<Box<dyn Transport>> {
     let [memory, reading, writing] = <[_; 3]>::try_from(offer.descriptors)
         .map_err(|_| TransportError::BadOffer("a shared heap comes as three descriptors"))?;
     let heap_bytes = sealed_bytes(memory.as_fd())? / 2;
     let bounds = HEAP_BYTES_MIN..=HEAP_BYTES_MAX;
     if !heap_bytes.is_power_of_two() || !bounds.contains(&heap_bytes) {
         return Err(TransportError::BadOffer("the memory has no size of two heaps"));
+    }
+    if heap_bytes > limits.ring_bytes.max(HEAP_BYTES_MIN) {
+        return Err(TOO_LARGE);
     }
     pipe::check(reading.as_fd(), End::Reading)?;
     pipe::check(writing.as_fd(), End::Writing)?;
@@ -71,22 +76,23 @@ struct ShmemPipe {
     notes: Notes,
     writing: usize,
     reading: usize,
-    /// What the last `acquire_write` without success asked for: what a waiting writer needs.
+    /// The size that the last `acquire_write` without success requested: a waiting writer needs it.
     wanted_bytes: usize,
     batch: u32,
     committed: u32,
     releases: usize,
     /// Messages that have arrived: first granule, length, record.
     arrived: VecDeque<(u32, usize, Record)>,
-    /// Messages of the peer that were not released yet.
+    /// The number of the peer's messages that were not released yet.
     unreleased: usize,
-    /// Where messages are copied to in the safe form.
+    /// The memory to which messages are copied in the safe form.
     copies: Option<Pile>,
-    /// Last: the others point into it.
+    /// The last field, because the others point into it.
     mapping: Option<Mapping>,
 }
 
-// SAFETY: the heaps lie in the mapping, which the transport holds, and belong to no thread.
+// SAFETY: the heaps lie in the mapping, which the transport owns; the mapping is not bound to a
+// thread.
 unsafe impl Send for ShmemPipe {}
 
 impl ShmemPipe {
@@ -127,7 +133,7 @@ impl ShmemPipe {
         TransportError::Corrupt { transport: "shmem-pipe", what }
     }
 
-    /// Reads what the peer has sent: releases are carried out, messages kept for `acquire_read`.
+    /// Reads what the peer has sent: executes releases and keeps messages for `acquire_read`.
     fn receive(&mut self) -> TransportResult<()> {
         self.notes.receive()?;
         while let Some(note) = self.notes.next().map_err(ShmemPipe::corrupt)? {
@@ -152,7 +158,7 @@ impl ShmemPipe {
         self.heap.taken() < MESSAGES_MAX && self.heap.has_room(bytes)
     }
 
-    /// Tells the peer, at the next flush, that a message of its is not needed any more.
+    /// Releases a message of the peer at the next flush.
     fn let_go(&mut self, granule: u32) {
         self.unreleased -= 1;
         self.releases += 1;
@@ -172,16 +178,16 @@ impl ShmemPipe {
             Some(copies) => {
                 let place = copies.place(bytes)?;
                 let copy = copies.at(place, bytes);
-                // SAFETY: the source lies within the heap, the copy is as long and our own. The
-                // peer may write meanwhile: what was copied is what counts.
+                // SAFETY: the source lies within the heap; the copy is as long and private. The
+                // peer may write meanwhile, and only the copied bytes are used.
                 unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), copy.as_ptr(), bytes) };
                 self.let_go(granule);
                 (copy, place.to_token())
             }
         };
         self.reading += 1;
-        // SAFETY: the bytes lie within the heap, or in the copy, which is the slot's until it is
-        // back; this process does not write to them.
+        // SAFETY: the bytes lie within the heap, or in the copy, which only this slot uses until it
+        // is returned; this process does not write to them.
         Ok(unsafe { ReadSlot::new(pointer, bytes, record, self.owner, token) })
     }
 }
@@ -193,6 +199,10 @@ impl Transport for ShmemPipe {
 
     fn message_bytes_max(&self) -> usize {
         self.heap_bytes / 4
+    }
+
+    fn limit_reads(&mut self, bytes_max: usize) {
+        self.notes.limit(bytes_max);
     }
 
     fn acquire_write(&mut self, bytes: usize) -> TransportResult<Option<WriteSlot>> {
@@ -216,7 +226,8 @@ impl Transport for ShmemPipe {
             return Ok(None);
         };
         self.writing += 1;
-        // SAFETY: the heap's part is as long, lies within the mapping, and is this slot's only.
+        // SAFETY: the part of the heap is as long, lies within the mapping, and only this slot uses
+        // it.
         Ok(Some(unsafe {
             let place = self.own_heap.add(granule as usize * GRANULE_BYTES);
             WriteSlot::new(place, bytes, self.owner, u64::from(granule))
@@ -263,7 +274,7 @@ impl Transport for ShmemPipe {
                 return Err(TransportError::Closed);
             }
             if self.releases > 0 && self.committed == 0 {
-                // A peer that has gone meanwhile may have sent something before that.
+                // Messages that a peer sent before it closed must still be read.
                 let _ = self.flush();
             }
             return Ok(None);
@@ -281,11 +292,11 @@ impl Transport for ShmemPipe {
         }
         self.reading -= 1;
         match &mut self.copies {
-            Some(copies) => copies.let_go(Place::from_token(slot.token)),
+            Some(copies) => copies.let_go(BlockPosition::from_token(slot.token)),
             None => self.let_go(slot.token as u32),
         }
         if self.releases >= RELEASES_KEPT_BACK && self.committed == 0 {
-            // A peer that is gone is noticed by the next call that can say so.
+            // A later call reports that the peer is gone.
             let _ = self.flush();
         }
     }
@@ -294,9 +305,9 @@ impl Transport for ShmemPipe {
         self.notes.has_ended() || self.has_room_for(self.wanted_bytes)
     }
 
-    fn prepare_wait(&mut self, direction: Direction, _manner: Manner) -> TransportResult<Wait> {
+    fn prepare_wait(&mut self, direction: Direction, _manner: WaitMethod) -> TransportResult<Wait> {
         let flushed = match self.flush() {
-            // A peer that is gone takes nothing, but what it sent can still be read.
+            // A peer that is gone takes nothing, but its messages can still be read.
             Err(TransportError::Closed) if direction == Direction::Read => false,
             flushed => flushed?,
         };
@@ -317,7 +328,7 @@ impl Transport for ShmemPipe {
     fn wait(&mut self, direction: Direction, timeout: Option<Duration>) -> TransportResult<bool> {
         let begin = Instant::now();
         loop {
-            let wait = self.prepare_wait(direction, Manner::Descriptor)?;
+            let wait = self.prepare_wait(direction, WaitMethod::Descriptor)?;
             if matches!(wait, Wait::Ready) {
                 return Ok(true);
             }
@@ -332,7 +343,7 @@ impl Transport for ShmemPipe {
 impl Drop for ShmemPipe {
     fn drop(&mut self) {
         if self.writing + self.reading > 0 {
-            // Somebody may still look at a slot.
+            // Slots may still point into the mapping.
             std::mem::forget(self.mapping.take());
             if let Some(copies) = &mut self.copies {
                 copies.leak();

@@ -1,9 +1,9 @@
-//! The words that travel through the pipes: messages, and releases of messages.
+//! Encodes and sends the words that travel through the pipes: messages, and releases of messages.
 //!
-//! Each end sends through one pipe its own messages' descriptors and the releases of the peer's.
-//! An end has at most [`MESSAGES_MAX`] messages on their way or in the peer's hands, so a pipe
-//! never holds more than twice as many words, and never fills: an end that sleeps has always said
-//! everything.
+//! Each end sends the descriptors of its own messages and the releases of the peer's messages
+//! through one pipe. An end has at most [`MESSAGES_MAX`] messages in flight or held by the peer, so
+//! a pipe never holds more than twice as many words and never fills: an end that sleeps has always
+//! sent everything.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,25 +11,26 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use super::heap::GRANULE_BYTES;
 use crate::error::{TransportError, TransportResult};
-use crate::transport::Record;
 use crate::transport::framing::Received;
 use crate::transport::pipe;
+use crate::transport::{Record, TOO_LONG};
 
-/// Messages of one end on their way or in the peer's hands.
+/// The most messages of one end that are in flight or held by the peer.
 pub(super) const MESSAGES_MAX: usize = 2048;
 
-/// What the pipes must have room for: a page that ends in a gap counts as half of one.
+/// The capacity that the pipes need: a page that ends in a gap counts as half of one.
 pub(super) const PIPE_BYTES: usize = 2 * 2 * MESSAGES_MAX * WORD_BYTES;
 
 const WORD_BYTES: usize = 8;
 
-/// Reads in a row: what an honest peer can have written comes in fewer.
+/// The most reads in a row; a correct peer's words arrive in fewer.
 const READS_MAX: usize = 64;
 
-/// A word's top byte when it is a release.
+/// The top byte of a word that is a release.
 const RELEASE: u64 = 0xff;
 
-/// From the low end: 24 bits for the first granule, 32 for the length, 8 for the record.
+/// One word of a pipe. From the low end: 24 bits for the first granule, 32 for the length, 8 for
+/// the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     Message { granule: u32, bytes: usize, record: Record },
@@ -46,7 +47,7 @@ impl Note {
         }
     }
 
-    /// Checks what the peer wrote against its heap's size and the longest message.
+    /// Checks a word of the peer against its heap's size and the longest message.
     fn from_word(word: u64, heap_bytes: usize, bytes_max: usize) -> Result<Note, &'static str> {
         let granule = (word & 0xff_ffff) as u32;
         let bytes = (word >> 24 & 0xffff_ffff) as usize;
@@ -58,7 +59,7 @@ impl Note {
         }
         let record = Record::from_wire((word >> 56) as u8).ok_or("an unknown record")?;
         if bytes > bytes_max {
-            return Err("a message is longer than any may be");
+            return Err(TOO_LONG);
         }
         if granule as usize * GRANULE_BYTES + bytes > heap_bytes {
             return Err("a message lies outside of the heap");
@@ -73,14 +74,15 @@ pub(super) struct Notes {
     writing: OwnedFd,
     heap_bytes: usize,
     bytes_max: usize,
-    /// Words to be written.
+    /// Words that are not written yet.
     outgoing: Vec<u8>,
-    /// Read, and not looked at yet.
+    /// Bytes that were read and are not parsed yet.
     arrived: VecDeque<u8>,
     ended: bool,
 }
 
 impl Notes {
+    /// Wraps the pipes of one end.
     pub(super) fn new(
         reading: OwnedFd,
         writing: OwnedFd,
@@ -98,11 +100,17 @@ impl Notes {
         Ok(Notes { reading, writing, heap_bytes, bytes_max, outgoing, arrived, ended: false })
     }
 
-    /// Sent with the next `flush`.
+    /// Sets the longest message that is accepted.
+    pub(super) fn limit(&mut self, bytes_max: usize) {
+        self.bytes_max = self.bytes_max.min(bytes_max);
+    }
+
+    /// Queues a word for the next `flush`.
     pub(super) fn push(&mut self, note: Note) {
         self.outgoing.extend_from_slice(&note.to_word().to_le_bytes());
     }
 
+    /// Writes the queued words. Returns false if the pipe takes no more.
     pub(super) fn flush(&mut self) -> TransportResult<bool> {
         while !self.outgoing.is_empty() {
             match pipe::write(self.writing.as_fd(), &[IoSlice::new(&self.outgoing)])? {
@@ -113,7 +121,7 @@ impl Notes {
         Ok(true)
     }
 
-    /// Reads what there is.
+    /// Reads what has arrived.
     pub(super) fn receive(&mut self) -> TransportResult<()> {
         let mut room = [0; 4096];
         for _ in 0..READS_MAX {
@@ -134,7 +142,7 @@ impl Notes {
         Ok(())
     }
 
-    /// The next word that was received.
+    /// Returns the next word that was received.
     pub(super) fn next(&mut self) -> Result<Option<Note>, &'static str> {
         if self.arrived.len() < WORD_BYTES {
             return Ok(None);
@@ -146,15 +154,17 @@ impl Notes {
         Note::from_word(u64::from_le_bytes(word), self.heap_bytes, self.bytes_max).map(Some)
     }
 
-    /// Whether the peer has closed its end, and all of it was received.
+    /// Returns whether the peer has closed its end and everything was received.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
+    /// Returns the pipe that is readable when words have arrived.
     pub(super) fn arrival(&self) -> RawFd {
         self.reading.as_raw_fd()
     }
 
+    /// Returns the pipe that is writable when there is room for words.
     pub(super) fn room(&self) -> RawFd {
         self.writing.as_raw_fd()
     }

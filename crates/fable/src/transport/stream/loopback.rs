@@ -1,4 +1,4 @@
-//! Connected pairs of sockets within one kernel.
+//! Makes connected pairs of TCP sockets within one kernel.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -11,20 +11,21 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use crate::error::{TransportError, TransportResult};
 use crate::random::random_bytes;
 
-/// How many connections of strangers to our listener are dismissed before we give up.
+/// The most connections of other processes that are closed before the attempt fails.
 const STRANGERS_MAX: usize = 64;
 
-/// The token and the connection itself are in this kernel, so they are there at once.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time-out for the connection and its token, which stay within this kernel and so need no time.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
+/// Makes a connected pair of UNIX sockets.
 pub(super) fn unix() -> TransportResult<(OwnedFd, OwnedFd)> {
     let (own, peer) = UnixStream::pair().map_err(TransportError::system("socketpair"))?;
     Ok((own.into(), peer.into()))
 }
 
-/// Two ends of a connection over the loopback device. Anybody on this host can connect to a
-/// listener there, so the end that is accepted must have the address of the end that connected, and
-/// know its token.
+/// Makes the two ends of a connection over the loopback device. Every process on this host can
+/// connect to a listener there, so the accepted end must have the address of the end that
+/// connected, and must have received its token.
 pub(super) fn tcp(protocol: Protocol) -> TransportResult<(OwnedFd, OwnedFd)> {
     let listener = socket(protocol)?;
     let any_port = SockAddr::from(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
@@ -32,13 +33,13 @@ pub(super) fn tcp(protocol: Protocol) -> TransportResult<(OwnedFd, OwnedFd)> {
     listener.listen(16).map_err(TransportError::system("listen on the loopback address"))?;
     let address = listener.local_addr().map_err(TransportError::system("getsockname"))?;
     let mut peer = socket(protocol)?;
-    peer.connect_timeout(&address, PATIENCE)
+    peer.connect_timeout(&address, TIME_LIMIT)
         .map_err(TransportError::system("connect over loopback"))?;
     let token = random_bytes().map_err(TransportError::system("getrandom"))?;
     peer.write_all(&token).map_err(TransportError::system("send over loopback"))?;
     let peer_address = peer.local_addr().map_err(TransportError::system("getsockname"))?;
     listener
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(TIME_LIMIT))
         .map_err(TransportError::system("setsockopt SO_RCVTIMEO"))?;
     for _ in 0..STRANGERS_MAX {
         let (own, address) =
@@ -63,7 +64,7 @@ fn socket(protocol: Protocol) -> TransportResult<Socket> {
 
 fn knows(mut socket: &Socket, token: [u8; 16]) -> TransportResult<bool> {
     socket
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(TIME_LIMIT))
         .map_err(TransportError::system("setsockopt SO_RCVTIMEO"))?;
     let mut theirs = [0; 16];
     socket.read_exact(&mut theirs).map_err(TransportError::system("recv over loopback"))?;

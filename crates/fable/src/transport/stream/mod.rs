@@ -1,10 +1,10 @@
-//! Messages on connected stream sockets: TCP with and without Nagle's algorithm, UNIX sockets, and
-//! Multipath TCP (section 2.1.1 of the paper, RFC 8684).
+//! Transport over connected stream sockets: TCP with and without Nagle's algorithm, UNIX sockets,
+//! and Multipath TCP (section 2.1.1 of the paper, RFC 8684).
 //!
 //! A message costs the two copies of the kernel and no other, except where a block ends in the
-//! middle of it. A TCP end that is closed while messages for it are unread resets the connection:
-//! then the kernel drops what that end had sent last. Flows end with a record of their own before
-//! they close, and keep the socket until the peer has ended, too (`delivery`).
+//! middle of it. If a TCP end is closed while it has unread input, the connection is reset, and the
+//! kernel discards what that end sent last. A flow therefore sends an end record before it closes,
+//! and keeps the socket until the peer has ended too (`delivery`).
 
 mod loopback;
 
@@ -21,7 +21,7 @@ use crate::error::{TransportError, TransportResult};
 use crate::kind::Kind;
 use crate::socket;
 
-/// A connected pair in this kernel.
+/// Makes a connected pair in this kernel.
 pub(super) fn create(kind: Kind) -> TransportResult<(Box<dyn Transport>, Offer)> {
     let (own, peer) = match kind {
         Kind::Unix => loopback::unix()?,
@@ -31,20 +31,21 @@ pub(super) fn create(kind: Kind) -> TransportResult<(Box<dyn Transport>, Offer)>
     Ok((from_socket(own, kind)?, Offer { kind, descriptors: vec![peer] }))
 }
 
-/// Two ends of a TCP connection in this kernel.
+/// Makes the two ends of a TCP connection in this kernel.
 pub(crate) fn tcp_pair() -> TransportResult<(OwnedFd, OwnedFd)> {
     loopback::tcp(Protocol::TCP)
 }
 
+/// Opens the other end of a path.
 pub(super) fn open(offer: Offer) -> TransportResult<Box<dyn Transport>> {
     let [socket] = <[_; 1]>::try_from(offer.descriptors)
         .map_err(|_| TransportError::BadOffer("a stream comes as one descriptor"))?;
     from_socket(socket, offer.kind)
 }
 
-/// One end of a path over a connected stream socket, of which it becomes the owner. Nagle's
-/// algorithm is set as the kind says, and the congestion control to cubic if there is that: one
-/// that paces, as bbr does, slows the loopback down. Whether the socket blocks does not matter.
+/// Makes one end of a path over a connected stream socket, and owns it. Sets Nagle's algorithm as
+/// the kind says, and the congestion control to cubic if the kernel has it: an algorithm that
+/// paces, such as bbr, makes the loopback device slow. The socket may be blocking or not.
 ///
 /// # Errors
 /// [`TransportError::BadOffer`] if the kind is none of [`Kind::Tcp`], [`Kind::TcpNodelay`],
@@ -54,7 +55,8 @@ pub fn from_socket(socket: OwnedFd, kind: Kind) -> TransportResult<Box<dyn Trans
     from_reached(socket, kind, None)
 }
 
-/// The same with the listener that a connection of Multipath TCP came from, which lives as long.
+/// Makes one end as `from_socket` does, and keeps the listener of a Multipath TCP connection as
+/// long as the connection.
 pub(crate) fn from_reached(
     socket: OwnedFd,
     kind: Kind,
@@ -75,14 +77,14 @@ pub(crate) fn from_reached(
     Ok(Box::new(Framed::new(kind, link, Keeping::UntilSent)?))
 }
 
-/// Refuses what is no connected stream socket of this kind.
+/// Refuses a socket that is not a connected stream socket of this kind.
 pub(super) fn check(socket: &Socket, kind: Kind) -> TransportResult<()> {
-    let refused = |_| TransportError::BadOffer("the descriptor is no socket");
-    if socket.r#type().map_err(refused)? != Type::STREAM {
+    let failed = TransportError::of_offered_socket("the descriptor is no socket");
+    if socket.r#type().map_err(&failed)? != Type::STREAM {
         return Err(TransportError::BadOffer("the socket is no stream"));
     }
-    let domain = socket.domain().map_err(refused)?;
-    let protocol = socket.protocol().map_err(refused)?;
+    let domain = socket.domain().map_err(&failed)?;
+    let protocol = socket.protocol().map_err(&failed)?;
     let is_internet = domain == Domain::IPV4 || domain == Domain::IPV6;
     let is_of_kind = match kind {
         Kind::Unix => domain == Domain::UNIX,
@@ -92,41 +94,45 @@ pub(super) fn check(socket: &Socket, kind: Kind) -> TransportResult<()> {
     if !is_of_kind {
         return Err(TransportError::BadOffer("the socket is of another protocol"));
     }
-    // An end whose peer has gone already is no longer connected, but may have messages.
+    // An end whose peer has closed is no longer connected, but may have messages.
     match socket.peer_addr() {
         Ok(_) => Ok(()),
         Err(_) if matches!(socket.take_error(), Ok(Some(_))) => Ok(()),
-        Err(_) => Err(TransportError::BadOffer("the socket is not connected")),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            Err(TransportError::BadOffer("the socket is not connected"))
+        }
+        Err(error) => Err(TransportError::system("getpeername of an offered socket")(error)),
     }
 }
 
-/// Sets what matters for messages.
+/// Sets the socket options for messages.
 pub(super) fn tune(socket: &Socket, is_no_delay: bool) -> TransportResult<()> {
     socket
         .set_tcp_nodelay(is_no_delay)
         .map_err(TransportError::system("setsockopt TCP_NODELAY"))?;
-    // A kernel without cubic keeps its own.
+    // Without cubic the kernel keeps its default algorithm.
     let _ = socket.set_tcp_congestion(b"cubic");
     Ok(())
 }
 
-/// A socket as a stream of bytes. The calls themselves do not block, whatever the descriptor's
-/// flags say: a peer may share these and change them.
+/// A socket as a stream of bytes. The calls do not block, whatever the descriptor's flags: a peer
+/// may share these flags and change them.
 pub(super) struct SocketLink {
     socket: Socket,
-    /// Whether what was sent lies in this kernel until the peer's acknowledges it.
+    /// Whether sent bytes stay in this kernel until the peer's kernel acknowledges them.
     is_network: bool,
-    /// Only held: the kernel has no further path join where nothing listens.
+    /// Held for its drop: the kernel refuses further subflows where nothing listens.
     _joins: Option<Arc<Socket>>,
 }
 
 impl SocketLink {
+    /// Wraps a socket, which [`check`] has accepted.
     pub(super) fn new(socket: Socket, kind: Kind) -> SocketLink {
         SocketLink { socket, is_network: kind != Kind::Unix, _joins: None }
     }
 }
 
-/// Whether the peer, or its host, is no longer there.
+/// Returns whether the error means that the peer, or its host, is gone.
 fn is_gone(kind: io::ErrorKind) -> bool {
     matches!(
         kind,
@@ -141,10 +147,10 @@ impl Link for SocketLink {
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> TransportResult<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         loop {
-            let sent = match pieces {
+            let sent = socket::persist(|| match pieces {
                 [piece] => self.socket.send_with_flags(piece, flags),
                 pieces => self.socket.send_vectored_with_flags(pieces, flags),
-            };
+            });
             match sent {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => match error.kind() {

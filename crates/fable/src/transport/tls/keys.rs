@@ -1,4 +1,4 @@
-//! What an end needs to prove who it is and to know who the peer is.
+//! Keys and certificates with which an end identifies itself and checks its peer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{TransportError, TransportResult};
 
-/// Plaintext that a connection keeps while the socket takes no more, in bytes.
+/// The most plaintext that a connection buffers while the socket takes no more, in bytes.
 const BUFFER_BYTES_MAX: usize = 256 << 10;
 
 /// The keys of one end of one path.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsKeys {
-    /// This end's certificate, then those up to its authority, as DER (RFC 5280).
+    /// This end's certificate, then the intermediate ones up to its authority, as DER (RFC 5280).
     pub chain: Vec<Vec<u8>>,
     /// The certificate's private key, as PKCS #8 DER (RFC 5208).
     pub private_key: Vec<u8>,
-    /// The certificates of the authorities that the peer's certificate may come from, as DER.
+    /// The certificates of the authorities that may have issued the peer's certificate, as DER.
     pub authorities: Vec<Vec<u8>>,
     /// The DNS name that the peer's certificate must be for.
     pub peer_name: String,
 }
 
-/// Without the private key, so that no log ever has it.
+/// Formats everything but the private key, so that no log contains it.
 impl fmt::Debug for TlsKeys {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -45,6 +45,7 @@ impl fmt::Debug for TlsKeys {
 }
 
 impl TlsKeys {
+    /// Makes the connection of the end that starts the handshake.
     pub(super) fn client(&self) -> TransportResult<Connection> {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
@@ -52,7 +53,7 @@ impl TlsKeys {
             .with_root_certificates(self.anchors()?);
         let mut config =
             builder.with_client_auth_cert(self.chain(), self.key()).map_err(bad_keys)?;
-        // Each key is for one connection.
+        // Keys are used for one connection only.
         config.resumption = Resumption::disabled();
         let mut connection =
             ClientConnection::new(Arc::new(config), self.name()?).map_err(bad_keys)?;
@@ -60,6 +61,7 @@ impl TlsKeys {
         Ok(connection.into())
     }
 
+    /// Makes the connection of the end that answers the handshake.
     pub(super) fn server(&self) -> TransportResult<Connection> {
         let anchors = Arc::new(self.anchors()?);
         let verifier = WebPkiClientVerifier::builder_with_provider(anchors, provider())
@@ -107,7 +109,7 @@ fn bad_keys(error: impl fmt::Display) -> TransportError {
     TransportError::Handshake(format!("the keys of this end are of no use: {error}"))
 }
 
-/// Demands of a client what clients demand of servers: a certificate for the expected name.
+/// Checks a client's certificate as clients check a server's: its name must be the expected one.
 #[derive(Debug)]
 struct NamedClient {
     verifier: Arc<dyn ClientCertVerifier>,

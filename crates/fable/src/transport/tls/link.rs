@@ -1,4 +1,4 @@
-//! A TLS connection as a stream of bytes.
+//! TLS connection as a stream of bytes.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::RawFd;
@@ -9,25 +9,28 @@ use crate::error::{TransportError, TransportResult};
 use crate::transport::framing::{Link, LinkEnd, Need, Received};
 use crate::transport::stream::SocketLink;
 
-/// Reads of the socket in a row: a peer that sends records without content is left for later.
+/// The most reads of the socket in a row: a peer that sends empty records must not keep this
+/// thread.
 const READS_MAX: usize = 64;
 
-/// What the connection may have encrypted and not sent: its own limit, 64 KiB, and a record.
+/// The most encrypted and unsent bytes of the connection: its own limit, 64 KiB, and a record.
 const RECORD_BYTES_MAX: u64 = 96 << 10;
 
+/// A TLS connection over a socket.
 pub(super) struct TlsLink {
     socket: SocketLink,
     connection: Connection,
-    /// What the connection has decrypted and nobody has received yet.
+    /// The number of decrypted bytes that were not received yet.
     plain_bytes: usize,
 }
 
 impl TlsLink {
+    /// Wraps a socket and the state of its connection.
     pub(super) fn new(socket: SocketLink, connection: Connection) -> TlsLink {
         TlsLink { socket, connection, plain_bytes: 0 }
     }
 
-    /// Sends what the connection has encrypted; false if the socket takes no more.
+    /// Sends what the connection has encrypted. Returns false if the socket takes no more.
     fn push(&mut self) -> TransportResult<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Nonblocking(&mut self.socket)) {
@@ -58,7 +61,7 @@ impl TlsLink {
         match self.connection.process_new_packets() {
             Ok(state) => self.plain_bytes = state.plaintext_bytes_to_read(),
             Err(error) => {
-                // The alert that tells the peer why.
+                // Sends the alert that tells the peer the reason.
                 let _ = self.push();
                 return Err(refusal(error, was_handshaking));
             }
@@ -66,7 +69,7 @@ impl TlsLink {
         Ok(received)
     }
 
-    /// Goes on with the handshake as far as it goes; true if it is over.
+    /// Continues the handshake as far as possible. Returns true when it is complete.
     pub(super) fn shake_hands(&mut self) -> TransportResult<bool> {
         while self.connection.is_handshaking() {
             let pushed = self.push()?;
@@ -78,7 +81,7 @@ impl TlsLink {
     }
 }
 
-/// Whether the peer is not who it should be, finds that we are not, or breaks the rules.
+/// Converts a TLS error: authentication failed on either side, or the peer broke the protocol.
 fn refusal(error: rustls::Error, is_handshaking: bool) -> TransportError {
     match error {
         rustls::Error::AlertReceived(alert) => {
@@ -134,18 +137,19 @@ impl Link for TlsLink {
         Ok(Received::Nothing)
     }
 
-    /// In bytes as encrypted: more than they were, so nothing is taken for delivered that is not.
+    /// Counts encrypted bytes. They are more than the plaintext, so no message counts as delivered
+    /// too early.
     fn unacknowledged(&self) -> u64 {
         let waiting = if self.connection.wants_write() { RECORD_BYTES_MAX } else { 0 };
         self.socket.unacknowledged() + waiting
     }
 
     fn end(&mut self) -> Option<LinkEnd<'_>> {
-        // Of a peer that is gone the socket tells.
+        // The socket reports that a peer is gone.
         let all_sent = self.push().unwrap_or(false);
-        // No close_notify: the peer knows the end by a record of the flow, which is as well
-        // protected. If the peer closed its socket with that alert unread, it would reset the
-        // connection instead of acknowledging what it has read.
+        // No close_notify: the flow's end record tells the peer the end, with the same protection.
+        // If the peer closed its socket with that alert unread, it would reset the connection
+        // instead of acknowledging what it has read.
         let unsent_bytes = if all_sent { 0 } else { RECORD_BYTES_MAX };
         Some(LinkEnd { unsent_bytes, ..self.socket.end()? })
     }
@@ -168,12 +172,12 @@ impl Link for TlsLink {
 impl Drop for TlsLink {
     fn drop(&mut self) {
         self.connection.send_close_notify();
-        // The peer notices a connection that ends without.
+        // Without the alert the peer still sees that the connection ends.
         let _ = self.push();
     }
 }
 
-/// The socket as the standard library's traits have it.
+/// Adapts the socket to the standard library's traits `Read` and `Write`.
 struct Nonblocking<'a>(&'a mut SocketLink);
 
 impl Read for Nonblocking<'_> {

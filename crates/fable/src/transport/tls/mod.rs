@@ -1,11 +1,11 @@
-//! Messages over TLS 1.3 (RFC 8446), for paths that leave the host: both ends prove who they are.
+//! Transport over TLS 1.3 (RFC 8446), for paths between hosts, with authentication of both ends.
 //!
-//! The keys come from the daemons, which have agreed on whose authority is to be trusted. The
-//! handshake happens as part of `flush`, `acquire_read` and waiting, without blocking; what is
-//! committed before its end is sent after it.
+//! The keys come from the daemons, which have agreed on the authorities to trust. The handshake
+//! happens in `flush`, `acquire_read` and waiting, without blocking; messages that are committed
+//! before its end are sent after it.
 //!
-//! An attacker on the path who cuts the connection looks like a peer that died: a flow has ended
-//! only when its last record says so.
+//! An attacker on the network who cuts the connection looks like a peer that died: a flow has ended
+//! only when its end record has arrived.
 
 #[cfg(test)]
 #[path = "../../../tests/common/authority.rs"]
@@ -26,22 +26,22 @@ use crate::error::TransportResult;
 use crate::kind::Kind;
 use link::TlsLink;
 
-/// The end that begins the handshake, on a connected TCP socket of which it becomes the owner. One
-/// of the two ends must, whichever has opened the connection.
+/// Makes the end that starts the handshake, on a connected TCP socket, and owns it. Exactly one of
+/// the two ends must be this one, no matter which one opened the connection.
 ///
 /// # Errors
-/// [`crate::TransportError::BadOffer`] if the socket is no connected TCP socket,
-/// [`crate::TransportError::Handshake`] if the keys make no sense,
-/// [`crate::TransportError::System`] if the kernel refuses. That the peer is not who it should be
-/// comes as `Handshake` from later calls.
+/// [`crate::TransportError::BadOffer`] if the socket is not a connected TCP socket,
+/// [`crate::TransportError::Handshake`] if the keys are not valid,
+/// [`crate::TransportError::System`] if the kernel refuses. If the peer is not the expected one,
+/// later calls fail with `Handshake`.
 pub fn connect(socket: OwnedFd, keys: &TlsKeys) -> TransportResult<Box<dyn Transport>> {
     framed(socket, keys.client()?)
 }
 
-/// The end that answers the handshake.
+/// Makes the end that answers the handshake.
 ///
 /// # Errors
-/// As [`connect`].
+/// Those of [`connect`].
 pub fn accept(socket: OwnedFd, keys: &TlsKeys) -> TransportResult<Box<dyn Transport>> {
     framed(socket, keys.server()?)
 }
@@ -50,19 +50,19 @@ fn framed(socket: OwnedFd, connection: rustls::Connection) -> TransportResult<Bo
     Handshake::new(socket, connection)?.into_transport()
 }
 
-/// A connection whose ends do not know each other yet: for who wants to know the outcome before
-/// the transport is used.
+/// A connection during the handshake, for a caller that needs the result before it uses the
+/// transport.
 pub(crate) struct Handshake {
     link: TlsLink,
 }
 
 impl Handshake {
-    /// As [`connect`].
+    /// Starts the handshake, with the arguments and errors of [`connect`].
     pub(crate) fn connect(socket: OwnedFd, keys: &TlsKeys) -> TransportResult<Handshake> {
         Handshake::new(socket, keys.client()?)
     }
 
-    /// As [`accept`].
+    /// Answers the handshake, with the arguments and errors of [`accept`].
     pub(crate) fn accept(socket: OwnedFd, keys: &TlsKeys) -> TransportResult<Handshake> {
         Handshake::new(socket, keys.server()?)
     }
@@ -74,16 +74,18 @@ impl Handshake {
         Ok(Handshake { link: TlsLink::new(SocketLink::new(socket, Kind::Tls), connection) })
     }
 
-    /// Goes on as far as it goes without waiting; true if both ends are who they should be.
+    /// Continues the handshake as far as possible without waiting. Returns true if both ends are
+    /// authenticated.
     pub(crate) fn go_on(&mut self) -> TransportResult<bool> {
         Ok(self.link.shake_hands()? && self.link.flush()?)
     }
 
-    /// What to poll until it can go on.
+    /// Returns the descriptor and events to poll until `go_on` can continue.
     pub(crate) fn readiness(&self) -> (RawFd, i16) {
         self.link.readiness(Need::Arrival)
     }
 
+    /// Returns the transport over this connection.
     pub(crate) fn into_transport(self) -> TransportResult<Box<dyn Transport>> {
         Ok(Box::new(Framed::new(Kind::Tls, self.link, Keeping::UntilSent)?))
     }

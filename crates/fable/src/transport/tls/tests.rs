@@ -16,7 +16,7 @@ fn sockets() -> (OwnedFd, OwnedFd) {
     (one.into(), listener.accept().unwrap().0.into())
 }
 
-/// Sends a message each way; gives the errors of the ends instead.
+/// Sends a message in each direction, or returns the errors of the ends.
 fn talk(leader: &TlsKeys, follower: &TlsKeys) -> Result<(), Vec<String>> {
     let (one, other) = sockets();
     let mut ends = [connect(one, leader).unwrap(), accept(other, follower).unwrap()];
@@ -67,7 +67,7 @@ fn a_wrong_authority_is_refused() {
     let stranger = Authority::new("there").unwrap();
     let errors = talk(&leader, &keys(&stranger, Role::Follower, &here)).unwrap_err();
     assert!(errors.iter().any(|what| is_about_authority(what)), "{errors:?}");
-    // The other way round it is the accepting end that refuses.
+    // With the roles exchanged, the accepting end refuses.
     let follower = keys(&there, Role::Follower, &here);
     let errors = talk(&keys(&stranger, Role::Leader, &there), &follower).unwrap_err();
     assert!(errors.iter().any(|what| is_about_authority(what)), "{errors:?}");
@@ -121,7 +121,7 @@ fn a_peer_that_speaks_no_tls_is_refused() {
 }
 
 /// Bytes that are unread when the peer closes its socket would make it reset the connection, and
-/// this end would never know that the peer has read all messages.
+/// this end would never learn that the peer has read all messages.
 #[test]
 fn an_ended_connection_has_nothing_behind_its_last_message() {
     let authority = Authority::new("here").unwrap();

@@ -1,38 +1,38 @@
-//! An answer that comes in pieces: a head up to its terminator, then a body that is known in
-//! advance.
+//! Parses an answer that arrives in pieces: a head up to its terminator, then a body that is known
+//! in advance.
 
 use crate::client::protocol::{Complaint, Fed, Intake, compare};
 
-/// Longest head that is waited for; longer ones are no answer of the servers under test.
+/// Longest head that is accepted; no server under test sends a longer one.
 const MOST_HEAD_BYTES: usize = 8 * 1024;
-/// Of a wrong answer this much is shown.
+/// Bytes of a wrong answer that are shown.
 const MOST_SHOWN_BYTES: usize = 80;
 
-/// How much of an answer is there.
+/// The progress of an answer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
-    /// The beginning of a head that came in pieces.
+    /// The part of an incomplete head that has arrived.
     head: Vec<u8>,
-    /// How much of the body has come, once the head is complete.
+    /// Bytes of the body that have arrived, once the head is complete.
     body: Option<u64>,
 }
 
 impl Answer {
-    /// Ready for the next answer, with the memory of this one.
+    /// Prepares for the next answer; keeps the allocated memory.
     pub(crate) fn reset(&mut self) {
         self.head.clear();
         self.body = None;
     }
 
-    /// Whatever there is of it, which no request follows before it is complete.
+    /// Receives everything that has arrived: no request follows before the answer is complete.
     pub(super) const INTAKE: Intake = Intake { most_bytes: usize::MAX, is_seen: true };
 
     pub(crate) fn is_in_body(&self) -> bool {
         self.body.is_some()
     }
 
-    /// The head without its terminator, and how many of `bytes` belong to both; nothing as long as
-    /// it is not complete, in which case all bytes are taken.
+    /// Returns the head without its terminator, and how many of `bytes` belong to both; `None`
+    /// while it is incomplete, in which case all bytes are taken.
     pub(crate) fn head<'a>(
         &'a mut self,
         bytes: &'a [u8],
@@ -55,13 +55,14 @@ impl Answer {
         }
     }
 
-    /// The head is done; the body begins.
+    /// Ends the head and begins the body.
     pub(crate) fn begin_body(&mut self) {
         self.head.clear();
         self.body = Some(0);
     }
 
-    /// Compares with what has to come, which `expected` tells piece by piece from a position on.
+    /// Compares a piece of the body with the expected bytes, which `expected` returns piece by
+    /// piece from a position on.
     pub(crate) fn body<'e>(
         &mut self,
         bytes: &[u8],
@@ -83,6 +84,7 @@ impl Answer {
     }
 }
 
+/// Returns the position of `wanted` in `bytes`, if there is one.
 pub(super) fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     let (last, _) = wanted.split_last()?;
     let mut from = wanted.len() - 1;
@@ -97,7 +99,7 @@ pub(super) fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     None
 }
 
-/// The beginning of some bytes for people.
+/// Returns the first bytes as printable text.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let beginning = &bytes[..bytes.len().min(MOST_SHOWN_BYTES)];
     format!("`{}`", beginning.escape_ascii())

@@ -1,9 +1,9 @@
-//! Random choices that repeat from slot to slot.
+//! Draws random numbers without replacement, in a sequence that repeats from slot to slot.
 
 use crate::random::SplitMix64;
 
-/// All numbers below a bound in a random order, then again in another. Rare numbers, such as that
-/// of the largest file, so come up equally often in slots of equal length.
+/// All numbers below a bound in a random order, then again in another order. So rare numbers, such
+/// as that of the largest file, occur equally often in slots of equal length.
 #[derive(Debug, Clone)]
 pub(crate) struct Deck {
     numbers: Vec<u32>,
@@ -25,7 +25,7 @@ impl Deck {
         deck
     }
 
-    /// Begins the sequence anew.
+    /// Restarts the sequence.
     pub(crate) fn restart(&mut self) {
         self.random = SplitMix64::new(self.seed);
         for (number, place) in (0..).zip(&mut self.numbers) {
@@ -34,6 +34,7 @@ impl Deck {
         self.shuffle();
     }
 
+    /// Draws the next number.
     pub(crate) fn draw(&mut self) -> u32 {
         if self.next == self.numbers.len() {
             self.shuffle();

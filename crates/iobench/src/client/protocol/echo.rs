@@ -1,27 +1,27 @@
-//! Answers that repeat the request. Every request carries a stamp of its own at both ends, so that
-//! an old or another connection's answer is not taken for the right one.
+//! The echo protocol: answers repeat the request. Every request carries a unique stamp at both
+//! ends, so that an old answer or that of another connection is detected.
 
 use crate::client::protocol::{Complaint, Fed, Intake, Protocol, compare, request};
 use crate::exchange::Exchange;
 use crate::random::SplitMix64;
 
-/// Pieces up to this size are compared completely, longer ones at both ends, but for every
-/// `SAMPLE`th answer.
+/// Pieces up to this size are compared completely. Longer ones are compared at both ends, and
+/// completely in every `SAMPLE`th answer.
 const FULL_COMPARE_BYTES: usize = 4096;
 const EDGE_BYTES: usize = 64;
 const SAMPLE: u64 = 16;
 
 /// The requests of one thread, all of one size.
 pub(crate) struct Echo {
-    /// The request of the connection at hand: its stamp is written anew for each.
+    /// The request of the present connection; its stamp is written anew for each.
     message: Vec<u8>,
     transactions: u32,
     stamps: SplitMix64,
 }
 
 impl Echo {
-    /// Requests of so many bytes, so many for each connection, or 0 for no end; `thread` makes
-    /// those of one thread differ from those of others.
+    /// Requests of `message_bytes`, `transactions` per connection or 0 for no end; `thread` makes
+    /// the requests of different threads differ.
     pub(crate) fn new(message_bytes: usize, transactions: u32, thread: usize) -> Echo {
         let stamps = SplitMix64::new((thread as u64 + 1) << 56);
         Echo { message: request(Exchange::echo(message_bytes)), transactions, stamps }
@@ -38,13 +38,13 @@ pub(crate) fn stamp(message: &mut [u8], stamp: u64) {
 }
 
 impl Protocol for Echo {
-    /// The stamp.
+    /// The stamp of the request.
     type Request = u64;
-    /// Bytes that have come.
+    /// Number of bytes received.
     type Answer = usize;
     const ECHOES: bool = true;
 
-    /// Stamps go on instead, so that an answer from an earlier slot is not taken for the right one.
+    /// Does nothing: stamps continue, so that an answer from an earlier slot is detected.
     fn restart(&mut self, _is_ours: bool) {}
 
     fn connection_requests(&mut self) -> u32 {
@@ -84,7 +84,7 @@ impl Protocol for Echo {
         Ok(Fed { used, complete: *received == self.message.len() })
     }
 
-    /// Not called, as every byte is seen.
+    /// Not called, because `intake` asks to see every byte.
     fn feed_unseen(&mut self, received: &mut usize, count: usize) -> Fed {
         let used = count.min(self.message.len() - *received);
         *received += used;

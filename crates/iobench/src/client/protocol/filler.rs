@@ -1,21 +1,21 @@
-//! Answers of one size that is not the request's.
+//! Answers of one size that differs from the request's.
 //!
-//! What a server of iobench answers with is known. Of others the first answer that is looked at
-//! becomes the reference for the rest: its status has to be success and its length right where it
-//! is HTTP, and of the following ones everything but the headers has to be the same. Answers up to
-//! 4 KiB are compared completely; of longer ones every sixteenth, and of the others only the size
-//! is checked, which spares the copy out of the kernel.
+//! The answers of iobench's own servers are known. For other servers the first answer that is
+//! examined becomes the reference: if it is HTTP, its status has to be success and its length
+//! right, and everything but the headers has to be the same in all later ones. Answers up to 4 KiB
+//! are compared completely. Of longer ones every sixteenth is; of the others only the size is
+//! checked, which avoids the copy out of the kernel.
 
 use crate::client::protocol::http::{Head, find_head_end};
 use crate::client::protocol::{Complaint, Fed, Intake, Protocol, compare, request};
 use crate::exchange::Exchange;
 
-/// Longer answers are looked at one in `SAMPLE`.
+/// Answers up to this size are all compared, longer ones one in `SAMPLE`.
 const ALWAYS_SEEN_BYTES: usize = 4096;
 const SAMPLE: u64 = 16;
 const HTTP: &[u8] = b"HTTP/1.";
 
-/// One request again and again, and one answer.
+/// Repeats one request and expects one answer.
 pub(crate) struct Filler {
     request: Vec<u8>,
     response_bytes: usize,
@@ -25,20 +25,20 @@ pub(crate) struct Filler {
     reference: Reference,
 }
 
-/// What answers are compared with.
+/// The reference that answers are compared with.
 #[derive(Debug)]
 struct Reference {
-    /// All of it, or what has been seen so far of an unknown server's.
+    /// The whole answer, or the part of an unknown server's answer that has been seen so far.
     bytes: Vec<u8>,
-    /// Not learned.
+    /// The answer is that of iobench's own servers, not learned.
     is_known: bool,
-    /// Of a learned answer in HTTP: where the status line ends and where the body begins; the
-    /// latter is `usize::MAX` until the whole head is there.
+    /// For a learned HTTP answer: where the status line ends and where the body begins; the latter
+    /// is `usize::MAX` until the whole head has arrived.
     headers: Option<(usize, usize)>,
 }
 
 impl Filler {
-    /// So many requests for each connection, or 0 for no end.
+    /// Makes `transactions` requests for each connection, or 0 for no end.
     pub(crate) fn new(exchange: Exchange, transactions: u32) -> Filler {
         Filler {
             request: request(exchange),
@@ -53,7 +53,7 @@ impl Filler {
 impl Protocol for Filler {
     /// The request's number.
     type Request = u64;
-    /// Bytes that have come.
+    /// Number of bytes received.
     type Answer = usize;
 
     fn restart(&mut self, is_ours: bool) {
@@ -113,13 +113,13 @@ impl Reference {
         Reference { bytes: Vec::new(), is_known: false, headers: None }
     }
 
-    /// Compares a piece of an answer from a position on, and learns what is not known of it.
+    /// Compares a piece of an answer from a position on, and stores the part that is not known yet.
     fn check(&mut self, piece: &[u8], from: usize, response_bytes: usize) -> Result<(), Complaint> {
         let known = self.bytes.len().saturating_sub(from).min(piece.len());
         if known > 0 {
             self.compare(&piece[..known], from)?;
         }
-        // After a complaint another answer may be ahead of what is known.
+        // After a complaint the answer may be ahead of the known bytes.
         if known == piece.len() || from + known != self.bytes.len() {
             return Ok(());
         }
@@ -133,7 +133,7 @@ impl Reference {
         let Some((status_end, body)) = self.headers else {
             return compare(piece, due(from, end), from as u64);
         };
-        // Servers tell the time in their headers.
+        // Servers send the time in their headers.
         if from < status_end {
             let count = status_end.min(end) - from;
             compare(&piece[..count], due(from, from + count), from as u64)?;
@@ -145,7 +145,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Checks the head of an answer in HTTP, once it is there.
+    /// Checks the head of an HTTP answer, once it is complete.
     fn check_head(&mut self, response_bytes: usize) -> Result<(), Complaint> {
         if !self.bytes.starts_with(HTTP) || self.headers.is_some_and(|(_, end)| end != usize::MAX) {
             return Ok(());
@@ -155,7 +155,7 @@ impl Reference {
         };
         let status_end = newline + 1;
         let Some(end) = find_head_end(&self.bytes) else {
-            // The beginning of a head is all there is of an answer that is too short for one.
+            // An answer that is too short for a whole head consists of the beginning of one.
             let may_follow = self.bytes.len() < response_bytes;
             self.headers = may_follow.then_some((status_end, usize::MAX));
             return Ok(());
@@ -188,7 +188,7 @@ mod tests {
         filler
     }
 
-    /// What is wrong with one of these answers, each in one piece.
+    /// Returns the complaint about one of these answers, each fed in one piece.
     fn complaint(answers: &[&[u8]], is_ours: bool) -> Option<String> {
         let mut filler = filler(answers[0].len(), is_ours);
         answers.iter().find_map(|bytes| {
@@ -267,7 +267,7 @@ mod tests {
             let mut wrong = right.clone();
             let place = place % size;
             wrong[place] ^= 1;
-            // A learned head is compared but for its headers.
+            // The headers of a learned head are not compared.
             let in_headers = !is_ours && size >= 38 && wrong[place] != b'.' ^ 1 && place > 16;
             prop_assert!(in_headers || feed(&wrong).is_err());
         }

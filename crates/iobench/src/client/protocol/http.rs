@@ -1,4 +1,4 @@
-//! HTTP/1.1 from the client's side, as far as a web server under test needs it.
+//! The client side of HTTP/1.1, as far as a web server under test needs it.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) struct Http {
 }
 
 impl Http {
-    /// The seed tells threads apart.
+    /// `seed` differs between threads, so that their requests do.
     pub(crate) fn new(
         sizes: Arc<[u64]>,
         pattern: Arc<Pattern>,
@@ -107,24 +107,24 @@ impl Protocol for Http {
         }
     }
 
-    /// Not called, as every byte is seen.
+    /// Not called, because `intake` asks to see every byte.
     fn feed_unseen(&mut self, _answer: &mut Answer, count: usize) -> Fed {
         Fed { used: count, complete: false }
     }
 }
 
-/// Where the head of an answer ends, if it does.
+/// Returns the position behind the head of an answer, if the head is complete.
 pub(super) fn find_head_end(bytes: &[u8]) -> Option<usize> {
     find(bytes, HEAD_END).map(|at| at + HEAD_END.len())
 }
 
-/// What matters of the head of an answer.
+/// The relevant fields of the head of an answer.
 #[derive(Debug)]
 pub(super) struct Head<'a> {
     status: &'a [u8],
-    /// The body's length, if it is announced.
+    /// The body's length, from Content-Length.
     pub(super) length: Option<u64>,
-    /// The header of a body whose length shows by its chunks.
+    /// The header line Transfer-Encoding, if there is one: such a body has no known length.
     encoding: Option<&'a [u8]>,
 }
 
@@ -149,7 +149,7 @@ impl<'a> Head<'a> {
         Ok(head)
     }
 
-    /// A complaint if the status is none of success.
+    /// Fails if the status is not a success.
     pub(super) fn check_success(&self) -> Result<(), Complaint> {
         self.check_status(|digits| digits[0] == b'2' && digits[1..].iter().all(u8::is_ascii_digit))
     }
@@ -168,7 +168,7 @@ fn decimal(text: &[u8]) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// The length that a head announces; a complaint if the answer is no success.
+/// Returns the length that a head announces; fails if the status is not a success.
 fn content_length(bytes: &[u8]) -> Result<u64, Complaint> {
     let head = Head::parse(bytes)?;
     head.check_status(|digits| digits == b"200")?;

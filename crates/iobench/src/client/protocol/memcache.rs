@@ -1,4 +1,4 @@
-//! memcached's ASCII protocol from the client's side: gets and sets of values that follow from
+//! The client side of memcached's ASCII protocol: gets and sets of values that are functions of
 //! their keys.
 
 use std::io::Write;
@@ -12,9 +12,9 @@ use crate::random::SplitMix64;
 
 const LINE_END: &[u8] = b"\r\n";
 const AFTER_VALUE: &[u8] = b"\r\nEND\r\n";
-/// What precedes the number in a key.
+/// Prefix of the number in a key.
 const KEY_PREFIX: &str = "iobench-";
-/// Keys and values as in the report, section 5.2.
+/// Sizes of keys and values as in the report, section 5.2.
 pub(crate) const KEY_BYTES: usize = 64;
 pub(crate) const VALUE_BYTES: usize = 1_024;
 
@@ -25,16 +25,16 @@ pub(crate) struct Operation {
     pub(crate) sets: bool,
 }
 
-/// How keys are used.
+/// Number of keys and ratio of operations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) keys: u32,
-    /// Gets for every `sets`.
+    /// Number of gets for every `sets` sets.
     pub(crate) gets: u32,
     pub(crate) sets: u32,
 }
 
-/// Gets and sets in a ratio, of keys drawn evenly.
+/// Gets and sets in a ratio, with keys drawn uniformly.
 pub(crate) struct Cache {
     usage: Usage,
     pattern: Arc<Pattern>,
@@ -129,13 +129,13 @@ impl Protocol for Cache {
         }
     }
 
-    /// Not called, as every byte is seen.
+    /// Not called, because `intake` asks to see every byte.
     fn feed_unseen(&mut self, _answer: &mut Answer, count: usize) -> Fed {
         Fed { used: count, complete: false }
     }
 }
 
-/// `VALUE KEY FLAGS BYTES`, where only one line is right.
+/// Checks the line `VALUE KEY FLAGS BYTES`, of which only one form is right.
 fn check_value_line(line: &[u8], key: u32) -> Result<(), Complaint> {
     if line == b"END" {
         return Err(Complaint(format!("is a miss of key {key}")));
@@ -175,7 +175,7 @@ mod tests {
     const GET: Operation = Operation { key: 7, sets: false };
     const SET: Operation = Operation { key: 7, sets: true };
 
-    /// What a server that holds all values answers.
+    /// Returns the answer of a server that holds all values.
     fn response(cache: &Cache, operation: Operation) -> Vec<u8> {
         if operation.sets {
             return b"STORED\r\n".to_vec();

@@ -1,7 +1,7 @@
-//! What is asked over a connection and what has to come back, without sockets: requests as bytes,
-//! and answers that are checked as they come in pieces.
+//! Client protocols without sockets: produce requests as bytes, and check answers that arrive in
+//! pieces.
 //!
-//! `echo` and `filler` are the exchanges of `compare`, `http` and `memcache` speak to real servers.
+//! `echo` and `filler` are the exchanges of `compare`; `http` and `memcache` are for real servers.
 //! A wrong answer is described in words that continue "answer 17 ...".
 
 pub(crate) mod answer;
@@ -15,7 +15,7 @@ pub(crate) mod requests;
 
 use crate::exchange::Exchange;
 
-/// Before and after the query of the HTTP request, which is what makes it as long as asked for.
+/// Text before the query of the HTTP request; the query pads the request to its size.
 const HTTP_HEAD: &[u8] = b"GET /";
 const HTTP_TAIL: &[u8] = b" HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -23,55 +23,57 @@ const HTTP_TAIL: &[u8] = b" HTTP/1.1\r\nHost: localhost\r\n\r\n";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Complaint(pub(crate) String);
 
-/// How many bytes were taken, and whether the answer ends with them.
+/// How many bytes were consumed, and whether the answer ends with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fed {
     pub(crate) used: usize,
     pub(crate) complete: bool,
 }
 
-/// What the next receive on a connection is to bring.
+/// Parameters of the next receive on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Intake {
-    /// One more than the answer still needs, so that surplus bytes show by the same call.
+    /// Longest receive: one byte more than the answer still needs, so that surplus bytes are
+    /// detected without another call.
     pub(crate) most_bytes: usize,
-    /// The bytes are looked at; else only their number is.
+    /// The bytes are examined; otherwise only their number is.
     pub(crate) is_seen: bool,
 }
 
-/// One side of a protocol. Every client thread has one of its own.
+/// The client side of a protocol. Every client thread has its own.
 pub(crate) trait Protocol {
-    /// One request, from which its bytes and its answer follow.
+    /// Identifies one request; its bytes and its answer follow from it.
     type Request: Copy + Default;
-    /// How much of an answer has come.
+    /// The progress of an answer.
     type Answer: Default;
-    /// The answer may begin before the whole request is sent, and is never ahead of it.
+    /// The answer may begin before the whole request is sent, but is never longer than what was
+    /// sent.
     const ECHOES: bool = false;
 
-    /// Begins the sequence of requests anew, so that every slot sees the same one. `is_ours`: the
+    /// Restarts the sequence of requests, so that every slot has the same one. `is_ours`: the
     /// server is one of iobench's own.
     fn restart(&mut self, is_ours: bool);
-    /// How many requests the next connection makes; 0 for as many as there is time for.
+    /// Returns the number of requests of the next connection; 0 for as many as fit into the slot.
     fn connection_requests(&mut self) -> u32;
     fn next_request(&mut self) -> Self::Request;
-    /// The request's bytes, the same ones each time.
+    /// Returns the bytes of the request; the same for the same request.
     fn render(&mut self, request: Self::Request) -> &[u8];
-    /// Prepares for the answer to another request.
+    /// Prepares for the answer to the next request.
     fn begin_answer(answer: &mut Self::Answer);
-    /// What is to be received next of an answer.
+    /// Returns how much of an answer to receive next.
     fn intake(&self, answer: &Self::Answer, request: Self::Request) -> Intake;
-    /// Takes what has come of an answer, up to its end.
+    /// Checks the bytes that have arrived of an answer, up to its end.
     fn feed(
         &mut self,
         answer: &mut Self::Answer,
         request: Self::Request,
         bytes: &[u8],
     ) -> Result<Fed, Complaint>;
-    /// The same for bytes that `intake` did not want to see.
+    /// Counts bytes that `intake` did not ask to see.
     fn feed_unseen(&mut self, answer: &mut Self::Answer, count: usize) -> Fed;
 }
 
-/// Compares a piece of an answer with what is due from position `at` on.
+/// Compares a piece of an answer with the expected one, from position `at` on.
 fn compare(received: &[u8], due: &[u8], at: u64) -> Result<(), Complaint> {
     if received == due {
         return Ok(());
@@ -85,8 +87,8 @@ fn compare(received: &[u8], due: &[u8], at: u64) -> Result<(), Complaint> {
     }))
 }
 
-/// The request of an exchange. One that is no echo is HTTP where that fits, so that real servers
-/// with answers of a constant size can be loaded as well.
+/// Returns the request of an exchange. If it is not an echo and long enough, it is HTTP, so that
+/// real servers with answers of a constant size can be loaded as well.
 pub(crate) fn request(exchange: Exchange) -> Vec<u8> {
     match http_request(exchange.request_bytes) {
         Some(request) if !exchange.is_echo() => request,
@@ -94,7 +96,7 @@ pub(crate) fn request(exchange: Exchange) -> Vec<u8> {
     }
 }
 
-/// A GET request of exactly `length` bytes, if it can be as short as that.
+/// Returns a GET request of exactly `length` bytes; `None` if that is too short.
 fn http_request(length: usize) -> Option<Vec<u8>> {
     let query_bytes = length.checked_sub(HTTP_HEAD.len() + HTTP_TAIL.len())?;
     let mut request = HTTP_HEAD.to_vec();
@@ -103,8 +105,8 @@ fn http_request(length: usize) -> Option<Vec<u8>> {
     Some(request)
 }
 
-/// Feeds pieces to a protocol in a test, and returns how many answers, in the order of `requests`,
-/// were complete.
+/// Feeds pieces to a protocol in a test; returns how many answers, in the order of `requests`, were
+/// complete.
 #[cfg(test)]
 fn feed_all<P: Protocol>(
     protocol: &mut P,

@@ -1,14 +1,14 @@
-//! Content that is a function of its number, so that mixed-up answers are noticed without a copy of
-//! all of it in memory.
+//! Generates content that is a function of a number, so that mixed-up answers are detected without
+//! a copy of all content in memory.
 
 use crate::random::SplitMix64;
 
-/// A prime, so that a file's pieces never fall on the same beginning as a multiple of a page.
+/// A prime, so that pieces of a file at multiples of the page size never begin with the same bytes.
 const PERIOD_BYTES: usize = 65_521;
-/// Tells the contents of neighbouring numbers apart; no divisor of the period.
+/// Distance between the contents of consecutive numbers; no divisor of the period.
 const STRIDE_BYTES: usize = 7_919;
 
-/// A fixed stretch of noise that every content is cut from.
+/// A fixed sequence of random bytes, of which every content is a part.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     /// Twice the period, so that every piece up to a period is contiguous.
@@ -25,7 +25,7 @@ impl Pattern {
         Pattern { bytes }
     }
 
-    /// A piece of a content from a position on, as long as it can be had at once.
+    /// Returns a contiguous piece of a content from a position on, as long as possible.
     pub(crate) fn piece(&self, number: u32, at: u64) -> &[u8] {
         let period = PERIOD_BYTES as u64;
         let start = (u64::from(number) % period * STRIDE_BYTES as u64 + at % period) % period;

@@ -1,10 +1,10 @@
-//! How many requests a connection makes.
+//! The number of requests of a connection.
 
 use std::fmt;
 
 use crate::random::SplitMix64;
 
-/// Steps of a bisection; doubles have no more digits.
+/// Steps of a bisection; more do not improve a double.
 const BISECTIONS: usize = 80;
 
 /// Requests per connection.
@@ -12,12 +12,12 @@ const BISECTIONS: usize = 80;
 pub(crate) enum Requests {
     /// 0: connections persist.
     Fixed(u32),
-    /// Each entry is the probability of at most as many requests as its place, counted from one.
+    /// Each entry is the probability of at most so many requests as its index plus one.
     Drawn { at_most: Vec<f64>, mean: f64 },
 }
 
 impl Requests {
-    /// Falling with a power of the count that gives the mean.
+    /// Returns the distribution that falls with a power of the count and has this mean.
     pub(crate) fn zipf(most: u32, mean: f64) -> Requests {
         let weights = |power: f64| {
             (1..=most).map(move |count| (f64::from(count), f64::from(count).powf(-power)))
@@ -40,12 +40,12 @@ impl Requests {
         Requests::Drawn { at_most, mean }
     }
 
-    /// The requests of one connection.
+    /// Draws the number of requests of one connection.
     pub(crate) fn draw(&self, random: &mut SplitMix64) -> u32 {
         match self {
             Requests::Fixed(count) => *count,
             Requests::Drawn { at_most, .. } => {
-                // 53 bits fill a double's fraction.
+                // An f64 has a fraction of 53 bits.
                 let chance = (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
                 let place = at_most.partition_point(|&sum| sum <= chance);
                 place.min(at_most.len() - 1) as u32 + 1
@@ -53,7 +53,7 @@ impl Requests {
         }
     }
 
-    /// For a column of whole numbers.
+    /// Returns the mean as a whole number, for a column of a table.
     pub(crate) fn rounded(&self) -> u32 {
         match self {
             Requests::Fixed(count) => *count,
@@ -75,7 +75,8 @@ impl fmt::Display for Requests {
     }
 }
 
-/// Where a falling function comes down to its target, of which `above` knows the side.
+/// Finds by bisection where a function falls below its target; `above` tells on which side a value
+/// is.
 pub(crate) fn bisect(mut low: f64, mut high: f64, above: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..BISECTIONS {
         let middle = (low + high) / 2.0;

@@ -1,8 +1,8 @@
-//! The kernel's sockets, as the client's connections use them.
+//! The kernel's sockets as the client's connections use them.
 //!
 //! A connection that ends by RST leaves its socket to the next one, which then costs two calls of
-//! connect: half the calls of a new socket. Bytes that are not looked at are never copied out of
-//! the kernel.
+//! connect(2): half the calls of a new socket. Bytes that need not be examined are never copied out
+//! of the kernel.
 
 use std::net::SocketAddr;
 use std::os::fd::{IntoRawFd, RawFd};
@@ -14,10 +14,10 @@ use crate::sys::socket::{self, CongestionControl, RawAddress};
 
 const EVENTS_PER_WAIT: usize = 256;
 
-/// Marks of an event after which no further one may come.
+/// Epoll flags after which no further event follows.
 const ENDED: libc::c_int = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 
-/// What the sockets of a client have in common.
+/// Options of all sockets of a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) ending: Ending,
@@ -27,7 +27,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// For requests that are sent in one piece each.
+    /// Options for requests that are sent in one piece each.
     pub(crate) fn for_short_requests(ending: Ending) -> Options {
         Options { ending, congestion: CongestionControl::pick(), no_delay: false }
     }
@@ -62,7 +62,7 @@ impl KernelSockets {
 
 impl Sockets for KernelSockets {
     type Socket = RawFd;
-    /// On the loopback device the handshake is over by then.
+    /// On the loopback device the handshake is complete when connect(2) returns.
     const SENDS_AFTER_CONNECT: bool = true;
     const SKIPS_WITHOUT_ROOM: bool = true;
 
@@ -127,13 +127,13 @@ impl Sockets for KernelSockets {
         socket::receive_unseen(fd, most)
     }
 
-    /// By FIN or RST, as the socket was told.
+    /// Closes by FIN or RST, as the socket is configured.
     fn close(&mut self, fd: RawFd) {
-        // SAFETY: the descriptor is one of ours and nobody uses it afterwards.
+        // SAFETY: the descriptor belongs to these sockets and is not used afterwards.
         unsafe { libc::close(fd) };
     }
 
-    fn settle(&mut self) -> bool {
+    fn progress_closes(&mut self) -> bool {
         false
     }
 

@@ -1,4 +1,4 @@
-//! Sockets as the client's connections use them, whoever's they are.
+//! The interface of sockets as the client's connections use them, over the kernel or a stack.
 
 pub(crate) mod kernel;
 pub(crate) mod stack;
@@ -12,37 +12,37 @@ use clap::ValueEnum;
 pub(crate) enum Ending {
     /// By FIN, with a new socket for the next connection
     Fin,
-    /// By RST, so that no port waits in TIME_WAIT; the kernel's sockets are kept for the next one
+    /// By RST, so that no port waits in TIME_WAIT; the kernel's sockets are used for the next one
     Reset,
 }
 
 /// An event of one socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Event {
-    /// What `Sockets::watch` was told.
+    /// The token given to `Sockets::watch`.
     pub(crate) token: u64,
-    /// There may be something to receive.
+    /// There may be bytes to receive.
     pub(crate) readable: bool,
-    /// No further event may come.
+    /// No further event follows.
     pub(crate) ended: bool,
 }
 
-/// Sockets of whoever has them. Errors are errnos, `EAGAIN` where nothing can be done for now.
+/// Sockets of the kernel or of a stack. Errors are errnos, `EAGAIN` if the call would block.
 pub(crate) trait Sockets {
     type Socket: Copy;
-    /// Whether sending is worth a try right after `connect`, because the handshake may be over.
+    /// Whether to try sending right after `connect`, because the handshake may be complete.
     const SENDS_AFTER_CONNECT: bool;
-    /// Whether `skip` takes more than there is room for.
+    /// Whether `skip` can take more bytes than `room` has.
     const SKIPS_WITHOUT_ROOM: bool;
 
-    /// Where connections go from now on.
+    /// Sets the address of later connections.
     fn direct(&mut self, server: SocketAddr);
-    /// A new socket with all its settings.
+    /// Creates a socket with all its options.
     fn open(&mut self) -> Result<Self::Socket, i32>;
-    /// Begins to connect.
+    /// Starts to connect.
     fn connect(&mut self, socket: Self::Socket) -> Result<(), i32>;
-    /// Ends a connection, as the sockets' `Ending` says, and gives a socket for the next one, and
-    /// whether that is watched already. The old socket is gone even after an error.
+    /// Ends a connection as the sockets' `Ending` demands; returns a socket for the next one, and
+    /// whether it is watched already. The old socket is closed even after an error.
     fn renew(&mut self, socket: Self::Socket) -> Result<(Self::Socket, bool), i32>;
     /// Watches a socket for input, and for room for output if `output`, edge-triggered; `again` if
     /// it is watched already.
@@ -54,18 +54,18 @@ pub(crate) trait Sockets {
         again: bool,
     ) -> Result<(), i32>;
     fn send(&mut self, socket: Self::Socket, bytes: &[u8]) -> Result<usize, i32>;
-    /// Bytes received, 0 at the end of the stream.
+    /// Receives bytes; returns their number, 0 at the end of the stream.
     fn receive(&mut self, socket: Self::Socket, room: &mut [u8]) -> Result<usize, i32>;
-    /// The same for up to `most` bytes that nobody looks at; `room` may be used for them.
+    /// Discards up to `most` bytes without examining them; `room` may be used for them.
     fn skip(&mut self, socket: Self::Socket, most: usize, room: &mut [u8]) -> Result<usize, i32>;
-    /// Ends a connection for good.
+    /// Closes a socket that is not used again.
     fn close(&mut self, socket: Self::Socket);
-    /// Goes on for a moment with what was closed; true if it is to be called again.
-    fn settle(&mut self) -> bool;
-    /// Waits for events; returns how many there are.
+    /// Continues closing for a moment; true if it is to be called again.
+    fn progress_closes(&mut self) -> bool;
+    /// Waits for events; returns their number.
     fn wait(&mut self, timeout_ms: i32) -> usize;
-    /// An event of the last wait.
+    /// Returns an event of the last wait.
     fn event(&self, position: usize) -> Event;
-    /// Why none of the sockets will ever work again.
+    /// Returns why none of the sockets can work any more.
     fn failure(&self) -> Option<String>;
 }

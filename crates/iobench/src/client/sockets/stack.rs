@@ -1,5 +1,5 @@
-//! The sockets of a stack of this process, as the client's connections use them: both ends of the
-//! path can then do without the kernel's TCP.
+//! Sockets of a user-level stack in this process, as the client's connections use them: with them
+//! both ends of the path can do without the kernel's TCP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,21 +12,22 @@ use crate::error::Result;
 use crate::stack::failed;
 
 const EVENTS_PER_WAIT: usize = 256;
-/// How long a call of `settle` takes.
+/// Duration of one call of `progress_closes`.
 const MOMENT: Duration = Duration::from_millis(20);
-/// After so many without a packet, which is a second, nobody has anything to repeat.
+/// After this many calls without a packet, one second together, neither side has anything to
+/// retransmit.
 const QUIET_MOMENTS: u32 = 50;
 
-/// One thread's stack and its sockets.
+/// The stack of one thread and its sockets.
 pub(crate) struct StackSockets {
     sockets: Context,
     epoll: Descriptor,
     server: SocketAddr,
     ending: Ending,
     events: Vec<EpollEvent>,
-    /// Calls of `settle` since a packet came.
+    /// Calls of `progress_closes` since the last packet arrived.
     quiet_moments: u32,
-    /// The device has gone: nothing more will happen.
+    /// The errno of the device's failure, after which no event follows.
     failure: Option<i32>,
 }
 
@@ -57,7 +58,7 @@ impl StackSockets {
 
 impl Sockets for StackSockets {
     type Socket = Descriptor;
-    /// The stack only moves when the thread waits.
+    /// The stack sends and receives only while the thread waits.
     const SENDS_AFTER_CONNECT: bool = false;
     const SKIPS_WITHOUT_ROOM: bool = false;
 
@@ -84,7 +85,7 @@ impl Sockets for StackSockets {
 
     fn renew(&mut self, socket: Descriptor) -> Result<(Descriptor, bool), i32> {
         match self.ending {
-            // As below.
+            // Fails only if the device fails, which the next iteration reports.
             Ending::Reset => drop(self.sockets.abort(socket)),
             Ending::Fin => self.close(socket),
         }
@@ -119,17 +120,17 @@ impl Sockets for StackSockets {
         self.receive(socket, &mut room[..most])
     }
 
-    /// By FIN, which is repeated until the server has it, while a reset goes with whatever the
-    /// device could not take in the middle of a transfer.
+    /// Closes by FIN, which is retransmitted until the server has it. A RST is sent once and is
+    /// lost if the device cannot take it in the middle of a transfer.
     fn close(&mut self, socket: Descriptor) {
-        // The descriptor is ours, so this cannot fail but for the device, which the next turn tells
-        // of.
+        // The descriptor belongs to this stack, so this fails only if the device fails, which the
+        // next iteration reports.
         let _ = self.sockets.close(socket);
         self.quiet_moments = 0;
     }
 
-    /// Only who moves the stack can repeat what was lost, and answer what the server asks.
-    fn settle(&mut self) -> bool {
+    /// Runs the stack: only its own thread can retransmit, and answer the server's segments.
+    fn progress_closes(&mut self) -> bool {
         let before = self.sockets.counters().packets_received;
         self.wait_within(Some(MOMENT));
         let heard = self.sockets.counters().packets_received != before;

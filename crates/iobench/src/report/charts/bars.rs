@@ -1,25 +1,27 @@
-//! Bars of one-way throughput between two processes, one for each transport, in the manner of
-//! Figure 4 of the FABLE paper: a picture for every batch.
+//! Draws bars of one-way throughput between two processes, one for each transport, as in Figure 4
+//! of the FABLE paper: a picture for every batch size.
 
 use std::fmt::Write;
 
 use crate::report::charts::{Chart, LINEAR, Subject, interval, is_transport};
 use crate::report::number;
-use crate::report::plot::{colour, escape};
+use crate::report::plot::{colour, cut, escape, validity};
 use crate::report::point::{self, Dimension};
 use crate::report::section::Section;
 use crate::results::{Kind, Row};
 
 const WIDTH: f64 = 560.0;
-/// Room for the names: by character, but not more than this.
+/// Width of the names: per character, and at most.
 const CHARACTER: f64 = 7.2;
 const LEFT_MAX: f64 = 300.0;
-/// Behind the longest bar, for its figure.
+/// Width behind the longest bar, for its figure.
 const RIGHT: f64 = 90.0;
 const LINE: f64 = 22.0;
-const TOP: f64 = 26.0;
+/// Height of the title, and of the axis's label.
+const TOP: f64 = 44.0;
+const BOTTOM: f64 = 26.0;
 
-/// The chart, where messages went one way.
+/// Returns the chart; `None` without one-way rows.
 pub(crate) fn chart(section: &Section) -> Option<Chart> {
     let mut rows = section.of_kinds(&[Kind::OneWay]);
     rows.retain(|row| is_transport(row) && row.gigabytes_per_s.is_some());
@@ -27,8 +29,8 @@ pub(crate) fn chart(section: &Section) -> Option<Chart> {
     let subject = Subject {
         id: format!("{}-one-way", section.id),
         title: "Throughput of transports".to_owned(),
-        caption: "Payload one way, median over rounds; lines: 95 % intervals. Hollow red bars are \
-                  invalid."
+        caption: "Payload one way, median over rounds; lines: 95 % intervals. Hollow bars are not \
+                  valid."
             .to_owned(),
         points: groups.iter().map(|group| group.label.clone()).collect(),
         metrics: vec!["payload per second"],
@@ -37,7 +39,7 @@ pub(crate) fn chart(section: &Section) -> Option<Chart> {
     subject.draw(|point, _, _| Some(pictures(section, &groups.get(point)?.rows)))
 }
 
-/// A picture for every batch, with one scale.
+/// Returns a picture for every batch size, all with the same scale.
 fn pictures(section: &Section, rows: &[&Row]) -> String {
     let high = rows.iter().filter_map(|row| row.gigabytes_per_s).fold(0.0, f64::max);
     let picture = |batch: String| {
@@ -58,7 +60,7 @@ fn bars(section: &Section, rows: &[&Row], high: f64) -> String {
         let Some(rate) = row.gigabytes_per_s.map(|rate| rate * 1e3) else { continue };
         let (name, series) = (&row.subject, section.series(row));
         let y = TOP + LINE * index as f64;
-        let validity = if row.valid { "" } else { " invalid" };
+        let validity = validity(row.valid);
         let figure = format!("{} MB/s", number::plain(rate));
         let middle = y + LINE / 2.0 - 2.0;
         let mut end = at(rate);
@@ -76,7 +78,7 @@ fn bars(section: &Section, rows: &[&Row], high: f64) -> String {
             LINE - 5.0,
             escape(name)
         );
-        // The rounds tell messages, all of one size.
+        // The rounds count messages, which all have one size.
         let scale =
             row.throughput.filter(|messages| *messages > 0.0).map(|messages| rate / messages);
         let bounds = interval(row, row.throughput, |round| round.throughput).zip(scale);
@@ -94,15 +96,19 @@ fn bars(section: &Section, rows: &[&Row], high: f64) -> String {
         );
         sentences.push(format!("{name}: {figure}"));
     }
+    let (about, axis) = (section.about(rows), TOP + LINE * rows.len() as f64 + BOTTOM - 8.0);
     let title = match rows.first().map_or(1, |row| row.batch) {
         1 => "every message by itself".to_owned(),
         batch => format!("the reader is told after {batch} messages"),
     };
     format!(
         "<svg class='plot bars' viewBox='0 0 {WIDTH} {:.0}' role='img' aria-label='Throughput, \
-         {title}'><desc>{}</desc><text class='label' x='{left:.1}' y='16'>{title}</text>{body}\
-         </svg>",
-        TOP + LINE * rows.len() as f64 + 4.0,
-        escape(&sentences.join("; "))
+         {title}'><desc>{}</desc><text class='name' x='8' y='16'>payload per second, {title}</text>\
+         <text class='about' x='8' y='34'>{}</text>{body}<text class='label' x='8' y='{axis:.1}'>\
+         transport</text><text class='label' x='{left:.1}' y='{axis:.1}'>payload per second (MB/s)\
+         </text></svg>",
+        TOP + LINE * rows.len() as f64 + BOTTOM,
+        escape(&sentences.join("; ")),
+        escape(&cut(&about, WIDTH)),
     )
 }

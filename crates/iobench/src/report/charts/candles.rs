@@ -1,8 +1,10 @@
-//! Distributions as candlesticks, in the manner of Figures 6, 8, 10 and 11 of Kawai and Yamaguchi.
+//! Draws distributions as candlesticks, as in Figures 6, 8, 10 and 11 of Kawai and Yamaguchi.
 
 use crate::figures::Percentiles;
 use crate::report::axis::Axis;
-use crate::report::charts::{BOTH_SCALES, Chart, Scale, Subject, five, is_transport, whose};
+use crate::report::charts::{
+    BOTH_SCALES, Chart, DOUBTFUL, Scale, Subject, five, is_transport, whose,
+};
 use crate::report::number;
 use crate::report::plot::{Candle, Plot};
 use crate::report::point::{self, Dimension, Group};
@@ -10,8 +12,7 @@ use crate::report::section::Section;
 use crate::results::Row;
 
 const HEIGHT: f64 = 400.0;
-const EXPLANATION: &str = "Box: 25 % to 75 %, line: median, whiskers: 1 % and 99 %. \
-                           Hollow red marks are invalid.";
+const EXPLANATION: &str = "Box: 25 % to 75 %, line: median, whiskers: 1 % and 99 %.";
 
 type Figure = fn(&Row) -> Option<Percentiles>;
 
@@ -21,7 +22,7 @@ pub(crate) fn service(section: &Section) -> Option<Chart> {
     chart(section, "latency", title, section.service_time(), "service time", |row| row.latency_us)
 }
 
-/// How late the generator was.
+/// Returns the send lag of the generator.
 pub(crate) fn send_lag(section: &Section) -> Option<Chart> {
     let title = "Send lag";
     let caption = "From the intended to the actual send time: the generator's own lateness, which \
@@ -29,7 +30,7 @@ pub(crate) fn send_lag(section: &Section) -> Option<Chart> {
     chart(section, "lag", title, caption, "send lag", |row| row.send_lag_us)
 }
 
-/// How late the generator read what had arrived.
+/// Returns the receive lag of the generator.
 pub(crate) fn receive_lag(section: &Section) -> Option<Chart> {
     let title = "Receive lag";
     let caption = "From the kernel's receive timestamp of a reply to when the generator had read \
@@ -38,7 +39,7 @@ pub(crate) fn receive_lag(section: &Section) -> Option<Chart> {
     chart(section, "receive-lag", title, caption, "receive lag", |row| row.receive_lag_us)
 }
 
-/// How long new connections waited.
+/// Returns the time until the first answer on new connections.
 pub(crate) fn accept(section: &Section) -> Option<Chart> {
     let title = "Accept latency";
     let caption = "From the intended time of the connection to its first answer.";
@@ -59,7 +60,7 @@ fn chart(
     let subject = Subject {
         id: format!("{}-{id}", section.id),
         title: title.to_owned(),
-        caption: format!("{caption} {EXPLANATION}"),
+        caption: format!("{caption} {EXPLANATION} {DOUBTFUL}"),
         points: groups.iter().map(|group| group.label.clone()).collect(),
         metrics: vec![what],
         scales: BOTH_SCALES,
@@ -80,7 +81,7 @@ fn draw(
         group.rows.iter().filter_map(|row| figure(row)).flat_map(|p| five(&p)).collect();
     let x = Axis::categories(&names, Dimension::Connections.name());
     let mut plot = Plot::new(x, scale.axis(&all, what, number::time), HEIGHT);
-    // Every server keeps its place, whether or not the others are there.
+    // Every server has its place, even if other servers have no figures.
     let slot = 0.84 / section.servers.len() as f64;
     for row in &group.rows {
         let percentiles = figure(row)?;
@@ -101,5 +102,6 @@ fn draw(
             },
         );
     }
-    Some(plot.svg(&format!("{what} against connections, {}", group.label)))
+    let name = format!("{what} against connections, {}", group.label);
+    Some(plot.svg(&name, &section.about(&group.rows)))
 }

@@ -1,9 +1,9 @@
-//! Closed loops: throughput and CPU by transactions per connection, message size, or cores, in the
-//! manner of Figures 2.1, 5.1 and 5.2 and Table 5.1 of the MegaPipe report.
+//! Draws closed loops: throughput and CPU by transactions per connection, message size, or cores,
+//! as in Figures 2.1, 5.1 and 5.2 and Table 5.1 of the MegaPipe report.
 
 use crate::engine::statistics::Interval;
 use crate::report::axis::Axis;
-use crate::report::charts::{Chart, LINEAR, Subject, interval, is_transport, whose};
+use crate::report::charts::{Chart, DOUBTFUL, LINEAR, Subject, interval, is_transport, whose};
 use crate::report::number;
 use crate::report::plot::{Plot, Point, Stroke};
 use crate::report::point::{self, Dimension, Group};
@@ -19,7 +19,7 @@ const AXES: [Dimension; 5] = [
     Dimension::Connections,
 ];
 
-/// A figure and, where it is known, its interval.
+/// A figure and, if known, its interval.
 type Value = (f64, Option<(f64, f64)>);
 
 /// A figure of a row.
@@ -83,7 +83,8 @@ fn of_ratio(ratio: Option<Interval>) -> Option<Value> {
     ratio.map(|ratio| (ratio.estimate, Some((ratio.low, ratio.high))))
 }
 
-/// A chart for each axis that the sweep moves along; for a single point, one over connections.
+/// Returns a chart for each axis that varies in the sweep; for a single point, one over
+/// connections.
 pub(crate) fn charts(section: &Section) -> Vec<Chart> {
     let mut rows = section.of_kinds(&[Kind::Closed]);
     rows.retain(|row| !is_transport(row));
@@ -111,8 +112,7 @@ fn chart(section: &Section, rows: &[&Row], axis: Dimension) -> Option<Chart> {
         id: format!("{}-closed-{}", section.id, axis.name().replace(' ', "-")),
         title: format!("Throughput and CPU by {}", axis.name()),
         caption: format!(
-            "The baseline is {}. Whiskers and bands: 95 % intervals over rounds. Hollow red marks \
-             are invalid.",
+            "The baseline is {}. Whiskers and bands: 95 % intervals over rounds. {DOUBTFUL}",
             section.baseline
         ),
         points: groups.iter().map(|group| group.label.clone()).collect(),
@@ -136,7 +136,8 @@ fn draw(section: &Section, group: &Group<'_>, axis: Dimension, metric: &Metric) 
     }
     let high = found.iter().copied().fold(if metric.is_ratio { 1.0 } else { 0.0 }, f64::max);
     let x = Axis::categories(&names, axis.name());
-    let y = Axis::from_zero(high, metric.name, metric.format);
+    let label = if metric.is_ratio { " (ratio)" } else { "" };
+    let y = Axis::from_zero(high, &format!("{}{label}", metric.name), metric.format);
     let mut plot = Plot::new(x, y, HEIGHT);
     let as_lines = !metric.is_ratio && names.len() > 2;
     let slot = 0.84 / section.servers.len() as f64;
@@ -160,10 +161,11 @@ fn draw(section: &Section, group: &Group<'_>, axis: Dimension, metric: &Metric) 
     if metric.is_ratio {
         plot.reference(1.0);
     }
-    Some(plot.svg(&format!("{} by {}, {}", metric.name, axis.name(), group.label)))
+    let name = format!("{} by {}, {}", metric.name, axis.name(), group.label);
+    Some(plot.svg(&name, &section.about(&group.rows)))
 }
 
-/// A row's mark at the centre of its category.
+/// Returns a row's mark at the centre of its category.
 fn mark(
     section: &Section,
     row: &Row,

@@ -1,5 +1,5 @@
-//! Every percentile of service time above the send lag, on an axis that gives each further nine
-//! the same room.
+//! Draws every percentile of service time above the send lag, on an axis on which each further nine
+//! has the same length.
 
 use crate::error::Result;
 use crate::figures::decode;
@@ -15,13 +15,13 @@ const HEIGHT: f64 = 400.0;
 /// Points of a curve per halving of the distance to the maximum.
 const DENSITY: u32 = 4;
 
-/// A row's curves: places on the tail axis and microseconds.
+/// A row's curves: positions on the tail axis and microseconds.
 struct Curves {
     service: Vec<(f64, f64)>,
     send_lag: Vec<(f64, f64)>,
 }
 
-/// The chart, where there are histograms.
+/// Returns the chart; `None` without histograms.
 pub(crate) fn chart(section: &Section) -> Result<Option<Chart>> {
     let rows: Vec<&Row> =
         section.rows.iter().filter(|row| row.histograms.service.is_some()).collect();
@@ -35,7 +35,8 @@ pub(crate) fn chart(section: &Section) -> Result<Option<Chart>> {
         id: format!("{}-curve", section.id),
         title: "Percentile curve".to_owned(),
         caption: "Solid: service time, from the intended send time. Dashed: send lag. Each step \
-                  to the right leaves a tenth of the requests."
+                  to the right leaves a tenth of the requests. Dotted and dash-dotted lines are \
+                  not valid."
             .to_owned(),
         points: groups.iter().map(|group| group.label.clone()).collect(),
         metrics: vec!["service time and send lag"],
@@ -61,7 +62,7 @@ fn curve(histogram: Option<&str>) -> Result<Vec<(f64, f64)>> {
     if times.is_empty() {
         return Ok(Vec::new());
     }
-    // Beyond this, percentiles of so many requests all name the longest one.
+    // With so many requests, all higher percentiles are the longest one.
     let last = 1.0 - 1.0 / times.len() as f64;
     let mut points: Vec<(f64, f64)> = times
         .iter_quantiles(DENSITY)
@@ -112,5 +113,7 @@ fn draw(section: &Section, rows: &[(&Row, Curves)], label: &str, scale: Scale) -
             }
         }
     }
-    Some(plot.svg(&format!("percentiles, {label}")))
+    let shown: Vec<&Row> = rows.iter().map(|(row, _)| *row).collect();
+    let name = format!("percentiles of service time and send lag, {label}");
+    Some(plot.svg(&name, &section.about(&shown)))
 }

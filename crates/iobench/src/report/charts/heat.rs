@@ -1,28 +1,30 @@
-//! Heat maps of the median round trip between two processes, by CPU of the one and CPU of the
-//! other, in the manner of Figure 3 of the FABLE paper: a map for every transport.
+//! Draws heat maps of the median round trip between two processes, by the CPUs of both, as in
+//! Figure 3 of the FABLE paper: a map for every transport.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::report::axis::with_units;
 use crate::report::charts::{Chart, Scale, Subject, cpu_pair, is_transport};
 use crate::report::number;
-use crate::report::plot::escape;
+use crate::report::plot::{escape, validity};
 use crate::report::point::{self, Dimension};
 use crate::report::section::Section;
 use crate::results::Row;
 
-/// Side of a cell that has room for its figure; larger machines get smaller cells without.
+/// Side of a cell with a figure; maps of larger machines have smaller cells without figures.
 const CELL: f64 = 62.0;
 const SMALL_CELL: f64 = 14.0;
 const CPUS_WITH_FIGURES: usize = 12;
-/// Room for the numbers of the CPUs and for the name.
-const LEFT: f64 = 34.0;
-const TOP: f64 = 44.0;
-/// The least and the most opacity, so that the fastest cell is seen and the slowest can be read.
+/// Space for the numbers of the CPUs, the axes' names and the title.
+const LEFT: f64 = 54.0;
+const TOP: f64 = 82.0;
+/// Opacity of the fastest and of the slowest cell, so that the first is visible and the last
+/// readable.
 const FAINT: f64 = 0.06;
 const STRONG: f64 = 0.72;
 
-/// The chart, where round trips were measured; a point for every size of messages.
+/// Returns the chart, with a point for every message size; `None` without round trips.
 pub(crate) fn chart(section: &Section) -> Option<Chart> {
     let has_figure = |row: &&Row| is_transport(row) && row.p50_us().is_some();
     let rows: Vec<&Row> = section.rows.iter().filter(has_figure).collect();
@@ -32,7 +34,7 @@ pub(crate) fn chart(section: &Section) -> Option<Chart> {
         title: "Round trip by pair of CPUs".to_owned(),
         caption: "Median of the round trip of a ping-pong. Darker is slower, on a logarithmic \
                   scale over all maps of one size; pairs were measured one way round; empty cells \
-                  were not. Red frames are invalid."
+                  were not. Dashed frames are not valid."
             .to_owned(),
         points: sizes.iter().map(|(_, size)| format!("{size} messages")).collect(),
         metrics: vec!["median round trip"],
@@ -54,11 +56,11 @@ fn maps(section: &Section, rows: &[&Row]) -> String {
     for row in rows {
         by_series.entry(section.series(row)).or_default().push(row);
     }
-    let all = by_series.iter().map(|(series, rows)| map(*series, rows, &cpus, &shades));
+    let all = by_series.iter().map(|(series, rows)| map(section, *series, rows, &cpus, &shades));
     format!("<div class='maps'>{}</div>", all.collect::<String>())
 }
 
-/// How dark a time is among the others of its figure, by its logarithm.
+/// The shade of a time among the others of its figure, by its logarithm.
 struct Shades {
     low: f64,
     high: f64,
@@ -80,13 +82,18 @@ impl Shades {
     }
 }
 
-fn map(series: usize, rows: &[&Row], cpus: &[usize], shades: &Shades) -> String {
+fn map(section: &Section, series: usize, rows: &[&Row], cpus: &[usize], shades: &Shades) -> String {
     let name = &rows[0].subject;
     let with_figures = cpus.len() <= CPUS_WITH_FIGURES;
     let cell = if with_figures { CELL } else { SMALL_CELL };
     let side = cell * cpus.len() as f64;
-    // A wide name over a small map still has to fit.
-    let width = (LEFT + side + 4.0).max(LEFT + 8.0 * name.chars().count() as f64);
+    let times: Vec<String> = rows.iter().filter_map(|row| row.p50_us().map(number::time)).collect();
+    let title = with_units("median round trip", times.iter().map(String::as_str));
+    let title = format!("{title}, messages of {}", Dimension::RequestBytes.value(rows[0]));
+    let about = section.about(rows);
+    // The picture must be wide enough for the title, even if the map is small.
+    let longest = title.chars().count().max(about.chars().count()) as f64;
+    let width = (LEFT + side + 4.0).max(8.0 + 7.2 * longest);
     let mut body =
         format!("<rect class='cell none' x='{LEFT}' y='{TOP}' width='{side}' height='{side}'/>");
     let mut sentences = Vec::new();
@@ -94,7 +101,7 @@ fn map(series: usize, rows: &[&Row], cpus: &[usize], shades: &Shades) -> String 
         let place = |cpu: &usize| cpus.binary_search(cpu).unwrap_or(0) as f64;
         let (x, y) = (LEFT + cell * place(first), TOP + cell * place(second));
         let time = number::time(*us);
-        let validity = if row.valid { "" } else { " invalid" };
+        let validity = validity(row.valid);
         let sentence = format!("CPU {first} and {second}: {time}");
         let _ = write!(
             body,
@@ -116,27 +123,38 @@ fn map(series: usize, rows: &[&Row], cpus: &[usize], shades: &Shades) -> String 
             sentences.push(sentence);
         }
     }
-    let labels = if with_figures { labels(cpus, cell) } else { String::new() };
+    let numbers = if with_figures { labels(cpus, cell) } else { String::new() };
+    let middle = side / 2.0;
+    let axes = format!(
+        "<text class='label' x='{:.1}' y='{}' text-anchor='middle'>CPU of one end (number)</text>\
+         <text class='label' transform='translate(14 {:.1}) rotate(-90)' text-anchor='middle'>CPU \
+         of the other (number)</text>",
+        LEFT + middle.max(50.0),
+        TOP - 26.0,
+        TOP + middle.max(85.0)
+    );
     format!(
         "<svg class='heat' data-series='{series}' viewBox='0 0 {width:.0} {:.0}' \
          width='{width:.0}' role='img' aria-label='{}: median round trip'><desc>{}</desc>\
-         <text class='label' x='{LEFT}' y='16'>{}</text>{labels}{body}</svg>",
-        TOP + side + 4.0,
+         <text class='name' x='8' y='16'>{}</text><text class='about' x='8' y='34'>{}</text>\
+         {axes}{numbers}{body}</svg>",
+        TOP + side.max(170.0) + 4.0,
         escape(name),
         escape(&sentences.join("; ")),
-        escape(name)
+        escape(&title),
+        escape(&about)
     )
 }
 
-/// The row and its figure for every pair of CPUs; one that was measured one way round stands for
-/// the other as well.
+/// Returns the row and its figure for every pair of CPUs; a pair that was measured in one order is
+/// used for both.
 fn cells<'a>(rows: &[&'a Row]) -> BTreeMap<[usize; 2], (&'a Row, f64)> {
     let measured = || rows.iter().filter_map(|row| Some((cpu_pair(row)?, (*row, row.p50_us()?))));
     let reversed = measured().map(|([first, second], figure)| ([second, first], figure));
     reversed.chain(measured()).collect()
 }
 
-/// The numbers of the CPUs along two edges.
+/// Returns the numbers of the CPUs at two edges.
 fn labels(cpus: &[usize], cell: f64) -> String {
     let mut labels = String::new();
     for (index, cpu) in cpus.iter().enumerate() {

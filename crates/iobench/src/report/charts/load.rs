@@ -1,7 +1,7 @@
-//! Latency against offered load, with the knee.
+//! Draws latency against offered load, and marks the knee.
 
 use crate::report::axis::Axis;
-use crate::report::charts::{BOTH_SCALES, Chart, Scale, Subject, interval, whose};
+use crate::report::charts::{BOTH_SCALES, Chart, DOUBTFUL, Scale, Subject, interval, whose};
 use crate::report::number;
 use crate::report::plot::{Plot, Point, Stroke};
 use crate::report::point::{self, Dimension, Group};
@@ -9,9 +9,9 @@ use crate::report::section::Section;
 use crate::results::{Kind, RoundFigures, Row};
 
 const HEIGHT: f64 = 400.0;
-/// Beyond the knee a server answers less than this part of what is offered …
+/// Beyond the knee a server answers less than this part of the offered requests …
 const KEPT_UP: f64 = 0.98;
-/// … or its 99th percentile is so many times what it is at the lowest load.
+/// … or its 99th percentile is this many times that at the lowest load.
 const STEEP: f64 = 10.0;
 
 /// A figure against the load.
@@ -43,7 +43,7 @@ const METRICS: [Metric; 3] = [
     },
 ];
 
-/// The chart, where a sweep has several loads.
+/// Returns the chart; `None` unless the sweep has several loads.
 pub(crate) fn chart(section: &Section) -> Option<Chart> {
     let rows = section.of_kinds(&[Kind::Open, Kind::Churn]);
     let rows: Vec<&Row> = rows.into_iter().filter(|row| row.request_rate.is_some()).collect();
@@ -56,7 +56,7 @@ pub(crate) fn chart(section: &Section) -> Option<Chart> {
             "Bands and whiskers: 95 % intervals over rounds. The knee is the highest load up to \
              which a server answers {} % of what is offered, with a 99th percentile of at most \
              {STEEP} times that at the lowest load; a server without one did not reach it. \
-             Hollow red marks are invalid.",
+             {DOUBTFUL}",
             KEPT_UP * 100.0
         ),
         points: groups.iter().map(|group| group.label.clone()).collect(),
@@ -85,7 +85,9 @@ fn draw(section: &Section, group: &Group<'_>, metric: &Metric, scale: Scale) -> 
     }
     let rate = |row: &Row| row.request_rate.unwrap_or(0.0);
     let most = rows().map(rate).fold(0.0, f64::max);
-    let x = Axis::from_zero(most, "offered per second", number::plain);
+    let is_churn = group.rows.iter().all(|row| row.kind == Kind::Churn);
+    let offered = if is_churn { "connections" } else { "requests" };
+    let x = Axis::from_zero(most, &format!("offered {offered} per second"), number::plain);
     let mut plot = Plot::new(x, scale.axis(&all, metric.name, metric.format), HEIGHT);
     for (series, rows) in &lines {
         let points: Vec<Point> = rows
@@ -109,10 +111,11 @@ fn draw(section: &Section, group: &Group<'_>, metric: &Metric, scale: Scale) -> 
             plot.flag(*series, rate(rows[knee]), of_row(rows[knee]), "knee");
         }
     }
-    Some(plot.svg(&format!("{} against offered load, {}", metric.name, group.label)))
+    let name = format!("{} against offered load, {}", metric.name, group.label);
+    Some(plot.svg(&name, &section.about(&group.rows)))
 }
 
-/// A server's rows that have the figure, by load.
+/// Returns a server's rows that have the figure, by load.
 fn line<'a>(group: &Group<'a>, server: &str, metric: &Metric) -> Vec<&'a Row> {
     let mut rows: Vec<&Row> = group
         .rows
@@ -124,7 +127,8 @@ fn line<'a>(group: &Group<'a>, server: &str, metric: &Metric) -> Vec<&'a Row> {
     rows
 }
 
-/// The place of the last row before the server gives way; none if it never does, or at once.
+/// Returns the index of the last row before the knee; `None` if the server has none, or has it at
+/// the first row.
 fn knee(rows: &[&Row]) -> Option<usize> {
     let first = rows.first()?.latency_us?.p99;
     let gives_way = |row: &&Row| {

@@ -1,5 +1,5 @@
-//! Which charts a section gets. Each is drawn once for every choice a reader has, so that the page
-//! only has to show one picture and hide another.
+//! Selects the charts of a section. Each is drawn once for every combination of a reader's choices,
+//! so that the page only has to show one picture and hide the others.
 
 mod bars;
 mod candles;
@@ -18,9 +18,11 @@ use crate::report::axis::{Axis, Format};
 use crate::report::section::Section;
 use crate::results::{RoundFigures, Row};
 
-/// Most points of a sweep among which a chart lets choose.
+/// End of the captions of charts with marks.
+const DOUBTFUL: &str = "Hollow marks and dotted lines are not valid.";
+/// Most points of a sweep among which a chart offers a choice.
 const MOST_POINTS: usize = 60;
-/// A chart with its choices.
+/// A chart with its choices for the reader.
 #[derive(Debug, Serialize)]
 pub(crate) struct Chart {
     pub(crate) id: String,
@@ -30,7 +32,7 @@ pub(crate) struct Chart {
     views: Vec<View>,
 }
 
-/// Something to choose.
+/// One choice for the reader.
 #[derive(Debug, Serialize)]
 struct Choice {
     name: &'static str,
@@ -39,16 +41,16 @@ struct Choice {
     chosen: usize,
 }
 
-/// A picture, or several below one another, for one combination of choices.
+/// The picture, or pictures one below the other, for one combination of choices.
 #[derive(Debug, Serialize)]
 struct View {
-    /// The places of the chosen options, joined by dashes.
+    /// The indices of the chosen options, joined by dashes.
     key: String,
     svg: String,
     shown: bool,
 }
 
-/// What a chart is about.
+/// The content of a chart.
 struct Subject<'a> {
     id: String,
     title: String,
@@ -58,7 +60,7 @@ struct Subject<'a> {
     scales: &'static [Scale],
 }
 
-/// How the vertical axis is divided.
+/// The scale of the vertical axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scale {
     Linear,
@@ -73,7 +75,7 @@ impl Scale {
         }
     }
 
-    /// An axis for the values; the logarithmic one ignores zeros.
+    /// Returns an axis for the values; the logarithmic one ignores zeros.
     fn axis(self, values: &[f64], label: &str, format: Format) -> Axis {
         let finite = || values.iter().copied().filter(|value| value.is_finite());
         let high = finite().fold(0.0, f64::max);
@@ -91,7 +93,7 @@ const BOTH_SCALES: &[Scale] = &[Scale::Log, Scale::Linear];
 const LINEAR: &[Scale] = &[Scale::Linear];
 
 impl Subject<'_> {
-    /// Draws every combination; nothing if none has figures.
+    /// Draws every combination; `None` if none has figures.
     fn draw(mut self, draw: impl Fn(usize, usize, Scale) -> Option<String>) -> Option<Chart> {
         let all = self.points.len();
         if all > MOST_POINTS {
@@ -127,7 +129,7 @@ impl Subject<'_> {
     }
 }
 
-/// All charts of a section that have something to show, in the order of the page.
+/// Returns all charts of a section that are not empty, in the order of the page.
 pub(crate) fn all(section: &Section) -> Result<Vec<Chart>> {
     let mut charts = Vec::new();
     charts.extend(heat::chart(section));
@@ -143,19 +145,19 @@ pub(crate) fn all(section: &Section) -> Result<Vec<Chart>> {
     Ok(charts)
 }
 
-/// Whether the row is of a transport between two processes, which has no connections and charts
-/// of its own.
+/// Returns whether the row is of a transport between two processes, which has no connections and
+/// has other charts.
 fn is_transport(row: &Row) -> bool {
     row.placement.is_some()
 }
 
-/// The CPU of the client and that of the server of a transport.
+/// Returns the CPU of the client and that of the server of a transport.
 fn cpu_pair(row: &Row) -> Option<[usize; 2]> {
     Some([*row.client_cpus.first()?, *row.server_cpus.first()?])
 }
 
-/// The 95 % interval of the rounds' median, widened to hold the row's own figure, which is taken
-/// from all rounds together.
+/// Returns the 95 % interval of the rounds' median, widened to contain the row's own figure, which
+/// is computed from all rounds together.
 fn interval(
     row: &Row,
     figure: Option<f64>,
@@ -174,13 +176,14 @@ fn interval(
     Some((interval.low.min(figure), interval.high.max(figure)))
 }
 
-/// A mark's title begins with whose it is and where; invalid ones say so first.
+/// Returns the beginning of a mark's tooltip: subject and point; rows that are not valid are marked
+/// first.
 fn whose(section: &Section, row: &Row) -> String {
     let invalid = if row.valid { "" } else { "INVALID: " };
     format!("{invalid}{} {}", row.subject, section.place(row))
 }
 
-/// The values of percentiles from the lowest whisker to the highest.
+/// Returns the values of percentiles from the lowest whisker to the highest.
 fn five(percentiles: &Percentiles) -> [f64; 5] {
     let Percentiles { p1, p25, p50, p75, p99, .. } = *percentiles;
     [p1, p25, p50, p75, p99]

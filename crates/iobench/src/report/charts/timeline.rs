@@ -1,4 +1,4 @@
-//! A run over time: phases, offered and achieved rate, latencies, and the server's CPU.
+//! Draws a run over time: phases, offered and achieved rate, latencies, and the server's CPU.
 
 use crate::report::axis::{self, Axis, Format};
 use crate::report::charts::{Chart, LINEAR, Scale, Subject};
@@ -8,7 +8,7 @@ use crate::report::section::Section;
 use crate::results::{Moment, Row};
 
 const HEIGHT: f64 = 190.0;
-/// More moments than pixels would only make the page large.
+/// Most moments: more than there are pixels would only make the page large.
 const MOST_MOMENTS: usize = 500;
 
 /// A curve of a panel.
@@ -18,10 +18,10 @@ struct Curve {
     value: fn(&Moment) -> Option<f64>,
 }
 
-/// One of the pictures below one another.
+/// One of the pictures, which are one below the other.
 struct Panel {
     name: &'static str,
-    /// How to tell the curves apart.
+    /// The legend of the curves.
     key: &'static str,
     format: Format,
     scale: Scale,
@@ -68,7 +68,7 @@ const PANELS: [Panel; 4] = [
     },
 ];
 
-/// The chart, with a choice among the rows that have a timeline.
+/// Returns the chart, with a choice of the rows that have a timeline.
 pub(crate) fn chart(section: &Section) -> Option<Chart> {
     let rows: Vec<&Row> = section.rows.iter().filter(|row| !row.timeline.is_empty()).collect();
     let subject = Subject {
@@ -79,10 +79,10 @@ pub(crate) fn chart(section: &Section) -> Option<Chart> {
         metrics: vec!["everything"],
         scales: LINEAR,
     };
-    subject.draw(|point, _, _| draw(rows.get(point)?))
+    subject.draw(|point, _, _| draw(section, rows.get(point)?))
 }
 
-fn draw(row: &Row) -> Option<String> {
+fn draw(section: &Section, row: &Row) -> Option<String> {
     let every = row.timeline.len().div_ceil(MOST_MOMENTS);
     let last = row.timeline.len() - 1;
     let moments: Vec<&Moment> = row
@@ -92,16 +92,22 @@ fn draw(row: &Row) -> Option<String> {
         .filter(|(index, _)| index % every == 0 || *index == last)
         .map(|(_, moment)| moment)
         .collect();
+    let about = section.about(&[row]);
     let pictures: Vec<String> = PANELS
         .iter()
         .enumerate()
-        .filter_map(|(place, panel)| picture(panel, &moments, &row.subject, place == 0))
+        .filter_map(|(place, panel)| picture(panel, &moments, (&row.subject, &about), place == 0))
         .collect();
     (!pictures.is_empty()).then(|| pictures.concat())
 }
 
-/// The phases are named in the first picture only, where the curve leaves room.
-fn picture(panel: &Panel, moments: &[&Moment], server: &str, named: bool) -> Option<String> {
+/// Draws a panel. The phases are named in the first picture only, where there is space.
+fn picture(
+    panel: &Panel,
+    moments: &[&Moment],
+    (server, about): (&str, &str),
+    named: bool,
+) -> Option<String> {
     let values: Vec<f64> = panel
         .curves
         .iter()
@@ -111,9 +117,9 @@ fn picture(panel: &Panel, moments: &[&Moment], server: &str, named: bool) -> Opt
         return None;
     }
     let end_s = moments.iter().map(|moment| moment.t_s).fold(0.0, f64::max);
-    let x = Axis::exactly(end_s, "seconds", number::plain);
+    let x = Axis::exactly(end_s, "since the first connection (s)", number::plain);
     let mut plot = Plot::new(x, panel.scale.axis(&values, panel.name, panel.format), HEIGHT);
-    // These are no servers, so the switches of the servers do not concern them.
+    // These series are not servers, so the switches of the servers do not apply to them.
     plot.fix();
     phases(&mut plot, moments, named);
     for curve in panel.curves {
@@ -128,11 +134,11 @@ fn picture(panel: &Panel, moments: &[&Moment], server: &str, named: bool) -> Opt
     }
     let most = values.iter().copied().fold(0.0, f64::max);
     plot.describe(&format!("{}; at most {}", panel.key, (panel.format)(most)));
-    let picture = plot.svg(&format!("{} of {server} over time", panel.name));
+    let picture = plot.svg(&format!("{} of {server} over time", panel.name), about);
     Some(format!("<p class=\"panel\">{}</p>{picture}", panel.key))
 }
 
-/// Stretches of the same phase.
+/// Shades the ranges of the phases.
 fn phases(plot: &mut Plot, moments: &[&Moment], named: bool) {
     let mut from_s = 0.0;
     for (index, moment) in moments.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One try at an operation, which never blocks.
+//! Tries an operation once, without blocking.
 
 use super::calls::{Calls, message};
 use super::connect::connect;
@@ -46,7 +46,7 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
             let shut = calls.once(|| unsafe { libc::shutdown(fd, how) as isize });
             Step::Ended(shut.map_or_else(|errno| -errno, |_| 0))
         }
-        // Disk files and polls never come here.
+        // `submit` handles polls, names of peers and disk files itself.
         Operation::Sync { .. } | Operation::Poll { .. } | Operation::PeerName { .. } => {
             Step::Ended(-libc::EINVAL)
         }
@@ -57,25 +57,25 @@ fn accept(calls: &Calls, entry: &Entry, repeat: bool, lightweight: bool) -> Step
     loop {
         match calls.accept(entry.fd()) {
             Ok(fd) => {
-                // SAFETY: the kernel has just given this descriptor to us.
+                // SAFETY: accept4 has just returned this descriptor, which has no other owner.
                 let descriptor = unsafe { OwnedFd::from_raw_fd(fd) };
                 let endpoint = match lightweight {
                     true => Endpoint::Lightweight(descriptor),
                     false => Endpoint::Descriptor(descriptor),
                 };
-                // One that repeats tells by the next connection.
+                // A repeating accept finds out with its next attempt.
                 let queue_nonempty = !repeat && calls.is_readable(entry.fd());
                 let output = Output::Socket { socket: endpoint.into(), queue_nonempty };
                 return Step::Brought { result: 0, output, drained: false };
             }
-            // One that gave up while it was queued; the next may be well.
+            // The connection ended while it was queued; the next one may be intact.
             Err(libc::ECONNABORTED) => continue,
             Err(errno) => return Step::failed(errno),
         }
     }
 }
 
-/// Reads at most `bytes` bytes; `flags`: those of recv(2), for a socket.
+/// Reads at most `bytes` bytes; `flags` are those of recv(2), for a socket.
 fn read_into(
     calls: &Calls,
     entry: &Entry,
@@ -90,8 +90,8 @@ fn read_into(
     }
 }
 
-/// Has receives tell the length of a message that is longer than the room for it. A TCP socket
-/// would discard bytes.
+/// The flag with which receives return the length of a message that is longer than the buffer. On a
+/// TCP socket it would discard bytes.
 fn length_flag(entry: &Entry) -> libc::c_int {
     if entry.kind.keeps_bounds() { libc::MSG_TRUNC } else { 0 }
 }
@@ -159,8 +159,8 @@ fn receive_from(calls: &Calls, pools: &Pools, entry: &Entry, tag: u64) -> Step {
     }
 }
 
-/// Outcomes that one operation may bring in a row before others have their turn. A buffer full of
-/// a stream is as much work as a handful of connections or datagrams.
+/// Returns the maximum number of consecutive outcomes of one operation before others are served. A
+/// full buffer of a stream is as much work as several connections or datagrams.
 pub(super) fn burst(operation: &Operation) -> usize {
     match operation {
         Operation::Accept { .. } | Operation::ReceiveFrom { .. } => 16,

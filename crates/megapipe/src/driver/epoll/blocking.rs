@@ -1,7 +1,7 @@
-//! Helper threads for what can only block: disks.
+//! Runs operations on disk files, which can only block, in helper threads.
 //!
-//! Nothing here is on the path of a socket. Files are why the locks exist: the kernel has no
-//! readiness for them, and io_uring does the same with threads of its own.
+//! Sockets never use this module. Only files need its locks: the kernel reports no readiness for
+//! files, and io_uring uses threads of its own for the same purpose.
 
 use super::calls::Calls;
 use super::job::Job;
@@ -13,17 +13,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// As many as a disk keeps busy without crowding out the channels' own threads.
+/// Number of helper threads: enough to keep a disk busy without displacing the channels' own
+/// threads.
 const THREADS: usize = 4;
 
-/// Jobs that may wait or be worked on.
+/// Most jobs that wait or run.
 const JOBS: usize = 1024;
 
-/// A job that a helper has done.
+/// A job that a helper has completed.
 pub(super) struct Finished {
     pub(super) tag: u64,
     pub(super) result: i32,
-    /// System calls it took.
+    /// The number of system calls that the job made.
     pub(super) calls: u64,
 }
 
@@ -32,7 +33,7 @@ struct State {
     queue: VecDeque<Job>,
     finished: VecDeque<Finished>,
     running: usize,
-    /// Threads that wait for a job.
+    /// The number of threads that wait for a job.
     idle: usize,
     stop: bool,
 }
@@ -51,13 +52,14 @@ impl Shared {
     }
 }
 
-/// The threads, which end when this is dropped.
+/// The helper threads, which end when this value is dropped.
 pub(super) struct Helpers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Helpers {
+    /// Creates a pool without threads.
     pub(super) fn new() -> io::Result<Helpers> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
@@ -68,17 +70,18 @@ impl Helpers {
         Ok(Helpers { shared, threads: Vec::new() })
     }
 
-    /// What becomes readable when a job is done.
+    /// The descriptor that becomes readable when a job is complete.
     pub(super) fn fd(&self) -> RawFd {
         self.shared.bell.fd()
     }
 
+    /// Returns whether the queue has no room for a further job.
     pub(super) fn is_full(&self) -> bool {
         let state = self.shared.lock();
         state.queue.len() + state.running + state.finished.len() >= JOBS
     }
 
-    /// Makes sure that there is a helper for a further job; fails if there are none and none can be
+    /// Ensures that a helper exists for a further job. Fails if there is none and none can be
     /// created.
     pub(super) fn recruit(&mut self) -> io::Result<()> {
         let short = {
@@ -113,7 +116,7 @@ impl Helpers {
         self.shared.lock().finished.pop_front()
     }
 
-    /// Removes the jobs of which `wanted` is true and that no helper works on yet, and gives them.
+    /// Removes and returns the jobs for which `wanted` is true and that no helper has started.
     pub(super) fn remove(&self, wanted: impl Fn(&Job) -> bool) -> Vec<Job> {
         let queue = &mut self.shared.lock().queue;
         let (removed, kept) = queue.drain(..).partition(wanted);
@@ -121,13 +124,13 @@ impl Helpers {
         removed.into()
     }
 
-    /// Jobs that no helper works on yet.
+    /// Returns the number of jobs that no helper has started.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.shared.lock().queue.len()
     }
 
-    /// Waits until no helper works on anything, `deadline` at most; false if one still does.
+    /// Waits until no helper is working, for `deadline` at most; returns false if one still is.
     pub(super) fn wait_until_quiet(&self, deadline: Duration) -> bool {
         let busy = |state: &mut State| state.running > 0 || !state.queue.is_empty();
         let state = self.shared.lock();
@@ -146,7 +149,7 @@ impl Drop for Helpers {
             state.running
         };
         self.shared.work.notify_all();
-        // One that hangs in a call ends after it; waiting for it could take for ever.
+        // A helper that still runs a job may take long: then the threads are not joined.
         if running == 0 {
             for thread in self.threads.drain(..) {
                 let _ = thread.join();
@@ -155,7 +158,7 @@ impl Drop for Helpers {
     }
 }
 
-/// The life of a helper.
+/// The main function of a helper thread.
 fn work(shared: &Shared) {
     let mut state = shared.lock();
     while !state.stop {
@@ -169,11 +172,11 @@ fn work(shared: &Shared) {
         drop(state);
         let calls = Calls::default();
         let tag = job.tag;
-        // The job ends here, and with it the hold on its file, before anyone learns of it.
+        // The job ends here and drops its reference to the file before its result becomes visible.
         let result = job.run(&calls);
         state = shared.lock();
         state.running -= 1;
-        // The taker of the first result takes the others with it.
+        // One notification is enough: who takes the first result takes the later ones, too.
         let first = state.finished.is_empty();
         let calls = calls.made() + u64::from(first);
         state.finished.push_back(Finished { tag, result, calls });

@@ -1,15 +1,15 @@
-//! Connecting without waiting.
+//! Connects sockets without blocking.
 
 use super::calls::{Calls, family};
 use super::objects::{Entry, Task};
 use super::step::Step;
 
-/// Begins to connect, or asks how it went: by the same call, because `SO_ERROR` would leave the
-/// socket in a state in which the next connect tells of this one.
+/// Starts to connect, or reads the result by a second connect(2). Reading `SO_ERROR` instead would
+/// leave the socket in a state in which the next connect returns the result of this one.
 ///
-/// A socket is non-blocking only during the call: its flags belong to a file description that
-/// others may share. A cancelled attempt goes on in the kernel, as connect(2) offers no way back;
-/// only closing the socket ends it.
+/// A socket is non-blocking only during the call, because its flags belong to a file description
+/// that others may share. A cancelled attempt continues in the kernel, because connect(2) cannot be
+/// undone; only closing the socket ends it.
 pub(super) fn connect(
     calls: &Calls,
     entry: &Entry,
@@ -24,12 +24,12 @@ pub(super) fn connect(
             Step::Blocked
         }
         Err(libc::EALREADY) if task.begun => Step::Blocked,
-        // Protocols other than TCP take the second call for a second connection.
+        // For protocols other than TCP the second call is a second connection.
         Err(libc::EISCONN | libc::EBADFD) if task.begun => {
             let error = calls.option(entry.fd(), libc::SOL_SOCKET, libc::SO_ERROR);
             Step::Ended(error.map_or_else(|errno| -errno, |(errno, _)| -errno))
         }
-        // The backlog of a listening UNIX socket is full; no event tells when it has room.
+        // The backlog of the listening UNIX socket is full; no event reports when it has room.
         Err(libc::EAGAIN) if family(address, bytes) == Some(libc::AF_UNIX) => Step::Later,
         Err(errno) => Step::Ended(-errno),
     }

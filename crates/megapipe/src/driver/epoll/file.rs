@@ -1,5 +1,5 @@
-//! Disk files: from the page cache at once, else by helper threads, or by the calling thread where
-//! there are none.
+//! Reads and writes disk files: from the page cache at once, else by helper threads, or by the
+//! calling thread if no helper thread can be created.
 
 use super::blocking::Helpers;
 use super::calls::{Calls, TRANSFER_MAX};
@@ -10,23 +10,23 @@ use crate::driver::{Full, NO_OFFSET, Object, Operation, Outcome};
 use std::io;
 use std::os::fd::RawFd;
 
-/// The most bytes that a read fetches from the page cache at once: more would delay everything
-/// else by the time that copying takes.
+/// Maximum number of bytes that a read copies from the page cache at once. Copying more would delay
+/// all other operations.
 const CACHED_MAX: usize = 1 << 20;
 
-/// The bytes that sleeping for a disk is counted as.
+/// The number of bytes that a blocking disk access counts as for the schedule.
 const BLOCKING_BYTES: usize = 1 << 20;
 
-/// How far a read came without a disk.
+/// The result of reading from the page cache.
 enum Cached {
     Ended(i32),
-    /// After so many bytes it would have to wait for one, or take long.
+    /// After `done` bytes the read would have to wait for the disk, or take long.
     Missing {
         done: usize,
     },
 }
 
-/// Reads what the page cache has, up to [`CACHED_MAX`].
+/// Reads the bytes that are in the page cache, up to [`CACHED_MAX`].
 fn read_cached(calls: &Calls, fd: RawFd, vector: &[libc::iovec], offset: u64) -> Cached {
     let all = total(vector);
     let most = all.min(CACHED_MAX);
@@ -43,7 +43,8 @@ fn read_cached(calls: &Calls, fd: RawFd, vector: &[libc::iovec], offset: u64) ->
                 if done >= most {
                     return Cached::Missing { done };
                 }
-                // Short: the file ends here, or the cache does, which the next try tells.
+                // A short read: the end of the file or of the cached pages; the next attempt
+                // distinguishes them.
                 left = rest(vector, done, most - done);
             }
             Err(libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS) => {
@@ -56,7 +57,8 @@ fn read_cached(calls: &Calls, fd: RawFd, vector: &[libc::iovec], offset: u64) ->
 }
 
 impl EpollDriver {
-    /// Does a disk operation if that needs no disk, else leaves it to the helper threads.
+    /// Executes a disk operation at once if it does not need the disk; else passes it to the helper
+    /// threads.
     pub(super) fn submit_file(
         &mut self,
         tag: u64,
@@ -122,8 +124,8 @@ impl EpollDriver {
         Ok(())
     }
 
-    /// The helper threads, of which there is one at least. They come into being with the first
-    /// disk access.
+    /// Returns the helper threads, at least one of which exists. Creates them at the first disk
+    /// access.
     fn ready_helpers(&mut self) -> io::Result<&mut Helpers> {
         if self.helpers.is_none() {
             let helpers = Helpers::new()?;
@@ -136,7 +138,7 @@ impl EpollDriver {
         Ok(helpers)
     }
 
-    /// Reports, once, that files are served by the thread of the channel.
+    /// Reports, once, that the channel's own thread executes disk operations.
     fn warn_of_blocking(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.warned, true) {
             tracing::warn!(

@@ -1,4 +1,4 @@
-//! Operations on disk files as helper threads do them: to the end, for which they may sleep.
+//! Runs operations on disk files in helper threads. A job runs to its end and may sleep.
 
 use super::calls::Calls;
 use super::vector::{consume, total};
@@ -7,11 +7,11 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pauses of a file that is said to be ready and is not double from the first to the last.
+/// First pause for a file that reports readiness wrongly. Pauses double up to the last one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(32);
 
-/// What a helper thread is to do.
+/// The work of a helper thread.
 pub(super) struct Job {
     pub(super) tag: u64,
     pub(super) object: Object,
@@ -19,9 +19,9 @@ pub(super) struct Job {
     pub(super) work: Work,
 }
 
-/// What is left to do of an operation.
+/// The remaining work of an operation.
 pub(super) enum Work {
-    /// `done` bytes are read already, in front of the vector.
+    /// `done` bytes, which precede the vector, have been read already.
     Read {
         vector: Vec<libc::iovec>,
         offset: u64,
@@ -41,14 +41,14 @@ pub(super) enum Work {
 unsafe impl Send for Job {}
 
 impl Job {
-    /// Does the job to the end, and lets go of the file.
+    /// Runs the job to its end, and drops its reference to the file.
     pub(super) fn run(self, calls: &Calls) -> i32 {
         self.work.run(self.file.as_raw_fd(), calls)
     }
 }
 
 impl Work {
-    /// Does the work to the end, for which it may sleep.
+    /// Executes the work to its end; may sleep.
     pub(super) fn run(self, fd: RawFd, calls: &Calls) -> i32 {
         match self {
             Work::Read { vector, offset, done } => {
@@ -78,7 +78,7 @@ impl Work {
         }
     }
 
-    /// The result if the work is never done.
+    /// Returns the result if the work is cancelled before it starts.
     pub(super) fn cancelled(&self) -> i32 {
         match self {
             Work::Read { done: done @ 1.., .. } => *done as i32,
@@ -87,8 +87,8 @@ impl Work {
     }
 }
 
-/// Waits for files such as `/proc/kmsg` that know readiness and do not block: trying them again at
-/// once would use a CPU for nothing.
+/// Pauses for files such as `/proc/kmsg` that have readiness and do not block: trying again at once
+/// would waste a CPU.
 struct Pause {
     fd: RawFd,
     events: i16,
@@ -100,7 +100,7 @@ impl Pause {
         Pause { fd, events, next: None }
     }
 
-    /// Sleeps until the file is ready; a while longer if it was not although it was said to be.
+    /// Sleeps until the file is ready; longer if it was not ready although it was reported to be.
     fn take(&mut self, calls: &Calls) -> Result<Option<usize>, i32> {
         calls.wait(self.fd, self.events)?;
         match self.next {
@@ -114,13 +114,13 @@ impl Pause {
     }
 }
 
-/// Where a transfer goes on after `done` bytes.
+/// Returns the offset at which a transfer continues after `done` bytes.
 pub(super) fn advance(offset: u64, done: usize) -> u64 {
     if offset == NO_OFFSET { NO_OFFSET } else { offset.saturating_add(done as u64) }
 }
 
-/// Repeats `call` until everything has moved, the file ends, or an error stops it; an error after
-/// some progress is left to the next operation to meet. A call that gives `None` is made again.
+/// Repeats `call` until everything is transferred, the file ends, or an error occurs. After some
+/// progress it leaves the error to the next operation. It repeats a call that returns `None`.
 fn transfer(
     mut vector: Vec<libc::iovec>,
     mut offset: u64,
@@ -158,7 +158,7 @@ pub(super) fn preadv(
         return calls.retried(|| unsafe { libc::readv(fd, parts, count) });
     }
     // Offset -1 stands for the file position here as well.
-    // SAFETY: as above.
+    // SAFETY: the operation's contract keeps the parts writable until its outcome.
     calls.retried(|| unsafe { libc::preadv2(fd, parts, count, offset as libc::off_t, flags) })
 }
 
@@ -168,6 +168,6 @@ fn pwritev(calls: &Calls, fd: RawFd, vector: &[libc::iovec], offset: u64) -> Res
         // SAFETY: the operation's contract keeps the parts readable until its outcome.
         return calls.retried(|| unsafe { libc::writev(fd, parts, count) });
     }
-    // SAFETY: as above.
+    // SAFETY: the operation's contract keeps the parts readable until its outcome.
     calls.retried(|| unsafe { libc::pwritev(fd, parts, count, offset as libc::off_t) })
 }

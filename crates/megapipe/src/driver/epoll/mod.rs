@@ -1,34 +1,33 @@
-//! The driver over epoll(7) and non-blocking calls.
+//! Implements the driver over epoll(7) and non-blocking calls.
 //!
-//! Completions are made from readiness. An operation is tried as it is submitted (the MegaPipe
-//! report's opportunistic shortcut); if it would block it is parked until an edge, and the endpoint
-//! is registered with epoll once, for both directions and edge-triggered, so that nothing but the
-//! first operation costs an epoll_ctl.
-//!
-//! What keeps edges from being lost:
-//! - Each direction of an endpoint knows whether the kernel has said "not now" since the last edge
-//!   (`Side::ready` is false). Only then may a task be parked without being on the ready list.
-//! - A task that stops early, so that others have their turn, is on the ready list, which is served
-//!   again before the driver sleeps. The kernel is asked for news in between, after a millisecond
-//!   of work.
-//! - The one case in which "not now" is concluded instead of heard, a short read, is treated in
+//! The driver turns readiness into completions. It tries an operation when it is submitted (the
+//! MegaPipe report's opportunistic shortcut), and parks it until an edge if it would block. It
+//! registers an endpoint with epoll once, for both directions and edge-triggered, so that only the
+//! endpoint's first parked operation costs an epoll_ctl.
+//! How edges are not lost:
+//! - Each direction of an endpoint records whether the kernel has returned EAGAIN since the last
+//!   edge (`Side::ready` is false). Only then may a task be parked without being on the ready list.
+//! - A task that stops early, so that others are served, is on the ready list. The driver serves
+//!   that list again before it sleeps, and polls the kernel in between, after some milliseconds of
+//!   work.
+//! - In one case EAGAIN is inferred instead of observed, after a short read; see
 //!   [`Entry::is_drained`].
 //! - Two operations have no edge to wait for (connecting to a UNIX socket with a full backlog,
-//!   sending to a UNIX socket with a full queue that is not the peer). They are tried again after
-//!   1 ms, 2 ms, … 32 ms.
+//!   sending to a UNIX socket with a full queue that is not the peer). They are tried again after 1
+//!   ms, 2 ms, … 32 ms.
 //!
-//! Disk files know no readiness: reads take what the page cache has, the rest is left to a few
-//! helper threads. These work on a duplicate of the descriptor, which lives as long as the endpoint
-//! or the last of its operations (and whose closing drops the process's fcntl(2) locks on the file,
-//! as every close does). Where no thread can be created (`ulimit -u`) and there is none, or no
-//! descriptor is left for the duplicate, the operation runs in the channel's own thread, which
-//! sleeps until the disk is done, and the channel reports that once.
+//! Disk files have no readiness: a read takes what the page cache has, and a few helper threads do
+//! the rest. They work on a duplicate of the descriptor, which stays open until the endpoint and
+//! the last of its operations have ended. (Closing it drops the process's fcntl(2) locks on the
+//! file, as every close does.) If no thread can be created (`ulimit -u`) and there is none, or no
+//! descriptor is left for the duplicate, the operation runs in the channel's own thread. That
+//! thread sleeps until the disk is done, and the channel reports this once.
 //!
-//! Pipes, terminals and listening sockets are made non-blocking while they are attached. The flag
-//! belongs to the open file description: other processes that have inherited it see it, too.
-//! Stream and datagram sockets are left as they are. A write to a pipe without a reader raises no
-//! `SIGPIPE` from Linux 6.18 on; before, it does as with write(2). Closing a socket for which
-//! `SO_LINGER` asks to wait for unsent data waits, as close(2) does.
+//! Pipes, terminals and listening sockets are non-blocking while they are attached. The flag
+//! belongs to the open file description, so it also affects other processes that have inherited it.
+//! Stream and datagram sockets are not changed. From Linux 6.18 on, a write to a pipe without a
+//! reader raises no `SIGPIPE`; on older kernels it does, as with write(2). Closing a socket whose
+//! `SO_LINGER` waits for unsent data blocks, as close(2) does.
 
 mod attempt;
 mod blocking;
@@ -63,7 +62,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 use turn::Retry;
 
-/// What epoll calls the helper threads' bell; endpoints have 32-bit numbers.
+/// The epoll token of the helper threads' eventfd; endpoints have 32-bit numbers.
 const HELPERS: u64 = u64::MAX;
 
 /// The driver; see the [module](self).
@@ -72,16 +71,16 @@ pub(crate) struct EpollDriver {
     poller: Poller,
     pools: Pools,
     calls: Calls,
-    /// Made and not yet collected. Only cancelling goes beyond `limit`.
+    /// Outcomes that are not collected yet. Only cancelling exceeds `limit`.
     outcomes: VecDeque<Outcome>,
     limit: usize,
     /// Tasks to be tried again without an edge.
     ready: VecDeque<(Object, Direction)>,
     retries: Vec<Retry>,
     helpers: Option<Helpers>,
-    /// Whether the lack of helpers has been reported.
+    /// Whether the lack of helper threads has been reported.
     warned: bool,
-    /// Whether the helpers may have finished something.
+    /// Whether the helper threads have notified the driver since it last took their results.
     rung: bool,
     schedule: Schedule,
     waits: u64,
@@ -90,7 +89,7 @@ pub(crate) struct EpollDriver {
 }
 
 impl EpollDriver {
-    /// A driver with nothing attached. Fails as epoll_create1(2) does.
+    /// Creates a driver without endpoints. Fails as epoll_create1(2) does.
     pub(crate) fn new(config: &Config, pools: Pools) -> io::Result<EpollDriver> {
         Ok(EpollDriver {
             objects: Objects::default(),
@@ -111,7 +110,8 @@ impl EpollDriver {
         })
     }
 
-    /// Ends the tasks of an endpoint of which `wanted` is true and that no helper works on.
+    /// Ends the tasks of an endpoint for which `wanted` is true, except those that a helper thread
+    /// runs.
     fn cancel_where(&mut self, object: Object, wanted: impl Fn(u64) -> bool) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         let kind = entry.kind;
@@ -139,7 +139,7 @@ impl Driver for EpollDriver {
         let lightweight = matches!(endpoint, Endpoint::Lightweight(_));
         let (Endpoint::Descriptor(descriptor) | Endpoint::Lightweight(descriptor)) = endpoint
         else {
-            // It is another channel's, which frees it.
+            // The lightweight socket belongs to another channel, which frees it.
             return Err(io::Error::from_raw_os_error(libc::EXDEV).into());
         };
         match Entry::prepare(descriptor.as_raw_fd(), kind) {
@@ -172,7 +172,7 @@ impl Driver for EpollDriver {
         let result = match self.remove(object, pending) {
             Some(descriptor) => {
                 let fd = descriptor.into_raw_fd();
-                // SAFETY: the descriptor has just been given up by its owner.
+                // SAFETY: the descriptor's owner has just given it up, so nothing else uses it.
                 let closed = self.calls.once(|| unsafe { libc::close(fd) as isize });
                 closed.map_or_else(|errno| -errno, |_| 0)
             }
@@ -217,8 +217,8 @@ impl Driver for EpollDriver {
             return Ok(());
         }
         side.task = Some(Task::new(tag, operation));
-        // What comes in is tried unless the kernel is known to have nothing; what goes out
-        // usually finds room, and some of it does not depend on room at all.
+        // Inbound operations are tried unless EAGAIN showed that the kernel has nothing. Outbound
+        // ones are always tried: they usually find room, and some do not depend on room at all.
         if side.ready || !registered || direction == Direction::Outbound {
             side.ready = true;
             self.turn(object, direction);
@@ -236,7 +236,7 @@ impl Driver for EpollDriver {
         self.cancel_where(object, |other| other == tag);
     }
 
-    /// Nothing to do: operations start as they are submitted.
+    /// Does nothing: operations start when they are submitted.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -316,7 +316,7 @@ impl Driver for EpollDriver {
 }
 
 impl EpollDriver {
-    /// Ends an endpoint, whatever it has under way.
+    /// Removes an endpoint, with its operations in flight.
     fn remove(&mut self, object: Object, pending: &[u64]) -> Option<OwnedFd> {
         if !pending.is_empty() {
             self.cancel_where(object, |_| true);

@@ -1,4 +1,4 @@
-//! What the driver knows of the endpoints that it has taken over.
+//! Tracks the endpoints that the driver has taken over.
 
 use super::calls::Calls;
 use crate::driver::{NO_OFFSET, Object, Operation, nonblocking};
@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-/// The two ways an endpoint can be waited for; each has at most one operation under way.
+/// The two directions of an endpoint's readiness; each has at most one operation in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Inbound,
@@ -15,6 +15,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
+    /// Returns the direction in which the operation waits for readiness.
     pub(super) fn of(operation: &Operation) -> Direction {
         match operation {
             Operation::Accept { .. }
@@ -37,20 +38,20 @@ impl Direction {
     }
 }
 
-/// The buffers of a vectored write that are not written yet, the first of them perhaps in part.
+/// The unwritten buffers of a vectored write; the first may be partly written.
 pub(super) struct Rest(pub(super) Vec<libc::iovec>);
 
-/// An operation under way.
+/// An operation in flight.
 pub(super) struct Task {
     pub(super) tag: u64,
     pub(super) operation: Operation,
-    /// Bytes already moved by a write that was taken in part: at most `TRANSFER_MAX`.
+    /// Bytes already transferred by a partial write: at most `TRANSFER_MAX`.
     pub(super) done: u32,
-    /// What such a write has left, if it is vectored.
+    /// The unwritten rest of a vectored write.
     pub(super) rest: Option<Box<Rest>>,
-    /// Whether the kernel already works on the connection.
+    /// Whether the kernel is already connecting.
     pub(super) begun: bool,
-    /// How often it was tried in vain without an edge to wait for; such a task never has one.
+    /// Number of failed attempts without an edge to wait for; such a task never has one.
     pub(super) retries: u8,
 }
 
@@ -59,7 +60,7 @@ impl Task {
         Task { tag, operation, done: 0, rest: None, begun: false, retries: 0 }
     }
 
-    /// Whether the operation goes on after an outcome.
+    /// Whether the operation continues after an outcome.
     pub(super) fn repeats(&self) -> bool {
         match self.operation {
             Operation::Accept { repeat, .. }
@@ -69,8 +70,8 @@ impl Task {
         }
     }
 
-    /// The result of an operation that is cancelled or cannot be waited for: bytes that have left
-    /// must be told.
+    /// Returns the result of an operation that is cancelled or cannot be waited for. It reports
+    /// bytes that were already sent.
     pub(super) fn result_after(&self, errno: i32) -> i32 {
         if self.done > 0 { self.done as i32 } else { -errno }
     }
@@ -79,8 +80,8 @@ impl Task {
 /// One direction of an endpoint.
 pub(super) struct Side {
     pub(super) task: Option<Task>,
-    /// False once the kernel has said "not now", until the next edge. While it is true, a task
-    /// must be on the ready list or else be tried at once: no edge will announce it again.
+    /// False from EAGAIN until the next edge. While it is true, a task must be on the ready list or
+    /// else be tried at once, because no further edge will report it.
     pub(super) ready: bool,
     /// Whether it is on the ready list.
     pub(super) listed: bool,
@@ -92,18 +93,19 @@ impl Side {
     }
 }
 
-/// Whether a receive that comes back short has emptied the socket, so that another try would be
-/// a wasted call.
+/// Whether a short receive means that the socket is empty, so that another attempt would be a
+/// wasted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ShortReads {
-    /// Nothing was short yet: a connection for a single request is not worth asking about.
+    /// No receive was short yet. For a connection with a single request the test is not worth a
+    /// call.
     Unseen,
     Seen,
     MeanEmpty,
     MeanNothing,
 }
 
-/// A poll under way, beside the operations of both directions.
+/// A poll in flight, in addition to the operations of both directions.
 #[derive(Clone, Copy)]
 pub(super) struct Poll {
     pub(super) tag: u64,
@@ -115,27 +117,28 @@ pub(super) struct Poll {
 pub(super) struct Entry {
     pub(super) descriptor: OwnedFd,
     pub(super) kind: Kind,
-    /// Whether epoll watches it.
+    /// Whether the endpoint is registered with epoll.
     pub(super) registered: bool,
-    /// Whether it is closed when it is let go of.
+    /// Whether releasing the endpoint closes it.
     pub(super) lightweight: bool,
-    /// Whether it is kept non-blocking.
+    /// Whether the driver keeps the endpoint non-blocking.
     made_nonblocking: bool,
-    /// Whether writes can be asked not to raise `SIGPIPE`.
+    /// Whether writes can be made without `SIGPIPE`.
     pub(super) quiet: bool,
     short_reads: ShortReads,
     inbound: Side,
     outbound: Side,
     pub(super) poll: Option<Poll>,
-    /// The duplicate that helper threads work on, so that a descriptor that is given back or
-    /// closed, and its number reused, is never the one they read from.
+    /// The duplicate on which helper threads work, so that they never use a descriptor number that
+    /// was returned or closed and reused.
     shared: Option<Arc<OwnedFd>>,
 }
 
 impl Entry {
-    /// Prepares a descriptor that is to be taken over. What can neither be told call by call not
-    /// to block (`MSG_DONTWAIT`) nor be left to a helper thread is made non-blocking until it is
-    /// given back, which is said; what this crate has made itself, for good.
+    /// Prepares a descriptor to be taken over. The driver makes it non-blocking until it is
+    /// returned, and returns true, if its calls can neither be made non-blocking one by one
+    /// (`MSG_DONTWAIT`) nor run in a helper thread. Descriptors that this crate created become
+    /// non-blocking permanently.
     pub(super) fn prepare(fd: RawFd, kind: Kind) -> io::Result<bool> {
         match kind {
             Kind::Stream | Kind::Datagram | Kind::Packet | Kind::File => Ok(false),
@@ -144,7 +147,7 @@ impl Entry {
         }
     }
 
-    /// Takes over a descriptor that was prepared.
+    /// Takes over a prepared descriptor.
     pub(super) fn new(descriptor: OwnedFd, kind: Kind, made_nonblocking: bool) -> Entry {
         Entry {
             descriptor,
@@ -183,7 +186,7 @@ impl Entry {
         }
     }
 
-    /// The descriptor for helper threads.
+    /// Returns the descriptor for helper threads.
     pub(super) fn share(&mut self) -> io::Result<Arc<OwnedFd>> {
         if let Some(shared) = &self.shared {
             return Ok(Arc::clone(shared));
@@ -193,27 +196,27 @@ impl Entry {
         Ok(shared)
     }
 
-    /// Whether helper threads have work for this file.
+    /// Returns whether helper threads have work for this file.
     pub(super) fn is_shared(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| Arc::strong_count(shared) > 1)
     }
 
-    /// From now on a short read tells nothing: the connection has ended, failed or brought urgent
-    /// data, at any of which a read stops although the kernel has no further edge to show.
+    /// Stops drawing the conclusion from short reads, because the connection has ended, failed or
+    /// received urgent data. In each of these states a read stops without a further edge.
     pub(super) fn distrust_short_reads(&mut self) {
         self.short_reads = ShortReads::MeanNothing;
     }
 
-    /// Whether reading `read` bytes when `asked` were asked for has left nothing to read, so that
-    /// an edge will tell of more.
+    /// Returns whether reading `read` of `asked` bytes has emptied the socket, so that an edge will
+    /// report further bytes.
     ///
     /// For TCP that holds as epoll(7) says, until one of the conditions of
-    /// [`Entry::distrust_short_reads`], all of which come with an edge. UNIX sockets stop at every
-    /// message with descriptors, and upper-layer protocols (`TCP_ULP`, such as TLS) at their own
-    /// records, so one that is no TCP socket, or more than one, does not count.
+    /// [`Entry::distrust_short_reads`] occurs; each of them comes with an edge. UNIX sockets stop
+    /// at every message with descriptors, and upper-layer protocols (`TCP_ULP`, such as TLS) at
+    /// their own records. So short reads count only for plain TCP sockets.
     pub(super) fn is_drained(&mut self, calls: &Calls, read: usize, asked: usize) -> bool {
         if !self.registered || read >= asked || self.kind != Kind::Stream {
-            // Reading a timer or our own wake-ups takes all there is.
+            // Reading a timer or the channel's own wake-ups takes all of them.
             return self.registered && matches!(self.kind, Kind::Timer | Kind::Wake);
         }
         if self.short_reads == ShortReads::Unseen {
@@ -226,8 +229,8 @@ impl Entry {
         self.short_reads == ShortReads::MeanEmpty
     }
 
-    /// The `errno` of an operation that this endpoint does not have. Letting the kernel judge
-    /// might block, or put the operation on the wrong road.
+    /// Returns the `errno` of an operation that this endpoint does not support. Passing the
+    /// operation to the kernel might block, or start it with a wrong call.
     pub(super) fn misfit(&self, operation: &Operation) -> Option<i32> {
         let file = self.kind == Kind::File;
         match *operation {
@@ -259,11 +262,11 @@ impl Entry {
     }
 }
 
-/// A server may have very many connections that do nothing.
+/// Limits the size, because a server may have very many idle connections.
 const _: () = assert!(size_of::<Option<Entry>>() <= 152);
 
-/// The table of endpoints. An [`Object`] is an index; the channel above never uses a stale one, and
-/// whatever the driver itself remembers by index does no harm to a later tenant.
+/// The table of endpoints. An [`Object`] is an index; the channel engine never uses a stale one,
+/// and what the driver still stores under an index does no harm to a later endpoint.
 #[derive(Default)]
 pub(super) struct Objects {
     entries: Vec<Option<Entry>>,
@@ -277,7 +280,7 @@ impl Objects {
             return Object(index);
         }
         self.entries.push(Some(entry));
-        // Each entry has a descriptor, of which a process never has that many.
+        // Each entry has a descriptor, and no process has that many.
         Object(self.entries.len() as u32 - 1)
     }
 
@@ -291,7 +294,7 @@ impl Objects {
         Some(entry)
     }
 
-    /// The names of all endpoints there could be.
+    /// All possible objects.
     pub(super) fn all(&self) -> impl Iterator<Item = Object> + use<> {
         (0..self.entries.len() as u32).map(Object)
     }

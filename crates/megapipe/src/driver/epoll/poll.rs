@@ -1,24 +1,24 @@
-//! Telling readiness itself.
+//! Implements poll operations, whose outcome is the readiness of an endpoint.
 
 use super::EpollDriver;
 use super::objects::Poll;
 use crate::driver::{Object, Outcome};
 
-/// Events that poll(2) tells whether or not they were asked for.
+/// Events that poll(2) reports even if they were not requested.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 impl EpollDriver {
-    /// Begins a poll: tells what is there now, and leaves the rest to the edges. There is one poll
-    /// per endpoint at a time.
+    /// Starts a poll: reports the pending events; edges report later ones. An endpoint has one poll
+    /// at a time.
     pub(super) fn poll(&mut self, object: Object, poll: Poll) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         entry.poll = Some(poll);
         if entry.registered {
             let fd = entry.fd();
             let events = self.calls.poll(fd, (poll.events & !ALWAYS) as i16);
-            return self.tell_poll(object, events);
+            return self.report_poll(object, events);
         }
-        // The state at the registration comes as a first edge.
+        // Epoll reports the state at the registration as a first edge.
         match self.poller.add(&self.calls, entry.fd(), u64::from(object.0)) {
             Ok(()) => entry.registered = true,
             Err(errno) => {
@@ -28,8 +28,8 @@ impl EpollDriver {
         }
     }
 
-    /// Tells the poll of an endpoint, if there is one, of events it asked for.
-    pub(super) fn tell_poll(&mut self, object: Object, events: u32) {
+    /// Reports events to the poll of an endpoint, if there is one that requested them.
+    pub(super) fn report_poll(&mut self, object: Object, events: u32) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         let Some(poll) = entry.poll else { return };
         let events = events & (poll.events | ALWAYS);

@@ -1,4 +1,4 @@
-//! The epoll instance: where the driver sleeps.
+//! Wraps the epoll instance in which the driver sleeps.
 
 use super::calls::{Calls, errno};
 use crate::sys::check;
@@ -6,14 +6,14 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// Events that one look brings at most.
+/// Maximum number of events of one wait.
 const EVENTS: usize = 256;
 
-/// Everything about an endpoint, once per change: one registration serves it for its whole life.
+/// All events of an endpoint, edge-triggered, so that one registration is enough.
 const INTEREST: i32 =
     libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLET;
 
-/// What a look found about one descriptor.
+/// The events of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Readiness {
     pub(super) token: u64,
@@ -25,30 +25,33 @@ impl Readiness {
         self.bits & bits as u32 != 0
     }
 
-    /// The events, which epoll(7) and poll(2) number alike.
+    /// Returns the events, which epoll(7) and poll(2) number alike.
     pub(super) fn bits(self) -> u32 {
         self.bits
     }
 
+    /// Returns whether inbound operations may continue.
     pub(super) fn inbound(self) -> bool {
         self.has(libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLERR)
             || self.has(libc::EPOLLHUP)
     }
 
+    /// Returns whether outbound operations may continue.
     pub(super) fn outbound(self) -> bool {
         self.has(libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP)
     }
 
-    /// Whether more than data and room has been reported.
+    /// Returns whether events other than input and output were reported.
     pub(super) fn is_unusual(self) -> bool {
         self.has(libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLERR | libc::EPOLLHUP)
     }
 }
 
+/// The epoll instance and the events of its last wait.
 pub(super) struct Poller {
     epoll: OwnedFd,
     events: Vec<libc::epoll_event>,
-    /// Whether the kernel has epoll_pwait2, that is nanoseconds (Linux 5.11).
+    /// Whether the kernel has epoll_pwait2, with nanoseconds (Linux 5.11).
     precise: bool,
 }
 
@@ -56,13 +59,13 @@ impl Poller {
     pub(super) fn new() -> io::Result<Poller> {
         // SAFETY: the call takes no pointers.
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the kernel has just given this descriptor to us.
+        // SAFETY: epoll_create1 has just returned this descriptor, which has no other owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         let events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         Ok(Poller { epoll, events, precise: true })
     }
 
-    /// Watches a descriptor from now on; its present state counts as a first change.
+    /// Registers a descriptor. Epoll reports its present state as a first change.
     pub(super) fn add(&self, calls: &Calls, fd: RawFd, token: u64) -> Result<(), i32> {
         let mut event = libc::epoll_event { events: INTEREST as u32, u64: token };
         let epoll = self.epoll.as_raw_fd();
@@ -73,19 +76,19 @@ impl Poller {
         Ok(())
     }
 
-    /// Forgets a descriptor. Closing it would not do, if there are duplicates.
+    /// Removes a descriptor. Closing it would not be enough if there are duplicates.
     pub(super) fn remove(&self, calls: &Calls, fd: RawFd) {
         let epoll = self.epoll.as_raw_fd();
         let none = std::ptr::null_mut();
-        // It cannot fail for a descriptor that was added and is still open.
+        // The removal cannot fail: the descriptor was added and is still open.
         let _ = calls.once(|| {
             // SAFETY: the event is not used by this command.
             unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, none) as isize }
         });
     }
 
-    /// Waits for changes, no longer than `pause` (`None`: for ever), and gives their number, to be
-    /// read by `event`. `None` if a signal handler ran.
+    /// Waits for changes for at most `pause` (`None`: without limit) and returns their number;
+    /// `event` then returns each. Returns `None` if a signal handler ran.
     pub(super) fn wait(
         &mut self,
         calls: &Calls,
@@ -96,14 +99,14 @@ impl Poller {
             && self.precise
         {
             match calls.once(|| self.wait_precisely(pause)) {
-                // A sandbox that does not know the call may refuse it by EPERM.
+                // A sandbox that does not know the call may refuse it with EPERM.
                 Err(libc::ENOSYS | libc::EPERM) => self.precise = false,
                 result => return counted(result),
             }
         }
         let milliseconds = match pause {
             None => -1,
-            // Rounded up: a wait that ends early would be followed by another one.
+            // Rounded up, because a wait that ends early would be followed by another one.
             Some(pause) => pause.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32,
         };
         let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
@@ -118,7 +121,7 @@ impl Poller {
             tv_sec: pause.as_secs().min(i32::MAX as u64) as libc::time_t,
             tv_nsec: pause.subsec_nanos().into(),
         };
-        // By number, since older C libraries lack the function.
+        // Calls it by its number, because older C libraries lack the function.
         // SAFETY: the array has room for `EVENTS` events, the time outlives the call, and no
         // signal mask is given.
         let found = unsafe {
@@ -135,6 +138,7 @@ impl Poller {
         found as isize
     }
 
+    /// Returns an event of the last wait.
     pub(super) fn event(&self, index: usize) -> Readiness {
         let event = self.events[index];
         Readiness { token: event.u64, bits: event.events }
@@ -154,14 +158,14 @@ fn counted(result: Result<usize, i32>) -> io::Result<Option<usize>> {
     }
 }
 
-/// An eventfd(2), by which helper threads wake the driver.
+/// An eventfd(2) with which helper threads notify the driver.
 pub(super) struct Bell(OwnedFd);
 
 impl Bell {
     pub(super) fn new() -> io::Result<Bell> {
         // SAFETY: the call takes no pointers.
         let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
-        // SAFETY: the kernel has just given this descriptor to us.
+        // SAFETY: eventfd has just returned this descriptor, which has no other owner.
         Ok(Bell(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -169,7 +173,7 @@ impl Bell {
         self.0.as_raw_fd()
     }
 
-    /// Each ring is an edge of its own, so that the count need not be read.
+    /// Notifies the driver. Each write is an edge, so the counter need not be read.
     pub(super) fn ring(&self) {
         let one: u64 = 1;
         // SAFETY: the eight bytes of `one` are readable.

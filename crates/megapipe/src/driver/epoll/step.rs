@@ -1,30 +1,30 @@
-//! The result of one try at an operation.
+//! Defines the result of one attempt at an operation.
 
 use crate::driver::Output;
 
-/// What came of a try.
+/// The result of an attempt.
 pub(super) enum Step {
-    /// Not now; an edge will tell when.
+    /// The operation would block; an edge will report readiness.
     Blocked,
-    /// There is more to do at once, but others come first.
+    /// The operation can continue at once, but others are served first.
     Paused,
-    /// Not now, and no edge will tell when.
+    /// The operation would block, and no edge will report readiness.
     Later,
     /// The operation's last outcome.
     Ended(i32),
-    /// No buffer is free for it, which ends it, too.
+    /// No buffer is free for the receive, which ends it.
     Starved,
     /// An outcome, the last one unless the operation repeats.
     Brought {
         result: i32,
         output: Output,
-        /// Whether the next try is known to be in vain until an edge.
+        /// Whether the next attempt is known to fail until an edge.
         drained: bool,
     },
 }
 
 impl Step {
-    /// What an `errno` means for an operation that has done nothing yet.
+    /// Maps the `errno` of an operation that has transferred nothing yet to a step.
     pub(super) fn failed(errno: i32) -> Step {
         if errno == libc::EAGAIN { Step::Blocked } else { Step::Ended(-errno) }
     }

@@ -1,4 +1,4 @@
-//! The driver over real sockets, pipes and files.
+//! Tests of the driver over real sockets, pipes and files.
 
 mod accepts;
 mod connects;
@@ -23,10 +23,10 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Never reached unless something is lost.
-const AMPLE: Duration = Duration::from_secs(30);
+/// A time-out that is reached only if an outcome is lost.
+const AMPLE: Duration = Duration::from_secs(60);
 
-/// A driver and what has come out of it.
+/// A driver and its outcomes.
 struct Rig {
     driver: EpollDriver,
     pools: Pools,
@@ -38,7 +38,7 @@ impl Rig {
         Rig::with(Config::default())
     }
 
-    /// Few and short buffers.
+    /// Creates a rig with few and short buffers.
     fn tight() -> Rig {
         let small_buffers = BufferClass { count: 2, bytes: 256 };
         let large_buffers = BufferClass { count: 2, bytes: 1024 };
@@ -62,7 +62,7 @@ impl Rig {
         self.driver.submit(tag, object, operation).unwrap();
     }
 
-    /// The next outcome, however long it takes.
+    /// Returns the next outcome, however long it takes.
     fn next(&mut self) -> Outcome {
         if self.came.is_empty() {
             self.driver.collect(&mut self.came, Some(AMPLE)).unwrap();
@@ -70,14 +70,14 @@ impl Rig {
         self.came.pop_front().expect("an outcome in time")
     }
 
-    /// The next outcome, which is the only or last one of `tag`.
+    /// Returns the result of the next outcome, which is the only or last one of `tag`.
     fn last(&mut self, tag: u64) -> i32 {
         let outcome = self.next();
         assert_eq!((outcome.tag, outcome.more), (tag, false), "{outcome:?}");
         outcome.result
     }
 
-    /// The next outcome, which brings bytes.
+    /// Returns the lease of the next outcome.
     fn lease(&mut self, tag: u64) -> Lease {
         let outcome = self.next();
         assert_eq!(outcome.tag, tag, "{outcome:?}");
@@ -86,7 +86,7 @@ impl Rig {
         lease
     }
 
-    /// Looks once and finds nothing.
+    /// Polls once and asserts that there is no outcome.
     fn nothing(&mut self) {
         if self.came.is_empty() {
             self.driver.collect(&mut self.came, Some(Duration::ZERO)).unwrap();
@@ -154,7 +154,7 @@ fn read_parts(vector: &[libc::iovec]) -> Operation {
     Operation::ReadVectored { vector, count, offset: NO_OFFSET }
 }
 
-/// The flags of the open file description.
+/// Returns the flags of the open file description.
 fn flags(descriptor: &impl AsRawFd) -> i32 {
     // SAFETY: the call takes no pointers.
     unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFL) }
@@ -184,7 +184,7 @@ fn pipe() -> (OwnedFd, OwnedFd) {
     (reader.into(), writer.into())
 }
 
-/// Bytes that differ from their neighbours, near and far.
+/// Returns bytes that differ from their neighbours, near and far.
 fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
 }

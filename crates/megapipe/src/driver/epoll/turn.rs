@@ -10,7 +10,7 @@ use crate::driver::{Object, Outcome, Output, Wake};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Pauses between tries that no edge calls for double from the first to the last.
+/// First pause between attempts without an edge; pauses double up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_DOUBLINGS: u8 = 5;
 
@@ -22,8 +22,7 @@ pub(super) struct Retry {
 }
 
 impl EpollDriver {
-    /// Asks the kernel, again and again until there is an outcome, the time is up or a signal
-    /// handler ran.
+    /// Polls the kernel until there is an outcome, the time has passed or a signal handler ran.
     pub(super) fn look(&mut self, timeout: Option<Duration>) -> io::Result<Wake> {
         let before = self.outcomes.len();
         let once = timeout.is_some_and(|timeout| timeout.is_zero());
@@ -53,7 +52,7 @@ impl EpollDriver {
         Ok(if self.outcomes.is_empty() { wake } else { Wake::Outcomes })
     }
 
-    /// How long the driver may sleep.
+    /// The longest time for which the driver may sleep.
     fn pause(&self, end: Option<Instant>) -> Option<Duration> {
         if !self.outcomes.is_empty() || !self.ready.is_empty() || self.rung {
             return Some(Duration::ZERO);
@@ -66,7 +65,7 @@ impl EpollDriver {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Gives an operation that may be ready its turn, and parks what is left of it.
+    /// Tries an operation that may be ready, and parks what remains of it.
     pub(super) fn turn(&mut self, object: Object, direction: Direction) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         let side = entry.side(direction);
@@ -95,14 +94,14 @@ impl EpollDriver {
                 Step::Brought { result, output, drained } => {
                     self.schedule.worked(result.max(0) as usize);
                     if turn > 0 {
-                        tell_of_queue(self.outcomes.back_mut(), || true);
+                        report_queue(self.outcomes.back_mut(), || true);
                     }
                     let more = task.repeats();
                     self.outcomes.push_back(Outcome { tag: task.tag, result, more, output });
                     if more && turn + 1 == turns {
-                        // The last of a turn has none behind it to tell.
+                        // No connection follows the last one of a turn, so the kernel is asked.
                         let (calls, fd) = (&self.calls, entry.fd());
-                        tell_of_queue(self.outcomes.back_mut(), || calls.is_readable(fd));
+                        report_queue(self.outcomes.back_mut(), || calls.is_readable(fd));
                     }
                     entry.side(direction).ready = !drained;
                     if !more {
@@ -118,7 +117,7 @@ impl EpollDriver {
         self.list(object, direction);
     }
 
-    /// Leaves a task until the next edge, which takes a registration, once per endpoint.
+    /// Parks a task until the next edge; registers the endpoint if necessary.
     fn park(&mut self, object: Object, direction: Direction, task: Task) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         if !entry.registered {
@@ -133,7 +132,7 @@ impl EpollDriver {
         entry.side(direction).task = Some(task);
     }
 
-    /// Leaves a task for a while.
+    /// Schedules a task to be tried again after a pause.
     fn retry_later(&mut self, object: Object, direction: Direction, mut task: Task) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         let pause = FIRST_PAUSE * (1 << task.retries);
@@ -144,7 +143,7 @@ impl EpollDriver {
         side.task = Some(task);
     }
 
-    /// Puts the tasks whose pause is over on the ready list.
+    /// Moves the tasks whose pause is over to the ready list.
     fn revive(&mut self) {
         if self.retries.is_empty() {
             return;
@@ -161,7 +160,7 @@ impl EpollDriver {
         for (object, tag) in due {
             let Some(entry) = self.objects.get_mut(object) else { continue };
             let side = entry.side(Direction::Outbound);
-            // The task may be gone, and another one may wait for an edge in its place.
+            // The task may have ended, and another task of the side may wait for an edge.
             if side.task.as_ref().is_some_and(|task| task.tag == tag && !task.begun) {
                 side.ready = true;
                 self.list(object, Direction::Outbound);
@@ -169,7 +168,7 @@ impl EpollDriver {
         }
     }
 
-    /// Notes that a task is to be tried again without an edge.
+    /// Adds a task to the ready list.
     fn list(&mut self, object: Object, direction: Direction) {
         let Some(entry) = self.objects.get_mut(object) else { return };
         let side = entry.side(direction);
@@ -179,8 +178,8 @@ impl EpollDriver {
         }
     }
 
-    /// Gives each task on the ready list one turn, as long as there is room for outcomes and no
-    /// need to ask the kernel.
+    /// Tries each task on the ready list once, as long as there is room for outcomes and the kernel
+    /// need not be polled.
     pub(super) fn serve(&mut self) {
         self.take_finished(self.limit);
         self.revive();
@@ -196,7 +195,7 @@ impl EpollDriver {
         }
     }
 
-    /// Notes what a look has found.
+    /// Handles the events of a wait.
     pub(super) fn note(&mut self, events: usize) {
         for index in 0..events {
             let event = self.poller.event(index);
@@ -209,7 +208,7 @@ impl EpollDriver {
             if event.is_unusual() {
                 entry.distrust_short_reads();
             }
-            self.tell_poll(object, event.bits());
+            self.report_poll(object, event.bits());
             for (direction, ready) in
                 [(Direction::Inbound, event.inbound()), (Direction::Outbound, event.outbound())]
             {
@@ -218,8 +217,8 @@ impl EpollDriver {
                 }
                 let Some(entry) = self.objects.get_mut(object) else { continue };
                 let side = entry.side(direction);
-                // A task that waits for its pause to be over must not be hurried: a UNIX socket
-                // reports room after each send that a full queue has refused.
+                // A task that pauses must not be tried earlier: a UNIX socket reports room after
+                // each send that a full queue has refused.
                 if side.task.as_ref().is_some_and(|task| task.retries > 0) {
                     continue;
                 }
@@ -231,7 +230,7 @@ impl EpollDriver {
         }
     }
 
-    /// Takes what helper threads have finished, up to `limit` waiting outcomes in all.
+    /// Takes the jobs that helper threads have completed, up to `limit` uncollected outcomes.
     pub(super) fn take_finished(&mut self, limit: usize) {
         let Some(helpers) = &self.helpers else { return };
         while self.rung && self.outcomes.len() < limit {
@@ -245,8 +244,8 @@ impl EpollDriver {
     }
 }
 
-/// Completes an outcome that is a connection by what is known of those behind it.
-fn tell_of_queue(outcome: Option<&mut Outcome>, waits: impl FnOnce() -> bool) {
+/// Records in the outcome of an accept whether the queue has more connections.
+fn report_queue(outcome: Option<&mut Outcome>, waits: impl FnOnce() -> bool) {
     if let Some(Outcome { output: Output::Socket { queue_nonempty, .. }, .. }) = outcome {
         *queue_nonempty = waits();
     }

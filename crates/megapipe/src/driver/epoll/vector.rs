@@ -1,11 +1,11 @@
-//! What is left of an array of buffers once some of its bytes have moved.
+//! Computes the rest of an array of buffers after some of its bytes are transferred.
 
 use super::calls::TRANSFER_MAX;
 
-/// The array behind an operation's pointer.
+/// Returns the array that an operation points to.
 ///
-/// The operation's contract keeps it in place until the last outcome, which is longer than any use
-/// made of the slice: a driver looks at it only while the operation is in flight.
+/// The operation's contract keeps the array in place until the last outcome, which is longer than
+/// any use of the slice: a driver reads it only while the operation is in flight.
 pub(super) fn view<'a>(vector: *const libc::iovec, count: u32) -> &'a [libc::iovec] {
     if vector.is_null() || count == 0 {
         return &[];
@@ -15,13 +15,13 @@ pub(super) fn view<'a>(vector: *const libc::iovec, count: u32) -> &'a [libc::iov
     unsafe { std::slice::from_raw_parts(vector, count as usize) }
 }
 
-/// The bytes of all parts, as far as one operation moves them.
+/// Counts the bytes of all parts, limited to what one operation transfers.
 pub(super) fn total(vector: &[libc::iovec]) -> usize {
     let sum = vector.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len));
     sum.min(TRANSFER_MAX)
 }
 
-/// A copy without the first `skip` bytes, and of `keep` bytes at most.
+/// Returns a copy without the first `skip` bytes, and of `keep` bytes at most.
 pub(super) fn rest(vector: &[libc::iovec], mut skip: usize, mut keep: usize) -> Vec<libc::iovec> {
     let mut left = Vec::with_capacity(vector.len());
     for part in vector {

@@ -1,4 +1,4 @@
-//! Writes, which end only when everything is taken.
+//! Writes until the kernel has taken all bytes.
 
 use super::calls::{Calls, TRANSFER_MAX, family, message};
 use super::objects::{Entry, Rest, Task};
@@ -7,12 +7,12 @@ use super::vector::{consume, rest, total};
 use crate::driver::Operation;
 use crate::source::Kind;
 
-/// Calls in a row for one write, and bytes after which there is no further one: a reader as fast as
-/// the writer would let a write of gigabytes go on for seconds.
+/// Maximum number of consecutive calls for one write, and bytes after which no further call is
+/// made. With a reader as fast as the writer, a write of gigabytes would otherwise take seconds.
 const TURN_CALLS: usize = 16;
 pub(super) const TURN_BYTES: usize = 1 << 20;
 
-/// What a write has done in its turn.
+/// The calls and bytes of a write in its current turn.
 #[derive(Default)]
 struct Turn {
     calls: usize,
@@ -20,7 +20,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// Whether a write whose last call moved `bytes` bytes stops, so that others have their turn.
+    /// Whether a write whose last call transferred `bytes` bytes stops, so that others are served.
     fn is_over(&mut self, bytes: usize) -> bool {
         self.calls += 1;
         self.bytes += bytes;
@@ -88,8 +88,8 @@ pub(super) fn write_vectored(
                 if is_over(entry, written, left) {
                     return Step::Ended(task.done as i32);
                 }
-                // Only a write that is taken in part needs an array of its own to remember where
-                // it stands.
+                // Only a write that is taken in part needs a copy of the array to record its
+                // progress.
                 match &mut task.rest {
                     Some(rest) => consume(&mut rest.0, written),
                     None => {
@@ -107,14 +107,14 @@ pub(super) fn write_vectored(
     }
 }
 
-/// Whether a write of `left` bytes that wrote `written` was the last one. What a datagram lost
-/// cannot be sent after it.
+/// Returns whether a write of `left` bytes that wrote `written` is complete. For a datagram it
+/// always is: its lost end cannot be sent after it.
 fn is_over(entry: &Entry, written: usize, left: usize) -> bool {
     written >= left || written == 0 || entry.kind == Kind::Datagram
 }
 
-/// Writes to a pipe, without a `SIGPIPE` if the kernel and the file have a way to say so; else
-/// a process that has not ignored the signal gets it, as with write(2).
+/// Writes to a pipe, without a `SIGPIPE` if the kernel and the file support that; otherwise a
+/// process that does not ignore the signal gets it, as with write(2).
 fn write_pipe(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> Result<usize, i32> {
     if entry.quiet {
         match calls.writev(entry.fd(), vector, true) {
@@ -128,7 +128,8 @@ fn write_pipe(calls: &Calls, entry: &mut Entry, vector: &[libc::iovec]) -> Resul
 pub(super) fn send_to(calls: &Calls, entry: &Entry, message: *const libc::msghdr) -> Step {
     match calls.send_message(entry.fd(), message) {
         Ok(sent) => Step::Ended(sent as i32),
-        // The queue of a UNIX socket that this one is not connected to: it wakes only its peer.
+        // The queue of a UNIX socket that this one is not connected to is full; only its peer gets
+        // an event.
         Err(libc::EAGAIN) if is_to_unix(message) => Step::Later,
         Err(errno) => Step::failed(errno),
     }

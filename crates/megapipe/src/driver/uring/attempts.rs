@@ -1,10 +1,10 @@
-//! Tries the features of io_uring on a new ring.
+//! Tries the features of io_uring on a new ring (the feature probe).
 //!
-//! Every kind of request that the driver submits is submitted once, to a descriptor that does not
-//! exist (-1): a kernel that knows the request answers `EBADF`, one that does not know it answers
-//! `EINVAL` or `EOPNOTSUPP` before it looks at the descriptor. Requests on entries of the ring's
-//! file table are submitted to a socket there, because the kernel checks their arguments later. All
-//! of them travel in one io_uring_enter(2).
+//! Submits every kind of request that the driver uses once, to a descriptor that does not exist
+//! (-1). A kernel that supports the request answers `EBADF`; another one answers `EINVAL` or
+//! `EOPNOTSUPP` before it looks at the descriptor. Requests on entries of the ring's file table go
+//! to a socket there, because the kernel checks their arguments later. All of them travel in one
+//! io_uring_enter(2).
 
 use super::entries::{self, get_option};
 use super::features::{Feature, Lacks, is_unknown};
@@ -24,12 +24,12 @@ const NOWHERE: i32 = -1;
 /// The entry of an empty file table into which the kernel puts the first socket.
 const FIRST_ENTRY: u32 = 0;
 
-/// `IORING_ACCEPT_DONTWAIT`, which came with the state of the accept queue, and where `struct
-/// io_uring_sqe` has the flags of an accept.
+/// `IORING_ACCEPT_DONTWAIT`, which came with the state of the accept queue, and the offset of an
+/// accept's flags in `struct io_uring_sqe`.
 const ACCEPT_DONT_WAIT: u16 = 1 << 1;
 const ACCEPT_FLAGS_AT: usize = 2;
 
-/// What the attempts point to. Only socket options are written.
+/// The memory that the attempts point to. The kernel writes only socket options.
 struct Arguments {
     bytes: [u8; 128],
     vector: libc::iovec,
@@ -48,7 +48,7 @@ impl Arguments {
         self.bytes.as_mut_ptr()
     }
 
-    /// The operations of the trait, which answer `EBADF` where the kernel knows them.
+    /// Returns the operations of the trait, which fail with `EBADF` if the kernel supports them.
     fn operations(&mut self) -> [(Feature, Nature, Operation); 21] {
         use Nature::{File, Stream};
         let address = self.bytes.as_mut_ptr();
@@ -83,7 +83,17 @@ impl Arguments {
         ]
     }
 
-    /// The other requests that need no file table.
+    /// Returns all requests that need no file table.
+    fn attempts(&mut self, timer: &OwnedFd, groups: (u16, u16)) -> Vec<(Feature, squeue::Entry)> {
+        let operations = self.operations().map(|(feature, nature, operation)| {
+            (feature, entries::build(NOWHERE, nature, operation, groups))
+        });
+        let mut attempts: Vec<_> = operations.into_iter().chain(Arguments::requests()).collect();
+        attempts.push((Feature::WatchedRead, read_without_waiting(timer, self.address())));
+        attempts
+    }
+
+    /// Returns the requests of the driver itself.
     fn requests() -> [(Feature, squeue::Entry); 4] {
         let cancel = |builder| opcode::AsyncCancel2::new(builder).build();
         [
@@ -94,13 +104,14 @@ impl Arguments {
         ]
     }
 
-    /// Those on a socket in the ring's file table, which the first of them opens and the last one
-    /// closes. The kernel takes them in this order; each ends before the next one begins.
+    /// Returns the requests on a socket in the ring's file table. The first of them opens the
+    /// socket and the last one closes it. The kernel executes them in this order; each ends before
+    /// the next one begins.
     fn requests_on_table(&mut self) -> [(Feature, squeue::Entry); 5] {
         let slot = Some(DestinationSlot::auto_target());
         let socket = opcode::Socket::new(libc::AF_UNIX, libc::SOCK_STREAM, 0).file_index(slot);
         let (level, name) = (libc::SOL_SOCKET, libc::SO_KEEPALIVE);
-        // The answer of the first is the value for the second: the option stays as it is.
+        // The first request reads the value that the second one sets, so the option stays as it is.
         let (value, bytes) = (self.bytes.as_mut_ptr(), size_of::<libc::c_int>() as u32);
         let direct = Fixed(FIRST_ENTRY);
         let get = get_option(Fd(FIRST_ENTRY as i32), name, value, bytes);
@@ -115,9 +126,9 @@ impl Arguments {
     }
 }
 
-/// A read of a timer that has not expired: `EAGAIN` from a kernel that reads timers itself. An
-/// older one has a kernel thread wait in the read, and refuses a read that must not wait
-/// (`EOPNOTSUPP`). It is the same for signals, where that thread would wait for signals of its own.
+/// Builds a read of a timer that has not expired: `EAGAIN` from a kernel that reads timers without
+/// a thread. An older one makes a kernel thread wait in the read, and refuses a non-blocking read
+/// (`EOPNOTSUPP`). The same holds for signals, where that thread would wait for its own signals.
 fn read_without_waiting(timer: &OwnedFd, value: *mut u8) -> squeue::Entry {
     opcode::Read::new(Fd(timer.as_raw_fd()), value, 8).rw_flags(libc::RWF_NOWAIT).build()
 }
@@ -133,20 +144,16 @@ fn accept_without_waiting() -> squeue::Entry {
     entry
 }
 
-/// Tries every request on a ring that has its buffer rings and an empty file table, if the kernel
-/// knows these. Without a table nothing on its entries can be used, nor tried. Adds what the kernel
-/// does not know to `lacks`.
+/// Tries every request on a ring with buffer rings and an empty file table, if the kernel supports
+/// these. Without a file table, requests on its entries are neither used nor tried. Adds missing
+/// features to `lacks`.
 ///
 /// # Errors
-/// The errno of a call, or of an attempt for which a resource was lacking.
+/// The errno of a call, or of an attempt that failed for lack of a resource.
 pub(super) fn attempt(ring: &mut Ring, groups: (u16, u16), lacks: &mut Lacks) -> io::Result<()> {
     let mut arguments = Arguments::new();
-    let operations = arguments.operations().map(|(feature, nature, operation)| {
-        (feature, entries::build(NOWHERE, nature, operation, groups))
-    });
-    let mut attempts: Vec<_> = operations.into_iter().chain(Arguments::requests()).collect();
     let timer = OwnedFd::from(Timer::stopped()?);
-    attempts.push((Feature::WatchedRead, read_without_waiting(&timer, arguments.address())));
+    let mut attempts = arguments.attempts(&timer, groups);
     let on_table = arguments.requests_on_table();
     match lacks.of(Feature::FileTable).copied() {
         None => attempts.extend(on_table),
@@ -165,7 +172,7 @@ pub(super) fn attempt(ring: &mut Ring, groups: (u16, u16), lacks: &mut Lacks) ->
             Ok(Entered::Busy) => std::thread::sleep(RETRY_PAUSE),
             Ok(_) => {}
             Err(error) => {
-                // The kernel may have some of them already.
+                // The kernel may have taken some of them already.
                 if left < attempts.len() || ring.queued() < attempts.len() as u32 {
                     std::mem::forget(arguments);
                 }
@@ -179,7 +186,7 @@ pub(super) fn attempt(ring: &mut Ring, groups: (u16, u16), lacks: &mut Lacks) ->
                 errno if is_unknown(errno) => lacks.add(*feature, errno),
                 errno if is_exhausted(errno) => exhausted = Some(errno),
                 _ if *feature == Feature::InstallDescriptor && done.result() >= 0 => {
-                    // SAFETY: the kernel has just opened this descriptor for us.
+                    // SAFETY: the kernel has just opened this descriptor, which has no other owner.
                     drop(unsafe { OwnedFd::from_raw_fd(done.result()) });
                 }
                 _ => {}
@@ -189,24 +196,38 @@ pub(super) fn attempt(ring: &mut Ring, groups: (u16, u16), lacks: &mut Lacks) ->
     exhausted.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
 }
 
-/// Whether an errno means that a resource is lacking for the attempt.
+/// Returns whether an errno means that the attempt lacked a resource.
 fn is_exhausted(errno: i32) -> bool {
     [libc::ENOMEM, libc::ENOBUFS, libc::EMFILE, libc::ENFILE].contains(&errno)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::restrictions::OPERATIONS;
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn this_kernel_is_tried_without_leaving_anything_behind() {
         let mut lacks = Lacks::default();
         let mut ring = Ring::new(64, &mut lacks).unwrap();
         ring.submitter().register_files_sparse(1).unwrap();
+        ring.enable(&mut lacks).unwrap();
         for _ in 0..3 {
             attempt(&mut ring, (0, 1), &mut lacks).unwrap();
             assert_eq!((ring.queued(), ring.completions().len()), (0, 0));
         }
         assert!(lacks.required().next().is_none(), "{lacks:?}");
+    }
+
+    #[test]
+    fn the_ring_permits_exactly_the_operations_that_are_tried() {
+        let mut arguments = Arguments::new();
+        let timer = OwnedFd::from(Timer::stopped().unwrap());
+        let mut attempts = arguments.attempts(&timer, (0, 1));
+        attempts.extend(arguments.requests_on_table());
+        let tried: BTreeSet<u32> = attempts.iter().map(|(_, entry)| entry.get_opcode()).collect();
+        let permitted: BTreeSet<u32> = OPERATIONS.iter().map(|code| u32::from(*code)).collect();
+        assert_eq!(permitted, tried);
     }
 }

@@ -1,4 +1,4 @@
-//! A ring of buffers from which the kernel takes one when data arrives.
+//! Provides buffers in a ring, from which the kernel takes one when data arrives.
 
 use super::ring::Ring;
 use crate::pool::{Lease, Pool};
@@ -7,7 +7,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// `struct io_uring_buf`; the tail of the ring lies over the `reserved` of its first entry.
+/// `struct io_uring_buf`; the `reserved` of the first entry is the tail of the ring.
 #[repr(C)]
 struct Entry {
     address: u64,
@@ -16,28 +16,28 @@ struct Entry {
     reserved: u16,
 }
 
-/// The fewest buffers that the kernel holds.
+/// The smallest number of buffers that the kernel gets.
 const SMALLEST_WINDOW: u16 = 8;
-/// The most bytes that it holds, whatever it asks for: more than that would not stay in cache, and
-/// for large messages a copy out of cache costs more than asking again.
+/// The largest number of bytes that the kernel gets. More would not stay in the cache, and for
+/// large messages a copy from uncached memory costs more than another request.
 const LARGEST_WINDOW_BYTES: usize = 512 << 10;
-/// Refills after which the window shrinks to what has been used.
+/// Number of refills after which the window shrinks to what was used.
 const ROUNDS: u16 = 256;
 
-/// The kernel takes buffers in the order in which it was given them, so it walks through all that
-/// it has. It is therefore given few: a window that grows when it runs out and shrinks when it does
-/// not need them.
+/// A ring of provided buffers. The kernel takes buffers in the order in which it got them, so it
+/// cycles through all of them. To keep them in the cache, the driver provides few: a window that
+/// grows when the kernel runs out of buffers and shrinks when it does not use them.
 pub(super) struct BufferRing {
     pool: Rc<Pool>,
     entries: Mapping,
     group: u16,
     mask: u16,
     tail: u16,
-    /// Buffers in the kernel's hands, how many we let it have, and the most that may become.
+    /// Buffers that the kernel holds, the window, and its largest size.
     held: u16,
     window: u16,
     largest: u16,
-    /// Buffers used since the last refill, and the most of any refill in these rounds.
+    /// Buffers used since the last refill, and the largest such number in these rounds.
     used: u16,
     peak: u16,
     rounds: u16,
@@ -47,14 +47,15 @@ impl BufferRing {
     /// Registers a ring for the buffers of `pool` under the number `group`.
     pub(super) fn new(ring: &Ring, group: u16, count: u16, pool: Rc<Pool>) -> io::Result<Self> {
         let entries = Mapping::anonymous(usize::from(count) * std::mem::size_of::<Entry>())?;
-        // The kernel has pinned these pages: a child that wrote to its copy would part us from it.
+        // The kernel has pinned these pages. A copy-on-write after a fork would give this process a
+        // page that the kernel does not read.
         entries.advise(libc::MADV_DONTFORK)?;
         let address = entries.address() as u64;
         // SAFETY: the mapping is page-aligned, large enough and lives in the same driver as the
         // ring, which is dropped before it.
         unsafe { ring.submitter().register_buf_ring_with_flags(address, count, group, 0)? };
         let affordable = LARGEST_WINDOW_BYTES / pool.buffer_bytes();
-        // Half of them are left to those who fetch a single datagram.
+        // Half of the buffers stay available for fetching single datagrams.
         let available = count / 2;
         let largest = available.min(affordable.clamp(usize::from(SMALLEST_WINDOW), 1 << 15) as u16);
         Ok(BufferRing {
@@ -80,8 +81,8 @@ impl BufferRing {
         self.group
     }
 
-    /// Buffers that the kernel could be given next: those that it has and the free ones, up to the
-    /// window, or twice that if the window may still grow.
+    /// Returns the number of buffers that the kernel could get next: those that it has and the free
+    /// ones, up to the window, or twice that if the window may still grow.
     pub(super) fn offered(&self) -> usize {
         let window = usize::from(self.grown_window());
         window.min(usize::from(self.held) + self.pool.free_count())
@@ -91,7 +92,7 @@ impl BufferRing {
         self.window.saturating_mul(2).min(self.largest)
     }
 
-    /// Gives the kernel free buffers, up to the window.
+    /// Provides free buffers to the kernel, up to the window.
     pub(super) fn refill(&mut self) {
         self.adapt();
         let tail = self.tail;
@@ -102,7 +103,7 @@ impl BufferRing {
             let address = self.pool.address(index) as u64;
             let bytes = self.pool.buffer_bytes() as u32;
             // SAFETY: the slot lies within the mapping and the kernel does not read it before the
-            // tail moves past it. `reserved` is left alone: in the first slot it is the tail.
+            // tail moves past it. `reserved` is not written: in the first slot it is the tail.
             unsafe {
                 (&raw mut (*entry).address).write(address);
                 (&raw mut (*entry).bytes).write(bytes);
@@ -113,7 +114,8 @@ impl BufferRing {
         }
         if tail != self.tail {
             let first = self.entries.address().cast::<Entry>();
-            // SAFETY: the field is aligned, within the mapping and accessed atomically by both.
+            // SAFETY: the field is aligned, within the mapping, and both sides access it
+            // atomically.
             let shared = unsafe { AtomicU16::from_ptr(&raw mut (*first).reserved) };
             shared.store(self.tail, Ordering::Release);
         }
@@ -131,20 +133,20 @@ impl BufferRing {
         }
     }
 
-    /// The kernel has put `bytes` bytes into buffer `index`.
+    /// Leases buffer `index`, which the kernel has filled with `bytes` bytes.
     pub(super) fn filled(&mut self, index: u16, bytes: usize) -> Lease {
         self.held -= 1;
         self.used += 1;
         self.pool.lease(index, bytes.min(self.pool.buffer_bytes()))
     }
 
-    /// The kernel took buffer `index` and did not use it.
+    /// Takes back buffer `index`, which the kernel took and did not use.
     pub(super) fn unused(&mut self, index: u16) {
         self.held -= 1;
         self.pool.give_back(index);
     }
 
-    /// The kernel found no buffer: it may have more from now on.
+    /// Enlarges the window, because the kernel found no buffer.
     pub(super) fn ran_out(&mut self) {
         self.window = self.grown_window();
     }

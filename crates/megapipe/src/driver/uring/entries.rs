@@ -1,25 +1,25 @@
-//! Operations in the kernel's form.
+//! Translates operations into submission queue entries.
 
 use super::objects::Nature;
 use crate::driver::{NAME_BYTES, NO_OFFSET, Operation};
 use io_uring::{opcode, squeue, types};
 use std::ptr;
 
-/// What comes with a completion, which the completion itself does not say.
+/// The kind of output of a completion, which the completion itself does not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Plain,
     Small,
     Large,
     Accept,
-    /// Of lightweight sockets that are descriptors.
+    /// An accept of lightweight sockets that are descriptors.
     AcceptLightweight,
     AcceptDirect,
-    /// The same, of one connection, for which a place in the file table is kept.
+    /// An accept of one direct descriptor, for which an entry of the file table is reserved.
     AcceptOneDirect,
-    /// A connection waits for which the file table had no room.
+    /// A poll of a listener while the file table is full.
     AcceptLater,
-    /// A datagram is there to be fetched.
+    /// A poll for a datagram that the driver then fetches.
     Arrival,
 }
 
@@ -38,7 +38,7 @@ impl Class {
     }
 }
 
-/// Whether the operation usually completes while it is being submitted.
+/// Returns whether the operation usually completes while it is being submitted.
 pub(super) fn is_prompt(operation: &Operation) -> bool {
     matches!(
         operation,
@@ -51,18 +51,19 @@ pub(super) fn is_prompt(operation: &Operation) -> bool {
     )
 }
 
-/// A broken connection is an error, not a signal. A write that is taken in part completes, and the
-/// channel goes on with the rest: with `MSG_WAITALL` the kernel would go on by itself, but swallow
-/// the error that ends it half-way.
+/// Flags of writes: a broken connection is an error, not a signal. `MSG_WAITALL` is not set, so a
+/// partial write completes, and the channel continues with the rest. With `MSG_WAITALL` the kernel
+/// would continue by itself, but drop the error that ends the write half-way.
 const WRITE_FLAGS: i32 = libc::MSG_NOSIGNAL;
 
-/// Receives tell the length of a message that is longer than the room for it.
+/// Returns the flags with which receives return the length of a message that is longer than the
+/// buffer.
 fn read_flags(nature: Nature) -> i32 {
     if nature == Nature::Messages { libc::MSG_TRUNC } else { 0 }
 }
 
-/// The header that tells the kernel how much room a received datagram leaves for the sender's name.
-/// It is only read.
+/// The header with the space that a received datagram reserves for the sender's name. The kernel
+/// only reads it.
 struct Template(libc::msghdr);
 // SAFETY: the pointers in it are null and nothing writes to it.
 unsafe impl Sync for Template {}
@@ -76,8 +77,9 @@ static DATAGRAM: Template = Template(libc::msghdr {
     msg_flags: 0,
 });
 
-/// The entry for an operation on descriptor `fd`, which may also be an index into the ring's file
-/// table if the caller sets that flag; `groups` are the numbers of the small and large buffers.
+/// Builds the submission queue entry for an operation on descriptor `fd`, which may also be an
+/// index of the ring's file table if the caller sets that flag; `groups` are the numbers of the
+/// small and large buffer rings.
 pub(super) fn build(
     fd: i32,
     nature: Nature,
@@ -103,7 +105,7 @@ pub(super) fn build(
             opcode::Readv::new(fd, vector, count).offset(offset).build()
         }
         Operation::ReadMessage { message } => {
-            // Descriptors that come with it are closed by execve(2).
+            // execve(2) closes the received descriptors.
             let flags = read_flags(nature) | libc::MSG_CMSG_CLOEXEC;
             opcode::RecvMsg::new(fd, message).flags(flags as u32).build()
         }
@@ -147,7 +149,7 @@ fn receive(fd: types::Fd, is_socket: bool, group: u16, repeat: bool) -> squeue::
     let entry = match (is_socket, repeat) {
         (true, true) => return opcode::RecvMulti::new(fd, group).build(),
         (true, false) => opcode::Recv::new(fd, ptr::null_mut(), 0).buf_group(group).build(),
-        // A pipe is read once at a time: the channel asks again.
+        // A pipe is read once per request: the channel submits the next one.
         (false, _) => {
             opcode::Read::new(fd, ptr::null_mut(), 0).offset(NO_OFFSET).buf_group(group).build()
         }
@@ -158,7 +160,7 @@ fn receive(fd: types::Fd, is_socket: bool, group: u16, repeat: bool) -> squeue::
 fn accept(fd: types::Fd, lightweight: bool, repeat: bool) -> squeue::Entry {
     // An entry of the file table has no close-on-exec flag: it is never inherited.
     let close_on_exec = if lightweight { 0 } else { libc::SOCK_CLOEXEC };
-    // The ring waits for sockets itself; other calls on a descriptor of one must not block.
+    // The ring waits for sockets itself; other calls on their descriptors must not block.
     let flags = close_on_exec | libc::SOCK_NONBLOCK;
     if repeat {
         return opcode::AcceptMulti::new(fd).allocate_file_index(lightweight).flags(flags).build();
@@ -170,13 +172,14 @@ fn accept(fd: types::Fd, lightweight: bool, repeat: bool) -> squeue::Entry {
 
 /// `SOCKET_URING_OP_GETSOCKOPT` of `linux/io_uring.h`.
 const GET_SOCKET_OPTION: u32 = 2;
-/// Where `struct io_uring_sqe` has the command of an `IORING_OP_URING_CMD`.
+/// Offset of the command of an `IORING_OP_URING_CMD` in `struct io_uring_sqe`.
 const COMMAND_AT: usize = 8;
 const _: () = assert!(std::mem::size_of::<squeue::Entry>() == 64);
 
-/// getsockopt(2) as a request, which the `io-uring` crate lacks; the result is the option's size.
+/// Builds a getsockopt(2) request, which the `io-uring` crate lacks; its result is the option's
+/// size.
 ///
-/// The kernel (Linux 6.7) knows it for level `SOL_SOCKET` only, and writes up to `bytes` bytes to
+/// The kernel (Linux 6.7) supports it only for level `SOL_SOCKET`. It writes up to `bytes` bytes to
 /// `value`, which must stay in place until the completion.
 pub(super) fn get_option(
     socket: types::Fd,
@@ -188,7 +191,7 @@ pub(super) fn get_option(
     let set = opcode::SetSockOpt::new(socket, level, name as u32, value.cast(), bytes);
     let mut entry = set.build();
     // SAFETY: the entry is a `struct io_uring_sqe`, in which these are the four bytes of `cmd_op`;
-    // the two commands differ in nothing else.
+    // the two commands differ only in them.
     unsafe { (&raw mut entry).cast::<u8>().add(COMMAND_AT).cast::<u32>().write(GET_SOCKET_OPTION) };
     entry
 }

@@ -1,12 +1,13 @@
-//! The features of io_uring that the driver uses, tried one by one when a ring is set up, and what
-//! replaces those that the kernel lacks.
+//! Lists the features of io_uring that the driver uses, and what replaces those that the kernel
+//! lacks.
 //!
-//! A version number says little: distributions backport features, and filters and containers
-//! remove some. So [`attempts`](super::attempts) submits every kind of request once.
+//! A kernel version is not enough: distributions backport features, and filters and containers
+//! remove some. So [`attempts`](super::attempts) submits every kind of request once when a ring is
+//! set up.
 //!
-//! The driver needs a ring with deferred task work, which came with Linux 6.1. What is as old as
-//! that is therefore required, and the channel falls back to epoll without it; what is younger is
-//! replaced.
+//! The driver needs a ring with deferred task work, which came with Linux 6.1. Features of that
+//! version and older ones are therefore required: without them the channel falls back to epoll.
+//! Newer features are replaced.
 
 use crate::sys::errno;
 use std::fmt;
@@ -15,13 +16,13 @@ use std::io;
 /// What the channel does without a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Without {
-    /// It uses the epoll driver.
+    /// The channel uses the epoll driver.
     Epoll,
-    /// This stands in its place.
+    /// The driver uses this replacement.
     Replaced(&'static str),
 }
 
-/// Defines [`Feature`] and what there is to say of each.
+/// Defines [`Feature`] and the properties of each.
 macro_rules! features {
     ($(
         $feature:ident $name:literal since $since:literal for $used_for:literal $without:expr;
@@ -39,7 +40,7 @@ macro_rules! features {
                 match self { $(Feature::$feature => $name,)+ }
             }
 
-            /// The version of Linux that it came with.
+            /// Returns the version of Linux that introduced the feature.
             pub(crate) fn since(self) -> &'static str {
                 match self { $(Feature::$feature => $since,)+ }
             }
@@ -109,6 +110,8 @@ features! {
     NoDescriptor "register calls by registered ring" since "6.3"
         for "a ring that forked children do not inherit"
         Without::Replaced("a forked child inherits the ring's descriptor until it calls execve");
+    Restrictions "restrictions" since "5.10" for "a ring that takes no other requests"
+        Without::Replaced("the ring takes every request");
     NoIoWait "wait that does not count as I/O wait" since "6.15" for "true CPU accounting"
         Without::Replaced("a channel that sleeps counts as I/O wait");
 }
@@ -117,16 +120,21 @@ features! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lack {
     pub(crate) feature: Feature,
-    /// What the kernel answered to the attempt; 0 if there was no call to answer.
+    /// The kernel's errno for the attempt; 0 if no call was made.
     pub(crate) errno: i32,
 }
 
-/// "multishot recv (Linux 6.0): Invalid argument (os error 22)".
+/// Formats such as "multishot recv (Linux 6.0): Invalid argument (os error 22)".
 impl fmt::Display for Lack {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} (Linux {})", self.feature.name(), self.feature.since())?;
         match self.errno {
             0 => Ok(()),
+            libc::EACCES => write!(
+                out,
+                ": {}: a security module, a seccomp filter or the ring's own restrictions bar it",
+                io::Error::from_raw_os_error(libc::EACCES)
+            ),
             errno => write!(out, ": {}", io::Error::from_raw_os_error(errno)),
         }
     }
@@ -143,8 +151,8 @@ impl Lacks {
         }
     }
 
-    /// The result of the register calls that make up a feature; `None`, and noted, if the kernel
-    /// does not know them.
+    /// Returns the result of the register calls of a feature. If the kernel does not support them,
+    /// adds the feature to the list and returns `None`.
     pub(super) fn judge<T>(
         &mut self,
         feature: Feature,
@@ -160,20 +168,22 @@ impl Lacks {
         }
     }
 
+    /// Returns the entry of a feature, if the kernel lacks it.
     pub(crate) fn of(&self, feature: Feature) -> Option<&Lack> {
         self.0.iter().find(|lack| lack.feature == feature)
     }
 
+    /// Returns whether the kernel lacks the feature.
     pub(crate) fn has(&self, feature: Feature) -> bool {
         self.of(feature).is_some()
     }
 
-    /// Those without which the channel uses the epoll driver.
+    /// Iterates over the missing features without which the channel uses the epoll driver.
     pub(crate) fn required(&self) -> impl Iterator<Item = &Lack> {
         self.0.iter().filter(|lack| lack.feature.without() == Without::Epoll)
     }
 
-    /// The others, with what stands in their place.
+    /// Iterates over the other missing features, with their replacements.
     pub(crate) fn replaced(&self) -> impl Iterator<Item = (&Lack, &'static str)> {
         self.0.iter().filter_map(|lack| match lack.feature.without() {
             Without::Replaced(by) => Some((lack, by)),
@@ -181,13 +191,14 @@ impl Lacks {
         })
     }
 
-    /// Whether lightweight sockets can be entries of the ring's file table.
+    /// Returns whether lightweight sockets can be entries of the ring's file table.
     pub(super) fn leave_direct_sockets(&self) -> bool {
         !self.0.iter().any(|lack| lack.feature.without() == DESCRIPTORS)
     }
 }
 
-/// Whether an errno means that the kernel does not know a request, or bars it from this ring.
+/// Returns whether an errno means that the kernel does not support a request, or does not permit it
+/// on this ring.
 pub(super) fn is_unknown(errno: i32) -> bool {
     [libc::EINVAL, libc::EOPNOTSUPP, libc::ENOSYS, libc::EACCES, libc::EPERM].contains(&errno)
 }

@@ -1,77 +1,80 @@
-//! How many completions a wait should ask for.
+//! Adaptive completion batching: chooses how many completions io_uring_enter(2) waits for.
 //!
-//! A channel that waits for one completion is woken for each that comes while it has nothing to do,
-//! and where it shares its CPU with those who send, it interrupts them each time. One that lingers
-//! for a batch is woken once for many; but it keeps requests waiting, and clients that wait for
-//! their answers send nothing meanwhile. So a channel lingers only if it is busy (its thread uses a
-//! good part of its CPU) and has many operations in the air, and whether it pays is found by
-//! trying: it goes on as long as a completion costs less CPU than before and they come no more
-//! slowly, tries smaller batches when they do, and then leaves it for longer and longer. A lone
-//! ping-pong never qualifies.
+//! A channel that waits for one completion is woken for each one that arrives while it is idle. If
+//! it shares its CPU with the senders, it interrupts them each time. A channel that waits for a
+//! batch is woken once for many completions; but it delays requests, and clients that wait for
+//! their answers send nothing meanwhile. So a channel waits for batches only if it is busy (its
+//! thread uses a large part of its CPU) and has many operations in flight. It measures whether
+//! batching helps, and continues as long as a completion costs less CPU than before and the rate
+//! does not fall. Otherwise it tries smaller batches, and then pauses for longer and longer.
+//! Traffic of one request at a time on a single connection never uses it.
 
-/// The time over which a judgement is made, long beside a time slice of the scheduler; and the
-/// waits after which the clock is looked at.
+/// Length of a measuring window, long compared with a time slice of the scheduler.
 const WINDOW_NS: u64 = 10_000_000;
+/// Number of waits after which the clock is read.
 const LOOK: u32 = 16;
-/// The part of its CPU that a busy thread uses.
+/// Share of its CPU above which a thread is busy.
 const BUSY: f64 = 0.35;
-/// The most to ask for: the report's batching threshold (section 3.4.3); and the least that is
-/// worth the kernel's timer.
+/// Largest batch: the report's batching threshold (section 3.4.3).
 const MOST: u32 = 32;
+/// Smallest batch that is worth the kernel's timer.
 const LEAST: u32 = 8;
-/// Operations in the air for each completion asked for.
+/// Operations in flight for each completion of a batch.
 const CROWD: u64 = 4;
-/// Windows between attempts: at first, and at most.
+/// Windows before the next attempt: the first pause and the longest.
 const FIRST_PAUSE: u32 = 1;
 const LONGEST_PAUSE: u32 = 256;
-/// Windows after which the rate without lingering is measured again.
+/// Windows after which the rate without batching is measured again.
 const TERM: u32 = 32;
-/// The part of the rate that lingering may cost before it is given up. Rates vary by nearly as much
-/// from window to window; clients that stand still cost more.
+/// Share of the rate that batching may cost before the channel ends it. Rates vary by nearly as
+/// much from window to window; idle clients cost more.
 const TOLERANCE: f64 = 0.2;
 
-/// The part of the CPU for a completion that must remain for lingering to go on.
+/// Batching continues only if the CPU time per completion is below this share of the time without
+/// it.
 const GAIN: f64 = 0.98;
 
-/// What a window showed: completions per nanosecond, nanoseconds of CPU for each, and the part of
-/// the CPU that the thread used.
+/// The measurements of a window: completions per nanosecond, CPU nanoseconds per completion, and
+/// the share of the CPU that the thread used.
 struct Window {
     rate: f64,
     cost: f64,
     used: f64,
 }
 
-/// What the clock is asked for.
+/// The clocks that the measurements read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
-    /// The time, which never goes back.
+    /// Monotonic time.
     Wall,
-    /// How long the thread has used its CPU.
+    /// CPU time of the thread.
     Thread,
 }
 
+/// The measurements, and the current batch size.
 #[derive(Debug)]
 pub(super) struct Linger {
     bound_us: u32,
-    /// What to ask for; 1 while not lingering.
+    /// The current batch size; 1 without batching.
     want: u32,
-    /// What the next attempt asks for at most.
+    /// The largest batch size of the next attempt.
     most: u32,
     waits: u32,
-    /// Completions, time and CPU time when the window began.
+    /// Completions, time and CPU time at the beginning of the window.
     began_total: u64,
     began_wall_ns: u64,
     began_thread_ns: u64,
-    /// Completions per nanosecond, and nanoseconds of CPU for each, while not lingering.
+    /// Completions per nanosecond, and CPU nanoseconds per completion, without batching.
     natural_rate: f64,
     natural_cost: f64,
-    /// Windows since lingering began or ended, and how many must pass before the next attempt.
+    /// Windows since batching began or ended, and how many must pass before the next attempt.
     windows: u32,
     pause: u32,
 }
 
 impl Linger {
-    /// Lingers at most `bound_us`; never if that is 0.
+    /// Creates the state for waits of at most `bound_us` for a batch; never for batches if that is
+    /// 0.
     pub(super) fn new(bound_us: u32) -> Linger {
         Linger {
             bound_us,
@@ -92,13 +95,14 @@ impl Linger {
         self.bound_us
     }
 
-    /// Completions to ask for, besides those that are certain to come at once.
+    /// Returns the number of completions to wait for, in addition to those that will certainly come
+    /// at once.
     pub(super) fn want(&self) -> u32 {
         self.want
     }
 
-    /// Tells, after a wait, how many completions there have been in all, and how many operations
-    /// are in the air.
+    /// Updates the measurements after a wait, with the total number of completions and the
+    /// operations in flight.
     pub(super) fn learn(&mut self, total: u64, outstanding: u64, clock_ns: impl Fn(Clock) -> u64) {
         if self.bound_us == 0 {
             return;
@@ -152,14 +156,14 @@ impl Linger {
 mod tests {
     use super::*;
 
-    /// What a wait for so many completions brings, how long it takes, and how much CPU.
+    /// The completions, duration and CPU time of a wait for so many completions.
     struct Wait {
         came: u32,
         wall_ns: u64,
         thread_ns: u64,
     }
 
-    /// Lets `seconds` pass on a source; gives the share of that time that was lingered.
+    /// Simulates `seconds` of a source; returns the share of that time with batching.
     fn lingering(
         linger: &mut Linger,
         seconds: u64,
@@ -212,7 +216,8 @@ mod tests {
     #[test]
     fn clients_that_wait_for_their_answers_end_it() {
         let mut linger = Linger::new(50);
-        // Eight busy clients among many: what is asked for comes, but then all of them stand still.
+        // Simulates eight busy clients among many: the requested completions come, but then all
+        // eight clients wait.
         let source = |asked: u32| match asked {
             1 => Wait { came: 4, wall_ns: 4_000, thread_ns: 4_000 },
             _ => Wait { came: 8, wall_ns: 50_000, thread_ns: 10_000 },

@@ -1,12 +1,13 @@
-//! The driver over io_uring.
+//! Implements the driver over io_uring.
 
 mod attempts;
 mod buffers;
+mod completions;
 mod entries;
 pub(crate) mod features;
-mod harvest;
 mod linger;
 mod objects;
+mod restrictions;
 mod ring;
 mod setup;
 mod sockets;
@@ -38,36 +39,37 @@ use std::time::{Duration, Instant};
 
 pub(crate) use self::setup::{Refusal, survey};
 
-/// The tag of requests that only complete if they fail, which then does not matter.
+/// The tag of requests that complete only if they fail; that failure does not matter.
 const FORGOTTEN_TAG: u64 = INTERNAL_TAG + 1;
 
-/// Pause after the kernel had no memory for a request or no room for a completion, before it is
-/// asked again, and how often it is asked where nothing else bounds the time.
+/// Pause after the kernel had no memory for a request or no room for a completion, and the number
+/// of attempts if nothing else limits the time.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 const RETRIES_MAX: u32 = 200;
 
 const SMALL_GROUP: u16 = 0;
 const LARGE_GROUP: u16 = 1;
 
-/// Whether a tag is the driver's own. The channel's never have such a low half.
+/// Returns whether a tag is the driver's own. The channel's tags never have such a low half.
 fn is_internal(tag: u64) -> bool {
     tag as u32 >= INTERNAL_TAG as u32
 }
 
+/// The driver; see the [module](self).
 pub(crate) struct UringDriver {
-    // The ring goes first: the kernel must let go of the buffers before they are unmapped.
+    // The ring is dropped first: the kernel must release the buffers before they are unmapped.
     ring: Ring,
     small: BufferRing,
     large: BufferRing,
     /// Entries of the ring's file table whose sockets were dropped without being registered.
     discarded: Discarded,
     table: Table,
-    /// Accepts that might bring more than the table has room for, to be cancelled. The channel
-    /// files them again.
+    /// Accepts that might return more connections than the table has room for. They are to be
+    /// cancelled; the channel submits them again.
     unbounded: Vec<u64>,
-    /// What comes with the completion of each request, by the index in its tag.
+    /// The class of each request in flight, by the index in its tag.
     classes: Vec<Class>,
-    /// Outcomes that came while the driver waited for something else.
+    /// Outcomes that arrived while the driver waited for something else.
     backlog: VecDeque<Outcome>,
     linger: Linger,
     batch: u32,
@@ -75,25 +77,25 @@ pub(crate) struct UringDriver {
     lacks: Lacks,
     /// Whether lightweight sockets are entries of the ring's file table, or else descriptors.
     direct_sockets: bool,
-    /// Whether an accept tells that more connections wait.
+    /// Whether accepts report that more connections wait.
     tells_queue: bool,
-    /// Whether a socket option can be asked for by a request.
+    /// Whether a socket option can be read by a request.
     asks_options: bool,
     /// Whether timers and signals are polled before they are read.
     polls_watched: bool,
     /// Operations without their last outcome, and those of them in the submission queue that
-    /// usually complete as soon as they are submitted.
+    /// usually complete when they are submitted.
     outstanding: u64,
     prompt: u32,
-    /// Whether the kernel may still have to end what was cancelled.
+    /// Whether the kernel may still have to end cancelled requests.
     cancelled: bool,
-    /// Outcomes so far.
+    /// The number of outcomes so far.
     completions: u64,
     counters: Counters,
 }
 
 impl UringDriver {
-    /// Tries what the driver needs of the kernel, and fails if anything is missing that it cannot
+    /// Tries the features that the driver needs, and fails if one is missing that it cannot
     /// replace.
     pub(crate) fn new(config: &Config, pools: Pools) -> Result<UringDriver, Refusal> {
         let Parts { ring, buffers, places, lacks } = Parts::new(config, pools)?;
@@ -128,37 +130,36 @@ impl UringDriver {
         })
     }
 
-    /// What the kernel lacks, and is replaced.
+    /// Returns the features that the kernel lacks and that are replaced.
     pub(crate) fn lacks(&self) -> &Lacks {
         &self.lacks
     }
 
-    /// Files an entry; makes room by handing the queue to the kernel.
+    /// Adds an entry to the submission queue; submits the queue to make room.
     ///
     /// # Safety
-    ///
     /// As for [`Ring::push`].
     unsafe fn push(&mut self, entry: &squeue::Entry) -> Result<(), Full> {
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller keeps what the entry points to valid until its last completion.
         if unsafe { self.ring.push(entry) } {
             return Ok(());
         }
         self.hand_over_firmly().map_err(|_| Full)?;
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller keeps what the entry points to valid until its last completion.
         if unsafe { self.ring.push(entry) } { Ok(()) } else { Err(Full) }
     }
 
-    /// Files an entry whose result is of no interest. One that finds no room after a flush is lost,
-    /// which is why only entries are filed here whose loss closing the ring makes good.
+    /// Adds an entry whose result does not matter. An entry that finds no room even after a flush
+    /// is lost, so this method is only for entries whose effect closing the ring has, too.
     fn push_forgotten(&mut self, entry: squeue::Entry) {
         let entry = entry.user_data(FORGOTTEN_TAG).flags(squeue::Flags::SKIP_SUCCESS);
-        // SAFETY: the entries filed here (close, cancel) point to no memory.
+        // SAFETY: the entries that callers pass (close, cancel) point to no memory.
         if unsafe { self.push(&entry) }.is_err() {
             tracing::warn!("the submission queue is stuck: a close or a cancellation is lost");
         }
     }
 
-    fn enlist(&mut self, tag: u64, class: Class) {
+    fn record_submission(&mut self, tag: u64, class: Class) {
         self.outstanding += 1;
         if tag >= INSTALLED_TAG {
             return;
@@ -170,15 +171,15 @@ impl UringDriver {
         self.classes[index] = class;
     }
 
-    /// Hands the queue to the kernel; what it does not take now stays queued.
+    /// Submits the queue to the kernel; entries that it does not take now stay queued.
     fn hand_over(&mut self) -> io::Result<Entered> {
         self.prepare();
         self.prompt = 0;
         self.ring.submit()
     }
 
-    /// Hands the whole queue to the kernel, also if that takes several attempts. What was cancelled
-    /// ends: until then it keeps its file open.
+    /// Submits the whole queue to the kernel, in several attempts if necessary, and makes the
+    /// kernel end cancelled requests, because they keep their files open until then.
     fn hand_over_firmly(&mut self) -> io::Result<()> {
         self.prepare();
         self.prompt = 0;
@@ -189,11 +190,11 @@ impl UringDriver {
         Ok(())
     }
 
-    /// Repeats `attempt` while the kernel has no memory or no room for completions, which are
-    /// taken meanwhile; a signal handler does not end it.
+    /// Repeats `attempt` while the kernel has no memory or no room for completions, and reaps
+    /// completions meanwhile; a signal handler does not end it.
     ///
     /// # Errors
-    /// `EAGAIN` if that lasts, and all other errors of `attempt`.
+    /// `EAGAIN` if the lack lasts, and all other errors of `attempt`.
     fn persist(
         &mut self,
         mut attempt: impl FnMut(&mut Ring) -> io::Result<Entered>,
@@ -201,7 +202,7 @@ impl UringDriver {
         for _ in 0..RETRIES_MAX {
             match attempt(&mut self.ring)? {
                 Entered::Busy => {
-                    self.harvest_into_backlog();
+                    self.reap_into_backlog();
                     std::thread::sleep(RETRY_PAUSE);
                 }
                 Entered::Signal => {}
@@ -211,13 +212,13 @@ impl UringDriver {
         Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
-    fn harvest_into_backlog(&mut self) {
+    fn reap_into_backlog(&mut self) {
         let mut backlog = std::mem::take(&mut self.backlog);
-        self.harvest(&mut backlog);
+        self.reap_completions(&mut backlog);
         self.backlog = backlog;
     }
 
-    /// What must be in the kernel's hands before it looks at the queue.
+    /// Provides buffers, frees discarded sockets, and cancels accepts; called before submitting.
     fn prepare(&mut self) {
         self.small.refill();
         self.large.refill();
@@ -229,8 +230,8 @@ impl UringDriver {
         }
     }
 
-    /// The operation as far as the file table has room for what it brings: a listener is only
-    /// polled while there is none.
+    /// Adapts an operation to the free entries of the file table: while there are none, a listener
+    /// is only polled.
     fn admit(&self, operation: Operation) -> (Operation, Class) {
         if let Operation::Accept { lightweight: true, repeat } = operation
             && !self.direct_sockets
@@ -258,14 +259,10 @@ impl UringDriver {
 }
 
 fn clock_ns(clock: Clock) -> u64 {
-    let clock = match clock {
-        Clock::Wall => libc::CLOCK_MONOTONIC,
-        Clock::Thread => libc::CLOCK_THREAD_CPUTIME_ID,
-    };
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for writing.
-    unsafe { libc::clock_gettime(clock, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    match clock {
+        Clock::Wall => sys::clock::monotonic_ns(),
+        Clock::Thread => sys::clock::thread_cpu_ns(),
+    }
 }
 
 impl Driver for UringDriver {
@@ -275,7 +272,7 @@ impl Driver for UringDriver {
                 objects::attach(endpoint, kind, self.polls_watched)
             }
             Endpoint::Direct(direct) => Ok(objects::direct(direct.take(&self.discarded)?, kind)),
-            // It is another channel's, which frees it.
+            // The lightweight socket belongs to another channel, which frees it.
             Endpoint::Installed(_) => Err(io::Error::from_raw_os_error(libc::EXDEV).into()),
         }
     }
@@ -294,8 +291,8 @@ impl Driver for UringDriver {
                 None
             }
             Target::Descriptor(_) => {
-                // The descriptor goes back to the application: nothing may be left behind that
-                // would still read from it.
+                // The descriptor returns to the application, so no request that would still read
+                // from it may remain.
                 if !pending.is_empty()
                     && let Err(error) = self.hand_over_firmly()
                 {
@@ -315,13 +312,13 @@ impl Driver for UringDriver {
             Target::Descriptor(fd) => opcode::Close::new(Fd(fd)).build(),
             Target::Direct(index) => opcode::Close::new(Fixed(index)).build(),
         };
-        // SAFETY: a close points to no memory.
+        // SAFETY: a close entry points to no memory.
         unsafe { self.push(&entry.user_data(tag)) }?;
         match target {
             Target::Descriptor(_) => objects::restore(object),
             Target::Direct(_) => self.table.free(),
         }
-        self.enlist(tag, Class::Plain);
+        self.record_submission(tag, Class::Plain);
         Ok(())
     }
 
@@ -340,15 +337,15 @@ impl Driver for UringDriver {
             Target::Direct(index) => (index as i32, squeue::Flags::FIXED_FILE),
         };
         let entry = entries::build(fd, objects::nature(object), operation, groups).flags(flags);
-        // SAFETY: the caller of `submit` keeps the operation's memory, as the trait demands.
+        // SAFETY: the trait requires the caller of `submit` to keep the operation's memory valid.
         unsafe { self.push(&entry.user_data(tag)) }?;
         if class == Class::AcceptOneDirect {
             self.table.reserve();
         }
-        self.enlist(tag, class);
+        self.record_submission(tag, class);
         self.prompt += u32::from(entries::is_prompt(&operation));
         if self.ring.queued() >= self.batch {
-            // What the kernel does not take now (its completion queue is full) stays queued.
+            // Entries that the kernel does not take now (its completion queue is full) stay queued.
             let _ = self.hand_over();
         }
         Ok(())
@@ -389,7 +386,7 @@ impl Driver for UringDriver {
             sink.append(&mut self.backlog);
             return Ok(Wake::Outcomes);
         }
-        if self.harvest(sink).0 > 0 {
+        if self.reap_completions(sink).0 > 0 {
             return Ok(Wake::Outcomes);
         }
         self.counters.overflows += u64::from(self.ring.has_overflown());
@@ -399,7 +396,7 @@ impl Driver for UringDriver {
             let limits = self.wait_limits(left);
             let entered = self.ring.enter(limits)?;
             self.cancelled &= matches!(entered, Entered::Busy);
-            let (came, internal) = self.harvest(sink);
+            let (came, internal) = self.reap_completions(sink);
             if came > 0 {
                 self.note(limits, came);
                 return Ok(Wake::Outcomes);
@@ -416,7 +413,7 @@ impl Driver for UringDriver {
                 Entered::Busy => {
                     std::thread::sleep(left.map_or(RETRY_PAUSE, |left| left.min(RETRY_PAUSE)))
                 }
-                // The kernel hides a signal from a call that has submitted something.
+                // The kernel does not report a signal from a call that has submitted something.
                 _ if !internal => return Ok(Wake::Signal),
                 _ => {}
             }
@@ -466,10 +463,11 @@ impl Driver for UringDriver {
         let until = Instant::now() + deadline;
         let mut dropped = VecDeque::new();
         let _ = self.hand_over_firmly();
-        // Only what was submitted can be cancelled, and cancelling may not reach everything at
-        // once (a disk is at work), so it is repeated; once it is tried however late it is, as this
-        // thread may have been kept from its CPU. While requests that were cancelled by their tags
-        // end, there is nothing to repeat: the kernel would look through all of them each time.
+        // Only submitted requests can be cancelled, and a cancellation may not reach everything at
+        // once (one that a disk is executing), so it is repeated. It is tried at least once,
+        // however late it is, because this thread may have had no CPU. While requests that were
+        // cancelled by their tags end, it is not repeated: the kernel would search all of them each
+        // time.
         let mut ending = true;
         while self.outstanding > 0 || self.synchronous.has_abandoned() {
             let is_late = Instant::now() >= until;
@@ -481,28 +479,28 @@ impl Driver for UringDriver {
             let timeout = Some(Duration::from_millis(10));
             let limits = WaitLimits { want: 1, linger_us: 0, timeout };
             match self.ring.enter(limits) {
-                // An error may pass, too: what is given up here is leaked.
+                // The error may be transient, too; giving up here leaks memory.
                 Ok(Entered::Busy) | Err(_) => std::thread::sleep(RETRY_PAUSE),
                 Ok(_) => {}
             }
-            self.harvest(&mut dropped);
+            self.reap_completions(&mut dropped);
             dropped.clear();
             ending = self.outstanding < before;
             if is_late && (self.outstanding > 0 || self.synchronous.has_abandoned()) {
                 return false;
             }
         }
-        // Sockets that came with the dropped outcomes are closed with the ring's file table.
+        // Closing the ring's file table closes the sockets that came with the dropped outcomes.
         true
     }
 }
 
 impl UringDriver {
-    /// How long the next wait may last, and for how many completions.
+    /// Returns the limits of the next wait: its time and its number of completions.
     fn wait_limits(&mut self, left: Option<Duration>) -> WaitLimits {
         self.prepare();
         let asked = self.linger.want();
-        // What completes on submission comes on top of what is worth lingering for.
+        // Completions that come on submission are added to the batch size.
         let prompt = std::mem::take(&mut self.prompt).min(self.outstanding as u32);
         match left {
             Some(Duration::ZERO) => WaitLimits::LOOK,
@@ -517,7 +515,7 @@ impl UringDriver {
         }
     }
 
-    /// Notes what a wait has brought.
+    /// Updates the statistics after a wait.
     fn note(&mut self, limits: WaitLimits, came: u32) {
         if limits.want > 0 {
             self.linger.learn(self.completions, self.outstanding, clock_ns);

@@ -1,5 +1,5 @@
-//! What the driver packs into the number of an object: a descriptor or an index of the ring's file
-//! table, and how it is to be treated. There is no table to look up.
+//! Encodes the driver's state of an object in its number: a descriptor or an index of the ring's
+//! file table, and its properties. So the driver needs no table of objects.
 
 use crate::driver::{Object, Operation, Unattached, nonblocking};
 use crate::source::{Endpoint, FIRST_LIGHTWEIGHT, Kind};
@@ -7,22 +7,22 @@ use crate::sys::get_number;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
-/// Objects from here on are entries of the ring's file table.
+/// First number of objects that are entries of the ring's file table.
 const FIRST_DIRECT: u32 = FIRST_LIGHTWEIGHT;
-/// No socket: read(2) and write(2) and not recv(2) and send(2).
+/// The object is not a socket: read(2) and write(2) instead of recv(2) and send(2).
 const NO_SOCKET: u32 = 1 << 29;
-/// A socket of messages, which are received one by one.
+/// A socket with messages, which are received one by one.
 const MESSAGES: u32 = 1 << 28;
-/// Kept non-blocking while it is attached.
+/// The descriptor is kept non-blocking while it is attached.
 const KEPT: u32 = 1 << 27;
-/// Closed when it is let go of, as the entries of the file table are.
+/// The object is closed when it is released, as the entries of the file table are.
 const LIGHTWEIGHT: u32 = 1 << 26;
 /// A netlink socket, whose own `ENOBUFS` (it has lost messages) must not be taken for a lack of
-/// buffers: it is polled, and what it has is fetched.
+/// buffers: it is polled, and its messages are fetched.
 const NETLINK: u32 = 1 << 25;
 const FLAGS: u32 = NO_SOCKET | MESSAGES | KEPT | LIGHTWEIGHT | NETLINK;
 
-/// What an object is to the kernel.
+/// The form of an object in the kernel.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
     Descriptor(i32),
@@ -39,7 +39,7 @@ impl Target {
     }
 }
 
-/// Which calls an object takes.
+/// The calls that an object supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nature {
     File,
@@ -64,19 +64,20 @@ fn flags_of(kind: Kind) -> u32 {
     }
 }
 
-/// The object of an entry of the file table.
+/// Returns the object of an entry of the file table.
 pub(super) fn direct(index: u32, kind: Kind) -> Object {
     Object((FIRST_DIRECT + index) | flags_of(kind))
 }
 
 /// Takes over a descriptor.
 ///
-/// Pipes, terminals and other devices are made non-blocking meanwhile. io_uring asks only whether
-/// they are ready for something; a write of more than there is room for would block the thread in
-/// io_uring_enter(2). Wake-ups never block once they are ready. Nor do timers and signals, unless
-/// the kernel lacks [`Feature::WatchedRead`](super::features::Feature::WatchedRead): then a kernel
-/// thread would read from a descriptor that may block, and that thread has none of the signals that
-/// were sent to this one. `keeps_watched` makes them non-blocking, too.
+/// Makes pipes, terminals and other devices non-blocking while they are attached. io_uring checks
+/// only whether they are ready at all; a write of more bytes than there is room for would block the
+/// thread in io_uring_enter(2). Wake-ups never block once they are ready. Nor do timers and
+/// signals, unless the kernel lacks
+/// [`Feature::WatchedRead`](super::features::Feature::WatchedRead): then a kernel thread would read
+/// from a descriptor that may block, and that thread has none of the signals that were sent to this
+/// one. `keeps_watched` makes them non-blocking, too.
 pub(super) fn attach(
     endpoint: Endpoint,
     kind: Kind,
@@ -89,7 +90,7 @@ pub(super) fn attach(
     };
     match prepare(fd, kind, keeps_watched) {
         Ok(flags) => {
-            // From now on the number of the object stands for it.
+            // From now on the number of the object represents the descriptor.
             if let Endpoint::Descriptor(descriptor) | Endpoint::Lightweight(descriptor) = endpoint {
                 let _ = descriptor.into_raw_fd();
             }
@@ -99,11 +100,12 @@ pub(super) fn attach(
     }
 }
 
-/// Prepares a descriptor that is to be taken over, and gives the flags of its object.
+/// Prepares a descriptor to be taken over, and returns the flags of its object.
 fn prepare(fd: i32, kind: Kind, keeps_watched: bool) -> io::Result<u32> {
     let is_kept = keeps_watched && matches!(kind, Kind::Signal | Kind::Timer);
     let flags = flags_of(kind) | if is_kept { KEPT } else { 0 };
-    // What wakes an installed driver is attached as a datagram socket, too, and may be none.
+    // The wake-up descriptor of an installed driver is attached as a datagram socket, too, and may
+    // not be a socket.
     let netlink = kind == Kind::Datagram
         && get_number(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)
             .is_ok_and(|domain| domain == libc::AF_NETLINK);
@@ -113,7 +115,7 @@ fn prepare(fd: i32, kind: Kind, keeps_watched: bool) -> io::Result<u32> {
     Ok(flags | if netlink { NETLINK } else { 0 })
 }
 
-/// The operation as the object takes it.
+/// Adapts an operation to the object.
 pub(super) fn adapt(object: Object, operation: Operation) -> Operation {
     match operation {
         Operation::ReceiveFrom { .. } if object.0 & NETLINK != 0 => {
@@ -132,7 +134,7 @@ pub(super) fn restore(object: Object) {
     }
 }
 
-/// Ends an object that is a descriptor, which comes back unless it is to be closed.
+/// Releases an object that is a descriptor; returns it unless it has to be closed.
 pub(super) fn release(object: Object) -> Option<OwnedFd> {
     let Target::Descriptor(fd) = Target::of(object) else { return None };
     restore(object);

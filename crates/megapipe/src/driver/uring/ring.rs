@@ -1,9 +1,11 @@
-//! The two queues shared with the kernel, and the one system call that serves them.
+//! Wraps the submission and completion queues that are shared with the kernel, and the one system
+//! call that serves them.
 
 use super::features::{Feature, Lacks};
+use super::restrictions::{self, REGISTER_CALLS, UNREGISTER_FILES, UNREGISTER_RING_FDS};
 use crate::sys::{check, errno};
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue, squeue};
+use io_uring::{IoUring, Submitter, cqueue, squeue};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -14,11 +16,10 @@ const ENTER_REGISTERED_RING: u32 = 1 << 4;
 const ENTER_NO_IOWAIT: u32 = 1 << 7;
 const UNREGISTER_EVENTFD: u32 = 5;
 const REGISTER_RING_FDS: u32 = 20;
-const UNREGISTER_RING_FDS: u32 = 21;
 const REGISTER_USE_REGISTERED_RING: u32 = 1 << 31;
 
-/// Length of the submission queue: several batches, so that a batch can grow while the kernel
-/// refuses one.
+/// Length of the submission queue: several batches, so that requests can collect while the kernel
+/// takes none.
 const SUBMISSIONS: u32 = 1024;
 
 /// Effectively infinite time-out (34 years) that does not overflow the kernel's nanoseconds.
@@ -32,28 +33,29 @@ struct ResourceUpdate {
     data: u64,
 }
 
-/// How long one entry into the kernel may wait, and for how many completions.
+/// The limits of one io_uring_enter(2): time, and number of completions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitLimits {
-    /// Completions to wait for; 0 to look once.
+    /// Number of completions to wait for; 0 to poll once.
     pub(super) want: u32,
-    /// From this time on a single completion is enough; 0 if `want` is to be had in any case.
+    /// Time after which a single completion is enough, in microseconds; 0 to always wait for
+    /// `want`.
     pub(super) linger_us: u32,
-    /// When to give up; `None` for never.
+    /// The time-out; `None` for no limit.
     pub(super) timeout: Option<Duration>,
 }
 
 impl WaitLimits {
-    /// One look, without waiting.
+    /// Polls once, without waiting.
     pub(super) const LOOK: WaitLimits = WaitLimits { want: 0, linger_us: 0, timeout: None };
 }
 
-/// How an entry into the kernel ended.
+/// How io_uring_enter(2) ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entered {
-    /// It submitted or waited. With no completion, a signal handler ran or the time is up.
+    /// It submitted or waited. Without a completion, a signal handler ran or the time-out expired.
     Returned,
-    /// The time is up.
+    /// The time-out expired.
     TimeUp,
     /// A signal handler ran.
     Signal,
@@ -61,25 +63,33 @@ pub(super) enum Entered {
     Busy,
 }
 
+/// The queues of a ring, and how the thread enters it.
 pub(super) struct Ring {
     inner: IoUring,
-    /// The ring's index among the thread's registered rings: spares the kernel a look-up per call.
+    /// The ring's index among the thread's registered rings, which saves a look-up of the
+    /// descriptor for each call.
     registered: Option<u32>,
+    /// Whether register calls can name the ring by this index.
+    registers_by_index: bool,
     /// Whether the ring's own descriptor has been replaced, see `hide_descriptor`.
     hidden: bool,
+    /// Whether the ring takes requests, see `enable`.
+    enabled: bool,
     can_linger: bool,
     enter_flags: u32,
     pub(super) system_calls: u64,
 }
 
 impl Ring {
-    /// Creates a ring that only the calling thread enters, and that runs completions only then.
+    /// Creates a ring that only the calling thread enters, and that runs completions only then. It
+    /// takes no requests before [`enable`](Self::enable).
     ///
-    /// Notes in `lacks` what the kernel's rings lack. Fails with the kernel's errno.
+    /// Adds missing features to `lacks`. Fails with the kernel's errno.
     pub(super) fn new(completions: u32, lacks: &mut Lacks) -> io::Result<Ring> {
         let mut builder = IoUring::builder();
         builder
             .dontfork()
+            .setup_r_disabled()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_submit_all()
@@ -95,7 +105,7 @@ impl Ring {
             other => other?,
         };
         let can_linger = inner.params().is_feature_min_timeout();
-        // A thread that sleeps for network traffic is idle, and not waiting for a disk.
+        // A thread that sleeps for network traffic is idle; it does not wait for a disk.
         let no_iowait = inner.params().is_feature_no_iowait();
         for (feature, offered) in
             [(Feature::MinimumWait, can_linger), (Feature::NoIoWait, no_iowait)]
@@ -108,7 +118,9 @@ impl Ring {
         let mut ring = Ring {
             inner,
             registered: None,
+            registers_by_index: false,
             hidden: false,
+            enabled: false,
             can_linger,
             enter_flags,
             system_calls: 0,
@@ -117,14 +129,35 @@ impl Ring {
             Ok(index) => ring.registered = Some(index),
             Err(error) => lacks.add(Feature::RegisteredRing, errno(&error)),
         }
+        match ring.try_register_by_index() {
+            Ok(()) => ring.registers_by_index = true,
+            Err(errno) => lacks.add(Feature::NoDescriptor, errno),
+        }
         Ok(ring)
     }
 
-    pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
+    /// Gives access to the register calls of set-up, which precede [`enable`](Self::enable). Later
+    /// calls are methods of this type.
+    pub(super) fn submitter(&self) -> Submitter<'_> {
+        debug_assert!(!self.enabled, "an enabled ring refuses most register calls");
         self.inner.submitter()
     }
 
-    /// Whether the kernel can wait for several completions for a bounded time.
+    /// Restricts the ring to what the driver uses, if the kernel can, and makes it take requests.
+    pub(super) fn enable(&mut self, lacks: &mut Lacks) -> io::Result<()> {
+        let submitter = self.submitter();
+        lacks.judge(Feature::Restrictions, restrictions::register(&submitter))?;
+        submitter.register_enable_rings()?;
+        self.enabled = true;
+        Ok(())
+    }
+
+    /// Removes the ring's file table.
+    pub(super) fn unregister_files(&self) -> io::Result<()> {
+        self.register(UNREGISTER_FILES, None)
+    }
+
+    /// Whether the kernel can wait for several completions for a limited time.
     pub(super) fn can_linger(&self) -> bool {
         self.can_linger
     }
@@ -132,41 +165,47 @@ impl Ring {
     fn register_ring(&self) -> io::Result<u32> {
         let data = self.inner.as_raw_fd() as u64;
         let mut update = ResourceUpdate { offset: u32::MAX, reserved: 0, data };
-        self.register(REGISTER_RING_FDS, &mut update)?;
+        self.register(REGISTER_RING_FDS, Some(&mut update))?;
         Ok(update.offset)
     }
 
-    fn register(&self, opcode: u32, update: &mut ResourceUpdate) -> io::Result<()> {
-        let (fd, opcode) = match self.registered {
-            Some(index) if self.hidden => (index as i32, opcode | REGISTER_USE_REGISTERED_RING),
-            _ => (self.inner.as_raw_fd(), opcode),
-        };
-        let update: *mut ResourceUpdate = update;
-        // SAFETY: `update` is valid for reading and writing, and there is one of it.
-        let result = unsafe { libc::syscall(libc::SYS_io_uring_register, fd, opcode, update, 1) };
-        check(result as libc::c_int)?;
-        Ok(())
+    /// Tries to name the ring by its index in a register call; returns the errno if that fails, or
+    /// 0 if the ring has no index.
+    fn try_register_by_index(&self) -> Result<(), i32> {
+        let index = self.registered.ok_or(0)?;
+        let opcode = UNREGISTER_EVENTFD | REGISTER_USE_REGISTERED_RING;
+        match call_register(index as i32, opcode, None) {
+            // No event descriptor is registered; a kernel without the flag returns another error.
+            Err(error) if errno(&error) == libc::ENXIO => Ok(()),
+            Err(error) => Err(errno(&error)),
+            Ok(()) => Err(0),
+        }
     }
 
-    /// Puts another file in the place of the ring's descriptor, which the registered ring makes
-    /// superfluous (Linux 6.3): a forked child that never executes a program would inherit it and
+    fn register(&self, call: u32, update: Option<&mut ResourceUpdate>) -> io::Result<()> {
+        debug_assert!(
+            !self.enabled || REGISTER_CALLS.contains(&call),
+            "register call {call} is not in REGISTER_CALLS: the kernel answers EACCES"
+        );
+        let (fd, opcode) = self.register_target(call);
+        call_register(fd, opcode, update)
+    }
+
+    /// Returns the descriptor or the index of the ring, and the call with the flag for an index.
+    fn register_target(&self, call: u32) -> (i32, u32) {
+        match self.registered {
+            Some(index) if self.hidden => (index as i32, call | REGISTER_USE_REGISTERED_RING),
+            _ => (self.inner.as_raw_fd(), call),
+        }
+    }
+
+    /// Replaces the ring's descriptor by another file, because the registered ring does not need it
+    /// (Linux 6.3). A forked child that never executes a program would otherwise inherit it and
     /// keep the ring and all its lightweight sockets open after this process has ended.
     ///
-    /// Called when everything is registered. Where the kernel cannot do without it, it stays, which
-    /// is noted in `lacks`.
-    pub(super) fn hide_descriptor(&mut self, lacks: &mut Lacks) {
-        let Some(index) = self.registered else {
-            lacks.add(Feature::NoDescriptor, 0);
-            return;
-        };
-        let (call, none) = (libc::SYS_io_uring_register, std::ptr::null::<u8>());
-        let opcode = UNREGISTER_EVENTFD | REGISTER_USE_REGISTERED_RING;
-        // SAFETY: the call takes no pointers.
-        let probe = unsafe { libc::syscall(call, index, opcode, none, 0) };
-        // No event descriptor is registered; a kernel without the flag says something else.
-        let answer = errno(&io::Error::last_os_error());
-        if probe == 0 || answer != libc::ENXIO {
-            lacks.add(Feature::NoDescriptor, answer);
+    /// Called after everything is registered. If the kernel needs the descriptor, it stays.
+    pub(super) fn hide_descriptor(&mut self) {
+        if !self.registers_by_index {
             return;
         }
         // SAFETY: the call takes no pointers.
@@ -174,7 +213,7 @@ impl Ring {
         if fd < 0 {
             return;
         }
-        // SAFETY: the kernel has just given this descriptor to us.
+        // SAFETY: eventfd has just returned this descriptor, which has no other owner.
         let other = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: the ring's number stays open and owned by `inner`, as another file.
         let result =
@@ -182,49 +221,52 @@ impl Ring {
         self.hidden = result >= 0;
     }
 
-    /// Requests that the kernel has not seen yet.
+    /// Number of requests that the kernel has not taken yet.
     pub(super) fn queued(&mut self) -> u32 {
         self.inner.submission().len() as u32
     }
 
-    /// Files a request; false if the queue is full.
+    /// Adds a request to the submission queue; returns false if the queue is full.
     ///
     /// # Safety
-    ///
     /// What the entry points to stays valid, in place and unused until its last completion.
     pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: as promised by the caller.
+        debug_assert!(
+            restrictions::permit(entry),
+            "{entry:?} is not in restrictions::OPERATIONS or FLAGS: the kernel answers EACCES"
+        );
+        // SAFETY: the caller keeps what the entry points to valid until its last completion.
         unsafe { self.inner.submission().push(entry).is_ok() }
     }
 
-    /// Whether the kernel holds completions back because the queue was full.
+    /// Returns whether the kernel holds completions back because the completion queue was full.
     pub(super) fn has_overflown(&mut self) -> bool {
         self.inner.submission().cq_overflow()
     }
 
-    /// Takes the completions that are there.
+    /// Returns the available completions.
     pub(super) fn completions(&mut self) -> cqueue::CompletionQueue<'_> {
         self.inner.completion()
     }
 
-    /// Hands over the filed requests without looking for completions.
+    /// Submits the queued requests without waiting for completions.
     pub(super) fn submit(&mut self) -> io::Result<Entered> {
         self.system_calls += 1;
         ended(self.inner_enter(0, ENTER_EXT_ARG, &SubmitArgs::new()))
     }
 
-    /// Hands over the filed requests and has the kernel do what it puts off to the next wait, such
-    /// as ending what was cancelled.
+    /// Submits the queued requests and makes the kernel do its deferred work, such as ending
+    /// cancelled requests.
     pub(super) fn submit_and_work(&mut self) -> io::Result<Entered> {
         self.system_calls += 1;
         ended(self.inner_enter(0, ENTER_EXT_ARG | ENTER_GETEVENTS, &SubmitArgs::new()))
     }
 
-    /// Hands over the filed requests and waits.
+    /// Submits the queued requests and waits.
     pub(super) fn enter(&mut self, limits: WaitLimits) -> io::Result<Entered> {
         self.system_calls += 1;
-        // Without a time-out, the kernel would return when the lingering time is up, even with
-        // nothing.
+        // Without a time-out, the kernel would return after the lingering time even without a
+        // completion.
         let forever = (limits.linger_us > 0).then_some(FOREVER);
         let timespec = limits.timeout.or(forever).map(Timespec::from);
         let mut arguments = SubmitArgs::new();
@@ -247,7 +289,8 @@ impl Ring {
         let bytes = std::mem::size_of_val(arguments);
         let arguments: *const SubmitArgs = arguments;
         // SAFETY: `arguments` is the kernel's `io_uring_getevents_arg` (a transparent wrapper) and
-        // outlives the call, as does the time it points to; the entries were vouched for in `push`.
+        // outlives the call, as does the time it points to; the callers of `push` keep what the
+        // entries point to valid.
         let result = unsafe {
             libc::syscall(libc::SYS_io_uring_enter, fd, queued, want, flags, arguments, bytes)
         };
@@ -256,13 +299,24 @@ impl Ring {
     }
 }
 
-/// Sorts the ways in which io_uring_enter(2) ends.
+/// Calls io_uring_register(2) with one argument, or none.
+fn call_register(fd: i32, opcode: u32, update: Option<&mut ResourceUpdate>) -> io::Result<()> {
+    let count = u32::from(update.is_some());
+    let update = update.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: `update` is one `ResourceUpdate`, valid for reading and writing, as the count 1 says,
+    // or null.
+    let result = unsafe { libc::syscall(libc::SYS_io_uring_register, fd, opcode, update, count) };
+    check(result as libc::c_int)?;
+    Ok(())
+}
+
+/// Classifies the results of io_uring_enter(2).
 fn ended(result: io::Result<()>) -> io::Result<Entered> {
     let Err(error) = result else { return Ok(Entered::Returned) };
     match error.raw_os_error() {
         Some(libc::ETIME) => Ok(Entered::TimeUp),
         Some(libc::EINTR) => Ok(Entered::Signal),
-        // No memory for a request now; or the completion queue is full and is to be emptied.
+        // No memory for a request now; or the completion queue is full and must be emptied.
         Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => Ok(Entered::Busy),
         _ => Err(error),
     }
@@ -270,29 +324,116 @@ fn ended(result: io::Result<()>) -> io::Result<Entered> {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // A registered ring would live on until the thread ends.
+        // A registered ring would stay open until the thread ends.
         if let Some(offset) = self.registered {
             let mut update = ResourceUpdate { offset, reserved: 0, data: 0 };
-            let _ = self.register(UNREGISTER_RING_FDS, &mut update);
+            let _ = self.register(UNREGISTER_RING_FDS, Some(&mut update));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::restrictions::{FLAGS, OPERATIONS};
+    use super::super::setup::Parts;
     use super::*;
+    use crate::config::Config;
+    use crate::driver::Pools;
+    use crate::source::Timer;
     use io_uring::opcode;
+    use io_uring::register::Probe;
+    use io_uring::types::Fd;
 
     #[test]
     fn a_lingering_wait_does_not_end_with_nothing() {
-        let mut ring = Ring::new(64, &mut Lacks::default()).unwrap();
-        let later = Timespec::from(Duration::from_millis(20));
-        let entry = opcode::Timeout::new(&later).build();
-        // SAFETY: `later` outlives the request, which completes below.
+        let mut lacks = Lacks::default();
+        let mut ring = Ring::new(64, &mut lacks).unwrap();
+        ring.enable(&mut lacks).unwrap();
+        let later = OwnedFd::from(Timer::after(Duration::from_millis(20)).unwrap());
+        let entry = opcode::PollAdd::new(Fd(later.as_raw_fd()), libc::POLLIN as u32).build();
+        // SAFETY: the entry points to no memory.
         assert!(unsafe { ring.push(&entry) });
         let linger_us = u32::from(ring.can_linger()) * 200;
         let want = if ring.can_linger() { 8 } else { 1 };
         ring.enter(WaitLimits { want, linger_us, timeout: None }).unwrap();
         assert_eq!(ring.completions().len(), 1);
+    }
+
+    /// Returns the parts of a channel's driver.
+    fn set_up() -> Parts {
+        let config = Config::default();
+        Parts::new(&config, Pools::new(&config).unwrap()).unwrap()
+    }
+
+    /// Returns the kernel's answer to a request, which the lists of restrictions may lack.
+    fn answer(ring: &mut Ring, entry: &squeue::Entry) -> i32 {
+        // SAFETY: the callers keep what the entry points to until it has completed, below.
+        unsafe { ring.inner.submission().push(entry) }.unwrap();
+        ring.enter(WaitLimits { want: 1, linger_us: 0, timeout: None }).unwrap();
+        ring.completions().next().unwrap().result()
+    }
+
+    #[test]
+    fn a_channels_ring_opens_no_file() {
+        let name = c"/dev/null";
+        let open = opcode::OpenAt::new(Fd(libc::AT_FDCWD), name.as_ptr());
+        let open = open.flags(libc::O_CLOEXEC).build();
+        assert_eq!(answer(&mut set_up().ring, &open), -libc::EACCES);
+        let mut other = Ring::new(64, &mut Lacks::default()).unwrap();
+        other.submitter().register_enable_rings().unwrap();
+        let opened = answer(&mut other, &open);
+        assert!(opened >= 0, "a ring without restrictions answers {opened}");
+        // SAFETY: the kernel has just opened this descriptor, which has no other owner.
+        drop(unsafe { OwnedFd::from_raw_fd(opened) });
+    }
+
+    /// Returns a request with this operation; everything else in it is zero.
+    fn request(operation: u8) -> squeue::Entry {
+        let mut entry = opcode::Nop::new().build();
+        // SAFETY: the entry is a `struct io_uring_sqe`, whose first byte is the operation.
+        unsafe { (&raw mut entry).cast::<u8>().write(operation) };
+        entry
+    }
+
+    #[test]
+    fn a_channels_ring_refuses_all_other_operations_and_flags() {
+        let mut ring = set_up().ring;
+        let mut known = Probe::new();
+        let unused = Ring::new(64, &mut Lacks::default()).unwrap();
+        unused.submitter().register_probe(&mut known).unwrap();
+        // Later operations may need a ring of another form.
+        let others = (0..=opcode::FixedFdInstall::CODE)
+            .filter(|code| known.is_supported(*code) && !OPERATIONS.contains(code));
+        for operation in others {
+            let refused = answer(&mut ring, &request(operation));
+            assert_eq!(refused, -libc::EACCES, "operation {operation}");
+        }
+        use squeue::Flags;
+        for flag in [Flags::ASYNC, Flags::IO_LINK, Flags::IO_HARDLINK, Flags::IO_DRAIN] {
+            let close = opcode::Close::new(Fd(-1)).build();
+            assert!(!FLAGS.contains(flag));
+            assert_eq!(answer(&mut ring, &close), -libc::EBADF);
+            assert_eq!(answer(&mut ring, &close.flags(flag)), -libc::EACCES, "{flag:?}");
+        }
+    }
+
+    #[test]
+    fn a_channels_ring_refuses_other_register_calls() {
+        const LAST_OF_LINUX_6_1: u32 = 25;
+        let ring = set_up().ring;
+        for call in (0..=LAST_OF_LINUX_6_1).filter(|call| !REGISTER_CALLS.contains(call)) {
+            let (fd, opcode) = ring.register_target(call);
+            let refused = call_register(fd, opcode, None).map_err(|error| errno(&error));
+            assert_eq!(refused, Err(libc::EACCES), "register call {call}");
+        }
+        ring.unregister_files().unwrap();
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "is not in restrictions::OPERATIONS or FLAGS")]
+    fn a_request_that_the_lists_lack_is_found_on_every_kernel() {
+        // SAFETY: the entry points to no memory.
+        unsafe { set_up().ring.push(&request(opcode::Nop::CODE)) };
     }
 }

@@ -1,4 +1,5 @@
-//! Sets up a ring with what the driver registers on it, and finds out what the kernel lacks.
+//! Sets up a ring with everything that the driver registers on it, and finds the features that the
+//! kernel lacks.
 
 use super::attempts::attempt;
 use super::buffers::BufferRing;
@@ -10,13 +11,13 @@ use crate::driver::Pools;
 use crate::sys::check;
 use std::io;
 
-/// Why there is no driver.
+/// The reason why there is no io_uring driver.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// A call failed with this errno; which of them mean that rings are barred is the caller's
-    /// judgement.
+    /// A call failed with this errno; the caller decides whether it means that io_uring is
+    /// unavailable.
     Failed(io::Error),
-    /// The kernel's rings lack what cannot be replaced.
+    /// The kernel lacks a feature that cannot be replaced.
     Lacks(Lack),
 }
 
@@ -26,19 +27,19 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// What a driver is made of. The ring goes first: the kernel must let go of the buffers before they
-/// are unmapped.
+/// The parts of a driver. The ring is dropped first: the kernel must release the buffers before
+/// they are unmapped.
 pub(super) struct Parts {
     pub(super) ring: Ring,
     /// The small and the large buffers, if the kernel has buffer rings.
     pub(super) buffers: Option<(BufferRing, BufferRing)>,
-    /// Entries of the ring's file table, if there is one.
+    /// Number of entries of the ring's file table, if there is one.
     pub(super) places: u32,
     pub(super) lacks: Lacks,
 }
 
 impl Parts {
-    /// Creates a ring with a file table and buffer rings, as far as the kernel has them.
+    /// Creates a ring with a file table and buffer rings, if the kernel has them.
     pub(super) fn new(config: &Config, pools: Pools) -> io::Result<Parts> {
         let mut lacks = Lacks::default();
         let mut ring = Ring::new(config.completions, &mut lacks)?;
@@ -49,17 +50,18 @@ impl Parts {
         let large = class(LARGE_GROUP, config.large_buffers.count, pools.large);
         let both = small.and_then(|small| Ok((small, large?)));
         let buffers = lacks.judge(Feature::BufferRing, both)?;
+        ring.enable(&mut lacks)?;
         attempt(&mut ring, (SMALL_GROUP, LARGE_GROUP), &mut lacks)?;
         if !lacks.leave_direct_sockets() && !lacks.has(Feature::FileTable) {
-            ring.submitter().unregister_files()?;
+            ring.unregister_files()?;
         }
-        ring.hide_descriptor(&mut lacks);
+        ring.hide_descriptor();
         ring.system_calls = 0;
         Ok(Parts { ring, buffers, places, lacks })
     }
 }
 
-/// Finds out what the kernel's rings lack, on one that is closed afterwards. Fails as
+/// Finds the features that the kernel lacks, on a ring that it then closes. Fails as
 /// io_uring_setup(2) does.
 pub(crate) fn survey() -> io::Result<Lacks> {
     let class = BufferClass { count: 2, bytes: 256 };
@@ -73,7 +75,7 @@ pub(crate) fn survey() -> io::Result<Lacks> {
     Parts::new(&config, Pools::new(&config)?).map(|parts| parts.lacks)
 }
 
-/// The soft limit on descriptors, to which the kernel also holds a ring's file table.
+/// Returns the soft limit on descriptors, which the kernel also applies to a ring's file table.
 fn descriptor_limit() -> io::Result<u32> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.

@@ -1,8 +1,8 @@
-//! Calls that are made at once: options, second descriptors, single datagrams, and whatever the
-//! kernel has no thread for.
+//! Makes synchronous calls: options, duplicate descriptors, single datagrams, and operations for
+//! which the kernel has no thread.
 
 use super::objects::Target;
-use super::synchronous::Stake;
+use super::synchronous::AbandonedResource;
 use super::{UringDriver, entries};
 use crate::driver::{NO_OFFSET, Object, Operation, Outcome, TABLE_FULL, datagram};
 use crate::source::{Endpoint, NumberedSocket};
@@ -14,8 +14,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
 impl UringDriver {
-    /// Takes the datagram that has been announced. The free buffers may all be in the kernel's
-    /// hands; fetching waits for one then.
+    /// Fetches an announced datagram. If the kernel holds all free buffers, waits for one.
     pub(super) fn fetch(&mut self, tag: u64, target: Target) -> Outcome {
         self.ring.system_calls += 1;
         let pool = Rc::clone(self.large.pool());
@@ -25,10 +24,10 @@ impl UringDriver {
         }
     }
 
-    /// Does by a system call what the kernel has no thread for.
+    /// Executes an operation by its system call, because the kernel has no thread for it.
     pub(super) fn call(&mut self, target: Target, operation: &Operation) -> i32 {
         self.ring.system_calls += 1;
-        // SAFETY: the submitter of the operation keeps its memory for it, as the trait demands.
+        // SAFETY: the trait requires the operation's submitter to keep its memory valid.
         let called = self.with_descriptor(target, |fd| match unsafe { call(fd, operation) } {
             result @ 0.. => result as i32,
             _ => -errno(&io::Error::last_os_error()),
@@ -36,7 +35,7 @@ impl UringDriver {
         called.unwrap_or_else(|error| -errno(&error))
     }
 
-    /// Calls `with` with a descriptor of the target's, opened for it if there is none.
+    /// Calls `with` with a descriptor of the target; opens a temporary one if there is none.
     fn with_descriptor<T>(&mut self, target: Target, with: impl FnOnce(i32) -> T) -> io::Result<T> {
         match target {
             Target::Descriptor(fd) => Ok(with(fd)),
@@ -54,15 +53,15 @@ impl UringDriver {
             Target::Direct(index) => {
                 let entry = opcode::FixedFdInstall::new(Fixed(index), 0).build();
                 // SAFETY: the entry points to no memory and completes at once.
-                result_of(unsafe { self.run(entry, Stake::Descriptor) }?.0)? as i32
+                result_of(unsafe { self.run(entry, AbandonedResource::Descriptor) }?.0)? as i32
             }
         };
-        // SAFETY: the kernel has just opened this descriptor for us.
+        // SAFETY: the kernel has just opened this descriptor, which has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Opens a lightweight socket: in the ring's file table (Linux 5.19), unless sockets there lack
-    /// something.
+    /// Opens a lightweight socket: in the ring's file table (Linux 5.19), unless the kernel lacks a
+    /// feature for sockets there.
     pub(super) fn open_lightweight(
         &mut self,
         domain: i32,
@@ -72,13 +71,13 @@ impl UringDriver {
             self.ring.system_calls += 1;
             return open_socket(domain, socket_type).map(Endpoint::Lightweight);
         }
-        // Entries that are to be freed have their place in the queue before it.
+        // Queues the entries that are to be freed before this request.
         self.prepare();
         let socket_type = socket_type | libc::SOCK_NONBLOCK;
         let slot = Some(DestinationSlot::auto_target());
         let entry = opcode::Socket::new(domain, socket_type, 0).file_index(slot).build();
         // SAFETY: the entry points to no memory and completes at once.
-        let (result, _) = unsafe { self.run(entry, Stake::Socket) }?;
+        let (result, _) = unsafe { self.run(entry, AbandonedResource::Socket) }?;
         if result == -libc::ENFILE && self.table.is_full() {
             return Err(io::Error::from_raw_os_error(TABLE_FULL));
         }
@@ -101,8 +100,9 @@ impl UringDriver {
                 let (address, bytes) = (memory.as_ptr().cast(), memory.len() as u32);
                 let (level, name) = (level as u32, name as u32);
                 let entry = opcode::SetSockOpt::new(Fixed(index), level, name, address, bytes);
+                let (entry, kept) = (entry.build(), AbandonedResource::Memory(memory));
                 // SAFETY: the entry points to `memory` alone and completes at once.
-                result_of(unsafe { self.run(entry.build(), Stake::Memory(memory)) }?.0)?;
+                result_of(unsafe { self.run(entry, kept) }?.0)?;
                 Ok(())
             }
         }
@@ -127,13 +127,13 @@ impl UringDriver {
                     _ => return answer,
                 }
             }
-            // The kernel answers for other levels only on a descriptor; we borrow one.
+            // The kernel supports other levels only on a descriptor, so a temporary one is opened.
             Target::Direct(_) => self.open_descriptor(target)?,
         };
         get_option(fd, level, name, value)
     }
 
-    /// Fills in the peer's address by a call where no request can; gives what the request would.
+    /// Reads the peer's address by a system call if no request can; returns what the request would.
     pub(super) fn name_peer_of_object(
         &mut self,
         object: Object,
@@ -141,7 +141,7 @@ impl UringDriver {
         bytes: u32,
     ) -> i32 {
         self.ring.system_calls += 1;
-        // SAFETY: the submitter of the operation keeps this room for it, as the trait demands.
+        // SAFETY: the trait requires the operation's submitter to keep this memory valid.
         let room = unsafe { std::slice::from_raw_parts_mut(address, bytes as usize) };
         let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERNAME);
         match self.get_socket_option(Target::of(object), level, name, room) {
@@ -150,7 +150,7 @@ impl UringDriver {
         }
     }
 
-    /// The address of the peer of a socket that is an entry of the ring's file table.
+    /// Reads the address of the peer of a socket that is an entry of the ring's file table.
     pub(super) fn name_peer(&mut self, socket: &Endpoint, value: &mut [u8]) -> io::Result<usize> {
         match socket {
             Endpoint::Direct(direct) => {
@@ -167,17 +167,18 @@ impl UringDriver {
         let entry = entries::get_option(Fd(index as i32), name, address, bytes)
             .flags(squeue::Flags::FIXED_FILE);
         // SAFETY: the entry points to `memory` alone and completes at once.
-        let (result, stake) = unsafe { self.run(entry, Stake::Memory(memory)) }?;
+        let (result, stake) = unsafe { self.run(entry, AbandonedResource::Memory(memory)) }?;
         value.copy_from_slice(&stake.into_memory());
         result_of(result)
     }
 }
 
-/// # Safety
+/// Executes an operation by its system call.
 ///
-/// What the operation points to is valid for it.
+/// # Safety
+/// The memory that the operation points to is valid for it.
 unsafe fn call(fd: i32, operation: &Operation) -> isize {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller keeps the memory that the operation points to valid.
     unsafe {
         match *operation {
             Operation::Shutdown { how } => libc::shutdown(fd, how) as isize,
@@ -201,9 +202,9 @@ unsafe fn call(fd: i32, operation: &Operation) -> isize {
             Operation::WriteVectored { vector, count, offset } => {
                 libc::pwritev2(fd, vector, count as libc::c_int, offset as libc::off_t, 0)
             }
-            // Forgets a connection attempt that has failed.
+            // Clears the state of a failed connection attempt.
             Operation::Connect { address, bytes } => libc::connect(fd, address, bytes) as isize,
-            // The kernel needs no thread for the others.
+            // The kernel needs no thread for the other operations.
             _ => libc::fcntl(fd, -1) as isize,
         }
     }

@@ -1,7 +1,7 @@
-//! Requests that the driver itself waits for: socket options, second descriptors.
+//! Runs requests whose completion the driver awaits itself: socket options, duplicate descriptors.
 //!
-//! Their memory is on the heap and stays with the driver until the kernel is done with it, also
-//! when waiting for it fails half-way.
+//! Their memory is on the heap. The driver keeps it until the kernel no longer uses it, even if the
+//! wait fails.
 
 use super::UringDriver;
 use super::ring::WaitLimits;
@@ -13,34 +13,33 @@ use std::os::fd::{FromRawFd, OwnedFd};
 /// The lower half of the tags of synchronous requests; the upper half is a sequence number.
 const SYNCHRONOUS: u64 = INTERNAL_TAG & 0xffff_ffff;
 
-/// Errors of io_uring_enter(2) after which a synchronous request is abandoned.
+/// Number of errors of io_uring_enter(2) after which a synchronous request is abandoned.
 const ERRORS_MAX: u32 = 8;
 
 /// The state of synchronous requests.
 #[derive(Default)]
 pub(super) struct Synchronous {
     sequence: u32,
-    /// The request that is waited for, and its result once that has come.
+    /// The awaited request, and its result after that has arrived.
     waiting: Option<(u64, Option<i32>)>,
-    /// Requests that could not be waited for and that the kernel may still take out of the
-    /// submission queue.
-    abandoned: Vec<(u64, Stake)>,
+    /// Requests whose wait failed and that the kernel may still take from the submission queue.
+    abandoned: Vec<(u64, AbandonedResource)>,
 }
 
-/// What must not be lost with a synchronous request that is abandoned.
-pub(super) enum Stake {
-    /// The memory that its entry points to, which holds the kernel's answer afterwards.
+/// What the driver keeps or releases for an abandoned synchronous request.
+pub(super) enum AbandonedResource {
+    /// The memory that the entry points to, into which the kernel writes the answer.
     Memory(Box<[u8]>),
-    /// The descriptor that it opens.
+    /// The descriptor that the request opens.
     Descriptor,
-    /// The socket that it opens in the ring's file table.
+    /// The socket that the request opens in the ring's file table.
     Socket,
 }
 
-impl Stake {
-    /// The memory; none of a request that opens something.
+impl AbandonedResource {
+    /// Returns the memory; empty for a request that opens something.
     pub(super) fn into_memory(self) -> Box<[u8]> {
-        if let Stake::Memory(memory) = self { memory } else { Box::default() }
+        if let AbandonedResource::Memory(memory) = self { memory } else { Box::default() }
     }
 }
 
@@ -52,9 +51,9 @@ impl Synchronous {
         tag
     }
 
-    /// Takes the completion of `tag`; gives the entry of the file table if it has opened a socket
-    /// that is not waited for any more.
-    pub(super) fn settle(&mut self, tag: u64, result: i32) -> Option<u32> {
+    /// Handles the completion of `tag`; returns the entry of the file table if it has opened a
+    /// socket whose wait was abandoned.
+    pub(super) fn complete(&mut self, tag: u64, result: i32) -> Option<u32> {
         if tag & 0xffff_ffff != SYNCHRONOUS {
             return None;
         }
@@ -67,9 +66,9 @@ impl Synchronous {
         let at = self.abandoned.iter().position(|(abandoned, _)| *abandoned == tag)?;
         let opened = u32::try_from(result).ok();
         match self.abandoned.swap_remove(at).1 {
-            Stake::Memory(_) => None,
-            Stake::Socket => opened,
-            Stake::Descriptor => {
+            AbandonedResource::Memory(_) => None,
+            AbandonedResource::Socket => opened,
+            AbandonedResource::Descriptor => {
                 // SAFETY: the kernel has just opened this descriptor, and no caller gets it.
                 drop(opened.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) }));
                 None
@@ -77,30 +76,29 @@ impl Synchronous {
         }
     }
 
-    /// Whether the kernel may still use memory of an abandoned request.
+    /// Returns whether the kernel may still use memory of an abandoned request.
     pub(super) fn has_abandoned(&self) -> bool {
         !self.abandoned.is_empty()
     }
 }
 
 impl UringDriver {
-    /// Runs an entry to its end and gives its result; what else completes meanwhile goes to the
-    /// backlog.
+    /// Runs an entry to its end and returns its result; other completions go to the backlog
+    /// meanwhile.
     ///
     /// # Errors
     /// `EBUSY` if the submission queue is full, `EAGAIN` if the kernel stays out of memory, and
-    /// other errors of io_uring_enter(2) if they come again and again.
+    /// other errors of io_uring_enter(2) if they recur.
     ///
     /// # Safety
-    ///
     /// The entry points to nothing but the memory of `stake`, and completes by itself.
     pub(super) unsafe fn run(
         &mut self,
         entry: squeue::Entry,
-        stake: Stake,
-    ) -> io::Result<(i32, Stake)> {
+        stake: AbandonedResource,
+    ) -> io::Result<(i32, AbandonedResource)> {
         let tag = self.synchronous.begin();
-        // SAFETY: the memory is kept, here or among the abandoned, until the entry's completion.
+        // SAFETY: the memory is kept, here or in `abandoned`, until the entry's completion.
         if unsafe { self.push(&entry.user_data(tag)) }.is_err() {
             self.synchronous.waiting = None;
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
@@ -116,8 +114,8 @@ impl UringDriver {
         }
     }
 
-    /// An error does not end the wait at once: the request would stay in the queue and take effect
-    /// after it was reported as failed.
+    /// Waits for the synchronous request. An error does not end the wait at once, because the
+    /// request would stay in the queue and take effect after it was reported as failed.
     fn await_synchronous(&mut self) -> io::Result<()> {
         let mut errors = 0;
         let is_done = |driver: &UringDriver| {
@@ -128,7 +126,7 @@ impl UringDriver {
             self.prompt = 0;
             let limits = WaitLimits { want: 1, linger_us: 0, timeout: None };
             let entered = self.persist(|ring| ring.enter(limits));
-            self.harvest_into_backlog();
+            self.reap_into_backlog();
             if let Err(error) = entered {
                 errors += 1;
                 if errors == ERRORS_MAX {
@@ -147,19 +145,23 @@ mod tests {
     #[test]
     fn a_socket_that_is_not_waited_for_is_given_back() {
         let mut synchronous = Synchronous::default();
-        let stakes = [Stake::Memory(Box::default()), Stake::Socket, Stake::Socket];
+        let stakes = [
+            AbandonedResource::Memory(Box::default()),
+            AbandonedResource::Socket,
+            AbandonedResource::Socket,
+        ];
         let [option, socket, failed] = stakes.map(|stake| {
             let tag = synchronous.begin();
             synchronous.waiting = None;
             synchronous.abandoned.push((tag, stake));
             tag
         });
-        assert_eq!(synchronous.settle(option, 7), None, "no socket");
-        assert_eq!(synchronous.settle(socket, 7), Some(7));
-        assert_eq!(synchronous.settle(failed, -libc::ENFILE), None);
+        assert_eq!(synchronous.complete(option, 7), None, "no socket");
+        assert_eq!(synchronous.complete(socket, 7), Some(7));
+        assert_eq!(synchronous.complete(failed, -libc::ENFILE), None);
         assert!(!synchronous.has_abandoned());
         let tag = synchronous.begin();
-        assert_eq!(synchronous.settle(tag, 3), None, "it is waited for");
+        assert_eq!(synchronous.complete(tag, 3), None, "it is waited for");
         assert_eq!(synchronous.waiting, Some((tag, Some(3))));
     }
 }

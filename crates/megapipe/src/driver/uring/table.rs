@@ -1,32 +1,31 @@
-//! The ring's file table: how many lightweight sockets it has room for.
+//! Tracks the free entries of the ring's file table for lightweight sockets.
 //!
-//! The kernel accepts a connection before it looks for a place in the table, and closes it if there
-//! is none. So there is never more than one accept for each free place: accepts that go on by
-//! themselves, which may take all that wait in a queue at once, are only used while there is room
-//! for that.
+//! The kernel accepts a connection before it looks for a free entry, and closes the connection if
+//! there is none. So there is never more than one accept for each free entry. Multishot accepts may
+//! take all connections of a queue at once, so they are used only while there is room for that.
 
-/// Connections that an accept that goes on may take before the driver can stop it: as many as wait
-/// in a listener's queue, by nginx's and Linux's usual backlog, or a quarter of a larger table.
+/// Number of connections that a multishot accept may take before the driver can stop it: the usual
+/// backlog of an accept queue with nginx and Linux, or a quarter of a larger table.
 const LEAST_MARGIN: u32 = 512;
 const MOST_MARGIN: u32 = 4096;
 
-/// The places of the table.
+/// The entries of the table.
 #[derive(Debug)]
 pub(super) struct Table {
     size: u32,
     used: u32,
-    /// Places that accepts under way may fill.
+    /// Entries that accepts in flight may still fill.
     reserved: u32,
 }
 
 /// How connections may be accepted into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// As they come.
+    /// Multishot accepts are possible.
     Ample,
-    /// One by one.
+    /// Connections are accepted one by one.
     Scarce,
-    /// Not now.
+    /// No connection can be accepted now.
     None,
 }
 
@@ -39,16 +38,17 @@ impl Table {
         self.used >= self.size
     }
 
-    /// A socket has come.
+    /// Counts an entry that was filled.
     pub(super) fn fill(&mut self) {
         self.used += 1;
     }
 
-    /// A socket is freed.
+    /// Counts an entry that was freed.
     pub(super) fn free(&mut self) {
         self.used = self.used.saturating_sub(1);
     }
 
+    /// Returns how connections may be accepted now.
     pub(super) fn room(&self) -> Room {
         let free = self.size.saturating_sub(self.used + self.reserved);
         let margin = (self.size / 4).clamp(LEAST_MARGIN, MOST_MARGIN);
@@ -59,12 +59,12 @@ impl Table {
         }
     }
 
-    /// Keeps a place for an accept of one connection.
+    /// Reserves an entry for an accept of one connection.
     pub(super) fn reserve(&mut self) {
         self.reserved += 1;
     }
 
-    /// That accept has ended.
+    /// Ends the reservation, because that accept has ended.
     pub(super) fn release(&mut self) {
         self.reserved = self.reserved.saturating_sub(1);
     }

@@ -1,4 +1,4 @@
-//! Shutting down, and how long a wait lingers.
+//! Tests shutting down, and the length of a batching wait.
 
 use super::*;
 use crate::source::Source;
@@ -20,7 +20,7 @@ fn what_can_be_cancelled_is_cancelled_however_late_it_is() {
     drop(driver.detach(object, &[]));
 }
 
-/// A busy channel lingers no longer than its caller wants to wait.
+/// A busy channel does not linger longer than its caller wants to wait.
 #[test]
 fn lingering_ends_with_the_time_of_the_call() {
     let config = Config { linger: Duration::from_millis(100), ..Config::default() };
@@ -29,7 +29,7 @@ fn lingering_ends_with_the_time_of_the_call() {
         assert_eq!(driver.linger.bound_us(), 0, "Linux 6.12 lingers");
         return;
     }
-    // A thread that uses all of its CPU, with many operations in the air.
+    // A thread that uses all of its CPU, with many operations in flight.
     let mut now_ns = 0;
     for total in 0..10_000 {
         now_ns += 1_000_000;

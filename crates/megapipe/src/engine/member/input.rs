@@ -1,40 +1,41 @@
-//! What becomes of the input of a member that is leaving.
+//! Tracks how the input of a leaving member is handled.
 
 use std::time::{Duration, Instant};
 
-/// What becomes of the input of a member that is leaving.
+/// How the input of a leaving member is handled.
 #[derive(Default)]
 pub(crate) struct Input {
     pub(crate) phase: Phase,
-    /// Whether something was discarded.
+    /// Whether anything was discarded.
     pub(crate) has_come: bool,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It stays unread.
+    /// The input is not read.
     #[default]
     Left,
-    /// It is discarded while output waits.
+    /// Input is discarded while output is queued.
     Discarded,
-    /// It is discarded up to so many bytes and this time; all output is written.
+    /// All output is written; input is discarded up to this number of bytes and this time.
     Lingers { left: usize, until: Instant },
-    /// There is none any more, or the bounds are reached.
+    /// The input has ended, or the limits are reached.
     Ended { lingered: bool },
 }
 
 impl Input {
-    /// Whether any was to be discarded so far.
+    /// Whether discarding has begun.
     pub(crate) fn has_begun(&self) -> bool {
         self.phase != Phase::Left
     }
 
-    /// Whether it is, or was, discarded after all output had been written.
+    /// Returns whether input is, or was, discarded after all output was written.
     pub(crate) fn is_lingering(&self) -> bool {
         matches!(self.phase, Phase::Lingers { .. } | Phase::Ended { lingered: true })
     }
 
-    /// When input has to have come again, if it comes now and is discarded after all output.
+    /// Returns the time by which further input must arrive, if input arrives now and is discarded
+    /// after all output was written.
     pub(crate) fn silent_at(&self, now: Instant, silence: Duration) -> Option<Instant> {
         match self.phase {
             Phase::Lingers { until, .. } => Some(until.min(now + silence)),
@@ -42,12 +43,12 @@ impl Input {
         }
     }
 
-    /// Notes that no more is to be discarded.
+    /// Ends discarding.
     pub(crate) fn end(&mut self) {
         self.phase = Phase::Ended { lingered: self.is_lingering() };
     }
 
-    /// Notes the result of a read; whether there is to be another.
+    /// Handles the result of a read; returns whether to read again.
     pub(crate) fn goes_on_after(&mut self, result: i32) -> bool {
         if result == -libc::EAGAIN || result == -libc::EINTR {
             return true;

@@ -1,25 +1,25 @@
-//! How far a member that leaves has come.
+//! Tracks the progress of a leaving member.
 
 use super::input::Input;
 use crate::slab::Key;
 use std::time::Instant;
 
-/// A member on its way out.
+/// The state of a leaving member.
 pub(crate) struct Leaving {
-    /// The request whose completion tells of the end; `None` if nothing is to be told.
+    /// The request of the close event; `None` if there is no event.
     pub(crate) request: Option<Key>,
     /// The first error of a queued write.
     pub(crate) failure: Option<i32>,
     pub(crate) aborted: bool,
     pub(crate) closing: Closing,
-    /// When it is aborted unless something has been written, or closed once all is written; and
-    /// what the driver had written of the request under way when it was last asked.
+    /// When the member is aborted unless something has been written, or closed once all is written;
+    /// and what the driver had written of the current request at the last check.
     pub(crate) overdue: Option<Instant>,
     pub(crate) moved: usize,
     pub(crate) input: Input,
 }
 
-/// How far the endpoint's own close is.
+/// The state of the endpoint's close.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closing {
     NotYet,
@@ -28,17 +28,17 @@ pub(crate) enum Closing {
 }
 
 impl Leaving {
-    /// Whether it still has something to write, or discards input before it closes.
+    /// Returns whether the member still has output to write, or discards input before it closes.
     pub(crate) fn is_writing(&self) -> bool {
         self.closing == Closing::NotYet && !self.aborted
     }
 
-    /// Whether what is queued is discarded.
+    /// Whether its queued output is discarded.
     pub(crate) fn is_aborted(&self) -> bool {
         self.aborted
     }
 
-    /// Whether the endpoint is the driver's to close, or closed.
+    /// Whether the driver is closing the endpoint, or has closed it.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing != Closing::NotYet
     }

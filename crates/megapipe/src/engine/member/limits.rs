@@ -1,4 +1,4 @@
-//! The time limits of a member.
+//! Tracks the time limits of a member.
 
 use crate::engine::request::Lane;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ pub(crate) struct Limits {
 #[derive(Default)]
 pub(crate) struct Limit {
     pub(crate) time: Option<Duration>,
-    /// When the request under way is over time.
+    /// When the request in flight exceeds its time.
     pub(crate) end: Option<Instant>,
-    /// Whether there is an entry for it.
+    /// Whether the deadline queue has an entry for it.
     pub(crate) planned: bool,
-    /// What the driver had moved of the request when it was last asked.
+    /// What the driver had transferred of the request at the last check.
     pub(crate) moved: usize,
 }
 
 impl Limits {
-    /// The limit of a lane that has one.
+    /// The limit of a lane, if lanes of this kind have one.
     pub(crate) fn of(&mut self, lane: Lane) -> Option<&mut Limit> {
         match lane {
             Lane::Inbound => Some(&mut self.inbound),
@@ -32,7 +32,7 @@ impl Limits {
         }
     }
 
-    /// Lets the requests of a lane take any time.
+    /// Removes the limit of a lane.
     pub(crate) fn remove(&mut self, lane: Lane) {
         if let Some(limit) = self.of(lane) {
             (limit.time, limit.end) = (None, None);

@@ -1,4 +1,4 @@
-//! The state of a listener: what the application wants, and the queues that it is served from.
+//! Tracks the state of a listener: the wanted connections, and the accept queues that it uses.
 
 use crate::driver::Object;
 use crate::partition::{Membership, Queue};
@@ -7,46 +7,46 @@ use crate::source::Socket;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The queue of a listener that shares nothing.
+/// The queue number of a listener that is not partitioned.
 const OWN_QUEUE: u64 = 0;
 
-/// How long accepting pauses at first after an error that passes, unless a descriptor comes free.
+/// First pause after a transient error, unless a descriptor is closed earlier.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// One queue of connections that a listener is served from.
+/// One accept queue of a listener.
 pub(crate) struct Leg {
     pub(crate) queue: u64,
     pub(crate) object: Object,
     pub(crate) request: Option<Key>,
 }
 
-/// What is particular to a member that listens.
+/// The state of a member that listens.
 pub(crate) struct Listener {
     pub(crate) wanted: u32,
-    /// How many more the cancelled accepts may still bring, until the last queue's has ended, and
-    /// how many of them have not had their last completion.
+    /// How many connections the cancelled accepts may still return, until the accept of the last
+    /// queue has ended; and how many cancelled accepts have not had their last completion.
     pub(crate) ending: u32,
     pub(crate) ends: u32,
     pub(crate) lightweight: bool,
     /// Whether each connection is delivered with its peer's address.
     pub(crate) peer: bool,
-    /// Whether it brings packet sockets.
+    /// Whether its connections are packet sockets.
     pub(crate) packets: bool,
-    /// Whether accepting pauses after an error that passes, and for how long it will the next time.
+    /// Whether accepting is paused after a transient error, and the length of the next pause.
     pub(crate) paused: bool,
     pub(crate) pause: Duration,
     pub(crate) legs: Vec<Leg>,
-    /// Connections that came when none was wanted any more.
+    /// Connections that arrived when no more were wanted.
     pub(crate) stash: VecDeque<Socket>,
-    /// Connections among the outcomes that are not settled yet.
+    /// Connections among the outcomes that are not processed yet.
     pub(crate) undelivered: u32,
     pub(crate) share: Option<Membership>,
-    /// Queues of ended channels that could not be attached yet.
+    /// Adopted queues that could not be attached yet.
     pub(crate) unattached: Vec<Queue>,
 }
 
 impl Listener {
-    /// A listener with a queue of its own.
+    /// Creates a listener with a queue of its own.
     pub(crate) fn alone(object: Object, packets: bool) -> Listener {
         Listener {
             wanted: 0,
@@ -65,8 +65,8 @@ impl Listener {
         }
     }
 
-    /// Tells those who share the listening socket whether this one accepts.
-    pub(crate) fn tell_sharers(&mut self, accepts: bool) {
+    /// Publishes to the other members of the partition whether this one accepts.
+    pub(crate) fn notify_sharers(&mut self, accepts: bool) {
         if let Some(share) = &mut self.share {
             share.set_accepting(accepts);
         }

@@ -1,4 +1,4 @@
-//! A member of the channel, and its requests in their lanes.
+//! Defines a member of the channel, with its requests in their lanes.
 
 mod input;
 mod leaving;
@@ -22,48 +22,49 @@ use crate::source::Kind;
 pub(crate) struct Member {
     pub(super) object: Object,
     pub(crate) kind: Kind,
-    /// The request under way of each lane.
+    /// The request in flight of each lane.
     pub(super) active: [Option<Key>; Lane::COUNT],
-    /// Requests that the driver has, and those of them that belong to no lane: of files at an
-    /// offset, questions for addresses.
+    /// Number of requests that the driver has, and of those among them that belong to no lane:
+    /// requests at an offset of a file, and requests for addresses.
     pub(super) in_flight: u32,
     pub(super) loose: u32,
-    /// Whether a connect is under way, which everything else waits for.
+    /// Whether a connect is in flight, for which all other requests wait.
     pub(super) connecting: bool,
-    /// Whether the stream is received into large buffers, and how many receives in a row spoke for
+    /// Whether the stream uses large buffers, and the number of consecutive receives that suggest
     /// the other kind.
     pub(super) large: bool,
     pub(super) streak: u8,
-    /// Whether each read takes one frame, so that only large buffers will do.
+    /// Whether each read returns one frame, so that large buffers are needed.
     pub(super) frames: bool,
-    /// Whether it is closed when it leaves, having no descriptor to give back.
+    /// Whether the member is closed when it leaves, because it has no descriptor to return.
     pub(super) lightweight: bool,
-    /// Whether the application has asked for another descriptor of it.
+    /// Whether the application has requested a duplicate of the member's descriptor.
     pub(super) has_duplicate: bool,
-    /// Whether the connection was reset, which the kernel tells only the first operation.
+    /// Whether the connection was reset, which the kernel reports only to the first operation.
     pub(super) reset: bool,
-    /// The domain of the socket, once somebody has asked.
+    /// The domain of the socket, after it was determined.
     pub(super) domain: Option<u16>,
     pub(super) leaving: Option<Box<Leaving>>,
     pub(super) extras: Option<Box<Extras>>,
 }
 
-/// A server may have very many connections that do nothing: one is no more than a cache line.
+/// A member has at most the size of a cache line, because a server may have very many idle
+/// connections.
 const _: () = assert!(size_of::<Member>() <= 64);
 
-/// What a member gets when it first needs it, and then keeps: most connections never have a request
-/// that waits behind another, nor a time limit.
+/// State that is allocated at first use and then kept. Most connections never have a request that
+/// waits behind another, nor a time limit.
 #[derive(Default)]
 pub(super) struct Extras {
     waiting: [Waiting; Lane::COUNT],
     pub(super) output: Output,
     pub(super) limits: Option<Box<Limits>>,
     listener: Option<Box<Listener>>,
-    /// Signals that are unblocked when the member goes.
+    /// Unblocks its signals when the member is removed.
     _blocked: Option<Box<Blocked>>,
 }
 
-/// Requests of a lane that wait behind the one under way; each knows the next.
+/// Requests of a lane that wait behind the one in flight; a linked list.
 #[derive(Default)]
 struct Waiting {
     first: Option<Key>,
@@ -91,13 +92,13 @@ impl Member {
         }
     }
 
-    /// The same as a listener.
+    /// Makes the member a listener.
     pub(super) fn listening(mut self, listener: Listener) -> Member {
         self.extras().listener = Some(Box::new(listener));
         self
     }
 
-    /// The same with signals that are unblocked when it goes.
+    /// Adds the guard that unblocks its signals.
     pub(super) fn blocking(mut self, blocked: Blocked) -> Member {
         self.extras()._blocked = Some(Box::new(blocked));
         self
@@ -111,7 +112,7 @@ impl Member {
         self.object
     }
 
-    /// Notes that the driver has a request of the member's.
+    /// Records that the driver has a request of the member.
     pub(super) fn note_begun(&mut self, request: &mut Request) {
         request.in_flight = true;
         self.in_flight += 1;
@@ -138,22 +139,22 @@ impl Member {
         self.extras.as_deref_mut()?.limits.as_deref_mut()
     }
 
-    /// What waits in the outbound lane.
+    /// Returns the queued output of the outbound lane.
     pub(super) fn output(&self) -> Output {
         self.extras.as_deref().map_or_else(Output::default, |extras| extras.output)
     }
 
-    /// Whether a request of the lane waits behind the one under way.
+    /// Returns whether a request of the lane waits behind the one in flight.
     pub(super) fn has_waiting(&self, lane: Lane) -> bool {
         self.first_waiting(lane).is_some()
     }
 
-    /// The first request that waits in a lane. It knows the next.
+    /// Returns the first waiting request of a lane; it links to the next.
     pub(super) fn first_waiting(&self, lane: Lane) -> Option<Key> {
         self.extras.as_deref()?.waiting[lane as usize].first
     }
 
-    /// Notes that the first waiting request of a lane waits no more, and which one follows it.
+    /// Removes the first waiting request of a lane; `next` becomes the first.
     pub(super) fn shift_waiting(&mut self, lane: Lane, next: Option<Key>) {
         let waiting = &mut self.extras().waiting[lane as usize];
         waiting.first = next;
@@ -162,14 +163,14 @@ impl Member {
         }
     }
 
-    /// Appends to what waits in a lane; gives the request that `id` then follows.
+    /// Appends to the waiting requests of a lane; returns the request before it.
     pub(super) fn append_waiting(&mut self, lane: Lane, id: Key) -> Option<Key> {
         let waiting = &mut self.extras().waiting[lane as usize];
         waiting.first.get_or_insert(id);
         waiting.last.replace(id)
     }
 
-    /// Takes all that waits in a lane; gives the first.
+    /// Takes all waiting requests of a lane; returns the first.
     pub(super) fn take_waiting(&mut self, lane: Lane) -> Option<Key> {
         let extras = self.extras.as_deref_mut()?;
         std::mem::take(&mut extras.waiting[lane as usize]).first

@@ -1,13 +1,13 @@
-//! What waits to be written to a member.
+//! Tracks the queued output of a member.
 
 use crate::engine::request::{Command, Lane, Request};
 use crate::error::Error;
 
-/// What a request that waits takes besides its bytes, roughly: many small ones must not take more
-/// memory than a few large ones.
+/// Approximate memory of a waiting request in addition to its bytes, so that many small requests do
+/// not take more memory than a few large ones.
 const REQUEST_BYTES: usize = 256;
 
-/// What waits in the outbound lane of a member, behind the request under way.
+/// The queued output of a member, behind the request in flight.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Output {
     pub(crate) bytes: usize,
@@ -17,14 +17,14 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Why a request must not be filed behind what is waiting.
+    /// Returns the error if a request must not be queued.
     pub(crate) fn refusal(&self, request: &Request, limit: usize) -> Option<Error> {
         let writes = request.writes() || matches!(request.command, Command::SendTo(_));
         let full = self.bytes >= limit && request.lane == Lane::Outbound && writes;
         full.then_some(Error::OutputFull { queued: self.bytes, limit })
     }
 
-    /// What it takes of the memory.
+    /// Returns the memory that the queue takes.
     pub(crate) fn footprint(&self) -> usize {
         self.bytes.saturating_add(self.requests as usize * REQUEST_BYTES)
     }

@@ -1,4 +1,5 @@
-//! Messages with control data on their way: the memory that sendmsg(2) and recvmsg(2) work on.
+//! Owns the memory that sendmsg(2) and recvmsg(2) use while a message with ancillary data is in
+//! flight.
 
 use super::vector::Vector;
 use crate::address::{Address, RawAddress};
@@ -8,16 +9,16 @@ use crate::driver::Operation;
 use crate::message::Message;
 use std::slice;
 
-/// What the flags of a header are until the kernel has received something by it. The header is the
-/// request's own; what an application has in its control data meanwhile does not matter.
+/// Value of a header's flags until the kernel has received something with it. The header belongs to
+/// the request; the content of the application's ancillary data does not matter meanwhile.
 const UNTOUCHED: libc::c_int = -1;
 
-/// A message and its description for the kernel.
+/// A message and its `msghdr`.
 ///
-/// Descriptors that the kernel has put into the control data belong to it until they are handed
-/// over: those of a message that is not delivered are closed.
+/// Owns the descriptors that the kernel has written into the ancillary data until they are handed
+/// over. It closes those of a message that is not delivered.
 pub(crate) struct Envelope {
-    /// The application's message; an empty one stands for its own `msghdr`, `raw`.
+    /// The application's message; empty if the application has its own `msghdr`, `raw`.
     message: Message,
     raw: *mut libc::msghdr,
     name: RawAddress,
@@ -25,9 +26,9 @@ pub(crate) struct Envelope {
     pieces: Box<Vector>,
     header: libc::msghdr,
     receives: bool,
-    /// Whether descriptors that the kernel has put into the control data are not handed over.
+    /// Whether the ancillary data has descriptors that are not handed over.
     armed: bool,
-    /// Whether some of what came beside the bytes was lost.
+    /// Whether ancillary data was lost.
     lost: bool,
 }
 
@@ -53,7 +54,7 @@ impl Envelope {
         envelope
     }
 
-    /// A message to be sent; `control` describes what goes with its bytes.
+    /// Creates the envelope of a message to send with the ancillary data `control`.
     pub(crate) fn sending(
         message: Message,
         address: Option<RawAddress>,
@@ -70,7 +71,8 @@ impl Envelope {
         envelope
     }
 
-    /// A message to be received into its spare capacity; `named` asks for the sender's address.
+    /// Creates the envelope of a message to receive into its spare capacity; `named` requests the
+    /// sender's address.
     pub(crate) fn receiving(mut message: Message, named: bool) -> Box<Envelope> {
         let parts = &mut *message.parts;
         parts.descriptor_room = parts.descriptor_room.min(DESCRIPTORS_MAX);
@@ -92,13 +94,14 @@ impl Envelope {
         envelope
     }
 
-    /// A message whose bytes stay the application's; all else of it is copied.
+    /// Creates the envelope of a message whose bytes stay in the application's memory; copies
+    /// everything else.
     ///
     /// # Safety
-    ///
-    /// `message` and what it points to must be readable, and the bytes until the envelope ends.
+    /// `message` and what it points to must be readable, and the bytes until the envelope is
+    /// dropped.
     pub(crate) unsafe fn raw_sending(message: *const libc::msghdr) -> Box<Envelope> {
-        // SAFETY: the caller vouches for the header and what it describes.
+        // SAFETY: the caller guarantees that the header and what it points to are readable.
         let (found, pieces, control, name) = unsafe {
             let found = *message;
             let pieces = view(found.msg_iov.cast_const(), found.msg_iovlen);
@@ -115,14 +118,13 @@ impl Envelope {
         envelope
     }
 
-    /// A message that is received into memory of the application's.
+    /// Creates the envelope of a message to receive into memory of the application.
     ///
     /// # Safety
-    ///
     /// `message` and all that it points to (but not the array of pieces) must be valid for reading
-    /// and writing, and nobody else's, until the envelope ends.
+    /// and writing, and otherwise unused, until the envelope is dropped.
     pub(crate) unsafe fn raw_receiving(message: *mut libc::msghdr) -> Box<Envelope> {
-        // SAFETY: the caller vouches for the header and the array.
+        // SAFETY: the caller guarantees that the header and the array are readable.
         let (found, pieces) = unsafe {
             let found = *message;
             (found, view(found.msg_iov.cast_const(), found.msg_iovlen).to_vec())
@@ -152,27 +154,28 @@ impl Envelope {
         self.pieces.bytes_left()
     }
 
-    /// The control data that is to be sent.
+    /// Returns the ancillary data to send.
     pub(crate) fn control(&self) -> &[u8] {
         &self.control
     }
 
-    /// The application's `msghdr`; null if there is none.
+    /// Returns the application's `msghdr`; null if there is none.
     pub(crate) fn raw_header(&self) -> *mut libc::msghdr {
         self.raw
     }
 
-    /// Why the receive has failed though its bytes are there.
+    /// Returns the room for descriptors, if the receive failed for lack of it although its bytes
+    /// arrived.
     pub(crate) fn lost_room(&self) -> Option<usize> {
         self.lost.then_some(self.message.parts.descriptor_room)
     }
 
-    /// Ends the envelope.
+    /// Ends the envelope and returns the message.
     pub(crate) fn into_message(mut self) -> Message {
         std::mem::replace(&mut self.message, Message::new(""))
     }
 
-    /// What the driver is to do next.
+    /// The driver's next operation.
     pub(super) fn operation(&mut self) -> Operation {
         let pieces = self.pieces.rest();
         self.header.msg_iov = pieces.as_ptr().cast_mut();
@@ -184,8 +187,8 @@ impl Envelope {
         }
     }
 
-    /// Skips what has been sent; true if bytes are left. The control data has gone with the first
-    /// of them.
+    /// Skips the sent bytes; returns true if bytes are left. The ancillary data was sent with the
+    /// first byte.
     pub(super) fn advance(&mut self, bytes: usize) -> bool {
         self.header.msg_control = std::ptr::null_mut();
         self.header.msg_controllen = 0;
@@ -193,7 +196,7 @@ impl Envelope {
         self.bytes_left() > 0
     }
 
-    /// Hands over what the kernel has received.
+    /// Adds what the kernel has received to the application's message or header.
     pub(super) fn commit(&mut self, bytes: usize) {
         if !self.receives {
             return;
@@ -201,7 +204,8 @@ impl Envelope {
         self.lost = self.header.msg_flags & libc::MSG_CTRUNC != 0;
         if !self.raw.is_null() {
             self.armed = false;
-            // SAFETY: the application keeps its header for the request.
+            // SAFETY: `raw_receiving`'s caller keeps the header valid and unused until the envelope
+            // is dropped.
             let header = unsafe { &mut *self.raw };
             header.msg_namelen = self.header.msg_namelen;
             header.msg_controllen = self.header.msg_controllen;
@@ -211,8 +215,8 @@ impl Envelope {
         let mut brought = self.take_control();
         let parts = &mut *self.message.parts;
         if let Buffer::Owned(buffer) = &mut parts.buffer {
-            // SAFETY: the kernel has filled that many bytes of the spare room, and the caller asks
-            // for no more than there is.
+            // SAFETY: the kernel has filled that many bytes of the spare capacity, and the caller
+            // passes no more than there is.
             unsafe { buffer.set_len(buffer.len() + bytes) };
         }
         self.lost |= brought.descriptors.len() > parts.descriptor_room;
@@ -225,14 +229,14 @@ impl Envelope {
         }
     }
 
-    /// Takes what the kernel has put into the control data, once.
+    /// Takes the ancillary data that the kernel has written, once.
     fn take_control(&mut self) -> control::Brought {
         if !std::mem::take(&mut self.armed) || self.header.msg_flags == UNTOUCHED {
             return control::Brought::default();
         }
         let (address, bytes) = (self.header.msg_control.cast::<u8>(), self.header.msg_controllen);
-        // SAFETY: the kernel has filled the header in, and so the control data; it has nothing of
-        // the request any more, and nobody else has taken the descriptors.
+        // SAFETY: the kernel has filled in the header and the ancillary data. It has no operation
+        // of the request any more, and no other code has taken the descriptors.
         unsafe { control::take(view(address, bytes)) }
     }
 }
@@ -243,15 +247,14 @@ impl Drop for Envelope {
     }
 }
 
-/// The elements at an address.
+/// Returns the elements at an address as a slice.
 ///
 /// # Safety
-///
-/// There must be that many, which stay in place.
+/// There are `count` elements, which stay in place.
 unsafe fn view<'a, T>(address: *const T, count: usize) -> &'a [T] {
     if address.is_null() || count == 0 {
         return &[];
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees `count` readable elements that stay in place.
     unsafe { slice::from_raw_parts(address, count) }
 }

@@ -1,5 +1,4 @@
-//! A part of a file that is sent: it is read in chunks, each of which is sent before the next is
-//! read.
+//! Sends a part of a file in chunks; each is sent before the next is read.
 
 use crate::driver::{NO_OFFSET, Operation};
 use crate::slab::Key;
@@ -7,13 +6,13 @@ use crate::slab::Key;
 /// Bytes that are read and sent at a time.
 const CHUNK_BYTES: usize = 128 << 10;
 
-/// A part of a file on its way.
+/// A part of a file that is being sent.
 pub(crate) struct FilePart {
     pub(crate) file: Key,
-    /// What is still to be read.
+    /// Offset of the next byte to read, and the number of bytes left to read.
     offset: u64,
     left: usize,
-    /// What is to be sent, and how much of it has been.
+    /// The chunk to send, and how many of its bytes were sent.
     chunk: Vec<u8>,
     sent: usize,
 }
@@ -23,17 +22,17 @@ impl FilePart {
         Box::new(FilePart { file, offset, left: bytes, chunk: Vec::new(), sent: 0 })
     }
 
-    /// Whether the file is to be read next.
+    /// Whether the next operation is a read of the file.
     pub(super) fn is_read(&self) -> bool {
         self.left > 0 && self.sent == self.chunk.len()
     }
 
-    /// Bytes that have not been sent.
+    /// Returns the number of bytes that have not been sent.
     pub(super) fn unsent(&self) -> usize {
         self.left + self.chunk.len() - self.sent
     }
 
-    /// What is to be done next, with the file or with the socket.
+    /// Returns the next operation, on the file or the socket.
     pub(crate) fn operation(&mut self) -> Operation {
         if !self.is_read() {
             let rest = &self.chunk[self.sent..];
@@ -51,8 +50,8 @@ impl FilePart {
         Operation::Read { address, bytes: bytes as u32, offset: self.offset }
     }
 
-    /// Notes that `bytes` bytes were read or sent, the latter in `progress`, too; true if there is
-    /// more to do.
+    /// Counts `bytes` bytes that were read or sent, and adds sent ones to `progress`. Returns true
+    /// if there is more to do.
     pub(super) fn advance(&mut self, bytes: usize, progress: &mut usize) -> bool {
         if self.is_read() {
             let bytes = bytes.min(self.chunk.capacity()).min(self.left);

@@ -1,4 +1,4 @@
-//! One request of the application, with the memory that the kernel may use meanwhile.
+//! Defines one request of the application, with the memory that the kernel may use meanwhile.
 
 mod envelope;
 mod file_part;
@@ -18,11 +18,11 @@ use std::cell::Cell;
 use std::mem;
 use std::rc::Rc;
 
-/// What was asked for, with the memory that belongs to the request until it is done. It decides
-/// which event the completion carries.
+/// The command of a request, with the memory that belongs to the request until it is complete. The
+/// command determines the event of the completion.
 ///
-/// All of the memory is on the heap (or static), so that moving the request does not move what the
-/// kernel has been told.
+/// All of the memory is on the heap (or static), so that moving the request does not move memory
+/// that the kernel uses.
 pub(crate) enum Command {
     Accept,
     Connect(Box<RawAddress>),
@@ -54,72 +54,73 @@ pub(crate) enum Command {
     PeerAddress(Box<RawAddress>),
     Raw(RawCommand, RawMemory),
     Close,
-    /// The channel's own: reads what is not wanted.
+    /// A request of the channel itself: reads input to discard it.
     Discard(Sink),
 }
 
-/// Memory of the application's own, which has promised to leave it alone.
+/// Memory of the application, which guarantees not to use it meanwhile.
 pub(crate) enum RawMemory {
     Bytes { address: *mut u8, bytes: usize },
     Vector(Box<Vector>),
     Message(Box<Envelope>),
 }
 
-/// Requests of one lane of a handle are carried out one after the other, in the order of filing.
+/// The lanes of a handle. The requests of one lane are executed one after the other, in the order
+/// of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lane {
-    /// What comes in: reads, receives, watches.
+    /// Inbound requests: reads, receives, watches.
     Inbound,
-    /// What goes out: connects, writes, shutdowns.
+    /// Outbound requests: connects, writes, shutdowns.
     Outbound,
     /// Polls.
     Readiness,
-    /// At once, whatever else is under way: disk files at an offset, accepts, closes.
+    /// Requests without order: disk files at an offset, accepts, closes.
     None,
 }
 
 impl Lane {
-    /// How many lanes a handle has, `None` being none.
+    /// The number of lanes of a handle, without `None`.
     pub(crate) const COUNT: usize = Lane::None as usize;
 }
 
-/// Memory into which input is discarded, the same for all members of a channel. Nothing reads it,
-/// so that several operations may write to it at a time.
+/// Memory for discarded input, shared by all members of a channel. Its content is never read, so
+/// several operations may write to it at a time.
 pub(crate) type Sink = Rc<[Cell<u8>]>;
 
-/// A request between its filing and its last completion.
+/// A request between its submission and its last completion.
 pub(crate) struct Request {
-    /// `Key::NONE` until it is filed.
+    /// `Key::NONE` until it is submitted.
     pub(crate) handle: Key,
     pub(crate) command: Command,
     pub(crate) lane: Lane,
     pub(crate) repeat: bool,
-    /// Whether the driver has it.
+    /// Whether the driver has an operation of the request.
     pub(crate) in_flight: bool,
-    /// Whether the engine has asked the driver for it back, to begin it anew: with larger buffers,
-    /// or later.
+    /// Whether the engine has cancelled it in the driver to restart it: with larger buffers, or
+    /// later.
     pub(crate) recalled: bool,
-    /// Whether it is not begun before its handle has less output waiting.
+    /// Whether the request starts only after its handle has less queued output.
     pub(crate) parked: bool,
-    /// Whether the driver announces what it receives, so that it is fetched into a buffer that the
-    /// kernel does not have.
+    /// Whether the driver announces the data. The channel then fetches it into a buffer that the
+    /// kernel does not hold.
     pub(crate) fetches: bool,
-    /// Whether a poll for one event waits for an edge, because the driver told the state of
-    /// something that was not asked for.
+    /// Whether a poll for one event waits for an edge, because the driver reported an event that
+    /// was not requested.
     pub(crate) edges: bool,
-    /// Whether the driver only waits for the moment to try it again.
+    /// Whether the driver only polls for readiness, to retry it.
     pub(crate) polling: bool,
-    /// Whether it has been cancelled: it ends with what it has, and is not restarted.
+    /// Whether the request was cancelled: it ends with its current result, and is not restarted.
     pub(crate) cancelled: bool,
-    /// Whether it was cancelled because its time was over.
+    /// Whether it was cancelled because of its time limit.
     pub(crate) overdue: bool,
     /// The next request of the lane.
     pub(crate) next: Option<Key>,
-    /// Where a file is read or written; the queue that an accept serves.
+    /// The offset in a file; the queue of an accept.
     pub(crate) offset: u64,
-    /// What the last completion of a repeating poll told before the kernel ended it.
+    /// The events of a repeating poll's last completion before the kernel ended it.
     pub(crate) told: i32,
-    /// How often in a row the kernel has called the poll invalid.
+    /// How often in a row the kernel has rejected the poll as invalid.
     pub(crate) invalid: u8,
     /// Bytes written so far.
     pub(crate) progress: usize,
@@ -158,7 +159,7 @@ impl Request {
         self
     }
 
-    /// Whether it puts bytes out, all of which are to leave.
+    /// Returns whether it writes bytes, all of which must be sent.
     pub(crate) fn writes(&self) -> bool {
         match self.command {
             Command::Write(_) | Command::WriteAt(_) | Command::WriteMore(_) => true,
@@ -178,17 +179,17 @@ impl Request {
         }
     }
 
-    /// Whether its next operation is on a file instead of its handle.
+    /// Returns whether its next operation is on a file instead of its handle.
     pub(crate) fn reads_file(&self) -> bool {
         matches!(&self.command, Command::SendFile(part) if part.is_read())
     }
 
-    /// Whether everything else of its handle waits for it.
+    /// Whether all other requests of its handle wait for it.
     pub(crate) fn connects(&self) -> bool {
         matches!(self.command, Command::Connect(_))
     }
 
-    /// Whether it can be done in the calling thread at the price of blocking it.
+    /// Whether it can run in the calling thread, which then blocks.
     pub(crate) fn may_run_inline(&self, kind: Kind) -> bool {
         let waits = matches!(self.command, Command::Disconnect { .. } | Command::Sync { .. });
         waits || kind == Kind::File
@@ -199,12 +200,12 @@ impl Request {
         !self.connects() && kind != Kind::File
     }
 
-    /// Whether it waits while its handle has too much output waiting.
+    /// Whether it pauses while its handle has too much queued output.
     pub(crate) fn is_pausable(&self) -> bool {
         self.repeat && matches!(self.command, Command::Receive | Command::ReceiveFrom)
     }
 
-    /// Bytes that it is still to write.
+    /// Returns the number of bytes that it still has to write.
     pub(crate) fn unwritten_bytes(&self) -> usize {
         match &self.command {
             _ if self.lane != Lane::Outbound => 0,
@@ -224,7 +225,7 @@ impl Request {
         }
     }
 
-    /// Bytes that it has room to read.
+    /// Returns the number of bytes that it can read.
     pub(crate) fn room(&self) -> usize {
         match &self.command {
             Command::Read(bytes) | Command::ReadAt(bytes) | Command::Peek(bytes) => {
@@ -241,12 +242,12 @@ impl Request {
         }
     }
 
-    /// The position of the next byte in a file.
+    /// Returns the position of the next byte in a file.
     fn position(&self) -> u64 {
         if self.offset == NO_OFFSET { NO_OFFSET } else { self.offset + self.progress as u64 }
     }
 
-    /// What the driver is to do next for the request.
+    /// Returns the driver's next operation for the request.
     pub(crate) fn operation(&mut self, kind: Kind, large: bool) -> Operation {
         let offset = self.position();
         let (repeat, edges) = (self.repeat, self.edges);
@@ -306,15 +307,14 @@ impl Request {
             Command::Poll { events } => {
                 Operation::Poll { events: *events, repeat: repeat || edges }
             }
-            // The engine submits accepts and closes by itself.
+            // The engine submits accepts and closes itself.
             Command::Receive | Command::Accept | Command::Close => {
                 Operation::Receive { large, repeat }
             }
         }
     }
 
-    /// What a driver's result means to the application: an operation that would be tried again is
-    /// over if it has been cancelled.
+    /// Returns the result for the application: a cancelled operation that would be retried ends.
     pub(crate) fn result_to_tell(&self, result: i32) -> i32 {
         match -result {
             libc::EAGAIN | libc::EINTR | libc::ECANCELED if self.overdue => -libc::ETIMEDOUT,
@@ -323,8 +323,8 @@ impl Request {
         }
     }
 
-    /// Notes that `bytes` bytes more are written; true if some are left and the rest should be
-    /// written, too, because the handle is a stream of bytes.
+    /// Counts `bytes` more bytes as written. Returns true if some are left and must be written,
+    /// too, because the handle is a stream of bytes.
     pub(crate) fn has_rest(&mut self, bytes: usize, kind: Kind) -> bool {
         if let Command::SendFile(part) = &mut self.command {
             return part.advance(bytes, &mut self.progress);
@@ -349,12 +349,12 @@ impl Request {
         }
     }
 
-    /// Makes `bytes` bytes that the kernel has read part of the application's buffers.
+    /// Extends the application's buffers by `bytes` bytes that the kernel has read.
     pub(crate) fn commit(&mut self, bytes: usize) {
         match &mut self.command {
             Command::Read(vector) | Command::ReadAt(vector) | Command::Peek(vector) => {
                 let bytes = bytes.min(vector.capacity() - vector.len());
-                // SAFETY: the kernel has filled that many bytes of the spare room.
+                // SAFETY: the kernel has filled that many bytes of the spare capacity.
                 unsafe { vector.set_len(vector.len() + bytes) };
             }
             Command::ReadVectored(vector) => vector.commit_reads(bytes),
@@ -366,7 +366,7 @@ impl Request {
     }
 }
 
-/// The operation for memory that stays the application's, of which so many bytes are left.
+/// Returns the operation for memory of the application, of which this number of bytes is left.
 fn raw_operation(
     command: RawCommand,
     (address, bytes): (*mut u8, u32),
@@ -376,27 +376,27 @@ fn raw_operation(
 ) -> Operation {
     match command {
         RawCommand::Peek => Operation::Peek { address, bytes },
-        // Datagrams would become one, and others do not know it.
+        // The flag would join datagrams into one, and other sources do not support it.
         RawCommand::WriteMore if kind == Kind::Stream => Operation::WriteMore { address, bytes },
         _ if writes => Operation::Write { address, bytes, offset },
         _ => Operation::Read { address, bytes, offset },
     }
 }
 
-/// Where the next bytes go that are read behind what a vector contains, and how many.
+/// Returns the address and length of a vector's spare capacity.
 fn spare_room(bytes: &mut Vec<u8>) -> (*mut u8, u32) {
     let room = bytes.spare_capacity_mut();
     (room.as_mut_ptr().cast(), clamp(room.len()))
 }
 
-/// What is left to be written of a buffer.
+/// Returns the rest of a buffer that is to be written.
 fn rest_of(buffer: &Buffer, progress: usize) -> (*const u8, u32) {
     let rest = &buffer[progress.min(buffer.len())..];
     (rest.as_ptr(), clamp(rest.len()))
 }
 
-/// How many bytes of a peer's address to ask for: the kernel refuses to fill more than the address
-/// has. The family is among the first.
+/// Returns how many bytes of a peer's address to request, which depends on its family: the kernel
+/// refuses to fill more bytes than the address has.
 pub(crate) fn peer_address_bytes(address: &RawAddress) -> u32 {
     let bytes = match i32::from(address.storage.ss_family) {
         libc::AF_INET6 => mem::size_of::<libc::sockaddr_in6>(),
@@ -405,7 +405,7 @@ pub(crate) fn peer_address_bytes(address: &RawAddress) -> u32 {
     bytes as u32
 }
 
-/// One operation moves at most 2 GiB, as read(2) does; the rest follows.
+/// Limits the bytes of one operation to 2 GiB, as read(2) does; further operations move the rest.
 fn clamp(bytes: usize) -> u32 {
     bytes.min(0x7fff_f000) as u32
 }

@@ -1,4 +1,4 @@
-//! Several buffers of one request, and datagrams with their addresses.
+//! Defines the memory of requests with several buffers, and of datagrams with their addresses.
 
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
@@ -6,17 +6,17 @@ use crate::driver::Operation;
 use crate::source::Kind;
 use std::mem;
 
-/// The buffers of a vectored read or write and their description for the kernel.
+/// The buffers of a vectored read or write and their `iovec` array.
 pub(crate) struct Vector {
     pub(crate) reads: Vec<Vec<u8>>,
     pub(crate) writes: Vec<Buffer>,
     vectors: Vec<libc::iovec>,
-    /// How many of `vectors` are done.
+    /// How many buffers of `vectors` are complete.
     done: usize,
     header: libc::msghdr,
 }
 
-/// A datagram to be sent and its address.
+/// A datagram to send, and its address.
 pub(crate) struct AddressedBuffer {
     address: RawAddress,
     pub(crate) buffer: Buffer,
@@ -48,13 +48,13 @@ impl Vector {
         Box::new(Vector { reads: Vec::new(), writes, vectors, done: 0, header: empty_header() })
     }
 
-    /// Vectors that describe memory of the application's own.
+    /// Creates a vector of buffers in memory of the application.
     pub(crate) fn raw(vectors: Vec<libc::iovec>) -> Box<Vector> {
         let (reads, writes) = (Vec::new(), Vec::new());
         Box::new(Vector { reads, writes, vectors, done: 0, header: empty_header() })
     }
 
-    /// The vectors that are still to be filled or written.
+    /// Returns the buffers that are still to be filled or written.
     pub(crate) fn rest(&self) -> &[libc::iovec] {
         &self.vectors[self.done..]
     }
@@ -63,7 +63,7 @@ impl Vector {
         self.rest().iter().map(|vector| vector.iov_len).sum()
     }
 
-    /// What the driver is to do next with the pieces.
+    /// The driver's next operation.
     pub(super) fn operation(&mut self, kind: Kind, writes: bool, offset: u64) -> Operation {
         let left = &mut self.vectors[self.done..];
         let (vector, count) = (left.as_mut_ptr(), left.len());
@@ -80,7 +80,7 @@ impl Vector {
         }
     }
 
-    /// Skips what has been written.
+    /// Skips the written bytes.
     pub(super) fn advance(&mut self, mut bytes: usize) {
         for vector in &mut self.vectors[self.done..] {
             let step = bytes.min(vector.iov_len);
@@ -94,12 +94,12 @@ impl Vector {
         }
     }
 
-    /// Extends the vectors by the bytes that the kernel has put behind them.
+    /// Extends the vectors by the bytes that the kernel has appended.
     pub(super) fn commit_reads(&mut self, mut bytes: usize) {
         for read in &mut self.reads {
             let step = bytes.min(read.capacity() - read.len());
-            // SAFETY: the kernel has filled the spare room of the vectors in order, `bytes` bytes
-            // of it altogether.
+            // SAFETY: the kernel has filled the spare capacity of the vectors in order, `bytes`
+            // bytes of it altogether.
             unsafe { read.set_len(read.len() + step) };
             bytes -= step;
         }
@@ -119,7 +119,7 @@ impl AddressedBuffer {
         datagram
     }
 
-    /// What the driver is to do.
+    /// The driver's operation.
     pub(super) fn operation(&self) -> Operation {
         Operation::SendTo { message: &raw const self.header }
     }

@@ -1,5 +1,5 @@
-//! The law of [`Group`] and the agreement of mail with it, for any order of joins, changes and
-//! leaves.
+//! Checks the invariants of [`Group`], and that the messages in the mailboxes agree with it, for
+//! any order of joins, changes and leaves.
 
 use super::*;
 use crate::partition::tests::support::{connect, length, listener, usable_cpus};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 
-/// CPUs that take part; those that are not there take part in the bookkeeping.
+/// Number of CPUs that take part; CPUs that do not exist take part in the bookkeeping.
 const CPUS: usize = 6;
 
 #[derive(Clone, Debug)]
@@ -33,21 +33,21 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A member as its channel sees it: what it claimed and the queues it accepts from.
+/// A member as its channel sees it: its claim and the queues from which it accepts.
 struct Follower {
-    office: Arc<Office>,
+    mailbox: Arc<Mailbox>,
     cpus: CpuSet,
     queues: BTreeSet<u64>,
 }
 
 impl Follower {
     fn read_mail(&mut self, id: u64) {
-        for mail in self.office.drain() {
+        for mail in self.mailbox.drain() {
             match mail {
-                Mail::Adopt { member, queue } => {
+                QueueChange::Adopt { member, queue } => {
                     assert!(member == id && self.queues.insert(queue.id));
                 }
-                Mail::Return { member, queue } => {
+                QueueChange::Return { member, queue } => {
                     assert!(member == id && self.queues.remove(&queue));
                 }
             }
@@ -92,13 +92,13 @@ impl World {
 
     fn join(&mut self, cpus: &CpuSet) {
         let overlap = self.claimed_by_others(None).intersection(cpus);
-        let office = Office::new(wake_pair().unwrap().0);
+        let mailbox = Mailbox::new(wake_pair().unwrap().0);
         let listener = &self.listener;
         let group = self.group.get_or_insert_with(|| Group::found(listener.as_fd()).unwrap());
-        let result = group.join(cpus, &office, true);
+        let result = group.join(cpus, &mailbox, true);
         if let Ok(Seat { id, queue, .. }) = &result {
             let queues = [queue.id].into();
-            self.followers.insert(*id, Follower { office, cpus: *cpus, queues });
+            self.followers.insert(*id, Follower { mailbox, cpus: *cpus, queues });
         }
         self.expect(result, overlap);
     }
@@ -126,6 +126,9 @@ impl World {
             assert!(self.followers.contains_key(&share.holder));
         }
         assert!(group.shares.len() <= CPUS + 1);
+        let online = socket::online_cpus().unwrap();
+        assert_eq!(group.original_holder.is_some(), online.difference(&all).is_empty());
+        assert!(group.original_holder.iter().all(|id| self.followers.contains_key(id)));
         for (id, follower) in &self.followers {
             assert_eq!(group.cpus(*id), follower.cpus);
             let main = group.main_of(*id).unwrap();
@@ -134,17 +137,21 @@ impl World {
         }
     }
 
-    /// A member that has read all mail accepts from exactly the queues it holds.
+    /// Checks that a member that has read all its messages accepts from exactly the queues it
+    /// holds.
     fn check_mail(&mut self) {
         let Some(group) = &self.group else { return };
         for (id, follower) in &mut self.followers {
             follower.read_mail(*id);
             let held = group.shares.iter().filter(|share| share.holder == *id);
-            assert_eq!(follower.queues, held.map(|share| share.queue.id).collect());
+            let original = group.original_holder.filter(|holder| holder == id);
+            let original = original.map(|_| group.original.id);
+            let held: BTreeSet<u64> = held.map(|share| share.queue.id).chain(original).collect();
+            assert_eq!(follower.queues, held);
         }
     }
 
-    /// The kernel agrees on who has the CPUs that are there.
+    /// Checks that the kernel's CPUs agree with the group's, for the CPUs that exist.
     fn check_kernel(&self) {
         let address = self.listener.local_addr().unwrap();
         for cpu in usable_cpus() {

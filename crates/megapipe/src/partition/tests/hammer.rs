@@ -1,4 +1,4 @@
-//! Thousands of connections while members come and go: each must be accepted.
+//! Tests that thousands of connections are all accepted while members join and leave.
 
 use super::super::ListenerError;
 use super::support::*;
@@ -12,7 +12,7 @@ use testkit::pin;
 /// Connections per client thread, of which there is one per CPU.
 const CONNECTIONS: usize = 3000;
 
-/// A generator that needs no crate (xorshift).
+/// A random number generator without a crate (xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -44,7 +44,6 @@ fn count(counter: &AtomicUsize, more: usize) {
 
 /// Accepts from the original, as the application would.
 fn serve_original(listener: &TcpListener, tally: &Tally) {
-    listener.set_nonblocking(true).unwrap();
     while !tally.stop.load(Ordering::Relaxed) {
         wait_for([listener.as_fd()].into_iter(), 5);
         while let Ok((connection, _)) = listener.accept() {
@@ -53,7 +52,7 @@ fn serve_original(listener: &TcpListener, tally: &Tally) {
     }
 }
 
-/// Joins and leaves, with a changing set, again and again.
+/// Joins and leaves repeatedly, with a changing set.
 fn come_and_go(listener: &TcpListener, tally: &Tally, seed: u64) {
     let mut dice = Dice(seed);
     let usable = usable_cpus();
@@ -87,7 +86,7 @@ fn come_and_go(listener: &TcpListener, tally: &Tally, seed: u64) {
     }
 }
 
-/// A member that stays, but changes its CPUs.
+/// Runs a member that stays, but changes its CPUs.
 fn stay(mut seat: Seat, tally: &Tally) {
     let mut dice = Dice(99);
     let usable = usable_cpus();
@@ -98,7 +97,7 @@ fn stay(mut seat: Seat, tally: &Tally) {
             let _ = seat.membership.set_cpus(&dice.cpus(&usable));
         }
     }
-    // There are no clients any more, so nothing is left to return but by others that left since.
+    // There are no clients any more, so only members that left since can have left connections.
     let orphans = seat.membership.leave();
     assert_eq!((orphans.connections.len(), orphans.lost), (0, 0));
 }
@@ -114,9 +113,10 @@ fn hammer(address: SocketAddr, cpu: usize, tally: &Tally, joins: usize) {
 }
 
 fn run(somebody_stays: bool, others: u64) -> Tally {
-    // Where there is one CPU, none can join one that stays.
+    // With one CPU, no member can join one that stays.
     let joins = if somebody_stays && usable_cpus().len() == 1 { 0 } else { 30 };
     let listener = listener();
+    listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
     let tally = Tally::default();
     let first = CpuSet::one(usable_cpus()[0]);

@@ -1,4 +1,4 @@
-//! What becomes of the queues of members that leave.
+//! Tests what happens to the queues of members that leave.
 
 use super::super::ListenerError;
 use super::super::socket::unsteer;
@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use testkit::two_cpus;
 
-/// Numbers from 900 on stand for CPUs that are not there.
+/// Returns a set; numbers from 900 on stand for CPUs that do not exist.
 fn set(cpus: &[usize]) -> CpuSet {
     cpus.iter().copied().collect()
 }
@@ -24,7 +24,8 @@ fn a_queue_is_loaned_and_returned() {
     let waiting = [connect(address, second), connect(address, second)];
     assert!(two.membership.leave().connections.is_empty());
 
-    // The CPU and what waited is the other member's now, though it claims only its own CPU.
+    // The other member now has the CPU and the waiting connection, though it claims only its own
+    // CPU.
     assert_eq!(one.queue_ids(), [one.queues[0].id, queue.id]);
     assert_eq!(one.membership.cpus(), set(&[first]));
     let later = connect(address, second);
@@ -32,13 +33,44 @@ fn a_queue_is_loaned_and_returned() {
     one.accept_all().into_iter().for_each(serve);
     waiting.into_iter().chain([later]).for_each(expect_service);
 
-    // The next who claims the CPU gets the queue, with what waits in it.
+    // The next member that claims the CPU gets the queue, with the waiting connection.
     let waiting = connect(address, second);
     let mut three = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
     assert_eq!(three.queues[0].id, queue.id);
     assert_eq!(one.queue_ids(), [one.queues[0].id]);
     three.accept_all().into_iter().for_each(serve);
     expect_service(waiting);
+}
+
+#[test]
+fn a_member_accepts_from_the_original_while_all_cpus_are_claimed() {
+    let name = "a_member_accepts_from_the_original_while_all_cpus_are_claimed";
+    let Some([first, second]) = two_cpus(name) else { return };
+    let all: CpuSet = (0..CpuSet::CAPACITY).collect();
+    let rest = all.difference(&CpuSet::one(first));
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let before: Vec<TcpStream> = (0..20).map(|_| connect_here(address)).collect();
+    let mut one = Seat::take(listener.as_fd(), &all).unwrap();
+    assert!(one.holds_original());
+    let accepted = one.accept_all();
+    assert_eq!(accepted.len(), 20);
+    accepted.into_iter().for_each(serve);
+    before.into_iter().for_each(expect_service);
+
+    // The application accepts the connections of the CPUs that the member gives up.
+    one.membership.set_cpus(&CpuSet::one(first)).unwrap();
+    assert!(!one.holds_original());
+    let client = connect(address, second);
+    serve(listener.accept().unwrap().0.into());
+    expect_service(client);
+
+    // Another member claims them, and then has the original after the first.
+    let mut two = Seat::take(listener.as_fd(), &rest).unwrap();
+    assert_eq!([&mut one, &mut two].map(Seat::holds_original), [true, false]);
+    drop(one);
+    assert!(two.holds_original());
+    assert_eq!(two.queue_ids().len(), 2);
 }
 
 #[test]
@@ -53,17 +85,18 @@ fn a_member_can_claim_what_it_or_another_has_on_loan() {
     let two = Seat::take(listener.as_fd(), &set(&[second, 901])).unwrap();
     let loan = two.queues[0].id;
     drop(two);
-    // A part of the loan's CPUs leaves the queue where it is.
+    // Claiming a part of the loan's CPUs leaves the queue with its holder.
     let mut three = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
     assert_ne!(three.queues[0].id, loan);
     assert_eq!(one.queue_ids(), [one.queues[0].id, loan]);
     let _client = connect(address, second);
     assert_eq!(three.waiting(), 1);
-    // The rest of them takes it along.
+    // Claiming the rest of the CPUs moves the queue.
     three.membership.set_cpus(&set(&[second, 901])).unwrap();
     assert_eq!(one.queue_ids(), [one.queues[0].id]);
     assert_eq!(three.queue_ids(), [three.queues[0].id, loan]);
-    // When they leave all goes on; a queue without CPUs serves the next member.
+    // After they leave, all connections are still served; the next member uses a queue without
+    // CPUs.
     let main = three.queues[0].id;
     drop(three);
     let mut adopted = one.queue_ids().split_off(1);
@@ -85,7 +118,7 @@ fn unread_mail_is_no_loss() {
     let one = Seat::take(listener.as_fd(), &set(&[first])).unwrap();
     let two = Seat::take(listener.as_fd(), &set(&[second])).unwrap();
     let clients = [connect(address, first), connect(address, second)];
-    // Adopted by the first, which never reads of it, and found when it leaves.
+    // The first member adopts the queue, but never reads the message; leaving finds the queue.
     drop(two);
     let orphans = one.membership.leave();
     assert_eq!((orphans.connections.len(), orphans.lost), (2, 0));
@@ -104,7 +137,7 @@ fn the_last_leave_returns_what_waits() {
     assert_eq!((orphans.connections.len(), orphans.lost), (20, 0));
     orphans.connections.into_iter().for_each(serve);
     clients.into_iter().for_each(expect_service);
-    // The queue is closed, whatever holds its descriptor, and the original serves all CPUs.
+    // The queue is closed, although a descriptor of it is open, and the original serves all CPUs.
     let no_program = unsteer(listener.as_fd()).unwrap_err();
     assert_eq!(no_program.raw_os_error(), Some(libc::ENOENT));
     let client = connect(address, cpu);
@@ -136,7 +169,7 @@ fn the_application_may_close_the_original() {
     let cpus = usable_cpus();
     let listener = listener();
     let address = listener.local_addr().unwrap();
-    // A connection that lives keeps the port from others.
+    // An open connection keeps other sockets from the port.
     let _kept = (TcpStream::connect(address).unwrap(), listener.accept().unwrap());
     let first = Seat::take(listener.as_fd(), &set(&cpus[..1])).unwrap();
     drop(listener);

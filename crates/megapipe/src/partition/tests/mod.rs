@@ -1,5 +1,5 @@
-//! Behaviour on real sockets of the loopback interface, where a handshake runs on the CPU of the
-//! thread that connects. On a machine with one CPU, the tests use that one only.
+//! Tests on real sockets of the loopback interface, where a handshake runs on the CPU of the thread
+//! that connects. On a machine with one CPU, the tests use only that CPU.
 
 mod balance;
 mod hammer;

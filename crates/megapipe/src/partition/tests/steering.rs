@@ -1,4 +1,4 @@
-//! Which queue a connection lands in, and which listeners can be shared.
+//! Tests in which queue a connection lands, and which listeners can be shared.
 
 use super::super::ListenerError;
 use super::super::options::option;
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
 use testkit::{is_root, skip, two_cpus};
 
-/// One seat per usable CPU; checks that each CPU's connections come to its seat only.
+/// Joins once per usable CPU, and checks that each CPU's connections go to its member only.
 fn check_steering(listener: &TcpListener, addresses: &[SocketAddr]) {
     let cpus = usable_cpus();
     let mut seats: Vec<Seat> =
@@ -35,7 +35,7 @@ fn each_cpu_has_its_queue() {
     let listener = listener();
     let address = listener.local_addr().unwrap();
     check_steering(&listener, &[address]);
-    // All members have left; the listener can be shared again, though its old group lives on.
+    // All members have left; the listener can be shared again, though its old group still exists.
     check_steering(&listener, &[address]);
     let _client = connect(address, usable_cpus()[0]);
     assert_eq!(length(&listener), 1);
@@ -67,7 +67,7 @@ fn connections_from_before_stay_with_the_original() {
     let address = listener.local_addr().unwrap();
     let cpu = usable_cpus()[0];
     let _before = connect(address, cpu);
-    // An accepted connection holds the address as well.
+    // An accepted connection reserves the address as well.
     let _other = connect(address, cpu);
     let _accepted = listener.accept().unwrap();
     let seat = Seat::take(listener.as_fd(), &CpuSet::one(cpu)).unwrap();
@@ -223,7 +223,7 @@ fn another_user_or_namespace_cannot_share() {
     // only reads the present one.
     let user = refusal_after(|| unsafe { libc::setfsuid(65_534) == 0 && libc::setfsuid(!0) != 0 });
     assert!(matches!(user, Some(ListenerError::OtherUser { owner: 0, user: 65_534 })), "{user:?}");
-    // SAFETY: as above.
+    // SAFETY: the call takes no pointers and changes the calling thread only.
     let namespace = refusal_after(|| unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 });
     assert!(matches!(namespace, Some(ListenerError::OtherNamespace)), "{namespace:?}");
 }

@@ -1,7 +1,7 @@
-//! Clients that connect on a chosen CPU, and members without a channel.
+//! Provides clients that connect on a chosen CPU, and members without a channel.
 
+use super::super::mailbox::{Mailbox, Queue, QueueChange};
 use super::super::membership::Membership;
-use super::super::office::{Mail, Office, Queue};
 use super::super::socket;
 use crate::cpuset::CpuSet;
 use crate::source::wake_pair;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use testkit::{allowed_cpus, pin};
 
-/// One or two CPUs on which this process may run.
+/// Returns one or two CPUs on which this process may run.
 pub(in super::super) fn usable_cpus() -> Vec<usize> {
     let cpus: Vec<usize> = allowed_cpus().into_iter().take(2).collect();
     if cpus.len() < 2 {
@@ -38,7 +38,7 @@ pub(super) fn connect_here(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A listener on any IPv4 port, as Rust's library makes it.
+/// Returns a listener on any IPv4 port, created by Rust's library.
 pub(in super::super) fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()
 }
@@ -58,10 +58,10 @@ pub(super) fn expect_service(mut client: TcpStream) {
     client.read_exact(&mut [0]).expect("a connection was lost");
 }
 
-/// What a channel would be: a membership, and the queues that it accepts from.
+/// A stand-in for a channel: a membership, and the queues from which it accepts.
 pub(super) struct Seat {
     pub(super) membership: Membership,
-    pub(super) office: Arc<Office>,
+    pub(super) mailbox: Arc<Mailbox>,
     pub(super) queues: Vec<Queue>,
     pub(super) wake: OwnedFd,
 }
@@ -72,20 +72,20 @@ impl Seat {
         cpus: &CpuSet,
     ) -> Result<Seat, super::super::ListenerError> {
         let (waker, source) = wake_pair().unwrap();
-        let office = Office::new(waker);
-        let (membership, queue) = Membership::join(listener, cpus, &office, true)?;
-        Ok(Seat { membership, office, queues: vec![queue], wake: source.into() })
+        let mailbox = Mailbox::new(waker);
+        let (membership, queue) = Membership::join(listener, cpus, &mailbox, true)?;
+        Ok(Seat { membership, mailbox, queues: vec![queue], wake: source.into() })
     }
 
     pub(super) fn read_mail(&mut self) {
-        for mail in self.office.drain() {
+        for mail in self.mailbox.drain() {
             match mail {
-                Mail::Adopt { member, queue } => {
+                QueueChange::Adopt { member, queue } => {
                     assert_eq!(member, self.membership.id());
                     assert!(self.queues.iter().all(|other| other.id != queue.id));
                     self.queues.push(queue);
                 }
-                Mail::Return { member, queue } => {
+                QueueChange::Return { member, queue } => {
                     assert_eq!(member, self.membership.id());
                     let before = self.queues.len();
                     self.queues.retain(|other| other.id != queue);
@@ -95,30 +95,39 @@ impl Seat {
         }
     }
 
-    /// The ids of the queues it accepts from, after its mail.
+    /// Returns the ids of the queues from which it accepts, without the original's, after reading
+    /// its messages.
     pub(super) fn queue_ids(&mut self) -> Vec<u64> {
         self.read_mail();
-        self.queues.iter().map(|queue| queue.id).collect()
+        let ids = self.queues.iter().map(|queue| queue.id);
+        ids.filter(|id| !self.membership.is_original(*id)).collect()
     }
 
-    /// How many connections wait in its first queue.
+    /// Returns whether it accepts from the original, after reading its messages.
+    pub(super) fn holds_original(&mut self) -> bool {
+        self.read_mail();
+        self.queues.iter().any(|queue| self.membership.is_original(queue.id))
+    }
+
+    /// Returns how many connections wait in its first queue.
     pub(super) fn waiting(&self) -> u32 {
         length(&self.queues[0].descriptor)
     }
 
-    /// Accepts all that waits.
+    /// Accepts all waiting connections.
     pub(super) fn accept_all(&mut self) -> Vec<OwnedFd> {
         self.read_mail();
         let mut connections = Vec::new();
         for queue in &self.queues {
-            while let Some(connection) = socket::accept(queue.descriptor.as_fd()).unwrap() {
-                connections.push(connection);
+            // The original may block.
+            while length(&queue.descriptor) > 0 {
+                connections.extend(socket::accept(queue.descriptor.as_fd()).unwrap());
             }
         }
         connections
     }
 
-    /// Sleeps until there is a connection or mail, or for some milliseconds.
+    /// Sleeps until there is a connection or a message, or for some milliseconds.
     pub(super) fn wait(&self, timeout_ms: i32) {
         let descriptors = self.queues.iter().map(|queue| queue.descriptor.as_fd());
         if wait_for(descriptors.chain([self.wake.as_fd()]), timeout_ms).last() == Some(&true) {
@@ -129,7 +138,7 @@ impl Seat {
     }
 }
 
-/// Which of the descriptors became readable, if any does in time.
+/// Returns which of the descriptors became readable, if one does in time.
 pub(super) fn wait_for<'a>(
     descriptors: impl Iterator<Item = BorrowedFd<'a>>,
     timeout_ms: i32,
@@ -137,7 +146,7 @@ pub(super) fn wait_for<'a>(
     let entry =
         |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut entries: Vec<libc::pollfd> = descriptors.map(entry).collect();
-    // SAFETY: the entries are as many as said, and outlive the call.
+    // SAFETY: the length is that of the array, which outlives the call.
     unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout_ms) };
     entries.iter().map(|entry| entry.revents & libc::POLLIN != 0).collect()
 }

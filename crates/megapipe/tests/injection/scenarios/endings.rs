@@ -1,4 +1,4 @@
-//! Ends: handles and channels that go with requests under way, and the beginning of a channel.
+//! Scenarios of ends: handles and channels with requests in flight; and the creation of a channel.
 
 use crate::checks;
 use crate::common::process::descriptors;
@@ -11,10 +11,11 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How long a peer waits for the end of a connection that is closed already.
+/// How long a peer waits for the end of a connection that must be closed already.
 const CLOSED_BY_NOW: Duration = Duration::from_millis(300);
 
-/// Creates a channel. If that fails, the error says why, nothing is left, and the next one is well.
+/// Creates a channel. If that fails, the error names the cause, nothing leaks, and the next one
+/// works.
 pub(crate) fn set_up(driver: DriverChoice) {
     let before = descriptors();
     let channel = match armed(|| Channel::<u64>::with_config(config(driver))) {
@@ -36,7 +37,7 @@ pub(crate) fn set_up(driver: DriverChoice) {
     checks::finish(stage, &before);
 }
 
-/// Unregisters sockets that are being read: what is sent afterwards is the descriptor's.
+/// Unregisters sockets that are being read: data that is sent afterwards belongs to the descriptor.
 pub(crate) fn unregister(stage: &mut Stage) {
     let (mut ours, theirs) = unix_pair();
     let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
@@ -52,7 +53,7 @@ pub(crate) fn unregister(stage: &mut Stage) {
     stage.call("flush", Channel::flush);
     given_back(stage, handle, &mut ours);
 
-    // One whose descriptor the application closes at once.
+    // A socket whose descriptor the application closes at once.
     let (mut ours, theirs) = unix_pair();
     let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
     drop(theirs);
@@ -75,9 +76,9 @@ pub(crate) fn unregister(stage: &mut Stage) {
     drop(stage.unregister(listening));
 }
 
-/// Lets the channel do what it has to do; nothing must come but the injected failure.
+/// Lets the channel do pending work; only the injected failure may be reported.
 fn look_around(stage: &mut Stage) {
-    // A transient failure ends a look, too, and comes a few times in a row.
+    // A transient failure also ends a dispatch, and occurs a few times in a row.
     for _ in 0..6 {
         let Some(done) = stage.dispatch(Duration::ZERO) else { continue };
         match errno_of(&done.event) {
@@ -87,7 +88,7 @@ fn look_around(stage: &mut Stage) {
     }
 }
 
-/// Unregisters; what the peer sends then is read from the descriptor, not by the channel.
+/// Unregisters; data that the peer sends then is read from the descriptor, not by the channel.
 fn given_back(stage: &mut Stage, handle: megapipe::Handle, peer: &mut (impl Read + Write)) {
     let remains = stage.unregister(handle);
     let descriptor = remains.descriptor.expect("the descriptor");
@@ -134,14 +135,14 @@ pub(crate) fn cancel(stage: &mut Stage) {
     }
 }
 
-/// Drops the channel with requests of all kinds under way.
+/// Drops the channel with requests of all kinds in flight.
 pub(crate) fn drop_busy(stage: &mut Stage) {
     stage.may_be_busy = true;
     let (listening, address, _listener) = stage.listen();
     let (client, lightweight) = stage.serve(listening, address, Accept::lightweight());
     stage.call("receive", |channel| channel.receive(lightweight, Repeat::UntilCancelled));
     stage.peers.push(client.into());
-    // One that is accepted and not registered, one that waits to be.
+    // One connection is accepted and not registered, one waits to be accepted.
     let waiting: OwnedFd = crate::common::client(address).into();
     stage.peers.push(waiting);
     let file = stage.join(|| {
@@ -168,12 +169,12 @@ pub(crate) fn drop_busy(stage: &mut Stage) {
     stage.call("flush", Channel::flush);
 }
 
-/// A queue of submissions so short that the requests below fill it.
+/// Returns settings with a submission queue so short that the requests below fill it.
 pub(crate) fn crowded(driver: DriverChoice) -> Config {
     Config { completions: 64, batch: 1024, ..config(driver) }
 }
 
-/// Files more than the queue holds, cancels and unregisters it all.
+/// Submits more than the queue holds, cancels and unregisters it all.
 pub(crate) fn crowd(stage: &mut Stage) {
     let mut members = Vec::new();
     for _ in 0..24 {

@@ -1,4 +1,4 @@
-//! Pipes and disk files.
+//! Scenarios of pipes and disk files.
 
 use crate::common::unix_pair;
 use crate::stage::{Stage, errno_of};
@@ -69,7 +69,7 @@ fn use_file(stage: &mut Stage, handle: megapipe::Handle, disk: &File) {
     let event = stage.ask("sync", handle, |channel| channel.sync(handle));
     assert!(matches!(event, Event::Sync(Ok(()))), "{event:?}");
     read_at(stage, handle, 4, b"body");
-    // The file's position goes on where it stands.
+    // The file's position continues from where it was.
     let mut position = disk.try_clone().expect("a duplicate");
     std::io::Seek::seek(&mut position, std::io::SeekFrom::Start(8)).expect("seek");
     stage.write(handle, b" and a tail");
@@ -98,10 +98,10 @@ fn read_at(stage: &mut Stage, handle: megapipe::Handle, offset: u64, expected: &
     }
 }
 
-/// More than the channel reads of a file at a time, and less than a socket has room for.
+/// More bytes than the channel reads of a file at a time, and fewer than a socket has room for.
 const SENT: usize = 140_000;
 
-/// Sends a part of a file, over a new connection if it fails half-way, and one that it has not.
+/// Sends a part of a file, over a new connection if it fails half-way, and a part beyond the end.
 pub(crate) fn send_file(stage: &mut Stage) {
     let mut disk = tempfile::tempfile().expect("a file");
     let contents: Vec<u8> = (0..SENT + 20).map(|at| (at % 251) as u8).collect();
@@ -114,7 +114,7 @@ pub(crate) fn send_file(stage: &mut Stage) {
     stage.close(source);
 }
 
-/// Whether the part was sent, or the lack of it was told, and not the injected failure.
+/// Returns whether the part was sent, or its lack reported, and not the injected failure.
 fn is_sent(
     stage: &mut Stage,
     source: megapipe::Handle,
@@ -151,8 +151,8 @@ fn is_sent(
 
 type Request = fn(&mut Channel<u64>, megapipe::Handle) -> megapipe::Result<()>;
 
-/// Uses a file while the channel can have no helper thread at all: each request completes, with
-/// its result or the failure.
+/// Uses a file while the channel can have no helper thread: each request completes, with its result
+/// or the failure.
 pub(crate) fn file_without_threads(stage: &mut Stage) {
     let disk = tempfile::tempfile().expect("a file");
     disk.set_len(8).expect("a length");

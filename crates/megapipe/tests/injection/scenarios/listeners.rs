@@ -1,4 +1,4 @@
-//! Partitioned listeners: two channels of a thread share a listening socket.
+//! Scenarios of partitioned listeners: two channels of a thread share a listening socket.
 
 use crate::common::listener;
 use crate::layer::{armed, shared};
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 use testkit::pin;
 
-/// Shares a listener of which the first channel has the original as well, changes CPUs, lets a
+/// Shares a listener whose original the first channel registers as well, changes CPUs, lets a
 /// second channel join and end, and leaves.
 pub(crate) fn partition(stage: &mut Stage) {
     let (socket, address) = listener();
@@ -32,7 +32,7 @@ pub(crate) fn partition(stage: &mut Stage) {
     assert_eq!(cpus.iter().collect::<Vec<_>>(), [elsewhere]);
     client_is_served(stage, &[rest], address);
 
-    // The share of a channel that ends goes to another one.
+    // The share of a channel that ends goes to the other one.
     let mut second = Channel::<u64>::with_config(config(stage.driver)).expect("a channel");
     while let Err(error) = armed(|| second.register_listener(&socket, CpuSet::one(here), 0)) {
         stage.excuse_error("register_listener", &error);
@@ -66,7 +66,7 @@ fn join(stage: &mut Stage, socket: &TcpListener, cpus: &CpuSet) -> Handle {
     stage.call("register_listener", |channel| channel.register_listener(socket, *cpus, 0))
 }
 
-/// A client that connects is accepted by one of the handles, and its message arrives.
+/// Checks that one of the handles accepts a client that connects, and that its message arrives.
 fn client_is_served(stage: &mut Stage, handles: &[Handle], address: SocketAddr) {
     let mut client = crate::common::client(address);
     let mut served = next_connection(stage, handles);

@@ -1,5 +1,5 @@
-//! What a channel is used for while its calls fail. Each scenario is deterministic: the peers are
-//! in the same thread, and the channel waits for one thing at a time.
+//! Defines the scenarios in which calls of a channel fail. Each is deterministic: the peers are in
+//! the same thread, and the channel waits for one event at a time.
 
 pub(crate) mod endings;
 pub(crate) mod files;
@@ -13,12 +13,12 @@ use crate::stage::{Stage, errno_of};
 use megapipe::Handle;
 use std::io::Error;
 
-/// Takes the process's right to create threads away, also from the kernel's workers for it.
+/// Removes the process's right to create threads, also for the kernel's workers.
 fn forbid_threads() {
     let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
     // SAFETY: the limit is valid for reading, and the other arguments are numbers. The limit does
-    // not hold for root, so that its rights are given up; what is under /proc/self would become
-    // root's with that.
+    // not apply to root, so the process gives up root's rights; this makes files under /proc/self
+    // inaccessible to it.
     unsafe {
         let result = libc::setrlimit(libc::RLIMIT_NPROC, &limit);
         assert_eq!(result, 0, "setrlimit: {}", Error::last_os_error());
@@ -29,13 +29,14 @@ fn forbid_threads() {
             assert_eq!(result, 0, "prctl: {}", Error::last_os_error());
         }
     }
-    // A worker that waits for work since before would do it.
+    // A worker that already waits for work would execute the request.
     let thread = std::thread::Builder::new().spawn(|| {});
     assert!(thread.is_err(), "threads can be created although they are forbidden");
     shared().note_failure();
 }
 
-/// The only completion of a request comes, and tells of success (true) or of the lack of threads.
+/// Waits for the only completion of a request; returns true for success, false for the lack of
+/// threads.
 fn ends_or_names_the_lack_of_threads(stage: &mut Stage, handle: Handle) -> bool {
     let done = stage.next_for(handle);
     assert!(!done.more, "more completions are announced after {:?}", done.event);

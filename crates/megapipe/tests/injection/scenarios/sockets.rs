@@ -1,8 +1,8 @@
-//! Datagrams, connects, polls, options and addresses.
+//! Scenarios of datagrams, connects, polls, options and addresses.
 
 use crate::common::{client, peer_listener, udp, unix_pair};
 use crate::layer::shared;
-use crate::stage::{PATIENCE, Stage, errno_of};
+use crate::stage::{Stage, TIME_LIMIT, errno_of};
 use megapipe::{Accept, Address, Channel, Error, Event, Handle, Message, Repeat};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use testkit::retried;
 
-/// Receives datagrams one by one and in a row, and answers them.
+/// Receives datagrams one by one and repeatedly, and answers them.
 pub(crate) fn datagrams(stage: &mut Stage) {
     let (ours, our_address) = udp("127.0.0.1");
     let (theirs, address) = udp("127.0.0.1");
@@ -82,7 +82,7 @@ fn answer(
     assert_eq!(&found[..count], &[number; 30]);
 }
 
-/// Sends descriptors over a UNIX socket, and answers a datagram from where it was asked.
+/// Sends descriptors over a UNIX socket, and answers a datagram from the address that received it.
 pub(crate) fn messages(stage: &mut Stage) {
     let (ours, theirs) = unix_pair();
     let from = stage.join(|| ours.try_clone().expect("a duplicate"));
@@ -134,7 +134,7 @@ pub(crate) fn messages(stage: &mut Stage) {
 pub(crate) fn connect(stage: &mut Stage) {
     let (listener, address) = peer_listener();
     let socket = || {
-        // SAFETY: the call takes no pointers, and nothing else owns the descriptor.
+        // SAFETY: the call takes no pointers, and the descriptor has no other owner.
         unsafe {
             let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
             let fd = libc::socket(libc::AF_INET, kind, 0);
@@ -158,7 +158,7 @@ pub(crate) fn connect(stage: &mut Stage) {
     stage.close(handle);
 }
 
-/// Connects with sockets of the channel's own, which go with their handles.
+/// Connects with sockets of the channel, which end with their handles.
 pub(crate) fn connect_to(stage: &mut Stage) {
     let (listener, address) = peer_listener();
     for closes in [true, false] {
@@ -183,7 +183,7 @@ pub(crate) fn connect_to(stage: &mut Stage) {
             assert!(stage.unregister(handle).descriptor.is_none());
             stage.call("flush", Channel::flush);
         }
-        peer.set_read_timeout(Some(PATIENCE)).expect("time-out");
+        peer.set_read_timeout(Some(TIME_LIMIT)).expect("time-out");
         crate::common::expect_end(&mut peer);
     }
 }
@@ -213,7 +213,7 @@ pub(crate) fn polls(stage: &mut Stage) {
     drop(stage.unregister(handle));
 }
 
-/// A poll tells that something is there to read; it is filed again if it had the failure.
+/// Checks that a poll reports readable data; submits it again after the injected failure.
 fn poll_ends(stage: &mut Stage, handle: Handle, repeat: Repeat) {
     loop {
         let done = stage.next_for(handle);
@@ -228,7 +228,7 @@ fn poll_ends(stage: &mut Stage, handle: Handle, repeat: Repeat) {
     }
 }
 
-/// Options, peer address and descriptor of a lightweight socket and of a regular one.
+/// Tests options, peer address and descriptor of a lightweight socket and of a regular one.
 pub(crate) fn options(stage: &mut Stage) {
     let (listening, address, _listener) = stage.listen();
     let (mut ours, lightweight) = stage.serve(listening, address, Accept::lightweight());
@@ -279,7 +279,7 @@ fn use_options(stage: &mut Stage, peer: &TcpStream, handle: Handle) {
     }
 }
 
-/// Sets an option; if that fails, it has its former value, also after what comes next.
+/// Sets an option; if that fails, the option keeps its former value, also after later calls.
 fn set(
     stage: &mut Stage,
     handle: Handle,
@@ -293,8 +293,8 @@ fn set(
     }
 }
 
-/// Each try has a buffer of its own, which is freed if the try fails: what the kernel writes into
-/// it later is seen.
+/// Reads an option. Each try has a buffer of its own, which is freed if the try fails, so that a
+/// later write of the kernel to it is detected.
 fn get(stage: &mut Stage, handle: Handle, option: (i32, i32), bytes: usize) -> Vec<u8> {
     let (level, name) = option;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Timers, wake-ups and signals.
+//! Scenarios of timers, wake-ups and signals.
 
 use crate::stage::{Stage, errno_of};
 use megapipe::{Channel, Event, Repeat, Signals, Timer, wake_pair};
@@ -33,7 +33,7 @@ pub(crate) fn sources(stage: &mut Stage) {
     }
 }
 
-/// A watch that completes so many times, each time after `cause`.
+/// Checks that a watch completes that many times, each time after `cause`.
 fn repeat(
     stage: &mut Stage,
     handle: megapipe::Handle,

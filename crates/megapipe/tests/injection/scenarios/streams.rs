@@ -1,4 +1,4 @@
-//! Streams: accept, receive, read, write, close.
+//! Scenarios of streams: accept, receive, read, write, close.
 
 use crate::common::{expect_end, unix_pair};
 use crate::stage::Stage;
@@ -35,7 +35,7 @@ fn echo(stage: &mut Stage, accept: Accept) {
     expect_end(&mut second);
 }
 
-/// The client's bytes come back.
+/// Checks that the client's bytes come back.
 fn exchange(stage: &mut Stage, client: &mut TcpStream, handle: Handle, message: &[u8]) {
     client.write_all(message).expect("write");
     let received = stage.receive(handle, message.len());
@@ -46,7 +46,7 @@ fn exchange(stage: &mut Stage, client: &mut TcpStream, handle: Handle, message: 
     assert_eq!(found, message);
 }
 
-/// Reads and writes with the application's buffers, vectored ones too, and a disconnect.
+/// Reads and writes with the application's buffers, also vectored, and disconnects.
 pub(crate) fn buffers(stage: &mut Stage) {
     let (mut ours, theirs) = unix_pair();
     let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
@@ -85,7 +85,7 @@ pub(crate) fn buffers(stage: &mut Stage) {
     stage.close(handle);
 }
 
-/// Looks at what waits and writes what is followed, over TCP and UNIX sockets.
+/// Peeks, and writes with MSG_MORE, over TCP and UNIX sockets.
 pub(crate) fn looks(stage: &mut Stage) {
     let (listening, address, _listener) = stage.listen();
     let (mut client, lightweight) = stage.serve(listening, address, Accept::lightweight());
@@ -121,7 +121,7 @@ fn look(stage: &mut Stage, peer: &mut (impl Read + Write), handle: Handle) {
     assert_eq!(&found, b"head body");
 }
 
-/// A write that fills the socket, which goes on when the peer reads.
+/// Writes until the socket is full; the write continues when the peer reads.
 pub(crate) fn backpressure(stage: &mut Stage) {
     let (mut ours, theirs) = unix_pair();
     let handle = stage.join(|| theirs.try_clone().expect("a duplicate"));
@@ -151,13 +151,13 @@ pub(crate) fn backpressure(stage: &mut Stage) {
     assert_eq!(ours.read(&mut [0; 1]).expect("the end"), 0);
 }
 
-/// Lets the channel write; files the rest if the write has ended early. Gives how many bytes the
-/// write under way has, 0 for none.
+/// Lets the channel write; submits the rest if the write has ended early. Returns the size of the
+/// write in flight, 0 for none.
 fn proceed(stage: &mut Stage, handle: Handle, sent: &[u8], done: usize, filed: usize) -> usize {
     if filed > 0 {
         let zero = std::time::Duration::ZERO;
         let Some(done) = stage.dispatch(zero) else { return filed };
-        return settle_write(stage, done.event, filed);
+        return check_write(stage, done.event, filed);
     }
     let rest = sent[done..].to_vec();
     let bytes = rest.len();
@@ -167,11 +167,11 @@ fn proceed(stage: &mut Stage, handle: Handle, sent: &[u8], done: usize, filed: u
 
 fn finished(stage: &mut Stage, handle: Handle, filed: usize) -> usize {
     let done = stage.next_for(handle);
-    settle_write(stage, done.event, filed)
+    check_write(stage, done.event, filed)
 }
 
-/// A write that has ended: whole, or in part because of the injected failure.
-fn settle_write(stage: &mut Stage, event: Event, filed: usize) -> usize {
+/// Checks a write that has ended: completely, or in part because of the injected failure.
+fn check_write(stage: &mut Stage, event: Event, filed: usize) -> usize {
     match event {
         Event::Write(Ok(count), _) if count == filed => {}
         Event::Write(Ok(count), _) if crate::layer::shared().fired() > 0 => assert!(count < filed),

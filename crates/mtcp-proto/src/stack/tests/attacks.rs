@@ -21,7 +21,8 @@ fn a_flood_of_syns_costs_bounded_memory_and_no_established_connection() {
         for number in 0..per_mode {
             forged[20..22].copy_from_slice(&(1 + (number % 60_000) as u16).to_be_bytes());
             forged[24..28].copy_from_slice(&number.wrapping_mul(2_654_435_761).to_be_bytes());
-            // As if the device had verified it, since only one header in 60,000 is summed here.
+            // Marked as verified by the device, because the test computes only one checksum in
+            // 60,000.
             network.stacks[SERVER].input(network.now, &forged, Checksum::Verified);
             if number % 20_000 == 0 {
                 network.now = network.now + Duration::from_millis(20);
@@ -57,7 +58,7 @@ fn guessed_cookies_open_nothing() {
     let config = Config { syn_cookies: SynCookies::Always, ..Config::default() };
     let mut network = Network::new(Config::default(), config);
     let listener = network.listen(end(v4(SERVER), 80), 100);
-    // One genuine cookie, so that cookies are looked at at all.
+    // One genuine cookie, so that the stack checks returned cookies.
     network.pair(listener, end(v4(SERVER), 80));
     for number in 0..20_000u32 {
         let ack = TcpHeader {
@@ -74,8 +75,8 @@ fn guessed_cookies_open_nothing() {
     assert_eq!(network.stacks[CLIENT].sockets().count(), 1);
 }
 
-/// Only what was looped back can come from an own address: a SYN from the wire that says so is
-/// dropped, and no answer to it loops.
+/// Only looped packets can have an own address as their source. A SYN from the device with such a
+/// source is dropped, and no answer to it loops.
 #[test]
 fn own_addresses_are_sources_of_looped_packets_only() {
     let mut network = Network::simple();

@@ -1,4 +1,4 @@
-use super::network::{CLIENT, Network, SERVER, end, v4, v6};
+use super::network::{CLIENT, DELAYED_ACK, Network, SERVER, end, v4, v6};
 use crate::config::{Config, ListenOptions, Options, SynCookies};
 use crate::error::Error;
 use crate::socket::Readiness;
@@ -80,7 +80,7 @@ fn a_connection_from_a_cookie_is_like_any_other() {
         for _ in 0..5 {
             network.echo(client, server);
         }
-        // More than fits into an unscaled window shows that both agree on the scale.
+        // More data than fits into an unscaled window shows that both sides use the same scale.
         let data: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect();
         let mut received = Vec::new();
         let mut sent = 0;
@@ -117,7 +117,7 @@ fn a_cookie_outlives_what_a_copy_of_its_syn_begins() {
     network.deliver(SERVER);
     network.send(CLIENT, second, b"request");
     network.output(CLIENT);
-    // The answer to the cookie is late: there is room again when a copy of the SYN comes.
+    // The ACK with the cookie is late: the listener has room again when a copy of the SYN arrives.
     let late = network.wires[CLIENT].packets.split_off(1);
     network.deliver(CLIENT);
     network.forge(SERVER, &copy);
@@ -132,6 +132,7 @@ fn a_cookie_outlives_what_a_copy_of_its_syn_begins() {
     assert_eq!(network.stacks[SERVER].counters().cookies_accepted, 1);
     let accepted = [(); 2].map(|()| network.stacks[SERVER].accept(listener).unwrap());
     assert_eq!(network.receive(SERVER, accepted[1]).as_deref(), Ok(&b"request"[..]));
+    network.pass(DELAYED_ACK);
     network.echo(second, accepted[1]);
     network.echo(first, accepted[0]);
 }
@@ -194,7 +195,8 @@ fn closing_a_listener_resets_what_waits() {
     network.output(CLIENT);
     network.deliver(CLIENT);
     network.close(SERVER, listener);
-    // A client that has not seen our SYN-ACK cannot believe a reset before it has asked again.
+    // A client that has not received our SYN-ACK cannot believe a reset before it has sent its SYN
+    // again.
     network.pass(Duration::from_secs(2));
     for client in [waiting, half_open] {
         assert!(network.readiness(CLIENT, client).contains(Readiness::ERROR));

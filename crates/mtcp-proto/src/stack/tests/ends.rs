@@ -9,7 +9,7 @@ fn an_orphan_still_delivers_everything() {
     let mut network = Network::simple();
     let listener = network.listen(end(v4(SERVER), 80), 10);
     let (client, server) = network.pair(listener, end(v4(SERVER), 80));
-    let data = vec![7; 200_000];
+    let data = vec![7; 40_000];
     network.send(CLIENT, client, &data);
     network.close(CLIENT, client);
     assert_eq!(network.stacks[CLIENT].readiness(client), Err(Error::UnknownSocket));
@@ -132,7 +132,7 @@ fn buffers_stay_within_their_bound() {
     let mut network = Network::new(Config::default(), small);
     let listener = network.listen(end(v4(SERVER), 80), 100);
     let pairs: Vec<_> = (0..20).map(|_| network.pair(listener, end(v4(SERVER), 80))).collect();
-    let data = vec![1; 100_000];
+    let data = vec![1; 40_000];
     let mut received = vec![0; pairs.len()];
     for &(client, _) in &pairs {
         network.send(CLIENT, client, &data);
@@ -170,7 +170,7 @@ fn a_device_with_little_room_serves_all_connections() {
     network.wires[CLIENT].limit = Some(4);
     for _ in 0..300 {
         for (&(client, server), count) in pairs.iter().zip(&mut received) {
-            // They always have more to send.
+            // The clients always have more to send.
             let _ = network.stacks[CLIENT].send(network.now, client, &[5; 100_000]);
             while let Ok(part) = network.receive(SERVER, server) {
                 *count += part.len();

@@ -21,7 +21,7 @@ fn each_growth_is_told_once() {
     assert_eq!(network.events(SERVER), [(server, WRITABLE.with(READABLE))]);
     assert!(network.events(SERVER).is_empty());
     network.send(CLIENT, client, b"two");
-    // Nagle's algorithm holds it back until the delayed acknowledgement.
+    // Nagle's algorithm delays the data until the delayed acknowledgement.
     network.pass(Duration::from_millis(50));
     assert_eq!(network.events(SERVER), [(server, WRITABLE.with(READABLE))], "further data");
     assert_eq!(network.receive(SERVER, server).unwrap().len(), 6);

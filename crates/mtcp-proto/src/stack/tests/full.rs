@@ -1,4 +1,4 @@
-//! Who goes when the table is full (RFC 4987).
+//! Tests which connection is removed when the table is full (RFC 4987).
 
 use super::network::{CLIENT, Network, SERVER, end, packet, v4};
 use crate::config::{Config, Options, SynCookies};
@@ -17,7 +17,7 @@ fn forger(number: u16) -> SocketAddr {
     end([172, 16, (number >> 8) as u8, number as u8].into(), 1000 + number)
 }
 
-/// SYNs that nobody has sent.
+/// Delivers forged SYNs to the server.
 fn flood(network: &mut Network, numbers: Range<u16>) {
     for number in numbers {
         let syn = TcpHeader {
@@ -31,7 +31,7 @@ fn flood(network: &mut Network, numbers: Range<u16>) {
     }
 }
 
-/// Nothing that the server sends comes through for a while, so that it answers SYNs again.
+/// Drops all packets of the server for a while, so that its SYN-ACKs stay unanswered.
 fn let_answers_grow_old(network: &mut Network) {
     for _ in 0..2 {
         network.now = network.now + Duration::from_millis(1100);
@@ -40,9 +40,9 @@ fn let_answers_grow_old(network: &mut Network) {
     network.wires[SERVER].packets.clear();
 }
 
-/// A server with room for so many, and an orphan in each of these states: FIN-WAIT-2, FIN-WAIT-1
-/// with data to send, LAST-ACK with data to send. Gives the listener, and the clients of the last
-/// two.
+/// Creates a server with room for `MAX_SOCKETS` sockets, and an orphan in each of these states:
+/// FIN-WAIT-2, FIN-WAIT-1 with data to send, LAST-ACK with data to send. Returns the listener and
+/// the clients of the last two.
 fn with_orphans(syn_cookies: SynCookies) -> (Network, SocketId, [SocketId; 2]) {
     let config = Config { max_sockets: MAX_SOCKETS, syn_cookies, ..Config::default() };
     let mut network = Network::new(Config::default(), config);
@@ -84,7 +84,7 @@ fn syns_displace_nobody_who_has_something_to_say() {
         flood(&mut network, 0..50);
         assert_eq!(orphans(&network), [State::FinWait1, State::LastAck]);
         assert_eq!(network.stacks[SERVER].half_open, 5);
-        // Those five may still be genuine.
+        // The five half-open connections may still be genuine, so the table stays full.
         assert_eq!(network.stacks[SERVER].counters().drop_table_full, 45);
         assert_eq!(network.stacks[SERVER].counters().cookies_sent, 0);
         let_answers_grow_old(&mut network);

@@ -1,4 +1,4 @@
-use super::network::{CLIENT, Network, SERVER, end, v4, v6};
+use super::network::{CLIENT, DELAYED_ACK, Network, SERVER, end, v4, v6};
 use crate::error::Error;
 use crate::socket::Readiness;
 use crate::wire::icmp::{Echo, IcmpCause, IcmpMessage};
@@ -43,6 +43,7 @@ fn an_error_ends_a_connection_only_before_it_is_established() {
         network.forge(CLIENT, &error(&data, cause));
         network.run();
         network.receive(SERVER, server).unwrap();
+        network.pass(DELAYED_ACK);
         network.echo(client, server);
     }
 }
@@ -124,7 +125,7 @@ fn a_smaller_interface_cuts_segments_and_sends_what_was_too_long_again() {
     network.run();
     assert_eq!(network.receive(SERVER, server).unwrap(), data);
     assert_eq!(network.stacks[CLIENT].counters().timeouts, 0, "at once");
-    // Larger again: for connections that are to come.
+    // A larger MTU applies only to new connections.
     network.stacks[CLIENT].set_mtu(network.now, 1500);
     let (client, server) = network.pair(listener, end(v4(SERVER), 80));
     network.send(CLIENT, client, &data);

@@ -1,4 +1,4 @@
-//! Messages of 64 KiB there and back: how long they wait for timers where nothing is ever lost.
+//! Tests how long exchanged messages of 64 KiB wait for timers when no packet is lost.
 
 use super::network::{CLIENT, Network, SERVER, end, v4};
 use crate::config::{Config, Options};
@@ -10,12 +10,12 @@ use std::time::Duration;
 const MESSAGE_BYTES: usize = 64 << 10;
 const MESSAGES: usize = 30;
 
-/// How the two ends of a run behave.
+/// The behaviour of both ends in a run.
 #[derive(Clone, Copy, Debug)]
 struct Habits {
     buffer_bytes: u32,
     no_delay: bool,
-    /// Bytes that are received at a time, and packets for which the device has room.
+    /// Bytes that an application receives at a time, and packets for which the device has room.
     read_bytes: usize,
     room: Option<usize>,
 }
@@ -24,7 +24,7 @@ struct Runner {
     network: Network,
     habits: Habits,
     sockets: [SocketId; 2],
-    /// What each end has still to send and to receive of the message.
+    /// Bytes of the message that each end has still to send, and to receive.
     to_send: [usize; 2],
     to_receive: [usize; 2],
 }
@@ -48,7 +48,7 @@ impl Runner {
         Runner { network, habits, sockets, to_send: [0; 2], to_receive: [0; 2] }
     }
 
-    /// One turn of an application: it sends, and receives once.
+    /// Runs one turn of an application: it sends, and receives once.
     fn act(&mut self, host: usize) -> bool {
         let (now, socket) = (self.network.now, self.sockets[host]);
         let stack = &mut self.network.stacks[host];
@@ -69,8 +69,8 @@ impl Runner {
         acted
     }
 
-    /// A packet that goes over, or an application that has something to do. False if only a timer
-    /// can go on.
+    /// Delivers a packet or runs an application that has something to do. False if only a timer can
+    /// make progress.
     fn step(&mut self) -> bool {
         let mut moved = false;
         for host in [CLIENT, SERVER] {
@@ -82,7 +82,7 @@ impl Runner {
         moved
     }
 
-    /// A message from one end to the other; gives the time that passed.
+    /// Transfers a message from one end to the other; returns the time that this took.
     fn carry(&mut self, from: usize) -> Duration {
         let begun = self.network.now;
         self.to_send[from] = MESSAGE_BYTES;

@@ -1,4 +1,4 @@
-//! Two stacks, joined by queues of packets, in virtual time.
+//! Tests of two stacks, connected by queues of packets, in virtual time.
 
 mod attacks;
 mod backlog;
@@ -6,6 +6,7 @@ mod ends;
 mod events;
 mod full;
 mod icmp;
+mod memory;
 mod messages;
 mod network;
 mod opening;

@@ -1,4 +1,4 @@
-//! What the tests stand on.
+//! Provides the fixture of the tests: two stacks and their packets.
 
 use crate::config::{Config, ListenOptions, Options, Secret};
 use crate::error::Error;
@@ -12,13 +12,16 @@ use crate::wire::{PROTOCOL_TCP, checksum};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Rounds of an exchange that cannot be one.
+/// Rounds after which an exchange counts as endless.
 const ROUNDS: usize = 20_000;
+
+/// After this time, Nagle's algorithm no longer waits for the acknowledgement of a lone segment.
+pub(super) const DELAYED_ACK: Duration = Duration::from_millis(50);
 
 pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
 
-/// A device without an end.
+/// A device with unlimited room.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     pub(super) packets: Vec<Vec<u8>>,
@@ -44,11 +47,11 @@ impl Sink for Wire {
     }
 }
 
-/// A client, a server, and what is under way between them.
+/// A client, a server, and the packets in flight between them.
 pub(super) struct Network {
     pub(super) now: Instant,
     pub(super) stacks: [Stack; 2],
-    /// Packets that the stack of this number has sent and the other has not got.
+    /// Packets that the stack with this index has sent and the other has not received.
     pub(super) wires: [Wire; 2],
 }
 
@@ -91,14 +94,14 @@ impl Network {
         self.stacks[from].output(self.now, &mut self.wires[from]);
     }
 
-    /// Delivers what one stack has sent.
+    /// Delivers the packets that one stack has sent.
     pub(super) fn deliver(&mut self, from: usize) {
         for packet in std::mem::take(&mut self.wires[from].packets) {
             self.stacks[1 - from].input(self.now, &packet, Checksum::Unverified);
         }
     }
 
-    /// Lets both talk until nothing more is under way. No time passes.
+    /// Exchanges packets until none is in flight. No time passes.
     pub(super) fn run(&mut self) {
         for _ in 0..ROUNDS {
             self.output(CLIENT);
@@ -112,7 +115,7 @@ impl Network {
         panic!("the stacks talk without an end");
     }
 
-    /// Lets time pass, with all timers.
+    /// Lets time pass and runs the timers.
     pub(super) fn pass(&mut self, duration: Duration) {
         let end = self.now + duration;
         for _ in 0..ROUNDS {
@@ -138,7 +141,7 @@ impl Network {
         self.stacks[CLIENT].connect(self.now, None, remote, &Options::default())
     }
 
-    /// A connection between both, accepted: the client's socket and the server's.
+    /// Opens a connection and accepts it; returns the client's socket and the server's.
     pub(super) fn pair(&mut self, listener: SocketId, remote: SocketAddr) -> (SocketId, SocketId) {
         let client = self.connect(remote).expect("possible");
         self.run();
@@ -159,7 +162,7 @@ impl Network {
         self.stacks[host].close(self.now, socket);
     }
 
-    /// A request and its reply.
+    /// Sends a request and its reply.
     pub(super) fn echo(&mut self, client: SocketId, server: SocketId) {
         for (from, socket, to, other) in
             [(CLIENT, client, SERVER, server), (SERVER, server, CLIENT, client)]
@@ -175,17 +178,17 @@ impl Network {
         self.stacks[host].readiness(socket).expect("held")
     }
 
-    /// All events that there are.
+    /// All events that the stack has to report.
     pub(super) fn events(&mut self, host: usize) -> Vec<(SocketId, Readiness)> {
         std::iter::from_fn(|| self.stacks[host].next_event()).collect()
     }
 
-    /// Sends a handmade packet to a stack.
+    /// Delivers a packet that the test has built to a stack.
     pub(super) fn forge(&mut self, to: usize, packet: &[u8]) {
         self.stacks[to].input(self.now, packet, Checksum::Unverified);
     }
 
-    /// That nothing is left of any connection, except in TIME_WAIT.
+    /// Checks that no state of a connection is left, except in TIME_WAIT.
     pub(super) fn assert_empty(&self) {
         for stack in &self.stacks {
             let connections = stack.sockets().filter(|info| info.remote.is_some()).count();
@@ -197,7 +200,7 @@ impl Network {
     }
 }
 
-/// A TCP packet with a checksum.
+/// Builds a TCP packet with a valid checksum.
 pub(super) fn packet(
     source: SocketAddr,
     destination: SocketAddr,
@@ -222,7 +225,7 @@ pub(super) fn packet(
     packet
 }
 
-/// The TCP header and the data of a packet.
+/// Parses a packet into its IP header, TCP header and data.
 pub(super) fn parse(packet: &[u8]) -> (IpHeader, TcpHeader, &[u8]) {
     let (ip, payload) = IpHeader::parse(packet).expect("well formed");
     assert!(checksum::verify_tcp(ip.source, ip.destination, payload));

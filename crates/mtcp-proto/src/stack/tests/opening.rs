@@ -129,7 +129,8 @@ fn ports_run_out_and_come_back() {
         network.close(CLIENT, client);
         network.run();
     }
-    // The server has them in TIME_WAIT now and takes the same ends again, as timestamps are newer.
+    // The server has the connections in TIME_WAIT and accepts the same four-tuples, because the
+    // timestamps are newer.
     network.pass(Duration::from_millis(1500));
     assert_eq!(network.stacks[SERVER].time_wait.len(), 4);
     let (client, server) = network.pair(listener, remote);

@@ -17,7 +17,7 @@ fn connect(network: &mut Network) -> Result<SocketId, Error> {
     network.stacks[CLIENT].connect(network.now, local, remote, &Options::default())
 }
 
-/// A connection that has come and gone, closed first by this host.
+/// Opens and closes a connection; this host closes first.
 fn closed_by(first: usize, network: &mut Network, listener: SocketId) {
     let client = connect(network).unwrap();
     network.run();
@@ -98,8 +98,8 @@ fn a_newer_syn_gets_no_cookie_which_could_begin_too_early() {
     }
 }
 
-/// A client that has started anew knows nothing of the old connection, and its numbers and clock
-/// may lie behind those of the old one.
+/// A client that has restarted does not know the old connection. Its numbers and clock may be
+/// behind those of the old one.
 #[test]
 fn a_client_that_starts_anew_is_not_kept_waiting() {
     let mut asked = 0;

@@ -1,42 +1,42 @@
-//! The law of CUBIC (RFC 9438). Windows are counted in segments here, and times in seconds, as
-//! there.
+//! Implements CUBIC congestion avoidance (RFC 9438). As in the RFC, windows are counted in segments
+//! and times in seconds.
 
 use crate::time::Instant;
 use std::time::Duration;
 
 /// C, which scales the cubic (section 5.1).
 const C: f64 = 0.4;
-/// The part of the window that is left after a loss: beta (section 4.6).
+/// beta: the factor by which a loss multiplies the window (section 4.6).
 const BETA: f64 = 0.7;
-/// The same, in percent.
+/// `BETA` in percent.
 pub(super) const LEFT_PERCENT: u32 = 70;
-/// What makes the Reno-friendly window as fast as Reno with that beta (section 4.3).
+/// The factor that makes the Reno-friendly window as fast as Reno with that beta (section 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// Congestion avoidance along a cubic of the time since the last loss.
+/// Congestion avoidance with a window that is a cubic function of the time since the last loss.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cubic {
-    /// Where the curve is flat: the window at the last loss, or less (section 4.7).
+    /// The window at which the curve is flat: that of the last loss, or less (section 4.7).
     flat: f32,
-    /// The time from the beginning of the stage to the flat.
+    /// The time from the beginning of the stage to the flat part of the curve.
     delay: f32,
     /// The window that Reno would have (W_est).
     friendly: f64,
     /// The window at the last loss.
     prior: f32,
-    /// What the window has grown beyond whole bytes.
+    /// Growth of the window by less than a byte that is not applied yet.
     remainder: f32,
-    /// When this stage of congestion avoidance began, moved on by the time without use of the
-    /// window.
+    /// When this stage of congestion avoidance began, moved later by the time in which the window
+    /// was not used.
     epoch: Option<Instant>,
-    /// When the last acknowledgement came.
+    /// When the last acknowledgement arrived.
     last: Instant,
-    /// Whether the stage follows no loss but a time-out or the end of slow start: it begins flat.
+    /// Whether the stage begins flat: it follows no loss but a time-out or the end of slow start.
     begins_flat: bool,
 }
 
 impl Cubic {
-    /// A connection that has seen no loss.
+    /// The state of a connection that has seen no loss.
     pub(super) fn new() -> Cubic {
         Cubic { begins_flat: true, ..Cubic::default() }
     }
@@ -61,7 +61,7 @@ impl Cubic {
         let elapsed = now.since(epoch).as_secs_f64();
         let segments = f64::from(acknowledged) / unit;
 
-        // Section 4.3: as fast as Reno, and with its own pace again beyond the old window.
+        // Section 4.3: as fast as Reno; beyond the old window it grows by one segment per window.
         let pace = if self.friendly < f64::from(self.prior) { ALPHA } else { 1.0 };
         self.friendly += pace * segments / current;
         let friendly = self.friendly;
@@ -78,8 +78,8 @@ impl Cubic {
         window.saturating_add(whole as u32)
     }
 
-    /// The window was not in use, so the time since the last acknowledgement does not count
-    /// (section 5.8).
+    /// Excludes the time since the last acknowledgement, because the window was not in use (section
+    /// 5.8).
     pub(super) fn pause(&mut self, now: Instant) {
         if let Some(epoch) = &mut self.epoch {
             *epoch = *epoch + now.since(self.last);
@@ -87,17 +87,18 @@ impl Cubic {
         self.last = now;
     }
 
-    /// A loss or mark at this window, in bytes (sections 4.6 and 4.7).
+    /// Handles a loss or mark at this window, in bytes (sections 4.6 and 4.7).
     pub(super) fn shrink(&mut self, window: u32, maximum_segment: u32) {
         let window = (f64::from(window) / f64::from(maximum_segment)) as f32;
         self.prior = window;
-        // Fast convergence: a flow that did not get back to its old window leaves room to others.
+        // Fast convergence: a flow that did not reach its old window again leaves room to other
+        // flows.
         self.flat = if window < self.flat { window * (1.0 + BETA as f32) / 2.0 } else { window };
         self.restart(false);
     }
 
-    /// The next stage begins when congestion avoidance does; after a time-out or slow start without
-    /// loss it begins flat (sections 4.8 and 4.10).
+    /// Prepares the next stage, which begins with congestion avoidance. After a time-out, or after
+    /// slow start without a loss, it begins flat (sections 4.8 and 4.10).
     pub(super) fn restart(&mut self, begins_flat: bool) {
         self.epoch = None;
         self.remainder = 0.0;
@@ -122,7 +123,7 @@ impl Cubic {
         now
     }
 
-    /// W_cubic: the window so many seconds after the stage began (equation 1).
+    /// W_cubic: the window at this number of seconds after the stage began (equation 1).
     fn curve(&self, seconds: f64) -> f64 {
         let from_flat = seconds - f64::from(self.delay);
         C * from_flat * from_flat * from_flat + f64::from(self.flat)

@@ -1,4 +1,4 @@
-//! How much may be in flight: the congestion window, under either law.
+//! Controls how much data may be in flight: the congestion window, by CUBIC or NewReno.
 
 mod cubic;
 mod newreno;
@@ -13,14 +13,14 @@ use crate::config::Congestion;
 use crate::time::Instant;
 use std::time::Duration;
 
-/// No window grows beyond this: a scaled window ends there (RFC 7323, section 2.3).
+/// The largest congestion window, which is that of a scaled window (RFC 7323, section 2.3).
 const WINDOW_BYTES_MAX: u32 = 1 << 30;
 
-/// The congestion window of a connection, in bytes, and what it grows and shrinks by.
+/// The congestion window of a connection, in bytes, and the algorithm that changes it.
 ///
-/// During recovery the window follows what is in flight
-/// ([`CongestionControl::recovery_allowance`]), so that at all times as much may be sent as the
-/// window exceeds what is in flight.
+/// During recovery the window follows the bytes in flight
+/// ([`CongestionControl::recovery_allowance`]). At all times, the number of bytes that may be sent
+/// is the window minus the bytes in flight.
 #[derive(Debug)]
 pub(crate) struct CongestionControl {
     window: u32,
@@ -28,57 +28,57 @@ pub(crate) struct CongestionControl {
     maximum_segment: u16,
     initial_segments: u16,
     kind: Congestion,
-    /// A time-out has expired, and nothing was acknowledged since.
+    /// Whether a time-out has expired and no data was acknowledged since.
     timed_out: bool,
     slow_start: SlowStart,
-    /// Comes into being when the first slow start ends.
-    past: Option<Box<Past>>,
+    /// Allocated when the first slow start ends.
+    past: Option<Box<AfterSlowStart>>,
 }
 
-/// What only a connection needs that has left its first slow start.
+/// State that is needed only after the first slow start.
 #[derive(Debug)]
-struct Past {
-    law: Law,
-    /// The newest measurement, for the look ahead of CUBIC.
+struct AfterSlowStart {
+    algorithm: Algorithm,
+    /// The newest measurement, from which CUBIC computes the target of one round trip ahead.
     round_trip: Duration,
     recovery: Option<RateReduction>,
     saved: Option<Saved>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Law {
+enum Algorithm {
     NewReno(NewReno),
     Cubic(Cubic),
 }
 
-/// What there was before the last reduction, in case it was for nothing.
+/// The state before the last reduction, in case it was spurious.
 #[derive(Debug)]
 struct Saved {
     window: u32,
     threshold: u32,
-    law: Law,
+    algorithm: Algorithm,
 }
 
-impl Past {
-    fn new(kind: Congestion) -> Past {
-        let law = match kind {
-            Congestion::NewReno => Law::NewReno(NewReno::default()),
-            Congestion::Cubic => Law::Cubic(Cubic::new()),
+impl AfterSlowStart {
+    fn new(kind: Congestion) -> AfterSlowStart {
+        let algorithm = match kind {
+            Congestion::NewReno => Algorithm::NewReno(NewReno::default()),
+            Congestion::Cubic => Algorithm::Cubic(Cubic::new()),
         };
-        Past { law, round_trip: Duration::ZERO, recovery: None, saved: None }
+        AfterSlowStart { algorithm, round_trip: Duration::ZERO, recovery: None, saved: None }
     }
 
     fn cubic(&mut self) -> Option<&mut Cubic> {
-        match &mut self.law {
-            Law::Cubic(cubic) => Some(cubic),
-            Law::NewReno(_) => None,
+        match &mut self.algorithm {
+            Algorithm::Cubic(cubic) => Some(cubic),
+            Algorithm::NewReno(_) => None,
         }
     }
 }
 
 impl CongestionControl {
-    /// A new connection with an initial window of so many segments (RFC 6928), of at least one
-    /// byte.
+    /// Creates the control of a new connection, whose initial window is this number of segments
+    /// (RFC 6928) of at least one byte.
     pub(crate) fn new(
         kind: Congestion,
         maximum_segment: u16,
@@ -99,9 +99,9 @@ impl CongestionControl {
         }
     }
 
-    fn past(&mut self) -> &mut Past {
+    fn past(&mut self) -> &mut AfterSlowStart {
         let kind = self.kind;
-        self.past.get_or_insert_with(|| Box::new(Past::new(kind)))
+        self.past.get_or_insert_with(|| Box::new(AfterSlowStart::new(kind)))
     }
 
     fn cubic(&mut self) -> Option<&mut Cubic> {
@@ -127,14 +127,14 @@ impl CongestionControl {
         self.window < self.threshold
     }
 
-    /// Whether [`CongestionControl::on_loss`] was called, and not yet the end of it.
+    /// Whether [`CongestionControl::on_loss`] was called and that recovery has not ended.
     pub(crate) fn in_recovery(&self) -> bool {
         self.past.as_ref().is_some_and(|past| past.recovery.is_some())
     }
 
-    /// New data was acknowledged, after which `outstanding` bytes are sent and not acknowledged.
-    /// The window grows, unless in recovery, or if the application did not use it (RFC 9438,
-    /// section 5.8; RFC 7661, section 4.1 says why).
+    /// Handles an acknowledgement of new data, after which `outstanding` bytes are sent and not
+    /// acknowledged. The window grows, except in recovery and if the application did not use the
+    /// window (RFC 9438, section 5.8; RFC 7661, section 4.1 gives the reason).
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
@@ -165,24 +165,27 @@ impl CongestionControl {
             let (window, segment) = (self.window, self.segment());
             let past = self.past();
             let round_trip = past.round_trip;
-            match &mut past.law {
-                Law::NewReno(law) => law.avoid(window, acknowledged, segment),
-                Law::Cubic(law) => law.avoid(now, window, acknowledged, segment, round_trip),
+            match &mut past.algorithm {
+                Algorithm::NewReno(algorithm) => algorithm.avoid(window, acknowledged, segment),
+                Algorithm::Cubic(algorithm) => {
+                    algorithm.avoid(now, window, acknowledged, segment, round_trip)
+                }
             }
         };
         self.window = window.min(WINDOW_BYTES_MAX);
     }
 
-    /// A loss was found without a time-out, with so many bytes outstanding: recovery begins (RFC
-    /// 5681, section 3.2; RFC 6582; RFC 9438, section 4.6). To be called once for a recovery.
+    /// Begins recovery after a loss that was found without a time-out, with `outstanding` bytes
+    /// outstanding (RFC 5681, section 3.2; RFC 6582; RFC 9438, section 4.6). Must be called once
+    /// for each recovery.
     pub(crate) fn on_loss(&mut self, outstanding: u32) {
         self.reduce(outstanding);
         self.past().recovery = Some(RateReduction::new(outstanding));
     }
 
-    /// An acknowledgement in recovery: `delivered` more bytes have arrived (in order or not),
-    /// `in_flight` are estimated to be on the way after it, and it was `safe` if it advanced and no
-    /// further segment was found lost. Sets the window, and gives the bytes that may be sent now.
+    /// Handles an acknowledgement in recovery: `delivered` more bytes have arrived (in order or
+    /// not), and an estimated `in_flight` bytes are in flight after it. `safe`: it advanced and no
+    /// further segment was found lost. Sets the window, and returns the bytes that may be sent now.
     pub(crate) fn recovery_allowance(&mut self, delivered: u32, in_flight: u32, safe: bool) -> u32 {
         let (threshold, segment) = (self.threshold, self.segment());
         let Some(recovery) = self.past.as_mut().and_then(|past| past.recovery.as_mut()) else {
@@ -193,22 +196,23 @@ impl CongestionControl {
         allowed
     }
 
-    /// Data was sent, for the first time or again; only recovery counts it.
+    /// Records that data was sent, for the first time or again. Only recovery counts it.
     pub(crate) fn on_sent(&mut self, bytes: u32) {
         if let Some(recovery) = self.past.as_mut().and_then(|past| past.recovery.as_mut()) {
             recovery.on_sent(bytes);
         }
     }
 
-    /// All that was outstanding when recovery began is acknowledged.
+    /// Ends recovery: all data that was outstanding when it began is acknowledged.
     pub(crate) fn on_recovery_end(&mut self) {
         if self.past.as_mut().is_some_and(|past| past.recovery.take().is_some()) {
             self.window = self.threshold;
         }
     }
 
-    /// The retransmission timer has expired with so many bytes outstanding (RFC 5681, section 3.1;
-    /// RFC 9438, section 4.8). The threshold falls at the first of several in a row only.
+    /// Handles the expired retransmission timer, with `outstanding` bytes outstanding (RFC 5681,
+    /// section 3.1; RFC 9438, section 4.8). Of several consecutive time-outs, only the first lowers
+    /// the threshold.
     pub(crate) fn on_timeout(&mut self, outstanding: u32) {
         if !self.timed_out {
             self.reduce(outstanding);
@@ -223,19 +227,19 @@ impl CongestionControl {
         self.window = self.segment();
     }
 
-    /// The peer has echoed a congestion mark (RFC 3168, section 6.1.2). To be called at most once
-    /// in a round trip, and not in recovery.
+    /// Handles a congestion mark that the peer has echoed (RFC 3168, section 6.1.2). Must be called
+    /// at most once in a round trip, and not in recovery.
     pub(crate) fn on_congestion_mark(&mut self, outstanding: u32) {
         self.reduce(outstanding);
         self.window = self.window.min(self.threshold);
     }
 
-    /// The last reduction was for nothing: the segments had come after all (RFC 4015; RFC 9438,
-    /// section 4.9).
+    /// Reverts the last reduction, which was spurious: the segments had arrived after all (RFC
+    /// 4015; RFC 9438, section 4.9).
     pub(crate) fn undo(&mut self) {
         let Some(past) = &mut self.past else { return };
         if let Some(saved) = past.saved.take() {
-            past.law = saved.law;
+            past.algorithm = saved.algorithm;
             past.recovery = None;
             self.window = self.window.max(saved.window);
             self.threshold = saved.threshold;
@@ -243,8 +247,8 @@ impl CongestionControl {
         }
     }
 
-    /// Nothing was sent for a while, and now there is data: the window halves for each time-out
-    /// that has passed, down to the initial window (RFC 5681, section 4.1; RFC 2861, section 3.2).
+    /// Reduces the window when data is sent after an idle period: it halves for each time-out that
+    /// has passed, down to the initial window (RFC 5681, section 4.1; RFC 2861, section 3.2).
     pub(crate) fn on_idle(&mut self, now: Instant, idle: Duration, timeout: Duration) {
         if let Some(cubic) = self.cubic() {
             cubic.pause(now);
@@ -260,7 +264,7 @@ impl CongestionControl {
         self.window = (self.window >> halvings.min(31)).max(restart);
     }
 
-    /// The path takes segments of another size.
+    /// Changes the segment size of the path.
     pub(crate) fn set_maximum_segment(&mut self, bytes: u16) {
         self.maximum_segment = bytes.max(1);
         self.window = self.window.max(self.segment());
@@ -288,19 +292,19 @@ impl CongestionControl {
         window
     }
 
-    /// Saves what there was and lowers the threshold.
+    /// Saves the present state and lowers the threshold.
     fn reduce(&mut self, outstanding: u32) {
-        self.slow_start.settle();
+        self.slow_start.end_first_slow_start();
         let (window, threshold, segment) = (self.window, self.threshold, self.segment());
         let past = self.past();
-        past.saved = Some(Saved { window, threshold, law: past.law });
-        let left_percent = match &mut past.law {
-            Law::NewReno(law) => {
-                law.restart();
+        past.saved = Some(Saved { window, threshold, algorithm: past.algorithm });
+        let left_percent = match &mut past.algorithm {
+            Algorithm::NewReno(algorithm) => {
+                algorithm.restart();
                 newreno::LEFT_PERCENT
             }
-            Law::Cubic(law) => {
-                law.shrink(window, segment);
+            Algorithm::Cubic(algorithm) => {
+                algorithm.shrink(window, segment);
                 cubic::LEFT_PERCENT
             }
         };

@@ -1,7 +1,7 @@
-//! Proportional rate reduction (RFC 6937, with the safe acknowledgement of its successor, RFC
-//! 9937): during recovery, segments leave in proportion to those that arrive.
+//! Implements proportional rate reduction (RFC 6937, with the safe acknowledgement of its
+//! successor, RFC 9937): during recovery, bytes are sent in proportion to the bytes that arrive.
 
-/// One recovery.
+/// The state of one recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateReduction {
     /// Bytes outstanding when recovery began (RecoverFS).
@@ -11,13 +11,13 @@ pub(super) struct RateReduction {
 }
 
 impl RateReduction {
-    /// Recovery begins with so many bytes outstanding.
+    /// Starts a recovery with this number of bytes outstanding.
     pub(super) fn new(flight: u32) -> RateReduction {
         RateReduction { flight: flight.max(1), delivered: 0, sent: 0 }
     }
 
-    /// How many bytes may be sent on an acknowledgement that says that `delivered` more bytes have
-    /// arrived; `safe` if it advanced and showed no further loss (section 3).
+    /// The number of bytes that may be sent after an acknowledgement by which `delivered` more
+    /// bytes have arrived. `safe`: it advanced and showed no further loss (section 3).
     pub(super) fn allowance(
         &mut self,
         delivered: u32,
@@ -36,11 +36,11 @@ impl RateReduction {
             let growth = if safe { maximum_segment } else { 0 };
             arrived.saturating_add(growth).min(threshold - in_flight)
         };
-        // The first segment that was lost goes out at once.
+        // The first lost segment is sent again at once.
         if self.sent == 0 { allowed.max(maximum_segment) } else { allowed }
     }
 
-    /// Bytes were sent, for the first time or again.
+    /// Records that bytes were sent, for the first time or again.
     pub(super) fn on_sent(&mut self, bytes: u32) {
         self.sent = self.sent.saturating_add(bytes);
     }

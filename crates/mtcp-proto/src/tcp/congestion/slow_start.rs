@@ -1,5 +1,5 @@
-//! How a window grows below the threshold: slow start (RFC 5681, section 3.1) counting bytes (RFC
-//! 3465), left before there is loss when the queue on the path fills (HyStart++, RFC 9406).
+//! Implements slow start (RFC 5681, section 3.1), counting bytes (RFC 3465). It ends before a loss
+//! when the queue on the path fills (HyStart++, RFC 9406).
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,38 +11,38 @@ const ROUND_TRIP_DIVISOR: u32 = 8;
 const SAMPLES: u8 = 8;
 const CONSERVATIVE_DIVISOR: u32 = 4;
 const CONSERVATIVE_ROUNDS: u8 = 5;
-/// Segments that one acknowledgement lets the window grow by (L).
+/// Most segments by which one acknowledgement lets the window grow (L).
 const SEGMENTS: u32 = 8;
 
-/// Slow start, its rounds and what they measured.
+/// Slow start, its rounds, and their round-trip times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlowStart {
     /// Bytes that must be acknowledged until the round ends.
     round_left: u32,
-    /// The least round-trip times of the round before and of this one, in microseconds.
+    /// The least round-trip times of the previous round and of this one, in microseconds.
     last_us: u32,
     current_us: u32,
-    /// In conservative slow start, what the round-trip time was at its beginning.
+    /// In conservative slow start: the round-trip time at its beginning.
     baseline_us: Option<NonZeroU32>,
     conservative_rounds: u8,
     samples: u8,
-    /// HyStart++ is for the first slow start only (RFC 9406, section 4.2).
+    /// Whether HyStart++ is active: in the first slow start only (RFC 9406, section 4.2).
     watches: bool,
-    /// Bytes in flight at a time-out that are not yet acknowledged: until they are, an
-    /// acknowledgement may be of data that came long ago, and counts as one segment (RFC 3465,
+    /// Bytes in flight at a time-out that are not yet acknowledged. Until they are, an
+    /// acknowledgement may be for data that arrived long ago, and counts as one segment (RFC 3465,
     /// section 2.3).
     distrusted: u32,
 }
 
-/// What an acknowledgement does in slow start.
+/// The effect of an acknowledgement in slow start.
 pub(super) struct Growth {
     pub(super) bytes: u32,
-    /// The queue is filling: congestion avoidance begins here.
+    /// The queue is filling; congestion avoidance begins now.
     pub(super) ends: bool,
 }
 
 impl SlowStart {
-    /// The first slow start of a connection.
+    /// The state of a connection's first slow start.
     pub(super) fn new() -> SlowStart {
         SlowStart {
             round_left: 0,
@@ -56,8 +56,8 @@ impl SlowStart {
         }
     }
 
-    /// An acknowledgement while the window is below the threshold; `outstanding` bytes are sent and
-    /// not acknowledged after it.
+    /// Handles an acknowledgement while the window is below the threshold; `outstanding` bytes are
+    /// sent and not acknowledged after it.
     pub(super) fn on_ack(
         &mut self,
         acknowledged: u32,
@@ -83,15 +83,15 @@ impl SlowStart {
         Growth { bytes, ends }
     }
 
-    /// There was a loss or mark: the threshold is known from now on.
-    pub(super) fn settle(&mut self) {
+    /// Ends the first slow start after a loss or mark, because the threshold is known from now on.
+    pub(super) fn end_first_slow_start(&mut self) {
         self.watches = false;
         self.baseline_us = None;
     }
 
-    /// A time-out with so many bytes in flight.
+    /// Handles a time-out with this number of bytes in flight.
     pub(super) fn on_timeout(&mut self, outstanding: u32) {
-        self.settle();
+        self.end_first_slow_start();
         self.distrusted = self.distrusted.max(outstanding);
     }
 
@@ -102,7 +102,7 @@ impl SlowStart {
             return;
         }
         match self.baseline_us {
-            // The rise was a passing one.
+            // The increase was temporary.
             Some(baseline) if self.current_us < baseline.get() => self.baseline_us = None,
             Some(_) => {}
             None if self.last_us != u32::MAX => {
@@ -117,7 +117,7 @@ impl SlowStart {
         }
     }
 
-    /// Begins the next round, which ends when all that is outstanding now is acknowledged. True if
+    /// Begins the next round, which ends when all data outstanding now is acknowledged. True if
     /// slow start has been conservative for long enough.
     fn end_round(&mut self, outstanding: u32) -> bool {
         self.round_left = outstanding;
@@ -132,7 +132,7 @@ impl SlowStart {
         self.conservative_rounds += 1;
         let ends = self.conservative_rounds >= CONSERVATIVE_ROUNDS;
         if ends {
-            self.settle();
+            self.end_first_slow_start();
         }
         ends
     }

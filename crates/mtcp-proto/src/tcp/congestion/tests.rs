@@ -1,4 +1,4 @@
-//! Windows against the formulae of the RFCs.
+//! Compares windows with the formulas of the RFCs.
 
 use super::*;
 
@@ -20,13 +20,13 @@ fn control(kind: Congestion) -> CongestionControl {
 /// Acknowledges a window's worth of segments within one round trip that ends at `now`.
 fn round(control: &mut CongestionControl, now: u64, round_trip_ms: u64) {
     for _ in 0..control.window() / SEGMENT {
-        // Each acknowledgement lets as much out again.
+        // Each acknowledgement lets the same number of bytes be sent again.
         let outstanding = control.window() - SEGMENT;
         control.on_ack(at(now), SEGMENT, Some(ms(round_trip_ms)), outstanding, false);
     }
 }
 
-/// A control in congestion avoidance after a loss at a window of so many segments.
+/// A control in congestion avoidance after a loss at a window of this many segments.
 fn after_loss(kind: Congestion, segments: u32) -> CongestionControl {
     let mut control = CongestionControl::new(kind, SEGMENT_BYTES, segments as u16);
     control.on_loss(segments * SEGMENT);
@@ -44,7 +44,8 @@ fn slow_start_doubles_the_window_in_a_round_trip() {
             round(&mut control, 1, 50);
             assert_eq!(control.window(), doubled);
         }
-        // One acknowledgement, however much it is of, counts for eight segments (RFC 9406).
+        // One acknowledgement counts for at most eight segments, however much it acknowledges (RFC
+        // 9406).
         control.on_ack(at(2), 60_000, None, 0, false);
         assert_eq!(control.window(), 88_000);
     }
@@ -84,7 +85,8 @@ fn the_threshold_is_never_below_two_segments() {
     }
 }
 
-/// RFC 9438, equations 1 and 2, with a long round trip so that the cubic lies above Reno's window.
+/// Tests RFC 9438, equations 1 and 2, with a long round trip, so that the cubic is above Reno's
+/// window.
 #[test]
 fn cubic_follows_its_curve() {
     let (flat, round_trip_ms) = (1000.0, 200);
@@ -97,7 +99,7 @@ fn cubic_follows_its_curve() {
     while now < 15_000 {
         now += round_trip_ms;
         round(&mut control, now, round_trip_ms);
-        // The window aims at where the curve is a round trip later.
+        // The target of the window is the curve's value one round trip later.
         let seconds = (now + round_trip_ms) as f64 / 1000.0;
         let expected = 0.4 * (seconds - delay).powi(3) + flat;
         let window = f64::from(control.window() / SEGMENT);
@@ -128,14 +130,18 @@ fn cubic_is_no_slower_than_reno_on_a_short_path() {
     assert!(control.window() > 300_000);
 }
 
-/// RFC 9438, section 4.7.
+/// Tests RFC 9438, section 4.7.
 #[test]
 fn cubic_gives_way_when_it_has_not_come_back_to_its_old_window() {
-    let flat =
-        |control: &CongestionControl| match control.past.as_ref().expect("there was a loss").law {
-            Law::Cubic(law) => law.flat_segments(),
-            Law::NewReno(_) => panic!("this is CUBIC"),
-        };
+    let flat = |control: &CongestionControl| match control
+        .past
+        .as_ref()
+        .expect("there was a loss")
+        .algorithm
+    {
+        Algorithm::Cubic(algorithm) => algorithm.flat_segments(),
+        Algorithm::NewReno(_) => panic!("this is CUBIC"),
+    };
     let mut control = after_loss(Congestion::Cubic, 100);
     assert_eq!((control.window(), flat(&control)), (70_000, 100.0));
     control.on_congestion_mark(70_000);
@@ -199,7 +205,7 @@ fn a_time_out_leaves_one_segment_and_lowers_the_threshold_once() {
         assert_eq!((control.window(), control.threshold()), (1000, threshold));
         control.on_timeout(1000);
         assert_eq!((control.window(), control.threshold()), (1000, threshold));
-        // What was in flight then counts as one segment an acknowledgement (RFC 3465).
+        // For data in flight at the time-out, one acknowledgement counts as one segment (RFC 3465).
         control.on_ack(at(1), 90_000, None, 10_000, false);
         assert_eq!(control.window(), 2000);
         control.on_ack(at(1), 10_000, None, 2000, false);
@@ -250,8 +256,8 @@ fn idleness_halves_the_window_down_to_the_first() {
     assert_eq!(control.window(), 1400);
 }
 
-/// RFC 9937: what leaves in recovery is the share of what arrives that the threshold is of the
-/// flight, and the window ends at the threshold.
+/// RFC 9937: of the bytes that arrive in recovery, the share that is sent equals the threshold
+/// divided by the flight. The window ends at the threshold.
 #[test]
 fn recovery_sends_in_proportion_to_what_arrives() {
     let mut control = CongestionControl::new(Congestion::NewReno, SEGMENT_BYTES, 100);
@@ -278,20 +284,20 @@ fn recovery_sends_in_proportion_to_what_arrives() {
 fn recovery_after_heavy_loss_sends_what_arrives_and_grows_when_safe() {
     let mut control = CongestionControl::new(Congestion::NewReno, SEGMENT_BYTES, 100);
     control.on_loss(100_000);
-    // Nearly all was lost: the first segment goes out at once.
+    // Nearly all data was lost: the first segment is sent again at once.
     assert_eq!(control.recovery_allowance(0, 10_000, false), 1000);
     control.on_sent(1000);
-    // Another loss shows: only as much as has arrived.
+    // Another loss was found: only as much is sent as has arrived.
     assert_eq!(control.recovery_allowance(1000, 10_000, false), 1000);
     control.on_sent(1000);
-    // A safe acknowledgement: a segment more, as in slow start.
+    // After a safe acknowledgement one more segment is sent, as in slow start.
     assert_eq!(control.recovery_allowance(2000, 9000, true), 3000);
-    // Never beyond the threshold.
+    // The window never exceeds the threshold.
     assert_eq!(control.recovery_allowance(90_000, 48_500, true), 1500);
 }
 
 /// RFC 9406: a round trip that has grown by an eighth ends slow start, after five rounds in which
-/// it grows a quarter as fast.
+/// the window grows a quarter as fast.
 #[test]
 fn slow_start_ends_when_the_queue_fills() {
     for kind in [Congestion::NewReno, Congestion::Cubic] {

@@ -1,4 +1,5 @@
-//! Ending: FINs, half-closed connections, and what is left behind (RFC 9293, section 3.6).
+//! Closes connections: FINs, half-closed connections, and the record for TIME_WAIT (RFC 9293,
+//! section 3.6).
 
 use super::{Connection, Context, Remains};
 use crate::error::Error;
@@ -9,7 +10,7 @@ use crate::tcp::scoreboard::Scoreboard;
 use crate::tcp::timers::NEVER;
 
 impl Connection {
-    /// Whether both sides have agreed on where they begin.
+    /// Whether both sides have exchanged and acknowledged their initial numbers.
     pub(super) fn is_synchronized(&self) -> bool {
         !matches!(self.state, State::SynSent | State::SynReceived | State::Closed)
     }
@@ -20,7 +21,7 @@ impl Connection {
         how: Shutdown,
         context: &mut Context<'_>,
     ) -> Result<(), Error> {
-        // In TIME-WAIT, the application's part is over.
+        // In TIME-WAIT, the application can no longer affect the connection.
         if matches!(self.state, State::Closed | State::TimeWait) {
             return Err(Error::NotConnected);
         }
@@ -33,7 +34,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Our FIN follows the last byte. Before the connection is established it waits.
+    /// Queues our FIN after the last byte. Before the connection is established the FIN waits.
     fn stop_sending(&mut self, context: &mut Context<'_>) {
         if self.send.fin {
             return;
@@ -47,15 +48,15 @@ impl Connection {
         self.watch_window(context);
     }
 
-    /// The application has gone. Unread data, and data that come later, reset the connection (RFC
-    /// 2525, section 2.17).
+    /// Handles the application's close. Unread data, and data that arrives later, reset the
+    /// connection (RFC 2525, section 2.17).
     pub(super) fn give_up_by_application(&mut self, context: &mut Context<'_>) {
         self.orphan = true;
         let unread = !self.receive.ring.is_empty() || !self.receive.reassembly.is_empty();
         match self.state {
             State::Closed => {}
             State::SynSent => self.fail(Failure::Aborted, false, context),
-            State::TimeWait => self.receive.ring.release(context.pool),
+            State::TimeWait => self.receive.release(context.pool),
             _ if self.options.linger_reset || unread => self.fail(Failure::Aborted, true, context),
             _ => {
                 self.stop_sending(context);
@@ -66,7 +67,7 @@ impl Connection {
         }
     }
 
-    /// The peer's FIN has come, after all its data (RFC 9293, section 3.10.7.4, eighth step).
+    /// Handles the peer's FIN, after all its data (RFC 9293, section 3.10.7.4, eighth step).
     pub(super) fn take_fin(&mut self, context: &mut Context<'_>) {
         self.receive.ended = true;
         self.receive.next += 1;
@@ -81,7 +82,7 @@ impl Connection {
         }
     }
 
-    /// Our FIN was acknowledged.
+    /// Handles the acknowledgement of our FIN.
     pub(super) fn fin_was_acknowledged(&mut self, context: &mut Context<'_>) {
         match self.state {
             State::FinWait1 => {
@@ -111,12 +112,12 @@ impl Connection {
         self.linger(context);
     }
 
-    /// TIME-WAIT lasts twice the lifetime of a segment, from the last FIN on.
+    /// Enters TIME-WAIT, which lasts twice the lifetime of a segment, from the last FIN on.
     pub(super) fn linger(&mut self, context: &Context<'_>) {
         self.timers.slow = context.now + 2 * context.config.maximum_segment_lifetime;
     }
 
-    /// CLOSED, in order.
+    /// Enters CLOSED after an orderly end.
     pub(super) fn finish(&mut self, context: &mut Context<'_>) {
         self.state = State::Closed;
         self.timers.stop();
@@ -125,11 +126,12 @@ impl Connection {
         self.send.ring.release(context.pool);
         self.send.scoreboard = Scoreboard::new();
         if self.orphan {
-            self.receive.ring.release(context.pool);
+            self.receive.release(context.pool);
         }
     }
 
-    /// CLOSED, for a reason; `tell` sends the peer a reset if there is one.
+    /// Enters CLOSED because of a failure. If `tell`, sends the peer a reset, provided that the
+    /// state has a peer.
     pub(super) fn fail(&mut self, reason: Failure, tell: bool, context: &mut Context<'_>) {
         if self.state == State::Closed {
             return;
@@ -147,7 +149,7 @@ impl Connection {
         self.due.reset = tell && peer_knows;
     }
 
-    /// What the application can do now; all of it by level.
+    /// The present readiness of the socket, level-triggered.
     pub(super) fn ready(&self) -> Readiness {
         let closed = self.state == State::Closed;
         let ended = self.receive.ended || closed;
@@ -175,7 +177,7 @@ impl Connection {
         ready
     }
 
-    /// What TIME_WAIT needs, once the connection has nothing else to remember.
+    /// The state for a TIME_WAIT record, once the connection has no other state to keep.
     pub(super) fn what_remains(&self) -> Option<Remains> {
         let idle = self.plan().is_none() && (self.orphan || self.receive.ring.is_empty());
         (self.state == State::TimeWait && idle).then(|| Remains {

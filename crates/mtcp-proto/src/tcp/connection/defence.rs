@@ -1,4 +1,4 @@
-//! Against segments and messages that someone else has made up (RFC 5961; RFC 5927).
+//! Rejects forged segments and ICMP messages (RFC 5961; RFC 5927).
 
 use super::{Connection, Context};
 use crate::sequence::Sequence;
@@ -7,8 +7,8 @@ use crate::tcp::Failure;
 use crate::wire::tcp::{Flags, TcpHeader};
 
 impl Connection {
-    /// A reset ends the connection only if it names exactly what comes next; one elsewhere in the
-    /// window is answered by a challenge (RFC 5961, section 3.2).
+    /// Handles a reset. It ends the connection only if its number is exactly the next one expected.
+    /// A challenge acknowledgement answers one elsewhere in the window (RFC 5961, section 3.2).
     pub(super) fn take_reset(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
         if header.sequence == self.receive.next {
             let reason = match self.state {
@@ -24,8 +24,9 @@ impl Connection {
         }
     }
 
-    /// A SYN in a connection that has one is answered by a challenge, whatever its number (RFC
-    /// 5961, section 4.2). In SYN-RECEIVED the peer's own SYN says that ours was lost.
+    /// Answers a SYN in a synchronized connection by a challenge acknowledgement, whatever its
+    /// number (RFC 5961, section 4.2). In SYN-RECEIVED, the peer's own SYN shows that our SYN-ACK
+    /// was lost.
     pub(super) fn take_unexpected_syn(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
         let again = header.sequence + 1 == self.receive.next;
         if self.state == State::SynReceived && again && !header.flags.contains(Flags::ACK) {
@@ -36,8 +37,8 @@ impl Connection {
         self.challenge(context);
     }
 
-    /// Whether an acknowledgement is of data that were sent, and not older than a window can be
-    /// (RFC 5961, section 5.2). If not, the peer is told where we are.
+    /// Whether an acknowledgement is of data that was sent, and not older than the largest window
+    /// (RFC 5961, section 5.2). If not, a challenge acknowledgement is sent.
     pub(super) fn believes(&mut self, ack: Sequence, context: &mut Context<'_>) -> bool {
         let oldest = self.send.unacknowledged - self.send.window_max;
         if ack >= oldest && ack <= self.send.sendable_end() {
@@ -48,8 +49,8 @@ impl Connection {
         false
     }
 
-    /// An acknowledgement of where we are, for the peer to prove itself, within the bounds of all
-    /// connections together (RFC 5961, section 7).
+    /// Sends a challenge acknowledgement, within the limit for all connections together (RFC 5961,
+    /// section 7).
     fn challenge(&mut self, context: &mut Context<'_>) {
         if *context.challenge_budget > 0 && !self.acks.due {
             *context.challenge_budget -= 1;
@@ -58,8 +59,8 @@ impl Connection {
         }
     }
 
-    /// A segment that does not lie in the window is answered (RFC 9293, section 3.10.7.4, first
-    /// step); an empty one only now and then.
+    /// Answers a segment that is outside the window (RFC 9293, section 3.10.7.4, first step). Empty
+    /// ones are answered at a limited rate.
     pub(super) fn answer_outsider(&mut self, empty: bool, context: &mut Context<'_>) {
         context.counters.drop_out_of_window += 1;
         if !self.alive.answers_too_soon(empty, context.now) {
@@ -67,11 +68,12 @@ impl Connection {
         }
     }
 
-    /// Whether an ICMP message quotes a segment that is under way (RFC 5927, section 4.1).
+    /// Whether an ICMP message quotes a segment in flight (RFC 5927, section 4.1).
     pub(super) fn quotes(&self, sequence: Sequence) -> bool {
         sequence >= self.send.unacknowledged && sequence < self.send.next
     }
 
+    /// Handles the report that a packet could not be delivered, if it quotes a segment in flight.
     pub(super) fn take_unreachable(
         &mut self,
         reason: Failure,

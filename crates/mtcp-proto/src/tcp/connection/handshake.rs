@@ -1,6 +1,6 @@
-//! Opening: from a SYN to ESTABLISHED (RFC 9293, sections 3.5 and 3.10.7.3).
+//! Opens connections: from a SYN to ESTABLISHED (RFC 9293, sections 3.5 and 3.10.7.3).
 
-use super::{Birth, Connection, Context, Remembered};
+use super::{Connection, ConnectionParameters, Context, Remembered};
 use crate::socket::State;
 use crate::tcp::Failure;
 use crate::tcp::acknowledge::Acknowledging;
@@ -16,16 +16,20 @@ use crate::tcp::timers::{Timers, Waiting};
 use crate::tcp::timestamps::{CLOCK_TICK, Stamping};
 use crate::wire::tcp::{Flags, Options, TcpHeader, Timestamps};
 
-/// The least segment size that is believed. With all options, 24 bytes of data are left; what a
-/// peer that asks for less wants is many packets (CVE-2019-11479).
+/// The least segment size that is accepted from a peer. With all options, 24 bytes of data remain.
+/// A peer that announces less intends to cause many packets (CVE-2019-11479).
 const PEER_SEGMENT_MIN: u16 = 64;
 
 impl Connection {
-    pub(super) fn begin(birth: &Birth, state: State, context: &mut Context<'_>) -> Connection {
-        let ipv6 = birth.flow.is_ipv6();
+    pub(super) fn begin(
+        parameters: &ConnectionParameters,
+        state: State,
+        context: &mut Context<'_>,
+    ) -> Connection {
+        let ipv6 = parameters.flow.is_ipv6();
         let mut receive = Receiver::new();
         receive.largest =
-            path::largest_segment(context.config.mtu, birth.options.maximum_segment, ipv6);
+            path::largest_segment(context.config.mtu, parameters.options.maximum_segment, ipv6);
         Connection {
             state,
             passive: false,
@@ -36,21 +40,21 @@ impl Connection {
             acks: Acknowledging::new(),
             ecn: Marking::new(context.config.ecn && state == State::SynSent),
             timers: Timers::new(),
-            send: Sender::new(birth.initial, context.config),
+            send: Sender::new(parameters.initial, context.config),
             receive,
-            stamps: Stamping::new(birth.timestamp_offset),
+            stamps: Stamping::new(parameters.timestamp_offset),
             recovery: Recovery::new(),
             alive: Alive::new(context.now),
-            path: Path::new(birth.path_mtu.min(context.config.mtu)),
+            path: Path::new(parameters.path_mtu.min(context.config.mtu)),
             syn_tries: 0,
-            flow: birth.flow,
-            options: Settings::new(&birth.options),
+            flow: parameters.flow,
+            options: Settings::new(&parameters.options),
             error: None,
             soft_error: None,
         }
     }
 
-    /// Takes the peer's SYN: what it offers holds if we offer it too.
+    /// Processes the peer's SYN. An option is used if both sides offer it.
     pub(super) fn take_syn(&mut self, syn: &TcpHeader, context: &mut Context<'_>) {
         let offered = Remembered {
             maximum_segment: syn.options.maximum_segment.unwrap_or(self.default_segment()),
@@ -69,7 +73,7 @@ impl Connection {
         self.send.set_window(u32::from(syn.window), syn.sequence, syn.acknowledgement);
     }
 
-    /// What a SYN without a size allows (RFC 9293, section 3.7.1).
+    /// The segment size if the SYN has no such option (RFC 9293, section 3.7.1).
     fn default_segment(&self) -> u16 {
         if self.flow.is_ipv6() { 1220 } else { 536 }
     }
@@ -87,7 +91,7 @@ impl Connection {
         self.fit_segments();
     }
 
-    /// Restores what the SYN cookie has kept: our SYN-ACK was sent, and the ACK is to come.
+    /// Restores the state that the SYN cookie has kept: our SYN-ACK was sent, and its ACK follows.
     pub(super) fn take_cookie(
         &mut self,
         remembered: &Remembered,
@@ -101,7 +105,7 @@ impl Connection {
             self.stamps.remember(stamps.value, context.now);
         }
         // Memory may not have been short when the cookie went out with its window.
-        self.receive.announce_unscaled(self.options.receive_buffer_bytes, false);
+        self.receive.announce_unscaled(self.receive_limit(), false);
         self.send.next = self.send.initial + 1;
         self.send.unacknowledged = self.send.next;
         self.due.syn = false;
@@ -110,13 +114,13 @@ impl Connection {
         self.establish(context);
     }
 
-    /// The SYN or SYN-ACK.
+    /// Builds the header of the SYN or SYN-ACK.
     pub(crate) fn syn_header(&mut self, context: &Context<'_>) -> TcpHeader {
         let answers = self.state == State::SynReceived;
         let config = context.config;
         let scaling = config.window_scaling && (!answers || self.send.scale_agreed);
         let timestamps = config.timestamps && (!answers || self.stamps.on);
-        let (limit, pressed) = (self.options.receive_buffer_bytes, context.pool.pressed());
+        let (limit, pressed) = (self.receive_limit(), context.pool.pressed());
         let mut flags = if answers { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
         flags = flags.with(self.ecn.syn_flags(answers, self.syn_tries));
         let window = if answers {
@@ -143,7 +147,7 @@ impl Connection {
         }
     }
 
-    /// The SYN or SYN-ACK has gone out.
+    /// Records that the SYN or SYN-ACK was sent.
     pub(super) fn sent_syn(&mut self, context: &mut Context<'_>) {
         self.due.syn = false;
         self.send.next = self.send.initial + 1;
@@ -156,7 +160,7 @@ impl Connection {
         self.timers.arm(context.now + self.send.rtt.timeout(), Waiting::Retransmission);
     }
 
-    /// Whether a segment acknowledges another SYN than ours, in a handshake begun by the peer.
+    /// Whether a segment acknowledges another SYN than ours, in a handshake that the peer began.
     pub(crate) fn is_answered_for_another(&self, header: &TcpHeader) -> bool {
         let control = header.flags.0 & (Flags::ACK.0 | Flags::RST.0 | Flags::SYN.0);
         header.acknowledgement != self.send.initial + 1
@@ -165,17 +169,18 @@ impl Connection {
             && self.passive
     }
 
-    /// Whether the SYN or SYN-ACK was sent again, since nothing came for a whole time-out.
+    /// Whether the SYN or SYN-ACK was sent again, because no answer arrived within the time-out.
     pub(crate) fn has_asked_again(&self) -> bool {
         self.syn_tries > 1
     }
 
-    /// Whether a SYN that came again is answered: a peer that repeats it forever must not keep a
-    /// connection half open forever.
+    /// Whether a repeated SYN is answered: a peer that repeats it forever must not keep a
+    /// connection half-open forever.
     pub(super) fn may_answer_again(&self, context: &Context<'_>) -> bool {
         self.syn_tries <= context.config.syn_retries
     }
 
+    /// Sends the SYN or SYN-ACK again, or fails the connection.
     pub(super) fn on_handshake_timeout(&mut self, context: &mut Context<'_>) {
         context.counters.timeouts += 1;
         if !self.may_answer_again(context) {
@@ -185,7 +190,7 @@ impl Connection {
         self.due.syn = true;
     }
 
-    /// SYN-SENT (RFC 9293, section 3.10.7.3).
+    /// Processes a segment in SYN-SENT (RFC 9293, section 3.10.7.3).
     pub(super) fn input_syn_sent(
         &mut self,
         header: &TcpHeader,
@@ -212,7 +217,7 @@ impl Connection {
         }
         self.take_syn(header, context);
         if !acknowledges {
-            // Both sides open at once (RFC 9293, section 3.5, figure 7).
+            // Simultaneous open (RFC 9293, section 3.5, figure 7).
             self.state = State::SynReceived;
             self.due.syn = true;
             self.syn_tries = 0;
@@ -220,7 +225,7 @@ impl Connection {
         }
         self.send.unacknowledged = header.acknowledgement;
         self.acks.due = true;
-        let limit = self.options.receive_buffer_bytes;
+        let limit = self.receive_limit();
         self.receive.announce_unscaled(limit.min(u32::from(u16::MAX)), false);
         self.time_handshake(header, context);
         self.establish(context);
@@ -230,8 +235,8 @@ impl Connection {
         }
     }
 
-    /// SYN-RECEIVED: whether the segment's ACK completes the handshake (RFC 9293, section
-    /// 3.10.7.4, fifth step).
+    /// Processes a segment in SYN-RECEIVED; true if its ACK completes the handshake (RFC 9293,
+    /// section 3.10.7.4, fifth step).
     pub(super) fn complete(&mut self, header: &TcpHeader, context: &mut Context<'_>) -> bool {
         let sent = self.send.next != self.send.initial;
         if !sent || header.acknowledgement != self.send.next {
@@ -249,9 +254,9 @@ impl Connection {
         true
     }
 
-    /// The first measurement of the round trip: without doubt if the SYN was sent once (RFC 6298,
-    /// section 3), or if the echo is that of its last copy. A peer may go on to echo the first,
-    /// however often its answers are lost: that would measure how long we have tried.
+    /// Takes the first measurement of the round trip, if the SYN was sent once (RFC 6298, section
+    /// 3) or the echo is that of its last copy. A peer may continue to echo the first copy, however
+    /// many of its answers are lost; that would measure how long we have tried.
     fn time_handshake(&mut self, header: &TcpHeader, context: &mut Context<'_>) {
         let waited = context.now.since(self.recovery.base);
         if self.syn_tries == 1 {
@@ -268,7 +273,7 @@ impl Connection {
     }
 
     fn establish(&mut self, context: &mut Context<'_>) {
-        // A SYN that was lost says that the path is full (RFC 5681, section 3.1).
+        // A lost SYN suggests that the path is congested (RFC 5681, section 3.1).
         let segments = if self.syn_tries > 2 { 1 } else { context.config.initial_window };
         self.started = true;
         self.send.start(self.options.congestion, segments);

@@ -1,5 +1,5 @@
-//! A segment comes: the order in which it is checked (RFC 9293, section 3.10.7.4), and the short
-//! way for the segments that nearly all are.
+//! Processes an incoming segment: the order of its checks (RFC 9293, section 3.10.7.4), and header
+//! prediction, the fast path for most segments.
 
 use super::{Connection, Context};
 use crate::socket::State;
@@ -7,9 +7,10 @@ use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, TcpHeader};
 
 impl Connection {
-    /// Header prediction: of an established connection in which nothing is missing, the next data
-    /// or the acknowledgement of new data. What it does is what [`Connection::process`] would do;
-    /// it only knows the outcome of the checks. False if the segment is another one.
+    /// Processes a segment by header prediction: the next data, or an acknowledgement of new data,
+    /// of an established connection without losses or gaps. The effect is that of
+    /// [`Connection::process`], but the results of its checks are known. Returns false, and does
+    /// nothing, for any other segment.
     pub(super) fn predicted(
         &mut self,
         header: &TcpHeader,
@@ -42,7 +43,7 @@ impl Connection {
         true
     }
 
-    /// All segments.
+    /// Processes any segment.
     pub(super) fn process(
         &mut self,
         header: &TcpHeader,
@@ -60,7 +61,7 @@ impl Connection {
     fn take_sign_of_life(&mut self, header: &TcpHeader, context: &Context<'_>) {
         self.alive.heard(context.now);
         self.stamps.follow(header, self.receive.acknowledged, context.now);
-        // As in Linux, whose MSG_MORE holds data back until the peer says anything.
+        // As in Linux: data that MSG_MORE delays is sent when any segment of the peer arrives.
         self.held = false;
     }
 
@@ -75,7 +76,7 @@ impl Connection {
         let resets = flags.contains(Flags::RST);
         if resets {
             if self.state != State::TimeWait {
-                // In TIME-WAIT it could end the wait too early (RFC 1337).
+                // In TIME-WAIT, a reset could end the wait too early (RFC 1337).
                 self.take_reset(header, context);
             }
             return;
@@ -115,8 +116,8 @@ impl Connection {
         if !believed {
             return;
         }
-        // Only now: whoever has guessed a number of the window must not set our clock for the
-        // peer's, as all that the peer sends would be too old from then on.
+        // This must follow the checks: an attacker who has guessed a number in the window must not
+        // set TS.Recent, because all later segments of the peer would then be too old.
         self.take_sign_of_life(header, context);
         if !opening {
             self.take_acknowledgement(header, data.len() + usize::from(fin), context);
@@ -134,7 +135,7 @@ impl Connection {
         }
     }
 
-    /// A segment in the window has come with these marks (RFC 3168, section 6.1).
+    /// Handles the ECN marks of a segment in the window (RFC 3168, section 6.1).
     fn take_marks(&mut self, header: &TcpHeader, ecn: Ecn, bytes: usize) {
         let demand = self.ecn.take(header, ecn, bytes > 0, self.send.next);
         self.acks.due |= demand.acknowledgement;
@@ -146,7 +147,7 @@ impl Connection {
         }
     }
 
-    /// The SYN-ACK of a peer that opens at the same time as we do.
+    /// Whether the segment is the SYN-ACK of a simultaneous open.
     fn is_crossing_syn(&self, header: &TcpHeader) -> bool {
         self.state == State::SynReceived
             && header.flags.contains(Flags::ACK)
@@ -154,9 +155,10 @@ impl Connection {
             && header.acknowledgement == self.send.next
     }
 
-    /// Whether a segment of so many numbers lies in the window (RFC 9293, section 3.10.7.4, first
-    /// step), with two allowances: an empty segment may stand at the right edge, where a peer that
-    /// has filled the window is; and one at the left edge of a closed window may acknowledge.
+    /// Whether a segment of `length` numbers is in the window (RFC 9293, section 3.10.7.4, first
+    /// step), with two exceptions. An empty segment may be at the right edge, the next number of a
+    /// peer that has filled the window. A segment at the left edge of a closed window may
+    /// acknowledge.
     fn lies_in_window(&self, header: &TcpHeader, length: usize) -> bool {
         let (next, edge) = (self.receive.next, self.receive.edge);
         let start = header.sequence;

@@ -1,10 +1,10 @@
-//! The state machine of one connection: the face that the stack sees.
+//! Implements the state machine of one connection, as the stack calls it.
 //!
-//! The stack calls a method, and afterwards asks what changed: `deadline`, `wants_output`,
-//! `readiness`, `state`. A connection knows nothing of tables, listeners or timers' wheels.
+//! The stack calls a method and then reads what changed: `deadline`, `wants_output`, `readiness`,
+//! `state`. A connection has no access to tables, listeners or the timer wheel.
 //!
-//! The mechanisms beside this module hold their own state and do not know the connection; the
-//! modules below say what one of them means for the others.
+//! The modules for the mechanisms, beside this one, have their own state and do not use the
+//! connection. The modules below this one pass the results of one mechanism to the others.
 
 mod closing;
 mod defence;
@@ -41,12 +41,12 @@ use crate::flow::Flow;
 use crate::memory::BufferPool;
 use crate::packet::Sink;
 use crate::sequence::Sequence;
-use crate::socket::{ConnectionInfo, Manner, Readiness, Shutdown, SocketId, State};
+use crate::socket::{ConnectionInfo, Readiness, SendFlags, Shutdown, SocketId, State};
 use crate::time::Instant;
 use crate::wire::ip::Ecn;
 use crate::wire::tcp::TcpHeader;
 
-/// What a connection borrows of its stack for the length of a call.
+/// State of the stack that a connection uses during a call.
 pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a Config,
@@ -56,20 +56,20 @@ pub(crate) struct Context<'a> {
     pub(crate) challenge_budget: &'a mut u32,
 }
 
-/// What a new connection is made of.
+/// The parameters of a new connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Birth {
+pub(crate) struct ConnectionParameters {
     pub(crate) flow: Flow,
     /// Our initial sequence number.
     pub(crate) initial: Sequence,
-    /// What is added to the clock in our timestamps (RFC 7323, section 5.4).
+    /// The offset that is added to the clock in our timestamps (RFC 7323, section 5.4).
     pub(crate) timestamp_offset: u32,
     pub(crate) options: Options,
     /// Bytes of an IP packet on the path, as far as known.
     pub(crate) path_mtu: u16,
 }
 
-/// What a SYN cookie has kept of the peer's SYN.
+/// The options of the peer's SYN that a SYN cookie has preserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remembered {
     pub(crate) maximum_segment: u16,
@@ -79,29 +79,30 @@ pub(crate) struct Remembered {
     pub(crate) ecn: bool,
 }
 
-/// What TIME_WAIT needs of a connection.
+/// The state for a TIME_WAIT record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remains {
-    /// The next number that we would send, and that we expect.
+    /// The next number that we would send, and the next that we expect.
     pub(crate) next: Sequence,
     pub(crate) expected: Sequence,
-    /// The window that our last segment announced, as it travels.
+    /// The window field of our last segment, as sent.
     pub(crate) window: u16,
-    /// With timestamps: what we last heard, and what is added to our clock.
+    /// With timestamps: TS.Recent, and the offset of our clock.
     pub(crate) timestamps: Option<(u32, u32)>,
 }
 
-/// A connection. What every segment touches comes first; the two ends of the file are cold.
+/// A connection. Fields that every segment uses come first; the first and the last part of the
+/// source file are rarely used code.
 #[derive(Debug)]
 pub(crate) struct Connection {
     state: State,
-    /// The peer began it.
+    /// Whether the peer opened it.
     passive: bool,
-    /// The application has gone.
+    /// Whether the application has closed it.
     orphan: bool,
-    /// It was established once.
+    /// Whether it was ever established.
     started: bool,
-    /// More data follows soon: a segment that it can fill is held back (MSG_MORE).
+    /// Whether more data follows soon: a partial segment is delayed (MSG_MORE).
     held: bool,
     due: Due,
     acks: Acknowledging,
@@ -113,46 +114,52 @@ pub(crate) struct Connection {
     recovery: Recovery,
     alive: Alive,
     path: Path,
-    /// How often the SYN or SYN-ACK was sent.
+    /// How many times the SYN or SYN-ACK was sent.
     syn_tries: u8,
     flow: Flow,
     options: Settings,
-    /// Why the connection failed, until somebody was told.
+    /// The reason of a failure that was not reported yet.
     error: Option<Failure>,
-    /// What routers said, in case that it times out (RFC 5461, section 2.1).
+    /// The last error that routers reported; it becomes the reason if the connection times out (RFC
+    /// 5461, section 2.1).
     soft_error: Option<Failure>,
 }
 
 impl Connection {
-    /// SYN-SENT; the SYN goes out at the next `output`.
-    pub(crate) fn open(birth: &Birth, context: &mut Context<'_>) -> Connection {
-        Connection::begin(birth, State::SynSent, context)
+    /// Creates a connection in SYN-SENT; the next `output` sends the SYN.
+    pub(crate) fn open(parameters: &ConnectionParameters, context: &mut Context<'_>) -> Connection {
+        Connection::begin(parameters, State::SynSent, context)
     }
 
-    /// SYN-RECEIVED, from a SYN without ACK or RST; the SYN-ACK goes out at the next `output`. The
-    /// congestion bits of the SYN's packet say nothing: senders leave them clear (RFC 3168, section
-    /// 6.1.1).
-    pub(crate) fn answer(birth: &Birth, syn: &TcpHeader, context: &mut Context<'_>) -> Connection {
-        let mut connection = Connection::begin(birth, State::SynReceived, context);
+    /// Creates a connection in SYN-RECEIVED from a SYN without ACK or RST; the next `output` sends
+    /// the SYN-ACK. The ECN bits of the SYN's IP header have no meaning: senders leave them clear
+    /// (RFC 3168, section 6.1.1).
+    pub(crate) fn answer(
+        parameters: &ConnectionParameters,
+        syn: &TcpHeader,
+        context: &mut Context<'_>,
+    ) -> Connection {
+        let mut connection = Connection::begin(parameters, State::SynReceived, context);
         connection.passive = true;
         connection.take_syn(syn, context);
         connection
     }
 
-    /// ESTABLISHED, from the ACK that brought a cookie back; `input` of the same segment follows.
+    /// Creates a connection in ESTABLISHED from the ACK that returned a cookie; the caller then
+    /// passes the same segment to `input`.
     pub(crate) fn resume(
-        birth: &Birth,
+        parameters: &ConnectionParameters,
         remembered: &Remembered,
         ack: &TcpHeader,
         context: &mut Context<'_>,
     ) -> Connection {
-        let mut connection = Connection::begin(birth, State::SynReceived, context);
+        let mut connection = Connection::begin(parameters, State::SynReceived, context);
         connection.passive = true;
         connection.take_cookie(remembered, ack, context);
         connection
     }
 
-    /// Takes a segment of this connection.
+    /// Processes a segment of this connection.
     pub(crate) fn input(
         &mut self,
         header: &TcpHeader,
@@ -165,7 +172,7 @@ impl Connection {
         }
     }
 
-    /// Writes at most `limit` segments that are due. True if more are due: the limit was reached or
+    /// Writes at most `limit` waiting segments. True if more are waiting: the limit was reached or
     /// the sink is full.
     pub(crate) fn output(
         &mut self,
@@ -185,17 +192,18 @@ impl Connection {
         self.plan().is_some()
     }
 
-    /// What is due goes out at the next `output`. Nothing happens if it is not yet time.
+    /// Handles expired timers; the next `output` sends the resulting segments. Does nothing if no
+    /// timer has expired.
     pub(crate) fn on_timer(&mut self, context: &mut Context<'_>) {
         self.run_timers(context);
     }
 
-    /// When `on_timer` is to be called.
+    /// When `on_timer` must be called.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// What `output` would write: the most urgent of it.
+    /// The most urgent kind of segment that `output` would write.
     #[inline]
     pub(crate) fn wants_output(&self) -> Option<Urgency> {
         if self.is_quiet() {
@@ -220,23 +228,23 @@ impl Connection {
         self.receive.ended
     }
 
-    /// Counts up whenever further data comes, so that the stack can tell of it again.
+    /// Increases whenever further data arrives, so that the stack can report readiness again.
     pub(crate) fn arrivals(&self) -> u16 {
         self.receive.arrivals
     }
 
     #[cfg(test)]
     pub(crate) fn send(&mut self, data: &[u8], context: &mut Context<'_>) -> Result<usize, Error> {
-        self.send_as(data, Manner::default(), context)
+        self.send_as(data, SendFlags::default(), context)
     }
 
     pub(crate) fn send_as(
         &mut self,
         data: &[u8],
-        manner: Manner,
+        send_flags: SendFlags,
         context: &mut Context<'_>,
     ) -> Result<usize, Error> {
-        self.take_data(data, manner, context)
+        self.take_data(data, send_flags, context)
     }
 
     pub(crate) fn receive(
@@ -259,33 +267,43 @@ impl Connection {
         self.end_directions(how, context)
     }
 
-    /// The application has gone; the connection ends by itself.
+    /// Handles the application's close; the connection ends by itself.
     pub(crate) fn close(&mut self, context: &mut Context<'_>) {
         self.give_up_by_application(context);
     }
 
-    /// CLOSED for this reason, with a reset to the peer (if the state has a peer) at the next
-    /// `output`.
+    /// Enters CLOSED for this reason. The next `output` sends the peer a reset, if the state has a
+    /// peer.
     pub(crate) fn abort(&mut self, reason: Failure, context: &mut Context<'_>) {
         self.fail(reason, true, context);
+    }
+
+    /// CLOSED with a reset, and without the data that was received: the application gets the error
+    /// and not the end of the stream, also behind the peer's FIN.
+    pub(crate) fn forfeit(&mut self, context: &mut Context<'_>) {
+        self.fail(Failure::Aborted, true, context);
+        self.receive.ended = false;
+        self.release(context.pool);
     }
 
     pub(crate) fn take_error(&mut self) -> Option<Error> {
         self.error.take().map(Error::from)
     }
 
-    /// A router wants smaller packets (RFC 1191, RFC 8201); `sequence` is of the packet it dropped.
+    /// Handles a router's report that packets are too long (RFC 1191, RFC 8201); `sequence` is that
+    /// of the dropped packet.
     pub(crate) fn path_mtu(&mut self, mtu: u16, sequence: Sequence, context: &mut Context<'_>) {
         self.narrow_path(mtu, sequence, context);
     }
 
-    /// The interface takes packets of at most so many bytes.
+    /// Sets the MTU of the interface.
     pub(crate) fn link_mtu(&mut self, mtu: u16) {
         self.limit_path(mtu);
     }
 
-    /// A router or the peer says that a packet could not be delivered: final in SYN-SENT and
-    /// SYN-RECEIVED, kept for a time-out otherwise (RFC 5461; RFC 5927).
+    /// Handles the report of a router or the peer that a packet could not be delivered. It ends the
+    /// connection in SYN-SENT and SYN-RECEIVED; in other states it is stored for a time-out (RFC
+    /// 5461; RFC 5927).
     pub(crate) fn unreachable(
         &mut self,
         reason: Failure,
@@ -303,16 +321,16 @@ impl Connection {
         self.options.options()
     }
 
-    /// All options hold from now on, but for the congestion control and the largest segment, which
-    /// the handshake settles.
+    /// Applies all options from now on, except for the congestion control and the largest segment,
+    /// which the handshake has determined.
     pub(crate) fn set_options(&mut self, options: &Options, context: &mut Context<'_>) {
-        // The segments of a connection were agreed on.
+        // The handshake has determined the segment size.
         let fixed = self.is_synchronized().then(|| self.options.maximum_segment());
         let maximum_segment = fixed.unwrap_or(options.maximum_segment);
         self.options.change(&Options { maximum_segment, ..*options });
         if self.is_synchronized() {
             self.fit_segments();
-            self.lose_patience(context);
+            self.apply_user_timeout(context);
         }
         self.arm_keepalive(context);
         self.window_may_open(context);
@@ -340,14 +358,31 @@ impl Connection {
         }
     }
 
-    /// What TIME_WAIT needs; `Some` in TIME-WAIT once nothing waits to be sent or received.
+    /// The state for a TIME_WAIT record: `Some` in TIME-WAIT once no data waits to be sent or
+    /// received.
     pub(crate) fn remains(&self) -> Option<Remains> {
         self.what_remains()
     }
 
-    /// Gives the buffers back; the connection is dropped afterwards.
+    /// Bytes of memory that the buffers hold for data that must not be dropped.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.send.ring.capacity() + self.receive.ring.capacity()
+    }
+
+    /// When the buffers last moved: the peer has acknowledged a full segment, or the application
+    /// has read.
+    pub(crate) fn idle_since(&self) -> Instant {
+        self.alive.moved_at
+    }
+
+    /// Drops the data received out of order, which the peer sends again.
+    pub(crate) fn drop_out_of_order(&mut self, pool: &mut BufferPool) {
+        self.receive.drop_out_of_order(pool);
+    }
+
+    /// Returns the buffers to the pool; the connection is dropped afterwards.
     pub(crate) fn release(&mut self, pool: &mut BufferPool) {
         self.send.ring.release(pool);
-        self.receive.ring.release(pool);
+        self.receive.release(pool);
     }
 }

@@ -1,4 +1,4 @@
-//! What is due goes out: segments are built where the device will take them from.
+//! Builds waiting segments, in the memory from which the device takes them.
 
 use super::{Connection, Context};
 use crate::packet::{Packet, PartialChecksum, Sink, SinkCapabilities};
@@ -11,33 +11,33 @@ use crate::wire::ip::{Ecn, IpHeader};
 use crate::wire::tcp::{Flags, Options, TcpHeader};
 use crate::wire::{PROTOCOL_TCP, checksum};
 
-/// Where TCP's checksum lies in its header.
+/// Offset of the checksum in the TCP header.
 const CHECKSUM_OFFSET: u16 = 16;
 
-/// A segment about to be written.
+/// A segment to write.
 struct Segment {
     sequence: Sequence,
     /// Data bytes, which begin at `sequence`.
     bytes: u32,
     fin: bool,
-    /// Never sent before.
+    /// Whether the data was never sent before.
     new: bool,
 }
 
 impl Connection {
-    /// Whether at most an acknowledgement is to go out; nearly always so.
+    /// Whether at most an acknowledgement has to be sent, which is nearly always so.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         self.due.is_nothing() && !self.has_unsent() && self.send.scoreboard.lost_bytes() == 0
     }
 
-    /// Whether an acknowledgement is to go out.
+    /// Whether an acknowledgement has to be sent.
     #[inline]
     pub(super) fn acknowledges(&self) -> bool {
         self.acks.due && self.state != State::Closed
     }
 
-    /// What goes out next, if anything.
+    /// The next segment to send, if any.
     pub(super) fn plan(&self) -> Option<Plan> {
         let due = &self.due;
         if due.reset {
@@ -162,7 +162,7 @@ impl Connection {
         sent
     }
 
-    /// A segment without data, which acknowledges.
+    /// Writes a segment without data, which acknowledges.
     fn transmit_empty(
         &mut self,
         sequence: Sequence,
@@ -185,7 +185,7 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> bool {
         let start = self.send.next;
-        // A byte that a probe of the window held was sent before (RFC 3168, section 6.1.5).
+        // The byte of an earlier window probe was sent before (RFC 3168, section 6.1.5).
         let new = !(self.send.probed && fresh.bytes == 1);
         let segment = Segment { sequence: start, bytes: fresh.bytes, fin: fresh.fin, new };
         let Some(end) = self.write_segment(&segment, sink, context) else { return false };
@@ -197,8 +197,9 @@ impl Connection {
         true
     }
 
-    /// The byte is not counted as sent: a peer whose window is closed need not take it. One that
-    /// takes it acknowledges it (RFC 9293, section 3.8.6.1).
+    /// Writes a window probe. Its byte does not count as sent, because a peer whose window is
+    /// closed need not accept it. A peer that accepts it acknowledges it (RFC 9293, section
+    /// 3.8.6.1).
     fn transmit_window_probe(
         &mut self,
         fresh: Fresh,
@@ -238,8 +239,8 @@ impl Connection {
         true
     }
 
-    /// Writes a segment with acknowledgement and window; gives the number behind it, which is less
-    /// than was asked for if one packet cannot hold it.
+    /// Writes a segment with acknowledgement and window. Returns the end of its data, which is less
+    /// than requested if one packet cannot hold it.
     fn write_segment(
         &mut self,
         segment: &Segment,
@@ -277,7 +278,7 @@ impl Connection {
         if header.options.sack_count > 0 {
             self.report_blocks(&mut header.options);
         }
-        let limit = self.options.receive_buffer_bytes;
+        let limit = self.receive_limit();
         header.window = self.receive.announce(limit, context.pool.pressed());
         header.flags = header.flags.with(self.ecn.flags(new_data));
         if fin {
@@ -310,14 +311,14 @@ impl Connection {
         Some(end + u32::from(fin))
     }
 
-    /// A segment with an acknowledgement goes out.
+    /// Records that a segment with an acknowledgement is sent.
     fn acknowledged_all(&mut self) {
         self.acks.sent(self.due.repeats > 0);
         self.timers.acknowledgement = NEVER;
         self.receive.acknowledged = self.receive.next;
     }
 
-    /// One without data has gone out, which is one of those that are owed.
+    /// Records that an acknowledgement without data was sent, one of the duplicates to send.
     fn acknowledged_alone(&mut self) {
         if self.due.repeats > 0 {
             self.due.repeats -= 1;
@@ -325,16 +326,16 @@ impl Connection {
         }
     }
 
-    /// Writes the blocks for which there is room; if not all that is new fits, another
-    /// acknowledgement is due.
+    /// Writes the SACK blocks for which there is room. If not all new ranges fit, another
+    /// acknowledgement is sent.
     fn report_blocks(&mut self, options: &mut Options) {
         let reassembly = &mut self.receive.reassembly;
         reassembly.blocks(&mut options.sack, usize::from(options.sack_count));
         self.acks.due |= reassembly.has_untold();
     }
 
-    /// The bytes of a segment that go into one packet: at most `single`, or several times as many
-    /// for a device that cuts packets into segments.
+    /// The data bytes of a segment that go into one packet: at most `single`, or several times as
+    /// many if the device cuts packets into segments.
     fn packet_payload(
         &self,
         segment: &Segment,
@@ -344,14 +345,15 @@ impl Connection {
     ) -> u32 {
         let device = (capabilities.segmentation_bytes.min(65_535) as usize)
             .saturating_sub(all_headers) as u32;
-        // Each segment names the urgent byte by its distance.
+        // Each segment has its own distance to the urgent byte, so the device must not cut the
+        // packet.
         let joined = segment.new && !self.is_sending_urgent();
         let most = if joined { device.max(single) } else { single };
         let bytes = segment.bytes.min(most);
         if bytes < segment.bytes && bytes > single { bytes - bytes % single } else { bytes }
     }
 
-    /// Writes a segment that is only a header: SYN and RST.
+    /// Writes a segment that has only a header: SYN or RST.
     fn write_bare(&mut self, header: &TcpHeader, sink: &mut dyn Sink) -> bool {
         let header = TcpHeader {
             source_port: self.flow.local_port(),
@@ -380,7 +382,7 @@ impl Connection {
     }
 }
 
-/// Fills in the checksum, or what of it the device needs.
+/// Writes the checksum, or the partial one if the device completes it.
 fn seal(ip: &IpHeader, packet: &mut [u8], partial: bool) {
     let segment = &mut packet[ip.bytes()..];
     if partial {

@@ -1,11 +1,11 @@
-//! How large segments are on the path of a connection.
+//! Adapts the size of segments to the path of a connection.
 
 use super::{Connection, Context};
 use crate::sequence::Sequence;
 use crate::tcp::path::largest_segment;
 
 impl Connection {
-    /// Segments fit the path, the peer and the options.
+    /// Sets the segment size from the path, the peer and the options.
     pub(super) fn fit_segments(&mut self) {
         let ipv6 = self.flow.is_ipv6();
         let fits = largest_segment(self.path.mtu, self.options.maximum_segment(), ipv6);
@@ -15,8 +15,9 @@ impl Connection {
         self.send.congestion.set_maximum_segment(self.send.full);
     }
 
-    /// A router wants smaller packets. It must quote a segment that is under way (RFC 5927,
-    /// section 7), and what it dropped is sent again at once, since this is no congestion.
+    /// Handles a router's report of a smaller MTU. It must quote a segment in flight (RFC 5927,
+    /// section 7). The dropped segments are sent again at once, because the cause is not
+    /// congestion.
     pub(super) fn narrow_path(&mut self, mtu: u16, sequence: Sequence, context: &mut Context<'_>) {
         let narrowed = self.path.narrowed(mtu, self.flow.is_ipv6());
         match narrowed.filter(|_| self.quotes(sequence)) {
@@ -25,7 +26,7 @@ impl Connection {
         }
     }
 
-    /// The path carries at most this. What was too long for it is sent again at once.
+    /// Limits the MTU of the path. Segments that were too long for it are sent again at once.
     pub(super) fn limit_path(&mut self, mtu: u16) {
         if mtu >= self.path.mtu {
             return;
@@ -40,8 +41,9 @@ impl Connection {
         }
     }
 
-    /// The retransmission timer has expired. Not only full segments may be too long for the path:
-    /// what counts is whether the one that waits could be sent in smaller ones.
+    /// Handles the expired retransmission timer for the detection of black holes. Segments need not
+    /// be full to be too long for the path: the condition is whether the waiting one could be sent
+    /// in smaller segments.
     pub(super) fn suspect_black_hole(&mut self) {
         let waiting = self.send.outstanding().min(u32::from(self.send.segment)) as u16;
         if self.path.timed_out(waiting, self.flow.is_ipv6()) {

@@ -1,4 +1,4 @@
-//! What a connection does about a silent peer.
+//! Applies probes, keepalive and the user time-out to a connection whose peer is silent.
 
 use super::{Connection, Context};
 use crate::socket::State;
@@ -9,46 +9,46 @@ use crate::time::Instant;
 use std::time::Duration;
 
 impl Connection {
-    /// How long the peer may leave data unacknowledged, or probes unanswered.
-    pub(super) fn patience(&self, context: &Context<'_>) -> Duration {
+    /// The user time-out: how long the peer may leave data unacknowledged, or probes unanswered.
+    pub(super) fn user_timeout(&self, context: &Context<'_>) -> Duration {
         self.options.user_timeout().unwrap_or(context.config.give_up)
     }
 
-    /// Whether a time-out is the last one. A peer that keeps its window closed may do so as long
-    /// as it answers, unless nobody but us waits for it.
+    /// Whether the connection fails after this time-out. A peer may keep its window closed as long
+    /// as it answers, unless the application has closed the socket.
     pub(super) fn gives_up(&mut self, context: &mut Context<'_>) -> bool {
-        // A window that has just opened, but not far enough for a segment, is no silence either.
+        // A window that has just opened by less than a segment does not count as silence either.
         let waits_for_window = self.send.window == 0 || self.send.outstanding() == 0;
         let closed_window = waits_for_window && !self.orphan;
         let since = if closed_window { self.alive.heard_at } else { self.alive.progress_at };
-        if context.now.since(since) < self.patience(context) {
+        if context.now.since(since) < self.user_timeout(context) {
             return false;
         }
         self.time_out(true, context);
         true
     }
 
-    /// The peer does not answer, most likely for the reason that a router has given (RFC 5461,
-    /// section 2.1).
+    /// Fails because the peer does not answer, with the error that a router has reported, if any
+    /// (RFC 5461, section 2.1).
     pub(super) fn time_out(&mut self, tell: bool, context: &mut Context<'_>) {
         context.counters.connections_timed_out += 1;
         self.fail(self.soft_error.unwrap_or(Failure::TimedOut), tell, context);
     }
 
-    /// The end of patience, if it comes before the time-out.
-    pub(super) fn no_later_than_patience(&self, at: Instant, context: &Context<'_>) -> Instant {
-        let end = self.alive.progress_at + self.patience(context);
+    /// The end of the user time-out, if it is before the given time; otherwise that time.
+    pub(super) fn limit_to_user_timeout(&self, at: Instant, context: &Context<'_>) -> Instant {
+        let end = self.alive.progress_at + self.user_timeout(context);
         if end > context.now { at.min(end) } else { at }
     }
 
-    /// The user time-out has changed: a timer that is running does not outlast it.
-    pub(super) fn lose_patience(&mut self, context: &Context<'_>) {
+    /// Applies a changed user time-out to a running timer.
+    pub(super) fn apply_user_timeout(&mut self, context: &Context<'_>) {
         if self.timers.waiting == Waiting::Retransmission && self.timers.loss != NEVER {
-            self.timers.loss = self.no_later_than_patience(self.timers.loss, context);
+            self.timers.loss = self.limit_to_user_timeout(self.timers.loss, context);
         }
     }
 
-    /// With nothing under way, data that do not go out wait for a window: it is asked for.
+    /// Starts the window probe timer if nothing is in flight and data cannot be sent.
     pub(super) fn watch_window(&mut self, context: &mut Context<'_>) {
         if self.send.outstanding() > 0 || !self.is_synchronized() {
             return;
@@ -77,6 +77,7 @@ impl Connection {
         self.alive.window_wait(self.send.window, timeout, context.config.maximum_rto)
     }
 
+    /// Queues a window probe, or fails the connection.
     pub(super) fn on_window_timeout(&mut self, context: &mut Context<'_>) {
         if self.send.outstanding() > 0 || !self.has_unsent() || self.gives_up(context) {
             return;
@@ -86,7 +87,7 @@ impl Connection {
         }
     }
 
-    /// A probe has gone out.
+    /// Records that a window probe was sent.
     pub(super) fn sent_window_probe(&mut self, context: &mut Context<'_>) {
         self.due.window_probe = false;
         context.counters.window_probes += 1;
@@ -112,6 +113,7 @@ impl Connection {
         };
     }
 
+    /// Queues a keepalive probe, or fails the connection.
     pub(super) fn on_keepalive_timeout(&mut self, context: &mut Context<'_>) {
         let Some(keepalive) = self.options.keepalive() else { return };
         if !matches!(self.state, State::Established | State::CloseWait | State::FinWait2) {

@@ -1,4 +1,4 @@
-//! What an acknowledgement changes (RFC 9293, section 3.10.7.4, fifth step).
+//! Processes acknowledgements (RFC 9293, section 3.10.7.4, fifth step).
 
 use super::{Connection, Context};
 use crate::sequence::Sequence;
@@ -10,8 +10,8 @@ use crate::wire::tcp::TcpHeader;
 use std::time::Duration;
 
 impl Connection {
-    /// Takes the acknowledgement, window and SACK blocks of a segment whose acknowledgement was
-    /// checked; `length` is what it holds besides.
+    /// Processes the acknowledgement, window and SACK blocks of a segment whose acknowledgement was
+    /// checked; `length` is the number of sequence numbers in the segment.
     pub(super) fn take_acknowledgement(
         &mut self,
         header: &TcpHeader,
@@ -60,11 +60,11 @@ impl Connection {
         }
     }
 
-    /// What was acknowledged leaves the buffer. True if our FIN was among it.
+    /// Removes acknowledged data from the buffer. True if our FIN was acknowledged too.
     fn advance_sent(&mut self, ack: Sequence, context: &mut Context<'_>) -> bool {
         let send = &mut self.send;
         if ack > send.next {
-            // The peer has taken what the probe of its window held.
+            // The peer has accepted the byte of the window probe.
             send.next = ack;
         }
         send.probed = false;
@@ -72,20 +72,23 @@ impl Connection {
         send.fin_acknowledged |= fin;
         let data = ack.since(send.unacknowledged) - u32::from(fin);
         send.ring.consume(data as usize);
-        send.ring.settle(context.pool);
+        send.ring.release_if_empty(context.pool);
         send.unacknowledged = ack;
         send.bytes_acknowledged += u64::from(data);
         self.timers.memory = NEVER;
         self.alive.progress(context.now);
+        if send.ring.is_empty() || data >= u32::from(send.full) {
+            self.alive.moved_at = context.now;
+        }
         if data >= u32::from(self.send.full) {
             self.path.passed();
         }
         fin
     }
 
-    /// Measures the round trip: of data that were sent once, or, with timestamps, of those that
-    /// were sent again too (RFC 7323, section 4), unless the echo is ambiguous. The back-off stays
-    /// until something is measured (RFC 6298, section 5): on a path that takes longer than the
+    /// Measures the round trip from data that was sent once or, with timestamps, also from data
+    /// that was sent again (RFC 7323, section 4), unless the echo is ambiguous. The back-off stays
+    /// until there is a measurement (RFC 6298, section 5): on a path that takes longer than the
     /// time-out, every segment would be sent again, and none could ever be measured.
     fn measure(
         &mut self,
@@ -104,18 +107,20 @@ impl Connection {
         }
     }
 
-    /// Whether the echo is older than every repetition that is acknowledged, and the answer may
-    /// nevertheless be one to a repetition: when the first answer was lost, what comes again is old
-    /// for the peer, and does not change what it echoes. The age is then that of a time-out, which
-    /// must not breed a longer one. An answer that comes too early for the repetition is to the
-    /// first copy, and measures a path that has become slow.
+    /// Whether the echo is older than every acknowledged retransmission although the
+    /// acknowledgement may answer a retransmission. This happens when the first acknowledgement was
+    /// lost: a segment that arrives again is old for the peer and does not change its echo. The
+    /// measured age is then that of a time-out, and must not cause a longer one. An acknowledgement
+    /// that arrives too early for the retransmission answers the first copy, and measures a path
+    /// that has become slow.
     fn measures_a_wait(&self, age: Duration, told: &Acknowledged) -> bool {
         let Some(repeated) = told.resent_for else { return false };
         let answers_repetition = self.send.rtt.minimum().is_none_or(|least| repeated >= least);
         age > repeated + CLOCK_TICK && answers_repetition
     }
 
-    /// A tail loss probe that has repaired a loss counts as one (RFC 8985, section 7.4).
+    /// Reports a loss that a tail loss probe has repaired to the congestion control (RFC 8985,
+    /// section 7.4).
     fn hear_of_probe(&mut self, sacked: &Sacked, repeats: bool) {
         let reported = sacked.duplicate.is_some();
         let repaired = self.recovery.hear_of_probe(self.send.unacknowledged, reported, repeats);
@@ -125,7 +130,7 @@ impl Connection {
         }
     }
 
-    /// The congestion window follows.
+    /// Updates the congestion window after an acknowledgement.
     fn pace(
         &mut self,
         told: &Acknowledged,

@@ -1,4 +1,5 @@
-//! Data that come, and how the application takes them (RFC 9293, sections 3.8.6 and 3.10.7.4).
+//! Processes received data, and delivers it to the application (RFC 9293, sections 3.8.6 and
+//! 3.10.7.4).
 
 use super::{Connection, Context};
 use crate::error::Error;
@@ -7,9 +8,12 @@ use crate::socket::State;
 use crate::tcp::Failure;
 use crate::tcp::timers::NEVER;
 
+/// The receive buffer of a connection from which the application has read nothing.
+const RECEIVE_START_BYTES: u32 = 64 << 10;
+
 impl Connection {
-    /// Takes the part of a segment's data that lies in the window, and its FIN. The caller has
-    /// checked that some of it does.
+    /// Processes the part of a segment's data that is in the window, and its FIN. The caller has
+    /// checked that some of it is.
     pub(super) fn take_text(
         &mut self,
         sequence: Sequence,
@@ -52,10 +56,11 @@ impl Connection {
             return;
         }
         if self.orphan {
-            // Nobody will ever take it (RFC 2525, section 2.17).
+            // The application has closed the socket and will never read the data (RFC 2525, section
+            // 2.17).
             self.fail(Failure::Aborted, true, context);
         } else if receive.shut && self.send.fin {
-            // Both directions are shut down: the peer must learn that the data is not taken.
+            // Both directions are shut down: a reset tells the peer that the data is discarded.
             self.fail(Failure::Reset, true, context);
         } else if ahead > 0 {
             self.take_out_of_order(sequence, fresh, context);
@@ -66,8 +71,12 @@ impl Connection {
         }
     }
 
-    /// The common case: what was expected, and nothing waits behind it.
+    /// Appends data in the common case: it is the data expected next, and no data waits behind a
+    /// gap.
     pub(super) fn take_in_order(&mut self, data: &[u8], context: &mut Context<'_>) {
+        if self.receive.ring.is_empty() {
+            self.alive.moved_at = context.now;
+        }
         let taken = self.receive.push(context.pool, data);
         if taken < data.len() {
             context.counters.drop_no_memory += 1;
@@ -86,7 +95,7 @@ impl Connection {
 
     fn fill_gap(&mut self, data: &[u8], context: &mut Context<'_>) {
         self.acks.hurry();
-        // What there was to repeat is no longer true.
+        // The data that duplicate acknowledgements would report as missing has arrived.
         self.due.repeats = 0;
         if !self.receive.fill_gap(context.pool, data) {
             context.counters.drop_no_memory += 1;
@@ -104,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// Takes the bytes that came, for the application.
+    /// Moves received bytes to the application.
     pub(super) fn give_data(
         &mut self,
         room: &mut [u8],
@@ -114,12 +123,13 @@ impl Connection {
             return self.nothing_to_give(room.is_empty());
         }
         let bytes = self.receive.ring.read(room);
-        self.receive.ring.settle(context.pool);
+        self.receive.ring.release_if_empty(context.pool);
+        self.alive.moved_at = context.now;
         self.window_may_open(context);
         Ok(bytes)
     }
 
-    /// Shows the bytes that came, for the application.
+    /// Copies received bytes for the application, and keeps them in the buffer.
     pub(super) fn show_data(&self, offset: usize, room: &mut [u8]) -> Result<usize, Error> {
         if offset < self.receive.ring.len() {
             return Ok(self.receive.ring.copy_out(offset, room));
@@ -134,7 +144,7 @@ impl Connection {
 
     fn nothing_to_give(&mut self, no_room: bool) -> Result<usize, Error> {
         match self.error.take() {
-            // Behind the peer's end, an error is for who sends.
+            // After the peer's FIN, only sending reports an error.
             Some(error) if !no_room && !self.receive.ended => Err(error.into()),
             error => {
                 self.error = error;
@@ -154,16 +164,25 @@ impl Connection {
         }
     }
 
-    /// The application has made room: the peer is told if its window at least doubles by that.
+    /// How much may be received before the application reads. It grows with what the application
+    /// has read, up to the receive buffer: a peer gets memory from the stack only as far as the
+    /// application has taken its data, at twice the rate of a slow start.
+    pub(super) fn receive_limit(&self) -> u32 {
+        let read = self.receive.bytes - self.receive.ring.len() as u64;
+        let earned = u64::from(RECEIVE_START_BYTES) + 2 * read;
+        self.options.receive_buffer_bytes.min(u32::try_from(earned).unwrap_or(u32::MAX))
+    }
+
+    /// After the application has read: announces the window if it has at least doubled.
     pub(super) fn window_may_open(&mut self, context: &mut Context<'_>) {
         if self.receive.ended || !self.is_synchronized() {
             return;
         }
-        let limit = self.options.receive_buffer_bytes;
+        let limit = self.receive_limit();
         self.acks.due |= self.receive.can_double(limit, context.pool.pressed());
     }
 
-    /// For an application that wants no more: what came can still be taken, as on Linux.
+    /// Shuts receiving down: data that still arrives can be read, as on Linux.
     pub(super) fn stop_receiving(&mut self) {
         self.receive.shut = true;
     }

@@ -1,4 +1,4 @@
-//! Finding losses and repairing them.
+//! Detects losses and retransmits.
 
 use super::{Connection, Context};
 use crate::sequence::Sequence;
@@ -11,15 +11,14 @@ use crate::tcp::timers::{NEVER, Waiting};
 use crate::wire::tcp::TcpHeader;
 use std::time::Duration;
 
-/// Duplicate acknowledgements that stand for a loss, without SACK (RFC 5681, section 3.2).
+/// Number of duplicate acknowledgements that indicate a loss, without SACK (RFC 5681, section 3.2).
 const DUPLICATES: u32 = 3;
 
-/// A tail loss probe waits at least as long as a peer that shares our processor may be kept from
-/// answering.
+/// The least time-out of a tail loss probe: a peer that shares our CPU may not run for this long.
 const TAIL_PROBE_MIN: Duration = Duration::from_millis(2);
 
 impl Connection {
-    /// Whether lost data may be sent again now. The first of a flight always may.
+    /// Whether lost data may be sent again now. The first lost segment of a flight always may.
     pub(super) fn may_send_again(&self) -> bool {
         let board = &self.send.scoreboard;
         let lost = board.lost_bytes();
@@ -40,15 +39,15 @@ impl Connection {
         }
     }
 
-    /// Whether anything but order has been seen, so that losses must be looked for.
+    /// Whether no reordering or loss was seen, so that no search for losses is needed.
     pub(super) fn is_calm(&self) -> bool {
         self.recovery.phase == Phase::Open
             && self.send.scoreboard.sacked_bytes() == 0
             && self.timers.waiting != Waiting::Reordering
     }
 
-    /// Looks for losses after an acknowledgement, and begins recovery if there are new ones. Gives
-    /// the number of bytes lost.
+    /// Looks for losses after an acknowledgement, and begins recovery if there are new ones.
+    /// Returns the number of bytes lost.
     pub(super) fn look_for_losses(
         &mut self,
         told: &Acknowledged,
@@ -93,8 +92,8 @@ impl Connection {
         self.due.tail_probe = false;
     }
 
-    /// Ends the phase if all that was outstanding when it began has arrived. True if that has set
-    /// the congestion window, which then does not grow by the same acknowledgement.
+    /// Ends the phase if all data that was outstanding when it began has arrived. True if this has
+    /// set the congestion window, which then does not grow by the same acknowledgement.
     pub(super) fn end_recovery(&mut self) -> bool {
         if self.recovery.phase == Phase::Open || !self.recovery.is_past(self.send.unacknowledged) {
             return false;
@@ -105,14 +104,15 @@ impl Connection {
         self.send.congestion.on_recovery_end();
         self.send.scoreboard.on_recovery_end();
         if repeats_all && at_point && !self.send.sack {
-            // What was sent again though the peer had it brings duplicates that tell of no loss:
-            // only beyond this point they do (RFC 6582, section 3.2 step 1, and section 4).
+            // Data that the peer already had was sent again and causes duplicate acknowledgements
+            // that indicate no loss. They count only beyond this point (RFC 6582, section 3.2 step
+            // 1, and section 4).
             self.send.scoreboard.disregard_duplicates();
         }
         sets_window
     }
 
-    /// Takes back what was done for nothing, if an acknowledgement tells so.
+    /// Reverts a spurious reduction, if an acknowledgement shows that it was spurious.
     pub(super) fn judge(&mut self, header: &TcpHeader, told: &Acknowledged, sacked: &Sacked) {
         let echo = header.options.timestamps.filter(|_| self.stamps.on).map(|stamps| stamps.echo);
         let reports = (told, sacked);
@@ -123,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// Data were sent for the first time.
+    /// Records that data was sent for the first time.
     pub(super) fn sent_fresh(&mut self, start: Sequence, end: Sequence, context: &mut Context<'_>) {
         let first = self.send.outstanding() == 0;
         self.send.scoreboard.sent(start, end, context.now);
@@ -139,7 +139,7 @@ impl Connection {
         }
     }
 
-    /// Data were sent again.
+    /// Records that data was sent again.
     pub(super) fn sent_again(&mut self, start: Sequence, end: Sequence, context: &mut Context<'_>) {
         context.counters.retransmissions += 1;
         self.recovery.retransmissions = self.recovery.retransmissions.saturating_add(1);
@@ -154,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// What is outstanding has moved on, or all of it was acknowledged.
+    /// Restarts the loss timer after an acknowledgement of some or all outstanding data.
     pub(super) fn restart_loss_timer(&mut self, context: &mut Context<'_>) {
         self.recovery.base = context.now;
         if self.send.outstanding() == 0 {
@@ -166,7 +166,8 @@ impl Connection {
         }
     }
 
-    /// The tail loss probe comes first, where there may be one (RFC 8985, section 7.2).
+    /// Arms the loss timer: for a tail loss probe if one may be sent (RFC 8985, section 7.2),
+    /// otherwise for a retransmission.
     fn arm_loss_timer(&mut self, context: &mut Context<'_>) {
         let may_probe = self.send.sack
             && self.is_calm()
@@ -189,17 +190,18 @@ impl Connection {
 
     fn arm_retransmission(&mut self, context: &Context<'_>) {
         let at = self.recovery.base + self.send.rtt.timeout();
-        let at = self.no_later_than_patience(at, context);
+        let at = self.limit_to_user_timeout(at, context);
         self.timers.arm(at, Waiting::Retransmission);
     }
 
+    /// Queues a tail loss probe, and arms the retransmission timer.
     pub(super) fn on_tail_loss_timeout(&mut self, context: &mut Context<'_>) {
         self.due.tail_probe = self.send.outstanding() > 0;
         self.arm_retransmission(context);
     }
 
-    /// A probe is new data if there are any, and repeats the last segment otherwise (RFC 8985,
-    /// section 7.3).
+    /// The tail loss probe to send: new data if there is any, otherwise the last segment again (RFC
+    /// 8985, section 7.3).
     pub(super) fn tail_probe(&self) -> Option<Plan> {
         if self.send.outstanding() == 0 {
             return None;
@@ -213,6 +215,7 @@ impl Connection {
         Some(Plan::TailProbe)
     }
 
+    /// Records that a tail loss probe was sent.
     pub(super) fn sent_tail_probe(&mut self, repeated: bool, context: &mut Context<'_>) {
         self.due.tail_probe = false;
         context.counters.tail_loss_probes += 1;
@@ -221,6 +224,7 @@ impl Connection {
         self.arm_retransmission(context);
     }
 
+    /// Looks for losses again after the reordering window.
     pub(super) fn on_reordering_timeout(&mut self, context: &mut Context<'_>) {
         if self.send.outstanding() == 0 {
             return;
@@ -238,7 +242,8 @@ impl Connection {
         }
     }
 
-    /// The retransmission timer has expired (RFC 6298, section 5.4 to 5.6): all is lost.
+    /// Handles the expired retransmission timer: all outstanding data counts as lost (RFC 6298,
+    /// section 5.4 to 5.6).
     pub(super) fn on_retransmission_timeout(&mut self, context: &mut Context<'_>) {
         if self.send.outstanding() == 0 {
             return self.watch_window(context);

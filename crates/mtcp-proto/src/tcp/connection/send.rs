@@ -1,28 +1,34 @@
-//! What the application sends, and how much of it may go now (RFC 9293, sections 3.7.4 and
-//! 3.8.6.2.1).
+//! Takes the application's data, and decides how much of it may be sent now (RFC 9293, sections
+//! 3.7.4 and 3.8.6.2.1).
 
 use super::{Connection, Context};
 use crate::error::Error;
-use crate::socket::{Manner, State};
+use crate::memory::Purpose;
+use crate::socket::{SendFlags, State};
 use crate::tcp::sender::Fresh;
 use crate::tcp::timers::NEVER;
 use crate::time::Instant;
 use std::time::Duration;
 
-/// How long an application waits for memory before it may try again.
-const MEMORY_RETRY: Duration = Duration::from_millis(20);
+/// The part of the send buffer that does not depend on the congestion window.
+const SEND_START_BYTES: u32 = 16 << 10;
+
+/// How long an application waits for memory before it may try again, about as on Linux. Thousands
+/// that wait must not keep a core busy with attempts.
+const MEMORY_RETRY: Duration = Duration::from_millis(100);
 
 impl Connection {
-    /// Whether data, or a FIN, were never sent.
+    /// Whether there is data, or a FIN, that was never sent.
     pub(super) fn has_unsent(&self) -> bool {
         self.send.has_unsent()
     }
 
-    /// What may be sent for the first time: within the peer's window and the congestion window, and
-    /// no small segments that waiting can make larger: Nagle's algorithm (RFC 9293, section 3.7.4)
-    /// and the avoidance of silly windows (section 3.8.6.2.1). As in Linux, a small segment waits
-    /// for small ones alone (draft-minshall-nagle): behind full-sized ones, the end of a message
-    /// would wait for the delayed acknowledgement of a peer that has the rest.
+    /// The data that may be sent for the first time: within the peer's window and the congestion
+    /// window, and no small segments that waiting can make larger. These are Nagle's algorithm (RFC
+    /// 9293, section 3.7.4) and the avoidance of silly windows (section 3.8.6.2.1). As in Linux, a
+    /// small segment waits only for other small ones (draft-minshall-nagle). If it waited for
+    /// full-sized ones, the end of a message would wait for the delayed acknowledgement of a peer
+    /// that has the rest.
     pub(super) fn fresh(&self) -> Option<Fresh> {
         let send = &self.send;
         if !send.has_unsent() {
@@ -38,7 +44,7 @@ impl Connection {
         }
         let full = u32::from(send.full);
         if send.scoreboard.lost_bytes() > 0 {
-            // What is lost goes first.
+            // Lost data is sent first.
             return None;
         }
         let in_flight = send.scoreboard.in_flight();
@@ -65,7 +71,7 @@ impl Connection {
             .then_some(Fresh { bytes, fin: false })
     }
 
-    /// What a probe of the window sends: as much as fits, or one number beyond a closed window.
+    /// The data of a window probe: as much as fits, or one byte beyond a closed window.
     pub(super) fn window_probe(&self) -> Option<Fresh> {
         if self.send.outstanding() > 0 || !self.has_unsent() || !self.is_synchronized() {
             return None;
@@ -75,20 +81,28 @@ impl Connection {
         Some(Fresh { bytes: unsent.min(most), fin: unsent < most && self.send.fin })
     }
 
+    /// How much may wait to be sent and acknowledged. It grows with the congestion window, up to
+    /// the send buffer: what the path does not carry within two round trips can wait in the
+    /// application.
+    fn send_limit(&self) -> u32 {
+        let carried = self.send.congestion.window().saturating_mul(2);
+        self.options.send_buffer_bytes.min(SEND_START_BYTES.saturating_add(carried))
+    }
+
     /// Whether the application can send.
     pub(super) fn has_room_to_send(&self) -> bool {
-        let limit = self.options.send_buffer_bytes;
+        let limit = self.send_limit();
         let free = limit.saturating_sub(self.send.ring.len() as u32);
         let starved = self.timers.memory != NEVER;
         !starved && free >= self.options.send_low_water_bytes().clamp(1, limit.max(1))
     }
 
-    /// Takes data of the application. Before the connection is established they wait, and go out
-    /// with the ACK that completes the handshake.
+    /// Stores data of the application in the send buffer. Before the connection is established the
+    /// data waits; it is sent with the ACK that completes the handshake.
     pub(super) fn take_data(
         &mut self,
         data: &[u8],
-        manner: Manner,
+        send_flags: SendFlags,
         context: &mut Context<'_>,
     ) -> Result<usize, Error> {
         if self.state == State::Closed {
@@ -108,27 +122,19 @@ impl Connection {
                 self.send.congestion.on_idle(context.now, idle, timeout);
             }
             self.alive.progress(context.now);
+            self.alive.moved_at = context.now;
         }
-        let limit = self.options.send_buffer_bytes as usize;
-        let ring = &mut self.send.ring;
-        let wanted = ring.len().saturating_add(data.len()).min(limit);
-        let memory = if wanted <= ring.capacity() {
-            limit
-        } else {
-            let block = context.pool.block_for_sending(wanted);
-            let block = block.or_else(|| context.pool.block_for_sending(ring.len() + 1));
-            block.unwrap_or(0).max(ring.capacity())
-        };
-        let taken = ring.push(context.pool, data, limit.min(memory));
+        let limit = self.send_limit() as usize;
+        let taken = self.send.ring.push(context.pool, Purpose::Send, data, limit);
         if taken == 0 {
             if self.send.ring.len() < limit {
-                // Others hold the memory, and do not tell when they give it back.
+                // Other connections hold the memory, and do not report when they free it.
                 self.timers.memory = context.now + MEMORY_RETRY;
             }
             return Err(Error::WouldBlock);
         }
-        self.held = manner.more;
-        if manner.urgent && taken == data.len() {
+        self.held = send_flags.more;
+        if send_flags.urgent && taken == data.len() {
             let end = self.send.data_end();
             self.options.urgent_mut().mark_sent(end);
         }

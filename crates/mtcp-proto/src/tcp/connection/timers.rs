@@ -1,4 +1,4 @@
-//! What a connection does when one of its timers has expired.
+//! Runs the timers of a connection that have expired.
 
 use super::{Connection, Context};
 use crate::socket::State;

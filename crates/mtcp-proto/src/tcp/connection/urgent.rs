@@ -1,16 +1,16 @@
-//! Urgent data of a connection.
+//! Processes the urgent data in a connection's segments.
 
 use super::Connection;
 use crate::socket::Urgent;
 use crate::wire::tcp::{Flags, TcpHeader};
 
 impl Connection {
-    /// Whether an urgent byte is not acknowledged: segments are then single and sent at once.
+    /// Whether an urgent byte is not acknowledged. Segments are then sent one by one and at once.
     pub(super) fn is_sending_urgent(&self) -> bool {
         self.options.urgent().is_sending(self.send.unacknowledged)
     }
 
-    /// A segment in the window, before its data are taken.
+    /// Processes the urgent pointer and byte of a segment in the window, before its data.
     pub(super) fn take_urgent(&mut self, header: &TcpHeader, data: &[u8]) {
         let announced = header.flags.contains(Flags::URG);
         if !announced && !self.options.urgent().is_awaited() {
@@ -26,7 +26,7 @@ impl Connection {
         }
     }
 
-    /// The last urgent byte of the peer's.
+    /// The last urgent byte that the peer announced.
     pub(crate) fn urgent(&self) -> Option<Urgent> {
         self.options.urgent().received()
     }

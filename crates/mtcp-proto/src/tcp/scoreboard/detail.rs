@@ -1,4 +1,5 @@
-//! What was sent and when, what has arrived of it, and what is taken for lost, record by record.
+//! Tracks the records of sent data: when it was sent, what of it was delivered, and what is
+//! presumed lost.
 
 use super::super::rack::{Delivery, Rack, RackParameters};
 use super::flight::{Flight, Record};
@@ -8,35 +9,37 @@ use crate::time::Instant;
 use crate::wire::tcp::SackBlock;
 use std::time::Duration;
 
-/// Records beyond which what is sent joins the record before, even if that was sent earlier.
+/// Number of records from which on newly sent data joins the last record, even if that was sent
+/// earlier.
 pub(super) const RECORDS: usize = 1024;
-/// Records beyond which a peer's blocks are not followed where they would cut a record, so that it
-/// cannot make us remember every byte.
+/// Number of records from which on SACK blocks that would cut a record are ignored, so that a peer
+/// cannot make us keep a record for every byte.
 pub(super) const RECORDS_MAX: usize = 4096;
 
-/// The outstanding data of a connection that is more than one plain stretch, or was once.
+/// The outstanding data of a connection, if it is or was more than one plain range.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Detail {
     pub(super) flight: Flight,
     /// The first number outstanding.
     pub(super) unacknowledged: Sequence,
-    /// Behind the last number sent.
+    /// The end of the numbers sent.
     pub(super) next: Sequence,
     sacked: u32,
     lost: u32,
-    /// Nothing before this is lost.
+    /// No data before this number is lost.
     first_lost: Sequence,
-    /// Without SACK: what must have arrived, because duplicate acknowledgements came.
+    /// Without SACK: bytes that must have arrived, because duplicate acknowledgements were
+    /// received.
     assumed: u32,
-    /// What one duplicate acknowledgement stands for.
+    /// Bytes for which one duplicate acknowledgement counts.
     assumed_unit: u32,
     duplicates: u32,
     pub(super) rack: Rack,
 }
 
 impl Detail {
-    /// What `unacknowledged..next`, sent at one time, is in detail.
+    /// The records for the data `unacknowledged..next`, which was sent at one time.
     pub(super) fn new(unacknowledged: Sequence, next: Sequence, sent_at: Instant) -> Detail {
         let mut detail = Detail {
             unacknowledged,
@@ -53,23 +56,24 @@ impl Detail {
         self.next.since(self.unacknowledged)
     }
 
-    /// Bytes that are estimated to be on the way (RFC 6675, section 4: the pipe).
+    /// Bytes that are estimated to be in flight (RFC 6675, section 4: the pipe).
     pub(super) fn in_flight(&self) -> u32 {
         let gone = self.sacked.saturating_add(self.lost).saturating_add(self.assumed);
         self.outstanding().saturating_sub(gone)
     }
 
-    /// Bytes that the peer has behind a gap.
+    /// Bytes that the peer has received behind a gap.
     pub(super) fn sacked_bytes(&self) -> u32 {
         self.sacked
     }
 
-    /// Bytes that are taken for lost and were not sent again.
+    /// Bytes that are presumed lost and were not sent again.
     pub(super) fn lost_bytes(&self) -> u32 {
         self.lost
     }
 
-    /// `start..end` was sent for the first time; it begins where what was sent before ended.
+    /// Records that `start..end` was sent for the first time; it begins at the end of the data sent
+    /// before.
     pub(super) fn sent(&mut self, start: Sequence, end: Sequence, now: Instant) {
         if start >= end {
             return;
@@ -86,7 +90,7 @@ impl Detail {
                 last.end = end;
                 last.sent_at = now;
             }
-            // Forgetting that a record was sacked costs a retransmission at worst.
+            // If the record forgets that it was sacked, the cost is at most a retransmission.
             Some(last) if full => {
                 self.sacked -= if last.sacked { last.bytes() } else { 0 };
                 self.lost -= if last.lost { last.bytes() } else { 0 };
@@ -96,7 +100,7 @@ impl Detail {
         }
     }
 
-    /// `start..end`, or what of it is outstanding, was sent again.
+    /// Records that `start..end`, or the outstanding part of it, was sent again.
     pub(super) fn resent(&mut self, start: Sequence, end: Sequence, now: Instant) {
         let mut index = self.isolate(start);
         while let Some(&record) = self.flight.get(index)
@@ -122,8 +126,9 @@ impl Detail {
         }
     }
 
-    /// All numbers before `acknowledged` have arrived. `minimum` is the least round-trip time. An
-    /// acknowledgement of what was not sent, or is acknowledged already, changes nothing.
+    /// Records that all numbers before `acknowledged` have arrived. `minimum` is the least
+    /// round-trip time. An acknowledgement of data that was not sent, or is acknowledged already,
+    /// has no effect.
     pub(super) fn acknowledge(
         &mut self,
         acknowledged: Sequence,
@@ -164,12 +169,12 @@ impl Detail {
         self.unacknowledged = acknowledged;
         self.first_lost = self.first_lost.max(acknowledged);
         self.rack.on_acknowledged(acknowledged);
-        self.settle_assumed(&mut told);
+        self.acknowledge_assumed(&mut told);
         told
     }
 
-    /// Takes the SACK blocks of a segment that acknowledges `acknowledged`. Blocks of data that is
-    /// not outstanding are ignored, but for a report of duplicates (RFC 2883, section 4).
+    /// Applies the SACK blocks of a segment that acknowledges `acknowledged`. Blocks of data that
+    /// is not outstanding are ignored, except for a report of duplicates (RFC 2883, section 4).
     pub(super) fn sack(
         &mut self,
         blocks: &[SackBlock],
@@ -197,8 +202,8 @@ impl Detail {
         told
     }
 
-    /// Without SACK: an acknowledgement repeats the one before, so one more segment must have
-    /// arrived behind the gap (RFC 5681, section 3.2). Gives the number of such in a row.
+    /// Without SACK: handles a duplicate acknowledgement, by which one more segment must have
+    /// arrived behind the gap (RFC 5681, section 3.2). Returns the number of consecutive ones.
     pub(super) fn duplicate_ack(&mut self, maximum_segment: u32) -> u32 {
         self.assumed_unit = maximum_segment;
         let most = self.outstanding().saturating_sub(self.lost).saturating_sub(maximum_segment);
@@ -207,13 +212,13 @@ impl Detail {
         self.duplicates
     }
 
-    /// Without SACK: duplicate acknowledgements tell nothing until something is acknowledged.
+    /// Without SACK: ignores duplicate acknowledgements until new data is acknowledged.
     pub(super) fn disregard_duplicates(&mut self) {
         self.duplicates = u32::MAX;
     }
 
-    /// With SACK: takes for lost what should have arrived before something that was sent later and
-    /// has arrived (RFC 8985, section 6.2, step 5).
+    /// With SACK: declares lost the data that should have arrived before data that was sent later
+    /// and has arrived (RFC 8985, section 6.2, step 5).
     pub(super) fn detect_losses(&mut self, now: Instant, parameters: &RackParameters) -> Losses {
         let window = self.rack.reordering_window(parameters, self.sacked);
         let mut losses = Losses::default();
@@ -228,7 +233,7 @@ impl Detail {
                     self.first_lost = self.first_lost.min(record.start);
                 }
                 Some(at) => losses.deadline = losses.deadline.max(Some(at)),
-                // All behind it was sent later still, be it for the first time or again.
+                // All records behind this one were sent even later, for the first time or again.
                 None if !record.resent => break,
                 None => {}
             }
@@ -237,7 +242,7 @@ impl Detail {
         losses
     }
 
-    /// Takes the first outstanding bytes for lost, at most a segment's: after the third duplicate
+    /// Declares the first outstanding bytes lost, at most one segment: after the third duplicate
     /// acknowledgement, and on a partial acknowledgement in recovery (RFC 6582, section 3.2).
     pub(super) fn mark_first_lost(&mut self, maximum_segment: u32) -> u32 {
         let Some(&first) = self.flight.first() else { return 0 };
@@ -256,9 +261,9 @@ impl Detail {
         bytes
     }
 
-    /// The retransmission timer has expired: takes for lost whatever the peer does not have. If the
-    /// peer says to have the very first bytes and yet does not acknowledge them, it has taken its
-    /// word back, and nothing that it said counts (RFC 2018, section 8).
+    /// Handles the retransmission time-out: declares lost all data that the peer does not have. If
+    /// the peer has reported the very first bytes and yet does not acknowledge them, it has
+    /// discarded them. Then none of its reports count (RFC 2018, section 8).
     pub(super) fn mark_all_lost(&mut self) -> u32 {
         let before = self.lost;
         let reneged = self.flight.first().is_some_and(|first| first.sacked);
@@ -273,8 +278,8 @@ impl Detail {
         self.lost - before
     }
 
-    /// A time-out or recovery was for nothing: what was taken for lost and not sent again is on the
-    /// way after all.
+    /// Handles a spurious time-out or recovery: data that was declared lost and not sent again is
+    /// in flight after all.
     pub(super) fn mark_none_lost(&mut self) {
         for record in self.flight.iter_mut() {
             record.lost = false;
@@ -282,7 +287,7 @@ impl Detail {
         self.lost = 0;
     }
 
-    /// The first bytes that are taken for lost: where they begin and how many they are.
+    /// The start and number of the first bytes that are presumed lost.
     pub(super) fn next_lost(&mut self) -> Option<(Sequence, u32)> {
         if self.lost == 0 {
             return None;
@@ -305,14 +310,14 @@ impl Detail {
         Some((last.end - bytes, bytes))
     }
 
-    /// Recovery has ended.
+    /// Resets the state of a recovery at its end.
     pub(super) fn on_recovery_end(&mut self) {
         (self.assumed, self.duplicates) = (0, 0);
         self.rack.on_recovery_end();
     }
 
-    /// Makes a record begin at this number if one lies around it, and gives the index of the first
-    /// record that ends behind it.
+    /// Splits the record that contains this number, so that one begins there. Returns the index of
+    /// the first record that ends after the number.
     fn isolate(&mut self, start: Sequence) -> usize {
         let index = self.flight.find(start);
         match self.flight.get(index) {
@@ -326,7 +331,7 @@ impl Detail {
         }
     }
 
-    /// Joins the record with that before it if they share time and fate.
+    /// Joins the record with the previous one if both have the same time and state.
     fn join_alike(&mut self, index: usize) -> bool {
         let Some(before) = index.checked_sub(1) else { return false };
         let (Some(one), Some(other)) = (self.flight.get(before), self.flight.get(index)) else {
@@ -386,9 +391,9 @@ impl Detail {
         self.join_alike(index);
     }
 
-    /// What duplicate acknowledgements stood for is acknowledged now, except the gap before it (RFC
-    /// 6582, section 3.2: partial acknowledgements deflate the window).
-    fn settle_assumed(&mut self, told: &mut Acknowledged) {
+    /// Handles the acknowledgement of the bytes that duplicate acknowledgements counted, except the
+    /// gap before them (RFC 6582, section 3.2: partial acknowledgements deflate the window).
+    fn acknowledge_assumed(&mut self, told: &mut Acknowledged) {
         self.duplicates = 0;
         if self.assumed == 0 {
             return;
@@ -407,7 +412,7 @@ impl Delivery {
     }
 }
 
-/// Whether the first block reports a duplicate: it lies before the acknowledgement, or within the
+/// Whether the first block reports a duplicate: it is before the acknowledgement, or within the
 /// second block (RFC 2883, section 4).
 pub(super) fn is_duplicate_report(blocks: &[SackBlock], acknowledged: Sequence) -> bool {
     match blocks {

@@ -1,30 +1,30 @@
-//! The records of what is in flight: an ordered queue whose first record needs no memory of its
+//! Stores the records of data in flight: an ordered queue whose first record needs no memory of its
 //! own.
 
 use crate::sequence::Sequence;
 use crate::time::Instant;
 use std::collections::VecDeque;
 
-/// Records for which an idle queue keeps memory.
+/// Records for which an empty queue keeps memory.
 const KEPT_RECORDS: usize = 8;
 
-/// A stretch of sequence numbers that was sent at one time and has one fate.
+/// A range of sequence numbers that was sent at one time and has one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) start: Sequence,
     pub(super) end: Sequence,
     /// When it was last sent.
     pub(super) sent_at: Instant,
-    /// The peer has it, by its word, which it may take back (RFC 2018, section 8).
+    /// Whether the peer has reported it by SACK, which it may revoke (RFC 2018, section 8).
     pub(super) sacked: bool,
-    /// Taken for lost, and not sent again since.
+    /// Whether it is presumed lost, and was not sent again since.
     pub(super) lost: bool,
-    /// Sent more than once.
+    /// Whether it was sent more than once.
     pub(super) resent: bool,
 }
 
 impl Record {
-    /// Sent for the first time.
+    /// A record of data that was sent for the first time.
     pub(super) fn new(start: Sequence, end: Sequence, sent_at: Instant) -> Record {
         Record { start, end, sent_at, sacked: false, lost: false, resent: false }
     }
@@ -33,7 +33,7 @@ impl Record {
         self.end.since(self.start)
     }
 
-    /// Sent once, and nothing known of it.
+    /// Whether it was sent once, and neither sacked nor lost.
     pub(super) fn is_plain(&self) -> bool {
         !self.sacked && !self.lost && !self.resent
     }
@@ -101,7 +101,7 @@ impl Flight {
         }
     }
 
-    /// The first record that ends behind this number; the length if there is none.
+    /// The index of the first record that ends after this number; the length if there is none.
     pub(super) fn find(&self, sequence: Sequence) -> usize {
         match &self.first {
             Some(first) if first.end <= sequence => {
@@ -111,7 +111,7 @@ impl Flight {
         }
     }
 
-    /// Cuts the record in two, so that the later one begins at `at`, which lies within it.
+    /// Splits the record, so that the later one begins at `at`, which is within it.
     pub(super) fn split(&mut self, index: usize, at: Sequence) {
         let Some(record) = self.get_mut(index) else { return };
         let later = Record { start: at, ..*record };
@@ -119,7 +119,7 @@ impl Flight {
         self.rest.insert(index, later);
     }
 
-    /// Joins the record with the one behind it into one that was sent when the later of them was.
+    /// Joins the record with the next one into one that has the later of both times.
     pub(super) fn join(&mut self, index: usize) {
         if index >= self.rest.len() {
             return;

@@ -1,5 +1,5 @@
-//! What was sent and when, what has arrived of it, and what is taken for lost (RFC 2018, RFC 2883,
-//! RFC 6582, RFC 6675, RFC 8985).
+//! Tracks sent data: when it was sent, what of it was delivered, and what is presumed lost (RFC
+//! 2018, RFC 2883, RFC 6582, RFC 6675, RFC 8985).
 
 mod detail;
 mod flight;
@@ -13,64 +13,63 @@ use std::time::Duration;
 
 /// The outstanding data of a connection, in bytes of sequence numbers (so a SYN or FIN is one).
 ///
-/// Data that is sent at one time, however many segments it fills, is one plain stretch. As long as
-/// there is never more outstanding, and the peer takes it from its beginning on, three numbers are
-/// all that there is to remember: of a flight that ends, nothing bears on the loss of a later one
-/// (RFC 8985 compares with what was sent later). Whatever else happens brings the details into
-/// being, on the heap, and they stay.
+/// Data that is sent at one time, however many segments it fills, is one plain range. Three numbers
+/// are enough as long as no more is outstanding and the peer acknowledges it from the beginning. A
+/// finished flight has no influence on the loss of a later one (RFC 8985 compares with data that
+/// was sent later). Any other event creates the details on the heap, which then stay.
 ///
 /// For each acknowledgement call [`Scoreboard::acknowledge`], then [`Scoreboard::sack`] or
 /// [`Scoreboard::duplicate_ack`], then (with SACK only) [`Scoreboard::detect_losses`].
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
-    /// What is outstanding, unless there are details.
+    /// The outstanding range, unless there are details.
     unacknowledged: Sequence,
     next: Sequence,
-    /// When something was sent for the first time last.
+    /// When data was last sent for the first time.
     sent_at: Instant,
     detail: Option<Box<Detail>>,
 }
 
-/// What an acknowledgement has acknowledged.
+/// The result of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Acknowledged {
     /// Numbers by which it advanced; zero if it did not.
     pub(crate) bytes: u32,
-    /// Those of them that were not known to have arrived.
+    /// Bytes of them that were not known to have arrived.
     pub(crate) delivered: u32,
-    /// A round-trip time, if nothing of it was sent twice (Karn's algorithm).
+    /// A round-trip time, if none of the data was sent twice (Karn's algorithm).
     pub(crate) round_trip: Option<Duration>,
-    /// If something of it was sent again: how long ago at most.
+    /// If some of the data was sent again: the longest time since then.
     pub(crate) resent_for: Option<Duration>,
-    /// Something of it was sent only once, and was not known to have arrived: the sign by which
-    /// F-RTO (RFC 5682) knows a needless time-out.
+    /// Whether some of the data was sent only once and was not known to have arrived, by which
+    /// F-RTO (RFC 5682) detects a spurious time-out.
     pub(crate) original: bool,
 }
 
-/// What SACK blocks have told.
+/// The result of SACK blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sacked {
     /// Bytes that were not known to have arrived.
     pub(crate) bytes: u32,
     /// A round-trip time, of data that was sent once.
     pub(crate) round_trip: Option<Duration>,
-    /// Something of it was sent only once.
+    /// Whether some of the data was sent only once.
     pub(crate) original: bool,
     /// Data that the peer has received twice (RFC 2883).
     pub(crate) duplicate: Option<SackBlock>,
 }
 
-/// What was taken for lost.
+/// The data that was declared lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Losses {
-    /// Bytes that were not taken for lost before.
+    /// Bytes that were not presumed lost before.
     pub(crate) bytes: u32,
-    /// When to look again, because more would be lost by then.
+    /// When to look for losses again, because more data would be lost by then.
     pub(crate) deadline: Option<Instant>,
 }
 
 impl Scoreboard {
-    /// Nothing outstanding.
+    /// A scoreboard without outstanding data.
     pub(crate) fn new() -> Scoreboard {
         Scoreboard::default()
     }
@@ -89,12 +88,12 @@ impl Scoreboard {
         }
     }
 
-    /// When something was sent for the first time last; zero if nothing was.
+    /// When data was last sent for the first time; zero if none was.
     pub(crate) fn sent_at(&self) -> Instant {
         self.sent_at
     }
 
-    /// Bytes that are estimated to be on the way (RFC 6675, section 4: the pipe).
+    /// Bytes that are estimated to be in flight (RFC 6675, section 4: the pipe).
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         match &self.detail {
@@ -103,19 +102,20 @@ impl Scoreboard {
         }
     }
 
-    /// Bytes that the peer has behind a gap.
+    /// Bytes that the peer has received behind a gap.
     #[inline]
     pub(crate) fn sacked_bytes(&self) -> u32 {
         self.detail.as_ref().map_or(0, |detail| detail.sacked_bytes())
     }
 
-    /// Bytes that are taken for lost and were not sent again.
+    /// Bytes that are presumed lost and were not sent again.
     #[inline]
     pub(crate) fn lost_bytes(&self) -> u32 {
         self.detail.as_ref().map_or(0, |detail| detail.lost_bytes())
     }
 
-    /// `start..end` was sent for the first time; it begins where what was sent before ended.
+    /// Records that `start..end` was sent for the first time; it begins at the end of the data sent
+    /// before.
     pub(crate) fn sent(&mut self, start: Sequence, end: Sequence, now: Instant) {
         let empty = self.unacknowledged == self.next;
         if start >= end {
@@ -132,13 +132,14 @@ impl Scoreboard {
         self.sent_at = now;
     }
 
-    /// `start..end`, or what of it is outstanding, was sent again.
+    /// Records that `start..end`, or the outstanding part of it, was sent again.
     pub(crate) fn resent(&mut self, start: Sequence, end: Sequence, now: Instant) {
         self.detail().resent(start, end, now);
     }
 
-    /// All numbers before `acknowledged` have arrived. `minimum` is the least round-trip time. An
-    /// acknowledgement of what was not sent, or is acknowledged already, changes nothing.
+    /// Records that all numbers before `acknowledged` have arrived. `minimum` is the least
+    /// round-trip time. An acknowledgement of data that was not sent, or is acknowledged already,
+    /// has no effect.
     pub(crate) fn acknowledge(
         &mut self,
         acknowledged: Sequence,
@@ -162,8 +163,8 @@ impl Scoreboard {
         }
     }
 
-    /// Takes the SACK blocks of a segment that acknowledges `acknowledged`. Blocks of data that is
-    /// not outstanding are ignored, but for a report of duplicates (RFC 2883, section 4).
+    /// Applies the SACK blocks of a segment that acknowledges `acknowledged`. Blocks of data that
+    /// is not outstanding are ignored, except for a report of duplicates (RFC 2883, section 4).
     pub(crate) fn sack(
         &mut self,
         blocks: &[SackBlock],
@@ -174,46 +175,46 @@ impl Scoreboard {
         self.detail().sack(blocks, acknowledged, now, minimum)
     }
 
-    /// Without SACK: an acknowledgement repeats the one before, so one more segment must have
-    /// arrived behind the gap (RFC 5681, section 3.2). Gives the number of such in a row.
+    /// Without SACK: handles a duplicate acknowledgement, by which one more segment must have
+    /// arrived behind the gap (RFC 5681, section 3.2). Returns the number of consecutive ones.
     pub(crate) fn duplicate_ack(&mut self, maximum_segment: u32) -> u32 {
         self.detail().duplicate_ack(maximum_segment)
     }
 
-    /// Without SACK: duplicate acknowledgements tell nothing until something is acknowledged.
+    /// Without SACK: ignores duplicate acknowledgements until new data is acknowledged.
     pub(crate) fn disregard_duplicates(&mut self) {
         self.detail().disregard_duplicates();
     }
 
-    /// With SACK: takes for lost what should have arrived before something that was sent later and
-    /// has arrived (RFC 8985, section 6.2, step 5).
+    /// With SACK: declares lost the data that should have arrived before data that was sent later
+    /// and has arrived (RFC 8985, section 6.2, step 5).
     pub(crate) fn detect_losses(&mut self, now: Instant, parameters: &RackParameters) -> Losses {
         let detail = self.detail.as_mut();
         detail.map_or_else(Losses::default, |detail| detail.detect_losses(now, parameters))
     }
 
-    /// Takes the first outstanding bytes for lost, at most a segment's: after the third duplicate
+    /// Declares the first outstanding bytes lost, at most one segment: after the third duplicate
     /// acknowledgement, and on a partial acknowledgement in recovery (RFC 6582, section 3.2).
     pub(crate) fn mark_first_lost(&mut self, maximum_segment: u32) -> u32 {
         self.detail().mark_first_lost(maximum_segment)
     }
 
-    /// The retransmission timer has expired: takes for lost whatever the peer does not have. If the
-    /// peer says to have the very first bytes and yet does not acknowledge them, it has taken its
-    /// word back, and nothing that it said counts (RFC 2018, section 8).
+    /// Handles the retransmission time-out: declares lost all data that the peer does not have. If
+    /// the peer has reported the very first bytes and yet does not acknowledge them, it has
+    /// discarded them. Then none of its reports count (RFC 2018, section 8).
     pub(crate) fn mark_all_lost(&mut self) -> u32 {
         self.detail().mark_all_lost()
     }
 
-    /// A time-out or recovery was for nothing: what was taken for lost and not sent again is on the
-    /// way after all.
+    /// Handles a spurious time-out or recovery: data that was declared lost and not sent again is
+    /// in flight after all.
     pub(crate) fn mark_none_lost(&mut self) {
         if let Some(detail) = &mut self.detail {
             detail.mark_none_lost();
         }
     }
 
-    /// The first bytes that are taken for lost: where they begin and how many they are.
+    /// The start and number of the first bytes that are presumed lost.
     pub(crate) fn next_lost(&mut self) -> Option<(Sequence, u32)> {
         self.detail.as_mut()?.next_lost()
     }
@@ -227,7 +228,7 @@ impl Scoreboard {
         (bytes > 0).then_some((self.next - bytes, bytes))
     }
 
-    /// Recovery has ended.
+    /// Resets the state of a recovery at its end.
     pub(crate) fn on_recovery_end(&mut self) {
         if let Some(detail) = &mut self.detail {
             detail.on_recovery_end();

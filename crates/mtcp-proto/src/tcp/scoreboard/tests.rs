@@ -1,4 +1,4 @@
-//! The scoreboard against a model that knows every byte, and each rule by itself.
+//! Compares the scoreboard with a model that stores every byte, and tests each rule by itself.
 
 use super::detail::{RECORDS, RECORDS_MAX, is_duplicate_report};
 use super::flight::Record;
@@ -6,7 +6,7 @@ use super::*;
 use proptest::prelude::*;
 
 impl Scoreboard {
-    /// The details as they are, or as they would be.
+    /// The details, or those that the plain range would have.
     fn detailed(&self) -> Detail {
         match &self.detail {
             Some(detail) => Detail::clone(detail),
@@ -42,7 +42,7 @@ struct Byte {
     resent: bool,
 }
 
-/// Every byte outstanding, from `start` on.
+/// The state of every outstanding byte, from `start` on.
 #[derive(Debug)]
 struct Model {
     start: Sequence,
@@ -57,7 +57,7 @@ impl Model {
         self.bytes.iter().filter(|byte| which(byte)).count() as u32
     }
 
-    /// Places of the bytes of a range that are outstanding.
+    /// Indices of the outstanding bytes of a range.
     fn places(&self, start: Sequence, end: Sequence) -> std::ops::Range<usize> {
         let place = |sequence: Sequence| {
             sequence.distance(self.start).clamp(0, self.bytes.len() as i32) as usize
@@ -132,8 +132,8 @@ impl Model {
         told
     }
 
-    /// Neighbours that had arrived became one record, as late as the latest of them, so of what the
-    /// peer has taken back no more is known than that.
+    /// Merges neighbouring bytes that have arrived into one record with the latest of their times.
+    /// After the peer has revoked its SACK, the scoreboard knows no more than that.
     fn forget_details(&mut self, board: &Scoreboard) {
         self.reneged = true;
         let detail = board.detailed();
@@ -145,8 +145,8 @@ impl Model {
         }
     }
 
-    /// A record is lost or not as a whole, by its end. Until the peer has taken its word back that
-    /// comes to the same as looking at each byte.
+    /// Declares a record lost as a whole, by its end. Until the peer revokes a SACK, this equals
+    /// the decision for each byte.
     fn detect(&mut self, now: Instant, board: &Scoreboard) -> Losses {
         let mut losses = Losses::default();
         let Some((newest, end)) = self.newest else { return losses };
@@ -178,9 +178,9 @@ enum Step {
     Send(u32),
     Acknowledge(u32),
     Sack(Vec<(i32, u32)>),
-    /// Sends again what is lost, at most so many bytes of it.
+    /// Sends lost data again, at most this number of bytes.
     Resend(u32),
-    /// Sends again whatever lies there.
+    /// Sends the data at this place again, in any state.
     ResendAt(u32, u32),
     Detect,
     Timeout,
@@ -211,7 +211,7 @@ fn mark(bytes: &mut [Byte], now: Instant) {
     }
 }
 
-/// Takes the step on both, and compares what they tell.
+/// Performs the step on both, and compares the results.
 fn take(
     step: Step,
     board: &mut Scoreboard,
@@ -280,7 +280,7 @@ fn take(
     Ok(())
 }
 
-/// Takes an answer of the peer on both.
+/// Applies an answer of the peer to both.
 fn hear(
     step: Step,
     board: &mut Scoreboard,
@@ -309,7 +309,7 @@ fn hear(
     Ok(())
 }
 
-/// What every scoreboard must be, whatever came before.
+/// Checks the invariants of every scoreboard.
 fn check(board: &Scoreboard, model: &Model) -> Result<(), TestCaseError> {
     let (sacked, lost) = (model.count(|byte| byte.sacked), model.count(|byte| byte.lost));
     prop_assert_eq!(board.outstanding() as usize, model.bytes.len());
@@ -371,7 +371,7 @@ fn a_lone_flight_needs_no_memory_on_the_heap() {
     let mut board = Scoreboard::new();
     for round in 0..100 {
         let start = Sequence(u32::MAX - 50_000) + round * 1000;
-        // Many segments, sent at one time.
+        // Many segments that are sent at one time.
         board.sent(start, start + 400, at(u64::from(round)));
         board.sent(start + 400, start + 1000, at(u64::from(round)));
         assert!(board.detail.is_none());
@@ -401,18 +401,18 @@ fn acknowledgements_of_what_is_not_outstanding_change_nothing() {
 fn a_gap_is_lost_once_three_segments_have_passed_it() {
     let mut board = board(5, at(0));
     let parameters = RackParameters { minimum: Some(us(100)), ..PARAMETERS };
-    // Two segments behind the gap: wait for a quarter of the least round trip (RFC 8985).
+    // Two segments behind the gap: the wait is a quarter of the least round trip (RFC 8985).
     board.sack(&[block(1000, 3000)], Sequence(0), at(102), None);
     let losses = board.detect_losses(at(102), &parameters);
     assert_eq!(losses, Losses { bytes: 0, deadline: Some(at(125)) });
     assert_eq!(board.detect_losses(at(124), &parameters).bytes, 0);
-    // A third: no more waiting, as no reordering was ever seen.
+    // A third segment ends the wait, because no reordering was ever seen.
     board.sack(&[block(1000, 4000)], Sequence(0), at(124), None);
     assert_eq!(board.detect_losses(at(124), &parameters).bytes, 1000);
     assert_eq!((board.next_lost(), board.in_flight()), (Some((Sequence(0), 1000)), 1000));
     board.resent(Sequence(0), Sequence(1000), at(125));
     assert_eq!((board.next_lost(), board.in_flight()), (None, 2000));
-    // The repeated segment is lost too: what was sent after it has arrived.
+    // The retransmission is lost too: data that was sent after it has arrived.
     board.sent(Sequence(5000), Sequence(6000), at(126));
     board.sack(&[block(5000, 6000)], Sequence(0), at(226), None);
     let in_recovery = RackParameters { in_recovery: true, ..parameters };
@@ -446,7 +446,7 @@ fn reordering_and_duplicates_widen_the_window_and_recoveries_narrow_it() {
     board.sack(&[block(1000, 3000)], Sequence(0), at(101), None);
     assert!(board.detailed().rack.reordering_seen());
     assert_eq!(window(&board), us(25));
-    // A duplicate was reported: twice as wide, once a round trip.
+    // A duplicate was reported: the window doubles, once per round trip.
     let told = board.sack(&[block(0, 1000)], Sequence(1000), at(102), None);
     assert_eq!((told.duplicate, told.bytes), (Some(block(0, 1000)), 0));
     board.sack(&[block(0, 1000)], Sequence(1000), at(102), None);
@@ -477,11 +477,12 @@ fn an_answer_too_soon_is_to_the_first_copy() {
     let mut board = board(2, at(0));
     board.mark_all_lost();
     board.resent(Sequence(0), Sequence(1000), at(1000));
-    // 5 µs after the repetition, on a path of 100: it says nothing about the second segment.
+    // 5 µs after the retransmission, on a path of 100 µs: this shows nothing about the second
+    // segment.
     board.acknowledge(Sequence(1000), at(1005), Some(us(100)));
     board.mark_none_lost();
     assert_eq!(board.detect_losses(at(1006), &PARAMETERS), Losses::default());
-    // Had it come after 100, what was sent long before would be lost.
+    // If it had arrived after 100 µs, the data sent long before would be lost.
     board.sent(Sequence(2000), Sequence(3000), at(1010));
     board.acknowledge(Sequence(1000), at(1100), Some(us(100)));
     board.sack(&[block(2000, 3000)], Sequence(1000), at(1110), Some(us(100)));
@@ -498,7 +499,7 @@ fn without_sack_duplicates_stand_for_segments() {
     assert_eq!((board.in_flight(), board.next_lost()), (2000, Some((Sequence(0), 1000))));
     board.resent(Sequence(0), Sequence(1000), at(50));
     assert_eq!(board.in_flight(), 3000);
-    // A partial acknowledgement: the first segment and two behind it; 3000 is the next gap.
+    // A partial acknowledgement: the first segment and two behind it; the next gap is at 3000.
     let told = board.acknowledge(Sequence(3000), at(100), None);
     assert_eq!((told.bytes, told.delivered, told.round_trip), (3000, 1000, None));
     assert_eq!(board.in_flight(), 2000);
@@ -520,7 +521,7 @@ fn a_peer_that_takes_its_word_back_is_sent_everything() {
     assert_eq!(board.mark_all_lost(), 2000);
     assert_eq!((board.sacked_bytes(), board.next_lost()), (2000, Some((Sequence(0), 1000))));
     board.acknowledge(Sequence(1000), at(10), None);
-    // It has 1000 to 3000, as it says, and does not acknowledge it.
+    // The peer has reported 1000 to 3000, and does not acknowledge it.
     assert_eq!(board.mark_all_lost(), 2000);
     assert_eq!((board.sacked_bytes(), board.lost_bytes()), (0, 3000));
 }
@@ -551,7 +552,7 @@ fn records_are_bounded_whatever_is_sent_and_sacked() {
         board.sack(&[block(end - 1, end)], Sequence(0), at(100_001), None);
         assert!(board.detailed().flight.len() <= RECORDS_MAX + 1);
     }
-    // Everything can still be sent again, and acknowledged.
+    // All data can still be sent again, and acknowledged.
     board.mark_all_lost();
     let mut steps = 0;
     while let Some((start, bytes)) = board.next_lost() {

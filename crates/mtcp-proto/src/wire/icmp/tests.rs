@@ -4,8 +4,8 @@ use super::*;
 const ECHO_IPV4: [u8; 13] = [8, 0, 0xe5, 0xf3, 0x12, 0x34, 0, 7, b'p', b'i', b'n', b'g', b'!'];
 const ECHO_IPV6: [u8; 13] = [128, 0, 0x12, 0x32, 0x12, 0x34, 0, 7, b'p', b'i', b'n', b'g', b'!'];
 
-/// Fragmentation needed, to 1300 bytes, about a segment whose sequence number is near the end of
-/// the circle.
+/// An ICMP message: fragmentation needed, MTU 1300 bytes, about a segment whose sequence number is
+/// about to wrap.
 const FRAGMENTATION_NEEDED: [u8; 36] = [
     3, 4, 0x87, 0x0f, 0, 0, 0x05, 0x14, 0x45, 0, 0, 60, 0, 0, 0x40, 0, 63, 6, 0, 0, 192, 0, 2, 9,
     198, 51, 100, 7, 0xc0, 1, 0, 80, 0xff, 0xff, 0xff, 0xfe,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::wire::PROTOCOL_TCP;
 
-/// A packet of TCP from 192.0.2.1 to 198.51.100.7, of 24 bytes, with two of padding behind it.
+/// A TCP packet of 24 bytes from 192.0.2.1 to 198.51.100.7, followed by two bytes of padding.
 const IPV4: [u8; 26] = [
     0x45, 0x02, 0, 24, 0, 0, 0x40, 0, 64, 6, 0x4e, 0xa2, 192, 0, 2, 1, 198, 51, 100, 7, b'd', b'a',
     b't', b'a', 0xff, 0xff,
@@ -27,7 +27,7 @@ fn ipv6_header() -> IpHeader {
     }
 }
 
-/// An IPv6 packet with these extension headers and options, and `data` behind them.
+/// An IPv6 packet with the next header `next`, followed by the bytes `behind` and by `data`.
 fn ipv6(next: u8, behind: &[u8]) -> Vec<u8> {
     let header = IpHeader { protocol: next, ..ipv6_header() };
     let mut packet = vec![0xee; 40];

@@ -1,12 +1,12 @@
 use super::super::ip::Ecn;
 use super::*;
 
-/// fe80::1 asks for fe80::9.
+/// A solicitation of fe80::1 for fe80::9.
 const SOLICITATION_BYTES: [u8; 32] = [
     135, 0, 0x7a, 0x89, 0, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 1, 1, 2,
     0, 0, 0, 0, 1,
 ];
-/// fe80::9 answers fe80::1.
+/// An advertisement of fe80::9 to fe80::1.
 const ADVERTISEMENT_BYTES: [u8; 32] = [
     136, 0, 0x18, 0x05, 0x60, 0, 0, 0, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 2, 1,
     2, 0, 0, 0, 0, 9,
@@ -43,7 +43,7 @@ fn advertisement() -> (IpHeader, NdpMessage) {
     (header("fe80::9", "fe80::1"), message)
 }
 
-/// What is read after `change` has been applied and the checksum been filled in anew.
+/// Applies `change` to a message, computes the checksum again, and parses the result.
 fn changed(
     (header, message): (IpHeader, NdpMessage),
     change: impl FnOnce(&mut Vec<u8>),

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A SYN as Linux sends it, with a sequence number near the end of the circle.
+/// A SYN as Linux sends it, with a sequence number that is about to wrap.
 const SYN: [u8; 40] = [
     0xc0, 0x01, 0x00, 0x50, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 0, 0xa0, 0x02, 0xfa, 0xf0, 0, 0, 0, 0,
     2, 4, 0x05, 0xb4, 4, 2, 8, 10, 0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0, 1, 3, 3, 7,

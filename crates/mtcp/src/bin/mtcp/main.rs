@@ -1,18 +1,19 @@
-//! The command line of user-level TCP: checks settings, runs programs, shows what running stacks
-//! do.
+//! Implements the command line of user-level TCP: checks settings, runs programs, and shows the
+//! state of running stacks.
 
 mod reset_peers;
 mod run;
 
 use clap::{Parser, Subcommand};
 use mtcp::config::{Config, ENVIRONMENT};
+use mtcp::stat::AskError;
 use mtcp::{requirements, stat};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// User-level TCP: checks settings, runs unmodified programs, shows what running stacks do.
+/// Runs programs on TCP in user space, checks its configuration, and prints its statistics.
 #[derive(Parser)]
 #[command(name = "mtcp", version)]
 struct Cli {
@@ -22,33 +23,37 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Reads a configuration and says what it means, or what this machine lacks for it.
+    /// Checks a configuration file, and prints its settings or what this machine lacks for them.
     Check {
-        /// The file; without one, the file that MTCP_CONFIG names.
+        /// Configuration file, such as mtcp.toml [default: $MTCP_CONFIG].
         config: Option<PathBuf>,
     },
     /// Waits for the end of a program and resets its connections if it was killed; started by
     /// the library of `mtcp run`.
     #[command(hide = true)]
     ResetPeers,
-    /// Runs an unmodified program whose TCP goes through the stack.
+    /// Runs an unmodified program whose TCP connections use the stack.
     Run(run::Options),
-    /// Shows connections by state, counters and drops of running stacks.
+    /// Prints connections by state, counters and drops of running stacks.
     Stat {
-        /// One JSON document a line instead of text.
+        /// Print one JSON document per process and line instead of text.
         #[arg(long)]
         json: bool,
-        /// Lists each connection.
+        /// List each connection.
         #[arg(long)]
         connections: bool,
-        /// Repeats; from the second time on, counters are those of the time in between.
+        /// Interval of repeated output, in seconds, such as 5; from the second output on, counters
+        /// are those of the last interval [default: print once].
         #[arg(long, value_name = "SECONDS")]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
         watch: Option<u64>,
-        /// The socket of a process: a path, or an abstract name with @ before it. Without one, all
-        /// processes of this network namespace.
-        #[arg(long)]
+        /// Statistics socket of one process: a path, or an abstract name such as @mtcp/4711/0
+        /// [default: all processes of this network namespace].
+        #[arg(long, value_name = "SOCKET")]
         socket: Option<String>,
+        /// Also ask processes of other users than this one and root; their answers may be false.
+        #[arg(long)]
+        foreign: bool,
     },
 }
 
@@ -65,8 +70,9 @@ fn main() -> ExitCode {
             }
         },
         Command::ResetPeers => reset_peers::run().map_err(Into::into),
-        Command::Stat { json, connections, watch, socket } => {
-            show(json, connections, watch, socket.as_deref())
+        Command::Stat { json, connections, watch, socket, foreign } => {
+            let ask = if foreign { stat::ask_anyone } else { stat::ask };
+            show(json, watch, socket.as_deref(), |name| ask(name, connections))
         }
     };
     match outcome {
@@ -88,7 +94,11 @@ fn check(path: Option<PathBuf>) -> Outcome {
     if !unmet.is_empty() {
         let problems: String = unmet.iter().map(|unmet| format!("\n  {unmet}")).collect();
         let file = named.unwrap_or_default();
-        return Err(format!("{}: cannot be used here:{problems}", file.display()).into());
+        return Err(format!(
+            "{}: this machine does not meet the configuration; correct each line:{problems}",
+            file.display()
+        )
+        .into());
     }
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}: good", named.unwrap_or_default().display())?;
@@ -104,7 +114,12 @@ fn check(path: Option<PathBuf>) -> Outcome {
     Ok(())
 }
 
-fn show(json: bool, connections: bool, watch: Option<u64>, socket: Option<&str>) -> Outcome {
+fn show(
+    json: bool,
+    watch: Option<u64>,
+    socket: Option<&str>,
+    ask: impl Fn(&str) -> Result<stat::Report, AskError>,
+) -> Outcome {
     let mut earlier: Vec<(String, stat::Report)> = Vec::new();
     loop {
         let names = match socket {
@@ -112,17 +127,26 @@ fn show(json: bool, connections: bool, watch: Option<u64>, socket: Option<&str>)
             None => stat::processes()?,
         };
         if names.is_empty() && watch.is_none() {
-            return Err("no process with user-level TCP in this network namespace".into());
+            return Err(
+                "no process with user-level TCP in this network namespace; start one with `mtcp \
+                 run`, or enter its namespace (`ip netns exec`)"
+                    .into(),
+            );
         }
         let mut now = Vec::new();
+        let mut skipped = Vec::new();
         for name in names {
-            match stat::ask(&name, connections) {
+            match ask(&name) {
                 Ok(report) => now.push((name, report)),
-                // One of several may have ended just now.
+                Err(AskError::Foreign { name, user }) if socket.is_none() => {
+                    skipped.push((name, user));
+                }
+                // With several processes, one may have ended just now.
                 Err(error) if socket.is_none() => eprintln!("mtcp: {error}"),
                 Err(error) => return Err(error.into()),
             }
         }
+        report_skipped(&skipped);
         let mut out = std::io::stdout().lock();
         for (name, report) in &now {
             let before = earlier.iter().find(|(other, _)| other == name);
@@ -130,9 +154,8 @@ fn show(json: bool, connections: bool, watch: Option<u64>, socket: Option<&str>)
                 Some((_, before)) => stat::difference(before, report),
                 None => report.clone(),
             };
-            let text =
-                if json { serde_json::to_string(&shown)? + "\n" } else { stat::table(&shown) };
-            // Whoever reads may have seen enough.
+            let text = if json { stat::json(&shown)? + "\n" } else { stat::table(&shown) };
+            // The reader may have closed the pipe.
             if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
                 return Ok(());
             }
@@ -143,4 +166,14 @@ fn show(json: bool, connections: bool, watch: Option<u64>, socket: Option<&str>)
             None => return Ok(()),
         }
     }
+}
+
+/// Reports the sockets of other users, in one line: a user can bind any number of them.
+fn report_skipped(skipped: &[(String, u32)]) {
+    let Some((name, user)) = skipped.first() else { return };
+    eprintln!(
+        "mtcp: skipped {} sockets of other users (the first: {name} of user {user}), whose answers \
+         may be false; run `mtcp stat` as their user, or add --foreign",
+        skipped.len()
+    );
 }

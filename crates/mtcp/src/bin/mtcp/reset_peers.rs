@@ -1,5 +1,5 @@
-//! The process that outlives a program under `mtcp run`: it sleeps until the program has ended, and
-//! resets the connections of one that was killed.
+//! Implements the process that outlives a program under `mtcp run`. It sleeps until the program has
+//! ended, and resets the connections of a killed program.
 
 use mtcp::StartError;
 use mtcp::config::{Config, ConfigError};
@@ -12,16 +12,19 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 const CONNECTIONS: RawFd = 3;
 const PROGRAM: RawFd = 4;
 
-/// Why the connections cannot be reset.
+/// The reason why the connections cannot be reset.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResetError {
     /// It was not started by the library.
-    #[error("the connections of a program: {0}; only the library of `mtcp run` starts this")]
+    #[error(
+        "cannot read the connections of a program: {0}; do not start this command: the library of \
+         `mtcp run` does"
+    )]
     Connections(#[source] io::Error),
-    /// The settings are not good.
+    /// The settings are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The stack does not start.
+    /// The stack cannot be started.
     #[error(transparent)]
     Start(#[from] StartError),
 }
@@ -29,8 +32,8 @@ pub(crate) enum ResetError {
 /// Waits for the program's end, and resets its connections if it was killed.
 pub(crate) fn run() -> Result<(), ResetError> {
     let config = Config::from_environment()?;
-    // SAFETY: the library leaves both for this process alone; a number that is not open is an
-    // error of the calls below.
+    // SAFETY: the library leaves both descriptors to this process alone. If a number is not open,
+    // the calls below return an error.
     let (memory, program) =
         unsafe { (OwnedFd::from_raw_fd(CONNECTIONS), OwnedFd::from_raw_fd(PROGRAM)) };
     let shared = SharedConnections::open(&memory).map_err(ResetError::Connections)?;
@@ -46,7 +49,7 @@ fn await_end(program: &OwnedFd) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let mut entry = libc::pollfd { fd: program.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     loop {
-        // SAFETY: one entry is valid.
+        // SAFETY: the pointer is to one valid entry.
         if unsafe { libc::poll(&raw mut entry, 1, -1) } > 0 {
             return Ok(());
         }

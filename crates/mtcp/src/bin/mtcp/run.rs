@@ -1,5 +1,5 @@
-//! `mtcp run PROGRAM [ARGUMENTS]`: an unmodified program whose TCP goes through the stack, by a
-//! library that the dynamic loader puts under it.
+//! Implements `mtcp run PROGRAM [ARGUMENTS]`: runs an unmodified program whose TCP uses the stack,
+//! through a preload library.
 
 use mtcp::config::{Config, ConfigError, ENVIRONMENT};
 use preload::launch::{self, Library, LibraryError, Obstacle};
@@ -15,57 +15,68 @@ const LIBRARY: Library =
 /// What `mtcp run` takes from its command line.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The settings of the stack; without it, the file that MTCP_CONFIG names.
+    /// Configuration file of the stack, such as mtcp.toml [default: $MTCP_CONFIG].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// No thread for the stack: it moves only while the program waits or calls. Cheaper on one
-    /// processor, for programs that come back to their event loop within milliseconds.
+    /// Run the stack in the program's own threads, while they wait or call, instead of a thread of
+    /// its own. This costs less CPU time if the program calls the socket API every few
+    /// milliseconds.
     #[arg(long)]
     complete: bool,
 
-    /// Write what the library does not understand to standard error, or append it to FILE.
+    /// Run without the filter of system calls (seccomp(2)) of the stack's own threads, for programs
+    /// that give all their threads a filter.
+    #[arg(long)]
+    no_seccomp: bool,
+
+    /// File to which calls are logged that the library does not support, such as mtcp.log [default
+    /// without FILE: standard error].
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
           default_missing_value = "-")]
     log: Option<PathBuf>,
 
-    /// The program and its arguments.
+    /// Program to run, with its arguments, such as lighttpd -D -f lighttpd.conf.
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
-/// Why a program could not be started.
+/// The reason why a program could not be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
-    /// The settings are not good.
+    /// The settings are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The library was not found.
     #[error(transparent)]
     Library(#[from] LibraryError),
     /// It would use the kernel's TCP without anybody noticing.
-    #[error("{program} {obstacle}: the library cannot stand under it, and it was not started")]
+    #[error(
+        "cannot run {program} on the stack: it {obstacle}; start it without `mtcp run`, or use a \
+         dynamically linked program that calls the C library for its sockets"
+    )]
     Obstacle {
-        /// Its name.
+        /// The name of the program.
         program: String,
-        /// What is in the way.
+        /// The reason why the library does not support it.
         obstacle: Obstacle,
     },
     /// The program is not in the search path, or may not be executed.
-    #[error("{program}: {source}")]
+    #[error("cannot execute {program}: {source}; {}", preload::launch::execute_remedy(source))]
     Execute {
-        /// The name as it was given.
+        /// The name as given.
         program: String,
-        /// What the kernel said.
+        /// The system's reason.
         source: std::io::Error,
     },
-    /// No program was named.
-    #[error("no program was named; say which one to run")]
+    /// No program was given.
+    #[error("no program was named; add it, as in `mtcp run lighttpd -D -f lighttpd.conf`")]
     NoProgram,
 }
 
 impl RunError {
-    /// What shells say of a command that is not there, and of one that cannot be executed.
+    /// The exit codes of shells for a command that does not exist, and for one that cannot be
+    /// executed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             RunError::Execute { source, .. } if source.kind() == ErrorKind::NotFound => 127,
@@ -75,7 +86,7 @@ impl RunError {
     }
 }
 
-/// Executes the program in place of this process; returns only if that fails.
+/// Executes the program in this process; returns only if that fails.
 pub(crate) fn run(options: &Options) -> Result<std::convert::Infallible, RunError> {
     let (name, arguments) = options.command.split_first().ok_or(RunError::NoProgram)?;
     let program = name.to_string_lossy().into_owned();
@@ -87,7 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<std::convert::Infallible, RunErro
     match &options.config {
         Some(path) => {
             Config::load(path)?;
-            // The program may change its directory before it uses the stack.
+            // The program may change its working directory before it uses the stack.
             let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             command.env(ENVIRONMENT, absolute);
         }
@@ -95,6 +106,9 @@ pub(crate) fn run(options: &Options) -> Result<std::convert::Infallible, RunErro
     }
     if options.complete {
         command.env("MTCP_RUN_COMPLETE", "1");
+    }
+    if options.no_seccomp {
+        command.env("MTCP_RUN_NO_SECCOMP", "1");
     }
     if let Some(file) = &options.log {
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());

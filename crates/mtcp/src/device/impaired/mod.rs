@@ -1,12 +1,13 @@
-//! A device behind a bad network: what comes and goes is lost, doubled, delayed, reordered and
-//! corrupted by a law for each direction, and by a seed.
+//! Implements a device behind an impaired network: sent and received frames are lost, duplicated,
+//! delayed, reordered and corrupted. Each direction has its own settings, and a seed determines all
+//! random events.
 //!
-//! It is never full: what the network cannot carry is lost, as it is on a real one.
+//! The device is never full: frames that the network cannot carry are lost, as on a real one.
 
-mod law;
+mod emulator;
 
-use self::law::Direction;
-pub use self::law::{Impairment, ImpairmentCounters};
+use self::emulator::Direction;
+pub use self::emulator::{Impairment, ImpairmentCounters};
 use super::{Capabilities, Device, DeviceCounters, Received, Transmit};
 use crate::system::check;
 use std::io;
@@ -15,7 +16,7 @@ use std::ptr;
 
 const FRAME_BYTES_MAX: usize = 14 + 65_535;
 
-/// Nanoseconds since some origin, never going back.
+/// Returns nanoseconds since an arbitrary origin; must never go back.
 pub type Clock = Box<dyn FnMut() -> u64 + Send>;
 
 /// The system's monotonic clock.
@@ -24,7 +25,7 @@ pub fn monotonic() -> Clock {
     Box::new(move || u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// A device behind a bad network.
+/// A device behind an impaired network.
 pub struct ImpairedDevice<D> {
     inner: D,
     clock: Clock,
@@ -34,9 +35,9 @@ pub struct ImpairedDevice<D> {
     /// The frame that is being written.
     scratch: Box<[u8]>,
     room_bytes: Option<usize>,
-    /// Frames and rooms that no device takes.
+    /// Frames and rooms that are too long for the device.
     refused: u64,
-    /// The inner device has no room for a frame that is due.
+    /// Whether the inner device has no room for a frame that has arrived.
     blocked: bool,
     timer: OwnedFd,
     /// Readable when the inner device or the timer is.
@@ -44,14 +45,15 @@ pub struct ImpairedDevice<D> {
 }
 
 impl<D: Device> ImpairedDevice<D> {
-    /// Puts a bad network in front of a device. With another clock than [`monotonic`], the
-    /// descriptor wakes after as much real time as the clock has to go.
+    /// Puts an impaired network before a device. With a clock other than [`monotonic`], the
+    /// descriptor wakes after as much real time as the clock has to advance.
     ///
-    /// Where sent frames are corrupted, checksums and segmentation are not left to the device,
-    /// which would hide it. A corrupted frame that comes is never said to be verified.
+    /// Where sent frames are corrupted, checksums and segmentation are not offloaded, because the
+    /// device would repair the checksum. A corrupted frame that is received is never reported as
+    /// verified.
     ///
     /// # Errors
-    /// Of timerfd_create(2) and epoll_create(2): too many open files.
+    /// The errors of timerfd_create(2) and epoll_create(2): too many open files.
     pub fn new(
         inner: D,
         incoming: Impairment,
@@ -65,13 +67,13 @@ impl<D: Device> ImpairedDevice<D> {
             capabilities.segmentation_bytes = 0;
         }
         let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
-        // SAFETY: plain numbers.
+        // SAFETY: timerfd_create takes only numbers.
         let timer = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let timer = unsafe { OwnedFd::from_raw_fd(timer) };
-        // SAFETY: a plain number.
+        // SAFETY: epoll_create1 takes only a number.
         let both = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let both = unsafe { OwnedFd::from_raw_fd(both) };
         listen(&both, libc::EPOLL_CTL_ADD, timer.as_fd(), false)?;
         listen(&both, libc::EPOLL_CTL_ADD, inner.descriptor(), false)?;
@@ -90,12 +92,12 @@ impl<D: Device> ImpairedDevice<D> {
         })
     }
 
-    /// What was done to the frames that came, and to those that were sent.
+    /// The counters of the received and of the sent frames.
     pub fn impairments(&self) -> (ImpairmentCounters, ImpairmentCounters) {
         (self.incoming.counters, self.outgoing.counters)
     }
 
-    /// Hands frames that are due to the inner device; gives their number.
+    /// Passes frames that have arrived to the inner device; returns their number.
     fn send_due(&mut self, now_ns: u64) -> usize {
         let inner = &mut self.inner;
         let mut sent = 0;
@@ -116,12 +118,13 @@ impl<D: Device> ImpairedDevice<D> {
         sent
     }
 
-    /// Sets the timer to the next frame that is due, or off.
+    /// Sets the timer to the arrival of the next frame, or disarms it.
     fn set_timer(&mut self, now_ns: u64) -> io::Result<()> {
-        // A frame that the inner device has no room for is due already, and waits for the device.
+        // A frame for which the inner device has no room has arrived already, and waits for the
+        // device.
         let outgoing = self.outgoing.deadline_ns().filter(|_| !self.blocked);
         let due = [self.incoming.deadline_ns(), outgoing].into_iter().flatten().min();
-        // Zero would switch the timer off.
+        // Zero would disarm the timer.
         let wait_ns = due.map_or(0, |due_ns| due_ns.saturating_sub(now_ns).max(1));
         let wait = libc::timespec {
             tv_sec: (wait_ns / 1_000_000_000) as libc::time_t,
@@ -137,7 +140,7 @@ impl<D: Device> ImpairedDevice<D> {
     }
 }
 
-/// Has an epoll descriptor become readable with another one, or also when that is writable.
+/// Adds a descriptor to an epoll instance, for readability and optionally for writability.
 fn listen(
     epoll: &OwnedFd,
     operation: libc::c_int,
@@ -184,7 +187,7 @@ impl<D: Device> Device for ImpairedDevice<D> {
         {
             count += 1;
         }
-        // What was under way still arrives when the device is gone.
+        // Frames in flight still arrive when the device is gone.
         if count == 0 { came.map(|_| 0) } else { Ok(count) }
     }
 
@@ -269,9 +272,10 @@ mod tests {
         let time = Arc::new(AtomicU64::new(0));
         let clock = time.clone();
         let clock: Clock = Box::new(move || clock.load(Ordering::Relaxed));
-        let law = |delay| Impairment { delay, ..Impairment::default() };
+        let emulator = |delay| Impairment { delay, ..Impairment::default() };
         let (slow, slower) = (Duration::from_micros(5), Duration::from_micros(9));
-        let mut near = ImpairedDevice::new(near, law(slow), law(slower), 1, clock).unwrap();
+        let mut near =
+            ImpairedDevice::new(near, emulator(slow), emulator(slower), 1, clock).unwrap();
         send(&mut near, 1);
         send(&mut far, 2);
         assert_eq!((receive(&mut near), receive(&mut far)), (vec![], vec![]));
@@ -286,8 +290,8 @@ mod tests {
     #[test]
     fn a_sleeper_wakes_for_frames_that_are_under_way() {
         let (near, mut far) = MemoryDevice::pair(MemoryOptions::default()).unwrap();
-        let law = Impairment { delay: Duration::from_millis(20), ..Impairment::default() };
-        let mut near = ImpairedDevice::new(near, law, law, 1, monotonic()).unwrap();
+        let emulator = Impairment { delay: Duration::from_millis(20), ..Impairment::default() };
+        let mut near = ImpairedDevice::new(near, emulator, emulator, 1, monotonic()).unwrap();
         send(&mut near, 1);
         send(&mut far, 2);
         let (mut here, mut there) = (receive(&mut near), receive(&mut far));
@@ -306,8 +310,8 @@ mod tests {
     #[test]
     fn corruption_is_not_hidden_by_offloads() {
         let (near, mut far) = MemoryDevice::pair(MemoryOptions::default()).unwrap();
-        let law = Impairment { corruption: 1.0, ..Impairment::default() };
-        let mut near = ImpairedDevice::new(near, law, law, 1, monotonic()).unwrap();
+        let emulator = Impairment { corruption: 1.0, ..Impairment::default() };
+        let mut near = ImpairedDevice::new(near, emulator, emulator, 1, monotonic()).unwrap();
         assert!(!near.capabilities().transmit_checksum);
         send(&mut far, 2);
         let came = receive(&mut near);
@@ -319,8 +323,8 @@ mod tests {
     fn frames_that_a_full_device_refuses_go_out_when_it_has_room() {
         let options = MemoryOptions { ring_bytes: 1, mtu: 100, ..MemoryOptions::default() };
         let (near, mut far) = MemoryDevice::pair(options).unwrap();
-        let law = Impairment::default();
-        let mut near = ImpairedDevice::new(near, law, law, 1, monotonic()).unwrap();
+        let emulator = Impairment::default();
+        let mut near = ImpairedDevice::new(near, emulator, emulator, 1, monotonic()).unwrap();
         for value in 0..50 {
             send(&mut near, value);
         }

@@ -1,4 +1,4 @@
-//! Frames in memory for one call of recvmmsg(2) or sendmmsg(2).
+//! Implements batches of frames in memory for one call of recvmmsg(2) or sendmmsg(2).
 
 use crate::device::offload::HEADER_BYTES;
 use crate::system::check;
@@ -8,21 +8,21 @@ use std::ptr;
 
 /// The longest frame: an IP packet of 64 KiB in Ethernet.
 pub(super) const FRAME_BYTES_MAX: usize = 14 + 65_535;
-/// From one slot to the next: an odd number of cache lines, so that the beginnings of the frames,
-/// often all there is of them, do not fall on the same lines of the cache.
+/// Distance between slots: an odd number of cache lines, so that the beginnings of the frames,
+/// often the only part that is used, do not compete for the same lines of the cache.
 const SLOT_BYTES: usize = 1041 * 64;
 const _: () = assert!(SLOT_BYTES >= HEADER_BYTES + FRAME_BYTES_MAX);
 
 /// Slots with a virtio header and a frame in each.
 pub(super) struct Batch {
-    /// Untouched pages of it cost nothing, and short frames touch few. What the messages point to;
-    /// accessed through `memory_at` only.
+    /// Memory of the slots, to which the messages point; accessed only through `memory_at`. Its
+    /// untouched pages cost nothing, and short frames touch few.
     memory: *mut [u8],
     vectors: *mut [libc::iovec],
     messages: *mut [libc::mmsghdr],
 }
 
-// SAFETY: all pointers lead to memory that the batch owns.
+// SAFETY: all pointers are to memory that the batch owns.
 unsafe impl Send for Batch {}
 
 impl Batch {
@@ -53,19 +53,19 @@ impl Batch {
         self.messages.len()
     }
 
-    /// Header and frame of a slot.
+    /// The header and frame of a slot.
     pub(super) fn slot(&mut self, slot: usize) -> &mut [u8] {
         assert!(slot < self.slots(), "a slot of the batch");
         let bytes = HEADER_BYTES + FRAME_BYTES_MAX;
-        // SAFETY: the slot lies within the memory, and the borrow of `self` keeps the kernel, which
-        // writes in `receive` only, and other slices away.
+        // SAFETY: the slot is within the memory. The borrow of `self` excludes other slices, and
+        // the kernel, which writes only in `receive`.
         unsafe {
             let base = self.memory.cast::<u8>().add(slot * SLOT_BYTES);
             std::slice::from_raw_parts_mut(base, bytes)
         }
     }
 
-    /// Receives at most `limit` frames without waiting; gives their number.
+    /// Receives at most `limit` frames without waiting; returns their number.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>, limit: usize) -> io::Result<usize> {
         let count = limit.min(self.slots()) as libc::c_uint;
         let messages = self.messages.cast::<libc::mmsghdr>();
@@ -77,10 +77,10 @@ impl Batch {
         check(outcome).map(|count| count as usize)
     }
 
-    /// What came into a slot; `None` if it was cut off.
+    /// The header and frame received into a slot; `None` if the frame was cut off.
     pub(super) fn received(&mut self, slot: usize) -> Option<&[u8]> {
         assert!(slot < self.slots(), "a slot of the batch");
-        // SAFETY: the message lies within the batch, and no call is under way.
+        // SAFETY: the message is within the batch, and no system call uses it now.
         let (bytes, flags) = unsafe {
             let message = &*self.messages.cast::<libc::mmsghdr>().add(slot);
             (message.msg_len as usize, message.msg_hdr.msg_flags)
@@ -88,14 +88,15 @@ impl Batch {
         if flags & libc::MSG_TRUNC != 0 { None } else { self.slot(slot).get(..bytes) }
     }
 
-    /// Sets how much of a slot is to be sent, header included.
+    /// Sets the number of bytes of a slot to send, including the header.
     pub(super) fn set_length(&mut self, slot: usize, bytes: usize) {
         assert!(slot < self.slots() && bytes <= HEADER_BYTES + FRAME_BYTES_MAX);
-        // SAFETY: the vector lies within the batch, and no call is under way.
+        // SAFETY: the vector is within the batch, and no system call uses it now.
         unsafe { (*self.vectors.cast::<libc::iovec>().add(slot)).iov_len = bytes };
     }
 
-    /// Sends slots without waiting; gives the number of those that were taken, at least 1.
+    /// Sends slots without waiting; returns the number of slots that the kernel accepted, at least
+    /// 1.
     pub(super) fn send(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -115,7 +116,7 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        // SAFETY: each came from `Box::into_raw` in `new` and is given back once.
+        // SAFETY: each pointer came from `Box::into_raw` in `new`, and is freed only here.
         unsafe {
             drop(Box::from_raw(self.messages));
             drop(Box::from_raw(self.vectors));

@@ -1,9 +1,9 @@
-//! What the kernel copies to a packet socket, as a classic BPF program
-//! (Documentation/networking/filter.rst).
+//! Generates the classic BPF program that selects the frames that the kernel copies to a packet
+//! socket (Documentation/networking/filter.rst).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// So that the program stays far below the kernel's bound of 4,096 instructions.
+/// Most addresses, so that the program stays far below the kernel's limit of 4,096 instructions.
 pub(super) const ADDRESSES_MAX: usize = 256;
 
 const LOAD_WORD: u16 = 0x20;
@@ -14,8 +14,7 @@ const RETURN: u16 = 0x06;
 const ACCEPT: u32 = u32::MAX;
 const REJECT: u32 = 0;
 
-/// Where the kernel keeps what it knows of a frame besides its bytes: SKF_AD_OFF, and from there
-/// SKF_AD_VLAN_TAG_PRESENT.
+/// Address of the metadata of a frame for BPF loads: SKF_AD_OFF plus SKF_AD_VLAN_TAG_PRESENT.
 const VLAN_TAG_PRESENT: u32 = (-0x1000_i32 + 48) as u32;
 const ETHERTYPE_AT: u32 = 12;
 const IPV4_DESTINATION_AT: u32 = 14 + 16;
@@ -28,14 +27,14 @@ fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-/// Compares the loaded number and accepts if it is equal.
+/// Accepts the frame if the loaded number is equal to `value`.
 fn accept_if(value: u32) -> [libc::sock_filter; 2] {
     [instruction(JUMP_IF_EQUAL, 0, 1, value), instruction(RETURN, 0, 0, ACCEPT)]
 }
 
-/// A program that takes ARP, and packets for one of these addresses or its solicited-node multicast
-/// address; without addresses, everything. Frames whose VLAN tag the hardware has taken off belong
-/// to another interface and are left out in either case.
+/// Generates a program that accepts ARP, and packets for one of these addresses or its
+/// solicited-node multicast address; without addresses, every frame. It rejects frames whose VLAN
+/// tag the hardware has removed, because they belong to another interface.
 pub(super) fn program(addresses: &[IpAddr]) -> Vec<libc::sock_filter> {
     let mut program = vec![
         instruction(LOAD_WORD, 0, 0, VLAN_TAG_PRESENT),
@@ -62,14 +61,14 @@ pub(super) fn program(addresses: &[IpAddr]) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Goes through a section if the ethertype is this; a section ends by returning.
+/// Adds a section that runs if the EtherType is this one; each section ends with a return.
 fn push_section(
     program: &mut Vec<libc::sock_filter>,
     ethertype: u32,
     section: Vec<libc::sock_filter>,
 ) {
     program.push(instruction(JUMP_IF_EQUAL, 1, 0, ethertype));
-    // Conditional jumps reach 255 instructions only.
+    // Conditional jumps are limited to 255 instructions.
     program.push(instruction(JUMP, 0, 0, section.len() as u32));
     program.extend(section);
 }
@@ -86,7 +85,7 @@ fn ipv6_section(addresses: impl Iterator<Item = Ipv6Addr>) -> Vec<libc::sock_fil
     for address in addresses {
         for address in [address, solicited_node(address)] {
             for (index, word) in words(address).into_iter().enumerate() {
-                // Behind the accepting return, whichever word differs.
+                // To the instruction after the accepting return, whichever word differs.
                 let skip = 2 * (3 - index as u8) + 1;
                 let at = IPV6_DESTINATION_AT + 4 * index as u32;
                 section.push(instruction(LOAD_WORD, 0, 0, at));
@@ -104,7 +103,7 @@ fn words(address: Ipv6Addr) -> [u32; 4] {
     [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
 }
 
-/// The multicast address at which neighbours ask for an address (RFC 4291, section 2.7.1).
+/// The solicited-node multicast address of an address (RFC 4291, section 2.7.1).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     const PREFIX: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
     Ipv6Addr::from_bits(PREFIX | (address.to_bits() & 0xff_ffff))
@@ -114,7 +113,7 @@ fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
 mod tests {
     use super::*;
 
-    /// Runs a program as the kernel would.
+    /// Runs a program as the kernel does.
     fn accepts(program: &[libc::sock_filter], frame: &[u8], tagged: bool) -> bool {
         let (mut at, mut loaded) = (0, 0_u32);
         loop {

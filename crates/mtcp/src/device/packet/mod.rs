@@ -1,12 +1,12 @@
-//! Packet sockets (packet(7)): frames of an interface that the kernel drives.
+//! Implements packet sockets (packet(7)): frames of an interface that the kernel also uses.
 //!
-//! For an address that the kernel does not have: it sees every frame as well, and answers what is
-//! sent to an address of its own. Frames are read and written by recvmmsg(2) and sendmmsg(2) and
-//! not through a shared ring, because the slots of such a ring are of one length: frames of 64 KiB,
-//! which segmentation offload brings, would make it long and cold. The third version of the ring
-//! has no slots, and delays frames by a millisecond instead.
+//! This device is for addresses that the kernel does not have: the kernel receives every frame as
+//! well, and answers those to its own addresses. Frames are read and written by recvmmsg(2) and
+//! sendmmsg(2) and not through a shared ring. The slots of such a ring have one length, so frames
+//! of 64 KiB, which segmentation offload produces, would make it long and cold in the cache. The
+//! third version of the ring has no slots, but delays frames by a millisecond.
 //!
-//! Needs CAP_NET_RAW. Linux 4.20 for `PACKET_IGNORE_OUTGOING`.
+//! Needs CAP_NET_RAW, and Linux 4.20 for `PACKET_IGNORE_OUTGOING`.
 
 mod batch;
 mod filter;
@@ -23,10 +23,10 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 const ETHERNET_HEADER_BYTES: usize = 14;
-/// Frames in one system call.
+/// Frames per system call.
 const BATCH_FRAMES: usize = 64;
 const FANOUT_HASH: libc::c_int = 0;
-/// The kernel chooses a number that nobody has.
+/// The kernel chooses an unused number.
 const FANOUT_UNIQUE_ID: libc::c_int = 0x2000;
 
 /// The settings of a packet socket.
@@ -34,19 +34,21 @@ const FANOUT_UNIQUE_ID: libc::c_int = 0x2000;
 pub struct PacketOptions {
     /// The interface, which must be an Ethernet or the loopback.
     pub interface: String,
-    /// How many sockets share what comes, by a hash of the addresses: 1 to 256.
+    /// Number of sockets to which the kernel distributes frames by a hash of the addresses: 1 to
+    /// 256.
     pub queues: u16,
-    /// Only frames for these addresses, their neighbour discovery and ARP are copied; at most 256.
-    /// None: everything.
+    /// The kernel copies only frames for these addresses, their neighbour discovery and ARP; at
+    /// most 256 addresses. If empty, it copies every frame.
     pub addresses: Vec<IpAddr>,
-    /// Sends past the queueing discipline: faster, and dropped when the interface is busy.
+    /// Sends without the queueing discipline: faster, but frames are dropped when the interface is
+    /// busy.
     pub bypass_qdisc: bool,
-    /// Whether checksums and segmentation of what is sent are left to the kernel. What comes is
-    /// taken as the kernel has it, in long frames without checksums if the sender left them so.
+    /// Whether the kernel computes checksums and segments sent packets. Received frames are as the
+    /// kernel has them: long, and without checksums, if the sender left them so.
     pub offload: bool,
-    /// Bytes that may wait to be received, as the kernel counts them.
+    /// Bytes that may wait to be received, as the kernel counts them (SO_RCVBUF).
     pub receive_buffer_bytes: u32,
-    /// Bytes that may wait to be sent, as the kernel counts them.
+    /// Bytes that may wait to be sent, as the kernel counts them (SO_SNDBUF).
     pub send_buffer_bytes: u32,
 }
 
@@ -64,15 +66,15 @@ impl Default for PacketOptions {
     }
 }
 
-/// Why there is no packet socket.
+/// The reason why there is no packet socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PacketError {
     /// The settings are out of range.
-    #[error("packet socket: {0}")]
+    #[error("cannot open a packet socket: {0}; correct the section [device] or [address]")]
     Options(&'static str),
     /// There is no such interface.
-    #[error("interface {name}: {source}; `ip link` shows which there are")]
+    #[error("cannot open the interface {name}: {source}; name one that `ip link` shows")]
     Interface {
         /// Its name.
         name: String,
@@ -80,12 +82,17 @@ pub enum PacketError {
         source: io::Error,
     },
     /// The socket cannot be made.
-    #[error("open a packet socket: {0}; it needs CAP_NET_RAW")]
+    #[error(
+        "cannot open a packet socket: {0}; it needs CAP_NET_RAW: run as root, or grant it with \
+         `setcap cap_net_raw+ep PROGRAM`"
+    )]
     Open(#[source] io::Error),
-    /// The socket cannot be set up.
-    #[error("{action} a packet socket: {source}; Linux 4.20 or newer with CONFIG_PACKET is needed")]
+    /// The socket cannot be configured.
+    #[error(
+        "cannot {action} a packet socket: {source}; use Linux 4.20 or later with CONFIG_PACKET"
+    )]
     Configure {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -101,12 +108,12 @@ pub struct PacketDevice {
     offload: bool,
     received: Batch,
     outgoing: Batch,
-    /// Slots of `outgoing` that are sent, and from there those that are queued.
+    /// The number of slots of `outgoing` that are sent; the queued slots follow them.
     sent: usize,
     queued: usize,
     room_bytes: Option<usize>,
     gone: bool,
-    /// Frames for which the kernel had no room; it forgets them when it tells.
+    /// Frames for which the kernel had no room; the kernel resets its counter when it is read.
     kernel_drops: Cell<u64>,
     counters: DeviceCounters,
 }
@@ -115,13 +122,13 @@ impl PacketDevice {
     /// Opens the sockets of an interface of the calling thread's namespace.
     ///
     /// # Errors
-    /// [`PacketError`] names cause and remedy.
+    /// [`PacketError`] with cause and remedy.
     pub fn open(options: &PacketOptions) -> Result<Vec<PacketDevice>, PacketError> {
         if options.queues == 0 || options.queues > 256 {
             return Err(PacketError::Options("queues must be 1 to 256"));
         }
         if options.addresses.len() > filter::ADDRESSES_MAX {
-            return Err(PacketError::Options("at most 256 addresses can be filtered"));
+            return Err(PacketError::Options("there are more than 256 addresses to filter"));
         }
         let mut devices = Vec::with_capacity(usize::from(options.queues));
         let mut group = FANOUT_UNIQUE_ID << 16;
@@ -136,7 +143,7 @@ impl PacketDevice {
         Ok(devices)
     }
 
-    /// Whether the interface does not exist any more; one that is only down comes back.
+    /// Whether the interface no longer exists; one that is only down may come up again.
     fn is_gone(&mut self) -> bool {
         let mut request = interface("");
         request.ifr_ifru.ifru_ifindex = self.index;
@@ -148,7 +155,7 @@ impl PacketDevice {
         self.gone
     }
 
-    /// Sends what is queued, as far as the kernel takes it.
+    /// Sends the queued frames, as far as the kernel accepts them.
     fn send(&mut self) {
         while self.sent < self.queued {
             self.counters.system_calls += 1;
@@ -163,7 +170,8 @@ impl PacketDevice {
                         self.counters.transmit_drops += (self.queued - self.sent) as u64;
                         self.sent = self.queued;
                     }
-                    // The first of them is refused: ENOBUFS by a full queue, EMSGSIZE, EINVAL.
+                    // The kernel refuses the first of them: ENOBUFS because a queue is full,
+                    // EMSGSIZE, EINVAL.
                     _ => {
                         self.counters.transmit_drops += 1;
                         self.sent += 1;
@@ -181,7 +189,8 @@ impl PacketDevice {
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EINTR) => Ok(0),
                 _ if self.is_gone() => Err(errno(libc::ENXIO)),
-                Some(libc::ENETDOWN) => Ok(0),
+                // The interface may come back, and a lack of memory passes.
+                Some(libc::ENETDOWN | libc::ENOMEM | libc::ENOBUFS) => Ok(0),
                 _ => Err(error),
             },
         }
@@ -193,7 +202,7 @@ fn configure(action: &'static str) -> impl Fn(io::Error) -> PacketError {
 }
 
 fn open_queue(options: &PacketOptions) -> Result<PacketDevice, PacketError> {
-    // Protocol 0: nothing comes before the filter is there.
+    // With protocol 0, no frame arrives before the filter is attached.
     let socket = new_socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(PacketError::Open)?;
     let (index, mtu, hardware_address) = describe(&socket, &options.interface)?;
     let fd = socket.as_fd();
@@ -206,7 +215,7 @@ fn open_queue(options: &PacketOptions) -> Result<PacketDevice, PacketError> {
     }
     set_buffers(fd, options).map_err(configure("set the buffers of"))?;
     attach(fd, &filter::program(&options.addresses)).map_err(configure("filter the frames of"))?;
-    // Neighbour discovery is by multicast, which an interface may filter.
+    // Neighbour discovery uses multicast, which an interface may filter.
     let membership = Membership {
         index,
         kind: libc::PACKET_MR_ALLMULTI as u16,
@@ -233,7 +242,7 @@ fn open_queue(options: &PacketOptions) -> Result<PacketDevice, PacketError> {
     })
 }
 
-/// Index, MTU and hardware address of an interface.
+/// Returns index, MTU and hardware address of an interface.
 fn describe(socket: &OwnedFd, name: &str) -> Result<(i32, u16, [u8; 6]), PacketError> {
     let ask = |number: libc::c_ulong| {
         let mut request = interface(name);
@@ -245,18 +254,18 @@ fn describe(socket: &OwnedFd, name: &str) -> Result<(i32, u16, [u8; 6]), PacketE
     let index = ask(libc::SIOCGIFINDEX)?;
     let mtu = ask(libc::SIOCGIFMTU)?;
     let address = ask(libc::SIOCGIFHWADDR)?;
-    // SAFETY: each call has filled in the member that is read; any pattern of it is valid.
+    // SAFETY: each call has set the member that is read, for which any pattern is valid.
     let (index, mtu, address) = unsafe {
         (index.ifr_ifru.ifru_ifindex, mtu.ifr_ifru.ifru_mtu, address.ifr_ifru.ifru_hwaddr)
     };
     if ![libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].contains(&address.sa_family) {
-        return Err(PacketError::Options("the interface must be an Ethernet or the loopback"));
+        return Err(PacketError::Options("the interface is neither Ethernet nor the loopback"));
     }
     let mut hardware_address = [0; 6];
     for (to, from) in hardware_address.iter_mut().zip(address.sa_data) {
         *to = from as u8;
     }
-    // Loopback has 65,536, which no IPv4 packet has.
+    // The MTU of loopback is 65,536, which no IPv4 packet has.
     Ok((index, u16::try_from(mtu).unwrap_or(u16::MAX), hardware_address))
 }
 
@@ -266,9 +275,9 @@ fn set_buffers(socket: BorrowedFd<'_>, options: &PacketOptions) -> io::Result<()
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, options.send_buffer_bytes),
     ];
     for (forced, permitted, bytes) in buffers {
-        // The kernel stores the double.
+        // The kernel doubles the number.
         let bytes = (bytes / 2).min(i32::MAX as u32 / 2) as i32;
-        // Without CAP_NET_ADMIN there is a bound.
+        // Without CAP_NET_ADMIN the kernel limits the size.
         if set_option(socket, libc::SOL_SOCKET, forced, &bytes).is_err() {
             set_option(socket, libc::SOL_SOCKET, permitted, &bytes)?;
         }
@@ -281,14 +290,14 @@ fn attach(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<(
         libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     let bytes = size_of::<libc::sock_fprog>() as libc::socklen_t;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    // SAFETY: the kernel reads `len` instructions behind the pointer.
+    // SAFETY: the kernel reads `len` instructions at the pointer, which is valid during the call.
     let outcome = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const program).cast(), bytes)
     };
     check(outcome).map(|_| ())
 }
 
-/// Joins a group of sockets, or makes one; gives what the next socket is to join.
+/// Joins a fanout group of sockets, or creates one; returns the group for the next socket.
 fn join(socket: &OwnedFd, group: libc::c_int) -> io::Result<libc::c_int> {
     let (level, name) = (libc::SOL_PACKET, libc::PACKET_FANOUT);
     set_option(socket.as_fd(), level, name, &(group | FANOUT_HASH << 16))?;
@@ -306,7 +315,7 @@ struct Membership {
     address: [u8; 8],
 }
 
-// SAFETY: numbers without padding.
+// SAFETY: integers without padding.
 unsafe impl Plain for Membership {}
 
 /// tpacket_stats of linux/if_packet.h.
@@ -317,12 +326,12 @@ struct Statistics {
     drops: u32,
 }
 
-// SAFETY: numbers without padding.
+// SAFETY: integers without padding.
 unsafe impl Plain for Statistics {}
 
 impl Device for PacketDevice {
     fn capabilities(&self) -> Capabilities {
-        // What the interface cannot do, the kernel does in its place.
+        // If the interface cannot segment, the kernel does it.
         let packet_bytes_max = (FRAME_BYTES_MAX - ETHERNET_HEADER_BYTES) as u32;
         Capabilities {
             link: Link::Ethernet,
@@ -406,7 +415,7 @@ impl Device for PacketDevice {
         self.socket.as_fd()
     }
 
-    /// The descriptor needs no arming: it is readable as long as frames are there.
+    /// The descriptor needs no arming: it is readable as long as there are frames.
     fn prepare_to_sleep(&mut self) -> bool {
         true
     }

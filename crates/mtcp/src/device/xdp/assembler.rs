@@ -1,11 +1,11 @@
-//! A small assembler for eBPF (RFC 9669): just the instructions that the XDP program uses, with
-//! labels in place of counted offsets.
+//! Implements a small assembler for eBPF (RFC 9669) with only the instructions that the XDP program
+//! uses. It has labels in place of jump offsets.
 
 /// One of eBPF's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Register {
-    /// Results, and what the program returns.
+    /// Results of calls, and the return value of the program.
     R0 = 0,
     /// The first argument.
     R1 = 1,
@@ -13,14 +13,14 @@ pub(super) enum Register {
     R3 = 3,
     R4 = 4,
     R5 = 5,
-    /// The first that calls preserve.
+    /// The first register that calls preserve.
     R6 = 6,
     R7 = 7,
-    /// The end of the stack, read only.
+    /// The end of the stack frame, read-only.
     Frame = 10,
 }
 
-/// How many bytes a load or store moves.
+/// The number of bytes that a load or store moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Size {
@@ -30,7 +30,7 @@ pub(super) enum Size {
     Double = 0x18,
 }
 
-/// When a jump is taken; comparisons are unsigned.
+/// The condition of a jump; comparisons are unsigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Condition {
@@ -39,18 +39,18 @@ pub(super) enum Condition {
     NotEqual = 0x50,
 }
 
-/// What a register is compared with.
+/// The operand of a comparison with a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operand {
     Immediate(i32),
     Register(Register),
 }
 
-/// A place in the program, used before or after it is known.
+/// A position in the program, which jumps may use before it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label(usize);
 
-/// Why a program cannot be assembled.
+/// The reason why a program cannot be assembled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum AssemblerError {
     #[error("a jump leads to a label that was never placed")]
@@ -72,10 +72,10 @@ const JUMP: u8 = 0x05;
 const SOURCE_REGISTER: u8 = 0x08;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// In the source register of a double immediate: the immediate is a map's descriptor.
+/// In the source register of a double-word immediate: the immediate is the descriptor of a map.
 const PSEUDO_MAP: u8 = 1;
 
-/// A program in the making.
+/// A program under construction.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     code: Vec<[u8; 8]>,
@@ -84,65 +84,65 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
-    /// A label without a place yet.
+    /// Creates a label without a position.
     pub(super) fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// The label is here.
+    /// Sets the label's position to the next instruction.
     pub(super) fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.code.len());
     }
 
-    /// `to = *(from + offset)`, the rest of the register zero.
+    /// Emits `to = *(from + offset)`; the rest of the register becomes zero.
     pub(super) fn load(&mut self, size: Size, to: Register, from: Register, offset: i16) {
         self.emit(LOAD | size as u8, to, from as u8, offset, 0);
     }
 
-    /// `*(to + offset) = from`.
+    /// Emits `*(to + offset) = from`.
     pub(super) fn store(&mut self, size: Size, to: Register, offset: i16, from: Register) {
         self.emit(STORE | size as u8, to, from as u8, offset, 0);
     }
 
-    /// `*(to + offset) = value`.
+    /// Emits `*(to + offset) = value`.
     pub(super) fn store_immediate(&mut self, size: Size, to: Register, offset: i16, value: i32) {
         self.emit(STORE_IMMEDIATE | size as u8, to, 0, offset, value);
     }
 
-    /// `to = from`.
+    /// Emits `to = from`.
     pub(super) fn copy(&mut self, to: Register, from: Register) {
         self.emit(MOVE, to, from as u8, 0, 0);
     }
 
-    /// `to = value`.
+    /// Emits `to = value`.
     pub(super) fn set(&mut self, to: Register, value: i32) {
         self.emit(MOVE_IMMEDIATE, to, 0, 0, value);
     }
 
-    /// `to += value`.
+    /// Emits `to += value`.
     pub(super) fn add(&mut self, to: Register, value: i32) {
         self.emit(ADD_IMMEDIATE, to, 0, 0, value);
     }
 
-    /// `to &= value`.
+    /// Emits `to &= value`.
     pub(super) fn and(&mut self, to: Register, value: i32) {
         self.emit(AND_IMMEDIATE, to, 0, 0, value);
     }
 
-    /// `to` becomes the address of the map that the descriptor is of.
+    /// Emits a load of the address of the map with this descriptor.
     pub(super) fn load_map(&mut self, to: Register, descriptor: i32) {
         self.emit(LOAD_IMMEDIATE_DOUBLE, to, PSEUDO_MAP, 0, descriptor);
         self.code.push([0; 8]);
     }
 
-    /// Goes on at the label.
+    /// Emits a jump to the label.
     pub(super) fn jump(&mut self, label: Label) {
         self.jumps.push((self.code.len(), label));
         self.emit(JUMP, Register::R0, 0, 0, 0);
     }
 
-    /// Goes on at the label if the condition holds.
+    /// Emits a jump to the label if the condition is true.
     pub(super) fn jump_if(
         &mut self,
         left: Register,
@@ -160,21 +160,22 @@ impl Assembler {
         }
     }
 
-    /// Calls a helper by its number (bpf-helpers(7)); registers 1 to 5 are lost.
+    /// Emits a call of the helper with this number (bpf-helpers(7)); it overwrites registers 1 to
+    /// 5.
     pub(super) fn call(&mut self, helper: i32) {
         self.emit(CALL, Register::R0, 0, 0, helper);
     }
 
-    /// Ends the program with register 0.
+    /// Emits the end of the program, which returns register 0.
     pub(super) fn exit(&mut self) {
         self.emit(EXIT, Register::R0, 0, 0, 0);
     }
 
-    /// The instructions, as the kernel takes them.
+    /// Returns the instructions in the kernel's format.
     pub(super) fn finish(mut self) -> Result<Vec<[u8; 8]>, AssemblerError> {
         for (from, label) in self.jumps {
             let to = self.labels[label.0].ok_or(AssemblerError::LabelNotPlaced)?;
-            // Offsets count from the instruction behind the jump.
+            // Offsets count from the instruction after the jump.
             let distance = to as i64 - from as i64 - 1;
             let distance = i16::try_from(distance).map_err(|_| AssemblerError::JumpTooLong)?;
             self.code[from][2..4].copy_from_slice(&distance.to_ne_bytes());

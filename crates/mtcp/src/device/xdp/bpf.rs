@@ -1,11 +1,11 @@
-//! bpf(2): maps, the program, and the link that holds it on an interface.
+//! Wraps bpf(2): maps, the program, and the link that attaches it to an interface.
 
 use super::error::{XdpError, failed, lacks_perfmon};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Maps of linux/bpf.h.
+/// Kinds of maps (linux/bpf.h).
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(super) enum MapKind {
@@ -19,7 +19,7 @@ const COMMAND_MAP_DELETE: libc::c_int = 3;
 const COMMAND_PROGRAM_LOAD: libc::c_int = 5;
 const COMMAND_LINK_CREATE: libc::c_int = 28;
 const COMMAND_LINK_DETACH: libc::c_int = 34;
-/// Entries of a hash map are allocated as they come, so that a large bound costs nothing.
+/// Allocates the entries of a hash map when they are added, so that a large limit costs nothing.
 const MAP_NO_PREALLOCATION: u32 = 1;
 const PROGRAM_KIND_XDP: u32 = 6;
 const PROGRAM_FLAG_FRAGMENTS: u32 = 1 << 5;
@@ -75,22 +75,22 @@ struct LinkCreate {
 /// Calls bpf(2).
 ///
 /// # Safety
-/// `attributes` is the part of `union bpf_attr` that belongs to the command, and all addresses in
-/// it are those of live memory of the sizes that the command expects.
+/// `attributes` is the part of `union bpf_attr` that belongs to the command. All addresses in it
+/// are of live memory with the sizes that the command expects.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: the caller vouches for the attributes, whose size is given with them.
+    // SAFETY: the caller guarantees valid attributes; their size is passed too.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// As [`bpf`], for commands that give a descriptor.
+/// Calls bpf(2) as [`bpf`], for commands that return a descriptor.
 ///
 /// # Safety
 /// As [`bpf`].
 unsafe fn bpf_descriptor<T>(command: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller vouches for the attributes; the kernel gives a new descriptor, which
-    // nobody else owns, and which it closes on exec.
+    // SAFETY: the caller guarantees valid attributes. The kernel returns a new descriptor without
+    // another owner, which is close-on-exec.
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, attributes)? as libc::c_int)) }
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Map<K> {
 }
 
 impl<const N: usize> Map<[u8; N]> {
-    /// An empty map.
+    /// Creates an empty map.
     pub(super) fn new(kind: MapKind, max_entries: u32) -> Result<Self, XdpError> {
         let flags = if matches!(kind, MapKind::Hash) { MAP_NO_PREALLOCATION } else { 0 };
         let mut attributes = MapCreate {
@@ -112,13 +112,13 @@ impl<const N: usize> Map<[u8; N]> {
             max_entries,
             flags,
         };
-        // SAFETY: these are the attributes of this command; they hold no address.
+        // SAFETY: these are the attributes of this command, and they contain no address.
         let descriptor = unsafe { bpf_descriptor(COMMAND_MAP_CREATE, &mut attributes) }
             .map_err(failed("create a BPF map", REMEDY))?;
         Ok(Map { descriptor, key: std::marker::PhantomData })
     }
 
-    /// The number by which a program names it.
+    /// The descriptor by which a program refers to the map.
     pub(super) fn descriptor(&self) -> i32 {
         self.descriptor.as_raw_fd()
     }
@@ -127,13 +127,13 @@ impl<const N: usize> Map<[u8; N]> {
     pub(super) fn set(&self, key: &[u8; N], value: u32) -> io::Result<()> {
         let mut attributes = self.element(key);
         attributes.value = (&raw const value) as u64;
-        // SAFETY: key and value live until the call is over, and have the sizes of the map.
+        // SAFETY: key and value live until the end of the call and have the sizes of the map.
         unsafe { bpf(COMMAND_MAP_UPDATE, &mut attributes) }.map(|_| ())
     }
 
     /// Removes an entry; `ENOENT` if there is none.
     pub(super) fn remove(&self, key: &[u8; N]) -> io::Result<()> {
-        // SAFETY: the key lives until the call is over, and has the size of the map's keys.
+        // SAFETY: the key lives until the end of the call and has the size of the map's keys.
         unsafe { bpf(COMMAND_MAP_DELETE, &mut self.element(key)) }.map(|_| ())
     }
 
@@ -143,7 +143,7 @@ impl<const N: usize> Map<[u8; N]> {
     }
 }
 
-/// Loads an XDP program; one that takes frames in several buffers needs Linux 5.18.
+/// Loads an XDP program. A program that accepts frames in several buffers needs Linux 5.18.
 pub(super) fn load_program(
     code: &[[u8; 8]],
     takes_several_buffers: bool,
@@ -155,7 +155,7 @@ pub(super) fn load_program(
             if let Some(error) = lacks_perfmon(&source) {
                 return Err(error);
             }
-            // The verifier writes its log only when it is asked to, which makes it slower.
+            // The verifier writes a log only on request, because that is slower.
             let mut log = vec![0; LOG_BYTES];
             load(code, flags, &mut log).map_err(|source| {
                 let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
@@ -181,15 +181,15 @@ fn load(code: &[[u8; 8]], flags: u32, log: &mut [u8]) -> io::Result<OwnedFd> {
         interface: 0,
         attach: ATTACH_XDP,
     };
-    // SAFETY: instructions, licence and log live until the call is over; the sizes are theirs.
+    // SAFETY: instructions, licence and log live until the end of the call; the sizes are correct.
     unsafe { bpf_descriptor(COMMAND_PROGRAM_LOAD, &mut attributes) }
 }
 
-/// A program on an interface.
+/// Attaches a program to an interface.
 ///
-/// It leaves with the last descriptor of the link, so at the latest when the process ends. A child
-/// that was forked at the wrong moment may hold the descriptor as well: therefore `drop` does not
-/// leave it at closing.
+/// The kernel detaches the program with the last descriptor of the link, so at the latest when the
+/// process ends. A child that was forked at the wrong moment may hold the descriptor as well;
+/// therefore `drop` detaches explicitly.
 #[derive(Debug)]
 pub(super) struct Link(OwnedFd);
 
@@ -202,7 +202,7 @@ impl Link {
             attach: ATTACH_XDP,
             flags: if native { LINK_NATIVE } else { LINK_GENERIC },
         };
-        // SAFETY: these are the attributes of this command; they hold no address.
+        // SAFETY: these are the attributes of this command, and they contain no address.
         unsafe { bpf_descriptor(COMMAND_LINK_CREATE, &mut attributes) }.map(Link)
     }
 }
@@ -211,13 +211,13 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut link = self.0.as_raw_fd() as u32;
         // The interface may be gone already.
-        // SAFETY: this command has a descriptor for its only attribute.
+        // SAFETY: the only attribute of this command is a descriptor.
         let _ = unsafe { bpf(COMMAND_LINK_DETACH, &mut link) };
     }
 }
 
-/// Runs the program on a frame, as if it had come on queue 0 of the loopback device of the calling
-/// thread's namespace; gives its verdict.
+/// Runs the program on a frame, as if it had arrived on queue 0 of the loopback device in the
+/// calling thread's namespace; returns the program's action.
 #[cfg(test)]
 pub(super) fn test_run(program: &OwnedFd, frame: &[u8]) -> io::Result<u32> {
     const COMMAND_TEST_RUN: libc::c_int = 10;
@@ -242,7 +242,7 @@ pub(super) fn test_run(program: &OwnedFd, frame: &[u8]) -> io::Result<u32> {
         repeat: 1,
         duration_ns: 0,
     };
-    // SAFETY: the frame lives until the call is over; nothing is written but the attributes.
+    // SAFETY: the frame lives until the end of the call; the kernel writes only the attributes.
     unsafe { bpf(COMMAND_TEST_RUN, &mut attributes) }?;
     Ok(attributes.verdict)
 }

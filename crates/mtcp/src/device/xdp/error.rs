@@ -1,38 +1,38 @@
-//! Why an interface cannot be opened, said so that a person knows what to do.
+//! Defines the errors of opening an interface, with causes and remedies.
 
 use std::fs;
 use std::io;
 
-/// Why an AF_XDP port cannot be opened, or its claims not be changed.
+/// The reason why an AF_XDP port cannot be opened, or its claims cannot be changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XdpError {
     /// No interface has this name in the network namespace of the calling thread.
-    #[error("there is no interface {interface} ({source}): `ip link` lists those that are")]
+    #[error("there is no interface {interface} ({source}); name one that `ip link` lists")]
     NoInterface {
-        /// Its name.
+        /// The name.
         interface: String,
         /// The kernel's answer.
         source: io::Error,
     },
     /// The frames of the interface are not Ethernet.
-    #[error("{interface} is not an Ethernet interface: name another one, or use a TAP device")]
+    #[error("{interface} is not an Ethernet interface; name another one, or use a TAP device")]
     NotEthernet {
-        /// Its name.
+        /// The name.
         interface: String,
     },
-    /// Frames that come on a queue without a device would stay with the kernel, which resets their
-    /// connections.
+    /// There are more queues than devices. Frames on a queue without a device would stay with the
+    /// kernel, which resets their connections.
     #[error(
-        "{interface} has {present} receive queues, and {asked} devices were asked for: ask for \
-         {present}, or change the interface with `ethtool -L {interface} combined {asked}`"
+        "{interface} has {present} receive queues, but {asked} were requested; set device.queues \
+         and engine.cores to {present}, or run `ethtool -L {interface} combined {asked}`"
     )]
     Queues {
         /// The interface's name.
         interface: String,
         /// Its receive queues.
         present: usize,
-        /// Devices that were asked for.
+        /// Requested devices.
         asked: usize,
     },
     /// The process lacks a capability (capabilities(7)).
@@ -41,11 +41,11 @@ pub enum XdpError {
          `setcap {grant}+ep PROGRAM`"
     )]
     Privilege {
-        /// What was not permitted.
+        /// The action that was not permitted.
         action: &'static str,
-        /// The capabilities that are missing.
+        /// The missing capabilities.
         missing: String,
-        /// All that are needed, as setcap(8) takes them.
+        /// All required capabilities, in the format of setcap(8).
         grant: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -61,31 +61,34 @@ pub enum XdpError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Another AF_XDP socket has the queue, and does not give it up.
+    /// Another AF_XDP socket uses the queue, and does not release it.
     #[error(
-        "queue {queue} of {interface} belongs to another AF_XDP socket ({source}): end the process \
-         that holds it"
+        "queue {queue} of {interface} belongs to another AF_XDP socket ({source}); end the process \
+         that holds it (`ss --xdp -p` names it)"
     )]
     QueueBusy {
         /// The interface's name.
         interface: String,
-        /// Which queue.
+        /// The number of the queue.
         queue: u32,
         /// The kernel's answer.
         source: io::Error,
     },
     /// The kernel does not take the program: a bug of this library, or a kernel that is too old.
-    #[error("the kernel's verifier rejects the XDP program ({source}); its log: {log}")]
+    #[error(
+        "the kernel's verifier rejects the XDP program ({source}); use device.kind \"packet\", and \
+         report its log: {log}"
+    )]
     Verifier {
         /// The kernel's answer.
         source: io::Error,
-        /// What the verifier said.
+        /// The log of the verifier.
         log: String,
     },
-    /// The memory that the kernel would have to lock exceeds what the process may.
+    /// The memory that the kernel has to lock exceeds the limit of the process.
     #[error(
-        "cannot lock {bytes} bytes for frames ({source}): raise `ulimit -l`, grant CAP_IPC_LOCK, \
-         or ask for fewer frames"
+        "cannot lock {bytes} bytes for frames ({source}); raise `ulimit -l`, grant CAP_IPC_LOCK, \
+         or set fewer frames"
     )]
     LockedMemory {
         /// Bytes of all frames.
@@ -93,27 +96,27 @@ pub enum XdpError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// As many claims as the port was opened for exist already.
-    #[error("no room for another claim ({source}): raise `max_claims`")]
+    /// The number of claims for which the port was opened is reached.
+    #[error("no room for another claim of addresses ({source}); raise `max_claims`")]
     TooManyClaims {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// A call into the kernel failed.
+    /// A system call failed.
     #[error("cannot {action}: {source}; {remedy}")]
     System {
-        /// What was attempted.
+        /// The action that failed.
         action: &'static str,
         /// The kernel's answer.
         source: io::Error,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The longest frames of the interface do not fit into one buffer, and the kernel gives a frame
-    /// no second one.
+    /// The longest frames of the interface do not fit into one buffer, and the kernel does not
+    /// support frames in several buffers.
     #[error(
         "frames of {interface} have up to {frame} bytes, and this kernel gives a frame one buffer \
-         of {room} (several from Linux 6.6 on): lower the interface's MTU, or use a packet socket \
+         of {room} (several from Linux 6.6 on); lower the interface's MTU, or use a packet socket \
          (AF_PACKET)"
     )]
     LongFrames {
@@ -125,19 +128,19 @@ pub enum XdpError {
         room: u32,
     },
     /// An option is out of its range.
-    #[error("{0}")]
+    #[error("an AF_XDP option is out of range: {0}")]
     Option(&'static str),
 }
 
-/// What an AF_XDP port needs, by the numbers of capabilities(7).
+/// The capabilities that an AF_XDP port needs, by their numbers in capabilities(7).
 const NEEDED: [(u32, &str); 3] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (39, "CAP_BPF")];
 
 const GRANT: &str = "cap_net_raw,cap_net_admin,cap_bpf";
-/// By its number, what the verifier of an older kernel wants of a program that compares the ends of
-/// a frame.
+/// CAP_PERFMON, by its number: the verifier of an older kernel requires it for a program that
+/// compares the ends of a frame.
 const PERFMON: u32 = 38;
 
-/// Why the verifier refuses the program with EACCES, if that is for want of CAP_PERFMON.
+/// The error if the verifier's EACCES was caused by a lack of CAP_PERFMON.
 pub(super) fn lacks_perfmon(source: &io::Error) -> Option<XdpError> {
     let lacks = own_capabilities().is_some_and(|all| all >> PERFMON & 1 == 0);
     (lacks && source.raw_os_error() == Some(libc::EACCES)).then(|| XdpError::Privilege {
@@ -148,7 +151,8 @@ pub(super) fn lacks_perfmon(source: &io::Error) -> Option<XdpError> {
     })
 }
 
-/// A failed call; what is not permitted names the capabilities that are missing.
+/// The error for a failed call. If the call was not permitted, the error names the missing
+/// capabilities.
 pub(super) fn failed(
     action: &'static str,
     remedy: &'static str,

@@ -1,4 +1,4 @@
-//! What has to be known of an interface: netdevice(7) and the ethtool calls.
+//! Reads the properties of an interface: netdevice(7) and the ethtool calls.
 
 use super::error::{XdpError, failed};
 use crate::system::{self, check, new_socket};
@@ -39,8 +39,8 @@ pub(super) struct Interface {
     pub(super) mtu: u32,
     pub(super) hardware_address: [u8; 6],
     pub(super) receive_queues: usize,
-    /// It is one end of a virtual cable: frames come with the checksums that the other end's
-    /// kernel left partial.
+    /// Whether it is one end of a virtual cable (veth): frames then arrive with checksums that the
+    /// kernel at the other end left partial.
     pub(super) virtual_cable: bool,
 }
 
@@ -48,7 +48,7 @@ impl Interface {
     pub(super) fn open(name: &str) -> Result<Interface, XdpError> {
         let unknown = |source| XdpError::NoInterface { interface: name.to_owned(), source };
         let c_name = CString::new(name).map_err(|error| unknown(error.into()))?;
-        // SAFETY: the name ends with a zero byte.
+        // SAFETY: the name is a valid C string.
         let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
         if index == 0 {
             return Err(unknown(io::Error::last_os_error()));
@@ -58,7 +58,7 @@ impl Interface {
         let mut request = system::interface(name);
         call(&socket, libc::SIOCGIFHWADDR as _, &mut request)
             .map_err(failed("read a hardware address", REMEDY))?;
-        // SAFETY: SIOCGIFHWADDR has filled in this field.
+        // SAFETY: SIOCGIFHWADDR has set this field.
         let hardware = unsafe { request.ifr_ifru.ifru_hwaddr };
         if hardware.sa_family != libc::ARPHRD_ETHER {
             return Err(XdpError::NotEthernet { interface: name.to_owned() });
@@ -66,7 +66,7 @@ impl Interface {
         let hardware_address = std::array::from_fn(|at| hardware.sa_data[at] as u8);
         call(&socket, libc::SIOCGIFMTU as _, &mut request)
             .map_err(failed("read an interface's packet size", REMEDY))?;
-        // SAFETY: SIOCGIFMTU has filled in this field.
+        // SAFETY: SIOCGIFMTU has set this field.
         let mtu = unsafe { request.ifr_ifru.ifru_mtu };
         let mtu = u32::try_from(mtu).unwrap_or(0);
         let receive_queues = receive_queues(&socket, name)?;
@@ -78,10 +78,10 @@ impl Interface {
 
 fn receive_queues(socket: &OwnedFd, name: &str) -> Result<usize, XdpError> {
     let mut channels = Channels { command: ETHTOOL_CHANNELS, ..Channels::default() };
-    // SAFETY: the structure is the one that this command fills.
+    // SAFETY: the structure is the one that this command writes.
     match unsafe { ethtool(socket, name, &mut channels) } {
         Ok(()) => Ok(channels.receive.saturating_add(channels.combined).max(1) as usize),
-        // Drivers that have a single queue need not answer.
+        // Drivers with a single queue need not support this.
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
         Err(error) => Err(failed("count an interface's receive queues", REMEDY)(error)),
     }
@@ -89,7 +89,7 @@ fn receive_queues(socket: &OwnedFd, name: &str) -> Result<usize, XdpError> {
 
 fn is_virtual_cable(socket: &OwnedFd, name: &str) -> Result<bool, XdpError> {
     let mut driver = Driver { command: ETHTOOL_DRIVER, name: [0; 32], rest: [0; 160] };
-    // SAFETY: the structure is the one that this command fills.
+    // SAFETY: the structure is the one that this command writes.
     match unsafe { ethtool(socket, name, &mut driver) } {
         Ok(()) => Ok(driver.name.starts_with(b"veth\0")),
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
@@ -98,7 +98,7 @@ fn is_virtual_cable(socket: &OwnedFd, name: &str) -> Result<bool, XdpError> {
 }
 
 /// # Safety
-/// `data` begins with an ethtool command, and is the structure that this command fills.
+/// `data` begins with an ethtool command, and is the structure that this command writes.
 unsafe fn ethtool<T>(socket: &OwnedFd, name: &str, data: &mut T) -> io::Result<()> {
     let mut request = system::interface(name);
     request.ifr_ifru.ifru_data = (&raw mut *data).cast();
@@ -106,7 +106,7 @@ unsafe fn ethtool<T>(socket: &OwnedFd, name: &str, data: &mut T) -> io::Result<(
 }
 
 fn call(socket: &OwnedFd, number: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: the request is an initialised ifreq, and what it points to is the caller's to vouch.
+    // SAFETY: the request is an initialised ifreq; the caller guarantees that `data` is valid.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), number, &raw mut *request) };
     check(result).map(|_| ())
 }

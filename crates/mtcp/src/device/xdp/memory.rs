@@ -1,4 +1,4 @@
-//! Mapped memory, and the frames in it.
+//! Manages mapped memory, and the frames in it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -6,29 +6,29 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-/// Memory from mmap(2), until it is dropped.
+/// Memory from mmap(2), which is unmapped when it is dropped.
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: a mapping is an address range; what may be done with it from where is up to its users.
+// SAFETY: a mapping is only an address range; its users guarantee correct access.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; a shared reference gives the address only.
+// SAFETY: a shared reference gives only the address; users guarantee correct access to the memory.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory of our own.
+    /// Maps zeroed private memory.
     pub(super) fn anonymous(bytes: usize) -> io::Result<Mapping> {
         let mapping = Mapping::new(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)?;
-        // Fewer misses in the TLB; where there are no huge pages it does without.
-        // SAFETY: the range is the mapping's.
+        // Huge pages cause fewer TLB misses; an error means that there are none.
+        // SAFETY: the range is that of the mapping.
         unsafe { libc::madvise(mapping.start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
         Ok(mapping)
     }
 
-    /// A ring of an AF_XDP socket.
+    /// Maps a ring of an AF_XDP socket.
     pub(super) fn ring(socket: &OwnedFd, bytes: usize, offset: libc::off_t) -> io::Result<Mapping> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         Mapping::new(bytes, flags, socket.as_raw_fd(), offset)
@@ -36,7 +36,7 @@ impl Mapping {
 
     fn new(bytes: usize, flags: i32, descriptor: i32, offset: libc::off_t) -> io::Result<Mapping> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the kernel chooses a free range; nothing that exists is replaced.
+        // SAFETY: the kernel chooses a free range, so no existing mapping is replaced.
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, descriptor, offset) };
         if start == libc::MAP_FAILED {
@@ -57,12 +57,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping's, and whoever used it held a reference to the mapping.
+        // SAFETY: the range is that of the mapping, and every user of it held a reference to the
+        // mapping.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// The part of the shared frames (the UMEM) that one queue owns. No other queue has any of them.
+/// The part of the shared frames (the UMEM) that one queue owns. No other queue uses these frames.
 #[derive(Debug)]
 pub(super) struct Frames {
     umem: Arc<Mapping>,
@@ -72,7 +73,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Cuts the UMEM into equal parts; the size of a frame is a power of two.
+    /// Divides the UMEM into equal parts; the size of a frame is a power of two.
     pub(super) fn split(umem: &Arc<Mapping>, frame_bytes: u32, parts: usize) -> Vec<Frames> {
         let count = (umem.bytes() / parts.max(1) / frame_bytes as usize) as u32;
         let part_bytes = u64::from(count) * u64::from(frame_bytes);
@@ -89,13 +90,13 @@ impl Frames {
         self.frame_bytes
     }
 
-    /// The addresses of the frames, as the rings have them: bytes from the UMEM's beginning.
+    /// The addresses of the frames as used in the rings: bytes from the start of the UMEM.
     pub(super) fn addresses(&self) -> impl Iterator<Item = u64> + use<> {
         let (first, frame_bytes) = (self.first, u64::from(self.frame_bytes));
         (0..u64::from(self.count)).map(move |index| first + index * frame_bytes)
     }
 
-    /// The beginning of the frame that the address lies in, if so many bytes of it follow and the
+    /// The start of the frame that contains this address, if `bytes` bytes follow within it and the
     /// frame is one of these.
     pub(super) fn frame_of(&self, address: u64, bytes: u32) -> Option<u64> {
         let from = address.checked_sub(self.first)?;
@@ -106,24 +107,24 @@ impl Frames {
         inside.then_some(address - offset)
     }
 
-    /// Bytes of a frame that the kernel has handed over.
+    /// Returns bytes of a frame that the kernel has passed to this process.
     ///
     /// # Safety
-    /// The frame is not with the kernel for as long as the slice lives.
+    /// The kernel does not use the frame while the slice lives.
     ///
     /// # Panics
-    /// If they are not within one of these frames.
+    /// If the bytes are not within one of these frames.
     pub(super) unsafe fn read(&self, address: u64, bytes: u32) -> &[u8] {
         assert!(self.frame_of(address, bytes).is_some(), "a frame of this queue");
-        // SAFETY: the range lies in the mapping, which `self` keeps; the frame is this queue's, and
-        // the caller vouches that the kernel does not write it.
+        // SAFETY: the range is within the mapping, which `self` keeps. The frame belongs to this
+        // queue, and the caller guarantees that the kernel does not write it.
         unsafe {
             let start = self.umem.start().add(address as usize);
             slice::from_raw_parts(start.as_ptr(), bytes as usize)
         }
     }
 
-    /// As [`Frames::read`], to write.
+    /// Like [`Frames::read`], but for writing.
     ///
     /// # Safety
     /// As [`Frames::read`].
@@ -132,7 +133,8 @@ impl Frames {
     /// As [`Frames::read`].
     pub(super) unsafe fn write(&mut self, address: u64, bytes: u32) -> &mut [u8] {
         assert!(self.frame_of(address, bytes).is_some(), "a frame of this queue");
-        // SAFETY: as in `read`; `&mut self` excludes other slices of these frames.
+        // SAFETY: the range is within the mapping, which `self` keeps. The caller guarantees that
+        // the kernel does not use the frame; `&mut self` excludes other slices of these frames.
         unsafe {
             let start = self.umem.start().add(address as usize);
             slice::from_raw_parts_mut(start.as_ptr(), bytes as usize)

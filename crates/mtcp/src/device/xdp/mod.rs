@@ -1,23 +1,25 @@
-//! AF_XDP: the frames of an interface without the kernel's network stack, beside it (af_xdp(7),
-//! Documentation/networking/af_xdp.rst).
+//! Implements AF_XDP devices: frames of an interface that bypass the kernel's network stack, beside
+//! it (af_xdp(7), Documentation/networking/af_xdp.rst).
 //!
-//! A small program of ours runs for every frame that comes and takes only what is claimed (see
-//! [`Claim`]); all else goes on to the kernel, which keeps working on the same interface and
-//! addresses. Nothing is needed but the system calls: the program is assembled here.
+//! A small XDP program of ours runs for every received frame and takes only claimed ones (see
+//! [`Claim`]). All others continue to the kernel, which keeps working on the same interface and
+//! addresses. No library or compiler is needed: the program is assembled here.
 //!
-//! Long frames: what comes in one piece from the other end of a virtual cable is put together from
-//! its buffers, if the program runs behind the driver (see [`AttachMode::Auto`]); what goes out
-//! and is to be cut takes a packet socket, as AF_XDP cannot say so (see
-//! [`XdpOptions::transmit_segmentation`]). Without that a cable carries 45 frames for each of
-//! these, and its queue of 256 loses them in bursts.
+//! Long frames: if the program runs after the driver (see [`AttachMode::Auto`]), a frame that
+//! arrives in one piece from the other end of a virtual cable (veth) is assembled from its buffers.
+//! A frame that has to be cut is sent through a packet socket, because AF_XDP has no segmentation
+//! offload (see [`XdpOptions::transmit_segmentation`]). Otherwise a cable would carry 45 frames in
+//! place of one long frame, and its queue of 256 frames would lose them in bursts.
 //!
-//! Needs Linux 5.10, 6.6 for frames in several buffers, and 6.11 to leave transmit checksums to the
-//! kernel. Before 6.6 a virtual cable gets a native program, which ends the segmentation offload of
-//! its other end; where only a generic one is to be had, receive offloads (GRO, LRO) must be off.
+//! Needs Linux 5.10, 6.6 for frames in several buffers, and 6.11 for transmit checksums in the
+//! kernel. Before 6.6 a virtual cable gets a native program, which disables the segmentation
+//! offload of its other end. Where only a generic program is possible, receive offloads (GRO, LRO)
+//! must be off.
 //!
-//! Opening it takes CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (on older kernels CAP_PERFMON, too), and
-//! CAP_IPC_LOCK or a `ulimit -l` for the memory of the frames. Out of the program's reach are VLAN
-//! tags, and TCP behind IPv4 options or IPv6 extension headers: they stay with the kernel.
+//! Opening an interface needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF (on older kernels also
+//! CAP_PERFMON), and CAP_IPC_LOCK or a sufficient `ulimit -l` for the memory of the frames. The
+//! program does not handle VLAN tags, and TCP after IPv4 options or IPv6 extension headers: these
+//! frames stay with the kernel.
 
 mod assembler;
 mod bpf;
@@ -45,38 +47,39 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// What the kernel keeps free in front of a frame that comes (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel keeps free before a received frame (`XDP_PACKET_HEADROOM`).
 const PACKET_HEADROOM_BYTES: u32 = 256;
-/// An Ethernet header with two tags.
+/// The length of an Ethernet header with two tags.
 const LINK_HEADER_BYTES_MAX: u32 = 14 + 8;
 const REPORT: &str = "report this as a bug";
-/// Why a virtual cable with one queue is better off without a native program: that would end the
-/// segmentation offload of the kernel at its other end, which then sends 45 frames instead of one,
-/// into a ring of 256.
+/// The reason for a generic program on a virtual cable with one queue. A native program would
+/// disable the segmentation offload of the kernel at the other end, which would then send 45 frames
+/// instead of one, into a ring of 256.
 const WHOLE_FRAMES: &str = "a virtual cable keeps its segmentation offload that way";
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachMode {
-    /// Native, else generic; on a virtual cable with a single queue generic, so that the other
-    /// end's long frames come whole. [`Ownership::attachment`] says which, and why.
+    /// Native, otherwise generic. On a virtual cable with a single queue generic, so that the other
+    /// end's long frames arrive in one piece. [`Ownership::attachment`] returns the choice and its
+    /// reason.
     #[default]
     Auto,
-    /// In the driver, or not at all.
+    /// Native: in the driver, or an error.
     Native,
-    /// Behind the driver. On a virtual cable all frames then come on the first queue.
+    /// Generic: after the driver. On a virtual cable all frames then arrive on the first queue.
     Generic,
 }
 
-/// How frames get into the UMEM.
+/// How frames are transferred into the UMEM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopyMode {
-    /// Zero-copy, else by copying; [`XdpDevice::is_zero_copy`] says which.
+    /// Zero-copy, otherwise by copying; [`XdpDevice::is_zero_copy`] returns the choice.
     #[default]
     Auto,
-    /// By the driver itself, or not at all.
+    /// By the driver without a copy, or an error.
     ZeroCopy,
-    /// By a copy in the kernel; works on all interfaces.
+    /// By a copy in the kernel, which works on all interfaces.
     Copy,
 }
 
@@ -95,26 +98,27 @@ impl CopyMode {
 pub struct XdpOptions {
     /// Where the program runs.
     pub attach: AttachMode,
-    /// How frames get into the UMEM.
+    /// How frames are transferred into the UMEM.
     pub copy: CopyMode,
-    /// Takes every frame from the kernel, as for an interface that serves nothing else; claims then
-    /// change nothing.
+    /// Takes every frame from the kernel, for an interface with no other use; claims then have no
+    /// effect.
     pub every_frame: bool,
-    /// Bytes of a frame in the UMEM: 2,048 or 4,096. What comes longer takes several, or is dropped
-    /// before Linux 6.6; what is sent
-    /// must fit into one, with 46 bytes to spare, unless the kernel cuts it.
+    /// Bytes of a frame in the UMEM: 2,048 or 4,096. A longer received frame uses several; before
+    /// Linux 6.6 it is dropped. A sent frame must fit into one, with 46 bytes to spare, unless the
+    /// kernel cuts it.
     pub frame_bytes: u32,
-    /// Frames of each queue for receiving: a power of two, 64 to 32,768. What is under way to a
-    /// process that does not get the CPU must fit: the sum of the windows of its busy connections.
+    /// Frames of each queue for receiving: a power of two, 64 to 32,768. They must hold the data in
+    /// flight to a process that does not get the CPU: the sum of the windows of its busy
+    /// connections.
     pub receive_frames: u32,
     /// Frames of each queue for sending: a power of two, 64 to 32,768.
     pub transmit_frames: u32,
-    /// Lets the kernel complete checksums, where it can.
+    /// Whether the kernel completes checksums, where it can.
     pub transmit_checksum: bool,
-    /// Lets the kernel cut frames of up to 64 KiB, on a virtual cable in copy mode; they go through
-    /// a packet socket.
+    /// Whether the kernel cuts frames of up to 64 KiB, on a virtual cable in copy mode; these
+    /// frames are sent through a packet socket.
     pub transmit_segmentation: bool,
-    /// Ports and addresses that can be claimed at once; those that are not take no memory.
+    /// Most ports and addresses that can be claimed at once; unused ones take no memory.
     pub max_claims: u32,
 }
 
@@ -155,20 +159,20 @@ impl XdpOptions {
 /// An interface that is open for user-level TCP.
 #[derive(Debug)]
 pub struct XdpPort {
-    /// One for each receive queue, in their order; each may go to a thread of its own.
+    /// One device for each receive queue, in their order; each may move to its own thread.
     pub devices: Vec<XdpDevice>,
-    /// What is taken from the kernel: nothing yet.
+    /// The claims on the kernel's packets; empty at first.
     pub ownership: Ownership,
 }
 
 impl XdpPort {
-    /// Opens an interface of the calling thread's network namespace with a device for each of its
-    /// receive queues; all share one UMEM. Takes no packet from the kernel until something is
-    /// claimed. Waits up to five seconds for a queue that was just closed, because the kernel takes
-    /// sockets down in the background.
+    /// Opens an interface of the calling thread's network namespace, with a device for each of its
+    /// receive queues; all share one UMEM. No packet is taken from the kernel before a claim. Waits
+    /// up to five seconds for a queue that was just closed, because the kernel closes sockets in
+    /// the background.
     ///
     /// # Errors
-    /// [`XdpError`] names the cause and the remedy.
+    /// [`XdpError`] with cause and remedy.
     pub fn open(interface: &str, queues: usize, options: &XdpOptions) -> Result<XdpPort, XdpError> {
         options.check()?;
         let interface = Interface::open(interface)?;
@@ -188,11 +192,11 @@ impl XdpPort {
 }
 
 impl XdpPort {
-    /// Whether [`XdpPort::open`] would find the interface, its queues and the rights that it needs.
-    /// The interface is left as it is.
+    /// Checks that [`XdpPort::open`] would find the interface, its queues and the rights that it
+    /// needs. The interface is not changed.
     ///
     /// # Errors
-    /// [`XdpError`] names the cause and the remedy.
+    /// [`XdpError`] with cause and remedy.
     pub fn check(interface: &str, queues: usize) -> Result<(), XdpError> {
         let interface = Interface::open(interface)?;
         check_queues(&interface, queues)?;
@@ -202,11 +206,11 @@ impl XdpPort {
         load_program(&claims, &sockets, false, several).map(|_| ())
     }
 
-    /// Whether this kernel gives a frame that comes several buffers, so that it may be longer than
-    /// one: from Linux 6.6 on.
+    /// Whether this kernel supports received frames in several buffers, so that a frame may be
+    /// longer than one: from Linux 6.6 on.
     ///
     /// # Errors
-    /// [`XdpError`] if there are no AF_XDP sockets, or the process may not have one.
+    /// [`XdpError`] if the kernel has no AF_XDP sockets, or the process may not create one.
     pub fn takes_long_frames() -> Result<bool, XdpError> {
         Unbound::open().map(|socket| socket.takes_several_buffers())
     }
@@ -220,7 +224,7 @@ fn check_queues(interface: &Interface, queues: usize) -> Result<(), XdpError> {
     Err(XdpError::Queues { interface: interface.name.clone(), present, asked })
 }
 
-/// A frame that takes one buffer at most must fit into it.
+/// Checks that a frame fits into one buffer, where it can have only one.
 fn check_length(interface: &Interface, options: &XdpOptions) -> Result<(), XdpError> {
     let frame = interface.mtu.saturating_add(LINK_HEADER_BYTES_MAX);
     let room = options.frame_bytes - PACKET_HEADROOM_BYTES;
@@ -248,7 +252,7 @@ fn load_program(
     bpf::load_program(&code, several)
 }
 
-/// Puts the program on the interface, where the mode says.
+/// Attaches the program to the interface in the given mode.
 fn attach(
     program: &OwnedFd,
     interface: &Interface,
@@ -284,7 +288,7 @@ fn attach(
     Ok((link, Attachment::Generic(reason)))
 }
 
-/// Whether the refusal of a native program says something about the driver only.
+/// Whether the error of a native program concerns only the driver, so that a generic one may work.
 fn may_be_generic(error: &io::Error) -> bool {
     !matches!(
         error.raw_os_error(),
@@ -304,7 +308,8 @@ fn attach_error(interface: &Interface, source: io::Error) -> XdpError {
     }
 }
 
-/// A device for each queue, all over one UMEM, and each in the program's map of sockets.
+/// Opens a device for each queue, all over one UMEM, and stores each in the program's map of
+/// sockets.
 fn open_queues(
     interface: &Interface,
     queues: usize,
@@ -315,12 +320,10 @@ fn open_queues(
 ) -> Result<Vec<XdpDevice>, XdpError> {
     let sizes = RingSizes { receive: options.receive_frames, transmit: options.transmit_frames };
     let frames = (options.receive_frames + options.transmit_frames) as usize * queues;
-    let umem = Mapping::anonymous(frames * options.frame_bytes as usize).map_err(error::failed(
-        "map memory for frames",
-        "ask for fewer frames, or give the machine more memory",
-    ))?;
+    let umem = Mapping::anonymous(frames * options.frame_bytes as usize)
+        .map_err(error::failed("map memory for frames", "set fewer frames, or free memory"))?;
     let umem = Arc::new(umem);
-    // Without a native program no driver can fill the UMEM.
+    // Without a native program no driver can write into the UMEM.
     let mode = match (options.copy, attachment) {
         (CopyMode::Auto, Attachment::Generic(_)) => CopyMode::Copy,
         (mode, _) => mode,

@@ -1,4 +1,4 @@
-//! Which packets are ours, at run time.
+//! Claims packets for the stack, by address and port, at run time.
 
 use super::bpf::{Link, Map};
 use super::error::{XdpError, failed};
@@ -9,22 +9,23 @@ use std::ops::RangeInclusive;
 
 const REMEDY: &str = "report this as a bug";
 
-/// What the stack takes from the kernel.
+/// Packets that the stack takes from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// TCP to these ports of the address; none of them is 0. One claim of many ports counts as
-    /// many.
+    /// TCP to these ports of the address; none of them is 0. A claim of several ports counts once
+    /// for each port.
     Ports(IpAddr, RangeInclusive<u16>),
     /// All TCP to the address; ARP, neighbour discovery, ICMP and the rest stay with the kernel.
     Tcp(IpAddr),
-    /// Whatever is sent to the address, also ARP requests and neighbour solicitations for it; the
-    /// kernel must not have it. Takes the place of [`Claim::Tcp`] for the same address, and is
+    /// All packets to the address, and also ARP requests and neighbour solicitations for it; the
+    /// kernel must not have the address. Replaces [`Claim::Tcp`] for the same address, and is
+    /// replaced by it.
     /// replaced by it.
     Address(IpAddr),
 }
 
 impl Claim {
-    /// The map's entries for this claim.
+    /// The entries of the map for this claim.
     fn entries(&self) -> Result<(impl Iterator<Item = ClaimKey> + Clone + use<>, u32), XdpError> {
         let (address, ports, value) = match self {
             Claim::Ports(_, ports) if ports.is_empty() || *ports.start() == 0 => {
@@ -38,20 +39,20 @@ impl Claim {
     }
 }
 
-/// How the program is attached to an interface.
+/// The way in which the program is attached to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attachment {
     /// In the driver, before the kernel makes a packet of a frame.
     Native,
-    /// Behind the driver; with the reason, if the mode left it open.
+    /// After the driver; with the reason, if the mode left the choice open.
     Generic(Option<String>),
 }
 
-/// The program on an interface, and what it takes.
+/// The program on an interface, and the claims that it applies.
 ///
-/// Claim before listening or connecting, else the kernel answers for us, with a reset. When this is
-/// dropped, or the process ends in whatever way, the program leaves the interface, and the kernel
-/// has everything again. It needs no capability any more once it is open, except where
+/// Claim before listening or connecting; otherwise the kernel answers first, with a reset. When
+/// this is dropped, or the process ends in any way, the program is detached, and the kernel
+/// receives all packets again. After opening, no capability is needed, except where
 /// kernel.unprivileged_bpf_disabled restricts changes of maps to CAP_BPF.
 #[derive(Debug)]
 pub struct Ownership {
@@ -66,8 +67,8 @@ impl Ownership {
         Ownership { claims, attachment, _link: link }
     }
 
-    /// Takes these packets from now on. After an error none of them is taken, not even what was
-    /// claimed before.
+    /// Takes these packets from now on. After an error none of them is taken, including those that
+    /// an earlier claim has covered.
     ///
     /// # Errors
     /// [`XdpError::TooManyClaims`]; [`XdpError::Option`] if there is no port, or port 0.
@@ -76,7 +77,7 @@ impl Ownership {
         for (done, key) in keys.clone().enumerate() {
             if let Err(source) = self.claims.set(&key, value) {
                 for key in keys.take(done) {
-                    // It was added just now; there is nothing else to be done.
+                    // The entry was added just now; an error of the removal has no remedy.
                     let _ = self.claims.remove(&key);
                 }
                 return Err(match source.raw_os_error() {
@@ -88,7 +89,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Leaves these packets to the kernel again; what was not claimed is ignored.
+    /// Leaves these packets to the kernel again; packets that were not claimed are ignored.
     ///
     /// # Errors
     /// [`XdpError::Option`] as for [`Ownership::claim`].

@@ -1,22 +1,23 @@
-//! Which frames carry a checksum that the sender's kernel left for the network card to complete.
+//! Detects frames whose checksum the sender's kernel left for the network card to complete.
 //!
-//! A virtual cable has no card: the frames of the kernel at its other end come with the sum of the
-//! pseudo-header in place of a checksum, and XDP does not say so. Such a frame never left this
-//! machine's memory. On a cable, a frame whose checksum field is that sum is taken as verified; all
-//! others, say those that a bridge forwards from a network, are left to the stack to verify.
+//! A virtual cable (veth) has no card: frames of the kernel at its other end contain the sum of the
+//! pseudo-header in place of a checksum, and XDP does not report that. Such a frame never left this
+//! machine's memory. On a cable, a frame whose checksum field is that sum therefore counts as
+//! verified. The stack verifies all others, for example those that a bridge forwards from a
+//! network.
 
 use mtcp_proto::wire::PROTOCOL_TCP;
 use mtcp_proto::wire::checksum::Sum;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Ethernet, then IPv4 or IPv6.
+/// Offset of the EtherType, and then offsets in IPv4 and IPv6.
 const TYPE: usize = 12;
 const NETWORK: usize = 14;
-/// The checksum in a TCP header.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
 
-/// Whether the frame is TCP whose checksum is the pseudo-header's only (RFC 9293, section 3.1; RFC
-/// 8200, section 8.1).
+/// Whether the frame is TCP and its checksum field is the sum of the pseudo-header (RFC 9293,
+/// section 3.1; RFC 8200, section 8.1).
 pub(super) fn has_partial_checksum(frame: &[u8]) -> bool {
     let Some(kind) = frame.get(TYPE..NETWORK) else { return false };
     let packet = &frame[NETWORK..];
@@ -31,7 +32,7 @@ pub(super) fn has_partial_checksum(frame: &[u8]) -> bool {
     })
 }
 
-/// The pseudo-header's sum, and where TCP begins.
+/// Returns the sum of the pseudo-header and the offset of TCP.
 fn ipv4(packet: &[u8]) -> Option<(Sum, usize)> {
     let header: &[u8; 20] = packet.first_chunk()?;
     let header_bytes = usize::from(header[0] & 0xf) * 4;
@@ -61,7 +62,7 @@ fn ipv6(packet: &[u8]) -> Option<(Sum, usize)> {
 mod tests {
     use super::*;
 
-    /// TCP from 10.0.0.1 to 10.0.0.2: a header and one byte, with this checksum.
+    /// A TCP packet from 10.0.0.1 to 10.0.0.2: a header and one byte, with this checksum.
     fn frame_v4(checksum: u16) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([0x08, 0x00, 0x45, 0, 0, 41, 0, 0, 0x40, 0, 64, 6, 0, 0]);

@@ -1,27 +1,29 @@
-//! The XDP program: which frames are ours, and which the kernel keeps.
+//! Assembles the XDP program, which decides for each frame whether it goes to the stack or to the
+//! kernel.
 //!
-//! A frame is looked up in the map of claims by its destination. TCP is ours if its (address, port)
-//! is claimed, or all of the address's TCP; everything else, including ARP, neighbour discovery and
-//! ICMP, only if the whole address is. What is ours goes to the AF_XDP socket of the queue that it
-//! came on; where there is none, and for all other frames, the kernel goes on as if nothing had
-//! happened. So do ICMP errors about claimed ports: the kernel learns path MTUs from them.
+//! The program looks up the destination of a frame in the map of claims. TCP belongs to the stack
+//! if its (address, port) is claimed, or all TCP of the address. Everything else, including ARP,
+//! neighbour discovery and ICMP, belongs to the stack only if the whole address is claimed. These
+//! frames go to the AF_XDP socket of the queue on which they arrived. All other frames, and those
+//! on a queue without a socket, continue to the kernel. ICMP errors about claimed ports do so too:
+//! the kernel learns path MTUs from them.
 //!
-//! TCP with IPv4 options, in fragments or behind IPv6 extension headers has no port at a fixed
-//! place; it stays with the kernel unless the whole address is claimed.
+//! TCP with IPv4 options, in fragments or after IPv6 extension headers has no port at a fixed
+//! offset. It stays with the kernel unless the whole address is claimed.
 
 use super::assembler::{Assembler, AssemblerError, Condition, Label, Operand, Register, Size};
 use std::net::IpAddr;
 
-/// What the program looks up: the destination (IPv4 mapped into IPv6), the port as it travels (zero
-/// for the address itself), and two zero bytes.
+/// The key of the claims: the destination (IPv4 mapped into IPv6), the port in network byte order
+/// (zero for the address itself), and two zero bytes.
 pub(super) type ClaimKey = [u8; 20];
 
-/// The value of a port's entry, and of an address whose TCP is claimed.
+/// The value for a port, and for an address whose TCP is claimed.
 pub(super) const CLAIM_TCP: u32 = 1;
-/// The value of an address that is claimed with all that is sent to it.
+/// The value for an address of which all packets are claimed.
 pub(super) const CLAIM_EVERYTHING: u32 = 2;
 
-/// The entry of a port of an address, or with port 0 of the address.
+/// The key of a port of an address or, with port 0, of the address.
 pub(super) fn claim_key(address: IpAddr, port: u16) -> ClaimKey {
     let address = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -43,8 +45,8 @@ const CONTEXT_DATA: i16 = 0;
 const CONTEXT_DATA_END: i16 = 4;
 const CONTEXT_QUEUE: i16 = 16;
 
-// Where things are in a frame: Ethernet, then IPv4 without options (RFC 791), IPv6 (RFC 8200) or
-// ARP (RFC 826).
+// Offsets in a frame: Ethernet, then IPv4 without options (RFC 791), IPv6 (RFC 8200) or ARP (RFC
+// 826).
 const ETHERNET_BYTES: i16 = 14;
 const ETHERNET_TYPE: i16 = 12;
 const IPV4_FRAGMENT: i16 = ETHERNET_BYTES + 6;
@@ -56,10 +58,10 @@ const IPV6_DESTINATION: i16 = ETHERNET_BYTES + 24;
 const IPV6_PAYLOAD: i16 = ETHERNET_BYTES + 40;
 const ARP_TARGET: i16 = ETHERNET_BYTES + 24;
 const ARP_END: i16 = ETHERNET_BYTES + 28;
-/// The destination port in a TCP header.
+/// Offset of the destination port in a TCP header.
 const TCP_PORT: i16 = 2;
 const TCP_PORT_END: i16 = 4;
-/// The target in a neighbour solicitation (RFC 4861, section 4.3).
+/// Offset of the target in a neighbour solicitation (RFC 4861, section 4.3).
 const SOLICITATION_TARGET: i16 = 8;
 const SOLICITATION_END: i16 = 24;
 
@@ -68,7 +70,7 @@ const PROTOCOL_ICMPV6: i32 = 58;
 const ICMPV6_NEIGHBOUR_SOLICITATION: i32 = 135;
 const IPV4_WITHOUT_OPTIONS: i32 = 0x45;
 
-/// Two bytes of a packet as a load of the machine's byte order sees them.
+/// Two bytes of a packet as a load in the machine's byte order returns them.
 const fn half(bytes: [u8; 2]) -> Operand {
     Operand::Immediate(u16::from_ne_bytes(bytes) as i32)
 }
@@ -77,7 +79,7 @@ const TYPE_IPV4: Operand = half([0x08, 0x00]);
 const TYPE_IPV6: Operand = half([0x86, 0xdd]);
 const TYPE_ARP: Operand = half([0x08, 0x06]);
 
-// Registers: what the program keeps where.
+// The use of the registers.
 const CONTEXT: Register = Register::R6;
 const PACKET: Register = Register::R2;
 const PACKET_END: Register = Register::R3;
@@ -85,11 +87,11 @@ const SCRATCH: Register = Register::R4;
 const FIELD: Register = Register::R5;
 const PORT: Register = Register::R7;
 
-// The key on the stack.
+// Offset of the key on the stack.
 const KEY: i16 = -24;
 const KEY_PORT: i16 = KEY + 16;
 
-/// The instructions of the program, for these two maps.
+/// Returns the instructions of the program for these two maps.
 pub(super) fn assemble(claims: i32, sockets: i32) -> Result<Vec<[u8; 8]>, AssemblerError> {
     let mut code = Assembler::default();
     let [tcp, address, take, pass] = std::array::from_fn(|_| code.label());
@@ -140,7 +142,7 @@ pub(super) fn assemble(claims: i32, sockets: i32) -> Result<Vec<[u8; 8]>, Assemb
     code.finish()
 }
 
-/// The instructions of the program that takes every frame.
+/// Returns the instructions of a program that takes every frame.
 pub(super) fn assemble_unfiltered(sockets: i32) -> Result<Vec<[u8; 8]>, AssemblerError> {
     let mut code = Assembler::default();
     code.copy(CONTEXT, Register::R1);
@@ -148,7 +150,8 @@ pub(super) fn assemble_unfiltered(sockets: i32) -> Result<Vec<[u8; 8]>, Assemble
     code.finish()
 }
 
-/// Ends with the frame at the socket of its queue, or with the kernel if there is none.
+/// Emits the end that passes the frame to the socket of its queue, or to the kernel if there is
+/// none.
 fn redirect(code: &mut Assembler, sockets: i32) {
     code.load_map(Register::R1, sockets);
     code.load(Size::Word, Register::R2, CONTEXT, CONTEXT_QUEUE);
@@ -157,7 +160,8 @@ fn redirect(code: &mut Assembler, sockets: i32) {
     code.exit();
 }
 
-/// Leaves the destination in the key and, if it can be told, the port of TCP.
+/// Emits code that stores the destination in the key and, if it is at a fixed offset, the port of
+/// TCP.
 fn read_ipv4(code: &mut Assembler, tcp: Label, address: Label, pass: Label) {
     need(code, IPV4_PAYLOAD, pass);
     key_from_ipv4(code, IPV4_DESTINATION);
@@ -166,7 +170,8 @@ fn read_ipv4(code: &mut Assembler, tcp: Label, address: Label, pass: Label) {
     code.load(Size::Byte, FIELD, PACKET, ETHERNET_BYTES);
     code.jump_if(FIELD, Condition::NotEqual, Operand::Immediate(IPV4_WITHOUT_OPTIONS), address);
     code.load(Size::Half, FIELD, PACKET, IPV4_FRAGMENT);
-    // More fragments, or an offset: all but the reserved bit and "don't fragment".
+    // A fragment: "more fragments" is set, or the offset is not zero. The mask omits the reserved
+    // bit and "don't fragment".
     code.and(FIELD, i32::from(u16::from_ne_bytes([0x3f, 0xff])));
     code.jump_if(FIELD, Condition::NotEqual, Operand::Immediate(0), address);
     need(code, IPV4_PAYLOAD + TCP_PORT_END, pass);
@@ -174,8 +179,8 @@ fn read_ipv4(code: &mut Assembler, tcp: Label, address: Label, pass: Label) {
     code.jump(tcp);
 }
 
-/// As [`read_ipv4`]; the destination of a neighbour solicitation is whom it asks for, because the
-/// group that it is sent to has other members.
+/// Like [`read_ipv4`]. The destination of a neighbour solicitation is its target, because the group
+/// to which it is sent has other members.
 fn read_ipv6(code: &mut Assembler, tcp: Label, address: Label, pass: Label) {
     let other = code.label();
     need(code, IPV6_PAYLOAD, pass);
@@ -195,7 +200,7 @@ fn read_ipv6(code: &mut Assembler, tcp: Label, address: Label, pass: Label) {
     code.jump(address);
 }
 
-/// Goes to the label unless the packet has so many bytes.
+/// Emits a jump to the label if the packet has fewer bytes.
 fn need(code: &mut Assembler, bytes: i16, otherwise: Label) {
     code.copy(SCRATCH, PACKET);
     code.add(SCRATCH, i32::from(bytes));
@@ -217,7 +222,7 @@ fn key_from_ipv6(code: &mut Assembler, offset: i16) {
     }
 }
 
-/// Register 0 is then the address of the entry's value, or zero.
+/// Emits a look-up of the key. Afterwards register 0 is the address of the entry's value, or zero.
 fn look_up(code: &mut Assembler, map: i32) {
     code.load_map(Register::R1, map);
     code.copy(Register::R2, Register::Frame);

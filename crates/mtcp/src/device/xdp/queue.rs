@@ -1,4 +1,4 @@
-//! One receive and transmit queue of an interface as a packet device.
+//! Implements one receive and transmit queue of an interface as a packet device.
 
 use super::interface::Interface;
 use super::memory::Frames;
@@ -11,66 +11,68 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 const ETHERNET_BYTES: u32 = 14;
-/// Where a frame that is sent begins; in front of it lies its metadata.
+/// Offset of a sent frame in its buffer; its metadata is before it.
 const TRANSMIT_OFFSET: u32 = 32;
-/// The longest frame that is put together of several buffers: an IP packet and Ethernet with tags.
+/// The longest frame that is assembled from several buffers: an IP packet and Ethernet with tags.
 const MAX_FRAME_BYTES: usize = 65_535 + 14 + 8;
-/// How many times in a row nothing came before the socket is asked whether its interface exists.
+/// Number of consecutive calls without frames after which the socket is asked whether its interface
+/// exists.
 const QUIET_RECEIVES: u32 = 64;
 
-/// Where room for a frame was given.
+/// The place of the room that was returned.
 #[derive(Clone, Copy, Debug)]
 enum Offered {
-    /// So many bytes of the last frame that is free.
+    /// This number of bytes of the last free frame.
     Frame(u32),
-    /// Beside the UMEM.
+    /// The buffer for long frames, outside of the UMEM.
     Long,
-    /// In memory that is not sent: the interface is down and the ring is full.
+    /// Memory that is not sent, because the interface is down and the ring is full.
     Discarded,
 }
 
-/// One queue of an interface, as an AF_XDP socket; made by [`XdpPort::open`](super::XdpPort::open).
+/// One queue of an interface, as an AF_XDP socket; created by
+/// [`XdpPort::open`](super::XdpPort::open).
 ///
-/// Frames come in the UMEM and are valid within the call of [`Device::receive`]; then they return
-/// to the kernel, so that a slow application never keeps it from receiving. Frames to be sent have
-/// a part of the UMEM of their own. [`Device::flush`] costs one system call if there is something
-/// to send; in zero-copy mode often none. Dropping it frees the queue: the kernel has its frames
-/// again.
+/// Received frames are in the UMEM and valid within the call of [`Device::receive`]. Afterwards
+/// they return to the kernel, so that a slow application never keeps it from receiving. Sent frames
+/// have a separate part of the UMEM. [`Device::flush`] costs one system call if there are frames to
+/// send; in zero-copy mode often none. Dropping the device frees the queue, and the kernel receives
+/// its frames again.
 ///
 /// While the interface is down, frames wait in the ring, and are dropped when that is full.
 ///
-/// Linux does not wake a sleeper on an AF_XDP socket whose interface goes away, nor does poll(2)
-/// say so afterwards. [`Device::prepare_to_sleep`] notices before, [`Device::receive`] after at
-/// most 64 calls without frames; whoever sleeps without end follows the interface with
-/// [`Watch`](crate::network::Watch).
+/// When the interface is removed, Linux neither wakes a thread that sleeps on its AF_XDP socket,
+/// nor reports it by poll(2) afterwards. [`Device::prepare_to_sleep`] detects a removal before the
+/// sleep, [`Device::receive`] after at most 64 calls without frames. A thread that sleeps without a
+/// limit must watch the interface with [`Watch`](crate::network::Watch).
 #[derive(Debug)]
 pub struct XdpDevice {
     socket: Socket,
     frames: Frames,
     capabilities: Capabilities,
     hardware_address: [u8; 6],
-    /// Partial checksums may come (see `partial.rs`).
+    /// Whether partial checksums may arrive (see `partial.rs`).
     virtual_cable: bool,
-    /// Frames to be sent, the warmest last.
+    /// Free frames for sending; the most recently used is last.
     free: Vec<u64>,
-    /// How many frames may be free at most.
+    /// The number of frames for sending.
     transmit_frames: usize,
-    /// The room that was given and not committed.
+    /// The room that was returned and not committed.
     offered: Option<Offered>,
     segmenter: Option<Segmenter>,
     assembly: Assembly,
     quiet_receives: u32,
-    /// Why the socket is dead.
+    /// The errno that made the socket unusable.
     failure: Option<i32>,
-    /// The interface was down at the last kick.
+    /// Whether the interface was down at the last kick.
     down: bool,
-    /// Where frames are written that are dropped.
+    /// Memory for frames that are dropped.
     discarded: Box<[u8]>,
     counters: DeviceCounters,
 }
 
 impl XdpDevice {
-    /// The device over a bound socket; the first `receive_frames` are with the kernel.
+    /// Creates the device over a bound socket; the kernel has the first `receive_frames` frames.
     pub(super) fn new(
         socket: Socket,
         frames: Frames,
@@ -86,7 +88,7 @@ impl XdpDevice {
         let capabilities = Capabilities {
             link: Link::Ethernet,
             mtu: interface.mtu.min(longest) as u16,
-            // In zero-copy mode it is the driver that would have to, and few do.
+            // In zero-copy mode the driver would have to complete the checksum, and few do.
             transmit_checksum: metadata && !socket.zero_copy,
             segmentation_bytes: if segmenter.is_some() { PACKET_BYTES_MAX as u32 } else { 0 },
         };
@@ -110,25 +112,26 @@ impl XdpDevice {
         }
     }
 
-    /// Frames go between the driver and the UMEM without a copy.
+    /// Whether frames are transferred between the driver and the UMEM without a copy.
     pub fn is_zero_copy(&self) -> bool {
         self.socket.zero_copy
     }
 
-    /// Takes one buffer off the receive ring; true if it was the last of a frame, which was taken.
+    /// Takes one buffer from the receive ring. True if it was the last one of a frame, which was
+    /// passed on.
     fn take_buffer(
         &mut self,
         buffer: libc::xdp_desc,
         take: &mut dyn FnMut(&[u8], Received),
     ) -> bool {
         let Some(frame) = self.frames.frame_of(buffer.addr, buffer.len) else {
-            // Not from the kernel that we know; there is no frame to give back.
+            // The kernel never returns such an address; there is no frame to give back.
             self.counters.receive_drops += 1;
             return false;
         };
-        // Published only after the batch.
+        // Published only after the whole batch.
         self.socket.rings.fill.push(frame);
-        // SAFETY: the buffer came off the receive ring, so the kernel has handed it over, and its
+        // SAFETY: the buffer came from the receive ring, so the kernel has passed it to us, and its
         // return is not published yet.
         let bytes = unsafe { self.frames.read(buffer.addr, buffer.len) };
         let last = buffer.options & libc::XDP_PKT_CONTD == 0;
@@ -152,7 +155,7 @@ impl XdpDevice {
         taken
     }
 
-    /// Takes the frames back that were sent.
+    /// Takes back the frames that the kernel has sent.
     fn reclaim(&mut self) {
         while let Some(address) = self.socket.rings.completion.pop() {
             match self.frames.frame_of(address, 0) {
@@ -163,17 +166,17 @@ impl XdpDevice {
         self.socket.rings.completion.release();
     }
 
-    /// Hands over what is published, in as many calls as this kernel takes for it.
+    /// Makes the kernel send the published frames, in as many calls as this kernel needs.
     fn kick(&mut self) -> io::Result<()> {
         let mut before = self.socket.rings.transmit.pending();
         while before > 0 {
-            // In copy mode nobody looks at the ring but this call.
+            // In copy mode the kernel reads the ring only in this call.
             if self.socket.zero_copy && !self.socket.rings.transmit.needs_wakeup() {
                 return Ok(());
             }
             self.counters.system_calls += 1;
             let kicked = self.socket.kick_transmit();
-            // Without an interface it would be ENXIO.
+            // A removed interface would give ENXIO.
             let errno = kicked.as_ref().err().and_then(io::Error::raw_os_error);
             self.down = errno == Some(libc::ENETDOWN);
             match kicked {
@@ -199,7 +202,8 @@ impl XdpDevice {
         self.failure.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
     }
 
-    /// Nothing came: once in a while that is because there is no interface any more.
+    /// Called when no frame arrived: asks the socket from time to time whether the interface still
+    /// exists.
     fn check_interface(&mut self) -> io::Result<()> {
         self.quiet_receives += 1;
         if self.quiet_receives < QUIET_RECEIVES {
@@ -210,7 +214,8 @@ impl XdpDevice {
         self.socket.take_error().map_err(|error| self.fail(error))
     }
 
-    /// Room for a frame that is dropped: a ring that does not move is not waited for.
+    /// Returns room for a frame that is dropped, because the device does not wait for a ring that
+    /// is stuck.
     fn discarded_room(&mut self, bytes: u32) -> &mut [u8] {
         self.offered = Some(Offered::Discarded);
         if self.discarded.is_empty() {
@@ -219,7 +224,7 @@ impl XdpDevice {
         &mut self.discarded[..bytes as usize]
     }
 
-    /// Whether the kernel would send this frame; it stops at one that it cannot.
+    /// Whether the kernel can send this frame; it would stop at one that it cannot.
     fn is_sound(&self, frame: &Transmit, room: u32) -> bool {
         let fits = |(start, offset): (u16, u16)| {
             usize::from(start) + usize::from(offset) + 2 <= frame.bytes
@@ -231,7 +236,7 @@ impl XdpDevice {
                 .is_none_or(|place| self.capabilities.transmit_checksum && fits(place))
     }
 
-    /// Queues the frame in the room that the last free one gave.
+    /// Queues the frame in the room of the last free frame.
     fn commit_frame(&mut self, frame: &Transmit) {
         let Some(address) = self.free.pop() else { return };
         let address = address + u64::from(TRANSMIT_OFFSET);
@@ -247,7 +252,7 @@ impl XdpDevice {
         self.counters.frames_sent += 1;
     }
 
-    /// Sends the frame beside the UMEM, behind those that are queued.
+    /// Sends the frame in the long buffer, after the queued ones.
     fn commit_long(&mut self, frame: &Transmit) {
         if !self.segmenter.as_mut().is_some_and(|segmenter| segmenter.seal(frame)) {
             self.counters.transmit_drops += 1;
@@ -259,36 +264,37 @@ impl XdpDevice {
         }
     }
 
-    /// As [`XdpDevice::commit_long`], for a frame of short segments that was written into the UMEM.
+    /// Does the same as [`XdpDevice::commit_long`] for a frame with short segments that was written
+    /// into the UMEM.
     fn lengthen(&mut self, frame: &Transmit, room: u32) {
         let (Some(segmenter), Some(&from)) = (&mut self.segmenter, self.free.last()) else {
             self.counters.transmit_drops += 1;
             return;
         };
         if let Some(to) = segmenter.room(room as usize) {
-            // SAFETY: the frame is among the free ones: the kernel does not have it.
+            // SAFETY: the frame is free, so the kernel does not use it.
             let from = unsafe { self.frames.read(from + u64::from(TRANSMIT_OFFSET), room) };
             to.copy_from_slice(from);
         }
         self.commit_long(frame);
     }
 
-    /// Hands the long frame over that is held, if there is one.
+    /// Passes the long frame in the buffer to the kernel, if there is one.
     fn send_long(&mut self) {
         let Some(segmenter) = self.segmenter.as_mut().filter(|it| it.is_held()) else { return };
         self.counters.system_calls += 1;
         match segmenter.write() {
             Ok(Written::Taken) => self.counters.frames_sent += 1,
             Ok(Written::Later) => {}
-            // If the interface has gone, the AF_XDP socket says so.
+            // If the interface was removed, the AF_XDP socket reports it.
             Err(_) => self.counters.transmit_drops += 1,
         }
     }
 
-    /// Asks for the checksum of the frame that begins at the address.
+    /// Requests the checksum of the frame at this address.
     fn write_metadata(&mut self, address: u64, (start, offset): (u16, u16)) {
         let at = address - u64::from(METADATA_BYTES);
-        // SAFETY: the frame is among the free ones: the kernel does not have it.
+        // SAFETY: the frame is free, so the kernel does not use it.
         let metadata = unsafe { self.frames.write(at, METADATA_BYTES) };
         metadata.fill(0);
         metadata[..8].copy_from_slice(&u64::from(libc::XDP_TXMD_FLAGS_CHECKSUM).to_ne_bytes());
@@ -313,8 +319,8 @@ impl Device for XdpDevice {
     ) -> io::Result<usize> {
         self.check()?;
         let (mut taken, mut buffers) = (0, 0);
-        // A long frame counts as its buffers: what is taken at once stays in the cache until the
-        // application has it.
+        // A long frame counts as its buffers, so that the received data stays in the cache until
+        // the application has read it.
         while buffers < limit || !self.assembly.is_idle() {
             let Some(buffer) = self.socket.rings.receive.pop() else { break };
             buffers += 1;
@@ -339,7 +345,7 @@ impl Device for XdpDevice {
         self.offered = None;
         let held = self.segmenter.as_ref().is_some_and(Segmenter::is_held);
         if held {
-            // Nothing overtakes it.
+            // No later frame may overtake the long one.
             self.counters.transmit_full += 1;
             return None;
         }
@@ -362,7 +368,7 @@ impl Device for XdpDevice {
             return None;
         };
         self.offered = Some(Offered::Frame(bytes));
-        // SAFETY: the frame is among the free ones: the kernel does not have it.
+        // SAFETY: the frame is free, so the kernel does not use it.
         Some(unsafe { self.frames.write(frame + u64::from(TRANSMIT_OFFSET), bytes) })
     }
 
@@ -417,13 +423,13 @@ impl Device for XdpDevice {
     }
 }
 
-/// Whether a kick that failed with this may succeed later.
+/// Whether a kick that failed with this error may succeed later.
 fn may_pass(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(errno, Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR | libc::ENOMEM))
 }
 
-/// A frame that comes in several buffers.
+/// A frame that arrives in several buffers.
 #[derive(Debug, Default)]
 struct Assembly {
     bytes: Vec<u8>,
@@ -446,7 +452,7 @@ impl Assembly {
         }
     }
 
-    /// The whole frame, unless it was too long.
+    /// The complete frame, unless it was too long.
     fn complete(&self) -> Option<&[u8]> {
         (!self.too_long).then_some(&self.bytes)
     }

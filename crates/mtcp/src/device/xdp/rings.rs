@@ -1,14 +1,14 @@
-//! The four rings between an AF_XDP socket and the kernel: single producer, single consumer, in
-//! shared memory (Documentation/networking/af_xdp.rst).
+//! Implements the four rings between an AF_XDP socket and the kernel: single producer, single
+//! consumer, in shared memory (Documentation/networking/af_xdp.rst).
 //!
-//! Both ends only ever count up. Whoever publishes a count does so with release, whoever reads the
-//! other's with acquire, so that entries are seen whole; a count of the kernel's is clamped to what
-//! the ring can hold before it is used.
+//! Both counters of a ring only increase. Each side publishes its counter with release and loads
+//! the other's with acquire, so that it sees complete entries. A counter of the kernel is limited
+//! to the capacity of the ring before it is used.
 
 use super::memory::Mapping;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What both kinds of rings have: where things are.
+/// The common part of both kinds of rings: the offsets in the memory.
 #[derive(Debug)]
 struct Ring<T> {
     memory: Mapping,
@@ -22,7 +22,7 @@ struct Ring<T> {
 
 impl<T: Copy> Ring<T> {
     /// # Panics
-    /// If the offsets do not lie in the memory, or `count` is no power of two: the kernel gives
+    /// If the offsets are outside of the memory, or `count` is no power of two; the kernel returns
     /// neither.
     fn new(memory: Mapping, offsets: &libc::xdp_ring_offset, count: u32) -> Ring<T> {
         let place = |offset: u64, bytes: usize, align: usize| {
@@ -42,31 +42,31 @@ impl<T: Copy> Ring<T> {
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: `new` has checked that the offset lies in the memory and is aligned; the kernel
+        // SAFETY: `new` has checked that the offset is within the memory and aligned; the kernel
         // accesses the word atomically as well.
         unsafe { &*self.memory.start().add(offset).as_ptr().cast::<AtomicU32>() }
     }
 
     fn entry(&self, index: u32) -> *mut T {
         let slot = (index & (self.count - 1)) as usize;
-        // SAFETY: `new` has checked that `count` entries lie in the memory.
+        // SAFETY: `new` has checked that `count` entries are within the memory.
         unsafe { self.memory.start().as_ptr().add(self.entries).cast::<T>().add(slot) }
     }
 }
 
-/// A ring that we fill: buffers for what will come, frames to be sent.
+/// A ring that we fill: buffers for received frames, or frames to send.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     ring: Ring<T>,
-    /// What we have written, and what of it is published.
+    /// The counter of written entries, and the published one.
     next: u32,
     published: u32,
-    /// The kernel's count when last read.
+    /// The kernel's counter when it was last loaded.
     consumed: u32,
 }
 
 impl<T: Copy> Producer<T> {
-    /// A ring at its beginning.
+    /// Creates a ring at its beginning.
     pub(super) fn new(memory: Mapping, offsets: &libc::xdp_ring_offset, count: u32) -> Self {
         let ring: Ring<T> = Ring::new(memory, offsets, count);
         let next = ring.word(ring.producer).load(Ordering::Relaxed);
@@ -82,14 +82,14 @@ impl<T: Copy> Producer<T> {
                 return false;
             }
         }
-        // SAFETY: the entry is between the kernel's count and ours: the kernel has read what was
-        // there, and reads it again only when it is published.
+        // SAFETY: the entry is between the kernel's counter and ours. The kernel has read the old
+        // entry, and reads the new one only after it is published.
         unsafe { self.ring.entry(self.next).write(value) };
         self.next = self.next.wrapping_add(1);
         true
     }
 
-    /// Shows the kernel what was written.
+    /// Publishes the written entries to the kernel.
     pub(super) fn publish(&mut self) {
         if self.published != self.next {
             self.ring.word(self.ring.producer).store(self.next, Ordering::Release);
@@ -103,26 +103,26 @@ impl<T: Copy> Producer<T> {
         self.published.wrapping_sub(self.consumed).min(self.ring.count)
     }
 
-    /// The kernel has stopped looking, and wants a system call.
+    /// Whether the kernel no longer polls the ring and needs a system call.
     pub(super) fn needs_wakeup(&self) -> bool {
         let flags = self.ring.word(self.ring.flags).load(Ordering::Relaxed);
         flags & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
-/// A ring that the kernel fills: frames that came, buffers that were sent.
+/// A ring that the kernel fills: received frames, or buffers that were sent.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
-    /// What we have taken, and what of it the kernel knows.
+    /// The counter of entries that were taken, and the released one.
     next: u32,
     released: u32,
-    /// The kernel's count when last read.
+    /// The kernel's counter when it was last loaded.
     produced: u32,
 }
 
 impl<T: Copy> Consumer<T> {
-    /// A ring at its beginning.
+    /// Creates a ring at its beginning.
     pub(super) fn new(memory: Mapping, offsets: &libc::xdp_ring_offset, count: u32) -> Self {
         let ring: Ring<T> = Ring::new(memory, offsets, count);
         let next = ring.word(ring.consumer).load(Ordering::Relaxed);
@@ -134,14 +134,14 @@ impl<T: Copy> Consumer<T> {
         if self.produced == self.next && self.is_empty() {
             return None;
         }
-        // SAFETY: the entry is between our count and the kernel's, which was read with acquire: it
-        // is whole, and not written again before it is released.
+        // SAFETY: the entry is between our counter and the kernel's, which was loaded with acquire.
+        // It is complete, and the kernel does not overwrite it before it is released.
         let value = unsafe { self.ring.entry(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(value)
     }
 
-    /// Gives the entries that were taken back to the kernel.
+    /// Returns the taken entries to the kernel.
     pub(super) fn release(&mut self) {
         if self.released != self.next {
             self.ring.word(self.ring.consumer).store(self.next, Ordering::Release);
@@ -149,7 +149,7 @@ impl<T: Copy> Consumer<T> {
         }
     }
 
-    /// Nothing is there now.
+    /// Whether the ring has no entry now.
     pub(super) fn is_empty(&mut self) -> bool {
         if self.produced == self.next {
             let produced = self.ring.word(self.ring.producer).load(Ordering::Acquire);
@@ -169,11 +169,11 @@ mod tests {
         libc::xdp_ring_offset { producer: 0, consumer: 64, flags: 128, desc: 192 };
     const COUNT: u32 = 8;
 
-    /// Memory that begins just before its counts wrap around.
+    /// Memory of a ring whose counters are about to wrap.
     fn memory() -> Mapping {
         let memory = Mapping::anonymous(4096).expect("memory");
         for offset in [OFFSETS.producer, OFFSETS.consumer] {
-            // SAFETY: the offset is in the memory and aligned.
+            // SAFETY: the offset is within the memory and aligned.
             unsafe {
                 memory.start().add(offset as usize).as_ptr().cast::<u32>().write(u32::MAX - 2);
             }
@@ -181,7 +181,7 @@ mod tests {
         memory
     }
 
-    /// The same pages at two addresses, as the kernel and we see them.
+    /// Maps the same pages at two addresses, as the kernel and the process see them.
     fn shared() -> (Mapping, Mapping) {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(4096).expect("a size");
@@ -201,7 +201,7 @@ mod tests {
         fill.publish();
         assert_eq!(fill.pending(), COUNT);
         assert!(!fill.needs_wakeup());
-        // The kernel takes three.
+        // The kernel takes three entries.
         let consumer = fill.ring.consumer;
         fill.ring.word(consumer).store((u32::MAX - 2).wrapping_add(3), Ordering::Release);
         assert_eq!(fill.pending(), 5);

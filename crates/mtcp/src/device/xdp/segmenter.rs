@@ -1,14 +1,14 @@
-//! Long frames, which the kernel cuts: they take a packet socket (packet(7)) beside AF_XDP.
+//! Sends long frames, which the kernel cuts, through a packet socket (packet(7)) beside AF_XDP.
 //!
-//! In copy mode the kernel makes a packet of every frame that is sent, and gives it to the driver.
-//! A packet socket does the same, and has a word for segmentation offload, which AF_XDP has not
-//! (virtio's header in front of the frame): for 64 KiB one packet is made instead of 45, and a
-//! virtual cable brings it to the kernel at its other end in one piece.
+//! In copy mode the kernel builds a packet for every sent frame, and passes it to the driver. A
+//! packet socket does the same and, unlike AF_XDP, supports segmentation offload (by virtio's
+//! header before the frame). For 64 KiB the kernel builds one packet instead of 45, and a virtual
+//! cable (veth) carries it to the kernel at its other end in one piece.
 //!
-//! Only a virtual cable has one. On a network card the packets of such a socket would wait in a
-//! queueing discipline and on a queue of its choice, while AF_XDP passes the one and has the other
-//! prescribed: segments of a connection would overtake each other. So they do on a cable to which
-//! somebody has given a queueing discipline; TCP puts up with that.
+//! Only a virtual cable has a segmenter. On a network card the packets of such a socket would wait
+//! in a queueing discipline and on a queue of its choice, whereas AF_XDP bypasses the former and
+//! uses a fixed queue. Segments of a connection would then overtake each other. The same happens on
+//! a cable with a queueing discipline, which TCP tolerates.
 
 use super::error::{XdpError, failed};
 use super::interface::Interface;
@@ -18,11 +18,11 @@ use crate::system::{bind_packet_socket, new_socket, set_option};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What the kernel may hold of it, as it counts: many frames, so that none waits on this side.
+/// Bytes that the kernel may hold, as it counts them: many frames, so that none waits on this side.
 const SEND_BUFFER_BYTES: i32 = 16 << 20;
 const REMEDY: &str = "the kernel needs CONFIG_PACKET; or switch `transmit_segmentation` off";
 
-/// The way out for frames that are to be cut, or do not fit into a frame of the UMEM.
+/// The path for frames that have to be cut, or do not fit into a frame of the UMEM.
 #[derive(Debug)]
 pub(super) struct Segmenter {
     socket: OwnedFd,
@@ -33,13 +33,13 @@ pub(super) struct Segmenter {
 
 impl Segmenter {
     pub(super) fn open(interface: &Interface) -> Result<Segmenter, XdpError> {
-        // With protocol 0, here and in the binding, nothing ever comes.
+        // With protocol 0, here and in the binding, the socket receives no frame.
         let socket = new_socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
             .map_err(failed("open a packet socket", REMEDY))?;
         let fd = socket.as_fd();
         set_option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32)
             .map_err(failed("ask for offloads of a packet socket", REMEDY))?;
-        // With less, frames wait more often.
+        // With a smaller buffer, frames wait more often.
         let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES);
         bind_packet_socket(fd, interface.index, 0)
             .map_err(failed("bind a packet socket", REMEDY))?;
@@ -47,29 +47,29 @@ impl Segmenter {
         Ok(Segmenter { socket, outgoing: Outgoing::new(), single_bytes })
     }
 
-    /// Whether frames of so many bytes are always cut.
+    /// Whether frames of this length are always cut.
     pub(super) fn cuts(&self, bytes: usize) -> bool {
         bytes > self.single_bytes
     }
 
-    /// Whether the last frame was not taken yet.
+    /// Whether the last frame was not accepted yet.
     pub(super) fn is_held(&self) -> bool {
         self.outgoing.is_held()
     }
 
-    /// As [`Outgoing::room`].
+    /// Returns room as [`Outgoing::room`].
     pub(super) fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
         self.outgoing.room(bytes)
     }
 
-    /// Completes the frame in the last room; false if the kernel would not send it.
+    /// Completes the frame in the last room; false if the kernel cannot send it.
     pub(super) fn seal(&mut self, frame: &Transmit) -> bool {
         let cut = ETHERNET_HEADER_BYTES + PACKET_BYTES_MAX;
         let limit = if frame.segmentation.is_some() { cut } else { self.single_bytes };
         self.outgoing.seal(frame, limit)
     }
 
-    /// As [`Outgoing::write`].
+    /// Writes the frame as [`Outgoing::write`].
     pub(super) fn write(&mut self) -> io::Result<Written> {
         self.outgoing.write(self.socket.as_fd())
     }

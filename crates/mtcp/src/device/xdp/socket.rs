@@ -1,4 +1,4 @@
-//! One AF_XDP socket: its options, its rings, and the calls that drive them.
+//! Implements one AF_XDP socket: its options, its rings, and the system calls for them.
 
 use super::error::{XdpError, failed};
 use super::interface::Interface;
@@ -10,15 +10,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes in front of a frame in which the kernel is told what to do with it (`struct
-/// xsk_tx_metadata`); the transmit part of every frame begins behind them.
+/// Bytes before a frame that contain instructions for the kernel (`struct xsk_tx_metadata`); the
+/// frame to send follows them.
 pub(super) const METADATA_BYTES: u32 = 24;
-/// The socket option by which recent kernels take more than 32 frames in one system call.
+/// The socket option by which recent kernels send more than 32 frames in one system call.
 const MAX_TX_SKB_BUDGET: libc::c_int = 9;
-/// How long a queue may stay busy: the kernel takes a closed socket down in the background.
+/// How long a queue may stay busy, because the kernel closes a closed socket in the background.
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
-/// What the kernel counts for a packet in flight beside its bytes, generously.
+/// Bytes that the kernel counts for a packet in flight in addition to its data; a generous
+/// estimate.
 const PACKET_OVERHEAD_BYTES: u32 = 2048;
 const REMEDY: &str = "the kernel needs CONFIG_XDP_SOCKETS, Linux 5.10 or newer";
 
@@ -40,7 +41,7 @@ impl Unbound {
             .map_err(failed("open an AF_XDP socket", REMEDY))
     }
 
-    /// Makes the memory this socket's UMEM; true if metadata can go with frames.
+    /// Makes the memory the UMEM of this socket; true if frames can have metadata.
     pub(super) fn register(
         &self,
         umem: &Mapping,
@@ -58,7 +59,7 @@ impl Unbound {
         let mut granted = metadata;
         let mut result = set_xdp_option(&self.0, libc::XDP_UMEM_REG, &region);
         if metadata && is_errno(&result, libc::EINVAL) {
-            // A kernel that does not know metadata.
+            // The kernel does not support metadata.
             (region.flags, region.tx_metadata_len, granted) = (0, 0, false);
             result = set_xdp_option(&self.0, libc::XDP_UMEM_REG, &region);
         }
@@ -71,7 +72,7 @@ impl Unbound {
         }
     }
 
-    /// Whether a frame may come in several buffers: from Linux 6.6 on.
+    /// Whether a frame may arrive in several buffers: from Linux 6.6 on.
     pub(super) fn takes_several_buffers(&self) -> bool {
         let nowhere = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
@@ -80,12 +81,13 @@ impl Unbound {
             sxdp_queue_id: 0,
             sxdp_shared_umem_fd: 0,
         };
-        // A kernel looks at the flags first, and finds then that there is no such interface.
+        // A kernel checks the flags first, and then finds that there is no such interface.
         bind(&self.0, &nowhere).is_err_and(|error| error.raw_os_error() != Some(libc::EINVAL))
     }
 
-    /// Makes the rings, gives the kernel the first `sizes.receive` of the frames, and binds; the
-    /// UMEM is that of `first`, or this socket's own. The flags are those of how frames come.
+    /// Creates the rings, gives the kernel the first `sizes.receive` frames, and binds the socket.
+    /// The UMEM is that of `first`, or this socket's own. The flags select how frames are
+    /// transferred.
     pub(super) fn bind(
         self,
         interface: &Interface,
@@ -100,7 +102,7 @@ impl Unbound {
             rings.fill.push(address);
         }
         rings.fill.publish();
-        // Only how many system calls are needed depends on these two.
+        // These two options affect only the number of system calls.
         let _ = set_xdp_option(&self.0, MAX_TX_SKB_BUDGET, &sizes.transmit);
         let in_flight = sizes.transmit.saturating_mul(frames.frame_bytes() + PACKET_OVERHEAD_BYTES);
         let _ = set_option(self.0.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &in_flight);
@@ -113,11 +115,11 @@ impl Unbound {
             sxdp_shared_umem_fd: 0,
         };
         if let Some(first) = first {
-            // The rest is as the first socket has it.
+            // All other flags are those of the first socket.
             address.sxdp_flags = libc::XDP_SHARED_UMEM;
             address.sxdp_shared_umem_fd = first.descriptor.as_raw_fd() as u32;
         }
-        bind_patiently(&self.0, &address, interface, queue)?;
+        bind_retrying(&self.0, &address, interface, queue)?;
         let options: u32 = get_option(self.0.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS, 0)
             .map_err(failed("read the mode of an AF_XDP socket", REMEDY))?;
         let zero_copy = options & libc::XDP_OPTIONS_ZEROCOPY != 0;
@@ -155,20 +157,20 @@ impl Unbound {
     }
 }
 
-/// The rings of a socket, seen from this side.
+/// The rings of a socket, from the side of the process.
 #[derive(Debug)]
 pub(super) struct Rings {
-    /// Frames for what will come.
+    /// Frames for received data.
     pub(super) fill: Producer<u64>,
     /// Frames that were sent.
     pub(super) completion: Consumer<u64>,
-    /// What came.
+    /// Frames that were received.
     pub(super) receive: Consumer<libc::xdp_desc>,
-    /// What is to be sent.
+    /// Frames to send.
     pub(super) transmit: Producer<libc::xdp_desc>,
 }
 
-/// A socket on its queue.
+/// A bound socket.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) rings: Rings,
@@ -177,20 +179,20 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Makes the kernel look at the transmit ring; never waits.
+    /// Makes the kernel process the transmit ring; never waits.
     pub(super) fn kick_transmit(&self) -> io::Result<()> {
         let fd = self.descriptor.as_raw_fd();
-        // SAFETY: no data and no address are given.
+        // SAFETY: the call has neither data nor an address.
         let result = unsafe {
             libc::sendto(fd, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
         };
         check_length(result).map(|_| ())
     }
 
-    /// Makes the kernel look at the fill ring; never waits.
+    /// Makes the kernel process the fill ring; never waits.
     pub(super) fn kick_receive(&self) {
         let (fd, nothing) = (self.descriptor.as_raw_fd(), std::ptr::null_mut());
-        // SAFETY: no room for data or an address is given.
+        // SAFETY: the call has neither room for data nor for an address.
         unsafe {
             libc::recvfrom(
                 fd,
@@ -203,7 +205,7 @@ impl Socket {
         };
     }
 
-    /// What has gone wrong in the background: the interface went away.
+    /// Returns an error that occurred in the background: the interface was removed.
     pub(super) fn take_error(&self) -> io::Result<()> {
         match get_option(self.descriptor.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, 0)? {
             0 => Ok(()),
@@ -211,7 +213,7 @@ impl Socket {
         }
     }
 
-    /// What the kernel has counted.
+    /// The kernel's counters of the socket.
     pub(super) fn statistics(&self) -> io::Result<libc::xdp_statistics> {
         let zero = libc::xdp_statistics {
             rx_dropped: 0,
@@ -225,7 +227,7 @@ impl Socket {
     }
 }
 
-fn bind_patiently(
+fn bind_retrying(
     socket: &OwnedFd,
     address: &libc::sockaddr_xdp,
     interface: &Interface,
@@ -259,11 +261,11 @@ fn is_errno(result: &io::Result<()>, errno: i32) -> bool {
     result.as_ref().is_err_and(|error| error.raw_os_error() == Some(errno))
 }
 
-// SAFETY: five numbers without padding.
+// SAFETY: five integers without padding.
 unsafe impl Plain for libc::xdp_umem_reg {}
-// SAFETY: sixteen numbers of one size.
+// SAFETY: sixteen integers of one size.
 unsafe impl Plain for libc::xdp_mmap_offsets {}
-// SAFETY: six numbers of one size.
+// SAFETY: six integers of one size.
 unsafe impl Plain for libc::xdp_statistics {}
 
 fn set_xdp_option<T: Plain>(socket: &OwnedFd, name: libc::c_int, value: &T) -> io::Result<()> {

@@ -1,9 +1,9 @@
-//! The application's side: it knows of each connection what the engine has told.
+//! Implements the application's side, which keeps the reported state of each connection.
 
 use super::chunk::{CHARGE_BYTES, Chunks};
-use super::place::Place;
 use super::sender::Sender;
-use super::{Command, Event, Fate, Known};
+use super::socket_state::SocketState;
+use super::{CachedAnswers, Command, EngineStatus, Event};
 use crate::engine::{Alarm, Engine, Port};
 use crate::spsc::Consumer;
 use mtcp_proto::{Error, Options, SocketId};
@@ -15,23 +15,23 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// The port of an application whose engine runs beside it.
+/// The port of an application whose engine runs on another thread.
 pub(crate) struct Application {
     pub(super) commands: Sender<Command>,
     pub(super) events: Consumer<Option<Event>>,
     pub(super) alarm: Arc<Alarm>,
-    pub(super) fate: Arc<Fate>,
+    pub(super) status: Arc<EngineStatus>,
     pub(super) addresses: Vec<IpAddr>,
     pub(super) chunks: Chunks,
-    pub(super) places: Vec<Place>,
-    /// Sockets with news.
+    pub(super) socket_states: Vec<SocketState>,
+    /// Sockets with new events.
     pub(super) news: VecDeque<SocketId>,
-    /// The answer to the last opening.
+    /// The result of the last call that makes a socket.
     pub(super) opened: Option<Result<SocketId, Error>>,
-    /// The last call's answer is there.
+    /// Whether the last call has been executed.
     pub(super) called: bool,
     pub(super) lying: bool,
-    /// [`Event::Finished`] has come.
+    /// Whether [`Event::Finished`] has arrived.
     pub(super) finished: bool,
     pub(super) thread: Option<JoinHandle<()>>,
 }
@@ -41,7 +41,7 @@ impl Application {
         commands: Sender<Command>,
         events: Consumer<Option<Event>>,
         alarm: Arc<Alarm>,
-        fate: Arc<Fate>,
+        status: Arc<EngineStatus>,
         addresses: Vec<IpAddr>,
         thread: JoinHandle<()>,
     ) -> Application {
@@ -49,10 +49,10 @@ impl Application {
             commands,
             events,
             alarm,
-            fate,
+            status,
             addresses,
             chunks: Chunks::default(),
-            places: Vec::new(),
+            socket_states: Vec::new(),
             news: VecDeque::new(),
             opened: None,
             called: false,
@@ -62,7 +62,7 @@ impl Application {
         }
     }
 
-    /// Makes a call in the engine's thread and waits for what it gives; `None` if the engine has
+    /// Executes a call in the engine's thread and waits for its result; `None` if the engine has
     /// ended.
     pub(super) fn call<R: Send + 'static>(
         &mut self,
@@ -70,16 +70,17 @@ impl Application {
     ) -> Option<R> {
         let (answer, answers) = mpsc::sync_channel(1);
         self.commands.send(Command::Call(Box::new(move |engine| {
-            // Nobody waits any more only if the application's thread has ended.
+            // The receiver is gone only if the application's thread has ended.
             let _ = answer.send(call(engine));
         })));
-        // The event tells of it, not the answer itself, which may overtake what the engine has told
-        // before: the program would see a state of which its socket does not know yet.
+        // The event reports the end of the call, not the result itself, which could overtake
+        // earlier events of the engine. The program would then see a state that its socket does not
+        // have yet.
         self.called = false;
         self.wait_for(|port| std::mem::take(&mut port.called).then(|| answers.try_recv().ok()))?
     }
 
-    /// Returns when all that was asked for is done, and what came of it is with the device.
+    /// Waits until all commands are executed and their packets are with the device.
     pub(crate) fn sync(&mut self) {
         self.call(|engine| engine.transmit().is_ok());
     }
@@ -93,14 +94,14 @@ impl Application {
         self.wait_for(|port| port.opened.take()).unwrap_or(Err(Error::Aborted))
     }
 
-    /// Takes events until something is there; `None` if the engine has ended.
+    /// Takes events until `look` returns a value; `None` if the engine has ended.
     pub(super) fn wait_for<R>(
         &mut self,
         mut look: impl FnMut(&mut Application) -> Option<R>,
     ) -> Option<R> {
         loop {
             self.commands.publish();
-            let failed = self.fate.failed.load(Ordering::Acquire) != 0;
+            let failed = self.status.failed.load(Ordering::Acquire) != 0;
             self.take_events();
             if let Some(found) = look(self) {
                 return Some(found);
@@ -113,39 +114,40 @@ impl Application {
         }
     }
 
-    pub(super) fn place(&mut self, socket: SocketId) -> Option<&mut Place> {
-        let place = self.places.get_mut(socket.index as usize)?;
-        (place.open && place.generation == socket.generation).then_some(place)
+    pub(super) fn socket_state(&mut self, socket: SocketId) -> Option<&mut SocketState> {
+        let socket_state = self.socket_states.get_mut(socket.index as usize)?;
+        (socket_state.open && socket_state.generation == socket.generation).then_some(socket_state)
     }
 
-    /// The place of a socket that is told of, maybe for the first time.
-    pub(super) fn open(&mut self, socket: SocketId) -> &mut Place {
+    /// The state of a socket that an event concerns; created at the first event.
+    pub(super) fn open(&mut self, socket: SocketId) -> &mut SocketState {
         let index = socket.index as usize;
-        if index >= self.places.len() {
-            self.places.resize_with(index + 1, Place::default);
+        if index >= self.socket_states.len() {
+            self.socket_states.resize_with(index + 1, SocketState::default);
         }
-        let place = &mut self.places[index];
-        if place.generation != socket.generation || !place.open {
-            *place = Place {
+        let socket_state = &mut self.socket_states[index];
+        if socket_state.generation != socket.generation || !socket_state.open {
+            *socket_state = SocketState {
                 generation: socket.generation,
                 open: true,
                 low_water: 1,
-                ..Place::default()
+                ..SocketState::default()
             };
         }
-        place
+        socket_state
     }
 
+    /// Queues a socket that has new events.
     pub(super) fn news(&mut self, socket: SocketId) {
-        if let Some(place) = self.place(socket)
-            && !place.queued
+        if let Some(socket_state) = self.socket_state(socket)
+            && !socket_state.queued
         {
-            place.queued = true;
+            socket_state.queued = true;
             self.news.push_back(socket);
         }
     }
 
-    /// True if there were any.
+    /// Takes the events of the engine; true if there were any.
     pub(super) fn take_events(&mut self) -> bool {
         let mut any = false;
         while let Some(Some(event)) = self.events.read(Option::take) {
@@ -167,7 +169,7 @@ impl Application {
                 return;
             }
             Event::Opened(outcome) => {
-                // What is told of the socket from now on finds its place.
+                // Later events of the socket find its state.
                 self.opened = Some(outcome.map(|(socket, known)| {
                     self.open(socket).known = known;
                     socket
@@ -178,87 +180,95 @@ impl Application {
                 self.take_accepted(listener, socket, known);
                 listener
             }
-            Event::Data { socket, chunk } => match self.place(socket) {
-                Some(place) => {
-                    place.data_bytes += chunk.len();
-                    place.data.push_back(chunk);
-                    place.data_arrived();
+            Event::Data { socket, chunk } => match self.socket_state(socket) {
+                Some(socket_state) => {
+                    socket_state.data_bytes += chunk.len();
+                    socket_state.data.push_back(chunk);
+                    socket_state.data_arrived();
                     socket
                 }
                 None => return self.commands.send(Command::Taken { socket, chunk }),
             },
             Event::Urgent { socket, urgent } => {
-                let Some(place) = self.place(socket) else { return };
-                place.urgent = Some(urgent);
-                place.data_arrived();
+                let Some(socket_state) = self.socket_state(socket) else { return };
+                socket_state.urgent = Some(urgent);
+                socket_state.data_arrived();
                 socket
             }
             Event::Sent { socket, chunk } => {
                 let (charge, bytes) = (chunk.sending_charge(), chunk.filled());
-                self.chunks.give(chunk);
-                let Some(place) = self.place(socket) else { return };
-                place.unsent = place.unsent.saturating_sub(charge);
-                place.unsent_bytes = place.unsent_bytes.saturating_sub(bytes);
+                self.chunks.deliver(chunk);
+                let Some(socket_state) = self.socket_state(socket) else { return };
+                socket_state.unsent = socket_state.unsent.saturating_sub(charge);
+                socket_state.unsent_bytes = socket_state.unsent_bytes.saturating_sub(bytes);
                 socket
             }
             Event::Ended { socket, by_peer } => {
-                let Some(place) = self.place(socket) else { return };
-                place.end_arrived(by_peer);
+                let Some(socket_state) = self.socket_state(socket) else { return };
+                socket_state.end_arrived(by_peer);
                 socket
             }
             Event::Failed { socket, error } => {
-                let Some(place) = self.place(socket) else { return };
-                place.error_arrived(error);
+                let Some(socket_state) = self.socket_state(socket) else { return };
+                socket_state.error_arrived(error);
                 socket
             }
             Event::Ready { socket, readiness, established } => {
-                let Some(place) = self.place(socket) else { return };
-                place.readiness = readiness;
-                place.connected |= established;
+                let Some(socket_state) = self.socket_state(socket) else { return };
+                socket_state.readiness = readiness;
+                socket_state.connected |= established;
                 socket
             }
         };
         self.news(socket);
     }
 
-    fn take_accepted(&mut self, listener: SocketId, socket: SocketId, known: Option<Box<Known>>) {
-        let place = self.open(socket);
-        place.connected = true;
-        place.known = known;
-        let low_water = self.place(listener).map(|place| {
-            place.connections.push_back(socket);
-            place.data_arrived();
-            place.low_water
+    fn take_accepted(
+        &mut self,
+        listener: SocketId,
+        socket: SocketId,
+        known: Option<Box<CachedAnswers>>,
+    ) {
+        let socket_state = self.open(socket);
+        socket_state.connected = true;
+        socket_state.known = known;
+        let low_water = self.socket_state(listener).map(|socket_state| {
+            socket_state.connections.push_back(socket);
+            socket_state.data_arrived();
+            socket_state.low_water
         });
         match low_water {
             Some(low_water) => self.set_low_water(socket, low_water),
-            // The listener was closed meanwhile: a connection that was not accepted is reset.
-            None => self.give_up(socket, Command::Abort { socket }),
+            // The listener was closed in the meantime: a connection that was not accepted is reset.
+            None => self.return_command(socket, Command::Abort { socket }),
         }
     }
 
-    pub(super) fn give_up(&mut self, socket: SocketId, command: Command) {
-        let Some(place) = self.place(socket) else { return };
-        let place = std::mem::take(place);
-        for chunk in place.data {
+    /// Returns the unread chunks of a socket that is closed, sends the command, and resets its
+    /// connections that were not accepted.
+    pub(super) fn return_command(&mut self, socket: SocketId, command: Command) {
+        let Some(socket_state) = self.socket_state(socket) else { return };
+        let socket_state = std::mem::take(socket_state);
+        for chunk in socket_state.data {
             self.commands.send(Command::Taken { socket, chunk });
         }
         self.commands.send(command);
-        for connection in place.connections {
-            self.give_up(connection, Command::Abort { socket: connection });
+        for connection in socket_state.connections {
+            self.return_command(connection, Command::Abort { socket: connection });
         }
     }
 
+    /// Sets the low-water mark of receiving, and the window that it needs.
     pub(super) fn set_low_water(&mut self, socket: SocketId, bytes: usize) {
-        let Some(place) = self.place(socket) else { return };
-        if std::mem::replace(&mut place.low_water, bytes) != bytes {
-            // It may come byte by byte, each in a chunk of its own.
+        let Some(socket_state) = self.socket_state(socket) else { return };
+        if std::mem::replace(&mut socket_state.low_water, bytes) != bytes {
+            // Data may arrive byte by byte, each in a chunk of its own.
             let bytes = bytes.saturating_mul(CHARGE_BYTES + 1);
             self.commands.send(Command::Window { socket, bytes });
         }
     }
 
-    /// What was told before the engine failed comes first.
+    /// Events before the engine's failure are delivered first.
     pub(super) fn unless_failed(&self, any: bool) -> io::Result<bool> {
         match self.failure() {
             Some(error) if !any => Err(error),
@@ -266,13 +276,15 @@ impl Application {
         }
     }
 
+    /// Reads the options of a socket from the stack.
     pub(super) fn ask_options(&mut self, socket: SocketId) -> Result<Options, Error> {
         let call = self.call(move |engine| engine.stack().options(socket));
         call.unwrap_or(Err(Error::Aborted))
     }
 
+    /// The error that has ended the engine, if it has ended.
     pub(super) fn failure(&self) -> Option<io::Error> {
-        let errno = self.fate.failed.load(Ordering::Acquire);
+        let errno = self.status.failed.load(Ordering::Acquire);
         (errno != 0).then(|| io::Error::from_raw_os_error(errno))
     }
 }
@@ -280,10 +292,10 @@ impl Application {
 impl Drop for Application {
     fn drop(&mut self) {
         self.commands.publish();
-        self.fate.stop.store(true, Ordering::Release);
+        self.status.stop.store(true, Ordering::Release);
         self.commands.alarm().force();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so itself.
+            // A thread that panicked has printed its message.
             let _ = thread.join();
         }
     }

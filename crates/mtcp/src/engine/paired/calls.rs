@@ -1,11 +1,11 @@
-//! The calls of [`Port`], answered from what the engine has told.
+//! Implements the calls of [`Port`] from what the engine has reported.
 
 use super::Command;
 use super::application::Application;
 use crate::engine::{Alarm, Names, Port};
 use crate::spsc::Sleep;
 use mtcp_proto::{
-    Congestion, ConnectionInfo, Counters, Error, ListenOptions, Manner, Options, Readiness,
+    Congestion, ConnectionInfo, Counters, Error, ListenOptions, Options, Readiness, SendFlags,
     Shutdown, SocketId, Urgent,
 };
 use std::io;
@@ -15,12 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What a handshake may have settled: the stack alone knows whether it still changes.
-fn settled(options: &Options) -> (Congestion, Option<u16>) {
+/// The options that the handshake may have determined: only the stack knows whether they still
+/// change.
+fn fixed_options(options: &Options) -> (Congestion, Option<u16>) {
     (options.congestion, options.maximum_segment)
 }
 
-/// What the stack is told: the mark is kept on this side, because data below it can be read, too.
+/// The options for the stack. The low-water mark stays on this side, because data below it can be
+/// read too.
 fn without_low_water(options: &Options) -> Options {
     Options { receive_low_water_bytes: 1, ..*options }
 }
@@ -106,8 +108,8 @@ impl Port for Application {
     }
 
     fn accept(&mut self, listener: SocketId) -> Result<SocketId, Error> {
-        let place = self.place(listener).ok_or(Error::UnknownSocket)?;
-        let socket = place.connections.pop_front().ok_or(Error::WouldBlock)?;
+        let socket_state = self.socket_state(listener).ok_or(Error::UnknownSocket)?;
+        let socket = socket_state.connections.pop_front().ok_or(Error::WouldBlock)?;
         self.commands.send(Command::Accepted { listener });
         self.news(socket);
         Ok(socket)
@@ -125,32 +127,37 @@ impl Port for Application {
         Ok(socket)
     }
 
-    fn send_as(&mut self, socket: SocketId, data: &[u8], manner: Manner) -> Result<usize, Error> {
-        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
-        if let Some(error) = place.error.take() {
+    fn send_as(
+        &mut self,
+        socket: SocketId,
+        data: &[u8],
+        send_flags: SendFlags,
+    ) -> Result<usize, Error> {
+        let socket_state = self.socket_state(socket).ok_or(Error::UnknownSocket)?;
+        if let Some(error) = socket_state.error.take() {
             return Err(error);
         }
-        if place.send_ended || place.over() {
+        if socket_state.send_ended || socket_state.over() {
             return Err(Error::Shutdown);
         }
-        if place.is_cluttered() && !data.is_empty() {
-            // What the engine cannot take, its buffer has no room for.
+        if socket_state.is_cluttered() && !data.is_empty() {
+            // The buffer has no room for data that the engine cannot take.
             self.call(|_| ());
         }
         let mut sent = 0;
         while sent < data.len() {
-            if !self.place(socket).is_some_and(|place| place.may_send()) {
+            if !self.socket_state(socket).is_some_and(|socket_state| socket_state.may_send()) {
                 break;
             }
             let mut chunk = self.chunks.take();
             sent += chunk.append(&data[sent..]);
-            if let Some(place) = self.place(socket) {
-                place.unsent += chunk.sending_charge();
-                place.unsent_bytes += chunk.filled();
+            if let Some(socket_state) = self.socket_state(socket) {
+                socket_state.unsent += chunk.sending_charge();
+                socket_state.unsent_bytes += chunk.filled();
             }
-            // Only the last chunk of a call ends with what its manner says.
-            let manner = if sent == data.len() { manner } else { Manner::default() };
-            self.commands.send(Command::Send { socket, chunk, manner });
+            // The flags of a call apply only to its last chunk.
+            let send_flags = if sent == data.len() { send_flags } else { SendFlags::default() };
+            self.commands.send(Command::Send { socket, chunk, send_flags });
         }
         if sent == 0 && !data.is_empty() { Err(Error::WouldBlock) } else { Ok(sent) }
     }
@@ -158,117 +165,129 @@ impl Port for Application {
     fn receive(&mut self, socket: SocketId, room: &mut [u8]) -> Result<usize, Error> {
         let mut taken = 0;
         while taken < room.len() {
-            let place = self.place(socket).ok_or(Error::UnknownSocket)?;
-            let Some(chunk) = place.data.front_mut() else { break };
+            let socket_state = self.socket_state(socket).ok_or(Error::UnknownSocket)?;
+            let Some(chunk) = socket_state.data.front_mut() else { break };
             let bytes = chunk.len().min(room.len() - taken);
             room[taken..taken + bytes].copy_from_slice(&chunk.bytes()[..bytes]);
             chunk.consume(bytes);
             taken += bytes;
-            place.data_bytes -= bytes;
-            place.taken_bytes += bytes as u64;
+            socket_state.data_bytes -= bytes;
+            socket_state.taken_bytes += bytes as u64;
             if chunk.len() == 0
-                && let Some(chunk) = place.data.pop_front()
+                && let Some(chunk) = socket_state.data.pop_front()
             {
                 self.commands.send(Command::Taken { socket, chunk });
             }
         }
-        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+        let socket_state = self.socket_state(socket).ok_or(Error::UnknownSocket)?;
         if taken > 0 || room.is_empty() {
             return Ok(taken);
         }
-        match place.error {
-            Some(error) if place.ended && !place.ended_by_peer => {
-                place.error = None;
+        match socket_state.error {
+            Some(error) if socket_state.ended && !socket_state.ended_by_peer => {
+                socket_state.error = None;
                 Err(error)
             }
-            _ if place.ended || place.receive_ended => Ok(0),
+            _ if socket_state.ended || socket_state.receive_ended => Ok(0),
             _ => Err(Error::WouldBlock),
         }
     }
 
     fn peek(&mut self, socket: SocketId, offset: usize, room: &mut [u8]) -> Result<usize, Error> {
-        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
+        let socket_state = self.socket_state(socket).ok_or(Error::UnknownSocket)?;
         let (mut skip, mut copied) = (offset, 0);
-        for chunk in &place.data {
+        for chunk in &socket_state.data {
             let here = chunk.bytes().get(skip..).unwrap_or_default();
             skip = skip.saturating_sub(chunk.len());
             let bytes = here.len().min(room.len() - copied);
             room[copied..copied + bytes].copy_from_slice(&here[..bytes]);
             copied += bytes;
         }
-        match place.error {
+        match socket_state.error {
             _ if copied > 0 || room.is_empty() => Ok(copied),
-            Some(error) if place.ended && !place.ended_by_peer => Err(error),
-            _ if place.ended || place.receive_ended => Ok(0),
+            Some(error) if socket_state.ended && !socket_state.ended_by_peer => Err(error),
+            _ if socket_state.ended || socket_state.receive_ended => Ok(0),
             _ => Err(Error::WouldBlock),
         }
     }
 
     fn names(&mut self, socket: SocketId) -> Result<Names, Error> {
-        if let Some(known) = self.place(socket).and_then(|place| place.known.as_deref()) {
+        if let Some(known) =
+            self.socket_state(socket).and_then(|socket_state| socket_state.known.as_deref())
+        {
             return Ok(known.names);
         }
         self.info(socket).map(|info| (info.local, info.remote))
     }
 
     fn receivable(&mut self, socket: SocketId) -> usize {
-        self.place(socket).map_or(0, |place| place.data_bytes)
+        self.socket_state(socket).map_or(0, |socket_state| socket_state.data_bytes)
     }
 
     fn shutdown(&mut self, socket: SocketId, how: Shutdown) -> Result<(), Error> {
-        let place = self.place(socket).ok_or(Error::UnknownSocket)?;
-        if !place.connected || place.over() {
+        let socket_state = self.socket_state(socket).ok_or(Error::UnknownSocket)?;
+        if !socket_state.connected || socket_state.over() {
             return Err(Error::NotConnected);
         }
-        place.send_ended |= how != Shutdown::Receive;
-        place.receive_ended |= how != Shutdown::Send;
+        socket_state.send_ended |= how != Shutdown::Receive;
+        socket_state.receive_ended |= how != Shutdown::Send;
         self.commands.send(Command::Shutdown { socket, how });
         Ok(())
     }
 
     fn close(&mut self, socket: SocketId) {
-        let unread = self.place(socket).is_some_and(|place| place.data_bytes > 0);
-        // Data that nobody reads is said to be lost by a reset (RFC 2525, section 2.17).
+        let unread =
+            self.socket_state(socket).is_some_and(|socket_state| socket_state.data_bytes > 0);
+        // A reset tells the peer that unread data is lost (RFC 2525, section 2.17).
         let command = if unread { Command::Abort { socket } } else { Command::Close { socket } };
-        let known = self.place(socket).and_then(|place| place.known.as_deref());
+        let known =
+            self.socket_state(socket).and_then(|socket_state| socket_state.known.as_deref());
         let resets = unread || known.is_some_and(|known| known.options.linger_reset);
-        self.give_up(socket, command);
+        self.return_command(socket, command);
         if resets {
-            // The other end may be in this process, and the kernel's would know at once.
+            // The other end may be in this process, where a socket of the kernel would see the
+            // close at once.
             self.commands.publish();
         }
     }
 
     fn abort(&mut self, socket: SocketId) {
-        self.give_up(socket, Command::Abort { socket });
+        self.return_command(socket, Command::Abort { socket });
     }
 
     fn readiness(&self, socket: SocketId) -> Readiness {
-        match self.places.get(socket.index as usize) {
-            Some(place) if place.open && place.generation == socket.generation => place.ready(),
+        match self.socket_states.get(socket.index as usize) {
+            Some(socket_state)
+                if socket_state.open && socket_state.generation == socket.generation =>
+            {
+                socket_state.ready()
+            }
             _ => Readiness::CLOSED,
         }
     }
 
     fn urgent(&self, socket: SocketId) -> Option<(Urgent, u64)> {
-        let place = self.places.get(socket.index as usize)?;
-        (place.generation == socket.generation).then_some((place.urgent?, place.taken_bytes))
+        let socket_state = self.socket_states.get(socket.index as usize)?;
+        (socket_state.generation == socket.generation)
+            .then_some((socket_state.urgent?, socket_state.taken_bytes))
     }
 
     fn was_established(&self, socket: SocketId) -> bool {
-        let place = self.places.get(socket.index as usize);
-        place.is_some_and(|place| place.generation == socket.generation && place.connected)
+        let socket_state = self.socket_states.get(socket.index as usize);
+        socket_state.is_some_and(|socket_state| {
+            socket_state.generation == socket.generation && socket_state.connected
+        })
     }
 
     fn take_error(&mut self, socket: SocketId) -> Option<Error> {
-        self.place(socket)?.error.take()
+        self.socket_state(socket)?.error.take()
     }
 
     fn next_news(&mut self) -> Option<(SocketId, Readiness, Readiness)> {
         while let Some(socket) = self.news.pop_front() {
-            if let Some(place) = self.place(socket) {
-                place.queued = false;
-                let (ready, arrived) = place.take_news();
+            if let Some(socket_state) = self.socket_state(socket) {
+                socket_state.queued = false;
+                let (ready, arrived) = socket_state.take_news();
                 if ready != Readiness::default() {
                     return Some((socket, ready, arrived));
                 }
@@ -278,12 +297,15 @@ impl Port for Application {
     }
 
     fn options(&mut self, socket: SocketId) -> Result<Options, Error> {
-        let mut options = match self.place(socket).and_then(|place| place.known.as_deref()) {
+        let mut options = match self
+            .socket_state(socket)
+            .and_then(|socket_state| socket_state.known.as_deref())
+        {
             Some(known) => known.options,
             None => self.ask_options(socket)?,
         };
-        if let Some(place) = self.place(socket) {
-            options.receive_low_water_bytes = place.low_water as u32;
+        if let Some(socket_state) = self.socket_state(socket) {
+            options.receive_low_water_bytes = socket_state.low_water as u32;
         }
         Ok(options)
     }
@@ -293,15 +315,18 @@ impl Port for Application {
         let passed = without_low_water(options);
         let boxed = Box::new(passed);
         self.commands.send(Command::Options { socket, options: boxed });
-        let known = self.place(socket).and_then(|place| place.known.as_deref_mut());
+        let known =
+            self.socket_state(socket).and_then(|socket_state| socket_state.known.as_deref_mut());
         let in_force = known.is_some_and(|known| {
             let before = std::mem::replace(&mut known.options, passed);
-            // A listener's are those of connections that come from now on.
-            known.names.1.is_some() && settled(&before) == settled(&passed)
+            // The options of a listener apply to later connections.
+            known.names.1.is_some() && fixed_options(&before) == fixed_options(&passed)
         });
         if !in_force {
             let options = self.ask_options(socket)?;
-            if let Some(known) = self.place(socket).and_then(|place| place.known.as_deref_mut()) {
+            if let Some(known) =
+                self.socket_state(socket).and_then(|socket_state| socket_state.known.as_deref_mut())
+            {
                 known.options = options;
             }
         }
@@ -312,26 +337,27 @@ impl Port for Application {
     fn info(&mut self, socket: SocketId) -> Result<ConnectionInfo, Error> {
         let mut info =
             self.call(move |engine| engine.stack().info(socket)).unwrap_or(Err(Error::Aborted))?;
-        if let Some(place) = self.place(socket) {
-            let here = place.data_bytes + place.connections.len();
+        if let Some(socket_state) = self.socket_state(socket) {
+            let here = socket_state.data_bytes + socket_state.connections.len();
             info.receive_queue = info.receive_queue.saturating_add(here as u32);
-            info.send_queue = info.send_queue.saturating_add(place.unsent_bytes as u32);
+            info.send_queue = info.send_queue.saturating_add(socket_state.unsent_bytes as u32);
         }
         Ok(info)
     }
 
     fn unfinished(&mut self) -> usize {
         self.finished = false;
-        self.fate.finishing.store(true, Ordering::Release);
+        self.status.finishing.store(true, Ordering::Release);
         let count = self.call(|engine| engine.unfinished()).unwrap_or(0);
-        // The last one may have ended between the call and its answer, which is told only once.
+        // The last connection may have ended between the call and its answer, and this is reported
+        // only once.
         if self.finished { 0 } else { count }
     }
 
     fn abort_all(&mut self) {
         self.call(|engine| {
             engine.abort_all();
-            // The resets go out before the thread ends.
+            // The resets are sent before the thread ends.
             engine.transmit().is_ok()
         });
     }

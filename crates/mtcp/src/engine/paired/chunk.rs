@@ -1,13 +1,13 @@
-//! Pieces of data that travel between the threads.
+//! Implements chunks of data, which travel between the threads.
 
-/// Room of a chunk: two of the largest segments on Ethernet, and as much as a page.
+/// Bytes of a chunk: two of the largest segments on Ethernet, and the size of a page.
 pub(super) const CHUNK_BYTES: usize = 4096;
-/// What every chunk counts for besides its bytes.
+/// Bytes that each chunk counts for in addition to its data.
 pub(super) const CHARGE_BYTES: usize = 1024;
-/// Free chunks that a side keeps; beyond, their memory goes back.
+/// Most free chunks that a side keeps; the memory of others is freed.
 const KEPT: usize = 4096;
 
-/// Bytes with a beginning that moves as they are used.
+/// Bytes whose start advances as they are consumed.
 #[derive(Debug)]
 pub(super) struct Chunk {
     room: Box<[u8]>,
@@ -24,28 +24,28 @@ impl Chunk {
         self.end - self.start
     }
 
-    /// What a chunk counts for on its way: its bytes, and something for each chunk, so that many
-    /// small ones do not take memory without end.
+    /// The number of bytes that a chunk in flight counts for: its data, and a fixed amount, so that
+    /// many small chunks cannot take unbounded memory.
     pub(super) fn charge(&self) -> usize {
         self.end + CHARGE_BYTES
     }
 
-    /// Bytes that were put into it.
+    /// The number of bytes that were put into it.
     pub(super) fn filled(&self) -> usize {
         self.end
     }
 
-    /// What a chunk to be sent counts for: small ones take memory, too.
+    /// The number of bytes that a chunk to send counts for; small ones take memory too.
     pub(super) fn sending_charge(&self) -> usize {
         self.end.max(CHARGE_BYTES)
     }
 
-    /// The first so many bytes were used.
+    /// Records that the first `bytes` bytes were used.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.start += bytes.min(self.len());
     }
 
-    /// Fills the chunk anew from its beginning; what the filler says is its length.
+    /// Fills the chunk from its beginning; `filler` returns its length.
     pub(super) fn fill<E>(
         &mut self,
         filler: impl FnOnce(&mut [u8]) -> Result<usize, E>,
@@ -57,7 +57,7 @@ impl Chunk {
         Ok(self.end)
     }
 
-    /// Adds as much as fits; how much that is.
+    /// Appends as much of the data as fits; returns the number of bytes.
     pub(super) fn append(&mut self, data: &[u8]) -> usize {
         let bytes = data.len().min(self.room.len() - self.end);
         self.room[self.end..self.end + bytes].copy_from_slice(&data[..bytes]);
@@ -66,8 +66,8 @@ impl Chunk {
     }
 }
 
-/// The chunks of one side. How many there are is bounded by what connections may have on their way;
-/// how many are kept, here.
+/// The chunks of one side. The window of each connection limits how many are in flight; this type
+/// limits how many are kept.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     free: Vec<Chunk>,
@@ -83,7 +83,8 @@ impl Chunks {
         chunk
     }
 
-    pub(super) fn give(&mut self, chunk: Chunk) {
+    /// Takes back a chunk, and keeps or frees it.
+    pub(super) fn deliver(&mut self, chunk: Chunk) {
         if self.free.len() < KEPT {
             self.free.push(chunk);
         }

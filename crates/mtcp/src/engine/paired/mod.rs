@@ -1,54 +1,56 @@
-//! The engine on a thread of its own, beside the application's (mTCP, section 4.1).
+//! Runs the engine on a thread of its own beside the application's thread (mTCP, pairwise
+//! threading).
 //!
-//! Two rings join the threads: commands go one way, events the other, both small, both seen once a
-//! batch. Data travels in chunks whose ownership goes with the message, so neither thread ever
-//! touches memory of the other and there is no lock. Each side makes the chunks that it sends and
-//! gets them back when they are used up: what a connection may have on its way is bounded on both
-//! sides, and what does not fit waits in the stack's own buffers, where TCP's window sees it.
+//! Two rings connect the threads: commands in one direction, events in the other. Messages are
+//! small and are published once per batch. Data travels in chunks whose ownership moves with the
+//! message, so the threads need no lock and never access each other's memory. Each side allocates
+//! the chunks that it sends and gets them back when they are used up. Both sides limit the data in
+//! flight of a connection; the rest waits in the stack's own buffers, where TCP's window accounts
+//! for it.
 
 mod application;
 mod calls;
 mod chunk;
-mod place;
 mod sender;
 mod server;
+mod socket_state;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::application::Application;
-pub(crate) use self::server::start;
+pub(crate) use self::server::{PairedError, start};
 
 use self::chunk::Chunk;
 use super::{Engine, Names};
-use mtcp_proto::{Error, Manner, Options, Readiness, Shutdown, SocketId, Urgent};
+use mtcp_proto::{Error, Options, Readiness, SendFlags, Shutdown, SocketId, Urgent};
 use std::sync::atomic::{AtomicBool, AtomicI32};
 
-/// Messages that a ring holds; more wait with their sender.
+/// Messages that a ring holds; further ones wait at the sender.
 const SLOTS: usize = 1024;
-/// Bytes of one connection that may be on their way in one direction.
+/// Most bytes of one connection in flight between the threads, per direction.
 const WINDOW_BYTES: usize = 64 * 1024;
-/// Accepted connections of one listener that may be on their way.
+/// Most accepted connections of one listener in flight between the threads.
 const ACCEPT_WINDOW: u32 = 1024;
 
-/// A call that is made in the engine's thread and waited for: what is rare.
+/// A rare call, which the engine's thread executes while the application waits.
 type Call = Box<dyn FnOnce(&mut Engine) + Send>;
 /// A call that makes a socket.
 type Opening = Box<dyn FnOnce(&mut Engine) -> Result<SocketId, Error> + Send>;
 
-/// What the application asks for.
+/// A command of the application.
 enum Command {
-    /// Data to be sent.
+    /// Send this data.
     Send {
         socket: SocketId,
         chunk: Chunk,
-        manner: Manner,
+        send_flags: SendFlags,
     },
-    /// Data was read: the chunk goes back, and as much may follow.
+    /// Data was read: returns the chunk, and permits as many bytes to follow.
     Taken {
         socket: SocketId,
         chunk: Chunk,
     },
-    /// A connection was accepted: another may follow.
+    /// A connection was accepted; permits another one to follow.
     Accepted {
         listener: SocketId,
     },
@@ -56,14 +58,15 @@ enum Command {
         socket: SocketId,
         how: Shutdown,
     },
-    /// Gives the socket up, after the data that was sent before.
+    /// Close the socket, after the data that was sent before.
     Close {
         socket: SocketId,
     },
     Abort {
         socket: SocketId,
     },
-    /// How much may be on its way to the application: it waits for so much before it reads.
+    /// Sets the number of bytes in flight to the application, which waits for that many before it
+    /// reads.
     Window {
         socket: SocketId,
         bytes: usize,
@@ -76,67 +79,67 @@ enum Command {
     Open(Opening),
 }
 
-/// What the application's side answers without asking the engine.
+/// State from which the application's side answers without asking the engine.
 #[derive(Clone, Copy)]
-struct Known {
+struct CachedAnswers {
     names: Names,
-    /// As the stack has them.
+    /// The options as the stack has them.
     options: Options,
 }
 
-/// What the application is told.
+/// An event for the application.
 enum Event {
-    /// A connection came in. What who accepts asks for comes with it.
+    /// A connection has arrived, with the state that an accept returns.
     Accepted {
         listener: SocketId,
         socket: SocketId,
-        known: Option<Box<Known>>,
+        known: Option<Box<CachedAnswers>>,
     },
     Data {
         socket: SocketId,
         chunk: Chunk,
     },
-    /// The peer has announced an urgent byte, or it has come; told before the data.
+    /// The peer has announced an urgent byte, or the byte has arrived; precedes the data.
     Urgent {
         socket: SocketId,
         urgent: Urgent,
     },
-    /// Data was taken by the stack: the chunk comes back.
+    /// The stack has taken the data; returns the chunk.
     Sent {
         socket: SocketId,
         chunk: Chunk,
     },
-    /// No more data will come; `by_peer`: because the peer has ended its direction.
+    /// No more data will arrive; `by_peer`: because the peer has ended its direction.
     Ended {
         socket: SocketId,
         by_peer: bool,
     },
-    /// The connection has failed. Data that came before may follow, and [`Event::Ended`].
+    /// The connection has failed. Data that arrived before may follow, and [`Event::Ended`].
     Failed {
         socket: SocketId,
         error: Error,
     },
-    /// The readiness is this now, but for data, errors and room, which the application knows.
+    /// The present readiness, except for data, errors and room, which the application knows itself.
     Ready {
         socket: SocketId,
         readiness: Readiness,
         established: bool,
     },
-    /// The call was made.
+    /// The call was executed.
     Called,
-    /// Nothing has anything left to do, after [`Fate::finishing`] was set.
+    /// No connection is unfinished, after [`EngineStatus::finishing`] was set.
     Finished,
-    /// A socket was made (or not), before anything is told of it.
-    Opened(Result<(SocketId, Option<Box<Known>>), Error>),
+    /// The result of making a socket; precedes all events of that socket.
+    Opened(Result<(SocketId, Option<Box<CachedAnswers>>), Error>),
 }
 
-/// What both threads look at besides the rings.
+/// State that both threads read, besides the rings.
 #[derive(Debug, Default)]
-struct Fate {
-    /// The application has gone.
+struct EngineStatus {
+    /// Whether the application has ended.
     stop: AtomicBool,
-    /// The application waits for the end of connections that it has closed, of which it is told
-    /// nothing else.
+    /// Whether the application waits for the end of connections that it has closed, of which it
+    /// gets no other event.
     finishing: AtomicBool,
     /// The errno that ended the engine, or 0.
     failed: AtomicI32,

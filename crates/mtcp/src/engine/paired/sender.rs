@@ -1,12 +1,12 @@
-//! Sending messages without ever waiting for the other thread.
+//! Sends messages to the other thread without waiting for it.
 
 use crate::engine::Alarm;
 use crate::spsc::Producer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A ring's producer with what does not fit yet. The excess is bounded by what connections may
-/// have on their way, so neither thread waits for the other, and they cannot wait for each other.
+/// The producer of a ring, with the messages that do not fit yet. The windows of the connections
+/// limit their number. Neither thread waits for the other, so there is no deadlock.
 pub(super) struct Sender<T> {
     ring: Producer<Option<T>>,
     excess: VecDeque<T>,
@@ -18,7 +18,7 @@ impl<T> Sender<T> {
         Sender { ring, excess: VecDeque::new(), alarm }
     }
 
-    /// Sends, in order; seen after [`Sender::publish`].
+    /// Sends a message, in order; the other thread sees it after [`Sender::publish`].
     pub(super) fn send(&mut self, message: T) {
         if !self.excess.is_empty() {
             self.excess.push_back(message);
@@ -32,14 +32,14 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Shows the other thread what was sent, and wakes it if it sleeps.
+    /// Publishes the messages to the other thread, and wakes it if it sleeps.
     pub(super) fn publish(&mut self) {
         if self.show() || !self.ring.is_drained() {
             self.alarm.ring();
         }
     }
 
-    /// Shows the other thread what was sent; from a short sleep it is not woken.
+    /// Publishes the messages to the other thread, without waking it from a short sleep.
     pub(super) fn publish_lazily(&mut self) {
         if self.show() {
             self.alarm.ring_lazily();
@@ -58,12 +58,12 @@ impl<T> Sender<T> {
         self.ring.publish()
     }
 
-    /// Whether something waits for room.
+    /// Whether a message waits for room in the ring.
     pub(super) fn is_stuck(&self) -> bool {
         !self.excess.is_empty()
     }
 
-    /// The other thread's.
+    /// The alarm of the other thread.
     pub(super) fn alarm(&self) -> &Alarm {
         &self.alarm
     }

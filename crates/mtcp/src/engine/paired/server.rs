@@ -1,47 +1,50 @@
-//! The engine's side: commands to the stack, and what the stack says to events.
+//! Implements the engine's side: applies commands to the stack, and converts the stack's events
+//! into messages.
 
 use super::application::Application;
 use super::chunk::{Chunk, Chunks};
 use super::sender::Sender;
-use super::{ACCEPT_WINDOW, Command, Event, Fate, Known, SLOTS, WINDOW_BYTES};
+use super::{ACCEPT_WINDOW, CachedAnswers, Command, EngineStatus, Event, SLOTS, WINDOW_BYTES};
 use crate::engine::{Alarm, Engine, Port};
 use crate::spsc::{Consumer, Sleep, ring};
-use mtcp_proto::{Error, Manner, Readiness, SocketId, Urgent};
+use mtcp_proto::{Error, Readiness, SendFlags, SocketId, Urgent};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Duration;
+use sys::seccomp::SeccompError;
 
-/// While something waits for room in a ring, so long until the next look.
+/// Interval of checks while a message waits for room in a ring.
 const STUCK: Duration = Duration::from_micros(200);
-/// The first sleep after work, while the application is awake. Commands collect meanwhile: the
-/// application's next waiting call wakes the engine, not each write.
+/// The first sleep after work, while the application is awake. Commands collect in the meantime:
+/// the application's next waiting call wakes the engine, not each write.
 const SHORT_SLEEP: Duration = Duration::from_micros(200);
 
-/// What is on its way for one of the stack's sockets.
+/// The state of one of the stack's sockets on the engine's side.
 #[derive(Default)]
-struct Place {
+struct EngineSocket {
     generation: u32,
-    /// The application has it.
+    /// Whether the application has it.
     open: bool,
     listener: bool,
-    /// Connections that the application was given and has not accepted.
+    /// Connections that were given to the application and that it has not accepted.
     offered: u32,
-    to_send: VecDeque<(Chunk, Manner)>,
-    /// Bytes that the application has and has not read.
+    to_send: VecDeque<(Chunk, SendFlags)>,
+    /// Bytes that were given to the application and that it has not read.
     given: usize,
     window: usize,
-    /// What was told of urgent data.
+    /// The last reported state of urgent data.
     urgent: Option<Urgent>,
-    /// Nothing more is read from the stack.
+    /// Whether no more data is read from the stack.
     ended: bool,
-    /// The end of sending that waits for `to_send`.
+    /// The end of sending, after the data in `to_send`.
     end: Option<End>,
 }
 
-/// What comes after the last data.
+/// The way in which sending ends after the last data.
 #[derive(Clone, Copy)]
 enum End {
     Shutdown(mtcp_proto::Shutdown),
@@ -53,34 +56,50 @@ struct Server {
     commands: Consumer<Option<Command>>,
     events: Sender<Event>,
     chunks: Chunks,
-    places: Vec<Place>,
-    fate: Arc<Fate>,
-    /// There was work since the last short sleep.
+    engine_sockets: Vec<EngineSocket>,
+    status: Arc<EngineStatus>,
+    /// Whether there was work since the last short sleep.
     may_sleep_short: bool,
 }
 
-/// Starts the engine's thread; gives the application's side. Dropping that ends the thread.
+/// The reason why a paired engine cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PairedError {
+    /// There are no threads or descriptors left.
+    #[error("cannot start a thread: {0}")]
+    System(#[from] io::Error),
+    /// Its system calls cannot be restricted.
+    #[error("{0}")]
+    Seccomp(#[from] SeccompError),
+}
+
+/// Starts the engine's thread; returns the application's side. Dropping that ends the thread.
 ///
 /// # Errors
-/// Of pthread_create(3) and eventfd(2).
-pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Application> {
+/// The errors of pthread_create(3), eventfd(2) and seccomp(2).
+pub(crate) fn start(
+    engine: Engine,
+    cpu: Option<usize>,
+    has_filter: bool,
+) -> Result<Application, PairedError> {
     let alarm = Arc::new(Alarm::new()?);
     let (command_producer, commands) = ring(SLOTS);
     let (event_producer, events) = ring(SLOTS);
-    let fate = Arc::new(Fate::default());
+    let status = Arc::new(EngineStatus::default());
     let engine_alarm = Arc::clone(engine.alarm());
     let addresses = engine.addresses().to_vec();
     let server = Server {
         commands,
         events: Sender::new(event_producer, Arc::clone(&alarm)),
         chunks: Chunks::default(),
-        places: Vec::new(),
-        fate: Arc::clone(&fate),
+        engine_sockets: Vec::new(),
+        status: Arc::clone(&status),
         may_sleep_short: false,
         engine,
     };
     let name = format!("mtcp-{}", server.engine.core());
-    let ending = Ending { fate: Arc::clone(&fate), alarm: Arc::clone(&alarm) };
+    let ending = Ending { status: Arc::clone(&status), alarm: Arc::clone(&alarm) };
+    let (restricted, outcome) = sync_channel(1);
     let thread = thread::Builder::new().name(name).spawn(move || {
         // It is dropped after the server, when nothing more can be published.
         let _ending = ending;
@@ -88,21 +107,30 @@ pub(crate) fn start(engine: Engine, cpu: Option<usize>) -> io::Result<Applicatio
         if let Some(Err(error)) = cpu.map(crate::system::pin) {
             tracing::warn!(cpu, %error, "the engine runs wherever the system puts it");
         }
-        server.run();
+        crate::sandbox::drop_capabilities();
+        let entered = if has_filter { crate::sandbox::enter() } else { Ok(()) };
+        let is_restricted = entered.is_ok();
+        // The receiver waits for it.
+        let _ = restricted.send(entered);
+        if is_restricted {
+            server.run();
+        }
     })?;
+    // Without a message the thread has panicked, which its sockets report.
+    outcome.recv().unwrap_or(Ok(()))?;
     let sender = Sender::new(command_producer, engine_alarm);
-    Ok(Application::new(sender, events, alarm, fate, addresses, thread))
+    Ok(Application::new(sender, events, alarm, status, addresses, thread))
 }
 
-/// Tells the application that the engine has ended, also by a panic: one that sleeps must see it.
+/// Reports to the application that the engine has ended, also by a panic, and wakes it.
 struct Ending {
-    fate: Arc<Fate>,
+    status: Arc<EngineStatus>,
     alarm: Arc<Alarm>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let failed = &self.fate.failed;
+        let failed = &self.status.failed;
         let unknown =
             failed.compare_exchange(0, libc::ENETDOWN, Ordering::AcqRel, Ordering::Acquire);
         if unknown.is_ok() && thread::panicking() {
@@ -114,10 +142,10 @@ impl Drop for Ending {
 
 impl Server {
     fn run(&mut self) {
-        while !self.fate.stop.load(Ordering::Acquire) {
+        while !self.status.stop.load(Ordering::Acquire) {
             if let Err(error) = self.turn() {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                self.fate.failed.store(errno, Ordering::Release);
+                self.status.failed.store(errno, Ordering::Release);
                 tracing::error!(core = self.engine.core(), %error, "the packet device has failed");
                 break;
             }
@@ -127,15 +155,15 @@ impl Server {
 
     fn turn(&mut self) -> io::Result<()> {
         let mut busy = self.engine.receive()?;
-        // Who called wants a look at what was done above: the snapshot, and the order to stop.
+        // The caller wanted a check of the state above: the report, and the order to stop.
         self.engine.alarm().answer();
         while let Some((socket, readiness)) = self.engine.stack().next_event() {
-            self.tell(socket, readiness);
+            self.notify_readiness(socket, readiness);
         }
-        busy |= self.obey();
+        busy |= self.process_commands();
         self.engine.transmit()?;
-        if self.fate.finishing.load(Ordering::Acquire) && self.engine.unfinished() == 0 {
-            self.fate.finishing.store(false, Ordering::Relaxed);
+        if self.status.finishing.load(Ordering::Acquire) && self.engine.unfinished() == 0 {
+            self.status.finishing.store(false, Ordering::Relaxed);
             self.events.send(Event::Finished);
         }
         self.events.publish();
@@ -149,24 +177,24 @@ impl Server {
             } else {
                 self.engine.prepare_to_sleep(self.events.is_stuck().then_some(STUCK))
             };
-        if !self.commands.is_empty() || self.fate.stop.load(Ordering::Acquire) {
+        if !self.commands.is_empty() || self.status.stop.load(Ordering::Acquire) {
             limit = Some(Duration::ZERO);
         }
         self.engine.sleep(limit)
     }
 
-    /// Does what the application asked for; true if it asked for anything.
-    fn obey(&mut self) -> bool {
+    /// Executes the application's commands; true if there were any.
+    fn process_commands(&mut self) -> bool {
         let mut any = false;
         for _ in 0..SLOTS {
             let Some(Some(command)) = self.commands.read(Option::take) else { break };
             any = true;
             match command {
-                Command::Send { socket, chunk, manner } => self.send(socket, chunk, manner),
+                Command::Send { socket, chunk, send_flags } => self.send(socket, chunk, send_flags),
                 Command::Taken { socket, chunk } => self.taken(socket, chunk),
                 Command::Accepted { listener } => {
-                    if let Some(place) = self.place(listener) {
-                        place.offered = place.offered.saturating_sub(1);
+                    if let Some(engine_socket) = self.engine_socket(listener) {
+                        engine_socket.offered = engine_socket.offered.saturating_sub(1);
                     }
                     self.offer(listener);
                 }
@@ -174,14 +202,14 @@ impl Server {
                 Command::Close { socket } => self.end(socket, End::Close),
                 Command::Abort { socket } => self.abort(socket),
                 Command::Window { socket, bytes } => {
-                    if let Some(place) = self.open(socket) {
-                        place.window = bytes.max(WINDOW_BYTES);
+                    if let Some(engine_socket) = self.open(socket) {
+                        engine_socket.window = bytes.max(WINDOW_BYTES);
                     }
-                    self.give(socket);
+                    self.deliver(socket);
                 }
                 Command::Options { socket, options } => {
                     let now = self.engine.now();
-                    // They were checked; of a connection that is gone there is nothing to tell.
+                    // The options were checked; a connection that is gone needs no report.
                     let _ = self.engine.stack().set_options(now, socket, &options);
                 }
                 Command::Call(call) => {
@@ -199,80 +227,81 @@ impl Server {
         any
     }
 
-    /// The place of a socket that the application has.
-    fn place(&mut self, socket: SocketId) -> Option<&mut Place> {
-        let place = self.places.get_mut(socket.index as usize)?;
-        (place.open && place.generation == socket.generation).then_some(place)
+    /// The state of a socket that the application has.
+    fn engine_socket(&mut self, socket: SocketId) -> Option<&mut EngineSocket> {
+        let engine_socket = self.engine_sockets.get_mut(socket.index as usize)?;
+        (engine_socket.open && engine_socket.generation == socket.generation)
+            .then_some(engine_socket)
     }
 
-    /// The same, made if the socket is new to us.
-    fn open(&mut self, socket: SocketId) -> Option<&mut Place> {
+    /// The state of a socket, created if the socket is new.
+    fn open(&mut self, socket: SocketId) -> Option<&mut EngineSocket> {
         let index = socket.index as usize;
         if self.engine.stack().readiness(socket).is_err() {
             return None;
         }
-        if index >= self.places.len() {
-            self.places.resize_with(index + 1, Place::default);
+        if index >= self.engine_sockets.len() {
+            self.engine_sockets.resize_with(index + 1, EngineSocket::default);
         }
-        let place = &mut self.places[index];
-        if !place.open || place.generation != socket.generation {
-            *place = Place {
+        let engine_socket = &mut self.engine_sockets[index];
+        if !engine_socket.open || engine_socket.generation != socket.generation {
+            *engine_socket = EngineSocket {
                 generation: socket.generation,
                 open: true,
                 window: WINDOW_BYTES,
-                ..Place::default()
+                ..EngineSocket::default()
             };
-            place.listener =
+            engine_socket.listener =
                 self.engine.stack().info(socket).is_ok_and(|info| info.remote.is_none());
         }
-        self.places.get_mut(index)
+        self.engine_sockets.get_mut(index)
     }
 
     fn forget(&mut self, socket: SocketId) {
-        let Some(place) = self.place(socket) else { return };
-        let place = std::mem::take(place);
-        for (chunk, _) in place.to_send {
+        let Some(engine_socket) = self.engine_socket(socket) else { return };
+        let engine_socket = std::mem::take(engine_socket);
+        for (chunk, _) in engine_socket.to_send {
             self.events.send(Event::Sent { socket, chunk });
         }
     }
 
-    fn send(&mut self, socket: SocketId, chunk: Chunk, manner: Manner) {
+    fn send(&mut self, socket: SocketId, chunk: Chunk, send_flags: SendFlags) {
         match self.open(socket) {
-            Some(place) => place.to_send.push_back((chunk, manner)),
+            Some(engine_socket) => engine_socket.to_send.push_back((chunk, send_flags)),
             None => self.events.send(Event::Sent { socket, chunk }),
         }
         self.flush(socket);
     }
 
-    /// Gives the stack what waits to be sent, and then the end that waits behind it.
+    /// Passes the data that waits to be sent to the stack, and then the end of sending.
     fn flush(&mut self, socket: SocketId) {
         loop {
             let now = self.engine.now();
-            let Some(place) = self.place(socket) else { return };
-            let Some((mut chunk, manner)) = place.to_send.pop_front() else { break };
-            match self.engine.stack().send_as(now, socket, chunk.bytes(), manner) {
+            let Some(engine_socket) = self.engine_socket(socket) else { return };
+            let Some((mut chunk, send_flags)) = engine_socket.to_send.pop_front() else { break };
+            match self.engine.stack().send_as(now, socket, chunk.bytes(), send_flags) {
                 Ok(bytes) => chunk.consume(bytes),
                 Err(Error::WouldBlock) => {
-                    if let Some(place) = self.place(socket) {
-                        place.to_send.push_front((chunk, manner));
+                    if let Some(engine_socket) = self.engine_socket(socket) {
+                        engine_socket.to_send.push_front((chunk, send_flags));
                     }
                     return;
                 }
-                // The connection is over; that is told by an event of its own.
+                // The connection is over; another event reports that.
                 Err(_) => chunk.consume(usize::MAX),
             }
             if chunk.len() > 0 {
-                if let Some(place) = self.place(socket) {
-                    place.to_send.push_front((chunk, manner));
+                if let Some(engine_socket) = self.engine_socket(socket) {
+                    engine_socket.to_send.push_front((chunk, send_flags));
                 }
                 continue;
             }
             self.events.send(Event::Sent { socket, chunk });
         }
         let now = self.engine.now();
-        match self.place(socket).and_then(|place| place.end.take()) {
+        match self.engine_socket(socket).and_then(|engine_socket| engine_socket.end.take()) {
             Some(End::Shutdown(how)) => {
-                // It may have failed meanwhile, of which the application hears elsewhere.
+                // The connection may have failed in the meantime; another event reports that.
                 let _ = self.engine.stack().shutdown(now, socket, how);
                 self.ready(socket);
             }
@@ -286,17 +315,17 @@ impl Server {
 
     fn end(&mut self, socket: SocketId, end: End) {
         let now = self.engine.now();
-        let Some(place) = self.open(socket) else { return };
+        let Some(engine_socket) = self.open(socket) else { return };
         if let End::Shutdown(mtcp_proto::Shutdown::Receive) = end {
             let _ = self.engine.stack().shutdown(now, socket, mtcp_proto::Shutdown::Receive);
-            return self.give(socket);
+            return self.deliver(socket);
         }
-        // What the application took has come back before: the rest, of which it did not know, is
-        // unread data.
-        if matches!(end, End::Close) && place.given > 0 {
+        // The chunks that the application has read were returned before. The rest, which it did not
+        // see, is unread data.
+        if matches!(end, End::Close) && engine_socket.given > 0 {
             return self.abort(socket);
         }
-        place.end = Some(end);
+        engine_socket.end = Some(end);
         self.flush(socket);
     }
 
@@ -305,8 +334,8 @@ impl Server {
         self.engine.abort(socket);
     }
 
-    /// Data that comes after a close is taken by none (RFC 2525, section 2.17), also as long as the
-    /// end waits for what is to be sent before it.
+    /// Resets a connection if data arrives after a close (RFC 2525, section 2.17), also while the
+    /// end of sending waits for earlier data.
     fn reset_if_unread(&mut self, socket: SocketId) {
         if self.engine.stack().info(socket).is_ok_and(|info| info.receive_queue > 0) {
             self.abort(socket);
@@ -314,75 +343,79 @@ impl Server {
     }
 
     fn taken(&mut self, socket: SocketId, chunk: Chunk) {
-        if let Some(place) = self.place(socket) {
-            place.given = place.given.saturating_sub(chunk.charge());
+        if let Some(engine_socket) = self.engine_socket(socket) {
+            engine_socket.given = engine_socket.given.saturating_sub(chunk.charge());
         }
-        self.chunks.give(chunk);
-        self.give(socket);
+        self.chunks.deliver(chunk);
+        self.deliver(socket);
     }
 
-    /// The stack has news of a socket.
-    fn tell(&mut self, socket: SocketId, readiness: Readiness) {
-        let Some(place) = self.open(socket) else { return };
-        if place.listener {
+    /// Processes an event of the stack's socket.
+    fn notify_readiness(&mut self, socket: SocketId, readiness: Readiness) {
+        let Some(engine_socket) = self.open(socket) else { return };
+        if engine_socket.listener {
             return self.offer(socket);
         }
         self.ready(socket);
         if readiness.intersects(Readiness::WRITABLE) {
             self.flush(socket);
         }
-        self.give(socket);
+        self.deliver(socket);
     }
 
     fn ready(&mut self, socket: SocketId) {
         let stack = self.engine.stack();
         let Ok(readiness) = stack.readiness(socket) else { return };
         let established = stack.was_established(socket);
-        // Whoever sends is told at once; whoever receives, after the data.
+        // Senders see an error at once; receivers see it after the data.
         let error = stack.take_error(socket);
         self.events.send(Event::Ready { socket, readiness, established });
         if let Some(error) = error {
             self.events.send(Event::Failed { socket, error });
         }
         if let Some((urgent, _)) = self.engine.stack().urgent(socket)
-            && let Some(place) = self.open(socket)
-            && place.urgent.replace(urgent) != Some(urgent)
+            && let Some(engine_socket) = self.open(socket)
+            && engine_socket.urgent.replace(urgent) != Some(urgent)
         {
             self.events.send(Event::Urgent { socket, urgent });
         }
     }
 
-    fn known(&mut self, socket: SocketId) -> Option<Box<Known>> {
+    fn known(&mut self, socket: SocketId) -> Option<Box<CachedAnswers>> {
         let stack = self.engine.stack();
         let (info, options) = (stack.info(socket).ok()?, stack.options(socket).ok()?);
-        Some(Box::new(Known { names: (info.local, info.remote), options }))
+        Some(Box::new(CachedAnswers { names: (info.local, info.remote), options }))
     }
 
-    /// Offers connections to the application.
+    /// Gives waiting connections to the application.
     fn offer(&mut self, listener: SocketId) {
-        while self.open(listener).is_some_and(|place| place.offered < ACCEPT_WINDOW) {
+        while self.open(listener).is_some_and(|engine_socket| engine_socket.offered < ACCEPT_WINDOW)
+        {
             let Ok(socket) = self.engine.stack().accept(listener) else { return };
             let known = self.known(socket);
             self.events.send(Event::Accepted { listener, socket, known });
-            if let Some(place) = self.place(listener) {
-                place.offered += 1;
+            if let Some(engine_socket) = self.engine_socket(listener) {
+                engine_socket.offered += 1;
             }
-            // Events of the connection may have come before it was taken.
+            // Events of the connection may have occurred before it was taken.
             self.ready(socket);
             self.open(socket);
-            self.give(socket);
+            self.deliver(socket);
         }
     }
 
-    /// Gives the application data, as much as may be on its way.
-    fn give(&mut self, socket: SocketId) {
+    /// Gives data to the application, as much as may be in flight.
+    fn deliver(&mut self, socket: SocketId) {
         loop {
             let now = self.engine.now();
-            let Some(place) = self.place(socket) else { return };
-            if place.listener || place.ended || place.given >= place.window {
+            let Some(engine_socket) = self.engine_socket(socket) else { return };
+            if engine_socket.listener
+                || engine_socket.ended
+                || engine_socket.given >= engine_socket.window
+            {
                 return;
             }
-            if matches!(place.end, Some(End::Close)) {
+            if matches!(engine_socket.end, Some(End::Close)) {
                 return self.reset_if_unread(socket);
             }
             let mut chunk = self.chunks.take();
@@ -393,23 +426,23 @@ impl Server {
             let by_peer = stack.has_peer_ended(socket);
             let (ended, event) = match outcome {
                 Ok(1..) => (false, Event::Data { socket, chunk }),
-                // After a shutdown of receiving, data may still come.
+                // After a shutdown of receiving, data may still arrive.
                 Ok(0) if over.intersects(Readiness::PEER_CLOSED.with(Readiness::CLOSED)) => {
-                    self.chunks.give(chunk);
+                    self.chunks.deliver(chunk);
                     (true, Event::Ended { socket, by_peer })
                 }
                 Ok(0) | Err(Error::WouldBlock | Error::NotConnected) => {
-                    return self.chunks.give(chunk);
+                    return self.chunks.deliver(chunk);
                 }
                 Err(error) => {
-                    self.chunks.give(chunk);
+                    self.chunks.deliver(chunk);
                     (false, Event::Failed { socket, error })
                 }
             };
             self.events.send(event);
-            if let Some(place) = self.place(socket) {
-                place.ended = ended;
-                place.given += charge;
+            if let Some(engine_socket) = self.engine_socket(socket) {
+                engine_socket.ended = ended;
+                engine_socket.given += charge;
             }
         }
     }

@@ -1,9 +1,9 @@
-//! What the application's side tells of the engine's events.
+//! Tests which events the application's side reports.
 
 use super::application::Application;
 use super::chunk::Chunks;
 use super::sender::Sender;
-use super::{Event, Fate, SLOTS};
+use super::{EngineStatus, Event, SLOTS};
 use crate::engine::{Alarm, Port};
 use crate::spsc::ring;
 use mtcp_proto::{Readiness, SocketId};
@@ -18,8 +18,8 @@ fn application() -> (Application, Sender<Event>) {
     let commands = Sender::new(command_producer, engine_alarm);
     let thread = thread::spawn(|| ());
     let engine = Sender::new(event_producer, Arc::clone(&alarm));
-    let fate = Arc::new(Fate::default());
-    (Application::new(commands, events, alarm, fate, Vec::new(), thread), engine)
+    let status = Arc::new(EngineStatus::default());
+    (Application::new(commands, events, alarm, status, Vec::new(), thread), engine)
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn an_end_after_all_data_was_read_is_news() {
     let (mut application, mut engine) = application();
     let socket = SocketId { index: 0, generation: 0 };
     engine.send(Event::Opened(Ok((socket, None))));
-    // The peer has ended its direction, but there was no room yet for more than this data.
+    // The peer has ended its direction, but there was room only for this data so far.
     engine.send(Event::Ready { socket, readiness: Readiness::PEER_CLOSED, established: true });
     let mut chunk = Chunks::default().take();
     chunk.append(b"the last bytes");
@@ -43,7 +43,7 @@ fn an_end_after_all_data_was_read_is_news() {
     engine.publish();
     application.turn().unwrap();
     let (_, _, arrived) = application.next_news().expect("the end");
-    // A program that has read all data waits for both.
+    // A program that has read all data waits for both events.
     assert_eq!(arrived, Readiness::READABLE.with(Readiness::PEER_CLOSED));
 }
 

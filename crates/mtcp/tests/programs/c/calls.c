@@ -1,5 +1,5 @@
-// Calls of a program that knows nothing of the stack, against an echo server. Each check that
-// fails says where.
+// Tests calls of a program that does not know the stack, against an echo server. Each failed check
+// prints its location.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -120,7 +120,7 @@ static void epolls(void) {
     int set = epoll_create1(0), ends[2], fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     struct epoll_event event = {EPOLLIN | EPOLLOUT | EPOLLET, {.u64 = 7}}, got[4];
     CHECK(pipe(ends) == 0);
-    // Watched before it is the stack's.
+    // Watched before the socket becomes the stack's.
     CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
     CHECK(connect(fd, (struct sockaddr *)&server, sizeof server) == -1 && errno == EINPROGRESS);
     CHECK(epoll_wait(set, got, 4, 10000) == 1 && got[0].data.u64 == 7);
@@ -138,7 +138,7 @@ static void epolls(void) {
     event.events = EPOLLIN | EPOLLONESHOT;
     CHECK(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0);
     CHECK(epoll_wait(set, got, 4, 1000) == 1 && epoll_wait(set, got, 4, 0) == 0);
-    // The kernel's and the stack's in one call.
+    // A descriptor of the kernel and one of the stack in one call.
     struct epoll_event other = {EPOLLIN, {.u64 = 9}};
     CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &other) == 0);
     CHECK(write(ends[1], "!", 1) == 1);
@@ -173,7 +173,7 @@ static void threads_and_signals(void) {
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
     int fd = dial();
     struct pollfd wait = {fd, POLLIN, 0};
-    // Again and again: the first may come before the call.
+    // Repeated, because the first signal may arrive before the call.
     struct itimerval often = {{0, 10000}, {0, 10000}}, never = {{0, 0}, {0, 0}};
     CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
     CHECK(poll(&wait, 1, -1) == -1 && errno == EINTR);
@@ -194,7 +194,7 @@ struct disturber {
     int fd, signals;
 };
 
-// Sends so many signals and then a byte, or, without a number, signals until the wait is over.
+// Sends this number of signals and then a byte or, without a number, signals until the wait ends.
 static void *disturb(void *argument) {
     const struct disturber *self = argument;
     for (int sent = 0; waits && (self->signals == 0 || sent < self->signals); sent++) {
@@ -206,7 +206,7 @@ static void *disturb(void *argument) {
     return NULL;
 }
 
-// Reads one byte, which comes after so many signals; 0: never.
+// Reads one byte, which is sent after this number of signals; 0: never.
 static ssize_t read_disturbed(int fd, int signals) {
     struct disturber self = {pthread_self(), fd, signals};
     pthread_t thread;
@@ -226,7 +226,7 @@ static void restarts(void) {
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
     int fd = dial();
     CHECK(read_disturbed(fd, 3) == 1 && handled > 0);
-    // A call with a time limit ends all the same.
+    // A call with a time limit ends nevertheless.
     struct timeval time = {60, 0};
     CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
     CHECK(read_disturbed(fd, 0) == -1 && errno == EINTR);
@@ -235,7 +235,7 @@ static void restarts(void) {
     action.sa_flags = 0;
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
     CHECK(read_disturbed(fd, 0) == -1 && errno == EINTR);
-    // A signal that is blocked or ignored ends nothing.
+    // A blocked or ignored signal ends no call.
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGUSR1);
@@ -276,7 +276,7 @@ int main(int count, char **arguments) {
     server.sin_family = AF_INET;
     server.sin_addr.s_addr = inet_addr(arguments[1]);
     server.sin_port = htons(atoi(arguments[2]));
-    // A child that was forked before the stack was used may use it.
+    // A child that was forked before the first use of the stack may use it.
     pid_t child = fork();
     if (child == 0) {
         int fd = dial();

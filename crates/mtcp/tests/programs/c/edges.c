@@ -1,10 +1,10 @@
-/* What edge-triggered epolls tell, on standard output: the same on the kernel and on the stack.
-   Usage: edges CASE OWN PEER NETWORK */
+/* Prints the events of edge-triggered epolls: the output is the same on the kernel and on the
+   stack. Usage: edges CASE OWN PEER NETWORK */
 #include "sockets.h"
 
 static int set;
 
-/* What the epoll has now. */
+/* Prints the events that the epoll has now. */
 static void look(const char *when) {
     struct epoll_event got[4];
     int count = epoll_wait(set, got, 4, 0);
@@ -14,7 +14,7 @@ static void look(const char *when) {
         name_events("", got[index].events);
 }
 
-/* What it has first, after a wait. */
+/* Prints the first events of the epoll, after a wait. */
 static void wait_for(const char *when) {
     struct epoll_event got[4];
     int count = epoll_wait(set, got, 4, LIMIT_MS);
@@ -29,7 +29,7 @@ static void control_watch(int fd, int operation, unsigned events) {
     CHECK(epoll_ctl(set, operation, fd, &event) == 0);
 }
 
-/* Until all that was written is acknowledged; the epoll is not asked meanwhile. */
+/* Waits until all written data is acknowledged, without calling the epoll. */
 static void await_sent(int fd) {
     long end = now_ms() + LIMIT_MS;
     int count = 1;
@@ -40,11 +40,11 @@ static void await_sent(int fd) {
     }
 }
 
-/* States of tcpi_state (linux/net/tcp_states.h): the end is acknowledged, and nothing is left of a
+/* States of tcpi_state (linux/net/tcp_states.h): the FIN is acknowledged, and nothing is left of a
    connection. */
 enum { FIN_WAIT2 = 5, CLOSED = 7 };
 
-/* Until the connection has this state; the epoll is not asked meanwhile. */
+/* Waits until the connection has this state, without calling the epoll. */
 static void await_state(int fd, int state) {
     struct tcp_info info = {0};
     socklen_t size = sizeof info;
@@ -56,7 +56,7 @@ static void await_state(int fd, int state) {
     }
 }
 
-/* Until so many connections wait to be accepted; the epoll is not asked meanwhile. */
+/* Waits until this number of connections can be accepted, without calling the epoll. */
 static void await_queue(int fd, unsigned count) {
     struct tcp_info info = {0};
     socklen_t size = sizeof info;
@@ -72,7 +72,7 @@ static const unsigned WANTED[] = {EPOLLIN | EPOLLOUT | EPOLLRDHUP, EPOLLIN, EPOL
                                   EPOLLIN | EPOLLPRI, 0};
 static const unsigned MODES[] = {EPOLLET, 0, EPOLLONESHOT, EPOLLET | EPOLLONESHOT};
 
-/* A connection from its beginning to this end, watched for these events. */
+/* Tests a connection from its beginning to this end, watched for these events. */
 static void life(unsigned events, enum order last) {
     char room[64];
     int fd = dial();
@@ -116,12 +116,12 @@ static void life(unsigned events, enum order last) {
         look("read");
         CHECK(shutdown(fd, SHUT_WR) == 0);
         CHECK(peer(AWAIT_END, 0) == 0);
-        /* The peer's acknowledgement is an edge of its own. */
+        /* The peer's acknowledgement is a separate edge. */
         await_state(fd, CLOSED);
         look("shut");
         look("again");
     }
-    /* Nothing is left to shut down, but who watches is told. */
+    /* Nothing is left to shut down, but watching epolls get an event. */
     await_state(fd, CLOSED);
     CHECK(shutdown(fd, SHUT_WR) == -1 && errno == ENOTCONN);
     look("shut again");
@@ -139,7 +139,7 @@ static void lives(void) {
                 life(WANTED[wanted] | MODES[mode], ENDS[end]);
 }
 
-/* The program's own shutdowns. */
+/* Tests the program's own shutdowns. */
 static void shutdowns(void) {
     static const int HOW[][2] = {{SHUT_RD, SHUT_WR}, {SHUT_WR, SHUT_RD}, {SHUT_RDWR, SHUT_WR}};
     for (int mode = 0; mode < COUNT(MODES); mode++)
@@ -152,7 +152,7 @@ static void shutdowns(void) {
                 look("added");
                 for (int which = 0; which < 2; which++) {
                     CHECK(shutdown(fd, HOW[order][which]) == 0);
-                    /* The peer's acknowledgement is an edge, too, and both are one here. */
+                    /* The peer's acknowledgement is an edge too, and both are one edge here. */
                     if (HOW[order][which] != SHUT_RD) await_state(fd, FIN_WAIT2);
                     look("shut");
                     look("again");
@@ -163,7 +163,7 @@ static void shutdowns(void) {
             }
 }
 
-/* A buffer that was full has room again. */
+/* Tests a full buffer that has room again. */
 static void room(void) {
     static char much[1 << 16];
     for (int wanted = 0; wanted < COUNT(WANTED); wanted++) {
@@ -174,7 +174,7 @@ static void room(void) {
         printf("wanted %x:", WANTED[wanted]);
         control_watch(fd, EPOLL_CTL_ADD, WANTED[wanted] | EPOLLET);
         look("added");
-        /* Until nothing is taken any more, as long as the peer does not read. */
+        /* Writes until there is no more room, while the peer does not read. */
         for (long still = now_ms(); now_ms() < still + 300;) {
             ssize_t bytes = write(fd, much, sizeof much);
             if (bytes > 0) {
@@ -198,7 +198,7 @@ static void room(void) {
     }
 }
 
-/* Connections that come to a listener. */
+/* Tests connections to a listener. */
 static void listeners(void) {
     for (int mode = 0; mode < COUNT(MODES); mode++) {
         int fd = listen_at(at(own, 0)), port = port_of(fd);
@@ -216,7 +216,7 @@ static void listeners(void) {
         else
             wait_for("two");
         await_queue(fd, 2);
-        /* It goes on listening. */
+        /* The listener continues to listen. */
         CHECK(shutdown(fd, SHUT_WR) == 0);
         look("shut");
         close(accept(fd, NULL, NULL));
@@ -231,7 +231,7 @@ static void listeners(void) {
     }
 }
 
-/* Attempts to connect that are watched from before. */
+/* Tests attempts to connect that are watched before they begin. */
 static void attempts(void) {
     for (int mode = 0; mode < COUNT(MODES); mode++)
         for (int wanted = 0; wanted < COUNT(WANTED); wanted++)

@@ -1,6 +1,6 @@
-/* A listener on all addresses: connections of this host by loopback, and of the peer by the
-   network, come to it in every way of waiting. Prints the same on the kernel and on the stack.
-   Usage: everywhere CASE OWN PEER NETWORK */
+/* Tests a listener on all addresses: it accepts connections of this host over loopback, and of the
+   peer over the network, with every way of waiting. The output is the same on the kernel and on the
+   stack. Usage: everywhere CASE OWN PEER NETWORK */
 #include "sockets.h"
 #include <pthread.h>
 
@@ -32,7 +32,7 @@ static int everywhere(int flags) {
     return fd;
 }
 
-/* A connection by loopback, or what connect(2) says. */
+/* Opens a connection over loopback; returns its descriptor or the error of connect(2). */
 static int call(int port) {
     struct sockaddr_in to = near(port);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -44,8 +44,8 @@ static int call(int port) {
     return -1;
 }
 
-/* Who has connected, and that bytes go both ways: `other` is this side's end of it, or -1 for the
-   peer's. */
+/* Prints who has connected, and checks that bytes pass in both directions: `other` is this side's
+   end of the connection, or -1 for the peer's. */
 static void greet(int fd, int other) {
     struct sockaddr_in from, name;
     socklen_t size = sizeof from;
@@ -83,7 +83,7 @@ static int take(int listener) {
     return fd;
 }
 
-/* A blocking accept(2) with a connection there already. */
+/* Tests a blocking accept(2) when there is a connection already. */
 static void waits_for_both(void) {
     int fd = everywhere(0), port = port_of(fd);
     for (int round = 0; round < 3; round++) {
@@ -101,7 +101,7 @@ static void *call_later(void *port) {
     return (void *)(long)fd;
 }
 
-/* accept(2), poll(2) and epoll_wait(2) that may sleep when the connection comes. */
+/* Tests accept(2), poll(2) and epoll_wait(2) that may sleep when the connection arrives. */
 static void sleeps_for_both(void) {
     int fd = everywhere(0), port = port_of(fd), set = epoll_create1(0);
     struct epoll_event wanted = {.events = EPOLLIN}, got;
@@ -135,7 +135,7 @@ static int selected(int fd) {
     return FD_ISSET(fd, &set);
 }
 
-/* What tells that a connection is there. */
+/* Tests the calls that report a waiting connection. */
 static void is_told(void) {
     int fd = everywhere(SOCK_NONBLOCK), port = port_of(fd);
     for (int far = 0; far < 2; far++) {
@@ -164,7 +164,7 @@ static void look(int set, const char *when) {
     }
 }
 
-/* Epolls in all modes; `early`: the socket is added before it listens. */
+/* Tests epolls in all modes; `early`: the socket is added before it listens. */
 static void watched(unsigned mode, int early) {
     int fd = new_listener(SOCK_NONBLOCK), set = epoll_create1(0);
     struct epoll_event wanted = {.events = EPOLLIN | mode, .data.u64 = 77};
@@ -209,7 +209,7 @@ static void *accept_there(void *fd) {
     return (void *)(long)(new < 0 ? -errno : new);
 }
 
-/* Closing and shutting down ends listening everywhere, and queued connections. */
+/* Tests that closing and shutting down end listening everywhere, and queued connections. */
 static void ends(void) {
     int fd = everywhere(0), port = port_of(fd);
     char room[4];
@@ -235,7 +235,7 @@ static void ends(void) {
     socklen_t size = sizeof name;
     CHECK(getsockname(twin, (struct sockaddr *)&name, &size) == 0);
     close(twin);
-    /* The port is free. */
+    /* The port is free again. */
     fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in all = {.sin_family = AF_INET, .sin_port = htons(port)};
     int yes = 1;
@@ -243,7 +243,7 @@ static void ends(void) {
     CHECK(bind(fd, (struct sockaddr *)&all, sizeof all) == 0);
     tell("listen", listen(fd, 8));
     moving = fd;
-    /* A second time, with options in between, which new connections inherit. */
+    /* Listens a second time, with options set in between, which new connections inherit. */
     CHECK(setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes) == 0);
     tell("listen", listen(fd, 64));
     other = call(port);
@@ -255,7 +255,7 @@ static void ends(void) {
     putchar('\n');
 }
 
-/* Another socket that listens where the kernel's does is refused. */
+/* Tests that another socket that listens where the kernel's does is refused. */
 static void is_alone(void) {
     int one = everywhere(0), two = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
     struct sockaddr_in all = {.sin_family = AF_INET, .sin_port = htons(port_of(one))};
@@ -275,7 +275,7 @@ static void is_alone(void) {
     putchar('\n');
 }
 
-/* An IPv6 socket that takes both families. */
+/* Tests an IPv6 socket that accepts both families. */
 static void takes_both_families(void) {
     int fd = socket(AF_INET6, SOCK_STREAM, 0), no = 0;
     struct sockaddr_in6 all = {.sin6_family = AF_INET6}, from;
@@ -305,7 +305,7 @@ static void takes_both_families(void) {
 
 static const char HEIR[] = "as-the-heir";
 
-/* Another program that gets the listener by exec(2) waits in accept(2). */
+/* Tests another program that inherits the listener by exec(2) and waits in accept(2). */
 static int inherit(const char *number) {
     int fd = accept(atoi(number), NULL, NULL);
     CHECK(fd >= 0 && write(fd, "heir", 4) == 4);
@@ -315,7 +315,7 @@ static int inherit(const char *number) {
 static void is_handed_on(void) {
     for (int nonblocking = 0; nonblocking < 2; nonblocking++) {
         int fd = everywhere(0), port = port_of(fd), status;
-        /* What waiting has changed is changed back. */
+        /* The changes that waiting made are reverted. */
         int other = call(port);
         greet(take(fd), other);
         set_nonblocking(fd, 1);
@@ -326,7 +326,7 @@ static void is_handed_on(void) {
         pid_t child = fork();
         if (child == 0) {
             unsetenv("LD_PRELOAD");
-            /* A heir that is refused says so. */
+            /* The child would report the refusal on standard error. */
             if (nonblocking) close(2);
             execl("/proc/self/exe", "heir", HEIR, number, NULL);
             _exit(1);

@@ -1,6 +1,7 @@
-/* Programs whose output is the same on the kernel's TCP and on the stack. Usage: PROGRAM CASE LOCAL
-   PEER NETNS. The peer is a process with the kernel's TCP in the network namespace NETNS; it does
-   what it is asked through a pair of Unix sockets, which no call of the stack waits for. */
+/* Provides programs whose output is the same on the kernel's TCP and on the stack. Usage: PROGRAM
+   CASE LOCAL PEER NETNS. The peer is a process with the kernel's TCP in the network namespace
+   NETNS. It gets its commands through a pair of Unix sockets, which no call of the stack waits
+   for. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -40,7 +41,7 @@
         }                                                                                          \
     } while (0)
 
-/* How long anything may take that must happen. */
+/* Time-out of an event that must happen. */
 #define LONG_MS 8000
 #define CONNECTIONS 64
 
@@ -180,7 +181,7 @@ static struct answer finish(void) {
     return answer;
 }
 
-/* Asks the peer and waits for what it says. */
+/* Sends the peer a command and waits for its answer. */
 static long ask(enum operation operation, int which, long number, const char *text) {
     begin(operation, which, number, text);
     return finish().result;
@@ -190,7 +191,7 @@ static int failed(int error) {
     return error == ECONNRESET || error == EPIPE;
 }
 
-/* What the peer receives within the time. */
+/* Prints what the peer receives within the time. */
 static void show_received(const char *what, int which) {
     begin(RECEIVE, which, 0, NULL);
     struct answer answer = finish();
@@ -205,7 +206,7 @@ static void show(const char *what, long result) {
     else printf("%s: %ld\n", what, result);
 }
 
-/* A socket that listens on the local address; port 0 becomes a free one. */
+/* Creates a socket that listens on the local address; port 0 selects a free one. */
 static int open_listener(int *port) {
     struct sockaddr_in address = address_of(local_address, *port);
     socklen_t size = sizeof address;
@@ -217,7 +218,7 @@ static int open_listener(int *port) {
     return fd;
 }
 
-/* One connection, which the peer makes; the peer's number is `which`. */
+/* One connection, which the peer opens; `which` is the peer's number for it. */
 struct pair {
     int fd, which;
 };
@@ -255,8 +256,8 @@ static void start_peer(void) {
     if (peer) return;
     int space = open(peer_namespace, O_RDONLY | O_CLOEXEC);
     CHECK(space >= 0 && setns(space, CLONE_NEWNET) == 0);
-    /* The peer is the kernel's: it goes on without the library, for which the other side's address
-       is its own. */
+    /* The peer uses the kernel's TCP: it continues without the library, for which the other side's
+       address is its own. */
     char number[16];
     snprintf(number, sizeof number, "%d", control);
     CHECK(fcntl(control, F_SETFD, 0) == 0 && unsetenv("LD_PRELOAD") == 0);

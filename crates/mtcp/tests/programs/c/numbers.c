@@ -1,5 +1,5 @@
-/* Numbers that change hands in unusual ways, calls by number, and streams of the C library. See
-   like.h. */
+/* Tests descriptors that are passed on in unusual ways, calls by number, and streams of the C
+   library. See like.h. */
 #include "like.h"
 #include <linux/close_range.h>
 #include <linux/io_uring.h>
@@ -7,7 +7,7 @@
 
 extern char **environ;
 
-/* A system call that no library sees. */
+/* Makes a system call that the library does not see. */
 static long unseen(long number, long first, long second, long third) {
 #if defined(__x86_64__)
     long result;
@@ -62,7 +62,7 @@ static void close_by(enum way way, int fd) {
     CHECK(close(null) == 0);
 }
 
-/* What a file is opened with after each way of closing. */
+/* Opens a file after each way of closing. */
 static int open_by(int which) {
     FILE *file;
     switch (which) {
@@ -93,7 +93,7 @@ static void closed(void) {
     unlink(path);
 }
 
-/* What else may get the number of a connection that was closed unseen. */
+/* Tests other objects that may get the number of a connection that was closed unseen. */
 static void replaced(void) {
     int port = 0, from = open_listener(&port), ends[2];
     char room[16] = "";
@@ -150,7 +150,7 @@ static void replaced(void) {
     show("write", send(fresh, "x", 1, MSG_NOSIGNAL));
 }
 
-/* The calls of the library, each by its number. */
+/* Tests the interposed calls, each by its number. */
 static void calls(void) {
     struct sockaddr_in address = address_of(local_address, 0);
     socklen_t size = sizeof address;
@@ -223,7 +223,7 @@ static void calls(void) {
     show_received("connect", which);
 }
 
-/* Children that close their copies take nothing from their parent. */
+/* Tests that children which close their copies do not affect their parent. */
 static void children(void) {
     struct pair pair = connect_pair();
     int status;
@@ -274,7 +274,7 @@ static int print_list(int fd, const char *format, ...) {
     return count;
 }
 
-/* Formatted output to a number. */
+/* Tests formatted output to a descriptor. */
 static void formatted(void) {
     struct pair pair = connect_pair();
     show("dprintf", dprintf(pair.fd, "%d %s %.2f", 7, "words", 1.5));
@@ -304,7 +304,7 @@ ssize_t __recvfrom_chk(int fd, void *to, size_t length, size_t room, int flags,
                        struct sockaddr *address, socklen_t *size);
 int __dprintf_chk(int fd, int flag, const char *format, ...);
 
-/* What a function that checks its buffer does with one that is too small for what it is asked. */
+/* Calls a function that checks its buffer, with a buffer that is too small. */
 static long call_checked(int which, int fd) {
     struct pollfd list[] = {{fd, POLLIN, 0}, {fd, POLLIN, 0}};
     char room[16], format[] = "%n";
@@ -315,7 +315,7 @@ static long call_checked(int which, int fd) {
     case 2: return __read_chk(fd, room, 9, 8);
     case 3: return __recv_chk(fd, room, 9, 8, MSG_DONTWAIT);
     case 4: return __recvfrom_chk(fd, room, 9, 8, MSG_DONTWAIT, NULL, NULL);
-    /* What is written to memory that can be written is refused. */
+    /* A format that writes to writable memory is refused. */
     case 5: return __dprintf_chk(fd, 1, format, &count);
     case 6: return __dprintf_chk(1, 1, format, &count);
     }
@@ -340,7 +340,7 @@ static void checked(void) {
     }
 }
 
-/* Streams of the C library on a connection. */
+/* Tests streams of the C library on a connection. */
 static void streams(void) {
     int port = 0, from = open_listener(&port);
     struct pair pair = accept_pair(from, port);
@@ -369,7 +369,7 @@ static void streams(void) {
     show("fclose", fclose(in));
     show_received("fclose", pair.which);
 
-    /* Before it is known whose the connection will be. */
+    /* Before it is known whether the connection will be the stack's. */
     struct sockaddr_in address = address_of(peer_address, ask(LISTEN, 0, 0, NULL));
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     out = fdopen(fd, "w");
@@ -381,7 +381,7 @@ static void streams(void) {
     show_received("fclose", pair.which);
 }
 
-/* A program that uses io_uring where there is one, and reads itself where there is none. */
+/* Tests a program that uses io_uring if there is one, and otherwise reads itself. */
 static void rings(void) {
     struct pair pair = connect_pair();
     struct io_uring_params parameters = {0};
@@ -419,8 +419,8 @@ static void show_events(const char *what, int set) {
     putchar('\n');
 }
 
-/* A socket that is neither bound nor connected has two numbers: whichever is used and closed, the
-   other one is the same socket. */
+/* Tests a socket with two numbers that is neither bound nor connected: whichever is used and
+   closed, the other one is the same socket. */
 static void duplicated(void) {
     struct sockaddr_in here = address_of(local_address, 0);
     socklen_t size = sizeof here;
@@ -455,7 +455,7 @@ static void duplicated(void) {
     CHECK(close(third) == 0);
     show_received("closed", which);
 
-    /* What fails leaves it as it was. */
+    /* A failed call leaves the socket unchanged. */
     here.sin_port = htons(1);
     fd = socket(AF_INET, SOCK_STREAM, 0);
     twin = dup(fd);
@@ -467,8 +467,8 @@ static void duplicated(void) {
     show_received("connected", which);
 }
 
-/* An attempt to connect has failed: the socket can be bound then, and tells of the failure
-   still. */
+/* Tests a socket whose attempt to connect has failed: it can then be bound, and still reports the
+   failure. */
 static void bound_afterwards(void) {
     struct sockaddr_in here = address_of(local_address, 0), there = address_of(peer_address, 1);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);

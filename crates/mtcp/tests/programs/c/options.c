@@ -1,4 +1,4 @@
-/* Options and addresses of sockets, on standard output: the same on the kernel and on the stack.
+/* Prints options and addresses of sockets: the output is the same on the kernel and on the stack.
    Usage: options CASE OWN PEER NETWORK */
 #include "sockets.h"
 #include <sys/syscall.h>
@@ -17,7 +17,7 @@ static int bind_to(int fd, struct sockaddr_in address) {
     return bind(fd, (struct sockaddr *)&address, sizeof address);
 }
 
-/* Two sockets on one address, with every choice of options. */
+/* Tests two sockets on one address, with every choice of options. */
 static void reuse(void) {
     for (int choice = 0; choice < 32; choice++) {
         int first = socket(AF_INET, SOCK_STREAM, 0), second = socket(AF_INET, SOCK_STREAM, 0);
@@ -39,7 +39,7 @@ static void reuse(void) {
     }
 }
 
-/* Connections are shared among the listeners of a process, and lost with none of them. */
+/* Tests that connections are distributed among the listeners of a process, and none is lost. */
 static void shared(void) {
     enum { LISTENERS = 3, CONNECTIONS = 60 };
     struct pollfd list[LISTENERS];
@@ -130,7 +130,7 @@ static void tell_name(const char *what, int fd,
     printf(":%d:%s:%s", address.sin6_family, text, address.sin6_port ? "port" : "none");
 }
 
-/* Addresses of IPv4 in the form of IPv6. */
+/* Tests IPv4-mapped IPv6 addresses. */
 static void mapped_addresses(void) {
     struct sockaddr_in any = {.sin_family = AF_INET};
     for (int choice = 0; choice < 12; choice++) {
@@ -169,7 +169,7 @@ static void mapped_addresses(void) {
     }
 }
 
-/* Options that were set before it was known where the socket leads. */
+/* Tests options that were set before it was known where the socket connects. */
 static void early_options(void) {
     static const int OPTIONS[][3] = {
         {SOL_SOCKET, SO_OOBINLINE, 1},     {SOL_SOCKET, SO_REUSEPORT, 1},
@@ -193,7 +193,7 @@ static void early_options(void) {
         moving = listener;
         peer(CONNECT, port_of(listener));
         int accepted = accept(listener, NULL, NULL);
-        /* Of a connection they say nothing. */
+        /* These options have no effect on a connection. */
         if (option[1] != SO_REUSEADDR && option[1] != SO_REUSEPORT)
             tell("accepted", get(accepted, option[0], option[1]));
         putchar('\n');
@@ -215,7 +215,7 @@ static int set_by_child(int fd, int value) {
     return status;
 }
 
-/* The duplicate is closed before the socket is connected. */
+/* Sets an option through a duplicate, which is closed before the socket is connected. */
 static int set_by_duplicate(int fd, int value) {
     int twin = dup(fd);
     CHECK(twin >= 0);
@@ -230,7 +230,7 @@ static int set_not(int fd, int value) {
     return 0;
 }
 
-/* Options that were set by other ways than setsockopt(2) on the number that is connected. */
+/* Tests options that were set in other ways than by setsockopt(2) on the connected number. */
 static void options_by_other_ways(void) {
     static int (*const WAYS[])(int, int) = {set_not, set_by_number, set_by_child,
                                             set_by_duplicate};

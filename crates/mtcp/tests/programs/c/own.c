@@ -1,5 +1,5 @@
-// Connects to the address of its own stack, given as the argument: to a listener of its own, and to
-// a port on which nothing listens.
+// Connects to the address of its own stack, given as the argument: to its own listener, and to a
+// port without a listener.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

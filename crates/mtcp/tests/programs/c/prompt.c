@@ -1,8 +1,8 @@
-/* Nothing that was written waits for the program's next call, and what has come is seen by every
-   call that does not wait. See like.h. */
+/* Tests that written data does not wait for the program's next call, and that every call that does
+   not wait sees the data that has arrived. See like.h. */
 #include "like.h"
 
-/* So often, with pauses, a call that finds nothing is repeated. */
+/* Number of repetitions, with pauses, of a call that finds nothing. */
 #define TRIES 12
 #define PAUSE_MS 60
 
@@ -65,7 +65,7 @@ static void connects(void) {
     close(fd);
 }
 
-/* Killed while it sleeps: what it wrote has left before. */
+/* Tests a program that is killed while it sleeps: its written data was sent before. */
 static void ended_by_a_signal(void) {
     pid_t child = fork();
     if (child == 0) {
@@ -145,7 +145,7 @@ static void try_often(const char *what, ssize_t (*attempt)(int), int fd) {
     show(what, result);
 }
 
-/* Each way of looking is the only one. */
+/* Each case uses only one way of checking. */
 #define LOOKS(name, attempt)                                                                       \
     static void name(void) {                                                                       \
         struct pair pair = told();                                                                 \
@@ -171,7 +171,7 @@ static void look_by_accept(void) {
     show("accept", fd < 0 ? -1 : 0);
 }
 
-/* Whoever only sends sees that the peer has gone. */
+/* Tests that a program which only sends detects that the peer has gone. */
 static void send_after_the_end(void) {
     signal(SIGPIPE, SIG_IGN);
     for (int way = 0; way < 2; way++) {
@@ -199,7 +199,7 @@ static void error_without_a_call(void) {
     printf("SO_ERROR: %s\n", strerrorname_np(error));
 }
 
-/* Buffers that were read are room for the peer at once. */
+/* Tests that buffers which were read are room for the peer at once. */
 static void room_after_reading(void) {
     struct pair pair = connect_pair();
     static char room[1 << 16];

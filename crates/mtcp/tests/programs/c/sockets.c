@@ -1,5 +1,5 @@
-/* What a program sees of its connections when they are reset, shut down and connected, on standard
-   output: the same on the kernel and on the stack. Usage: sockets CASE OWN PEER NETWORK */
+/* Prints what a program sees of its connections when they are reset, shut down and connected: the
+   output is the same on the kernel and on the stack. Usage: sockets CASE OWN PEER NETWORK */
 #include "sockets.h"
 
 static int begin_to_connect(int port) {
@@ -46,7 +46,7 @@ static void await_over(int fd) {
     }
 }
 
-/* A connection on which happened what the name of the state says. */
+/* Creates a connection in the named state. */
 static int arrive(const char *state) {
     if (is(state, "async")) return arrive_asynchronously(state);
     if (strcmp(state, "listening") == 0) {
@@ -72,7 +72,7 @@ static int arrive(const char *state) {
     if (is(state, "reset")) {
         peer(RESET, 0);
         await(fd, POLLHUP);
-        /* Both directions may have been over before. */
+        /* Both directions may have ended before. */
         if (is(state, "both")) await(fd, POLLERR);
     }
     set_nonblocking(fd, 1);
@@ -96,7 +96,7 @@ static const char *const CALLS[] = {
     "send",   "empty", "writev",   "name",  "peername", "count",    "connect",
     "shut-read", "shut-write", "shut-both", "accept", "unspec"};
 
-/* A call has begun something of which the next one may or may not see the outcome. */
+/* Whether a call has begun an action whose result the next call may or may not see. */
 static int begun;
 
 static void call(int fd, const char *name) {
@@ -152,13 +152,13 @@ static void call(int fd, const char *name) {
     }
 }
 
-/* Whether calls of this kind make packets that change what a later call sees. */
+/* Whether calls of this kind send packets that change what a later call sees. */
 static int disturbs(const char *name) {
     return is(name, "send") || is(name, "writev") || is(name, "shut") || is(name, "connect") ||
            is(name, "unspec");
 }
 
-/* Each call after each other one, in each state. */
+/* Tests each call after each other one, in each state. */
 static void orders(const char *state) {
     for (int first = 0; first < COUNT(CALLS); first++) {
         for (int second = 0; second < COUNT(CALLS); second++) {
@@ -183,7 +183,7 @@ static void orders(const char *state) {
     }
 }
 
-/* A reset behind data, met by calls that take more than there is. */
+/* Tests a reset after data, with calls that request more data than there is. */
 static void errors_behind_data(void) {
     static const int FLAGS[] = {-1, 0, MSG_WAITALL, MSG_PEEK, MSG_PEEK | MSG_WAITALL};
     for (int index = 0; index < COUNT(FLAGS); index++)
@@ -200,12 +200,12 @@ static void errors_behind_data(void) {
         }
 }
 
-/* A blocking write that a reset cuts short tells of it by the next call. */
+/* Tests that the call after a blocking write that a reset has interrupted reports the reset. */
 static void short_writes(void) {
     static char much[64 << 20];
     for (int vector = 0; vector < 2; vector++) {
         int fd = dial();
-        /* The peer resets when it has read some of it, while the write waits. */
+        /* The peer resets the connection after it has read a part, while the write waits. */
         ask(RECEIVE, 1 << 20);
         ask(RESET, 0);
         struct iovec parts[2] = {{much, sizeof much / 2}, {much, sizeof much / 2}};
@@ -222,7 +222,7 @@ static void short_writes(void) {
     }
 }
 
-/* Data after the program's own shutdowns. */
+/* Tests data after the program's own shutdowns. */
 static void data_after_shutdown(void) {
     static const int HOW[] = {SHUT_RD, SHUT_WR, SHUT_RDWR};
     for (int index = 0; index < COUNT(HOW); index++) {
@@ -253,7 +253,7 @@ static void data_after_shutdown(void) {
     }
 }
 
-/* Data, and a reset, before the program looks at its connection for the first time. */
+/* Tests data, and a reset, before the program uses its connection for the first time. */
 static void early_data(void) {
     for (int look = 0; look < 4; look++) {
         int fd = begin_to_connect(peer(LISTEN, 0));

@@ -1,5 +1,5 @@
-/* Two ends of a connection for cases of socket calls: the subject, which calls and prints, and a
-   peer on the kernel of another network namespace, which does what the subject asks for. */
+/* Provides two ends of a connection for cases of socket calls: the subject, which calls and prints,
+   and a peer on the kernel of another network namespace, which executes the subject's commands. */
 #pragma once
 /* Not every program uses every helper. */
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -35,7 +35,7 @@
         }                                                                      \
     } while (0)
 
-/* How long anything may take before a case is given up; far more than it needs. */
+/* Time-out of a case; far longer than any step needs. */
 #define LIMIT_MS 20000
 
 static struct sockaddr_in own, far;
@@ -66,23 +66,23 @@ static void reset(int fd) {
     close(fd);
 }
 
-/* What the peer does with its connection. */
+/* The commands for the peer. */
 enum order {
-    LISTEN,        /* gives the port */
+    LISTEN,        /* returns the port */
     ACCEPT,
     CONNECT,       /* to the port of the subject */
-    SEND,          /* so many bytes */
-    URGENT,        /* so many bytes, the last one urgent */
-    RECEIVE,       /* so many bytes; gives their sum */
-    AWAIT_END,     /* gives 0 or an errno */
-    AT_MARK,       /* gives what sockatmark says */
-    OUT_OF_BAND,   /* gives the urgent byte, or a negative errno */
-    SEGMENTS,      /* gives the segments with data that came */
-    MOST,          /* gives the largest segment that came */
+    SEND,          /* this number of bytes */
+    URGENT,        /* this number of bytes, the last one urgent */
+    RECEIVE,       /* this number of bytes; returns their sum */
+    AWAIT_END,     /* returns 0 or an errno */
+    AT_MARK,       /* returns the result of sockatmark(3) */
+    OUT_OF_BAND,   /* returns the urgent byte, or a negative errno */
+    SEGMENTS,      /* returns the number of received segments with data */
+    MOST,          /* returns the largest received segment */
     SHUT,          /* the sending side */
     CLOSE,
     RESET,
-    REFUSE,        /* gives a port on which nobody listens */
+    REFUSE,        /* returns a port without a listener */
 };
 
 static int serve(int order, int number, int *listener, int *fd) {
@@ -154,8 +154,8 @@ static void ask(enum order order, int number) {
     CHECK(write(control, message, sizeof message) == sizeof message);
 }
 
-/* A socket that moves while the subject waits for the peer, or -1: a stack without a thread of its
-   own moves only with the program's calls. */
+/* A socket that the subject uses while it waits for the peer, or -1: a stack without its own thread
+   runs only in the program's calls. */
 static int moving = -1;
 
 static int answered(void) {
@@ -167,7 +167,7 @@ static int answered(void) {
     return answer;
 }
 
-/* Asks the peer for something and waits until it is done. */
+/* Sends the peer a command and waits until it is done. */
 static int peer(enum order order, int number) {
     ask(order, number);
     return answered();
@@ -184,8 +184,8 @@ static void be_the_peer(void) {
     _exit(0);
 }
 
-/* The peer is the kernel's: it runs without the library, for which the subject's address is its
-   own. */
+/* The peer uses the kernel's TCP: it runs without the library, for which the subject's address is
+   its own. */
 static void start_peer(char **arguments) {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
@@ -209,7 +209,7 @@ static void set_nonblocking(int fd, int on) {
     CHECK(fcntl(fd, F_SETFL, on ? O_NONBLOCK : 0) == 0);
 }
 
-/* A connection that the subject has made. */
+/* Opens a connection from the subject. */
 static int dial(void) {
     struct sockaddr_in to = at(far, peer(LISTEN, 0));
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -219,7 +219,7 @@ static int dial(void) {
     return fd;
 }
 
-/* A connection that the subject has accepted. */
+/* Accepts a connection. */
 static int answer(void) {
     int listener = listen_at(at(own, 0));
     moving = listener;
@@ -245,7 +245,7 @@ static int events_of(int fd) {
     return entry.revents & ~(POLLRDNORM | POLLWRNORM);
 }
 
-/* Waits until all these events are there. */
+/* Waits until the socket has all these events. */
 static void await(int fd, int events) {
     long end = now_ms() + LIMIT_MS;
     while ((events_of(fd) & events) != events) {
@@ -254,7 +254,7 @@ static void await(int fd, int events) {
     }
 }
 
-/* Waits until so many bytes can be read. */
+/* Waits until this number of bytes can be read. */
 static void await_bytes(int fd, int bytes) {
     long end = now_ms() + LIMIT_MS;
     int count = 0;
@@ -272,7 +272,7 @@ static void broken(int number) {
     pipes++;
 }
 
-/* Prints what a call gave, and whether it raised SIGPIPE. */
+/* Prints the result of a call, and whether it raised SIGPIPE. */
 static void tell(const char *what, ssize_t result) {
     int error = errno;
     printf(" %s=", what);

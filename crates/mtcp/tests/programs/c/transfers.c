@@ -1,5 +1,5 @@
-/* Ways to move bytes, on standard output: the same on the kernel and on the stack. Usage: transfers
-   CASE OWN PEER NETWORK */
+/* Prints the results of all ways to transfer bytes: the output is the same on the kernel and on the
+   stack. Usage: transfers CASE OWN PEER NETWORK */
 #include "sockets.h"
 
 static void print_bytes(const char *what, const char *bytes, ssize_t count) {
@@ -18,7 +18,7 @@ static ssize_t peek_parts(int fd, char *room) {
     return recvmsg(fd, &message, MSG_PEEK);
 }
 
-/* Peeking into several buffers, at the same bytes again and again. */
+/* Tests peeking into several buffers, repeatedly at the same bytes. */
 static void peeks(void) {
     int fd = dial();
     peer(SEND, 20);
@@ -41,7 +41,7 @@ static void peeks(void) {
     close(fd);
 }
 
-/* Buffers that are none. */
+/* Tests null buffers. */
 static void nulls(void) {
     char one[8] = "abcdefg", two[8] = "hijklmn";
     struct iovec lists[][3] = {
@@ -49,7 +49,7 @@ static void nulls(void) {
         {{one, 3}, {NULL, 5}, {two, 2}},  {{NULL, 0}, {NULL, 0}, {NULL, 0}},
         {{one, 3}, {two, (size_t)-1}, {two, 2}},
     };
-    /* What the compiler knows to be wrong it would refuse. */
+    /* Volatile, because the compiler refuses calls that it knows to be wrong. */
     void *volatile none = NULL;
     volatile int negative = -1, many = 1025;
     for (int index = 0; index < COUNT(lists); index++) {
@@ -84,7 +84,7 @@ static void nulls(void) {
     }
 }
 
-/* Many small writes that do not wait. */
+/* Tests many small writes that do not wait. */
 static void small_writes(void) {
     for (int bytes = 1; bytes < 100; bytes *= 7) {
         int fd = dial(), done = 0, count = 0;
@@ -122,7 +122,7 @@ static void tell_urgent(int fd) {
     tell("mark", sockatmark(fd));
 }
 
-/* Urgent bytes that the peer sends, read in different ways. */
+/* Tests urgent bytes of the peer, read in different ways. */
 static void urgent_reads(int in_line, int amount, int way) {
     char room[64];
     int fd = way == 0 ? answer() : dial(), on = in_line;
@@ -165,7 +165,7 @@ static void urgent(void) {
                 urgent_reads(in_line, amount, way);
 }
 
-/* Urgent bytes that have come before the connection is accepted. */
+/* Tests urgent bytes that arrive before the connection is accepted. */
 static void urgent_early(void) {
     int listener = listen_at(at(own, 0));
     char room[64];
@@ -186,7 +186,7 @@ static void urgent_early(void) {
     close(listener);
 }
 
-/* Two urgent bytes, and waiting for all that come around them. */
+/* Tests two urgent bytes, and waiting for all data around them. */
 static void urgent_twice(void) {
     for (int in_line = 0; in_line < 2; in_line++) {
         char room[64];
@@ -207,7 +207,7 @@ static void urgent_twice(void) {
     }
 }
 
-/* Urgent bytes that the peer receives. */
+/* Tests urgent bytes that the peer receives. */
 static void urgent_writes(void) {
     int fd = dial();
     printf("writes:");
@@ -224,7 +224,7 @@ static void urgent_writes(void) {
     close(fd);
 }
 
-/* Writes that are joined to one segment, or wait no longer than a while. */
+/* Tests writes that are joined into one segment, or wait only for a limited time. */
 static void joined(void) {
     for (int way = 0; way < 6; way++) {
         int fd = dial(), on = 1, off = 0;
@@ -246,12 +246,12 @@ static void joined(void) {
         printf("way %d: on=%d", way, on);
         tell("sent", sum);
         tell("peer", peer(RECEIVE, sum));
-        /* Separate ones may be joined on the way. */
+        /* Separate writes may be joined on the way. */
         tell("segments", way == 0 ? 0 : peer(SEGMENTS, 0));
         putchar('\n');
         close(fd);
     }
-    /* What is held back comes all the same. */
+    /* Delayed data arrives nevertheless. */
     int fd = dial();
     tell("held", send(fd, "x", 1, MSG_MORE));
     tell("peer", peer(RECEIVE, 1));
@@ -259,7 +259,7 @@ static void joined(void) {
     close(fd);
 }
 
-/* What was written before a reset has left before it. */
+/* Tests that data written before a reset was sent before it. */
 static void written_then_reset(void) {
     int still = listen_at(at(own, 0));
     for (int round = 0; round < 40; round++) {

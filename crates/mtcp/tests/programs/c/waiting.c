@@ -1,7 +1,7 @@
-/* Threads, calls that wait, and what ends their wait. See like.h. */
+/* Tests threads, waiting calls, and the events that end their wait. See like.h. */
 #include "like.h"
 
-/* Until a thread sleeps in the kernel, and a little longer. */
+/* Waits until a thread sleeps in the kernel, and a little longer. */
 static void await_asleep(pid_t thread) {
     char path[64], text[256] = "";
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
@@ -63,8 +63,8 @@ static ssize_t call_recvmsg(int fd, char *room, size_t size) {
     return recvmsg(fd, &message, 0);
 }
 
-/* A thread sleeps on a connection; another one closes the number and accepts a further connection,
-   which gets the same number. */
+/* Tests a thread that sleeps on a connection while another one closes the number and accepts
+   another connection, which gets the same number. */
 static void reused(ssize_t (*make)(int, char *, size_t)) {
     int port = 0, from = open_listener(&port);
     struct pair first = accept_pair(from, port);
@@ -174,7 +174,7 @@ static void set_linger(int fd, int seconds) {
     CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
 }
 
-/* Fills what a connection whose peer does not read takes. */
+/* Writes to a connection whose peer does not read, until there is no more room. */
 static void fill(int fd) {
     static char large[1 << 20];
     struct pollfd entry = {fd, POLLOUT, 0};
@@ -188,7 +188,7 @@ static ssize_t call_close(int fd, char *room, size_t size) {
     return result == 0 ? 1 : -1;
 }
 
-/* A close that lingers holds nothing up. */
+/* Tests that a lingering close does not delay other calls. */
 static void lingering(void) {
     struct pair full = connect_pair(), other = connect_pair();
     set_linger(full.fd, 2);
@@ -208,7 +208,7 @@ static void lingering(void) {
     show_call("close", &call);
 }
 
-/* Lingering ends when all is acknowledged, and does not begin with nothing to send. */
+/* Tests that lingering ends when all data is acknowledged, and needs unacknowledged data. */
 static void lingering_ends(void) {
     struct pair full = connect_pair(), empty = connect_pair();
     set_linger(full.fd, 6);
@@ -222,7 +222,7 @@ static void lingering_ends(void) {
     printf("quick: %d\n", now_ms() - start < 3000);
 }
 
-/* The program's end waits for no socket after the other. */
+/* Tests that the program's end does not wait for one socket after the other. */
 static void lingering_exit(void) {
     int ends[2];
     CHECK(pipe(ends) == 0);
@@ -254,7 +254,7 @@ static void show_ready(const char *what, int fd) {
     printf("%s: %d %#x\n", what, count, entry.revents);
 }
 
-/* A listener that is shut down. */
+/* Tests a listener that is shut down. */
 static void listener_shut_down(void) {
     static const int ways[] = {SHUT_RD, SHUT_RDWR};
     for (int way = 0; way < 2; way++) {
@@ -313,7 +313,7 @@ static void accept_without_numbers(void) {
     struct rlimit limit, none;
     CHECK(first >= 0 && close(first) == 0);
     CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
-    /* Numbers up to the first free one. */
+    /* The limit allows only numbers up to the first free one. */
     none = (struct rlimit){first, limit.rlim_max};
     CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
     show("accept with nothing to accept", accept(from, NULL, NULL));
@@ -327,7 +327,8 @@ static void accept_without_numbers(void) {
     printf("accepted: '%s'\n", room);
 }
 
-/* With room for one event, neither a socket nor a descriptor of the kernel's waits for ever. */
+/* Tests that with room for one event, neither a socket nor a descriptor of the kernel waits
+   forever. */
 static void one_event(void) {
     struct pair pair = connect_pair();
     struct epoll_event event = {EPOLLIN, {.u64 = 0}};
@@ -346,7 +347,7 @@ static void one_event(void) {
     printf("both: %d\n", counts[0] >= 400 && counts[1] >= 400);
 }
 
-/* An epoll with two numbers is one epoll. */
+/* Tests that an epoll with two numbers is one epoll. */
 static void two_numbers(void) {
     for (int early = 0; early < 2; early++) {
         struct pair pair = connect_pair();
@@ -375,7 +376,7 @@ static void two_numbers(void) {
     }
 }
 
-/* A thread sleeps in the epoll before any socket of the stack is in it. */
+/* Tests a thread that sleeps in the epoll before it contains a socket of the stack. */
 static void added_while_asleep(void) {
     struct pair pair = connect_pair();
     struct epoll_event event = {EPOLLIN, {.u64 = 21}};
@@ -394,7 +395,7 @@ static void interrupted(int signal) {
     (void)signal;
 }
 
-/* The same, and a signal comes directly afterwards: it ends the wait. */
+/* Does the same, with a signal directly afterwards, which ends the wait. */
 static void added_and_interrupted(void) {
     struct pair pair = connect_pair();
     struct epoll_event event = {EPOLLIN, {.u64 = 21}};
@@ -416,7 +417,7 @@ static ssize_t call_recv_nothing(int fd, char *room, size_t size) {
     return recv(fd, room, 0, 0);
 }
 
-/* A thread waits for data and takes none: whatever ends that, it takes no error. */
+/* Tests a thread that waits for data and takes none: it takes no error, whatever ends the wait. */
 static void nothing_received(void) {
     struct sigaction action = {.sa_handler = interrupted};
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
@@ -435,7 +436,7 @@ static void nothing_received(void) {
     show("afterwards", recv(pair.fd, calls[0].room, 0, 0));
 }
 
-/* Two threads sleep in accept: each gets one of two connections. */
+/* Tests two threads that sleep in accept: each gets one of two connections. */
 static void accepted_by_two(void) {
     int port = 0, from = open_listener(&port);
     struct call calls[2] = {{.fd = from, .make = call_accept}, {.fd = from, .make = call_accept}};
@@ -447,7 +448,7 @@ static void accepted_by_two(void) {
     show_call("the other", &calls[1]);
 }
 
-/* A killed program's peers are told. */
+/* Tests that the peers of a killed program get a reset. */
 static void killed(void) {
     int ends[2];
     CHECK(pipe(ends) == 0);
@@ -476,8 +477,8 @@ static void killed(void) {
     }
 }
 
-/* Threads of one process on both ends: the client's have the kernel's sockets of the other
-   namespace. Each connection goes back and forth as a handshake of TLS 1.2 does. */
+/* Tests threads of one process on both ends: the client's use the kernel's sockets of the other
+   namespace. Each connection transfers data back and forth like a handshake of TLS 1.2. */
 #define PAIRS 2
 #define HANDSHAKES 500
 #define STEPS 6
@@ -485,7 +486,7 @@ static void killed(void) {
 static int both_port;
 static atomic_int stalls;
 
-/* Moves so many bytes; a step that takes seconds is a stall. */
+/* Transfers this number of bytes; a step that takes seconds counts as a stall. */
 static void move_bytes(int fd, int sends, size_t bytes) {
     char room[4096] = "";
     for (size_t done = 0; done < bytes;) {
@@ -546,7 +547,7 @@ static void both_ends(void) {
     printf("stalls: %d\n", stalls);
 }
 
-/* What select(2) leaves of a time limit. */
+/* Tests the remaining time limit that select(2) returns. */
 static void time_left(void) {
     struct pair pair = connect_pair();
     struct timeval time = {0, 50000}, wrong = {-1, 0};

@@ -1,5 +1,5 @@
-//! What the unmodified server's tests said before: it does not change between runs, and half of
-//! their time is its. Only what passed or was skipped is kept, for the same program.
+//! Stores the results of the unmodified server's tests, which do not change between runs and take
+//! half of the time. Only passed and skipped tests are stored, for the same program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,15 +9,17 @@ use std::process::{Command, Stdio};
 use super::Tree;
 use super::verdict::Verdict;
 
+/// The stored results of the unmodified server.
 pub(super) struct Earlier {
     path: PathBuf,
-    /// Of the program.
+    /// Checksum of the program.
     sha256: String,
     lines: Vec<(String, Verdict)>,
 }
 
 impl Earlier {
-    /// Of the server in this tree; nothing if it is another by now.
+    /// Reads the results of the server in this tree. There are none if the server has changed
+    /// since.
     pub(super) fn read(tree: &Tree) -> Result<Earlier, String> {
         let sha256 = sha256(&tree.path.join("memcached"))?;
         let path = tree.path.with_extension("results");
@@ -29,11 +31,12 @@ impl Earlier {
         Ok(Earlier { path, sha256, lines })
     }
 
+    /// Returns the path of the unmodified server.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Those of these tests, as of the server that is not adapted.
+    /// Returns the results of these tests on the unmodified server.
     pub(super) fn verdicts<'a>(&self, names: &'a [String]) -> BTreeMap<(&'a str, bool), Verdict> {
         let known = |name: &'a String| {
             let (_, verdict) = self.lines.iter().find(|(known, _)| known == name)?;
@@ -42,7 +45,7 @@ impl Earlier {
         names.iter().filter_map(known).collect()
     }
 
-    /// Keeps what is new besides what was there.
+    /// Writes the new results in addition to the earlier ones.
     pub(super) fn write(self, verdicts: &BTreeMap<(&str, bool), Verdict>) -> Result<(), String> {
         let mut all: BTreeMap<&str, &Verdict> =
             self.lines.iter().map(|(name, verdict)| (name.as_str(), verdict)).collect();

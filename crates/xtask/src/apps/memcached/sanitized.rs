@@ -1,22 +1,20 @@
-//! The adapted server under AddressSanitizer, met by the tests of our own.
+//! Tests the adapted server under AddressSanitizer.
 
-use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use super::{Build, Tree};
+use crate::cargo::cargo;
 use crate::command::make_directory;
 
-/// Frames are kept, so that a report names the callers.
+/// Frame pointers are kept, so that a report names the callers.
 const FLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer ";
 
-/// What the sanitizer finds is written to files that begin so, as the tests close the server's
-/// output.
+/// Prefix of the files to which the sanitizer writes, because the tests close the server's output.
 const REPORT: &str = "report";
 
-/// Builds it and runs the tests of memcached's clients; fails if they do or anything is found.
+/// Builds the server and runs the tests of memcached's clients; fails if they fail or the sanitizer
+/// reports anything.
 pub(super) fn test(root: &Path, build: &Build) -> Result<(), String> {
     let base = build.megapipe.path.parent().unwrap_or(&build.megapipe.path);
     let tree = Tree { path: base.join("sanitized"), adapted: true, flags: FLAGS };
@@ -24,11 +22,11 @@ pub(super) fn test(root: &Path, build: &Build) -> Result<(), String> {
     let reports = base.join("sanitizer");
     let _ = fs::remove_dir_all(&reports);
     make_directory(&reports)?;
-    let cargo: OsString = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut tests = Command::new(cargo);
+    let mut tests = cargo();
     tests.args(["test", "--locked", "--package", "megapipe-apptests", "--test", "memcached"]);
     tests.env("MEGAPIPE_MEMCACHED", tree.path.join("memcached")).current_dir(root);
-    // What memcached leaves to the end of its process is none of our leaks.
+    // memcached does not free its memory at the end of the process; that is not a leak of the
+    // channel.
     let options = format!("detect_leaks=0:log_path={}", reports.join(REPORT).display());
     tests.env("ASAN_OPTIONS", options);
     let status = tests.status().map_err(|error| format!("cargo test cannot be run: {error}"))?;
@@ -41,7 +39,7 @@ pub(super) fn test(root: &Path, build: &Build) -> Result<(), String> {
     }
 }
 
-/// The beginning of the first report, if there is one.
+/// Returns the beginning of the first report, if there is one.
 fn found(reports: &Path) -> Result<Option<String>, String> {
     let failed = |error| format!("{}: {error}", reports.display());
     let Some(first) = fs::read_dir(reports).map_err(failed)?.next() else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! memcached's own test suite on both servers, side by side.
+//! Runs memcached's own test suite on both servers, and compares the results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,25 +12,26 @@ use super::earlier::Earlier;
 use super::verdict::Verdict;
 use super::{Build, Tree};
 
-/// The tests mostly sleep, so more run at once than there are CPUs.
+/// Number of tests in parallel: more than there are CPUs, because tests mostly sleep.
 const AT_ONCE: usize = 8;
 
-/// The longest of them takes about a minute.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Time limit of a test; the longest takes about a minute.
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Some of them depend on time, on memcached as it is as well.
+/// Attempts per test; some depend on time, on the unmodified server as well.
 const TRIES: usize = 3;
 
-/// What is asked for.
+/// The choice of tests and driver.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Choice<'a> {
-    /// The channel's; `None` for what it chooses itself.
+    /// The channel's driver; `None` lets the channel choose.
     driver: Option<&'a str>,
-    /// None stand for all.
+    /// The test files; empty for all.
     files: &'a [&'a str],
 }
 
 impl<'a> Choice<'a> {
+    /// Parses the words of the command line; `None` if they are wrong.
     pub(super) fn parse(words: &'a [&'a str]) -> Option<Choice<'a>> {
         match words {
             ["--driver", driver @ ("uring" | "epoll"), files @ ..] => {
@@ -42,8 +43,8 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// Runs the test program and the files of `t/` (or those named) against both, prints both results,
-/// and fails if the adapted server fails what the unmodified one passes.
+/// Runs the test program and the files of `t/` (or the chosen ones) on both servers, prints both
+/// results, and fails if the adapted server fails a test that the unmodified one passes.
 pub(super) fn compare(build: &Build, choice: &Choice<'_>) -> Result<(), String> {
     let (stock, megapipe) = (&build.stock, &build.megapipe);
     let names = match choice.files {
@@ -60,7 +61,7 @@ pub(super) fn compare(build: &Build, choice: &Choice<'_>) -> Result<(), String> 
             earlier.path().display()
         );
     }
-    // One server after the other: some tests want memcached's usual port.
+    // One server after the other, because some tests use memcached's default port.
     let jobs: Vec<(&Tree, &str)> = [stock, megapipe]
         .into_iter()
         .flat_map(|tree| names.iter().map(move |name| (tree, name.as_str())))
@@ -125,8 +126,8 @@ fn once(build: &Build, tree: &Tree, name: &str, driver: Option<&str>, attempt: u
     if let Some(driver) = driver {
         command.env("MEGAPIPE_DRIVER", driver);
     }
-    command.arg("--kill-after=5").arg(PATIENCE.as_secs().to_string());
-    // They skip themselves unless they are asked for.
+    command.arg("--kill-after=5").arg(TIME_LIMIT.as_secs().to_string());
+    // These tests skip themselves unless the build supports TLS.
     if name.starts_with("ssl_") {
         command.env("SSL_TEST", "1");
     }

@@ -1,17 +1,17 @@
-//! What comes of a test of memcached's suite.
+//! The result of a test of memcached's suite.
 
-/// What came of one test file.
+/// The result of one test file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// At this try.
+    /// The test passed, at this attempt.
     Passed(usize),
     Skipped(String),
-    /// With the end of what it said.
+    /// The test failed; the end of its output.
     Failed(String),
 }
 
 impl Verdict {
-    /// For a table.
+    /// Returns a word for the table.
     pub(super) fn word(&self) -> String {
         match self {
             Verdict::Passed(1) => "passed".to_string(),
@@ -21,7 +21,7 @@ impl Verdict {
         }
     }
 
-    /// Its place among the kinds, in the order above.
+    /// Returns the index of the kind, in the order above.
     pub(super) fn kind(&self) -> usize {
         match self {
             Verdict::Passed(_) => 0,

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which node uses which, each edge with one example.
+/// The edges between nodes, each with one example.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     edges: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// Nodes that all lead to one another, and the edges between them.
+/// Nodes that all reach one another, and the edges between them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cycle {
     pub(super) nodes: Vec<String>,
@@ -17,7 +17,7 @@ pub(super) struct Cycle {
 }
 
 impl Graph {
-    /// Adds an edge; the first example stays. What uses itself is no cycle.
+    /// Adds an edge; the first example is kept. An edge from a node to itself is ignored.
     pub(super) fn add(&mut self, from: &str, to: &str, example: impl FnOnce() -> String) {
         if from != to {
             let edges = self.edges.entry(from.to_string()).or_default();
@@ -25,7 +25,7 @@ impl Graph {
         }
     }
 
-    /// The strongly connected components of more than one node.
+    /// Returns the strongly connected components of more than one node.
     pub(super) fn cycles(&self) -> Vec<Cycle> {
         let reached: BTreeMap<&str, BTreeSet<&str>> =
             self.edges.keys().map(|node| (node.as_str(), self.reached(node))).collect();
@@ -43,7 +43,7 @@ impl Graph {
         cycles
     }
 
-    /// Every node that a path of at least one edge leads to.
+    /// Returns every node that a path of at least one edge reaches.
     fn reached<'a>(&'a self, from: &'a str) -> BTreeSet<&'a str> {
         let mut reached = BTreeSet::new();
         let mut open = vec![from];

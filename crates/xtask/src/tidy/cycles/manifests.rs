@@ -1,7 +1,7 @@
-//! Reads from their manifests which crates of the workspace use which.
+//! Reads the dependencies between the crates of the workspace from their manifests.
 
-/// The package's name and those of its dependencies, but for those of tests: normal ones and those
-/// of the build script, also of single targets.
+/// Returns the package's name and the names of its dependencies: normal ones and those of the build
+/// script, also of single targets, but not those of tests.
 pub(super) fn read(manifest: &str) -> (Option<String>, Vec<String>) {
     let (mut section, mut package) = ("", None);
     let mut dependencies = Vec::new();
@@ -35,7 +35,7 @@ fn is_counted(section: &str) -> bool {
     matches!(kind, "dependencies" | "build-dependencies")
 }
 
-/// The name in `{ package = "name", ... }`.
+/// Returns the name in `{ package = "name", ... }`.
 fn renamed(value: &str) -> Option<&str> {
     let (_, rest) = value.split_once("package")?;
     rest.split('"').nth(1)

@@ -1,4 +1,4 @@
-//! Reads which paths a module names and which names it binds.
+//! Finds the paths that a module names and the names that it binds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,14 +6,14 @@ use crate::tidy::lexer::{Kind, Lexed};
 use crate::tidy::modules;
 use crate::tidy::test_code;
 
-/// A path as it is written, split at `::`, and its line.
+/// A path as written, split at `::`, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) path: Vec<String>,
     pub(super) line: usize,
 }
 
-/// What one module says; a path names what it imports, or what its code uses.
+/// The names of one module; a path is imported, or used in code.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pub(super) paths: Vec<Named>,
@@ -21,15 +21,15 @@ pub(super) struct Names {
     pub(super) imports: BTreeMap<String, Vec<String>>,
     /// The paths before `::*`.
     pub(super) globs: Vec<Vec<String>>,
-    /// What the module itself defines; methods may be among it.
+    /// The items that the module itself defines; methods may be among them.
     pub(super) items: BTreeSet<String>,
 }
 
 /// The keywords before the name of an item.
 const ITEMS: [&str; 8] = ["fn", "struct", "enum", "union", "trait", "type", "const", "static"];
 
-/// Reads a file: its own module under the empty path, and those within it. Code of tests is left
-/// out.
+/// Reads a file: its own module under the empty path, and the modules within it. Leaves out test
+/// code.
 pub(super) fn read(lexed: &Lexed<'_>) -> BTreeMap<Vec<String>, Names> {
     let (inline, tests) = (modules::inline(lexed), test_code::ranges(lexed));
     let mut found = BTreeMap::<Vec<String>, Names>::new();
@@ -43,7 +43,7 @@ pub(super) fn read(lexed: &Lexed<'_>) -> BTreeMap<Vec<String>, Names> {
         let module = modules::around(&inline, at).iter().map(ToString::to_string).collect();
         let names = found.entry(module).or_default();
         at = match lexed.text(at) {
-            // Also `impl Trait + use<'a>`, which captures and imports nothing.
+            // `impl Trait + use<'a>` captures lifetimes and imports nothing.
             "use" if lexed.text(at + 1) != "<" => names.import(lexed, at + 1, Vec::new()),
             word if ITEMS.contains(&word) => {
                 names.items.insert(name(lexed.text(at + 1)));
@@ -56,7 +56,7 @@ pub(super) fn read(lexed: &Lexed<'_>) -> BTreeMap<Vec<String>, Names> {
 }
 
 impl Names {
-    /// Reads the tree of a `use` that begins at `at`; gives the token behind it.
+    /// Reads the tree of a `use` that begins at `at`; returns the token after it.
     fn import(&mut self, lexed: &Lexed<'_>, mut at: usize, mut path: Vec<String>) -> usize {
         let Some(token) = lexed.tokens.get(at) else { return at };
         let line = token.line;
@@ -96,8 +96,8 @@ impl Names {
         at
     }
 
-    /// Reads the path of at least two names that begins at `at`, if one does; gives the token
-    /// behind it.
+    /// Reads the path of at least two names that begins at `at`, if there is one; returns the token
+    /// after it.
     fn path(&mut self, lexed: &Lexed<'_>, at: usize) -> usize {
         let mut path = Vec::new();
         let mut next = at;
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::tidy::lexer::lex;
 
-    /// The paths of the file's own module, as `line path`.
+    /// Returns the paths of the file's own module, as `line path`.
     fn paths(text: &str) -> Vec<String> {
         let read = read(&lex(text));
         let paths = read[&Vec::new()].paths.iter();

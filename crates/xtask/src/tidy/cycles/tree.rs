@@ -1,4 +1,4 @@
-//! A crate's modules, and which of them a path means.
+//! Resolves paths to the modules of a crate.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use super::names::{self, Names};
 use crate::tidy::lexer;
 use crate::tidy::modules::{self, CrateFiles};
 
-/// How many re-exports are followed one after the other.
+/// The most re-exports in a chain that are followed.
 const REEXPORTS_MAX: usize = 16;
 
-/// The names of a module from the crate's root on.
+/// The names of a module, from the crate's root on.
 pub(super) type ModulePath = Vec<String>;
 
 /// A module with its file.
@@ -24,6 +24,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
+    /// Reads the modules below a root.
     pub(super) fn read(root: &str, files: &CrateFiles<'_>) -> Tree {
         let mut modules = BTreeMap::new();
         for (file, place) in modules::reachable(&[root], files) {
@@ -38,9 +39,10 @@ impl Tree {
         Tree { modules }
     }
 
-    /// The module that has what `path` means in the module `from`; `None` for other crates.
+    /// Returns the module that has the item of `path` in the module `from`; `None` for other
+    /// crates.
     ///
-    /// Re-exports are followed, private ones as well, since modules below may name them.
+    /// Follows re-exports, private ones too, because modules below may use them.
     pub(super) fn resolve(&self, from: &[String], path: &[String]) -> Option<ModulePath> {
         self.start(from, path, 0)
     }
@@ -76,7 +78,7 @@ impl Tree {
             return here();
         }
         if let Some(import) = names.imports.get(first) {
-            // What is imported from another crate is used from there.
+            // An import from another crate counts as a use of that crate.
             let whole = [import.as_slice(), rest].concat();
             return self.start(module, &whole, followed + 1).unwrap_or_else(here);
         }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// What is found in a crate `a` of these files, as `path: what`.
+/// Returns the violations in a crate `a` with these files, as `path: what`.
 fn findings(files: &[(&str, &str)]) -> Vec<String> {
     let mut files: Vec<File> = files
         .iter()

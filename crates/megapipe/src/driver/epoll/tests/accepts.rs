@@ -1,4 +1,4 @@
-//! Accepting.
+//! Tests accepting.
 
 use super::*;
 use crate::source::{Discarded, Endpoint, NumberedSocket};
@@ -41,7 +41,7 @@ fn one_connection_as_a_plain_descriptor() {
     assert_eq!(own, libc::FD_CLOEXEC);
     let accepted = TcpStream::from(accepted);
     assert_eq!(accepted.peer_addr().unwrap(), peer.local_addr().unwrap());
-    // The second waits for the second accept, which needs no edge.
+    // The second connection waits for the second accept, which needs no edge.
     rig.nothing();
     rig.submit(2, listener, accept(false));
     let (accepted, queue_nonempty) = descriptor(rig.next());
@@ -105,7 +105,7 @@ fn a_listener_of_two_drivers_survives_the_first() {
     let other = second.attach(listener.try_clone().unwrap());
     first.submit(1, one, accept(true));
     drop(first);
-    // It would hang here if the flag were gone.
+    // The accept would block here if the flag had been cleared.
     second.submit(1, other, accept(true));
     second.nothing();
     let _peer = TcpStream::connect(address).unwrap();

@@ -1,4 +1,4 @@
-//! Connecting.
+//! Tests connecting.
 
 use super::*;
 use crate::address::{Address, RawAddress};
@@ -6,7 +6,7 @@ use std::os::fd::FromRawFd;
 use std::os::unix::net::UnixListener;
 
 fn socket(family: i32) -> OwnedFd {
-    // SAFETY: the call takes no pointers; the new descriptor is owned here alone.
+    // SAFETY: the call takes no pointers, and the new descriptor has no other owner.
     unsafe {
         let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
         assert!(fd >= 0);
@@ -45,7 +45,7 @@ fn a_connection_comes_about_and_the_socket_stays_blocking() {
     assert!(rig.last(4) < 0);
 }
 
-/// An address on which nothing listens, and the socket that keeps others away from it.
+/// Returns an address on which no socket listens, and the bound socket that reserves it.
 fn deaf_address() -> (TcpListener, Box<RawAddress>) {
     let bound = socket(libc::AF_INET);
     let any = raw(std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
@@ -73,7 +73,7 @@ fn a_refusal_is_an_error_and_the_socket_may_try_again() {
     assert_eq!(rig.last(9), 0);
 }
 
-/// A listener that does not answer any more, and the connections that made it so.
+/// Returns a listener whose backlog is full, and the connections that fill it.
 fn deaf_listener() -> (TcpListener, Vec<OwnedFd>, Box<RawAddress>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     // SAFETY: the call takes no pointers.
@@ -101,7 +101,7 @@ fn an_attempt_under_way_can_be_cancelled() {
     rig.driver.cancel(1, near);
     assert_eq!(rig.last(1), -libc::ECANCELED);
     rig.nothing();
-    // The kernel goes on with it.
+    // The kernel continues the cancelled attempt.
     rig.submit(2, near, connect(&address));
     assert_eq!(rig.last(2), -libc::EALREADY);
     rig.driver.close(3, near, &[]).unwrap();
@@ -124,7 +124,7 @@ fn a_full_backlog_of_a_unix_socket_is_waited_out() {
             near
         })
         .collect();
-    // Two find room; of the others, one gives up.
+    // Two find room; one of the others is cancelled.
     assert_eq!((rig.last(0), rig.last(1)), (0, 0));
     rig.nothing();
     rig.driver.cancel(3, objects[3]);
@@ -139,7 +139,7 @@ fn a_full_backlog_of_a_unix_socket_is_waited_out() {
     }
     connected.sort_unstable();
     assert_eq!(connected, [2, 4]);
-    // Waiting was no spinning.
+    // The driver slept and did not spin.
     assert!(rig.counters().waits < 1000);
 }
 

@@ -1,4 +1,4 @@
-//! Datagrams.
+//! Tests datagrams.
 
 use super::*;
 use crate::address::{Address, RawAddress};
@@ -15,7 +15,7 @@ fn receive_from(repeat: bool) -> Operation {
     Operation::ReceiveFrom { repeat }
 }
 
-/// A message with everything it points to, in place.
+/// A message with everything it points to, at fixed addresses.
 struct Parcel {
     address: Box<RawAddress>,
     part: Box<libc::iovec>,
@@ -153,19 +153,19 @@ fn the_full_queue_of_a_stranger_is_waited_out() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let far = UnixDatagram::bind(&path).unwrap();
-    // Others have filled it, who will be told when it has room.
+    // Another socket has filled the queue, and only that socket gets the event when it has room.
     let other = UnixDatagram::unbound().unwrap();
     other.set_nonblocking(true).unwrap();
     while other.send_to(b"x", &path).is_ok() {}
     let mut rig = Rig::new();
     let near = rig.attach(UnixDatagram::unbound().unwrap());
     let parcel = Parcel::new(b"mine", Address::Path(path));
-    // The other direction has the socket watched.
+    // The receive in the other direction registers the socket with epoll.
     rig.submit(0, near, receive_from(true));
     rig.submit(1, near, parcel.send());
     rig.driver.collect(&mut rig.came, Some(Duration::from_millis(50))).unwrap();
     assert!(rig.came.is_empty());
-    // Waiting is no spinning.
+    // The driver slept and did not spin.
     assert!(rig.counters().waits < 50, "{:?}", rig.counters());
     far.recv(&mut [0; 1]).unwrap();
     assert_eq!(rig.last(1), 4);

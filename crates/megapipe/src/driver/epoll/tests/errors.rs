@@ -1,4 +1,4 @@
-//! Errors that the kernel tells once.
+//! Tests errors that the kernel reports only once.
 
 use super::*;
 use crate::completion::Event;
@@ -7,11 +7,12 @@ use std::io::{ErrorKind, Read};
 use std::os::fd::FromRawFd;
 use testkit::skip;
 
-/// The protocol of netlink(7) that leaves messages between programs to them.
+/// The protocol of netlink(7) whose messages the kernel passes between programs without reading
+/// them.
 const NETLINK_USERSOCK: libc::c_int = 2;
 
-/// A netlink socket; with `groups`, a member of those multicast groups, which takes CAP_NET_ADMIN:
-/// `None` without it.
+/// Opens a netlink socket. With `groups` it joins those multicast groups, which takes
+/// CAP_NET_ADMIN: returns `None` without it.
 fn netlink(groups: u32) -> Option<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the call takes no pointers, and nothing else owns the descriptor.
@@ -21,7 +22,7 @@ fn netlink(groups: u32) -> Option<OwnedFd> {
         OwnedFd::from_raw_fd(fd)
     };
     let address = netlink_address(groups);
-    // SAFETY: the address outlives the call, which is told its size.
+    // SAFETY: the address outlives the call, and the length is its size.
     let bound = unsafe {
         let bytes = size_of_val(&address) as libc::socklen_t;
         libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes)
@@ -42,7 +43,7 @@ fn netlink_address(groups: u32) -> libc::sockaddr_nl {
     address
 }
 
-/// A member of a group of its own, in whose queue one message had no room any more.
+/// Returns a member of a multicast group of its own, whose queue had no room for the last message.
 fn overrun_netlink(test: &str, group: u32) -> Option<OwnedFd> {
     let (Some(receiver), Some(sender)) = (netlink(group), netlink(0)) else {
         skip(test, "joining a netlink group takes CAP_NET_ADMIN");
@@ -51,7 +52,7 @@ fn overrun_netlink(test: &str, group: u32) -> Option<OwnedFd> {
     set_option(&receiver, libc::SOL_SOCKET, libc::SO_RCVBUF, 4096);
     let (address, message) = (netlink_address(group), [0u8; 1024]);
     for _ in 0..100 {
-        // SAFETY: message and address outlive the call, which is told their sizes.
+        // SAFETY: message and address outlive the call, and the lengths are their sizes.
         unsafe {
             let bytes = size_of_val(&address) as libc::socklen_t;
             let (fd, to) = (sender.as_raw_fd(), (&raw const address).cast());
@@ -73,7 +74,7 @@ fn an_overrun_is_told_to_the_application() {
         let done = channel.dispatch(AMPLE).unwrap().expect("the overrun");
         let Event::ReceiveFrom(Err(error)) = done.event else { panic!("{done:?}") };
         assert_eq!((error.raw_os_error(), done.more), (Some(libc::ENOBUFS), false));
-        // The error is over, and what had room is there.
+        // The error is reported once; the messages that had room follow.
         channel.receive_from(handle, Repeat::Once).unwrap();
         let done = channel.dispatch(AMPLE).unwrap().expect("a message");
         let Event::ReceiveFrom(Ok(message)) = done.event else { panic!("{done:?}") };
@@ -105,14 +106,14 @@ fn a_lack_of_buffers_is_no_error_of_the_socket() {
     assert!(lack(&mut rig, 3));
 }
 
-/// How a test writes.
+/// The kind of a test's write.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Write,
     WriteVectored,
 }
 
-/// A write of which a part is on its way, and the peer.
+/// Starts a write of which a part is sent; returns the peer, too.
 fn half_written(
     rig: &mut Rig,
     way: Way,

@@ -1,4 +1,4 @@
-//! Disk files and the helper threads.
+//! Tests disk files and the helper threads.
 
 use super::*;
 use crate::source::{Endpoint, Kind};
@@ -9,7 +9,7 @@ fn open(path: &std::path::Path) -> File {
     File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// A pipe in the disguise of a disk file: a disk that takes as long as the test likes.
+/// Returns a pipe that the driver takes for a disk file: the test decides how long the disk takes.
 fn slow_disk(rig: &mut Rig) -> (Object, File) {
     let (reader, writer) = pipe();
     let disk = rig.driver.attach(Endpoint::Descriptor(reader), Kind::File).unwrap();
@@ -72,7 +72,7 @@ fn a_cold_cache_is_read_by_helpers() {
     let mut rig = Rig::new();
     let file = open(&path);
     file.sync_all().unwrap();
-    // The second half leaves the cache, if the file system can do that.
+    // Drops the second half from the page cache, if the file system can do that.
     let half = sent.len() / 2;
     // SAFETY: the call takes no pointers.
     unsafe {
@@ -134,7 +134,7 @@ fn only_what_has_not_begun_can_be_cancelled() {
         rig.submit(tag as u64, disk, read(room));
     }
     rig.nothing();
-    // Four are with the helpers sooner or later; what is not yet is cancelled.
+    // Helpers take up to four of the jobs at some time; the others are cancelled.
     rig.driver.cancel(5, disk);
     assert_eq!(rig.last(5), -libc::ECANCELED);
     rig.driver.cancel(4, disk);
@@ -157,7 +157,7 @@ fn only_what_has_not_begun_can_be_cancelled() {
     assert_eq!(got, b"abcd");
 }
 
-/// Waits until helpers work on all that waits.
+/// Waits until helpers have taken all waiting jobs.
 fn wait_until_taken(rig: &mut Rig) {
     while rig.driver.helpers.as_ref().is_some_and(|helpers| helpers.waiting() > 0) {
         std::thread::yield_now();
@@ -171,7 +171,7 @@ fn what_was_read_before_a_cancellation_is_told() {
     let sent = pattern(3 << 20);
     std::fs::write(&path, &sent).unwrap();
     let mut rig = Rig::new();
-    // All helpers are at work, so that nothing beyond the first part is read.
+    // All helpers are busy, so nothing beyond the first part is read.
     let (disk, mut head) = slow_disk(&mut rig);
     let mut rooms = [[0; 1]; 4];
     for (tag, room) in rooms.iter_mut().enumerate() {
@@ -190,7 +190,7 @@ fn what_was_read_before_a_cancellation_is_told() {
     for _ in 0..4 {
         assert_eq!(rig.next().result, 1);
     }
-    // The file's position is behind them.
+    // The position of the file is after them.
     rig.submit(10, file, read(&mut room[first..]));
     assert_eq!(rig.last(10) as usize, sent.len() - first);
     assert!(room == sent);
@@ -240,14 +240,14 @@ fn a_file_that_is_given_back_is_the_callers_at_once() {
     let mut room = [0; 3];
     rig.submit(1, disk, read(&mut room));
     wait_until_taken(&mut rig);
-    // The caller may close it, and its number be used again, while the helper still reads.
+    // The caller may close the descriptor, and its number be reused, while the helper still reads.
     drop(rig.driver.detach(disk, &[1]).unwrap());
     rig.nothing();
     head.write_all(b"abc").unwrap();
     assert_eq!(rig.last(1), 3);
     assert_eq!(&room, b"abc");
     drop(rig);
-    // The last reader is gone.
+    // The last reader has closed its end.
     assert!(head.write_all(b"x").is_err());
 }
 
@@ -255,18 +255,18 @@ fn a_file_that_is_given_back_is_the_callers_at_once() {
 fn the_helpers_queue_is_bounded() {
     let mut rig = Rig::new();
     let (disk, mut head) = slow_disk(&mut rig);
-    let mut room = [0; 1];
+    // Several helpers read at a time, so each read has its own room.
+    let mut rooms = vec![[0; 1]; 10_000];
     let mut filed = 0;
-    while rig.driver.submit(filed, disk, read(&mut room)).is_ok() {
+    while rig.driver.submit(filed as u64, disk, read(&mut rooms[filed])).is_ok() {
         filed += 1;
-        assert!(filed < 10_000);
     }
     assert!(filed >= 1000);
-    head.write_all(&vec![b'x'; filed as usize]).unwrap();
+    head.write_all(&vec![b'x'; filed]).unwrap();
     for _ in 0..filed {
         assert_eq!(rig.next().result, 1);
     }
-    rig.submit(0, disk, read(&mut room));
+    rig.submit(0, disk, read(&mut rooms[filed]));
     head.write_all(b"y").unwrap();
     assert_eq!(rig.last(0), 1);
 }
@@ -286,7 +286,7 @@ fn shutting_down_waits_for_the_disk_but_not_for_ever() {
         std::thread::yield_now();
     }
     assert!(!rig.driver.shut_down(Duration::from_millis(20)));
-    // The four that had not begun, and the receive.
+    // The four jobs that had not begun, and the receive.
     for _ in 0..5 {
         assert_eq!(rig.next().result, -libc::ECANCELED);
     }

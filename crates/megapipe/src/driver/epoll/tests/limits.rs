@@ -1,4 +1,4 @@
-//! Bounds, time and counts.
+//! Tests bounds, times and counters.
 
 use super::*;
 use std::io::Write;

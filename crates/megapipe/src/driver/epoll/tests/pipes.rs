@@ -1,4 +1,4 @@
-//! Pipes and the other descriptors without a position.
+//! Tests pipes and the other descriptors without a position.
 
 use super::*;
 use crate::signals::Signals;

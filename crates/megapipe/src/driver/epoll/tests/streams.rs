@@ -1,4 +1,4 @@
-//! Receiving from streams, and cancelling it.
+//! Tests receiving from streams, and cancelling receives.
 
 use super::*;
 use std::io::{Read, Write};
@@ -128,7 +128,7 @@ fn a_cancelled_operation_ends_and_leaves_the_data_to_the_next() {
         rig.nothing();
         rig.submit(2, near, receive(false));
         assert_eq!(&*rig.lease(2), b"kept");
-        // Nothing is there to cancel any more.
+        // No operation is left to cancel.
         rig.driver.cancel(2, near);
         rig.nothing();
     }
@@ -146,7 +146,7 @@ fn cancelling_ends_both_directions() {
     rig.driver.cancel(1, near);
     rig.driver.cancel(2, near);
     assert_eq!(rig.last(1), -libc::ECANCELED);
-    // What has left cannot be taken back and is told.
+    // Bytes that were sent cannot be taken back; the outcome reports them.
     let written = rig.last(2);
     assert!(written > 0 && written < bytes.len() as i32, "{written}");
     drop(far);
@@ -181,7 +181,7 @@ fn closing_tells_how_it_went() {
     rig.driver.close(2, near, &[1]).unwrap();
     assert_eq!(rig.last(1), -libc::ECANCELED);
     assert_eq!(rig.last(2), 0);
-    // The duplicate keeps the socket open, but the driver hears no more of it.
+    // The duplicate keeps the socket open, but the driver gets no more events of it.
     far.write_all(b"x").unwrap();
     rig.nothing();
     drop(copy);

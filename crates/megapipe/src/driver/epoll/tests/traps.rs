@@ -1,4 +1,4 @@
-//! What makes edge-triggered drivers hang.
+//! Tests situations in which edge-triggered drivers typically hang.
 
 use super::super::objects::Direction;
 use super::*;
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-/// A connection whose short reads have come to count as "drained".
+/// Returns a connection whose short reads already count as "drained".
 fn well_known(rig: &mut Rig, tag: u64) -> (Object, TcpStream) {
     let (near, mut far) = tcp_pair();
     far.set_nodelay(true).unwrap();
@@ -42,7 +42,7 @@ fn an_end_between_an_outcome_and_the_next_receive_is_seen() {
         rig.submit(1000, near, receive(false));
         assert_eq!(&*rig.lease(1000), b"once");
         far.shutdown(Shutdown::Write).unwrap();
-        // The edge arrives while the kernel is not asked.
+        // The edge arrives while the driver does not poll the kernel.
         rig.nothing();
         rig.submit(1001, near, receive(false));
         assert_eq!(rig.last(1001), 0);
@@ -154,7 +154,7 @@ fn two_chatty_streams_both_progress() {
     while got.iter().sum::<usize>() < 2 * bytes.len() {
         let outcome = rig.next();
         got[outcome.tag as usize] += outcome.result as usize;
-        // Neither is ever more than a few buffers ahead.
+        // Neither direction is ever more than a few buffers ahead.
         assert!(got[0].abs_diff(got[1]) <= 1024, "{got:?}");
     }
 }
@@ -195,7 +195,7 @@ fn a_number_that_is_used_again_gets_nothing_from_before() {
         rig.submit(tag, near, receive(true));
         rig.nothing();
         far.write_all(&pattern(9000)).unwrap();
-        // It is on the ready list now.
+        // The task is on the ready list now.
         assert_eq!(rig.lease(tag).len(), rig.pools.small.buffer_bytes());
         rig.driver.detach(near, &[1]);
         assert_eq!(rig.last(tag), -libc::ECANCELED);
@@ -225,7 +225,7 @@ fn an_endpoint_that_epoll_does_not_watch_is_always_tried() {
     let mut rig = Rig::new();
     let (near, mut far) = UnixStream::pair().unwrap();
     let near = rig.attach(near);
-    // As after a registration that failed for lack of memory.
+    // Simulates the state after a registration that failed for lack of memory.
     rig.driver.objects.get_mut(near).unwrap().side(Direction::Inbound).ready = false;
     rig.submit(1, near, receive(false));
     rig.nothing();

@@ -1,4 +1,4 @@
-//! How long work may keep the driver from asking the kernel.
+//! Tests for how long work may keep the driver from polling the kernel.
 
 use super::*;
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 thread_local! {
-    /// How long the clock of a test goes on at each reading.
+    /// How far a test's clock advances at each reading.
     static STEP: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
 }
@@ -18,7 +18,7 @@ fn clock() -> Instant {
     now
 }
 
-/// A rig whose clock stands still but for `step` at each reading.
+/// Creates a rig whose clock advances only by `step` at each reading.
 fn timed(step: Duration) -> Rig {
     let mut rig = Rig::new();
     STEP.set(step);
@@ -26,7 +26,7 @@ fn timed(step: Duration) -> Rig {
     rig
 }
 
-/// Rounds of an operation that ends as it is submitted, until one that waits is seen.
+/// Counts the rounds of an operation that completes on submission until a waiting one completes.
 fn rounds_until_seen(rig: &mut Rig, mut round: impl FnMut(&mut Rig)) -> usize {
     let (quiet, mut quiet_far) = UnixStream::pair().unwrap();
     let quiet = rig.attach(quiet);
@@ -55,7 +55,7 @@ fn work_that_takes_long_does_not_delay_those_that_wait() {
         });
         assert!(rounds <= most, "{rounds} rounds with {step} us for each four");
     }
-    // A clock that is read for each large transfer shows a single one that took long.
+    // A clock that is read after each large transfer shows that a single one took long.
     let file = tempfile::tempdir().unwrap();
     let path = file.path().join("file");
     std::fs::write(&path, pattern(64 << 10)).unwrap();
@@ -90,7 +90,7 @@ fn a_collection_ends_when_the_kernel_is_to_be_asked() {
             tags.extend(rig.came.drain(..).map(|outcome| outcome.tag));
         }
         assert_eq!(largest, most, "outcomes at once");
-        // Each has had a turn before any has a second one.
+        // Each operation has had a turn before any has a second one.
         let mut first: Vec<u64> = tags.into_iter().take(100).collect();
         first.sort_unstable();
         first.dedup();

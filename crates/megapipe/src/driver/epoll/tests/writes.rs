@@ -1,4 +1,4 @@
-//! Writes that are taken in parts.
+//! Tests writes that the kernel takes in parts.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
 
-/// Takes everything until the end, a little at a time.
+/// Reads everything until the end, a little at a time, in a thread.
 fn slow_reader(mut far: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let (mut all, mut room) = (Vec::new(), [0; 5000]);

@@ -1,4 +1,4 @@
-//! What a batch of segments out of order is answered by (RFC 5681, section 4.2).
+//! Tests the acknowledgements of a batch of segments out of order (RFC 5681, section 4.2).
 
 use super::by_hand::ByHand;
 use super::harness::{Pair, Seen, pattern};
@@ -12,7 +12,7 @@ fn without_sack() -> Config {
     Config { sack: false, ..Config::default() }
 }
 
-/// A segment comes that lies so many segments behind what is expected; nothing goes out yet.
+/// Delivers a segment that is this many segments beyond the expected one; sends no answer yet.
 fn come_ahead(peer: &mut ByHand, segments: u32) {
     let mut segment = peer.segment(Flags::ACK, &[7; BYTES as usize]);
     segment.header.sequence += segments * BYTES;

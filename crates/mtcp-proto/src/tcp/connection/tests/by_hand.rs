@@ -1,4 +1,4 @@
-//! An established connection whose peer is the test itself.
+//! Provides an established connection whose peer is the test itself.
 
 use super::harness::{CLIENT_START, End, SERVER_START, Seen};
 use crate::config::Config;
@@ -8,14 +8,14 @@ use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, Options, SackBlock, TcpHeader, Timestamps};
 use std::time::Duration;
 
-/// A client that is connected to us.
+/// A client that is connected to the connection under test.
 pub(super) struct ByHand {
     pub(super) end: End,
-    /// What we send next, and expect.
+    /// The next number that the client sends, and the next that it expects.
     pub(super) next: Sequence,
     pub(super) expected: Sequence,
     pub(super) window: u16,
-    /// Our clock, if timestamps are on.
+    /// The client's timestamp clock, if timestamps are on.
     pub(super) clock: Option<u32>,
 }
 
@@ -24,8 +24,8 @@ impl ByHand {
         ByHand::with_options(config, 1460)
     }
 
-    /// We take segments of so many bytes; options are those of the configuration, windows are not
-    /// scaled.
+    /// A client that accepts segments of `maximum_segment` bytes. Options are those of the
+    /// configuration; windows are not scaled.
     pub(super) fn with_options(config: Config, maximum_segment: u16) -> ByHand {
         let clock = config.timestamps.then_some(5000);
         let sack = config.sack;
@@ -49,7 +49,7 @@ impl ByHand {
         peer
     }
 
-    /// A segment at our next number, which acknowledges what we expect.
+    /// A segment at the client's next number, which acknowledges the number that it expects.
     pub(super) fn segment(&self, flags: Flags, data: &[u8]) -> Seen {
         let echo = self.end.connection.stamps.clock(self.end.now);
         Seen {
@@ -70,7 +70,7 @@ impl ByHand {
         }
     }
 
-    /// The next data; gives what is answered at once.
+    /// Sends the next data; returns the immediate answers.
     pub(super) fn data(&mut self, data: &[u8]) -> Vec<Seen> {
         let segment = self.segment(Flags::ACK, data);
         self.next += data.len() as u32;
@@ -78,7 +78,7 @@ impl ByHand {
         self.end.put()
     }
 
-    /// Acknowledges all that is known to have come; gives what follows.
+    /// Acknowledges all data that has arrived; returns the segments that follow.
     pub(super) fn acknowledge(&mut self) -> Vec<Seen> {
         self.acknowledge_with(&[])
     }
@@ -93,7 +93,7 @@ impl ByHand {
         self.end.put()
     }
 
-    /// Takes a segment made from the next one by changes; gives what is answered at once.
+    /// Sends the next segment after `change` has modified it; returns the immediate answers.
     pub(super) fn odd(&mut self, change: impl FnOnce(&mut Seen)) -> Vec<Seen> {
         let mut segment = self.segment(Flags::ACK, &[]);
         change(&mut segment);
@@ -101,7 +101,7 @@ impl ByHand {
         self.end.put()
     }
 
-    /// Sends from the connection, and expects that it comes whole, in segments; gives them.
+    /// Sends from the connection, checks that all data arrives in segments, and returns them.
     pub(super) fn expect(&mut self, data: &[u8]) -> Vec<Seen> {
         assert_eq!(self.end.send(data), data.len());
         let sent = self.end.put();

@@ -1,4 +1,4 @@
-//! RFC 5961, PAWS, ICMP, and segments that do not belong.
+//! Tests RFC 5961, PAWS, ICMP, and segments that do not belong to the connection.
 
 use super::by_hand::ByHand;
 use super::harness::End;

@@ -1,4 +1,4 @@
-//! One or two connections without a stack.
+//! Provides fixtures with one or two connections without a stack.
 
 use crate::config::Config;
 use crate::counters::Counters;
@@ -7,7 +7,7 @@ use crate::memory::BufferPool;
 use crate::packet::{Packet, Sink, SinkCapabilities};
 use crate::sequence::Sequence;
 use crate::socket::{Readiness, State};
-use crate::tcp::{Birth, Connection, Context};
+use crate::tcp::{Connection, ConnectionParameters, Context};
 use crate::time::Instant;
 use crate::wire::checksum;
 use crate::wire::ip::{Ecn, IpHeader};
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(super) const CLIENT_START: Sequence = Sequence(u32::MAX - 5);
 pub(super) const SERVER_START: Sequence = Sequence(0x7fff_fffa);
 
-/// A packet as it was sent, read again.
+/// A packet that was sent, parsed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) header: TcpHeader,
@@ -33,7 +33,7 @@ impl Seen {
     }
 }
 
-/// Keeps what is sent; has room for so many packets.
+/// A sink that stores the sent packets; it has room for a fixed number.
 pub(super) struct Shelf {
     pub(super) packets: Vec<Seen>,
     pub(super) room: usize,
@@ -88,7 +88,7 @@ impl Sink for Shelf {
     }
 }
 
-/// A connection with what it borrows of a stack.
+/// A connection with the state that it borrows from a stack.
 pub(super) struct End {
     pub(super) connection: Connection,
     pub(super) config: Config,
@@ -99,11 +99,11 @@ pub(super) struct End {
     pub(super) shelf: Shelf,
 }
 
-pub(super) fn birth(config: &Config, client: bool) -> Birth {
+pub(super) fn parameters(config: &Config, client: bool) -> ConnectionParameters {
     let here: SocketAddr = "192.0.2.1:4000".parse().expect("an address");
     let there = "192.0.2.2:80".parse().expect("an address");
     let (local, remote) = if client { (here, there) } else { (there, here) };
-    Birth {
+    ConnectionParameters {
         flow: Flow::new((local.ip(), local.port()), (remote.ip(), remote.port())),
         initial: if client { CLIENT_START } else { SERVER_START },
         timestamp_offset: if client { 0xffff_ff00 } else { 77 },
@@ -113,14 +113,17 @@ pub(super) fn birth(config: &Config, client: bool) -> Birth {
 }
 
 impl End {
-    fn made(config: Config, make: impl FnOnce(&Birth, &mut Context<'_>) -> Connection) -> End {
+    fn made(
+        config: Config,
+        make: impl FnOnce(&ConnectionParameters, &mut Context<'_>) -> Connection,
+    ) -> End {
         End::made_as(config, true, make)
     }
 
     fn made_as(
         config: Config,
         client: bool,
-        make: impl FnOnce(&Birth, &mut Context<'_>) -> Connection,
+        make: impl FnOnce(&ConnectionParameters, &mut Context<'_>) -> Connection,
     ) -> End {
         let mut counters = Counters::default();
         let mut pool = BufferPool::new(config.max_buffer_bytes);
@@ -133,7 +136,7 @@ impl End {
             pool: &mut pool,
             challenge_budget: &mut budget,
         };
-        let connection = make(&birth(&config, client), &mut context);
+        let connection = make(&parameters(&config, client), &mut context);
         End { connection, config, counters, pool, budget, now, shelf: Shelf::new() }
     }
 
@@ -146,9 +149,9 @@ impl End {
     }
 
     pub(super) fn server(config: Config, syn: &Seen, now: Instant) -> End {
-        let mut end = End::made_as(config, false, |birth, context| {
+        let mut end = End::made_as(config, false, |parameters, context| {
             context.now = now;
-            Connection::answer(birth, &syn.header, context)
+            Connection::answer(parameters, &syn.header, context)
         });
         end.now = now;
         end
@@ -174,7 +177,7 @@ impl End {
         });
     }
 
-    /// Everything that is due, packets of a device that cuts being cut.
+    /// Sends all waiting segments and returns them. Packets for a device that cuts are cut.
     pub(super) fn put(&mut self) -> Vec<Seen> {
         let mut shelf = std::mem::replace(&mut self.shelf, Shelf::empty());
         let more = self.with(|connection, context| connection.output(1000, &mut shelf, context));
@@ -245,21 +248,22 @@ fn cut(seen: Seen) -> Vec<Seen> {
 
 type Loses = dyn FnMut(usize, bool, &Seen) -> bool;
 
-/// Two connections and a line between them.
+/// Two connections and the line between them.
 pub(super) struct Pair {
     pub(super) client: End,
     pub(super) server: End,
-    /// All packets that went over the line: true if from the client.
+    /// All packets that crossed the line; true if from the client.
     pub(super) seen: Vec<(bool, Seen)>,
-    /// The time that a packet takes.
+    /// The time that a packet is in flight.
     pub(super) delay: Duration,
-    /// Says whether a packet is lost: by its number from 0 on, its direction and itself.
+    /// Decides whether a packet is lost, from its number (the first is 0), its direction and
+    /// itself.
     pub(super) loses: Box<Loses>,
     line: Vec<(Instant, bool, Seen)>,
 }
 
 impl Pair {
-    /// An established pair.
+    /// A pair whose connection is established.
     pub(super) fn new(config: &Config) -> Pair {
         let mut pair = Pair::opening(config, config);
         pair.run();
@@ -269,7 +273,7 @@ impl Pair {
         pair
     }
 
-    /// A client whose SYN is on its way.
+    /// A pair whose client's SYN is in flight.
     pub(super) fn opening(client: &Config, server: &Config) -> Pair {
         let mut client = End::client(client.clone());
         let syn = client.put();
@@ -301,8 +305,8 @@ impl Pair {
         }
     }
 
-    /// One event: a packet arrives or a timer expires, whichever comes first. False if nothing is
-    /// left, or the next event is not before `until`.
+    /// Processes one event: a packet arrives or a timer expires, whichever is first. False if there
+    /// is none, or the next event is not before `until`.
     pub(super) fn step(&mut self, until: Instant) -> bool {
         self.collect();
         let arrival = self.line.iter().map(|packet| packet.0).min();
@@ -323,7 +327,7 @@ impl Pair {
         true
     }
 
-    /// Until nothing happens within five seconds.
+    /// Processes events until none occurs within five seconds.
     pub(super) fn run(&mut self) {
         for _ in 0..1_000_000 {
             let until = self.client.now + Duration::from_secs(5);
@@ -335,12 +339,12 @@ impl Pair {
     }
 }
 
-/// Bytes that tell their place.
+/// Bytes whose values depend on their position.
 pub(super) fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index * 31 + index / 251) as u8).collect()
 }
 
-/// A generator that is the same every time (xorshift).
+/// A pseudo-random generator with a fixed sequence for each seed (xorshift).
 pub(super) struct Random(u64);
 
 impl Random {
@@ -348,7 +352,7 @@ impl Random {
         Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Runs a test that says its seed if it fails.
+    /// Runs a test that prints its seed if it fails.
     pub(super) fn announced<T>(seed: u64, test: impl Fn(u64) -> T) -> T {
         struct Guard(u64);
         impl Drop for Guard {
@@ -371,7 +375,7 @@ impl Random {
         (self.0 >> 32) as u32
     }
 
-    /// Below `bound`, which is not zero.
+    /// A random number below `bound`, which is not zero.
     pub(super) fn below(&mut self, bound: u32) -> u32 {
         self.next() % bound
     }

@@ -1,4 +1,4 @@
-//! Opening and closing: every transition of RFC 9293, figure 5.
+//! Tests opening and closing: every transition of RFC 9293, figure 5.
 
 use super::harness::{End, Pair, Seen, pattern};
 use crate::config::Config;
@@ -40,7 +40,7 @@ fn request_reply_and_close_take_seven_packets() {
     }
     assert_eq!(pair.client.state(), State::TimeWait);
     assert_eq!(pair.server.state(), State::Closed);
-    // The SYN went before the pair existed.
+    // The SYN was sent before the pair existed.
     let flags: Vec<_> =
         pair.seen.iter().map(|(_, seen)| (seen.header.flags.0, seen.data.len())).collect();
     let (ack, psh, fin) = (Flags::ACK.0, Flags::PSH.0, Flags::FIN.0);

@@ -1,4 +1,4 @@
-//! Two connections joined by a line in virtual time, and single ones driven by handwritten
+//! Tests two connections joined by a line in virtual time, and single ones with handwritten
 //! segments.
 
 mod acknowledging;

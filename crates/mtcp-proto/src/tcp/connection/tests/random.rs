@@ -1,4 +1,4 @@
-//! Random segments, calls and times: nothing panics, and what must hold always holds.
+//! Tests random segments, calls and times: no panic, and the invariants always hold.
 
 use super::harness::{End, Random, Seen};
 use crate::config::{Config, Keepalive, Options};
@@ -10,7 +10,7 @@ use crate::wire::ip::Ecn;
 use crate::wire::tcp::{Flags, SackBlock, TcpHeader, Timestamps};
 use std::time::Duration;
 
-/// A number near one of those that matter.
+/// A number near one of the given ones.
 fn near(random: &mut Random, places: &[Sequence]) -> Sequence {
     let place = places[random.below(places.len() as u32) as usize];
     match random.below(8) {
@@ -22,7 +22,7 @@ fn near(random: &mut Random, places: &[Sequence]) -> Sequence {
     }
 }
 
-/// A segment that the connection may take for one of its own, or not.
+/// A segment that may or may not belong to the connection.
 pub(super) fn segment(random: &mut Random, end: &End) -> Seen {
     let connection = &end.connection;
     let ours = [connection.send.unacknowledged, connection.send.next, connection.send.initial];
@@ -106,7 +106,7 @@ fn call(random: &mut Random, end: &mut End) {
     });
 }
 
-/// What holds whatever comes.
+/// Checks the invariants of a connection.
 fn check(end: &End, edge_before: Option<Sequence>) {
     let connection = &end.connection;
     let (send, receive) = (&connection.send, &connection.receive);
@@ -135,7 +135,7 @@ fn check(end: &End, edge_before: Option<Sequence>) {
     assert!(receive.ring.len() <= limit + limit / 8 + (1 << 14));
 }
 
-/// What was sent lies in the peer's window, but for a probe.
+/// Checks that sent segments are in the peer's window, except for a probe.
 fn check_sent(end: &End, sent: &[Seen]) {
     let send = &end.connection.send;
     let edge = send.unacknowledged + send.window_max;

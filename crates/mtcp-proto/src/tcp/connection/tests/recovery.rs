@@ -1,4 +1,4 @@
-//! Losses: found, repaired, and taken back if they were none.
+//! Tests losses: detection, repair, and reverting a spurious recovery.
 
 use super::by_hand::ByHand;
 use super::harness::{Pair, Seen, pattern};
@@ -10,10 +10,11 @@ use std::time::Duration;
 
 const FULL: u32 = 1448;
 
-/// Ten full segments are outstanding, sent a millisecond apart; gives where they begin.
+/// A connection with ten full segments outstanding, sent a millisecond apart; returns their first
+/// number.
 fn ten_outstanding(config: Config) -> (ByHand, Sequence) {
     let mut peer = ByHand::new(config);
-    // A round trip of 20 ms is known.
+    // The round trip of 20 ms is measured.
     peer.expect(&[0; 10]);
     peer.end.pass(Duration::from_millis(20));
     peer.acknowledge();
@@ -45,7 +46,7 @@ fn what_sack_shows_as_lost_is_sent_again_at_once() {
     assert_eq!(peer.end.counters.fast_recoveries, 1);
     let window = peer.end.connection.send.congestion.threshold();
     assert_eq!(window, 10 * FULL * 70 / 100, "CUBIC leaves 70 percent");
-    // All arrive, and recovery is over.
+    // All segments arrive, and recovery ends.
     peer.expected = start + 10 * FULL;
     peer.acknowledge();
     assert_eq!(peer.end.connection.recovery.phase, crate::tcp::recovery::Phase::Open);
@@ -74,7 +75,7 @@ fn without_sack_three_duplicates_repair_and_partial_ones_go_on() {
 
 #[test]
 fn without_sack_duplicates_repair_wherever_numbers_begin() {
-    // The server's numbers lie in the other half of all numbers than the client's.
+    // The server's numbers are in the other half of the number space from the client's.
     for from_client in [true, false] {
         let Pair { client, server, .. } = Pair::new(&Config { sack: false, ..Config::default() });
         let (mut from, mut to) = if from_client { (client, server) } else { (server, client) };
@@ -120,7 +121,7 @@ fn time_outs_back_off_and_send_one_segment() {
         assert_eq!(peer.end.connection.send.rtt.timeout(), factor * timeout);
     }
     assert_eq!(peer.end.connection.send.congestion.window(), FULL);
-    // The acknowledgement of the first lets two more go, and none is a new one.
+    // The acknowledgement of the first segment permits two retransmissions, and no new data.
     peer.end.pass(Duration::from_millis(20));
     peer.expected = start + FULL;
     let more = sequences(&peer.acknowledge());
@@ -137,7 +138,7 @@ fn a_time_out_stays_long_until_something_is_measured() {
         peer.end.wait();
         assert_eq!(sequences(&peer.end.put()), [start]);
         peer.end.pass(Duration::from_millis(20));
-        // Of which copy is it?
+        // The acknowledgement may be for either copy.
         peer.expected = start + full;
         assert_eq!(peer.acknowledge().len(), 2);
         assert_eq!(peer.end.connection.send.rtt.back_offs(), u8::from(!timestamps));
@@ -157,7 +158,7 @@ fn duplicates_of_what_was_repeated_needlessly_tell_of_no_loss() {
     peer.expected = start;
     peer.end.wait();
     assert_eq!(sequences(&peer.end.put()), [start]);
-    // Only the first was missing, but that is known only when two more have gone out again.
+    // Only the first segment was missing, but this is known only after two more were sent again.
     peer.end.pass(Duration::from_millis(20));
     peer.expected = start + FULL;
     assert_eq!(peer.acknowledge().len(), 2);
@@ -169,7 +170,7 @@ fn duplicates_of_what_was_repeated_needlessly_tell_of_no_loss() {
         assert!(peer.acknowledge().is_empty());
     }
     assert_eq!((peer.end.counters.timeouts, peer.end.counters.fast_recoveries), (1, 0));
-    // Once something is acknowledged, they count again.
+    // Once new data is acknowledged, duplicates count again.
     peer.expected += FULL;
     peer.end.send(&vec![9; 6 * FULL as usize]);
     peer.acknowledge();
@@ -201,8 +202,8 @@ fn a_needless_time_out_is_known_by_the_timestamp_and_taken_back() {
     assert_eq!(peer.end.connection.send.scoreboard.lost_bytes(), 0);
 }
 
-/// One segment was sent twice, the second time because the timer had expired, and the answer to the
-/// first comes so much later, with its echo.
+/// Sends one segment twice, the second time because the timer has expired. The acknowledgement of
+/// the first copy arrives this much later, with its echo.
 fn answered_late(after_the_second: Duration) -> ByHand {
     let mut peer = ByHand::new(Config { sack: false, ..Config::default() });
     peer.expect(&[1; 100]);
@@ -219,11 +220,12 @@ fn answered_late(after_the_second: Duration) -> ByHand {
 
 #[test]
 fn the_echo_of_an_older_copy_measures_the_wait_and_not_the_path() {
-    // The first answer was lost; the second copy is old for the peer, which so echoes the first.
+    // The first acknowledgement was lost. The second copy is old for the peer, which therefore
+    // echoes the first.
     let mut peer = answered_late(Duration::from_millis(20));
     let rtt = &peer.end.connection.send.rtt;
     assert_eq!((rtt.smoothed(), rtt.back_offs()), (Some(Duration::from_millis(20)), 1));
-    // Something that is sent once ends the back-off (RFC 6298, section 5).
+    // Data that is sent once ends the back-off (RFC 6298, section 5).
     peer.expect(&[2; 100]);
     peer.end.pass(Duration::from_millis(20));
     peer.acknowledge();
@@ -235,7 +237,7 @@ fn the_echo_of_an_older_copy_measures_the_wait_and_not_the_path() {
 fn an_answer_too_early_for_the_newer_copy_measures_a_slow_path() {
     let peer = answered_late(Duration::from_millis(5));
     let rtt = &peer.end.connection.send.rtt;
-    // 20 ms were known, and 220 ms of waiting and 5 more are an eighth of the new mean.
+    // 20 ms were measured; 220 ms of waiting and 5 ms more have the weight of an eighth.
     let smoothed = rtt.smoothed().expect("measured");
     assert_eq!((smoothed.as_millis(), rtt.back_offs()), (45, 0));
 }
@@ -297,7 +299,7 @@ fn a_mark_halves_the_window_once_in_a_round_trip() {
     let sent = peer.expect(&[1; 10]);
     assert!(sent[0].has(Flags::CWR) && sent[0].ecn == Ecn::Capable0);
     assert!(!peer.expect(&[1; 10])[0].has(Flags::CWR), "it is said once");
-    // The other direction: marks are echoed until the peer has reacted.
+    // The other direction: the receiver echoes marks until the peer has reacted.
     let echo = peer.odd(|seen| {
         seen.ecn = Ecn::Experienced;
         seen.data = vec![1; 10];

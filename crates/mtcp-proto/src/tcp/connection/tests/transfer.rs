@@ -1,11 +1,12 @@
-//! Data in both directions, with and without loss.
+//! Tests data in both directions, with and without loss.
 
 use super::harness::{Pair, Random, pattern};
 use crate::config::{Config, Congestion, Options};
 use crate::packet::SinkCapabilities;
 use std::time::Duration;
 
-/// Sends both ways until all is there, with readers that read all; gives the time that it took.
+/// Sends in both directions until all data has arrived, with readers that read all; returns the
+/// time that this took.
 fn exchange(pair: &mut Pair, there: &[u8], back: &[u8]) -> Duration {
     let began = pair.client.now;
     let (mut got_there, mut got_back) = (Vec::new(), Vec::new());

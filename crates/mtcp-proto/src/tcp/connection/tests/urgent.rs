@@ -1,31 +1,31 @@
-//! Urgent data, and data that waits for more.
+//! Tests urgent data, and MSG_MORE and TCP_CORK.
 
 use super::by_hand::ByHand;
 use super::harness::End;
 use crate::config::{Config, Options};
-use crate::socket::{Manner, Urgent};
+use crate::socket::{SendFlags, Urgent};
 use crate::wire::tcp::Flags;
 use std::time::Duration;
 
-const URGENT: Manner = Manner { more: false, urgent: true };
-const MORE: Manner = Manner { more: true, urgent: false };
+const URGENT: SendFlags = SendFlags { more: false, urgent: true };
+const MORE: SendFlags = SendFlags { more: true, urgent: false };
 
-fn send(end: &mut End, data: &[u8], manner: Manner) {
-    let sent = end.with(|connection, context| connection.send_as(data, manner, context));
+fn send(end: &mut End, data: &[u8], send_flags: SendFlags) {
+    let sent = end.with(|connection, context| connection.send_as(data, send_flags, context));
     assert_eq!(sent, Ok(data.len()));
 }
 
 #[test]
 fn segments_name_the_urgent_byte_until_it_is_acknowledged() {
     let mut peer = ByHand::new(Config::default());
-    // Small segments under way do not hold it up.
+    // Small segments in flight do not delay the urgent byte.
     assert_eq!(peer.expect(b"before").len(), 1);
     send(&mut peer.end, b"abc", URGENT);
     let sent = peer.end.put();
     assert_eq!((sent.len(), &sent[0].data[..]), (1, &b"abc"[..]));
     assert!(sent[0].has(Flags::URG) && sent[0].header.urgent == 3, "it is behind the byte");
     peer.expected += 3;
-    send(&mut peer.end, b"later", Manner::default());
+    send(&mut peer.end, b"later", SendFlags::default());
     let sent = peer.end.put();
     assert!(!sent[0].has(Flags::URG), "it lies before");
     peer.expected += 5;
@@ -55,14 +55,14 @@ fn the_urgent_byte_is_found_in_the_stream() {
     assert_eq!(place(&peer), Some(Urgent { position: 9, byte: Some(b'e') }));
     announce(&mut peer, b"fg", 2);
     assert_eq!(place(&peer), Some(Urgent { position: 11, byte: Some(b'g') }));
-    // An older pointer changes nothing.
+    // An older urgent pointer changes nothing.
     announce(&mut peer, b"h", 0);
     assert_eq!(place(&peer), Some(Urgent { position: 12, byte: Some(b'h') }));
     assert_eq!(peer.end.receive_all(), b"12345abcdefgh");
     assert_eq!(peer.end.connection.taken_bytes(), 13);
 }
 
-/// Lets time pass until something is sent.
+/// Lets time pass until a segment is sent.
 fn pass_until_put(peer: &mut ByHand) -> Duration {
     let mut waited = Duration::ZERO;
     while peer.end.put().is_empty() {
@@ -78,14 +78,14 @@ fn what_waits_for_more_goes_with_it_with_an_answer_or_after_a_while() {
     for cork in [false, true] {
         let options = Options { no_delay: true, cork, ..Options::default() };
         let mut peer = ByHand::new(Config { options, ..Config::default() });
-        let manner = if cork { Manner::default() } else { MORE };
-        send(&mut peer.end, b"head", manner);
+        let send_flags = if cork { SendFlags::default() } else { MORE };
+        send(&mut peer.end, b"head", send_flags);
         assert!(peer.end.put().is_empty());
-        send(&mut peer.end, &[1; 1448], manner);
+        send(&mut peer.end, &[1; 1448], send_flags);
         let sent = peer.end.put();
         assert_eq!((sent.len(), sent[0].data.len()), (1, 1448), "what is full goes");
         peer.expected += 1448;
-        send(&mut peer.end, b"tail", manner);
+        send(&mut peer.end, b"tail", send_flags);
         assert!(peer.end.put().is_empty());
         let answered = peer.acknowledge();
         if cork {
@@ -98,18 +98,18 @@ fn what_waits_for_more_goes_with_it_with_an_answer_or_after_a_while() {
         }
         peer.expected += 8;
         peer.acknowledge();
-        send(&mut peer.end, b"lone", manner);
+        send(&mut peer.end, b"lone", send_flags);
         let waited = pass_until_put(&mut peer);
         assert!(waited >= Duration::from_millis(100), "{waited:?}");
         peer.expected += 4;
         peer.acknowledge();
-        send(&mut peer.end, b"head", manner);
+        send(&mut peer.end, b"head", send_flags);
         assert!(peer.end.put().is_empty());
         if cork {
             let options = Options { cork: false, ..options };
             peer.end.with(|connection, context| connection.set_options(&options, context));
         } else {
-            send(&mut peer.end, b"tail", Manner::default());
+            send(&mut peer.end, b"tail", SendFlags::default());
         }
         let sent = peer.end.put();
         assert_eq!((sent.len(), sent[0].data.len()), (1, if cork { 4 } else { 8 }));

@@ -1,4 +1,4 @@
-//! Windows, small segments, delayed acknowledgements and probes.
+//! Tests windows, small segments, delayed acknowledgements and probes.
 
 use super::by_hand::ByHand;
 use super::harness::{Pair, Seen, pattern};
@@ -49,7 +49,7 @@ fn the_end_of_a_message_does_not_wait_for_the_full_segments_before_it() {
     assert_eq!(lengths(&peer.expect(&[4; 10])), [10], "behind full ones only");
     peer.acknowledge();
     peer.expect(&[5; 1448]);
-    // As if the last small one had been sent two gibibytes ago.
+    // State as if the last small segment had been sent two gibibytes ago.
     let send = &mut peer.end.connection.send;
     send.small_end = send.next + 1;
     assert_eq!(lengths(&peer.expect(&[6; 10])), [10]);
@@ -58,7 +58,7 @@ fn the_end_of_a_message_does_not_wait_for_the_full_segments_before_it() {
 #[test]
 fn every_second_full_segment_is_acknowledged_and_a_small_one_late() {
     let mut peer = ByHand::new(Config::default());
-    // The first ones are acknowledged at once.
+    // The first segments are acknowledged at once.
     for _ in 0..16 {
         assert_eq!(peer.data(&[0; 1448]).len(), 1);
     }
@@ -116,7 +116,7 @@ fn gaps_are_acknowledged_at_once_with_blocks() {
     assert_eq!(answers[0].header.acknowledgement, hole + 150);
     assert_eq!(answers[0].header.options.sack_blocks().len(), 0);
     assert_eq!(peer.end.receive_all(), [vec![1; 100], vec![2; 50]].concat());
-    // What came twice is reported (RFC 2883).
+    // A duplicate is reported (RFC 2883).
     let answers = peer.odd(|seen| seen.data = vec![1; 100]);
     let options = answers[0].header.options;
     assert_eq!((options.sack[0].start, options.sack[0].end), (hole, hole + 100));
@@ -144,12 +144,12 @@ fn a_closed_window_is_probed_as_long_as_the_peer_answers() {
     assert_eq!(gaps[39], Duration::from_secs(120));
     assert!(peer.end.now.since(began) > peer.end.config.give_up);
     assert_eq!(peer.end.state(), State::Established);
-    // The window opens, and the byte of the probe was taken.
+    // The window opens, and the peer has accepted the byte of the probe.
     peer.window = 5000;
     peer.expected += 1;
     let sent = peer.acknowledge();
     assert_eq!(sent[0].data, pattern(500)[1..]);
-    // A peer that is silent is given up.
+    // The connection to a silent peer fails.
     peer.expected += 499;
     peer.window = 0;
     peer.acknowledge();
@@ -188,7 +188,7 @@ fn a_window_that_opens_a_little_does_not_wait_for_the_probe_of_a_closed_one() {
     }
     let wait = |peer: &ByHand| peer.end.connection.deadline().unwrap().since(peer.end.now);
     assert_eq!(wait(&peer), Duration::from_secs(120));
-    // It opens by less than a segment, and again, which does not postpone what is due.
+    // The window opens by less than a segment, twice; this does not postpone the pending probe.
     let opened = peer.end.now;
     for window in [10, 11, 12] {
         peer.window = window;
@@ -199,7 +199,7 @@ fn a_window_that_opens_a_little_does_not_wait_for_the_probe_of_a_closed_one() {
     let waited = peer.end.now.since(opened);
     assert!(waited >= Duration::from_millis(100) && waited <= Duration::from_secs(1), "{waited:?}");
     assert_eq!(peer.end.put()[0].data, pattern(12));
-    // The next small window is waited for as long again.
+    // The wait for the next small window is as long again.
     peer.expected += 12;
     assert!(peer.acknowledge().is_empty());
     assert!(wait(&peer) >= Duration::from_millis(100) && wait(&peer) <= Duration::from_secs(1));
@@ -289,14 +289,14 @@ fn what_overlaps_the_edges_of_the_window_is_cut() {
     let options = Options { receive_buffer_bytes: 4096, ..Options::default() };
     let mut peer = ByHand::new(with(options));
     peer.data(&[1; 100]);
-    // Half of it is old.
+    // Half of the segment is old.
     peer.odd(|seen| {
         seen.header.sequence = seen.header.sequence - 50;
         seen.data = vec![2; 100];
     });
     assert_eq!(peer.end.receive_all(), [vec![1; 100], vec![2; 50]].concat());
     peer.next += 50;
-    // It reaches beyond the right edge, and so does its FIN.
+    // The segment extends beyond the right edge, and so does its FIN.
     let edge = peer.end.connection.receive.edge;
     let answers = peer.odd(|seen| {
         seen.data = vec![3; 5000];
@@ -304,14 +304,14 @@ fn what_overlaps_the_edges_of_the_window_is_cut() {
     });
     assert_eq!((answers[0].header.acknowledgement, answers[0].header.window), (edge, 0));
     assert_eq!(peer.end.state(), State::Established);
-    // In a closed window an acknowledgement still counts, and data do not.
+    // In a closed window an acknowledgement still counts, and data does not.
     peer.next = edge;
     peer.expect(&[4; 10]);
     let answers = peer.odd(|seen| seen.data = vec![5; 10]);
     assert_eq!(answers[0].header.acknowledgement, edge);
     assert_eq!(peer.end.connection.send.outstanding(), 0);
     assert!(peer.end.receive_all().iter().all(|&byte| byte == 3));
-    // Room is told of by itself.
+    // A window update is sent without a request.
     assert_eq!(peer.end.put()[0].header.window, 4096);
 }
 

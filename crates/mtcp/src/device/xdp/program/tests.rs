@@ -1,4 +1,4 @@
-//! The program's verdicts on single frames, by running it in the kernel without an interface.
+//! Tests the program's actions on single frames by running it in the kernel without an interface.
 
 use super::super::bpf::{self, Map, MapKind};
 use super::super::memory::{Frames, Mapping};
@@ -15,8 +15,8 @@ const REDIRECT: u32 = 4;
 const OURS_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const OURS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0x12, 0x3456);
 
-/// The program with a socket, in a network namespace of its own: a verdict of ours needs a socket
-/// to go to.
+/// The program with a socket, in a network namespace of its own. A redirect needs a socket as its
+/// target.
 struct Fixture {
     claims: Map<ClaimKey>,
     sockets: Map<[u8; 4]>,
@@ -36,7 +36,7 @@ impl Fixture {
 
 fn with_program(test: impl FnOnce(&Fixture) + Send) {
     let furnish = || {
-        // SAFETY: a plain number; only this thread moves, and it ends with the test.
+        // SAFETY: unshare takes only a number; it moves only this thread, which ends with the test.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "needs root");
         let ip = |arguments: &str| {
             let status = Command::new("ip").args(arguments.split(' ')).status();

@@ -1,0 +1,245 @@
+//! `iobench-external`: the echo server of `iobench` on other runtimes (tokio, compio, glommio,
+//! libuv, megapipe-rt), and the ends of `iobench ipc` on other libraries (iceoryx2, ZeroMQ).
+//!
+//! `iobench compare --peer` compares these servers with its own without depending on their
+//! runtimes. Each runtime is one file with one function, `serve`; the rest is shared.
+//!
+//! # Modules
+//!
+//! - `on_tokio`, `on_compio`, `on_glommio`, `on_libuv`, `on_megapipe_rt`: one runtime each.
+//! - `listener`, `service`: listening sockets, and the server's response to what it receives.
+//! - `ipc`: the ends of `iobench ipc`.
+//! - `error`, `sys`: errors with their remedies, pinning, limits and signals.
+
+mod error;
+mod ipc;
+mod listener;
+mod on_compio;
+mod on_glommio;
+#[cfg(feature = "libuv")]
+mod on_libuv;
+mod on_megapipe_rt;
+mod on_tokio;
+mod service;
+mod sys;
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::error::{Context, Error, Result};
+use crate::service::Service;
+use crate::sys::Signals;
+
+/// Largest size of a request and of a response.
+const MOST_MESSAGE_BYTES: u64 = 1 << 20;
+
+const EXAMPLES: &str = "\
+Each CPU has one thread that is pinned to it, with a runtime and a listening socket of its own; the
+sockets share the port (SO_REUSEPORT) and the kernel spreads the connections over them. One line
+says when the server is ready; SIGINT, SIGTERM or SIGHUP ends it.
+
+Examples:
+  iobench-external tokio --bind 127.0.0.1:7000
+  iobench compare --peer 'tokio=iobench-external tokio --bind 127.0.0.1:{port} --cpus {cpus}'";
+
+/// The echo server of iobench on other runtimes.
+#[derive(Debug, Parser)]
+#[command(name = "iobench-external", version, about, after_help = EXAMPLES)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    /// Runtime of the server
+    #[arg(required = true)]
+    runtime: Option<Runtime>,
+
+    /// Address and port; port 0 for a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7000")]
+    bind: SocketAddr,
+
+    /// CPUs for server threads, one thread each [default: the first CPU of the process]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cpus: Option<Vec<usize>>,
+
+    /// Bytes of a request, 1 to 1048576; without them every byte is sent back as it arrives
+    #[arg(long, value_name = "N", requires = "response_bytes",
+          value_parser = clap::value_parser!(u64).range(1..=MOST_MESSAGE_BYTES))]
+    request_bytes: Option<u64>,
+
+    /// Bytes of the answer to each request; an HTTP response if it is large enough for one, and an
+    /// echo if it has the size of the request
+    #[arg(long, value_name = "N", requires = "request_bytes",
+          value_parser = clap::value_parser!(u64).range(1..=MOST_MESSAGE_BYTES))]
+    response_bytes: Option<u64>,
+}
+
+/// The program's other commands.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make one measurement of `iobench ipc` over another library; prints lines of JSON.
+    Ipc(ipc::IpcArguments),
+}
+
+/// The runtime of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Runtime {
+    /// tokio, a current-thread runtime on each CPU (epoll)
+    Tokio,
+    /// compio (io_uring)
+    Compio,
+    /// glommio (io_uring)
+    Glommio,
+    /// libuv, the C library (epoll); needs the feature `libuv` of this program's build
+    Libuv,
+    /// megapipe-rt, this repository's own (io_uring, or epoll by MEGAPIPE_DRIVER=epoll)
+    MegapipeRt,
+}
+
+impl Runtime {
+    fn name(self) -> &'static str {
+        match self {
+            Runtime::Tokio => "tokio",
+            Runtime::Compio => "compio",
+            Runtime::Glommio => "glommio",
+            Runtime::Libuv => "libuv",
+            Runtime::MegapipeRt => "megapipe-rt",
+        }
+    }
+
+    /// Serves on the calling thread until the process ends; returns only an error.
+    fn serve(self, listener: TcpListener, service: Arc<Service>, ready: impl Fn()) -> Result<()> {
+        match self {
+            Runtime::Tokio => on_tokio::serve(listener, service, ready),
+            Runtime::Compio => on_compio::serve(listener, service, ready),
+            Runtime::Glommio => on_glommio::serve(listener, service, ready),
+            Runtime::MegapipeRt => on_megapipe_rt::serve(listener, service, ready),
+            #[cfg(feature = "libuv")]
+            Runtime::Libuv => on_libuv::serve(listener, service, ready),
+            #[cfg(not(feature = "libuv"))]
+            Runtime::Libuv => Err(Error::Setup {
+                cause: "this iobench-external was built without libuv".to_owned(),
+                remedy: "install libuv1-dev and build with `--features iobench-external/libuv`",
+            }),
+        }
+    }
+}
+
+/// Messages to the main thread.
+enum Message {
+    Ready,
+    Failed(Error),
+    Signal,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::from(error.use_stderr()));
+        }
+    };
+    let outcome = match (&arguments.command, arguments.runtime) {
+        (Some(Command::Ipc(arguments)), _) => ipc::run(arguments),
+        (None, Some(runtime)) => run(&arguments, runtime),
+        (None, None) => Ok(()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("iobench-external: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves until a signal. The threads need no clean-up, so they end with the process.
+fn run(arguments: &Arguments, runtime: Runtime) -> Result<()> {
+    let signals = Signals::block();
+    sys::raise_open_files()?;
+    let cpus = match &arguments.cpus {
+        Some(cpus) => cpus.clone(),
+        None => vec![sys::first_allowed_cpu()?],
+    };
+    let sizes = arguments.request_bytes.zip(arguments.response_bytes);
+    let sizes = sizes.map(|(request, response)| (request as usize, response as usize));
+    let service = Arc::new(Service::new(sizes));
+    let listeners = listener::open(arguments.bind, cpus.len())?;
+    let address = listeners[0].local_addr().context("read the bound address", "try again")?;
+    let (sender, news) = channel();
+    for (listener, &cpu) in listeners.into_iter().zip(&cpus) {
+        start(runtime, listener, cpu, Arc::clone(&service), sender.clone())?;
+    }
+    spawn("signals", move || {
+        signals.wait();
+        let _ = sender.send(Message::Signal);
+    })?;
+    wait(&news, cpus.len(), || {
+        let name = runtime.name();
+        let line = format!("{name} echoes on {address} with a thread on each of CPU {cpus:?}\n");
+        let mut stdout = std::io::stdout().lock();
+        // A closed standard output is no error.
+        let _ = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush());
+    })
+}
+
+fn start(
+    runtime: Runtime,
+    listener: TcpListener,
+    cpu: usize,
+    service: Arc<Service>,
+    sender: Sender<Message>,
+) -> Result<()> {
+    spawn(runtime.name(), move || {
+        let announce = sender.clone();
+        let ready = move || drop(announce.send(Message::Ready));
+        let served = sys::pin_to(cpu).and_then(|()| runtime.serve(listener, service, ready));
+        if let Err(error) = served {
+            let _ = sender.send(Message::Failed(error));
+        }
+    })
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .map(drop)
+        .context("start a thread", "raise `ulimit -u`")
+}
+
+/// Calls `ready` once all threads are ready, and returns at a signal or a failure.
+fn wait(news: &Receiver<Message>, threads: usize, ready: impl Fn()) -> Result<()> {
+    let mut waited_for = threads;
+    loop {
+        match news.recv() {
+            Ok(Message::Ready) => {
+                waited_for -= 1;
+                if waited_for == 0 {
+                    ready();
+                }
+            }
+            Ok(Message::Failed(error)) => return Err(error),
+            Ok(Message::Signal) | Err(_) => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,53 @@
+//! The core whose tasks the calling thread runs.
+
+use super::Core;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+/// Restores the former core when it is dropped.
+pub(super) struct Entered(Option<Rc<Core>>);
+
+/// Makes the core the current one of the calling thread.
+///
+/// # Panics
+/// If a task of the same core is running: it would wait for itself.
+pub(super) fn enter(core: &Rc<Core>) -> Entered {
+    let former = CURRENT.replace(Some(Rc::clone(core)));
+    let nested = former.as_ref().is_some_and(|former| Rc::ptr_eq(former, core));
+    if nested {
+        CURRENT.set(former);
+        panic!("block_on was called by a task of the same runtime: await the future instead");
+    }
+    Entered(former)
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        drop(CURRENT.replace(self.0.take()));
+    }
+}
+
+/// Calls the closure with the current core; returns `None` outside of a runtime. The closure must
+/// not call foreign code.
+pub(crate) fn with_current<T>(call: impl FnOnce(&Rc<Core>) -> T) -> Option<T> {
+    let called = CURRENT.try_with(|current| current.borrow().as_ref().map(call));
+    called.ok().flatten()
+}
+
+/// Returns the current core.
+///
+/// # Panics
+/// Outside of a runtime.
+pub(crate) fn current(caller: &str) -> Rc<Core> {
+    match with_current(Rc::clone) {
+        Some(core) => core,
+        None => panic!(
+            "{caller} was called outside of a runtime: call it in Runtime::block_on, or in a task \
+             of a runtime"
+        ),
+    }
+}

@@ -1,0 +1,367 @@
+//! One core: a thread's channel, tasks and timers, and the loop that runs them.
+//!
+//! A turn of the loop takes messages of other threads, fires timers, polls a bounded number of
+//! tasks, and takes completions from the channel. Only the last step may sleep, and it does so only
+//! if no task is ready.
+//!
+//! # Invariants
+//! - No foreign code (a future, a waker, a destructor) runs while a core's `RefCell` is borrowed.
+//! - Only `wait` dispatches completions, so what a task finds in the queues of its sockets is
+//!   bounded by one batch. That is why tasks need no budget of their own.
+
+mod current;
+mod remote;
+mod spare;
+mod stop;
+
+pub(crate) use self::current::{current, with_current};
+pub(crate) use self::remote::{Message, Remote};
+pub(crate) use self::spare::SpareVectors;
+pub(crate) use self::stop::{Stop, WaiterKey};
+
+use crate::blocking::Pool;
+use crate::task::{BoxedTask, Finisher, JoinHandle, Outcome, TaskKey, TaskRef, boxed};
+use crate::wheel::{TimerKey, Wheel};
+use megapipe::{Channel, Completion, Config, CpuSet, Event, Handle, Repeat};
+use slotmap::{Key, SlotMap};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Most tasks that one turn polls before it looks for completions, messages and timers again.
+const TASKS_PER_TURN: usize = 128;
+/// Most completions that one turn takes.
+const COMPLETIONS_PER_TURN: usize = 256;
+
+/// Receives the completions of a handle: the cookie of every handle of a core.
+pub(crate) trait Sink {
+    /// Takes one completion. `more` tells whether further ones of the same request follow.
+    fn complete(&self, core: &Core, handle: Handle, event: Event, more: bool);
+}
+
+/// A core's channel.
+pub(crate) type CoreChannel = Channel<Rc<dyn Sink>>;
+
+/// What all cores of a runtime share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) cores: Arc<[Arc<Remote>]>,
+    pub(crate) pool: Arc<Pool>,
+}
+
+struct Task {
+    reference: Arc<TaskRef>,
+    /// Absent while it is polled.
+    parts: Option<(BoxedTask, Waker)>,
+}
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) remote: Arc<Remote>,
+    /// The core's number in its runtime.
+    pub(crate) index: usize,
+    /// The CPUs whose connections this core accepts.
+    pub(crate) cpus: CpuSet,
+    pub(crate) stop: Stop,
+    pub(crate) spare: SpareVectors,
+    /// `None` after the end of the runtime.
+    channel: RefCell<Option<CoreChannel>>,
+    ready: RefCell<VecDeque<TaskKey>>,
+    tasks: RefCell<SlotMap<TaskKey, Task>>,
+    timers: RefCell<Wheel<Waker>>,
+    /// The wheel's time 0.
+    origin: Instant,
+    closed: Cell<bool>,
+    /// What all cores of the runtime share.
+    shared: OnceCell<Shared>,
+    /// Ends the loop of a core with a thread of its own.
+    end: RefCell<Option<Finisher<()>>>,
+}
+
+/// The sink of the core's own wake-up source: waking is all that it is for.
+struct WakeUp;
+
+impl Sink for WakeUp {
+    fn complete(&self, _: &Core, _: Handle, _: Event, _: bool) {}
+}
+
+impl Core {
+    /// Creates the core of the calling thread.
+    pub(crate) fn new(index: usize, cpus: CpuSet, config: Config) -> io::Result<Rc<Core>> {
+        let mut channel: CoreChannel = Channel::with_config(config)?;
+        let (waker, source) = megapipe::wake_pair()?;
+        let handle = channel.register(source, Rc::new(WakeUp) as Rc<dyn Sink>)?;
+        channel.watch(handle, Repeat::UntilCancelled)?;
+        Ok(Rc::new(Core {
+            remote: Remote::new(waker),
+            index,
+            cpus,
+            stop: Stop::default(),
+            spare: SpareVectors::default(),
+            channel: RefCell::new(Some(channel)),
+            ready: RefCell::default(),
+            tasks: RefCell::default(),
+            timers: RefCell::new(Wheel::new()),
+            origin: Instant::now(),
+            closed: Cell::new(false),
+            shared: OnceCell::new(),
+            end: RefCell::new(None),
+        }))
+    }
+
+    /// Names what the cores share. The builder calls it once, before the first task runs.
+    pub(crate) fn join_runtime(&self, shared: Shared) {
+        let _ = self.shared.set(shared);
+    }
+
+    /// Returns what the cores of the runtime share.
+    ///
+    /// # Panics
+    /// Never: no task runs before the core has joined its runtime.
+    pub(crate) fn shared(&self) -> &Shared {
+        self.shared.get().expect("a core joins its runtime before it runs tasks")
+    }
+
+    /// Sets what [`Core::end`] completes.
+    pub(crate) fn set_end(&self, end: Finisher<()>) {
+        self.end.replace(Some(end));
+    }
+
+    /// Ends the loop of a core with a thread of its own.
+    pub(crate) fn end(&self) {
+        let end = self.end.take();
+        if let Some(end) = end {
+            end.finish(Ok(()));
+        }
+    }
+
+    /// Calls the closure with the channel; fails after the end of the runtime.
+    pub(crate) fn with_channel<T>(
+        &self,
+        call: impl FnOnce(&mut CoreChannel) -> io::Result<T>,
+    ) -> io::Result<T> {
+        match self.channel.borrow_mut().as_mut() {
+            Some(channel) => call(channel),
+            None => Err(io::Error::new(
+                io::ErrorKind::NotConnected,
+                "the runtime of this socket has ended: use sockets while their runtime runs",
+            )),
+        }
+    }
+
+    /// Puts a task of this core into the queue.
+    pub(crate) fn push_ready(&self, key: TaskKey) {
+        self.ready.borrow_mut().push_back(key);
+    }
+
+    /// Returns the number of tasks that have not ended.
+    pub(crate) fn task_count(&self) -> usize {
+        self.tasks.borrow().len()
+    }
+
+    /// Starts a task.
+    pub(crate) fn spawn<F>(self: &Rc<Core>, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let outcome = Outcome::new();
+        self.spawn_for(future, Finisher::new(&outcome));
+        JoinHandle::new(outcome)
+    }
+
+    /// Starts a task whose result goes to `finisher`, unless it was aborted already.
+    pub(crate) fn spawn_for<F>(self: &Rc<Core>, future: F, finisher: Finisher<F::Output>)
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        if self.closed.get() {
+            return;
+        }
+        let mut started = None;
+        self.tasks.borrow_mut().insert_with_key(|key| {
+            let reference = TaskRef::scheduled(key, self.remote.clone());
+            started = Some(Arc::clone(&reference));
+            Task { reference, parts: None }
+        });
+        let Some(reference) = started else { return };
+        if !finisher.outcome().start(&reference) {
+            drop(self.tasks.borrow_mut().remove(reference.key));
+            return;
+        }
+        let future = boxed(future, finisher);
+        if let Some(task) = self.tasks.borrow_mut().get_mut(reference.key) {
+            task.parts = Some((future, Waker::from(Arc::clone(&reference))));
+        }
+        self.push_ready(reference.key);
+    }
+
+    /// Runs tasks until `future` has its result. A panic of `future` itself is not caught.
+    pub(crate) fn block_on<F: Future>(self: &Rc<Core>, future: F) -> F::Output {
+        let _entered = current::enter(self);
+        let mut future = pin!(future);
+        let reference = TaskRef::scheduled(TaskKey::null(), self.remote.clone());
+        let waker = Waker::from(Arc::clone(&reference));
+        self.push_ready(reference.key);
+        let mut buffers = TurnBuffers::default();
+        loop {
+            self.take_messages(&mut buffers.messages);
+            self.fire_timers(&mut buffers.wakers);
+            let ready = self.ready.borrow().len();
+            for _ in 0..ready.min(TASKS_PER_TURN) {
+                let Some(key) = self.ready.borrow_mut().pop_front() else { break };
+                if !key.is_null() {
+                    self.run_task(key);
+                    continue;
+                }
+                reference.leave_queue();
+                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
+                {
+                    return output;
+                }
+            }
+            self.stop.check_idle(|| self.task_count());
+            self.wait(&mut buffers.completions);
+        }
+    }
+
+    fn take_messages(self: &Rc<Core>, messages: &mut Vec<Message>) {
+        self.remote.inbox.drain_into(messages);
+        for message in messages.drain(..) {
+            match message {
+                Message::Wake(key) => self.push_ready(key),
+                Message::Run(call) => call(self),
+            }
+        }
+    }
+
+    fn fire_timers(&self, fired: &mut Vec<Waker>) {
+        if self.timers.borrow().len() == 0 {
+            return;
+        }
+        let now = self.now_ns();
+        self.timers.borrow_mut().expire(now, fired);
+        fired.drain(..).for_each(Waker::wake);
+    }
+
+    fn run_task(self: &Rc<Core>, key: TaskKey) {
+        let (mut future, waker) = {
+            let mut tasks = self.tasks.borrow_mut();
+            // A waker may outlive its task.
+            let Some(task) = tasks.get_mut(key) else { return };
+            let Some(parts) = task.parts.take() else { return };
+            task.reference.leave_queue();
+            if task.reference.is_aborted() {
+                let task = tasks.remove(key);
+                drop(tasks);
+                return drop((parts, task));
+            }
+            parts
+        };
+        let ended = match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {
+                if let Some(task) = self.tasks.borrow_mut().get_mut(key) {
+                    task.parts = Some((future, waker));
+                    return;
+                }
+                None
+            }
+            Poll::Ready(()) => self.tasks.borrow_mut().remove(key),
+        };
+        drop(ended);
+    }
+
+    /// Takes completions from the channel; sleeps if no task is ready.
+    fn wait(&self, completions: &mut Vec<Completion>) {
+        let limit = if !self.ready.borrow().is_empty() || !self.remote.inbox.lie_down() {
+            Some(Duration::ZERO)
+        } else {
+            self.timers
+                .borrow()
+                .next_ns()
+                .map(|next| Duration::from_nanos(next.saturating_sub(self.now_ns())))
+        };
+        let dispatched = self.with_channel(|channel| {
+            Ok(channel.dispatch_batch(completions, COMPLETIONS_PER_TURN, limit)?)
+        });
+        if limit != Some(Duration::ZERO) {
+            self.remote.inbox.get_up();
+        }
+        if let Err(error) = dispatched {
+            panic!("the runtime cannot wait for completions: {error}");
+        }
+        for Completion { handle, more, event } in completions.drain(..) {
+            // The cookie is gone if an earlier completion has closed the handle.
+            let sink = self.with_channel(|channel| Ok(channel.cookie(handle).cloned()));
+            if let Ok(Some(sink)) = sink {
+                sink.complete(self, handle, event, more);
+            }
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.ns_of(Instant::now())
+    }
+
+    /// Converts a time to the wheel's; 584 years are for ever.
+    fn ns_of(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.origin).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Wakes `waker` at `at`.
+    pub(crate) fn add_timer(&self, at: Instant, waker: Waker) -> TimerKey {
+        let at = self.ns_of(at);
+        // After a sleep the wheel's tick is behind, which is correct but costs a level more.
+        self.timers.borrow_mut().insert(at, waker)
+    }
+
+    /// Changes the waker of a timer; returns false if it has fired.
+    pub(crate) fn renew_timer(&self, key: TimerKey, waker: &Waker) -> bool {
+        match self.timers.borrow_mut().get_mut(key) {
+            Some(kept) if kept.will_wake(waker) => return true,
+            Some(_) => {}
+            None => return false,
+        }
+        let mut waker = waker.clone();
+        if let Some(kept) = self.timers.borrow_mut().get_mut(key) {
+            std::mem::swap(kept, &mut waker);
+        }
+        true
+    }
+
+    /// Removes a timer, unless it has fired.
+    pub(crate) fn remove_timer(&self, key: TimerKey) {
+        let removed = self.timers.borrow_mut().remove(key);
+        drop(removed);
+    }
+
+    /// Ends the core: drops its tasks, then its channel. Returns the number of those tasks.
+    pub(crate) fn close(self: &Rc<Core>) -> usize {
+        let _entered = current::enter(self);
+        self.closed.set(true);
+        drop(self.remote.inbox.close());
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        let count = tasks.len();
+        drop(tasks);
+        let timers = std::mem::replace(&mut *self.timers.borrow_mut(), Wheel::new());
+        drop(timers);
+        let channel = self.channel.borrow_mut().take();
+        drop(channel);
+        count
+    }
+}
+
+/// Memory that turns use again.
+#[derive(Default)]
+struct TurnBuffers {
+    messages: Vec<Message>,
+    wakers: Vec<Waker>,
+    completions: Vec<Completion>,
+}

@@ -1,0 +1,276 @@
+//! A connection without its address family, as methods that poll.
+
+use super::received::Received;
+use super::state::{Once, Receiving, State};
+use crate::core::{Core, CoreChannel, Sink};
+use megapipe::{Address, Buffer, Handle, Repeat, Socket, Source};
+use std::cell::Cell;
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+/// Most bytes that one write of borrowed bytes copies.
+const COPY_MAX: usize = 64 << 10;
+
+/// A registered connection. Dropping it closes it, after what was written is sent.
+pub(crate) struct Connection {
+    core: Rc<Core>,
+    handle: Handle,
+    state: Rc<State>,
+    /// Whether it is a lightweight socket, which the channel closes without a completion.
+    lightweight: bool,
+    /// Whether the drop discards queued output and resets the connection.
+    aborted: Cell<bool>,
+}
+
+impl Connection {
+    /// Registers a connected socket.
+    pub(super) fn register(core: Rc<Core>, source: impl Into<Source>) -> io::Result<Connection> {
+        Connection::make(core, Once::Done, |channel, sink| channel.register(source, sink))
+    }
+
+    /// Registers a connection that the channel accepted as a lightweight socket.
+    pub(super) fn accepted(core: Rc<Core>, socket: Socket) -> io::Result<Connection> {
+        let mut connection = Connection::register(core, socket)?;
+        connection.lightweight = true;
+        Ok(connection)
+    }
+
+    /// Opens a socket and begins to connect it.
+    pub(super) fn connecting(core: Rc<Core>, address: Address) -> io::Result<Connection> {
+        let made = Connection::make(core, Once::Pending, |channel, sink| {
+            channel.connect_to(address, sink)
+        });
+        let mut connection = made?;
+        connection.lightweight = true;
+        Ok(connection)
+    }
+
+    fn make(
+        core: Rc<Core>,
+        connect: Once,
+        register: impl FnOnce(&mut CoreChannel, Rc<dyn Sink>) -> megapipe::Result<Handle>,
+    ) -> io::Result<Connection> {
+        let state = Rc::new(State::new(connect));
+        let sink = Rc::clone(&state) as Rc<dyn Sink>;
+        let handle = core.with_channel(|channel| Ok(register(channel, sink)?))?;
+        Ok(Connection { core, handle, state, lightweight: false, aborted: Cell::new(false) })
+    }
+
+    pub(super) fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_once(&self.state.connect, context)
+    }
+
+    /// Waits for the result of a request that was submitted.
+    fn poll_once(&self, once: &Cell<Once>, context: &Context<'_>) -> Poll<io::Result<()>> {
+        match once.get() {
+            Once::Done => Poll::Ready(Ok(())),
+            Once::Failed(errno) => Poll::Ready(Err(io::Error::from_raw_os_error(errno))),
+            Once::NotSubmitted | Once::Pending => {
+                self.state.writer.wait(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Waits for input and takes the first bytes of it; `None` is the end of the stream.
+    pub(super) fn poll_read(&self, context: &Context<'_>) -> Poll<io::Result<Option<Received>>> {
+        if let Some(received) = self.state.take_input() {
+            return Poll::Ready(Ok(Some(received)));
+        }
+        self.poll_end(context).map_ok(|()| None)
+    }
+
+    /// Waits for input and copies it by `room`, which takes bytes and returns how many it took.
+    /// Returns the number of bytes, 0 at the end of the stream.
+    pub(crate) fn poll_copy(
+        &self,
+        context: &Context<'_>,
+        mut room: impl FnMut(&[u8]) -> usize,
+    ) -> Poll<io::Result<usize>> {
+        if self.state.has_input() {
+            return Poll::Ready(Ok(self.state.copy_input(&mut room)));
+        }
+        self.poll_end(context).map_ok(|()| 0)
+    }
+
+    /// Waits for input and copies it into a slice.
+    pub(crate) fn poll_copy_into(
+        &self,
+        context: &Context<'_>,
+        slice: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut filled = 0;
+        self.poll_copy(context, |bytes| {
+            let room = &mut slice[filled..];
+            let count = bytes.len().min(room.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            filled += count;
+            count
+        })
+    }
+
+    /// Waits for more input; ready at the end of the stream.
+    fn poll_end(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        match self.state.input_end() {
+            Some(end) => Poll::Ready(end),
+            None => self.start_receiving(context),
+        }
+    }
+
+    /// Ensures that a receive is in flight; it is ready only with an error.
+    fn start_receiving(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        self.state.reader.wait(context);
+        if self.state.receiving.get() != Receiving::Idle {
+            return Poll::Pending;
+        }
+        let handle = self.handle;
+        match self.core.with_channel(|channel| Ok(channel.receive(handle, Repeat::UntilCancelled)?))
+        {
+            Ok(()) => self.state.receiving.set(Receiving::Active),
+            // The channel is full until it has dispatched completions.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                context.waker().wake_by_ref();
+            }
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+        Poll::Pending
+    }
+
+    /// Waits until less than the high-water mark of output waits.
+    pub(super) fn poll_room(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        self.state.check_output()?;
+        let high_water = self.state.high_water.get();
+        if self.state.output_bytes() < high_water {
+            return Poll::Ready(Ok(()));
+        }
+        self.await_level(high_water / 2, context)
+    }
+
+    /// Waits until all output is written.
+    pub(crate) fn poll_flush(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        self.state.check_output()?;
+        if self.state.output_bytes() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        self.await_level(0, context)
+    }
+
+    fn await_level(&self, bytes: usize, context: &Context<'_>) -> Poll<io::Result<()>> {
+        self.state.writer_level.set(bytes);
+        self.state.writer.wait(context);
+        Poll::Pending
+    }
+
+    /// Submits a write of the whole buffer once there is room for it, and then leaves `None`.
+    pub(super) fn poll_write(
+        &self,
+        context: &Context<'_>,
+        buffer: &mut Option<Buffer>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_room(context))?;
+        let Some(bytes) = buffer.take() else { return Poll::Ready(Ok(())) };
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let count = bytes.len();
+        let (handle, mut refused) = (self.handle, None);
+        let submitted = self.core.with_channel(|channel| {
+            channel.write(handle, bytes).map_err(|rejected| {
+                refused = Some(rejected.buffer);
+                rejected.error.into()
+            })
+        });
+        match submitted {
+            Ok(()) => {
+                self.state.add_output(count);
+                Poll::Ready(Ok(()))
+            }
+            // The channel is full: this stream's output or other completions make room.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                *buffer = refused;
+                match self.state.output_bytes() {
+                    0 => context.waker().wake_by_ref(),
+                    bytes => return self.await_level(bytes - 1, context),
+                }
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// Copies bytes into a buffer of its own and submits a write of it; returns their number.
+    pub(crate) fn poll_write_copy<'a>(
+        &self,
+        context: &Context<'_>,
+        slices: impl Iterator<Item = &'a [u8]>,
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_room(context))?;
+        let mut copy = self.core.spare.take();
+        for slice in slices {
+            let room = COPY_MAX.saturating_sub(copy.len());
+            copy.extend_from_slice(&slice[..slice.len().min(room)]);
+        }
+        let count = copy.len();
+        let mut buffer = Some(Buffer::Owned(copy));
+        let polled = self.poll_write(context, &mut buffer);
+        if let Some(Buffer::Owned(unused)) = buffer {
+            self.core.spare.keep(unused);
+        }
+        polled.map_ok(|()| count)
+    }
+
+    /// Shuts down writing, after what was written, and waits until that is done.
+    pub(crate) fn poll_shutdown(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.state.shutdown.get() == Once::NotSubmitted {
+            let handle = self.handle;
+            let submitted =
+                self.core.with_channel(|channel| Ok(channel.disconnect(handle, Shutdown::Write)?));
+            match submitted {
+                Ok(()) => self.state.shutdown.set(Once::Pending),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        self.poll_once(&self.state.shutdown, context)
+    }
+
+    pub(super) fn abort(&self) {
+        self.aborted.set(true);
+    }
+
+    pub(super) fn set_high_water(&self, bytes: usize) {
+        self.state.high_water.set(bytes.max(1));
+    }
+
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.state.output_bytes()
+    }
+
+    /// Calls a method of the channel with the connection's handle.
+    pub(super) fn with<T>(
+        &self,
+        call: impl FnOnce(&mut CoreChannel, Handle) -> megapipe::Result<T>,
+    ) -> io::Result<T> {
+        self.core.with_channel(|channel| Ok(call(channel, self.handle)?))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let abort = self.aborted.get() || self.state.connect.get() != Once::Done;
+        // Fails only after the end of the runtime, which has closed the connection.
+        let cookie = self.with(|channel, handle| match abort {
+            true => channel.abort(handle),
+            // The same close, without a completion that nobody waits for.
+            false if self.lightweight => channel.unregister(handle).map(|left| Some(left.cookie)),
+            false => channel.close(handle).map(Some),
+        });
+        // The channel is not borrowed any more: the state's wakers are foreign code.
+        drop(cookie);
+    }
+}

@@ -1,0 +1,211 @@
+//! What completions leave for the tasks of a connection.
+
+use super::received::Received;
+use super::waiter::Waiter;
+use crate::core::{Core, Sink};
+use megapipe::{Buffer, Direction, Event, Handle, Lease};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+
+/// Bytes that may wait for a task that does not read, before the connection stops receiving.
+const INPUT_HIGH_WATER: usize = 256 << 10;
+/// Default of [`State::high_water`].
+pub(super) const OUTPUT_HIGH_WATER: usize = 256 << 10;
+
+/// The state of the connection's repeating receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receiving {
+    /// There is none.
+    Idle,
+    /// Completions follow.
+    Active,
+    /// It was cancelled, because too much input waits; its last completion follows.
+    Cancelled,
+}
+
+/// The result of a request that a connection makes once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Once {
+    NotSubmitted,
+    Pending,
+    Done,
+    /// An `errno`.
+    Failed(i32),
+}
+
+impl Once {
+    fn of(result: io::Result<()>) -> Once {
+        match result {
+            Ok(()) => Once::Done,
+            Err(error) => Once::Failed(errno_of(&error)),
+        }
+    }
+}
+
+/// See the module. One task reads and one task writes at a time.
+pub(super) struct State {
+    input: RefCell<VecDeque<Received>>,
+    input_bytes: Cell<usize>,
+    pub(super) receiving: Cell<Receiving>,
+    /// How the input ends: 0 for the end of the stream, or an `errno`.
+    input_end: Cell<Option<i32>>,
+    pub(super) reader: Waiter,
+    /// Submitted bytes that are not written yet.
+    output_bytes: Cell<usize>,
+    /// Bytes of output from which on a writer waits.
+    pub(super) high_water: Cell<usize>,
+    /// The `errno` of the first write that failed.
+    output_error: Cell<Option<i32>>,
+    /// The writer is woken when at most so many bytes wait.
+    pub(super) writer_level: Cell<usize>,
+    pub(super) writer: Waiter,
+    pub(super) connect: Cell<Once>,
+    pub(super) shutdown: Cell<Once>,
+}
+
+impl State {
+    pub(super) fn new(connect: Once) -> State {
+        State {
+            input: RefCell::default(),
+            input_bytes: Cell::new(0),
+            receiving: Cell::new(Receiving::Idle),
+            input_end: Cell::new(None),
+            reader: Waiter::default(),
+            output_bytes: Cell::new(0),
+            high_water: Cell::new(OUTPUT_HIGH_WATER),
+            output_error: Cell::new(None),
+            writer_level: Cell::new(0),
+            writer: Waiter::default(),
+            connect: Cell::new(connect),
+            shutdown: Cell::new(Once::NotSubmitted),
+        }
+    }
+
+    /// Takes the first bytes of the input.
+    pub(super) fn take_input(&self) -> Option<Received> {
+        let received = self.input.borrow_mut().pop_front()?;
+        self.input_bytes.set(self.input_bytes.get() - received.len());
+        Some(received)
+    }
+
+    /// Returns whether there is input.
+    pub(super) fn has_input(&self) -> bool {
+        !self.input.borrow().is_empty()
+    }
+
+    /// Returns how the stream ended, if it has: well, or each time with the same error.
+    pub(super) fn input_end(&self) -> Option<io::Result<()>> {
+        Some(match self.input_end.get()? {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        })
+    }
+
+    /// Copies input into `room`, as far as both reach; returns the number of bytes.
+    pub(super) fn copy_input(&self, room: &mut impl FnMut(&[u8]) -> usize) -> usize {
+        let mut copied = 0;
+        let mut emptied = None;
+        let mut input = self.input.borrow_mut();
+        while let Some(first) = input.front_mut() {
+            let count = room(first);
+            first.advance(count);
+            copied += count;
+            if !first.is_empty() {
+                break;
+            }
+            emptied = input.pop_front();
+        }
+        drop(input);
+        drop(emptied);
+        self.input_bytes.set(self.input_bytes.get() - copied);
+        copied
+    }
+
+    pub(super) fn output_bytes(&self) -> usize {
+        self.output_bytes.get()
+    }
+
+    pub(super) fn add_output(&self, bytes: usize) {
+        self.output_bytes.set(self.output_bytes.get() + bytes);
+    }
+
+    /// Fails with the error of the first write that failed.
+    pub(super) fn check_output(&self) -> io::Result<()> {
+        self.output_error.get().map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+    }
+
+    fn received(&self, core: &Core, handle: Handle, lease: Lease) {
+        if lease.is_empty() {
+            self.input_end.set(Some(0));
+        } else {
+            self.input_bytes.set(self.input_bytes.get() + lease.len());
+            self.input.borrow_mut().push_back(Received::new(lease));
+        }
+        let waited = self.reader.wake();
+        let much = self.input_bytes.get() >= INPUT_HIGH_WATER;
+        if !waited && much && self.receiving.get() == Receiving::Active {
+            let cancelled = core
+                .with_channel(|channel| Ok(channel.cancel_direction(handle, Direction::Inbound)?));
+            if cancelled.is_ok() {
+                self.receiving.set(Receiving::Cancelled);
+            }
+        }
+    }
+
+    fn failed_to_receive(&self, error: &io::Error) {
+        let errno = errno_of(error);
+        // The connection itself cancels receives, and starts the next when a task reads again.
+        if errno != libc::ECANCELED {
+            self.input_end.set(Some(errno));
+        }
+        self.reader.wake();
+    }
+
+    fn written(&self, core: &Core, result: &io::Result<usize>, buffer: Buffer) {
+        let left = self.output_bytes.get() - buffer.len();
+        self.output_bytes.set(left);
+        if let Buffer::Owned(vector) = buffer {
+            core.spare.keep(vector);
+        }
+        if let Err(error) = result
+            && self.output_error.get().is_none()
+        {
+            self.output_error.set(Some(errno_of(error)));
+        }
+        if result.is_err() || left <= self.writer_level.get() {
+            self.writer.wake();
+        }
+    }
+}
+
+impl Sink for State {
+    fn complete(&self, core: &Core, handle: Handle, event: Event, more: bool) {
+        match event {
+            Event::Receive(result) => {
+                if !more {
+                    self.receiving.set(Receiving::Idle);
+                }
+                match result {
+                    Ok(lease) => self.received(core, handle, lease),
+                    Err(error) => self.failed_to_receive(&error),
+                }
+            }
+            Event::Write(result, buffer) => self.written(core, &result, buffer),
+            Event::Connect(result) => {
+                self.connect.set(Once::of(result));
+                self.writer.wake();
+            }
+            Event::Disconnect(result) => {
+                self.shutdown.set(Once::of(result));
+                self.writer.wake();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns the number of an error of a completion, which always has one.
+fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}

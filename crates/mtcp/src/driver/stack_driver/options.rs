@@ -1,0 +1,130 @@
+//! Sets and reads options and addresses of the stack's sockets, in the format of setsockopt(2) and
+//! getsockopt(2).
+
+use super::{MtcpDriver, own};
+use crate::Family;
+use crate::driver::address;
+use crate::driver::entry::Phase;
+use crate::engine::Port;
+use crate::socket::errors::{errno, failure, from};
+use crate::socket::naming::clothed;
+use crate::socket::options::{OptionName, SocketOption, TcpInfo, apply, read_option};
+use crate::socket::raw;
+use crate::socket::settings::Extras;
+use megapipe::driver_api::Object;
+use mtcp_proto::Options;
+use std::io;
+
+impl<P: Port> MtcpDriver<P> {
+    /// Sets an option in the stack: of a connection, or of the connections that a listener will
+    /// accept. An option that the stack does not know is an error for a connection; for a listener
+    /// it is left to the kernel.
+    pub(super) fn set_stack_option(
+        &mut self,
+        number: u32,
+        level: i32,
+        name: i32,
+        value: &[u8],
+    ) -> io::Result<()> {
+        let entry = self.entries.get_mut(number).ok_or_else(|| from(libc::EBADF))?;
+        let socket = match entry.phase {
+            Phase::Fresh | Phase::Kernel => return Ok(()),
+            Phase::Connecting(socket) | Phase::Connected(socket) | Phase::Listening(socket) => {
+                socket
+            }
+        };
+        let parsed = raw::option_name(level, name).and_then(|name| raw::parse(name, value));
+        let option = match (parsed, entry.phase) {
+            (Ok(option), _) => option,
+            (Err(_), Phase::Listening(_)) => return Ok(()),
+            (Err(error), _) => return Err(error),
+        };
+        let mut options = self.port.options(socket).map_err(failure)?;
+        let before = options;
+        let extras = entry.extras.get_or_insert_with(|| Box::new(Extras::new(options)));
+        apply(option, &mut options, extras)?;
+        if options != before {
+            self.port.set_options(socket, &options).map_err(failure)?;
+        }
+        Ok(())
+    }
+
+    /// Reads an option of a connection of the stack.
+    pub(super) fn stack_option(
+        &mut self,
+        object: Object,
+        level: i32,
+        name: i32,
+        value: &mut [u8],
+    ) -> io::Result<usize> {
+        let number = own(object).ok_or_else(|| from(libc::EBADF))?;
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_PEERNAME) {
+            return self.peer_name(number, value);
+        }
+        let entry = self.entries.get_mut(number);
+        let socket = entry.and_then(|entry| entry.socket()).ok_or_else(|| from(libc::EBADF))?;
+        let option = match raw::option_name(level, name)? {
+            OptionName::Error => {
+                let error = self.port.take_error(socket).map_or(0, errno);
+                SocketOption::Error(error)
+            }
+            OptionName::Info => {
+                let connection = self.port.info(socket).map_err(failure)?;
+                let options = self.port.options(socket).map_err(failure)?;
+                SocketOption::Info(Box::new(TcpInfo { connection, options }))
+            }
+            OptionName::MaximumSegment => {
+                let info = self.port.info(socket).map_err(failure)?;
+                SocketOption::MaximumSegment(info.maximum_segment)
+            }
+            name => {
+                let options = self.port.options(socket).map_err(failure)?;
+                self.report_setting(object, name, &options)
+            }
+        };
+        Ok(raw::write(&option, value))
+    }
+
+    fn report_setting(
+        &mut self,
+        object: Object,
+        name: OptionName,
+        options: &Options,
+    ) -> SocketOption {
+        let entry = own(object).and_then(|number| self.entries.get_mut(number));
+        match entry.and_then(|entry| entry.extras.as_deref()) {
+            Some(extras) => read_option(name, options, extras, false),
+            None => read_option(name, options, &Extras::new(*options), false),
+        }
+    }
+
+    /// Writes the peer's address. Like the kernel, fails if `value` is longer than the address.
+    pub(super) fn peer_name(&mut self, number: u32, value: &mut [u8]) -> io::Result<usize> {
+        let entry = self.entries.get_mut(number).ok_or_else(|| from(libc::EBADF))?;
+        let socket = entry.socket().ok_or_else(|| from(libc::EBADF))?;
+        let family = if entry.speaks_v6 { Family::V6 } else { Family::V4 };
+        let info = self.port.info(socket).map_err(failure)?;
+        let remote = info.remote.ok_or_else(|| from(libc::ENOTCONN))?;
+        let (bytes, length) = address::bytes_of(clothed(remote, family));
+        if value.len() > length {
+            return Err(from(libc::EINVAL));
+        }
+        value.copy_from_slice(&bytes[..value.len()]);
+        Ok(value.len())
+    }
+
+    /// Returns the peer's address as the outcome of an operation.
+    pub(super) fn report_peer(&mut self, number: u32, address: *mut u8, bytes: u32) -> i32 {
+        let mut name = [0; address::LONGEST];
+        let Some(name) = name.get_mut(..bytes as usize) else { return -libc::EINVAL };
+        match self.peer_name(number, name) {
+            Ok(length) => {
+                // SAFETY: the operation's memory is writable for `bytes` bytes, which is the same
+                // as `length`.
+                unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), address, length) };
+                length as i32
+            }
+            Err(error) => -error.raw_os_error().unwrap_or(libc::EINVAL),
+        }
+    }
+}
