@@ -265,3 +265,53 @@ fn the_acknowledgement_of_an_end_is_an_edge() {
     ours.forget_events();
     assert_eq!(ours.wait(1), []);
 }
+
+/// The room depends on the congestion window, so a time-out can take it without a failed write.
+/// Before, epoll did not report the socket again after that.
+#[test]
+fn room_that_a_time_out_has_taken_is_reported_again() {
+    const PIECES: usize = 5;
+    let mut ours = Ours::new();
+    let (near, far, epoll) = (ours.near[0], ours.far[0], ours.epoll);
+    let read_all = |pair: &mut Pair| {
+        let mut room = vec![0; 64 << 10];
+        std::iter::from_fn(|| pair.client.read(far, &mut room).ok()).sum::<usize>()
+    };
+    assert_eq!(ours.control(0, libc::EPOLL_CTL_ADD, libc::EPOLLOUT as u32), 0);
+    let writable = [(0, libc::EPOLLOUT as u32)];
+    let data = vec![7; 16 << 10];
+    let (mut written, mut read) = (0, 0);
+    for _ in 0..100 {
+        while ours.wait(1) == writable {
+            written += ours.pair.server.write(near, &data).expect("room");
+        }
+        ours.forget_events();
+        read += read_all(&mut ours.pair);
+    }
+    ours.pair.until(|pair| {
+        read += read_all(pair);
+        (read == written).then_some(())
+    });
+    for _ in 0..PIECES {
+        assert_eq!(ours.pair.server.write(near, &data).expect("room"), data.len());
+    }
+    assert_eq!(ours.wait(1), writable, "the window has room for more");
+    // The peer is silent, as if all were lost.
+    let silence = std::time::Instant::now();
+    while ours.wait(1) == writable {
+        ours.pair.server.turn().expect("a device");
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(silence.elapsed() < Duration::from_secs(60), "no time-out");
+    }
+    let mut read = 0;
+    ours.pair.until(|pair| {
+        read += read_all(pair);
+        let mut events = [EpollEvent::default(); 1];
+        let count = pair.server.epoll_wait(epoll, &mut events, Some(Duration::ZERO));
+        (count.expect("an epoll") == 1).then_some(())
+    });
+    ours.pair.until(|pair| {
+        read += read_all(pair);
+        (read == PIECES * data.len()).then_some(())
+    });
+}
