@@ -160,6 +160,8 @@ impl Connection {
     fn await_level(&self, bytes: usize, context: &Context<'_>) -> Poll<io::Result<()>> {
         self.state.writer_level.set(bytes);
         self.state.writer.wait(context);
+        // The completions of lazy writes come no later than this.
+        self.core.with_channel(|channel| Ok(channel.flush()?))?;
         Poll::Pending
     }
 

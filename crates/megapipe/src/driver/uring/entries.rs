@@ -21,6 +21,8 @@ pub(super) enum Class {
     AcceptLater,
     /// A poll for a datagram that the driver then fetches.
     Arrival,
+    /// A write whose completion the kernel leaves out if it succeeds.
+    LazyWrite,
 }
 
 impl Class {
