@@ -32,7 +32,7 @@
 //!
 //! Every future of this crate may be dropped at any time. What arrived waits for the next call, a
 //! write is submitted whole or not at all, and the memory of a request belongs to the channel until
-//! its end. See [`TcpStream`].
+//! its end. See [`Stream`].
 //!
 //! # Back-pressure
 //!
@@ -52,7 +52,8 @@
 //! - `core`: one core's loop. `inbox`: messages of other threads. `wheel`: the timing wheel.
 //! - `task`, `spawn`: tasks, wakers and [`JoinHandle`]. `blocking`: threads for
 //!   [`spawn_blocking`].
-//! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`].
+//! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`], [`BoundUnix`], [`UnixListener`],
+//!   [`UnixStream`].
 //! - `time`: [`sleep()`], [`timeout`], [`interval`].
 //! - `shutdown`: [`shutdown_requested`].
 //! - `traits`, `http`: by features, see above.
@@ -76,7 +77,11 @@ mod traits;
 mod wheel;
 
 pub use handle::Handle;
-pub use net::{Bound, ReadHalf, Received, TcpListener, TcpStream, WriteHalf, is_shutdown};
+pub use megapipe::{Buffer, Message};
+pub use net::{
+    Bound, BoundUnix, Credentials, Listener, ReadHalf, Received, Stream, Tcp, TcpListener,
+    TcpStream, Unix, UnixListener, UnixStream, WriteHalf, is_shutdown,
+};
 pub use runtime::{Builder, Runtime};
 pub use shutdown::{ShutdownRequested, shutdown_requested};
 pub use spawn::{

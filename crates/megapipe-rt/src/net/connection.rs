@@ -3,7 +3,7 @@
 use super::received::Received;
 use super::state::{Once, Receiving, State};
 use crate::core::{Core, CoreChannel, Sink};
-use megapipe::{Address, Buffer, Handle, Repeat, Socket, Source};
+use megapipe::{Address, Buffer, Handle, Rejected, Repeat, Socket, Source};
 use std::cell::Cell;
 use std::io;
 use std::net::Shutdown;
@@ -17,7 +17,7 @@ const COPY_MAX: usize = 64 << 10;
 pub(crate) struct Connection {
     core: Rc<Core>,
     handle: Handle,
-    state: Rc<State>,
+    pub(super) state: Rc<State>,
     /// Whether it is a lightweight socket, which the channel closes without a completion.
     lightweight: bool,
     /// Whether the drop discards queued output and resets the connection.
@@ -55,7 +55,8 @@ impl Connection {
         let state = Rc::new(State::new(connect));
         let sink = Rc::clone(&state) as Rc<dyn Sink>;
         let handle = core.with_channel(|channel| Ok(register(channel, sink)?))?;
-        Ok(Connection { core, handle, state, lightweight: false, aborted: Cell::new(false) })
+        let aborted = Cell::new(false);
+        Ok(Connection { core, handle, state, lightweight: false, aborted })
     }
 
     pub(super) fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
@@ -125,6 +126,7 @@ impl Connection {
         if self.state.receiving.get() != Receiving::Idle {
             return Poll::Pending;
         }
+        self.state.check_no_message()?;
         let handle = self.handle;
         match self.core.with_channel(|channel| Ok(channel.receive(handle, Repeat::UntilCancelled)?))
         {
@@ -175,21 +177,39 @@ impl Connection {
             return Poll::Ready(Ok(()));
         }
         let count = bytes.len();
-        let (handle, mut refused) = (self.handle, None);
-        let submitted = self.core.with_channel(|channel| {
-            channel.write(handle, bytes).map_err(|rejected| {
-                refused = Some(rejected.buffer);
+        let submitted = self.with_refused(buffer, |channel, handle| channel.write(handle, bytes));
+        self.poll_submitted(context, submitted, count)
+    }
+
+    /// Calls a method of the channel that takes something to write, and returns it to `refused` if
+    /// it does not take it.
+    pub(super) fn with_refused<B>(
+        &self,
+        refused: &mut Option<B>,
+        call: impl FnOnce(&mut CoreChannel, Handle) -> Result<(), Rejected<B>>,
+    ) -> io::Result<()> {
+        self.core.with_channel(|channel| {
+            call(channel, self.handle).map_err(|rejected| {
+                *refused = Some(rejected.buffer);
                 rejected.error.into()
             })
-        });
+        })
+    }
+
+    /// Counts `bytes` bytes of output that were submitted, or waits until the channel takes more.
+    pub(super) fn poll_submitted(
+        &self,
+        context: &Context<'_>,
+        submitted: io::Result<()>,
+        bytes: usize,
+    ) -> Poll<io::Result<()>> {
         match submitted {
             Ok(()) => {
-                self.state.add_output(count);
+                self.state.add_output(bytes);
                 Poll::Ready(Ok(()))
             }
             // The channel is full: this stream's output or other completions make room.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                *buffer = refused;
                 match self.state.output_bytes() {
                     0 => context.waker().wake_by_ref(),
                     bytes => return self.await_level(bytes - 1, context),
