@@ -53,7 +53,7 @@
 //! - `task`, `spawn`: tasks, wakers and [`JoinHandle`]. `blocking`: threads for
 //!   [`spawn_blocking`].
 //! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`], [`BoundUnix`], [`UnixListener`],
-//!   [`UnixStream`].
+//!   [`UnixStream`], [`copy_bidirectional`].
 //! - `time`: [`sleep()`], [`timeout`], [`interval`].
 //! - `shutdown`: [`shutdown_requested`].
 //! - `traits`, `http`: by features, see above.
@@ -80,7 +80,7 @@ pub use handle::Handle;
 pub use megapipe::{Buffer, Message};
 pub use net::{
     Bound, BoundUnix, Credentials, Listener, ReadHalf, Received, Stream, Tcp, TcpListener,
-    TcpStream, Unix, UnixListener, UnixStream, WriteHalf, is_shutdown,
+    TcpStream, Unix, UnixListener, UnixStream, WriteHalf, copy, copy_bidirectional, is_shutdown,
 };
 pub use runtime::{Builder, Runtime};
 pub use shutdown::{ShutdownRequested, shutdown_requested};

@@ -7,6 +7,7 @@
 //! - `acceptor`: accepting without an address family, and [`Listener`].
 //! - `tcp`: [`TcpStream`], [`Bound`] and [`TcpListener`].
 //! - `unix`, `unix_messages`: the same for UNIX sockets, and the passing of descriptors.
+//! - `copy`: copying between connections.
 //!
 //! # Cancellation
 //!
@@ -16,6 +17,7 @@
 
 mod acceptor;
 mod connection;
+mod copy;
 mod family;
 mod halves;
 mod received;
@@ -27,6 +29,7 @@ mod unix_messages;
 mod waiter;
 
 pub use acceptor::{Listener, is_shutdown};
+pub use copy::{copy, copy_bidirectional};
 pub use family::{Tcp, Unix};
 pub use halves::{ReadHalf, WriteHalf};
 pub use received::Received;

@@ -99,6 +99,12 @@ impl State {
         Some(received)
     }
 
+    /// Puts bytes that were taken back before the others.
+    pub(super) fn put_back(&self, received: Received) {
+        self.input_bytes.set(self.input_bytes.get() + received.len());
+        self.input.borrow_mut().push_front(received);
+    }
+
     /// Returns whether there is input.
     pub(super) fn has_input(&self) -> bool {
         !self.input.borrow().is_empty()
