@@ -53,7 +53,8 @@
 //! - `task`, `spawn`: tasks, wakers and [`JoinHandle`]. `blocking`: threads for
 //!   [`spawn_blocking`].
 //! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`], [`BoundUnix`], [`UnixListener`],
-//!   [`UnixStream`], [`copy_bidirectional`].
+//!   [`UnixStream`], [`pipe()`], [`copy_bidirectional`].
+//! - `file`: [`File`]. `signal`: [`Signal`], [`ctrl_c`].
 //! - `time`: [`sleep()`], [`timeout`], [`interval`].
 //! - `shutdown`: [`shutdown_requested`].
 //! - `traits`, `http`: by features, see above.
@@ -63,6 +64,7 @@
 
 mod blocking;
 mod core;
+mod file;
 mod handle;
 #[cfg(feature = "http")]
 pub mod http;
@@ -70,20 +72,24 @@ mod inbox;
 mod net;
 mod runtime;
 mod shutdown;
+mod signal;
 mod spawn;
 mod task;
 mod time;
 mod traits;
 mod wheel;
 
+pub use file::File;
 pub use handle::Handle;
-pub use megapipe::{Buffer, Message};
+pub use megapipe::{Buffer, Message, SignalInfo};
 pub use net::{
-    Bound, BoundUnix, Credentials, Listener, ReadHalf, Received, Stream, Tcp, TcpListener,
-    TcpStream, Unix, UnixListener, UnixStream, WriteHalf, copy, copy_bidirectional, is_shutdown,
+    Bound, BoundUnix, Credentials, Listener, Pipe, PipeReader, PipeWriter, ReadHalf, Received,
+    Stream, Tcp, TcpListener, TcpStream, Unix, UnixListener, UnixStream, WriteHalf, copy,
+    copy_bidirectional, is_shutdown, pipe,
 };
 pub use runtime::{Builder, Runtime};
 pub use shutdown::{ShutdownRequested, shutdown_requested};
+pub use signal::{Signal, ctrl_c};
 pub use spawn::{
     YieldNow, core_index, lookup_host, spawn_blocking, spawn_local, spawn_on, yield_now,
 };

@@ -4,7 +4,10 @@ mod common;
 
 use common::{TIME_LIMIT, limited, on_thread, runtime, within};
 use megapipe::{BufferClass, Config, DriverChoice};
-use megapipe_rt::{TcpListener, TcpStream, UnixStream, copy_bidirectional, sleep, spawn_local};
+use megapipe_rt::{
+    Stream, TcpListener, TcpStream, UnixStream, copy, copy_bidirectional, pipe, sleep, spawn_local,
+    timeout,
+};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net as std_unix;
@@ -20,6 +23,7 @@ on_both_drivers!(
     an_error_ends_the_copy,
     a_copy_without_buffers_goes_on,
     dropped_copies_lose_no_byte,
+    pipes_and_streams_are_copied,
 );
 
 const BYTES: usize = 3_000_000;
@@ -217,5 +221,29 @@ fn dropped_copies_lose_no_byte(driver: DriverChoice) {
         assert!(dropped > 0);
         assert!(on_thread(move || server.join().unwrap()).await == forward);
         assert!(on_thread(move || client.join().unwrap()).await == backward);
+    });
+}
+
+/// Copies through a stream and a pipe.
+async fn through<F>(stream: Stream<F>, mut output: megapipe_rt::PipeWriter) -> io::Result<u64> {
+    let (mut reader, _writer) = stream.split();
+    copy(&mut reader, &mut output).await
+}
+
+fn pipes_and_streams_are_copied(driver: DriverChoice) {
+    let runtime = runtime(driver, 1);
+    within(&runtime, async {
+        let (left, mut client) = connection();
+        let (mut reader, writer) = pipe().unwrap();
+        let copied = spawn_local(through(left, writer));
+        let sender = thread::spawn(move || client.write_all(&testkit::content(BYTES)).unwrap());
+        let mut received = Vec::new();
+        while let Some(message) = reader.read().await.unwrap() {
+            received.extend_from_slice(&message);
+        }
+        assert_eq!(copied.await.unwrap().unwrap(), BYTES as u64);
+        assert!(received == testkit::content(BYTES));
+        sender.join().unwrap();
+        assert!(timeout(TIME_LIMIT, reader.read()).await.unwrap().unwrap().is_none());
     });
 }

@@ -7,6 +7,7 @@ use megapipe::{Address, Buffer, Handle, Rejected, Repeat, Socket, Source};
 use std::cell::Cell;
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -20,6 +21,8 @@ pub(crate) struct Connection {
     pub(super) state: Rc<State>,
     /// Whether it is a lightweight socket, which the channel closes without a completion.
     lightweight: bool,
+    /// Whether only a close ends the writing direction, as that of a pipe.
+    is_pipe: bool,
     /// Whether the drop discards queued output and resets the connection.
     aborted: Cell<bool>,
 }
@@ -28,6 +31,13 @@ impl Connection {
     /// Registers a connected socket.
     pub(super) fn register(core: Rc<Core>, source: impl Into<Source>) -> io::Result<Connection> {
         Connection::make(core, Once::Done, |channel, sink| channel.register(source, sink))
+    }
+
+    /// Registers one end of a pipe.
+    pub(super) fn of_pipe(core: Rc<Core>, descriptor: OwnedFd) -> io::Result<Connection> {
+        let mut connection = Connection::register(core, descriptor)?;
+        connection.is_pipe = true;
+        Ok(connection)
     }
 
     /// Registers a connection that the channel accepted as a lightweight socket.
@@ -56,7 +66,7 @@ impl Connection {
         let sink = Rc::clone(&state) as Rc<dyn Sink>;
         let handle = core.with_channel(|channel| Ok(register(channel, sink)?))?;
         let aborted = Cell::new(false);
-        Ok(Connection { core, handle, state, lightweight: false, aborted })
+        Ok(Connection { core, handle, state, lightweight: false, is_pipe: false, aborted })
     }
 
     pub(super) fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
@@ -243,6 +253,9 @@ impl Connection {
 
     /// Shuts down writing, after what was written, and waits until that is done.
     pub(crate) fn poll_shutdown(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_pipe {
+            return self.poll_flush(context);
+        }
         if self.state.shutdown.get() == Once::NotSubmitted {
             let handle = self.handle;
             let submitted =

@@ -7,3 +7,7 @@ pub enum Tcp {}
 /// UNIX sockets, see [`UnixStream`](crate::UnixStream).
 #[derive(Clone, Copy, Debug)]
 pub enum Unix {}
+
+/// Pipes, see [`PipeReader`](crate::PipeReader) and [`PipeWriter`](crate::PipeWriter).
+#[derive(Clone, Copy, Debug)]
+pub enum Pipe {}

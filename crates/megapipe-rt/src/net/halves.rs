@@ -1,4 +1,4 @@
-//! The two directions of a connection, for two tasks.
+//! The two directions of a connection, for two tasks, and the two ends of a pipe.
 
 use super::connection::Connection;
 use super::family::Tcp;
@@ -10,15 +10,17 @@ use std::io;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-/// The reading direction of a stream, from [`Stream::split`](crate::Stream::split). The connection is
-/// closed when both halves are dropped.
+/// The reading direction of a stream, from [`Stream::split`](crate::Stream::split); or the reading
+/// end of a pipe, [`PipeReader`](crate::PipeReader). The connection is closed when both halves are
+/// dropped.
 pub struct ReadHalf<F = Tcp> {
     pub(crate) connection: Rc<Connection>,
     family: PhantomData<fn() -> F>,
 }
 
-/// The writing direction of a stream, from [`Stream::split`](crate::Stream::split). The connection is
-/// closed when both halves are dropped; [`shutdown`](WriteHalf::shutdown) ends this direction before.
+/// The writing direction of a stream, from [`Stream::split`](crate::Stream::split); or the writing
+/// end of a pipe, [`PipeWriter`](crate::PipeWriter). The connection is closed when both halves are
+/// dropped; [`shutdown`](WriteHalf::shutdown) ends this direction before.
 pub struct WriteHalf<F = Tcp> {
     pub(crate) connection: Rc<Connection>,
     family: PhantomData<fn() -> F>,
@@ -61,7 +63,8 @@ impl<F> WriteHalf<F> {
         poll_fn(|context| self.connection.poll_flush(context)).await
     }
 
-    /// See [`Stream::shutdown`](crate::Stream::shutdown).
+    /// See [`Stream::shutdown`](crate::Stream::shutdown). At a pipe it only waits, as
+    /// [`flush`](WriteHalf::flush) does: a pipe ends when its writer is dropped.
     pub async fn shutdown(&mut self) -> io::Result<()> {
         poll_fn(|context| self.connection.poll_shutdown(context)).await
     }

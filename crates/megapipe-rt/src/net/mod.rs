@@ -1,4 +1,4 @@
-//! Sockets.
+//! Sockets and pipes.
 //!
 //! - `connection`: a connection without its address family, as methods that poll.
 //! - `state`: what completions leave for a connection's tasks.
@@ -7,7 +7,7 @@
 //! - `acceptor`: accepting without an address family, and [`Listener`].
 //! - `tcp`: [`TcpStream`], [`Bound`] and [`TcpListener`].
 //! - `unix`, `unix_messages`: the same for UNIX sockets, and the passing of descriptors.
-//! - `copy`: copying between connections.
+//! - `pipe`: [`pipe`](pipe()), [`PipeReader`], [`PipeWriter`]. `copy`: copying between connections.
 //!
 //! # Cancellation
 //!
@@ -20,6 +20,7 @@ mod connection;
 mod copy;
 mod family;
 mod halves;
+mod pipe;
 mod received;
 mod state;
 mod stream;
@@ -30,8 +31,9 @@ mod waiter;
 
 pub use acceptor::{Listener, is_shutdown};
 pub use copy::{copy, copy_bidirectional};
-pub use family::{Tcp, Unix};
+pub use family::{Pipe, Tcp, Unix};
 pub use halves::{ReadHalf, WriteHalf};
+pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use received::Received;
 pub use stream::Stream;
 pub use tcp::{Bound, TcpListener, TcpStream};
