@@ -55,6 +55,7 @@
 //! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`], [`BoundUnix`], [`UnixListener`],
 //!   [`UnixStream`], [`pipe()`], [`copy_bidirectional`].
 //! - `file`: [`File`]. `signal`: [`Signal`], [`ctrl_c`].
+//! - `group`: [`TaskGroup`], tasks that end together.
 //! - `time`: [`sleep()`], [`timeout`], [`interval`].
 //! - `shutdown`: [`shutdown_requested`].
 //! - `traits`, `http`: by features, see above.
@@ -65,6 +66,7 @@
 mod blocking;
 mod core;
 mod file;
+mod group;
 mod handle;
 #[cfg(feature = "http")]
 pub mod http;
@@ -80,6 +82,7 @@ mod traits;
 mod wheel;
 
 pub use file::File;
+pub use group::TaskGroup;
 pub use handle::Handle;
 pub use megapipe::{Buffer, Message, SignalInfo};
 pub use net::{
