@@ -44,7 +44,8 @@
 //! # Features
 //!
 //! None is on by default. `hyper` adds hyper's runtime traits, `http` a server for HTTP/1 and
-//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the traits of these crates for streams.
+//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the traits of these crates for streams,
+//! `macros` the attribute `#[megapipe_rt::main]`.
 //!
 //! # Modules
 //!
@@ -85,6 +86,8 @@ pub use file::File;
 pub use group::TaskGroup;
 pub use handle::Handle;
 pub use megapipe::{Buffer, Message, SignalInfo};
+#[cfg(feature = "macros")]
+pub use megapipe_rt_macros::main;
 pub use net::{
     Bound, BoundUnix, Credentials, Listener, Pipe, PipeReader, PipeWriter, ReadHalf, Received,
     Stream, Tcp, TcpListener, TcpStream, Unix, UnixListener, UnixStream, WriteHalf, copy,
