@@ -32,7 +32,7 @@
 //!
 //! Every future of this crate may be dropped at any time. What arrived waits for the next call, a
 //! write is submitted whole or not at all, and the memory of a request belongs to the channel until
-//! its end. See [`TcpStream`].
+//! its end. See [`Stream`].
 //!
 //! # Back-pressure
 //!
@@ -44,7 +44,8 @@
 //! # Features
 //!
 //! None is on by default. `hyper` adds hyper's runtime traits, `http` a server for HTTP/1 and
-//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the traits of these crates for streams.
+//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the traits of these crates for streams,
+//! `macros` the attribute `#[megapipe_rt::main]`.
 //!
 //! # Modules
 //!
@@ -52,7 +53,10 @@
 //! - `core`: one core's loop. `inbox`: messages of other threads. `wheel`: the timing wheel.
 //! - `task`, `spawn`: tasks, wakers and [`JoinHandle`]. `blocking`: threads for
 //!   [`spawn_blocking`].
-//! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`].
+//! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`], [`BoundUnix`], [`UnixListener`],
+//!   [`UnixStream`], [`pipe()`], [`copy_bidirectional`].
+//! - `file`: [`File`]. `signal`: [`Signal`], [`ctrl_c`].
+//! - `group`: [`TaskGroup`], tasks that end together.
 //! - `time`: [`sleep()`], [`timeout`], [`interval`].
 //! - `shutdown`: [`shutdown_requested`].
 //! - `traits`, `http`: by features, see above.
@@ -62,6 +66,8 @@
 
 mod blocking;
 mod core;
+mod file;
+mod group;
 mod handle;
 #[cfg(feature = "http")]
 pub mod http;
@@ -69,16 +75,27 @@ mod inbox;
 mod net;
 mod runtime;
 mod shutdown;
+mod signal;
 mod spawn;
 mod task;
 mod time;
 mod traits;
 mod wheel;
 
+pub use file::File;
+pub use group::TaskGroup;
 pub use handle::Handle;
-pub use net::{Bound, ReadHalf, Received, TcpListener, TcpStream, WriteHalf, is_shutdown};
+pub use megapipe::{Buffer, Message, SignalInfo};
+#[cfg(feature = "macros")]
+pub use megapipe_rt_macros::main;
+pub use net::{
+    Bound, BoundUnix, Credentials, Listener, Pipe, PipeReader, PipeWriter, ReadHalf, Received,
+    Stream, Tcp, TcpListener, TcpStream, Unix, UnixListener, UnixStream, WriteHalf, copy,
+    copy_bidirectional, is_shutdown, pipe,
+};
 pub use runtime::{Builder, Runtime};
 pub use shutdown::{ShutdownRequested, shutdown_requested};
+pub use signal::{Signal, ctrl_c};
 pub use spawn::{
     YieldNow, core_index, lookup_host, spawn_blocking, spawn_local, spawn_on, yield_now,
 };

@@ -31,12 +31,13 @@ pub struct Builder {
     thread_name: String,
     blocking_threads: usize,
     shutdown_signals: Vec<i32>,
+    signals: Vec<i32>,
 }
 
 impl Default for Builder {
     fn default() -> Builder {
         let (config, thread_name) = (Config::default(), "megapipe-rt".to_string());
-        let shutdown_signals = Vec::new();
+        let (shutdown_signals, signals) = (Vec::new(), Vec::new());
         Builder {
             cores: None,
             pinned: true,
@@ -44,6 +45,7 @@ impl Default for Builder {
             thread_name,
             blocking_threads: BLOCKING_THREADS,
             shutdown_signals,
+            signals,
         }
     }
 }
@@ -94,6 +96,14 @@ impl Builder {
         self
     }
 
+    /// Sets the signals for which tasks wait by [`Signal`](crate::Signal) or
+    /// [`ctrl_c`](crate::ctrl_c). [`build`](Builder::build) blocks them as those of
+    /// [`shutdown_signals`](Builder::shutdown_signals). Default: none.
+    pub fn signals(mut self, signals: &[i32]) -> Builder {
+        self.signals = signals.to_vec();
+        self
+    }
+
     /// Creates the channels, and starts the threads of all cores but the first.
     ///
     /// Fails if a channel cannot be created (the error names cause and remedy), a thread cannot be
@@ -108,6 +118,10 @@ impl Builder {
         let cpus: Vec<usize> = (0..count).map(|core| allowed[core % allowed.len()]).collect();
         // The threads that start from here on inherit that the signals are blocked.
         let signals = match &self.shutdown_signals[..] {
+            [] => None,
+            numbers => Some(Signals::new(numbers)?),
+        };
+        let blocked = match &self.signals[..] {
             [] => None,
             numbers => Some(Signals::new(numbers)?),
         };
@@ -127,7 +141,7 @@ impl Builder {
             let shared = Shared { cores: Arc::clone(&handle.cores), pool: Arc::clone(&pool) };
             core.run(move |core| core.join_runtime(shared));
         }
-        Ok(Runtime { first, handle, pool, workers, not_send: PhantomData })
+        Ok(Runtime { first, handle, pool, workers, _blocked: blocked, not_send: PhantomData })
     }
 
     /// Creates a core in its own thread.
@@ -218,6 +232,8 @@ pub struct Runtime {
     handle: Handle,
     pool: Arc<Pool>,
     workers: Vec<Worker>,
+    /// Blocks the signals for which tasks wait. The calling thread's mask is restored with it.
+    _blocked: Option<Signals>,
     not_send: PhantomData<*mut ()>,
 }
 
