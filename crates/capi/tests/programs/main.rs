@@ -3,6 +3,7 @@
 
 mod build;
 mod clients;
+mod coroutines;
 mod examples;
 mod flows;
 mod run;
