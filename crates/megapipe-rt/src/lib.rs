@@ -44,7 +44,8 @@
 //! # Features
 //!
 //! None is on by default. `hyper` adds hyper's runtime traits, `http` a server for HTTP/1 and
-//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the traits of these crates for streams.
+//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the
+//! traits of these crates for streams.
 //!
 //! # Modules
 //!
@@ -52,7 +53,7 @@
 //! - `core`: one core's loop. `inbox`: messages of other threads. `wheel`: the timing wheel.
 //! - `task`, `spawn`: tasks, wakers and [`JoinHandle`]. `blocking`: threads for
 //!   [`spawn_blocking`].
-//! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`].
+//! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`], [`UdpSocket`].
 //! - `time`: [`sleep()`], [`timeout`], [`interval`].
 //! - `shutdown`: [`shutdown_requested`].
 //! - `traits`, `http`: by features, see above.
@@ -76,7 +77,10 @@ mod traits;
 mod wheel;
 
 pub use handle::Handle;
-pub use net::{Bound, ReadHalf, Received, TcpListener, TcpStream, WriteHalf, is_shutdown};
+pub use net::{
+    Bound, BoundUdp, Datagram, ReadHalf, Received, TcpListener, TcpStream, UdpSocket, WriteHalf,
+    is_shutdown,
+};
 pub use runtime::{Builder, Runtime};
 pub use shutdown::{ShutdownRequested, shutdown_requested};
 pub use spawn::{

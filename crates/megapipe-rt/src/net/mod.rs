@@ -4,6 +4,7 @@
 //! - `state`: what completions leave for a connection's tasks.
 //! - `received`: bytes that arrived. `waiter`: the waker of the one task that waits.
 //! - `tcp`, `halves`, `listener`: [`TcpStream`], its halves, [`Bound`] and [`TcpListener`].
+//! - `udp`: [`UdpSocket`] and [`BoundUdp`]. `waiters`: the wakers of any number of tasks.
 //!
 //! # Cancellation
 //!
@@ -17,9 +18,12 @@ mod listener;
 mod received;
 mod state;
 mod tcp;
+mod udp;
 mod waiter;
+mod waiters;
 
 pub use halves::{ReadHalf, WriteHalf};
 pub use listener::{Bound, TcpListener, is_shutdown};
 pub use received::Received;
 pub use tcp::TcpStream;
+pub use udp::{BoundUdp, Datagram, UdpSocket};
