@@ -44,7 +44,7 @@
 //! # Features
 //!
 //! None is on by default. `hyper` adds hyper's runtime traits, `http` a server for HTTP/1 and
-//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the
+//! HTTP/2 that runs axum, `quinn` the runtime of quinn (QUIC), `tokio-io` and `futures-io` the
 //! traits of these crates for streams.
 //!
 //! # Modules
@@ -90,6 +90,8 @@ pub use task::{JoinError, JoinHandle};
 pub use time::{Elapsed, Interval, Sleep, interval, sleep, sleep_until, timeout};
 #[cfg(feature = "hyper")]
 pub use traits::hyper;
+#[cfg(feature = "quinn")]
+pub use traits::quinn;
 
 /// Compiles the example of the README.
 #[cfg(all(doctest, feature = "http"))]

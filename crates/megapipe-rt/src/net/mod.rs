@@ -27,3 +27,5 @@ pub use listener::{Bound, TcpListener, is_shutdown};
 pub use received::Received;
 pub use tcp::TcpStream;
 pub use udp::{BoundUdp, Datagram, UdpSocket};
+#[cfg(feature = "quinn")]
+pub(crate) use waiters::Place;

@@ -259,6 +259,17 @@ impl UdpSocket {
         }
     }
 
+    /// Submits a message, whatever the high-water mark is. Fails with `WouldBlock` if the channel is
+    /// full.
+    #[cfg(feature = "quinn")]
+    pub(crate) fn try_send_message(&self, message: Message) -> io::Result<()> {
+        let bytes = message.bytes().len();
+        let submitted = self.try_submit(message, bytes, |channel, handle, message| {
+            channel.send_message(handle, message)
+        });
+        submitted.map_err(|(error, _)| error)
+    }
+
     /// Waits until the kernel has taken or refused all datagrams that were submitted. Fails with
     /// the first refusal since the last call, as [`take_error`](UdpSocket::take_error) does.
     pub async fn flush(&self) -> io::Result<()> {
@@ -342,6 +353,16 @@ impl UdpSocket {
     fn duplicate(&self) -> io::Result<std::net::UdpSocket> {
         let socket = self.core.with_channel(|channel| Ok(channel.descriptor(self.handle)?))?;
         Ok(socket.into())
+    }
+
+    #[cfg(feature = "quinn")]
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    #[cfg(feature = "quinn")]
+    pub(crate) fn state(&self) -> &State {
+        &self.state
     }
 }
 

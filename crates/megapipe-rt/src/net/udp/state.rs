@@ -29,6 +29,8 @@ pub(crate) struct State {
     high_water: Cell<usize>,
     /// The `errno` of the first datagram that the kernel refused.
     output_error: Cell<Option<i32>>,
+    /// Whether the kernel refuses messages with a segment size.
+    refuses_segments: Cell<bool>,
     pub(crate) writers: Waiters,
     /// Whether a writer waits for any completion of a send, because the channel was full.
     awaits_any: Cell<bool>,
@@ -45,6 +47,7 @@ impl Default for State {
             output_bytes: Cell::new(0),
             high_water: Cell::new(OUTPUT_HIGH_WATER),
             output_error: Cell::new(None),
+            refuses_segments: Cell::new(false),
             writers: Waiters::default(),
             awaits_any: Cell::new(false),
             flushers: Waiters::default(),
@@ -143,6 +146,12 @@ impl State {
         self.output_error.take().map(io::Error::from_raw_os_error)
     }
 
+    /// Returns whether the kernel has refused a message because of its segment size.
+    #[cfg(feature = "quinn")]
+    pub(crate) fn refuses_segments(&self) -> bool {
+        self.refuses_segments.get()
+    }
+
     fn sent(&self, core: &Core, result: &io::Result<usize>, buffer: Buffer) {
         let left = self.output_bytes.get() - cost_of(buffer.len());
         self.output_bytes.set(left);
@@ -176,6 +185,12 @@ impl Sink for State {
                 self.sent(core, &result, buffer);
             }
             Event::SendMessage(result, message) => {
+                if let Err(error) = &result
+                    && message.segment_size().is_some()
+                    && [libc::EIO, libc::EINVAL].contains(&errno_of(error))
+                {
+                    self.refuses_segments.set(true);
+                }
                 self.sent(core, &result, message.into_buffer());
             }
             _ => {}
