@@ -44,8 +44,8 @@
 //! # Features
 //!
 //! None is on by default. `hyper` adds hyper's runtime traits, `http` a server for HTTP/1 and
-//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the traits of these crates for streams,
-//! `macros` the attribute `#[megapipe_rt::main]`.
+//! HTTP/2 that runs axum, `quinn` the runtime of quinn (QUIC), `tokio-io` and `futures-io` the
+//! traits of these crates for streams, `macros` the attribute `#[megapipe_rt::main]`.
 //!
 //! # Modules
 //!
@@ -54,7 +54,8 @@
 //! - `task`, `spawn`: tasks, wakers and [`JoinHandle`]. `blocking`: threads for
 //!   [`spawn_blocking`].
 //! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`], [`BoundUnix`], [`UnixListener`],
-//!   [`UnixStream`], [`pipe()`], [`copy_bidirectional`].
+//!   [`UnixStream`], [`UdpSocket`], [`pipe()`],
+//!   [`copy_bidirectional`].
 //! - `file`: [`File`]. `signal`: [`Signal`], [`ctrl_c`].
 //! - `group`: [`TaskGroup`], tasks that end together.
 //! - `time`: [`sleep()`], [`timeout`], [`interval`].
@@ -89,9 +90,9 @@ pub use megapipe::{Buffer, Message, SignalInfo};
 #[cfg(feature = "macros")]
 pub use megapipe_rt_macros::main;
 pub use net::{
-    Bound, BoundUnix, Credentials, Listener, Pipe, PipeReader, PipeWriter, ReadHalf, Received,
-    Stream, Tcp, TcpListener, TcpStream, Unix, UnixListener, UnixStream, WriteHalf, copy,
-    copy_bidirectional, is_shutdown, pipe,
+    Bound, BoundUdp, BoundUnix, Credentials, Datagram, Listener, Pipe, PipeReader, PipeWriter,
+    ReadHalf, Received, Stream, Tcp, TcpListener, TcpStream, UdpSocket, Unix, UnixListener,
+    UnixStream, WriteHalf, copy, copy_bidirectional, is_shutdown, pipe,
 };
 pub use runtime::{Builder, Runtime};
 pub use shutdown::{ShutdownRequested, shutdown_requested};
@@ -103,6 +104,8 @@ pub use task::{JoinError, JoinHandle};
 pub use time::{Elapsed, Interval, Sleep, interval, sleep, sleep_until, timeout};
 #[cfg(feature = "hyper")]
 pub use traits::hyper;
+#[cfg(feature = "quinn")]
+pub use traits::quinn;
 
 /// Compiles the example of the README.
 #[cfg(all(doctest, feature = "http"))]
