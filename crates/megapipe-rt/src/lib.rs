@@ -50,6 +50,7 @@
 //!
 //! - [`Runtime`], [`Builder`], [`Handle`]: cores, and how tasks get there.
 //! - `core`: one core's loop. `inbox`: messages of other threads. `wheel`: the timing wheel.
+//! - `dump`, `record`: [`Handle::dump`], and what the cores record for it.
 //! - `task`, `spawn`: tasks, wakers and [`JoinHandle`]. `blocking`: threads for
 //!   [`spawn_blocking`].
 //! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`].
@@ -62,11 +63,13 @@
 
 mod blocking;
 mod core;
+mod dump;
 mod handle;
 #[cfg(feature = "http")]
 pub mod http;
 mod inbox;
 mod net;
+mod record;
 mod runtime;
 mod shutdown;
 mod spawn;
@@ -75,8 +78,10 @@ mod time;
 mod traits;
 mod wheel;
 
+pub use dump::{Dump, SilentCore};
 pub use handle::Handle;
 pub use net::{Bound, ReadHalf, Received, TcpListener, TcpStream, WriteHalf, is_shutdown};
+pub use record::{TaskInfo, TaskState, WaitsFor};
 pub use runtime::{Builder, Runtime};
 pub use shutdown::{ShutdownRequested, shutdown_requested};
 pub use spawn::{

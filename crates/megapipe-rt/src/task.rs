@@ -3,6 +3,7 @@
 //! A task's future stays on its core. What other threads share with it is a [`TaskRef`], which
 //! names the task and can schedule it, and an [`Outcome`], which takes its result.
 
+use crate::record::{Reason, note};
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
@@ -46,6 +47,10 @@ impl TaskRef {
     pub(crate) fn leave_queue(&self) {
         // Acquire: the task sees what a waker did before it woke.
         self.scheduled.swap(false, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_scheduled(&self) -> bool {
+        self.scheduled.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_aborted(&self) -> bool {
@@ -223,11 +228,18 @@ where
 /// ```
 pub struct JoinHandle<T> {
     outcome: Arc<Outcome<T>>,
+    /// What a dump says of a task that waits for it.
+    reason: Reason,
 }
 
 impl<T> JoinHandle<T> {
     pub(crate) fn new(outcome: Arc<Outcome<T>>) -> JoinHandle<T> {
-        JoinHandle { outcome }
+        JoinHandle { outcome, reason: Reason::TASK }
+    }
+
+    /// Creates the handle of a call of `spawn_blocking`.
+    pub(crate) fn of_blocking_call(outcome: Arc<Outcome<T>>) -> JoinHandle<T> {
+        JoinHandle { outcome, reason: Reason::BLOCKING_CALL }
     }
 
     /// Ends the task: its core drops the future, and the result is [`JoinError::Cancelled`], unless
@@ -263,6 +275,7 @@ impl<T> Future for JoinHandle<T> {
         // Dropping a waker may run foreign code, which must not find the lock taken.
         drop(state);
         drop(former);
+        note(self.reason);
         Poll::Pending
     }
 }

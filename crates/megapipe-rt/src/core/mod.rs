@@ -20,6 +20,7 @@ pub(crate) use self::spare::SpareVectors;
 pub(crate) use self::stop::{Stop, WaiterKey};
 
 use crate::blocking::Pool;
+use crate::record::{Record, TaskInfo};
 use crate::task::{BoxedTask, Finisher, JoinHandle, Outcome, TaskKey, TaskRef, boxed};
 use crate::wheel::{TimerKey, Wheel};
 use megapipe::{Channel, Completion, Config, CpuSet, Event, Handle, Repeat};
@@ -28,6 +29,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -59,6 +61,13 @@ struct Task {
     reference: Arc<TaskRef>,
     /// Absent while it is polled.
     parts: Option<(BoxedTask, Waker)>,
+    record: Record,
+}
+
+/// The future of `block_on`.
+struct Root {
+    reference: Arc<TaskRef>,
+    record: Record,
 }
 
 /// See the module.
@@ -74,6 +83,9 @@ pub(crate) struct Core {
     channel: RefCell<Option<CoreChannel>>,
     ready: RefCell<VecDeque<TaskKey>>,
     tasks: RefCell<SlotMap<TaskKey, Task>>,
+    /// The number of tasks that were started.
+    spawned: Cell<u64>,
+    root: RefCell<Option<Root>>,
     timers: RefCell<Wheel<Waker>>,
     /// The wheel's time 0.
     origin: Instant,
@@ -107,6 +119,8 @@ impl Core {
             channel: RefCell::new(Some(channel)),
             ready: RefCell::default(),
             tasks: RefCell::default(),
+            spawned: Cell::new(0),
+            root: RefCell::new(None),
             timers: RefCell::new(Wheel::new()),
             origin: Instant::now(),
             closed: Cell::new(false),
@@ -165,31 +179,53 @@ impl Core {
         self.tasks.borrow().len()
     }
 
+    /// Describes the tasks that have not ended.
+    pub(crate) fn task_infos(&self) -> Vec<TaskInfo> {
+        let describe = |record: &Record, reference: &TaskRef| {
+            record.info(self.index, reference.is_scheduled())
+        };
+        // The root of a core with a thread of its own is not a task of the user.
+        let root = self.root.borrow();
+        let root = root.iter().filter(|_| self.index == 0);
+        let mut infos: Vec<_> = root.map(|root| describe(&root.record, &root.reference)).collect();
+        let tasks = self.tasks.borrow();
+        infos.extend(tasks.values().map(|task| describe(&task.record, &task.reference)));
+        infos
+    }
+
     /// Starts a task.
+    #[track_caller]
     pub(crate) fn spawn<F>(self: &Rc<Core>, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
         F::Output: 'static,
     {
         let outcome = Outcome::new();
-        self.spawn_for(future, Finisher::new(&outcome));
+        self.spawn_at(Location::caller(), future, Finisher::new(&outcome));
         JoinHandle::new(outcome)
     }
 
-    /// Starts a task whose result goes to `finisher`, unless it was aborted already.
-    pub(crate) fn spawn_for<F>(self: &Rc<Core>, future: F, finisher: Finisher<F::Output>)
-    where
+    /// Starts a task whose result goes to `finisher`, unless it was aborted already. A dump names
+    /// `location`.
+    pub(crate) fn spawn_at<F>(
+        self: &Rc<Core>,
+        location: &'static Location<'static>,
+        future: F,
+        finisher: Finisher<F::Output>,
+    ) where
         F: Future + 'static,
         F::Output: 'static,
     {
         if self.closed.get() {
             return;
         }
+        let number = self.spawned.get() + 1;
+        self.spawned.set(number);
         let mut started = None;
         self.tasks.borrow_mut().insert_with_key(|key| {
             let reference = TaskRef::scheduled(key, self.remote.clone());
             started = Some(Arc::clone(&reference));
-            Task { reference, parts: None }
+            Task { reference, parts: None, record: Record::new(number, location) }
         });
         let Some(reference) = started else { return };
         if !finisher.outcome().start(&reference) {
@@ -204,11 +240,14 @@ impl Core {
     }
 
     /// Runs tasks until `future` has its result. A panic of `future` itself is not caught.
+    #[track_caller]
     pub(crate) fn block_on<F: Future>(self: &Rc<Core>, future: F) -> F::Output {
         let _entered = current::enter(self);
         let mut future = pin!(future);
         let reference = TaskRef::scheduled(TaskKey::null(), self.remote.clone());
         let waker = Waker::from(Arc::clone(&reference));
+        let record = Record::new(0, Location::caller());
+        self.root.replace(Some(Root { reference: Arc::clone(&reference), record }));
         self.push_ready(reference.key);
         let mut buffers = TurnBuffers::default();
         loop {
@@ -222,13 +261,25 @@ impl Core {
                     continue;
                 }
                 reference.leave_queue();
-                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
-                {
+                self.with_root(|record| {
+                    record.begin_poll();
+                    self.remote.last_polled.set(record.spawned_at);
+                });
+                let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+                self.with_root(Record::end_poll);
+                if let Poll::Ready(output) = polled {
+                    self.root.replace(None);
                     return output;
                 }
             }
             self.stop.check_idle(|| self.task_count());
             self.wait(&mut buffers.completions);
+        }
+    }
+
+    fn with_root(&self, call: impl FnOnce(&mut Record)) {
+        if let Some(root) = &mut *self.root.borrow_mut() {
+            call(&mut root.record);
         }
     }
 
@@ -263,11 +314,14 @@ impl Core {
                 drop(tasks);
                 return drop((parts, task));
             }
+            task.record.begin_poll();
+            self.remote.last_polled.set(task.record.spawned_at);
             parts
         };
         let ended = match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => {
                 if let Some(task) = self.tasks.borrow_mut().get_mut(key) {
+                    task.record.end_poll();
                     task.parts = Some((future, waker));
                     return;
                 }

@@ -3,6 +3,7 @@
 use super::received::Received;
 use super::state::{Once, Receiving, State};
 use crate::core::{Core, CoreChannel, Sink};
+use crate::record::{Reason, note};
 use megapipe::{Address, Buffer, Handle, Repeat, Socket, Source};
 use std::cell::Cell;
 use std::io;
@@ -59,15 +60,21 @@ impl Connection {
     }
 
     pub(super) fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_once(&self.state.connect, context)
+        self.poll_once(&self.state.connect, Reason::CONNECT, context)
     }
 
     /// Waits for the result of a request that was submitted.
-    fn poll_once(&self, once: &Cell<Once>, context: &Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_once(
+        &self,
+        once: &Cell<Once>,
+        reason: Reason,
+        context: &Context<'_>,
+    ) -> Poll<io::Result<()>> {
         match once.get() {
             Once::Done => Poll::Ready(Ok(())),
             Once::Failed(errno) => Poll::Ready(Err(io::Error::from_raw_os_error(errno))),
             Once::NotSubmitted | Once::Pending => {
+                note(reason);
                 self.state.writer.wait(context);
                 Poll::Pending
             }
@@ -121,6 +128,7 @@ impl Connection {
 
     /// Ensures that a receive is in flight; it is ready only with an error.
     fn start_receiving(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        note(Reason::READ);
         self.state.reader.wait(context);
         if self.state.receiving.get() != Receiving::Idle {
             return Poll::Pending;
@@ -159,6 +167,7 @@ impl Connection {
 
     fn await_level(&self, bytes: usize, context: &Context<'_>) -> Poll<io::Result<()>> {
         self.state.writer_level.set(bytes);
+        note(Reason::WRITE);
         self.state.writer.wait(context);
         Poll::Pending
     }
@@ -236,7 +245,7 @@ impl Connection {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        self.poll_once(&self.state.shutdown, context)
+        self.poll_once(&self.state.shutdown, Reason::WRITE, context)
     }
 
     pub(super) fn abort(&self) {

@@ -3,6 +3,7 @@
 use super::tcp::TcpStream;
 use super::waiter::Waiter;
 use crate::core::{Core, Sink, WaiterKey, current};
+use crate::record::{Reason, note};
 use megapipe::{Accept, Accepted, Event, Handle};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -198,6 +199,7 @@ impl TcpListener {
         if self.core.stop.is_requested() {
             return Poll::Ready(Err(io::Error::other(ShuttingDown)));
         }
+        note(Reason::ACCEPT);
         self.state.accepter.wait(context);
         self.waiter = Some(self.core.stop.wait(self.waiter, context.waker().clone()));
         match self.request() {
