@@ -68,6 +68,8 @@ mod handle;
 #[cfg(feature = "http")]
 pub mod http;
 mod inbox;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod net;
 mod record;
 mod runtime;

@@ -10,11 +10,14 @@
 //!   bounded by one batch. That is why tasks need no budget of their own.
 
 mod current;
+#[cfg_attr(not(feature = "metrics"), path = "no_meter.rs")]
+mod meter;
 mod remote;
 mod spare;
 mod stop;
 
 pub(crate) use self::current::{current, with_current};
+use self::meter::Meter;
 pub(crate) use self::remote::{Message, Remote};
 pub(crate) use self::spare::SpareVectors;
 pub(crate) use self::stop::{Stop, WaiterKey};
@@ -79,6 +82,7 @@ pub(crate) struct Core {
     pub(crate) cpus: CpuSet,
     pub(crate) stop: Stop,
     pub(crate) spare: SpareVectors,
+    pub(crate) meter: Meter,
     /// `None` after the end of the runtime.
     channel: RefCell<Option<CoreChannel>>,
     ready: RefCell<VecDeque<TaskKey>>,
@@ -116,6 +120,7 @@ impl Core {
             cpus,
             stop: Stop::default(),
             spare: SpareVectors::default(),
+            meter: Meter::default(),
             channel: RefCell::new(Some(channel)),
             ready: RefCell::default(),
             tasks: RefCell::default(),
@@ -191,6 +196,20 @@ impl Core {
         let tasks = self.tasks.borrow();
         infos.extend(tasks.values().map(|task| describe(&task.record, &task.reference)));
         infos
+    }
+
+    /// Returns what the core and its channel have counted.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn metrics(&self) -> crate::metrics::CoreMetrics {
+        let channel = self.with_channel(|channel| Ok(channel.counters()));
+        crate::metrics::CoreMetrics {
+            core: self.index,
+            tasks: self.task_count() as u64,
+            tasks_spawned: self.spawned.get(),
+            timers: self.timers.borrow().len() as u64,
+            channel: channel.unwrap_or_default(),
+            ..self.meter.counts()
+        }
     }
 
     /// Starts a task.
@@ -285,6 +304,7 @@ impl Core {
 
     fn take_messages(self: &Rc<Core>, messages: &mut Vec<Message>) {
         self.remote.inbox.drain_into(messages);
+        self.meter.took_messages(messages.len());
         for message in messages.drain(..) {
             match message {
                 Message::Wake(key) => self.push_ready(key),
@@ -299,6 +319,7 @@ impl Core {
         }
         let now = self.now_ns();
         self.timers.borrow_mut().expire(now, fired);
+        self.meter.fired_timers(fired.len());
         fired.drain(..).for_each(Waker::wake);
     }
 
@@ -314,6 +335,7 @@ impl Core {
                 drop(tasks);
                 return drop((parts, task));
             }
+            self.meter.polled();
             task.record.begin_poll();
             self.remote.last_polled.set(task.record.spawned_at);
             parts
@@ -342,10 +364,13 @@ impl Core {
                 .next_ns()
                 .map(|next| Duration::from_nanos(next.saturating_sub(self.now_ns())))
         };
+        let may_sleep = limit != Some(Duration::ZERO);
+        self.meter.turn_ends(may_sleep);
         let dispatched = self.with_channel(|channel| {
             Ok(channel.dispatch_batch(completions, COMPLETIONS_PER_TURN, limit)?)
         });
-        if limit != Some(Duration::ZERO) {
+        self.meter.turn_begins(completions.len());
+        if may_sleep {
             self.remote.inbox.get_up();
         }
         if let Err(error) = dispatched {

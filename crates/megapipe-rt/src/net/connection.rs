@@ -35,6 +35,7 @@ impl Connection {
     pub(super) fn accepted(core: Rc<Core>, socket: Socket) -> io::Result<Connection> {
         let mut connection = Connection::register(core, socket)?;
         connection.lightweight = true;
+        connection.core.meter.connection_accepted();
         Ok(connection)
     }
 
@@ -56,6 +57,7 @@ impl Connection {
         let state = Rc::new(State::new(connect));
         let sink = Rc::clone(&state) as Rc<dyn Sink>;
         let handle = core.with_channel(|channel| Ok(register(channel, sink)?))?;
+        core.meter.connection_opened();
         Ok(Connection { core, handle, state, lightweight: false, aborted: Cell::new(false) })
     }
 
@@ -272,6 +274,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let abort = self.aborted.get() || self.state.connect.get() != Once::Done;
+        self.core.meter.connection_closed();
         // Fails only after the end of the runtime, which has closed the connection.
         let cookie = self.with(|channel, handle| match abort {
             true => channel.abort(handle),
