@@ -74,6 +74,8 @@ mod net;
 mod record;
 mod runtime;
 mod shutdown;
+#[cfg_attr(not(feature = "tracing"), path = "no_spans.rs")]
+mod spans;
 mod spawn;
 mod task;
 mod time;

@@ -4,6 +4,7 @@
 //! names the task and can schedule it, and an [`Outcome`], which takes its result.
 
 use crate::record::{Reason, note};
+use crate::spans::Span;
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
@@ -187,8 +188,9 @@ impl<T> Drop for Finisher<T> {
     }
 }
 
-/// Makes the future of a task: it catches panics, and leaves its result with the finisher.
-pub(crate) fn boxed<F>(future: F, finisher: Finisher<F::Output>) -> BoxedTask
+/// Makes the future of a task: it catches panics, and leaves its result with the finisher. Each
+/// poll is in the span.
+pub(crate) fn boxed<F>(future: F, finisher: Finisher<F::Output>, span: Span) -> BoxedTask
 where
     F: Future + 'static,
     F::Output: 'static,
@@ -198,7 +200,8 @@ where
             let mut future = pin!(future);
             std::future::poll_fn(|context| {
                 // A future that panicked is not polled again, so nobody sees a broken invariant.
-                match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+                let poll = || span.in_scope(|| future.as_mut().poll(context));
+                match catch_unwind(AssertUnwindSafe(poll)) {
                     Ok(poll) => poll.map(Ok),
                     Err(payload) => Poll::Ready(Err(JoinError::Panicked(payload))),
                 }

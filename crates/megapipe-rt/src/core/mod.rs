@@ -24,6 +24,7 @@ pub(crate) use self::stop::{Stop, WaiterKey};
 
 use crate::blocking::Pool;
 use crate::record::{Record, TaskInfo};
+use crate::spans::Span;
 use crate::task::{BoxedTask, Finisher, JoinHandle, Outcome, TaskKey, TaskRef, boxed};
 use crate::wheel::{TimerKey, Wheel};
 use megapipe::{Channel, Completion, Config, CpuSet, Event, Handle, Repeat};
@@ -251,7 +252,8 @@ impl Core {
             drop(self.tasks.borrow_mut().remove(reference.key));
             return;
         }
-        let future = boxed(future, finisher);
+        let span = Span::of_task(self.index, number, location);
+        let future = boxed(future, finisher, span);
         if let Some(task) = self.tasks.borrow_mut().get_mut(reference.key) {
             task.parts = Some((future, Waker::from(Arc::clone(&reference))));
         }

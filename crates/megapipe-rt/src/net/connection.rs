@@ -4,6 +4,7 @@ use super::received::Received;
 use super::state::{Once, Receiving, State};
 use crate::core::{Core, CoreChannel, Sink};
 use crate::record::{Reason, note};
+use crate::spans::Span;
 use megapipe::{Address, Buffer, Handle, Repeat, Socket, Source};
 use std::cell::Cell;
 use std::io;
@@ -23,6 +24,8 @@ pub(crate) struct Connection {
     lightweight: bool,
     /// Whether the drop discards queued output and resets the connection.
     aborted: Cell<bool>,
+    /// Ends with the connection.
+    _span: Span,
 }
 
 impl Connection {
@@ -58,7 +61,9 @@ impl Connection {
         let sink = Rc::clone(&state) as Rc<dyn Sink>;
         let handle = core.with_channel(|channel| Ok(register(channel, sink)?))?;
         core.meter.connection_opened();
-        Ok(Connection { core, handle, state, lightweight: false, aborted: Cell::new(false) })
+        let span = Span::of_connection(core.index, handle.index());
+        let (lightweight, aborted) = (false, Cell::new(false));
+        Ok(Connection { core, handle, state, lightweight, aborted, _span: span })
     }
 
     pub(super) fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
