@@ -3,8 +3,8 @@
 //!
 //! [`serve`] runs any `tower` service, such as an axum `Router`. Each connection is a task of the
 //! core that accepted it. Not included: upgrades (WebSocket by axum), for which hyper requires
-//! streams that are `Send`. TLS: [`serve_connection`] takes the streams of tokio-rustls. For other settings of hyper use its builders with the traits in
-//! [`crate::hyper`].
+//! streams that are `Send`. For TLS, [`serve_connection`] takes the streams of tokio-rustls. For
+//! other settings of hyper use its builders with the traits in [`crate::hyper`].
 
 use crate::hyper::{LocalExecutor, Timer};
 use crate::net::{TcpListener, is_shutdown};

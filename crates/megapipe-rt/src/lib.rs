@@ -44,7 +44,13 @@
 //! # Features
 //!
 //! None is on by default. `hyper` adds hyper's runtime traits, `http` a server for HTTP/1 and
-//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the traits of these crates for streams.
+//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the traits of these crates for streams,
+//! `metrics` counts for Prometheus, `tracing` spans of tasks and connections.
+//!
+//! # What a server's tasks do
+//!
+//! [`Handle::dump`] lists all tasks with what each waits for; [`Builder::dump_signal`] makes a
+//! signal write that list.
 //!
 //! # Modules
 //!
@@ -56,13 +62,15 @@
 //! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`].
 //! - `time`: [`sleep()`], [`timeout`], [`interval`].
 //! - `shutdown`: [`shutdown_requested`].
-//! - `traits`, `http`: by features, see above.
+//! - `traits`, `http`, `metrics`, `counts`, `spans`: by features, see above.
 
 // A library returns errors; only its user decides to end the process.
 #![warn(clippy::exit)]
 
 mod blocking;
 mod core;
+#[cfg(feature = "metrics")]
+mod counts;
 mod dump;
 mod handle;
 #[cfg(feature = "http")]
@@ -74,7 +82,10 @@ mod net;
 mod record;
 mod runtime;
 mod shutdown;
-#[cfg_attr(not(feature = "tracing"), path = "no_spans.rs")]
+#[cfg(feature = "tracing")]
+mod spans;
+#[cfg(not(feature = "tracing"))]
+#[path = "no_spans.rs"]
 mod spans;
 mod spawn;
 mod task;

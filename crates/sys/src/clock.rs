@@ -15,8 +15,8 @@ pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
-/// CLOCK_MONOTONIC_COARSE: the same clock as of the kernel's last tick, 1 to 10 ms ago. The cheapest
-/// to read: the vDSO copies a number.
+/// CLOCK_MONOTONIC_COARSE: the same clock at the kernel's last tick, 1 to 10 ms ago. It is the
+/// cheapest to read: the vDSO copies a number.
 #[inline]
 pub fn monotonic_coarse_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC_COARSE).unwrap_or(0)

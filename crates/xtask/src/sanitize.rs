@@ -86,11 +86,7 @@ const LEAKS: &[Part] = &[
 const THREAD: &[Part] = &[
     tests("threads", &["megapipe", "fable", "preload", "mtcp"], "--lib --test sockets"),
     // Wake-ups, messages, calls and dumps between threads.
-    tests(
-        "threads-runtime",
-        &["megapipe-rt"],
-        "--lib --test executor --test blocking --test dump",
-    ),
+    tests("threads-runtime", &["megapipe-rt"], "--lib --test executor --test blocking --test dump"),
 ];
 
 /// A sanitizer, with the directory of its builds below the target directory.

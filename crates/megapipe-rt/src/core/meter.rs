@@ -1,7 +1,7 @@
 //! Counts what a core does, for the feature `metrics`. `no_meter.rs` has the same methods without
 //! effect.
 
-use crate::metrics::CoreMetrics;
+use crate::counts::CoreMetrics;
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 

@@ -10,7 +10,10 @@
 //!   bounded by one batch. That is why tasks need no budget of their own.
 
 mod current;
-#[cfg_attr(not(feature = "metrics"), path = "no_meter.rs")]
+#[cfg(feature = "metrics")]
+mod meter;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_meter.rs"]
 mod meter;
 mod remote;
 mod spare;
@@ -201,9 +204,9 @@ impl Core {
 
     /// Returns what the core and its channel have counted.
     #[cfg(feature = "metrics")]
-    pub(crate) fn metrics(&self) -> crate::metrics::CoreMetrics {
+    pub(crate) fn metrics(&self) -> crate::counts::CoreMetrics {
         let channel = self.with_channel(|channel| Ok(channel.counters()));
-        crate::metrics::CoreMetrics {
+        crate::counts::CoreMetrics {
             core: self.index,
             tasks: self.task_count() as u64,
             tasks_spawned: self.spawned.get(),
