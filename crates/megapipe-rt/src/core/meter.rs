@@ -14,6 +14,10 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
+    pub(crate) fn new() -> Meter {
+        Meter::default()
+    }
+
     fn add(&self, count: impl FnOnce(&mut CoreMetrics)) {
         count(&mut self.counts.borrow_mut());
     }

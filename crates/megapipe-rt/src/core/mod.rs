@@ -124,7 +124,7 @@ impl Core {
             cpus,
             stop: Stop::default(),
             spare: SpareVectors::default(),
-            meter: Meter::default(),
+            meter: Meter::new(),
             channel: RefCell::new(Some(channel)),
             ready: RefCell::default(),
             tasks: RefCell::default(),

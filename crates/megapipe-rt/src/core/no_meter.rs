@@ -1,9 +1,12 @@
 //! Counts nothing: the feature `metrics` is off. See `meter.rs`.
 
-#[derive(Default)]
 pub(crate) struct Meter;
 
 impl Meter {
+    pub(crate) fn new() -> Meter {
+        Meter
+    }
+
     pub(crate) fn polled(&self) {}
     pub(crate) fn connection_opened(&self) {}
     pub(crate) fn connection_accepted(&self) {}

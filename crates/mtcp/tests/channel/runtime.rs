@@ -168,8 +168,8 @@ fn each_core_accepts_its_connections(mode: Mode) {
             for core in 0..CORES.into() {
                 let bound = bound.clone();
                 let counting = spawn_on(core, move || async move {
-                    let mut listener = bound.listen().unwrap();
-                    spawn_local(async move {
+                    let mut listener = bound.listen()?;
+                    Ok::<_, io::Error>(spawn_local(async move {
                         let mut count = 0;
                         while let Ok(mut stream) = listener.accept().await {
                             count += 1;
@@ -177,9 +177,9 @@ fn each_core_accepts_its_connections(mode: Mode) {
                             stream.write(message).await.unwrap();
                         }
                         count
-                    })
+                    }))
                 });
-                tasks.push(counting.await.unwrap());
+                tasks.push(counting.await.unwrap().unwrap());
             }
             on_thread(move || {
                 for number in 0..CLIENTS {
