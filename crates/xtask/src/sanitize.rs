@@ -83,8 +83,11 @@ const LEAKS: &[Part] = &[
 
 /// What runs under ThreadSanitizer: threads that share memory at one address. It sees nothing of
 /// what processes share, nor two mappings of one memory.
-const THREAD: &[Part] =
-    &[tests("threads", &["megapipe", "fable", "preload", "mtcp"], "--lib --test sockets")];
+const THREAD: &[Part] = &[
+    tests("threads", &["megapipe", "fable", "preload", "mtcp"], "--lib --test sockets"),
+    // Wake-ups, messages, calls and dumps between threads.
+    tests("threads-runtime", &["megapipe-rt"], "--lib --test executor --test blocking --test dump"),
+];
 
 /// A sanitizer, with the directory of its builds below the target directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! Tests channels over the stack: `megapipe`'s conformance suite, with the kernel's TCP at the
-//! other end of a TAP device, and the differences.
+//! other end of a TAP device, the differences, and the async runtime on such channels.
 
 #[path = "../../../megapipe/tests/common/mod.rs"]
 mod common;
 
 mod different;
+mod runtime;
 mod test_addresses;
 
 #[path = "../../../megapipe/tests/bodies/accept.rs"]
