@@ -3,6 +3,7 @@
 use crate::core::{Remote, current};
 use crate::task::{Finisher, JoinHandle, Outcome};
 use std::future::Future;
+use std::panic::Location;
 use std::sync::Arc;
 
 /// Refers to the cores of a runtime, from any thread.
@@ -31,6 +32,7 @@ impl Handle {
     ///
     /// # Panics
     /// If there is no such core.
+    #[track_caller]
     pub fn spawn_on<M, F>(&self, core: usize, make: M) -> JoinHandle<F::Output>
     where
         M: FnOnce() -> F + Send + 'static,
@@ -41,8 +43,10 @@ impl Handle {
         assert!(core < count, "there is no core {core}: this runtime has {count}, from 0 on");
         let outcome = Outcome::new();
         let finisher = Finisher::new(&outcome);
+        let location = Location::caller();
         // The closure runs in the task, so that its panic is the task's.
-        self.cores[core].run(|core| core.spawn_for(async move { make().await }, finisher));
+        self.cores[core]
+            .run(move |core| core.spawn_at(location, async move { make().await }, finisher));
         JoinHandle::new(outcome)
     }
 

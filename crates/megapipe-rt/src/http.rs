@@ -2,15 +2,16 @@
 //! version.
 //!
 //! [`serve`] runs any `tower` service, such as an axum `Router`. Each connection is a task of the
-//! core that accepted it. Not included: TLS, and upgrades (WebSocket), for which hyper requires
-//! streams that are `Send`. For other settings of hyper use its builders with the traits in
-//! [`crate::hyper`].
+//! core that accepted it. Not included: upgrades (WebSocket by axum), for which hyper requires
+//! streams that are `Send`. For TLS, [`serve_connection`] takes the streams of tokio-rustls. For
+//! other settings of hyper use its builders with the traits in [`crate::hyper`].
 
 use crate::hyper::{LocalExecutor, Timer};
-use crate::net::{Listener, Stream, is_shutdown};
+use crate::net::{Listener, is_shutdown};
 use crate::shutdown::shutdown_requested;
 use crate::spawn::spawn_local;
 use ::hyper::body::{Body, Incoming};
+use ::hyper::rt::{Read, Write};
 use ::hyper::{Request, Response};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -73,13 +74,14 @@ where
     }
 }
 
-/// Serves one connection to its end. At the shutdown of the runtime it ends after the requests in
-/// progress.
+/// Serves one connection to its end: a [`TcpStream`](crate::TcpStream), or another stream with
+/// hyper's traits, such as one of TLS (`examples/https.rs`). At the shutdown of the runtime it ends
+/// after the requests in progress.
 ///
 /// Fails as hyper does: with an error of the connection, of the protocol or of the service.
-pub async fn serve_connection<F, S, B>(stream: Stream<F>, service: S) -> Result<(), BoxError>
+pub async fn serve_connection<I, S, B>(stream: I, service: S) -> Result<(), BoxError>
 where
-    F: 'static,
+    I: Read + Write + Unpin + 'static,
     S: Service<Request<Incoming>, Response = Response<B>> + Clone + 'static,
     S::Future: 'static,
     S::Error: Into<BoxError>,

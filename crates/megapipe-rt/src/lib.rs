@@ -44,44 +44,64 @@
 //! # Features
 //!
 //! None is on by default. `hyper` adds hyper's runtime traits, `http` a server for HTTP/1 and
-//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the traits of these crates for streams,
-//! `macros` the attribute `#[megapipe_rt::main]`.
+//! HTTP/2 that runs axum, `quinn` the runtime of quinn (QUIC), `tokio-io` and `futures-io` the
+//! traits of these crates for streams, `macros` the attribute `#[megapipe_rt::main]`, `metrics`
+//! counts for Prometheus, `tracing` spans of tasks and connections.
+//!
+//! # What a server's tasks do
+//!
+//! [`Handle::dump`] lists all tasks with what each waits for; [`Builder::dump_signal`] makes a
+//! signal write that list.
 //!
 //! # Modules
 //!
 //! - [`Runtime`], [`Builder`], [`Handle`]: cores, and how tasks get there.
 //! - `core`: one core's loop. `inbox`: messages of other threads. `wheel`: the timing wheel.
+//! - `dump`, `record`: [`Handle::dump`], and what the cores record for it.
 //! - `task`, `spawn`: tasks, wakers and [`JoinHandle`]. `blocking`: threads for
 //!   [`spawn_blocking`].
 //! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`], [`BoundUnix`], [`UnixListener`],
-//!   [`UnixStream`], [`pipe()`], [`copy_bidirectional`].
+//!   [`UnixStream`], [`UdpSocket`], [`pipe()`],
+//!   [`copy_bidirectional`].
 //! - `file`: [`File`]. `signal`: [`Signal`], [`ctrl_c`].
 //! - `group`: [`TaskGroup`], tasks that end together.
 //! - `time`: [`sleep()`], [`timeout`], [`interval`].
 //! - `shutdown`: [`shutdown_requested`].
-//! - `traits`, `http`: by features, see above.
+//! - `traits`, `http`, `metrics`, `counts`, `spans`: by features, see above.
 
 // A library returns errors; only its user decides to end the process.
 #![warn(clippy::exit)]
 
 mod blocking;
 mod core;
+#[cfg(feature = "metrics")]
+mod counts;
+mod dump;
 mod file;
 mod group;
 mod handle;
 #[cfg(feature = "http")]
 pub mod http;
 mod inbox;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod net;
+mod record;
 mod runtime;
 mod shutdown;
 mod signal;
+#[cfg(feature = "tracing")]
+mod spans;
+#[cfg(not(feature = "tracing"))]
+#[path = "no_spans.rs"]
+mod spans;
 mod spawn;
 mod task;
 mod time;
 mod traits;
 mod wheel;
 
+pub use dump::{Dump, SilentCore};
 pub use file::File;
 pub use group::TaskGroup;
 pub use handle::Handle;
@@ -89,10 +109,11 @@ pub use megapipe::{Buffer, Message, SignalInfo};
 #[cfg(feature = "macros")]
 pub use megapipe_rt_macros::main;
 pub use net::{
-    Bound, BoundUnix, Credentials, Listener, Pipe, PipeReader, PipeWriter, ReadHalf, Received,
-    Stream, Tcp, TcpListener, TcpStream, Unix, UnixListener, UnixStream, WriteHalf, copy,
-    copy_bidirectional, is_shutdown, pipe,
+    Bound, BoundUdp, BoundUnix, Credentials, Datagram, Listener, Pipe, PipeReader, PipeWriter,
+    ReadHalf, Received, Stream, Tcp, TcpListener, TcpStream, UdpSocket, Unix, UnixListener,
+    UnixStream, WriteHalf, copy, copy_bidirectional, is_shutdown, pipe,
 };
+pub use record::{TaskInfo, TaskState, WaitsFor};
 pub use runtime::{Builder, Runtime};
 pub use shutdown::{ShutdownRequested, shutdown_requested};
 pub use signal::{Signal, ctrl_c};
@@ -103,6 +124,8 @@ pub use task::{JoinError, JoinHandle};
 pub use time::{Elapsed, Interval, Sleep, interval, sleep, sleep_until, timeout};
 #[cfg(feature = "hyper")]
 pub use traits::hyper;
+#[cfg(feature = "quinn")]
+pub use traits::quinn;
 
 /// Compiles the example of the README.
 #[cfg(all(doctest, feature = "http"))]

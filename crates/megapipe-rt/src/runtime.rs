@@ -2,6 +2,7 @@
 
 use crate::blocking::Pool;
 use crate::core::{Core, Remote, Shared};
+use crate::dump::DumpThread;
 use crate::handle::Handle;
 use crate::shutdown::shut_down_at;
 use crate::task::{Finisher, JoinError, JoinHandle, Outcome};
@@ -32,6 +33,7 @@ pub struct Builder {
     blocking_threads: usize,
     shutdown_signals: Vec<i32>,
     signals: Vec<i32>,
+    dump_signal: Option<i32>,
 }
 
 impl Default for Builder {
@@ -46,6 +48,7 @@ impl Default for Builder {
             blocking_threads: BLOCKING_THREADS,
             shutdown_signals,
             signals,
+            dump_signal: None,
         }
     }
 }
@@ -104,6 +107,17 @@ impl Builder {
         self
     }
 
+    /// Sets the signal, such as `libc::SIGUSR1`, at which the runtime writes the tasks of all cores
+    /// and what each waits for: by `tracing` at level INFO, or to the standard error output if no
+    /// subscriber takes that. See [`Handle::dump`]. Default: none.
+    ///
+    /// A thread of its own waits for the signal, so that the dump names a core that a task blocks.
+    /// The signal is blocked as those of [`shutdown_signals`](Builder::shutdown_signals).
+    pub fn dump_signal(mut self, signal: i32) -> Builder {
+        self.dump_signal = Some(signal);
+        self
+    }
+
     /// Creates the channels, and starts the threads of all cores but the first.
     ///
     /// Fails if a channel cannot be created (the error names cause and remedy), a thread cannot be
@@ -125,6 +139,10 @@ impl Builder {
             [] => None,
             numbers => Some(Signals::new(numbers)?),
         };
+        let dump_signal = match self.dump_signal {
+            Some(signal) => Some((signal, Signals::new(&[signal])?)),
+            None => None,
+        };
         let pool = Pool::new(self.blocking_threads.max(1), allowed);
         let mut workers = Vec::new();
         for index in 1..count {
@@ -141,7 +159,19 @@ impl Builder {
             let shared = Shared { cores: Arc::clone(&handle.cores), pool: Arc::clone(&pool) };
             core.run(move |core| core.join_runtime(shared));
         }
-        Ok(Runtime { first, handle, pool, workers, _blocked: blocked, not_send: PhantomData })
+        let dumps = match dump_signal {
+            Some((signal, blocked)) => Some(DumpThread::start(signal, blocked, handle.clone())?),
+            None => None,
+        };
+        Ok(Runtime {
+            first,
+            handle,
+            pool,
+            workers,
+            dumps,
+            _blocked: blocked,
+            not_send: PhantomData,
+        })
     }
 
     /// Creates a core in its own thread.
@@ -232,6 +262,8 @@ pub struct Runtime {
     handle: Handle,
     pool: Arc<Pool>,
     workers: Vec<Worker>,
+    /// Writes dumps at a signal.
+    dumps: Option<DumpThread>,
     /// Blocks the signals for which tasks wait. The calling thread's mask is restored with it.
     _blocked: Option<Signals>,
     not_send: PhantomData<*mut ()>,
@@ -259,6 +291,7 @@ impl Runtime {
     /// # Panics
     /// In a task of this runtime; if the future panics; if the channel fails for good, for example
     /// in a forked child.
+    #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.first.block_on(future)
     }
@@ -292,14 +325,17 @@ impl Runtime {
     ///
     /// # Panics
     /// As [`block_on`](Runtime::block_on), and with the panic of a future.
+    #[track_caller]
     pub fn run<M, F, E>(&self, main: M) -> Result<(), E>
     where
         M: Fn() -> F + Send + Clone + 'static,
         F: Future<Output = Result<(), E>> + 'static,
         E: Send + 'static,
     {
-        let mut handles: Vec<_> =
-            (0..self.handle.cores()).map(|core| self.handle.spawn_on(core, main.clone())).collect();
+        let mut handles = Vec::new();
+        for core in 0..self.handle.cores() {
+            handles.push(self.handle.spawn_on(core, main.clone()));
+        }
         let first_end = self.block_on(std::future::poll_fn(|context| {
             let mut failure = None;
             handles.retain_mut(|handle| match Pin::new(handle).poll(context) {
@@ -364,6 +400,7 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
+        self.dumps = None;
         self.pool.close();
         // All end at the same time, because each may wait for its output.
         self.workers.iter().for_each(|worker| {

@@ -1,6 +1,7 @@
 //! Waits for the request to end gracefully, and makes it when a signal arrives.
 
 use crate::core::{Core, Sink, WaiterKey, current};
+use crate::record::{Reason, note};
 use megapipe::{Event, Repeat, Signals};
 use std::future::Future;
 use std::io;
@@ -41,6 +42,7 @@ impl Future for ShutdownRequested {
             return Poll::Ready(());
         }
         self.waiter = Some(self.core.stop.wait(self.waiter, context.waker().clone()));
+        note(Reason::SHUTDOWN);
         Poll::Pending
     }
 }

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 ///
 /// # Panics
 /// Outside of a runtime.
+#[track_caller]
 pub fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -26,6 +27,7 @@ where
 ///
 /// # Panics
 /// Outside of a runtime, and if there is no such core.
+#[track_caller]
 pub fn spawn_on<M, F>(core: usize, make: M) -> JoinHandle<F::Output>
 where
     M: FnOnce() -> F + Send + 'static,
@@ -60,7 +62,7 @@ where
 {
     let outcome = Outcome::new();
     current("spawn_blocking").shared().pool.run(call, Finisher::new(&outcome));
-    JoinHandle::new(outcome)
+    JoinHandle::of_blocking_call(outcome)
 }
 
 /// Returns the addresses of a host and port, such as `"example.org:80"`, by the system's resolver

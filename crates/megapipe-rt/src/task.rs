@@ -3,6 +3,8 @@
 //! A task's future stays on its core. What other threads share with it is a [`TaskRef`], which
 //! names the task and can schedule it, and an [`Outcome`], which takes its result.
 
+use crate::record::{Reason, note};
+use crate::spans::Span;
 use std::any::Any;
 use std::fmt;
 use std::future::Future;
@@ -46,6 +48,10 @@ impl TaskRef {
     pub(crate) fn leave_queue(&self) {
         // Acquire: the task sees what a waker did before it woke.
         self.scheduled.swap(false, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_scheduled(&self) -> bool {
+        self.scheduled.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_aborted(&self) -> bool {
@@ -182,8 +188,9 @@ impl<T> Drop for Finisher<T> {
     }
 }
 
-/// Makes the future of a task: it catches panics, and leaves its result with the finisher.
-pub(crate) fn boxed<F>(future: F, finisher: Finisher<F::Output>) -> BoxedTask
+/// Makes the future of a task: it catches panics, and leaves its result with the finisher. Each
+/// poll is in the span.
+pub(crate) fn boxed<F>(future: F, finisher: Finisher<F::Output>, span: Span) -> BoxedTask
 where
     F: Future + 'static,
     F::Output: 'static,
@@ -193,7 +200,8 @@ where
             let mut future = pin!(future);
             std::future::poll_fn(|context| {
                 // A future that panicked is not polled again, so nobody sees a broken invariant.
-                match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+                let poll = || span.in_scope(|| future.as_mut().poll(context));
+                match catch_unwind(AssertUnwindSafe(poll)) {
                     Ok(poll) => poll.map(Ok),
                     Err(payload) => Poll::Ready(Err(JoinError::Panicked(payload))),
                 }
@@ -223,11 +231,18 @@ where
 /// ```
 pub struct JoinHandle<T> {
     outcome: Arc<Outcome<T>>,
+    /// What a dump says of a task that waits for it.
+    reason: Reason,
 }
 
 impl<T> JoinHandle<T> {
     pub(crate) fn new(outcome: Arc<Outcome<T>>) -> JoinHandle<T> {
-        JoinHandle { outcome }
+        JoinHandle { outcome, reason: Reason::TASK }
+    }
+
+    /// Creates the handle of a call of `spawn_blocking`.
+    pub(crate) fn of_blocking_call(outcome: Arc<Outcome<T>>) -> JoinHandle<T> {
+        JoinHandle { outcome, reason: Reason::BLOCKING_CALL }
     }
 
     /// Ends the task: its core drops the future, and the result is [`JoinError::Cancelled`], unless
@@ -263,6 +278,7 @@ impl<T> Future for JoinHandle<T> {
         // Dropping a waker may run foreign code, which must not find the lock taken.
         drop(state);
         drop(former);
+        note(self.reason);
         Poll::Pending
     }
 }

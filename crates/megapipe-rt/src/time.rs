@@ -4,6 +4,7 @@
 //! system call nor an allocation. Timers are rounded up to a tick of 1.05 ms.
 
 use crate::core::{current, with_current};
+use crate::record::note_timer;
 use crate::wheel::TimerKey;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -92,6 +93,7 @@ impl Future for Sleep {
             let key = core.add_timer(self.deadline, context.waker().clone());
             self.timer = Some((core.remote.id, key));
         }
+        note_timer(self.deadline);
         Poll::Pending
     }
 }

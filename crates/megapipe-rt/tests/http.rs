@@ -7,7 +7,7 @@ use axum::extract::{DefaultBodyLimit, Path};
 use axum::{Router, routing::get, routing::post};
 use common::{TIME_LIMIT, on_thread, runtime, within};
 use megapipe::DriverChoice;
-use megapipe_rt::{Bound, Handle, UnixListener, http, sleep};
+use megapipe_rt::{Bound, Handle, UnixListener, http, sleep, spawn_local};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
@@ -23,6 +23,7 @@ on_both_drivers!(
     clients_that_leave_disturb_no_others,
     requests_in_progress_end_before_the_server,
     a_wrong_request_ends_its_connection,
+    curl_gets_what_the_task_of_a_handler_read,
 );
 
 const BODY: usize = 3_000_000;
@@ -42,7 +43,18 @@ fn app() -> Router {
                 "slow"
             }),
         )
+        .route("/from/{port}", get(|Path(port): Path<u16>| from_port(port)))
         .layer(DefaultBodyLimit::disable())
+}
+
+/// A handler, whose future is `Send`: a task of its own has the stream, which is not.
+async fn from_port(port: u16) -> Vec<u8> {
+    let task = spawn_local(async move {
+        let mut stream = megapipe_rt::TcpStream::connect(([127, 0, 0, 1], port).into()).await?;
+        let message = stream.read().await?.expect("a message");
+        Ok::<_, std::io::Error>(message.to_vec())
+    });
+    task.await.unwrap().unwrap()
 }
 
 /// A server on a thread of its own.
@@ -232,5 +244,15 @@ fn a_wrong_request_ends_its_connection(driver: DriverChoice) {
     let mut answer = Vec::new();
     client.read_to_end(&mut answer).unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 400"), "{}", String::from_utf8_lossy(&answer));
+    server.stop();
+}
+
+fn curl_gets_what_the_task_of_a_handler_read(driver: DriverChoice) {
+    let server = Server::start(driver);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let other = thread::spawn(move || listener.accept().unwrap().0.write_all(b"from there"));
+    assert_eq!(curl(&[&server.url(&format!("/from/{port}"))]), b"from there");
+    other.join().unwrap().unwrap();
     server.stop();
 }

@@ -15,6 +15,13 @@ pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
+/// CLOCK_MONOTONIC_COARSE: the same clock at the kernel's last tick, 1 to 10 ms ago. It is the
+/// cheapest to read: the vDSO copies a number.
+#[inline]
+pub fn monotonic_coarse_ns() -> u64 {
+    read(libc::CLOCK_MONOTONIC_COARSE).unwrap_or(0)
+}
+
 /// CLOCK_REALTIME, read by the vDSO as well.
 #[inline]
 pub fn realtime_ns() -> u64 {
@@ -49,6 +56,14 @@ mod tests {
     fn time_does_not_run_backwards() {
         let first = monotonic_ns();
         assert!(monotonic_ns() >= first);
+    }
+
+    #[test]
+    fn the_coarse_clock_is_a_little_behind() {
+        let (before, coarse, after) = (monotonic_ns(), monotonic_coarse_ns(), monotonic_ns());
+        assert!(coarse <= after);
+        // A tick is at most 10 ms; a machine may be late.
+        assert!(coarse + 10_000_000_000 >= before, "{coarse} is far behind {before}");
     }
 
     #[test]

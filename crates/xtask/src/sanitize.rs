@@ -85,8 +85,11 @@ const LEAKS: &[Part] = &[
 
 /// What runs under ThreadSanitizer: threads that share memory at one address. It sees nothing of
 /// what processes share, nor two mappings of one memory.
-const THREAD: &[Part] =
-    &[tests("threads", &["megapipe", "fable", "preload", "mtcp"], "--lib --test sockets")];
+const THREAD: &[Part] = &[
+    tests("threads", &["megapipe", "fable", "preload", "mtcp"], "--lib --test sockets"),
+    // Wake-ups, messages, calls and dumps between threads.
+    tests("threads-runtime", &["megapipe-rt"], "--lib --test executor --test blocking --test dump"),
+];
 
 /// The packages of the preload libraries, each with the package and the name of the tests that run
 /// programs with it, and tests that are left out because they preload libraries of their own.

@@ -10,16 +10,24 @@
 //!   bounded by one batch. That is why tasks need no budget of their own.
 
 mod current;
+#[cfg(feature = "metrics")]
+mod meter;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_meter.rs"]
+mod meter;
 mod remote;
 mod spare;
 mod stop;
 
 pub(crate) use self::current::{current, with_current};
+use self::meter::Meter;
 pub(crate) use self::remote::{Message, Remote};
 pub(crate) use self::spare::SpareVectors;
 pub(crate) use self::stop::{Stop, WaiterKey};
 
 use crate::blocking::Pool;
+use crate::record::{Record, TaskInfo};
+use crate::spans::Span;
 use crate::task::{BoxedTask, Finisher, JoinHandle, Outcome, TaskKey, TaskRef, boxed};
 use crate::wheel::{TimerKey, Wheel};
 use megapipe::{Channel, Completion, Config, CpuSet, Event, Handle, Repeat};
@@ -28,6 +36,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -59,6 +68,13 @@ struct Task {
     reference: Arc<TaskRef>,
     /// Absent while it is polled.
     parts: Option<(BoxedTask, Waker)>,
+    record: Record,
+}
+
+/// The future of `block_on`.
+struct Root {
+    reference: Arc<TaskRef>,
+    record: Record,
 }
 
 /// See the module.
@@ -70,10 +86,14 @@ pub(crate) struct Core {
     pub(crate) cpus: CpuSet,
     pub(crate) stop: Stop,
     pub(crate) spare: SpareVectors,
+    pub(crate) meter: Meter,
     /// `None` after the end of the runtime.
     channel: RefCell<Option<CoreChannel>>,
     ready: RefCell<VecDeque<TaskKey>>,
     tasks: RefCell<SlotMap<TaskKey, Task>>,
+    /// The number of tasks that were started.
+    spawned: Cell<u64>,
+    root: RefCell<Option<Root>>,
     timers: RefCell<Wheel<Waker>>,
     /// The wheel's time 0.
     origin: Instant,
@@ -105,9 +125,12 @@ impl Core {
             cpus,
             stop: Stop::default(),
             spare: SpareVectors::default(),
+            meter: Meter::new(),
             channel: RefCell::new(Some(channel)),
             ready: RefCell::default(),
             tasks: RefCell::default(),
+            spawned: Cell::new(0),
+            root: RefCell::new(None),
             timers: RefCell::new(Wheel::new()),
             origin: Instant::now(),
             closed: Cell::new(false),
@@ -166,38 +189,75 @@ impl Core {
         self.tasks.borrow().len()
     }
 
+    /// Describes the tasks that have not ended.
+    pub(crate) fn task_infos(&self) -> Vec<TaskInfo> {
+        let describe = |record: &Record, reference: &TaskRef| {
+            record.info(self.index, reference.is_scheduled())
+        };
+        // The root of a core with a thread of its own is not a task of the user.
+        let root = self.root.borrow();
+        let root = root.iter().filter(|_| self.index == 0);
+        let mut infos: Vec<_> = root.map(|root| describe(&root.record, &root.reference)).collect();
+        let tasks = self.tasks.borrow();
+        infos.extend(tasks.values().map(|task| describe(&task.record, &task.reference)));
+        infos
+    }
+
+    /// Returns what the core and its channel have counted.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn metrics(&self) -> crate::counts::CoreMetrics {
+        let channel = self.with_channel(|channel| Ok(channel.counters()));
+        crate::counts::CoreMetrics {
+            core: self.index,
+            tasks: self.task_count() as u64,
+            tasks_spawned: self.spawned.get(),
+            timers: self.timers.borrow().len() as u64,
+            channel: channel.unwrap_or_default(),
+            ..self.meter.counts()
+        }
+    }
+
     /// Starts a task.
+    #[track_caller]
     pub(crate) fn spawn<F>(self: &Rc<Core>, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
         F::Output: 'static,
     {
         let outcome = Outcome::new();
-        self.spawn_for(future, Finisher::new(&outcome));
+        self.spawn_at(Location::caller(), future, Finisher::new(&outcome));
         JoinHandle::new(outcome)
     }
 
-    /// Starts a task whose result goes to `finisher`, unless it was aborted already.
-    pub(crate) fn spawn_for<F>(self: &Rc<Core>, future: F, finisher: Finisher<F::Output>)
-    where
+    /// Starts a task whose result goes to `finisher`, unless it was aborted already. A dump names
+    /// `location`.
+    pub(crate) fn spawn_at<F>(
+        self: &Rc<Core>,
+        location: &'static Location<'static>,
+        future: F,
+        finisher: Finisher<F::Output>,
+    ) where
         F: Future + 'static,
         F::Output: 'static,
     {
         if self.closed.get() {
             return;
         }
+        let number = self.spawned.get() + 1;
+        self.spawned.set(number);
         let mut started = None;
         self.tasks.borrow_mut().insert_with_key(|key| {
             let reference = TaskRef::scheduled(key, self.remote.clone());
             started = Some(Arc::clone(&reference));
-            Task { reference, parts: None }
+            Task { reference, parts: None, record: Record::new(number, location) }
         });
         let Some(reference) = started else { return };
         if !finisher.outcome().start(&reference) {
             drop(self.tasks.borrow_mut().remove(reference.key));
             return;
         }
-        let future = boxed(future, finisher);
+        let span = Span::of_task(self.index, number, location);
+        let future = boxed(future, finisher, span);
         if let Some(task) = self.tasks.borrow_mut().get_mut(reference.key) {
             task.parts = Some((future, Waker::from(Arc::clone(&reference))));
         }
@@ -205,11 +265,14 @@ impl Core {
     }
 
     /// Runs tasks until `future` has its result. A panic of `future` itself is not caught.
+    #[track_caller]
     pub(crate) fn block_on<F: Future>(self: &Rc<Core>, future: F) -> F::Output {
         let _entered = current::enter(self);
         let mut future = pin!(future);
         let reference = TaskRef::scheduled(TaskKey::null(), self.remote.clone());
         let waker = Waker::from(Arc::clone(&reference));
+        let record = Record::new(0, Location::caller());
+        self.root.replace(Some(Root { reference: Arc::clone(&reference), record }));
         self.push_ready(reference.key);
         let mut buffers = TurnBuffers::default();
         loop {
@@ -223,8 +286,14 @@ impl Core {
                     continue;
                 }
                 reference.leave_queue();
-                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
-                {
+                self.with_root(|record| {
+                    record.begin_poll();
+                    self.remote.last_polled.set(record.spawned_at);
+                });
+                let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+                self.with_root(Record::end_poll);
+                if let Poll::Ready(output) = polled {
+                    self.root.replace(None);
                     return output;
                 }
             }
@@ -233,8 +302,15 @@ impl Core {
         }
     }
 
+    fn with_root(&self, call: impl FnOnce(&mut Record)) {
+        if let Some(root) = &mut *self.root.borrow_mut() {
+            call(&mut root.record);
+        }
+    }
+
     fn take_messages(self: &Rc<Core>, messages: &mut Vec<Message>) {
         self.remote.inbox.drain_into(messages);
+        self.meter.took_messages(messages.len());
         for message in messages.drain(..) {
             match message {
                 Message::Wake(key) => self.push_ready(key),
@@ -249,6 +325,7 @@ impl Core {
         }
         let now = self.now_ns();
         self.timers.borrow_mut().expire(now, fired);
+        self.meter.fired_timers(fired.len());
         fired.drain(..).for_each(Waker::wake);
     }
 
@@ -264,11 +341,15 @@ impl Core {
                 drop(tasks);
                 return drop((parts, task));
             }
+            self.meter.polled();
+            task.record.begin_poll();
+            self.remote.last_polled.set(task.record.spawned_at);
             parts
         };
         let ended = match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => {
                 if let Some(task) = self.tasks.borrow_mut().get_mut(key) {
+                    task.record.end_poll();
                     task.parts = Some((future, waker));
                     return;
                 }
@@ -289,10 +370,13 @@ impl Core {
                 .next_ns()
                 .map(|next| Duration::from_nanos(next.saturating_sub(self.now_ns())))
         };
+        let may_sleep = limit != Some(Duration::ZERO);
+        self.meter.turn_ends(may_sleep);
         let dispatched = self.with_channel(|channel| {
             Ok(channel.dispatch_batch(completions, COMPLETIONS_PER_TURN, limit)?)
         });
-        if limit != Some(Duration::ZERO) {
+        self.meter.turn_begins(completions.len());
+        if may_sleep {
             self.remote.inbox.get_up();
         }
         if let Err(error) = dispatched {

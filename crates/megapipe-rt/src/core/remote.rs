@@ -2,6 +2,7 @@
 
 use super::{Core, with_current};
 use crate::inbox::{Inbox, Sent};
+use crate::record::LastPolled;
 use crate::task::{Schedule, TaskKey};
 use std::fmt;
 use std::rc::Rc;
@@ -24,6 +25,7 @@ pub(crate) struct Remote {
     /// The core's number, unique in the process.
     pub(crate) id: u64,
     pub(crate) inbox: Inbox<Message>,
+    pub(crate) last_polled: LastPolled,
     waker: megapipe::Waker,
 }
 
@@ -37,7 +39,7 @@ impl Remote {
     pub(crate) fn new(waker: megapipe::Waker) -> Arc<Remote> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Remote { id, inbox: Inbox::new(), waker })
+        Arc::new(Remote { id, inbox: Inbox::new(), last_polled: LastPolled::default(), waker })
     }
 
     /// Sends a message, and wakes the core if it sleeps. Returns false, and drops the message, if

@@ -4,6 +4,7 @@ use super::connection::Connection;
 use super::stream::Stream;
 use super::waiter::Waiter;
 use crate::core::{Core, CoreChannel, Sink, WaiterKey};
+use crate::record::{Reason, note};
 use megapipe::{Accept, Accepted, Event, Handle};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -110,6 +111,7 @@ impl Acceptor {
         if self.core.stop.is_requested() {
             return Poll::Ready(Err(io::Error::other(ShuttingDown)));
         }
+        note(Reason::ACCEPT);
         self.state.accepter.wait(context);
         self.waiter = Some(self.core.stop.wait(self.waiter, context.waker().clone()));
         match self.request() {

@@ -3,6 +3,8 @@
 use super::received::Received;
 use super::state::{Once, Receiving, State};
 use crate::core::{Core, CoreChannel, Sink};
+use crate::record::{Reason, note};
+use crate::spans::Span;
 use megapipe::{Address, Buffer, Handle, Rejected, Repeat, Socket, Source};
 use std::cell::Cell;
 use std::io;
@@ -25,6 +27,8 @@ pub(crate) struct Connection {
     is_pipe: bool,
     /// Whether the drop discards queued output and resets the connection.
     aborted: Cell<bool>,
+    /// Ends with the connection.
+    _span: Span,
 }
 
 impl Connection {
@@ -44,6 +48,7 @@ impl Connection {
     pub(super) fn accepted(core: Rc<Core>, socket: Socket) -> io::Result<Connection> {
         let mut connection = Connection::register(core, socket)?;
         connection.lightweight = true;
+        connection.core.meter.connection_accepted();
         Ok(connection)
     }
 
@@ -65,20 +70,28 @@ impl Connection {
         let state = Rc::new(State::new(connect));
         let sink = Rc::clone(&state) as Rc<dyn Sink>;
         let handle = core.with_channel(|channel| Ok(register(channel, sink)?))?;
-        let aborted = Cell::new(false);
-        Ok(Connection { core, handle, state, lightweight: false, is_pipe: false, aborted })
+        core.meter.connection_opened();
+        let span = Span::of_connection(core.index, handle.index());
+        let (lightweight, is_pipe, aborted) = (false, false, Cell::new(false));
+        Ok(Connection { core, handle, state, lightweight, is_pipe, aborted, _span: span })
     }
 
     pub(super) fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_once(&self.state.connect, context)
+        self.poll_once(&self.state.connect, Reason::CONNECT, context)
     }
 
     /// Waits for the result of a request that was submitted.
-    fn poll_once(&self, once: &Cell<Once>, context: &Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_once(
+        &self,
+        once: &Cell<Once>,
+        reason: Reason,
+        context: &Context<'_>,
+    ) -> Poll<io::Result<()>> {
         match once.get() {
             Once::Done => Poll::Ready(Ok(())),
             Once::Failed(errno) => Poll::Ready(Err(io::Error::from_raw_os_error(errno))),
             Once::NotSubmitted | Once::Pending => {
+                note(reason);
                 self.state.writer.wait(context);
                 Poll::Pending
             }
@@ -132,6 +145,7 @@ impl Connection {
 
     /// Ensures that a receive is in flight; it is ready only with an error.
     fn start_receiving(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        note(Reason::READ);
         self.state.reader.wait(context);
         if self.state.receiving.get() != Receiving::Idle {
             return Poll::Pending;
@@ -171,6 +185,7 @@ impl Connection {
 
     fn await_level(&self, bytes: usize, context: &Context<'_>) -> Poll<io::Result<()>> {
         self.state.writer_level.set(bytes);
+        note(Reason::WRITE);
         self.state.writer.wait(context);
         // The completions of lazy writes come no later than this.
         self.core.with_channel(|channel| Ok(channel.flush()?))?;
@@ -271,7 +286,7 @@ impl Connection {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        self.poll_once(&self.state.shutdown, context)
+        self.poll_once(&self.state.shutdown, Reason::WRITE, context)
     }
 
     pub(super) fn abort(&self) {
@@ -298,6 +313,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let abort = self.aborted.get() || self.state.connect.get() != Once::Done;
+        self.core.meter.connection_closed();
         // Fails only after the end of the runtime, which has closed the connection.
         let cookie = self.with(|channel, handle| match abort {
             true => channel.abort(handle),

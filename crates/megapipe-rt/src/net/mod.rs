@@ -8,6 +8,7 @@
 //! - `tcp`: [`TcpStream`], [`Bound`] and [`TcpListener`].
 //! - `unix`, `unix_messages`: the same for UNIX sockets, and the passing of descriptors.
 //! - `pipe`: [`pipe`](pipe()), [`PipeReader`], [`PipeWriter`]. `copy`: copying between connections.
+//! - `udp`: [`UdpSocket`] and [`BoundUdp`]. `waiters`: the wakers of any number of tasks.
 //!
 //! # Cancellation
 //!
@@ -25,9 +26,11 @@ mod received;
 mod state;
 mod stream;
 mod tcp;
+mod udp;
 mod unix;
 mod unix_messages;
 mod waiter;
+mod waiters;
 
 pub use acceptor::{Listener, is_shutdown};
 pub use copy::{copy, copy_bidirectional};
@@ -37,4 +40,7 @@ pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use received::Received;
 pub use stream::Stream;
 pub use tcp::{Bound, TcpListener, TcpStream};
+pub use udp::{BoundUdp, Datagram, UdpSocket};
 pub use unix::{BoundUnix, Credentials, UnixListener, UnixStream};
+#[cfg(feature = "quinn")]
+pub(crate) use waiters::Place;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 
 /// Bytes that may wait for a task that does not read, before the connection stops receiving.
-const INPUT_HIGH_WATER: usize = 256 << 10;
+pub(super) const INPUT_HIGH_WATER: usize = 256 << 10;
 /// Default of [`State::high_water`].
 pub(super) const OUTPUT_HIGH_WATER: usize = 256 << 10;
 
@@ -246,7 +246,7 @@ impl Sink for State {
 }
 
 /// Returns the number of an error of a completion, which always has one.
-fn errno_of(error: &io::Error) -> i32 {
+pub(super) fn errno_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 

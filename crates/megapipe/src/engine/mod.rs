@@ -31,7 +31,9 @@ use self::starved::Starved;
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
 use crate::counters::Counters;
-use crate::driver::{Driver, Full, Object, Outcome, Pools, Unattached, Wake};
+use crate::driver::{
+    ANCILLARY_BUFFER_BYTES, Driver, Full, Object, Outcome, Pools, Unattached, Wake,
+};
 use crate::error::Error;
 use crate::fork::CreatorProcess;
 use crate::partition::Mailbox;
@@ -446,6 +448,21 @@ impl Engine {
             member.domain = u16::try_from(domain).ok();
         }
         Ok(domain)
+    }
+
+    /// Reserves room for ancillary data in the receives of datagrams that are submitted from now
+    /// on.
+    pub(crate) fn expect_ancillary(&mut self, key: Key) {
+        if let Some(member) = self.members.get_mut(key) {
+            member.extras().ancillary = true;
+        }
+    }
+
+    /// Returns whether a receive of datagrams reserves room for ancillary data.
+    pub(crate) fn expects_ancillary(&self, key: Key) -> bool {
+        let expects = |member: &Member| member.extras.as_deref().is_some_and(|it| it.ancillary);
+        self.config.large_buffers.bytes >= ANCILLARY_BUFFER_BYTES
+            && self.members.get(key).is_some_and(expects)
     }
 
     pub(crate) fn set_option(

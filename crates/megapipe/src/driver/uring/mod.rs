@@ -371,8 +371,8 @@ impl Driver for UringDriver {
         self.lazy.expedite();
     }
 
-    fn fetch_datagram(&mut self, tag: u64, object: Object) -> Outcome {
-        self.fetch(tag, Target::of(object))
+    fn fetch_datagram(&mut self, tag: u64, object: Object, ancillary: bool) -> Outcome {
+        self.fetch(tag, Target::of(object), ancillary)
     }
 
     fn run_inline(&mut self, object: Object, operation: &Operation) -> i32 {
