@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 use testkit::Namespace;
 pub(crate) use testkit::process::{
-    Guard, TIME_LIMIT, await_port, built, preload_library, succeed, with_sanitizer,
+    Guard, TIME_LIMIT, await_port, preload_library, succeed, with_sanitizer,
 };
 
 /// The address of the stack that serves, on the interface `server`.
