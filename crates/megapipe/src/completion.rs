@@ -2,9 +2,9 @@
 
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
-use crate::control::Arrival;
+use crate::control;
 use crate::driver::{CONTROL_BYTES, DATAGRAM_CONTROL, NAME_BYTES, datagram_payload};
-use crate::message::{Ecn, Message, PacketInfo};
+use crate::message::{Arrival, Ecn, Message, PacketInfo};
 use crate::pool::Lease;
 use crate::raw::Transferred;
 use crate::source::Socket;
@@ -181,7 +181,7 @@ impl Datagram {
     }
 
     fn arrival(&self) -> Arrival {
-        Arrival::parse(&self.lease[DATAGRAM_CONTROL..DATAGRAM_CONTROL + self.control_bytes])
+        control::arrival(&self.lease[DATAGRAM_CONTROL..DATAGRAM_CONTROL + self.control_bytes])
     }
 
     /// Returns the address and the interface of this host on which the datagram arrived, on a

@@ -2,10 +2,10 @@
 //!
 //! Supports descriptors (`SCM_RIGHTS`), and for datagrams packet information (`IP_PKTINFO`,
 //! `IPV6_PKTINFO`), ECN marks (`IP_TOS`, `IPV6_TCLASS`) and segment sizes (`UDP_SEGMENT`,
-//! `UDP_GRO`). Skips credentials, timestamps and all other kinds. Inconsistent lengths end the list;
-//! nothing is read beyond them.
+//! `UDP_GRO`). Skips credentials, timestamps and all other kinds. Inconsistent lengths end the
+//! list; nothing is read beyond them.
 
-use crate::message::{Ecn, PacketInfo};
+use crate::message::{Arrival, Ecn, PacketInfo};
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -127,37 +127,29 @@ fn is_rights(entry: &Entry<'_>) -> bool {
     (entry.level, entry.kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
 }
 
-/// What the ancillary data tells about the arrival of a datagram.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Arrival {
-    pub(crate) packet_info: Option<PacketInfo>,
-    pub(crate) ecn: Option<Ecn>,
-    pub(crate) segment_size: Option<u16>,
+/// Parses the ancillary data of a received datagram, and skips descriptors.
+pub(crate) fn arrival(control: &[u8]) -> Arrival {
+    let mut arrival = Arrival::default();
+    entries(control).for_each(|entry| add(&mut arrival, &entry));
+    arrival
 }
 
-impl Arrival {
-    /// Parses ancillary data, and skips descriptors.
-    pub(crate) fn parse(control: &[u8]) -> Arrival {
-        let mut arrival = Arrival::default();
-        entries(control).for_each(|entry| arrival.add(&entry));
-        arrival
-    }
-
-    fn add(&mut self, entry: &Entry<'_>) {
-        match (entry.level, entry.kind) {
-            (libc::IPPROTO_IP, libc::IP_TOS) => {
-                // One byte, see ip(7).
-                self.ecn = entry.data.first().map(|byte| Ecn::of(*byte)).or(self.ecn);
-            }
-            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                self.ecn = number_at(entry.data, 0).map(|class| Ecn::of(class as u8)).or(self.ecn);
-            }
-            (libc::SOL_UDP, libc::UDP_GRO) => {
-                let bytes = number_at(entry.data, 0).and_then(|bytes| u16::try_from(bytes).ok());
-                self.segment_size = bytes.filter(|bytes| *bytes > 0);
-            }
-            _ => self.packet_info = packet_info(entry).or(self.packet_info),
+/// Adds what an entry tells about the arrival of a datagram.
+fn add(arrival: &mut Arrival, entry: &Entry<'_>) {
+    match (entry.level, entry.kind) {
+        (libc::IPPROTO_IP, libc::IP_TOS) => {
+            // One byte, see ip(7).
+            arrival.ecn = entry.data.first().map(|byte| Ecn::of(*byte)).or(arrival.ecn);
         }
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+            let class = number_at(entry.data, 0);
+            arrival.ecn = class.map(|class| Ecn::of(class as u8)).or(arrival.ecn);
+        }
+        (libc::SOL_UDP, libc::UDP_GRO) => {
+            let bytes = number_at(entry.data, 0).and_then(|bytes| u16::try_from(bytes).ok());
+            arrival.segment_size = bytes.filter(|bytes| *bytes > 0);
+        }
+        _ => arrival.packet_info = packet_info(entry).or(arrival.packet_info),
     }
 }
 
@@ -188,7 +180,7 @@ pub(crate) unsafe fn take(control: &[u8]) -> Brought {
                 brought.descriptors.extend(owned);
             }
         } else {
-            brought.arrival.add(&entry);
+            add(&mut brought.arrival, &entry);
         }
     }
     brought
@@ -300,8 +292,8 @@ mod tests {
                 let mut control = Vec::new();
                 push_ecn(&mut control, ecn, domain);
                 assert!(push_packet_info(&mut control, info("::ffff:127.0.0.1", 1), domain));
-                assert_eq!(Arrival::parse(&control).ecn, Some(ecn));
-                assert!(Arrival::parse(&control).packet_info.is_some());
+                assert_eq!(arrival(&control).ecn, Some(ecn));
+                assert!(arrival(&control).packet_info.is_some());
             }
         }
         let mut control = Vec::new();
@@ -313,8 +305,8 @@ mod tests {
             let mut control = Vec::new();
             push(&mut control, libc::SOL_UDP, libc::UDP_GRO, &i32::to_ne_bytes(reported));
             push(&mut control, libc::IPPROTO_IP, libc::IP_TOS, &[0xb9]);
-            let arrival = Arrival::parse(&control);
-            assert_eq!((arrival.segment_size, arrival.ecn), (expected, Some(Ecn::Ect1)));
+            let found = arrival(&control);
+            assert_eq!((found.segment_size, found.ecn), (expected, Some(Ecn::Ect1)));
         }
     }
 

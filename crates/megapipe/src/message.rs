@@ -3,7 +3,6 @@
 
 use crate::address::Address;
 use crate::buffer::Buffer;
-use crate::control::Arrival;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
@@ -60,8 +59,15 @@ pub(crate) struct Parts {
     pub(crate) address: Option<Address>,
     pub(crate) descriptors: Vec<OwnedFd>,
     pub(crate) descriptor_room: usize,
-    /// Of the arrival, or for the departure.
     pub(crate) arrival: Arrival,
+}
+
+/// What the kernel reports about the arrival of a datagram, or takes for its departure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) packet_info: Option<PacketInfo>,
+    pub(crate) ecn: Option<Ecn>,
+    pub(crate) segment_size: Option<u16>,
 }
 
 /// The address and the interface of this host on which a datagram arrived, or from which it is to
@@ -169,14 +175,14 @@ impl Message {
     pub const SEGMENTS_MAX: usize = 64;
 
     /// Makes the kernel divide the message into datagrams of so many bytes; the last one may be
-    /// shorter. It is `UDP_SEGMENT` of udp(7), generic segmentation offload (GSO): one call sends up
-    /// to [`Message::SEGMENTS_MAX`] datagrams, and a capable network device does the work. Linux
+    /// shorter. It is `UDP_SEGMENT` of udp(7), generic segmentation offload (GSO): one call sends
+    /// up to [`Message::SEGMENTS_MAX`] datagrams, and a capable network device does the work. Linux
     /// 4.18.
     ///
     /// The message has at most 65,507 bytes in all, and its datagrams fit into the MTU; otherwise
-    /// the kernel refuses it with `EMSGSIZE` or `EINVAL`. It refuses it with `EIO` if the way to the
-    /// destination has no checksum offload or is an IPsec tunnel: then send the datagrams one by
-    /// one. A message that fits into one datagram is sent as one without the option.
+    /// the kernel refuses it with `EMSGSIZE` or `EINVAL`. It refuses it with `EIO` if the way to
+    /// the destination has no checksum offload or is an IPsec tunnel: then send the datagrams one
+    /// by one. A message that fits into one datagram is sent as one without the option.
     ///
     /// ```
     /// use megapipe::{Channel, Message};

@@ -5,8 +5,9 @@
 //! - [`QuicRuntime`]: `quinn::Runtime`, for quinn's own constructors.
 //!
 //! quinn requires that its objects are `Send` and `Sync`, but a socket belongs to its core. So keep
-//! the `Endpoint`, its connections and streams in tasks of the core that created them. A method that
-//! reaches the socket fails on another thread; a socket that is dropped there is closed by its core.
+//! the `Endpoint`, its connections and streams in tasks of the core that created them. A method
+//! that reaches the socket fails on another thread; a socket that is dropped there is closed by its
+//! core.
 //!
 //! One copy is made of each datagram in each direction: quinn keeps its own buffers.
 

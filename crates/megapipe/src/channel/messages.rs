@@ -6,10 +6,10 @@ use super::requests::{MOST_VECTORS, Rejected, SOCKETS, TOO_MANY_VECTORS, check_r
 use crate::address::RawAddress;
 use crate::buffer::Buffer;
 use crate::completion::Handle;
-use crate::control::{self, Arrival, DESCRIPTORS_MAX};
+use crate::control::{self, DESCRIPTORS_MAX};
 use crate::engine::{Command, Envelope, Lane, RawMemory, Request};
 use crate::error::{Error, Result};
-use crate::message::Message;
+use crate::message::{Arrival, Message};
 use crate::raw::RawCommand;
 use crate::slab::Key;
 use crate::source::Kind;
@@ -131,9 +131,9 @@ impl<C> Channel<C> {
     /// request receives many: generic receive offload (GRO), `UDP_GRO` of udp(7), Linux 5.0; before
     /// it fails with `ENOPROTOOPT`.
     ///
-    /// From now on a receive returns up to 65,507 bytes, in datagrams of
-    /// [`Message::segment_size`] or [`Datagram::segment_size`](crate::Datagram::segment_size) bytes.
-    /// Receive into room for so many: what does not fit is lost. The default
+    /// From now on a receive returns up to 65,507 bytes, in datagrams of [`Message::segment_size`]
+    /// or [`Datagram::segment_size`](crate::Datagram::segment_size) bytes. Receive into room for so
+    /// many: what does not fit is lost. The default
     /// [`Config::large_buffers`](crate::Config::large_buffers) have it. Use no plain read, which
     /// does not report the size. Otherwise as [`Channel::enable_packet_info`].
     pub fn enable_gro(&mut self, handle: Handle) -> Result<()> {

@@ -280,8 +280,8 @@ impl<C> Channel<C> {
 
     /// Receives datagrams with the addresses of their senders:
     /// [`Event::ReceiveFrom`](crate::Event::ReceiveFrom). They also have what
-    /// [`Channel::enable_packet_info`], [`Channel::enable_ecn`] and [`Channel::enable_gro`] make the
-    /// kernel report.
+    /// [`Channel::enable_packet_info`], [`Channel::enable_ecn`] and [`Channel::enable_gro`] make
+    /// the kernel report.
     pub fn receive_from(&mut self, handle: Handle, repeat: Repeat) -> Result<()> {
         let key = self.check(handle, "a receive of datagrams", &[Kind::Datagram])?;
         let ancillary = self.engine.expects_ancillary(key);

@@ -599,9 +599,8 @@ pub fn call_everything(rig: &mut Rig, handle: Handle, check: impl Fn(Error)) {
     check(rig.queued_bytes(handle).unwrap_err());
     check(rig.send_message(handle, Message::new(b"x")).unwrap_err().error);
     check(rig.receive_message(handle, Message::with_capacity(1)).unwrap_err().error);
-    check(rig.enable_packet_info(handle).unwrap_err());
-    check(rig.enable_ecn(handle).unwrap_err());
-    check(rig.enable_gro(handle).unwrap_err());
+    let enabled = [rig.enable_packet_info(handle), rig.enable_ecn(handle), rig.enable_gro(handle)];
+    enabled.into_iter().for_each(|told| check(told.unwrap_err()));
     check(rig.disconnect(handle, Shutdown::Both).unwrap_err());
     check(rig.sync(handle).unwrap_err());
     check(rig.sync_data(handle).unwrap_err());

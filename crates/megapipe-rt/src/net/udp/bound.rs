@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// to send.
 ///
 /// It has a socket for each core, and each core calls [`open`](BoundUdp::open) once. The kernel
-/// chooses a socket for each datagram by a hash of both addresses (`SO_REUSEPORT`), so all datagrams
-/// of a client go to one core as long as the number of sockets stays the same. What arrives before a
-/// core opens its socket waits there. A QUIC client that changes its address may come to another
-/// core, which does not know its connection.
+/// chooses a socket for each datagram by a hash of both addresses (`SO_REUSEPORT`), so all
+/// datagrams of a client go to one core as long as the number of sockets stays the same. What
+/// arrives before a core opens its socket waits there. A QUIC client that changes its address may
+/// come to another core, which does not know its connection.
 #[derive(Clone, Debug)]
 pub struct BoundUdp(Arc<BoundSocket>);
 

@@ -57,7 +57,8 @@ impl Datagram {
         self.segment_size
     }
 
-    /// Returns the datagrams, of which the kernel has joined these bytes; one for a single datagram.
+    /// Returns the datagrams, of which the kernel has joined these bytes; one for a single
+    /// datagram.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         let size = self.segment_size.map_or(self.len(), usize::from).max(1);
         let empty = self.is_empty().then_some(&[][..]);

@@ -89,8 +89,8 @@ impl UdpSocket {
     }
 
     /// Connects the socket, as connect(2) does: from now on it receives from this address only, and
-    /// [`send`](UdpSocket::send) needs none. Nothing is sent, and no call waits. What arrived before
-    /// stays.
+    /// [`send`](UdpSocket::send) needs none. Nothing is sent, and no call waits. What arrived
+    /// before stays.
     pub fn connect(&self, address: SocketAddr) -> io::Result<()> {
         self.duplicate()?.connect(address)
     }
@@ -259,8 +259,8 @@ impl UdpSocket {
         }
     }
 
-    /// Submits a message, whatever the high-water mark is. Fails with `WouldBlock` if the channel is
-    /// full.
+    /// Submits a message, whatever the high-water mark is. Fails with `WouldBlock` if the channel
+    /// is full.
     #[cfg(feature = "quinn")]
     pub(crate) fn try_send_message(&self, message: Message) -> io::Result<()> {
         let bytes = message.bytes().len();

@@ -4,9 +4,9 @@
 use super::vector::Vector;
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
-use crate::control::{self, Arrival, DESCRIPTORS_MAX};
+use crate::control::{self, DESCRIPTORS_MAX};
 use crate::driver::Operation;
-use crate::message::Message;
+use crate::message::{Arrival, Message};
 use std::slice;
 
 /// Value of a header's flags until the kernel has received something with it. The header belongs to
