@@ -50,10 +50,21 @@ pub struct Nginx {
     ports: [Port; 3],
 }
 
-/// Returns the module, built once by the command that a user would use.
+/// The sanitizer's options reach the binary that replaces this one, too; nginx drops other variables.
+const SANITIZER: &str = "env ASAN_OPTIONS;";
+
+/// Environment variables with the paths of another build of nginx and of the module.
+const PROGRAM: &str = "MEGAPIPE_NGINX";
+const MODULE: &str = "MEGAPIPE_NGINX_MODULE";
+
+/// Returns the module, built once by the command that a user would use, or named by
+/// `MEGAPIPE_NGINX_MODULE`.
 pub fn built_module() -> io::Result<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
+        if let Some(other) = std::env::var_os(MODULE) {
+            return Ok(other.into());
+        }
         xtask(&["nginx", "--build"]).map_err(|error| error.to_string())?;
         Ok(target_dir().join("apps/nginx/ngx_megapipe_module.so"))
     });
@@ -89,7 +100,8 @@ impl Nginx {
         let port = numbers[0];
         let config = directory.path().join("nginx.conf");
         fs::write(&config, text(setup, directory.path(), numbers)?)?;
-        let mut command = Command::new("nginx");
+        let program = std::env::var_os(PROGRAM).unwrap_or_else(|| "nginx".into());
+        let mut command = Command::new(program);
         command.arg("-p").arg(directory.path()).arg("-c").arg(&config);
         command.arg("-e").arg(directory.path().join("error.log")).args(["-g", "daemon off;"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -233,7 +245,7 @@ fn text(setup: &Setup, directory: &Path, ports: [u16; 3]) -> io::Result<String> 
     let limit = "worker_rlimit_nofile";
     let descriptors = if main.contains(limit) { "" } else { &format!("{limit} 8192;") };
     let config = format!(
-        "{load}\n{user}\n{main}\nworker_processes {workers};\n{descriptors}\n\
+        "{load}\n{user}\n{SANITIZER}\n{main}\nworker_processes {workers};\n{descriptors}\n\
          pid nginx.pid;\nerror_log error.log info;\n\
          events {{ {method} {connections} {events} }}\n\
          http {{\n{temporary} access_log off; sendfile on; tcp_nopush on;\n\

@@ -105,8 +105,8 @@
 #define MP_MORE 1
 
 /*
- * For mp_recv() and mp_poll(): one completion for each result, until cancelled, the end or an
- * error.
+ * For mp_recv(), mp_recvfrom() and mp_poll(): one completion for each result, until cancelled, the
+ * end or an error.
  */
 #define MP_REPEAT 1
 
@@ -138,7 +138,10 @@ typedef enum mp_command {
     MP_PEEK, /* mp_peek() */
     MP_SEND_FILE, /* mp_send_file() */
     MP_SENDMSG, /* mp_sendmsg() */
-    MP_RECVMSG /* mp_recvmsg() */
+    MP_RECVMSG, /* mp_recvmsg() */
+    MP_SENDTO, /* mp_sendto() */
+    MP_RECVFROM, /* mp_recvfrom() */
+    MP_FSYNC /* mp_fsync(), mp_fdatasync() */
 } mp_command;
 
 /* The choice of a channel's driver. */
@@ -221,8 +224,15 @@ typedef struct mp_options {
      * aborted with ETIMEDOUT, in milliseconds. Default 60000.
      */
     uint32_t close_timeout_ms;
+    /*
+     * Lazy writes: with 1, the event of a write that succeeds may come together with the next other
+     * event, so that it does not end a wait. A program that waits for the event calls mp_flush()
+     * after the write. Only on the io_uring driver, for writes of up to 16 KiB to stream sockets.
+     * Default 0.
+     */
+    uint32_t lazy_writes;
     /* Must be zero. */
-    uint32_t reserved[4];
+    uint32_t reserved[3];
 } mp_options;
 
 /*
@@ -297,14 +307,14 @@ typedef struct mp_event {
      */
     size_t size;
     /*
-     * MP_RECV: the bytes, in a buffer of the channel, until mp_release() of it. MP_READ, MP_PEEK,
-     * MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request. MP_SENDMSG,
-     * MP_RECVMSG: the struct msghdr. MP_PEER_ADDRESS, MP_ACCEPT with MP_WITH_PEER: a struct
-     * sockaddr of size bytes, until the next dispatch.
+     * MP_RECV, MP_RECVFROM: the bytes, in a buffer of the channel, until mp_release() of it.
+     * MP_READ, MP_PEEK, MP_WRITE, MP_PREAD, MP_PWRITE, MP_SENDTO: the address that was given with
+     * the request. MP_SENDMSG, MP_RECVMSG: the struct msghdr. MP_PEER_ADDRESS, MP_ACCEPT with
+     * MP_WITH_PEER: a struct sockaddr of size bytes, until the next dispatch.
      */
     void *data;
     /*
-     * MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. This
+     * MP_RECV, MP_RECVFROM: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. This
      * distinguishes an empty message of a SOCK_SEQPACKET socket, which has a buffer, from the end.
      * Else -1.
      */
@@ -317,8 +327,12 @@ typedef struct mp_event {
     uint64_t offset;
     /* MP_TIMER: the number of expirations of the timer since the last event. */
     uint64_t count;
+    /* MP_RECVFROM: the address of the sender, until the next dispatch. Else NULL. */
+    const struct sockaddr *address;
+    /* MP_RECVFROM: the size of that address. */
+    socklen_t address_size;
     /* 0; later versions may use it. */
-    uint64_t reserved[2];
+    uint32_t reserved;
 } mp_event;
 
 #ifdef __cplusplus
@@ -581,6 +595,22 @@ int mp_recv(mp_handle handle, int flags);
 int mp_write_buffer(mp_handle handle, int64_t buffer, size_t offset, size_t size);
 
 /*
+ * Waits until the data of all completed writes of a file, and its metadata, are on the disk, as
+ * fsync(2) does: one MP_FSYNC. It has no order with writes in flight, so submit it after their
+ * events. Cancelling it does not interrupt the disk.
+ *
+ * Errors:
+ *   EOPNOTSUPP  the handle is not a disk file
+ */
+int mp_fsync(mp_handle handle);
+
+/*
+ * Does the same as mp_fsync(), without metadata such as the file's times, as fdatasync(2) does:
+ * one MP_FSYNC.
+ */
+int mp_fdatasync(mp_handle handle);
+
+/*
  * Waits until a socket or pipe is ready for calls that the caller makes itself: MP_POLL with
  * revents.
  *
@@ -712,6 +742,45 @@ int mp_write_more(mp_handle handle, const void *buffer, size_t size);
  *   EAGAIN      as with mp_write()
  */
 int mp_send_file(mp_handle handle, mp_handle file, uint64_t offset, size_t size);
+
+/*
+ * Sends a datagram to an address: one MP_SENDTO, whose data is buffer. The address is copied; the
+ * kernel uses buffer until the event. Datagrams of a handle are sent one after the other, in the
+ * order of the calls. On a connected socket use mp_write().
+ *
+ * Event errors: those of sendto(2), such as EMSGSIZE. An earlier datagram that a host refused may
+ * fail this one with ECONNREFUSED.
+ *
+ * Errors:
+ *   EOPNOTSUPP    the handle is not a datagram socket
+ *   EAFNOSUPPORT  the address is not of AF_INET, AF_INET6 or AF_UNIX
+ *   EINVAL        size is above SSIZE_MAX, or address_size does not fit the family
+ *   EAGAIN        as with mp_write()
+ */
+int mp_sendto(mp_handle handle,
+              const void *buffer,
+              size_t size,
+              const struct sockaddr *address,
+              socklen_t address_size);
+
+/*
+ * Receives a datagram with the address of its sender into a buffer of the channel: MP_RECVFROM,
+ * with the bytes at the event's data until mp_release() of its buffer, and the sender at the
+ * event's address until the next dispatch. An empty datagram has size 0 and a buffer. A UNIX
+ * socket without a name sends from an address of its family alone.
+ *
+ * flags: 0 for one completion; MP_REPEAT for one for each datagram, until an error or mp_cancel():
+ * mp_dispatch_batch() then takes many datagrams with one call.
+ *
+ * Event errors, besides those of recvmsg(2):
+ *   EMSGSIZE  the datagram was longer than the buffer and is lost: raise
+ *             mp_options.large_buffer_bytes. With MP_MORE an MP_REPEAT goes on.
+ *
+ * Errors:
+ *   EOPNOTSUPP  the handle is not a datagram socket
+ *   EINVAL      flags are unknown
+ */
+int mp_recvfrom(mp_handle handle, int flags);
 
 /*
  * Sends a message as sendmsg(2) does: one MP_SENDMSG, whose data is message.

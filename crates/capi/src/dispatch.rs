@@ -5,8 +5,8 @@ use crate::failure::{Failure, errno_in, status, value};
 use crate::state::State;
 use crate::text::duration_of;
 use crate::types::{MP_MORE, MP_NONE, mp_channel, mp_command, mp_event};
-use channel::{Accepted, Buffer, Completion, Event, RawCommand, Transferred};
-use libc::c_int;
+use channel::{Accepted, Buffer, Completion, Datagram, Event, RawCommand, Transferred};
+use libc::{c_int, socklen_t};
 use std::io;
 use std::os::fd::IntoRawFd;
 use std::ptr;
@@ -119,7 +119,9 @@ fn blank_event(state: &State, done: &Completion) -> mp_event {
         revents: 0,
         offset: 0,
         count: 0,
-        reserved: [0; 2],
+        address: ptr::null(),
+        address_size: 0,
+        reserved: 0,
     }
 }
 
@@ -137,6 +139,13 @@ fn event_of(state: &mut State, done: Completion) -> mp_event {
                 event.buffer = state.leases.keep(lease);
             }
         }
+        Event::ReceiveFrom(datagram) => event.datagram(state, datagram),
+        Event::SendTo(sent, buffer) => {
+            event.cmd = mp_command::MP_SENDTO as u32;
+            event.size = event.keep(sent).unwrap_or(0);
+            event.data = buffer.as_ptr().cast_mut().cast();
+        }
+        Event::Sync(result) => event.simple(mp_command::MP_FSYNC, result),
         Event::Transfer(transferred) => event.transferred(transferred),
         Event::Write(written, buffer) => {
             event.cmd = mp_command::MP_WRITE as u32;
@@ -202,6 +211,23 @@ impl mp_event {
     fn simple(&mut self, command: mp_command, result: io::Result<()>) {
         self.cmd = command as u32;
         self.keep(result);
+    }
+
+    fn datagram(&mut self, state: &mut State, datagram: io::Result<Datagram>) {
+        self.cmd = mp_command::MP_RECVFROM as u32;
+        let Some(datagram) = self.keep(datagram) else { return };
+        if datagram.is_truncated() {
+            self.error = libc::EMSGSIZE;
+            return;
+        }
+        if let Ok(sender) = datagram.address() {
+            let (address, size) = state.addresses.keep(&sender);
+            (self.address, self.address_size) = (address.cast(), size as socklen_t);
+        }
+        let mut lease = datagram.into_lease();
+        self.size = lease.len();
+        self.data = lease.as_mut_ptr().cast();
+        self.buffer = state.leases.keep(lease);
     }
 
     fn transferred(&mut self, done: Transferred) {

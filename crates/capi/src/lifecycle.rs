@@ -52,7 +52,7 @@ pub unsafe extern "C" fn mp_create(options: *const mp_options) -> *mut mp_channe
 }
 
 fn config_of(options: &mp_options) -> Result<Config, Failure> {
-    if options.reserved != [0; 4] {
+    if options.reserved != [0; 3] {
         return Err(Failure::invalid("mp_options.reserved must be zero: start from { 0 }"));
     }
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
@@ -79,6 +79,11 @@ fn config_of(options: &mp_options) -> Result<Config, Failure> {
             0 => defaults.linger,
             MP_NEVER => Duration::ZERO,
             linger_us => Duration::from_micros(linger_us.into()),
+        },
+        lazy_writes: match options.lazy_writes {
+            0 => false,
+            1 => true,
+            _ => return Err(Failure::invalid("mp_options.lazy_writes must be 0 or 1")),
         },
         small_buffers: class(
             options.small_buffers,

@@ -1,11 +1,74 @@
-//! Calls that request messages with ancillary data.
+//! Calls that request datagrams with addresses, and messages with ancillary data.
 
+use crate::address;
 use crate::channel_table::on_handle;
 use crate::failure::{Failure, status};
-use crate::requests::{check_memory, vectors};
+use crate::requests::{check_memory, repeat_of, vectors};
 use crate::types::mp_handle;
-use channel::Transfer;
-use libc::{c_int, msghdr};
+use channel::{Buffer, Transfer};
+use libc::{c_int, c_void, msghdr, sockaddr, socklen_t};
+
+/// Sends a datagram to an address: one MP_SENDTO, whose data is buffer. The address is copied; the
+/// kernel uses buffer until the event. Datagrams of a handle are sent one after the other, in the
+/// order of the calls. On a connected socket use mp_write().
+///
+/// Event errors: those of sendto(2), such as EMSGSIZE. An earlier datagram that a host refused may
+/// fail this one with ECONNREFUSED.
+///
+/// Errors:
+///   EOPNOTSUPP    the handle is not a datagram socket
+///   EAFNOSUPPORT  the address is not of AF_INET, AF_INET6 or AF_UNIX
+///   EINVAL        size is above SSIZE_MAX, or address_size does not fit the family
+///   EAGAIN        as with mp_write()
+///
+/// # Safety
+///
+/// buffer must stay valid and unchanged until the completion; address must point to that many
+/// bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_sendto(
+    handle: mp_handle,
+    buffer: *const c_void,
+    size: usize,
+    address: *const sockaddr,
+    address_size: socklen_t,
+) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        check_memory(buffer, size)?;
+        // SAFETY: the caller guarantees that the bytes of the address are readable.
+        let address = unsafe { address::read(address, address_size) }?;
+        let bytes: &'static [u8] = match size {
+            0 => &[],
+            // SAFETY: the caller guarantees that the memory stays valid and unchanged until the
+            // completion, with which this reference ends.
+            _ => unsafe { std::slice::from_raw_parts(buffer.cast(), size) },
+        };
+        let sent = state.channel.send_to(handle, Buffer::Static(bytes), address);
+        Ok(sent.map_err(|rejected| rejected.error)?)
+    }))
+}
+
+/// Receives a datagram with the address of its sender into a buffer of the channel: MP_RECVFROM,
+/// with the bytes at the event's data until mp_release() of its buffer, and the sender at the
+/// event's address until the next dispatch. An empty datagram has size 0 and a buffer. A UNIX
+/// socket without a name sends from an address of its family alone.
+///
+/// flags: 0 for one completion; MP_REPEAT for one for each datagram, until an error or mp_cancel():
+/// mp_dispatch_batch() then takes many datagrams with one call.
+///
+/// Event errors, besides those of recvmsg(2):
+///   EMSGSIZE  the datagram was longer than the buffer and is lost: raise
+///             mp_options.large_buffer_bytes. With MP_MORE an MP_REPEAT goes on.
+///
+/// Errors:
+///   EOPNOTSUPP  the handle is not a datagram socket
+///   EINVAL      flags are unknown
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_recvfrom(handle: mp_handle, flags: c_int) -> c_int {
+    status(on_handle(handle, |state, handle| {
+        Ok(state.channel.receive_from(handle, repeat_of(flags)?)?)
+    }))
+}
 
 /// Sends a message as sendmsg(2) does: one MP_SENDMSG, whose data is message.
 ///

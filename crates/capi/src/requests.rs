@@ -249,7 +249,7 @@ pub unsafe extern "C" fn mp_writev(handle: mp_handle, vector: *const iovec, coun
     }
 }
 
-fn repeat_of(flags: c_int) -> Result<Repeat, Failure> {
+pub(crate) fn repeat_of(flags: c_int) -> Result<Repeat, Failure> {
     match flags {
         0 => Ok(Repeat::Once),
         MP_REPEAT => Ok(Repeat::UntilCancelled),
@@ -317,6 +317,24 @@ fn write_lease(
         }
         rejected.error.into()
     })
+}
+
+/// Waits until the data of all completed writes of a file, and its metadata, are on the disk, as
+/// fsync(2) does: one MP_FSYNC. It has no order with writes in flight, so submit it after their
+/// events. Cancelling it does not interrupt the disk.
+///
+/// Errors:
+///   EOPNOTSUPP  the handle is not a disk file
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_fsync(handle: mp_handle) -> c_int {
+    status(on_handle(handle, |state, handle| Ok(state.channel.sync(handle)?)))
+}
+
+/// Does the same as mp_fsync(), without metadata such as the file's times, as fdatasync(2) does:
+/// one MP_FSYNC.
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_fdatasync(handle: mp_handle) -> c_int {
+    status(on_handle(handle, |state, handle| Ok(state.channel.sync_data(handle)?)))
 }
 
 /// Waits until a socket or pipe is ready for calls that the caller makes itself: MP_POLL with

@@ -2,7 +2,7 @@
 
 #![allow(non_camel_case_types, reason = "the names are C's")]
 
-use libc::c_void;
+use libc::{c_void, sockaddr, socklen_t};
 
 /// A channel. It belongs to the thread that created it.
 pub struct mp_channel(());
@@ -28,8 +28,8 @@ pub const MP_WITH_PEER: i32 = 2;
 /// In mp_event.flags: further completions of the same request follow.
 pub const MP_MORE: u32 = 1;
 
-/// For mp_recv() and mp_poll(): one completion for each result, until cancelled, the end or an
-/// error.
+/// For mp_recv(), mp_recvfrom() and mp_poll(): one completion for each result, until cancelled, the
+/// end or an error.
 pub const MP_REPEAT: i32 = 1;
 
 /// For mp_cancel(), mp_set_timeout(): reads and receives.
@@ -93,6 +93,12 @@ pub enum mp_command {
     MP_SENDMSG,
     /// mp_recvmsg()
     MP_RECVMSG,
+    /// mp_sendto()
+    MP_SENDTO,
+    /// mp_recvfrom()
+    MP_RECVFROM,
+    /// mp_fsync(), mp_fdatasync()
+    MP_FSYNC,
 }
 
 /// The settings of a channel, for mp_create(). 0 in a field stands for its default, so start with {
@@ -142,8 +148,13 @@ pub struct mp_options {
     /// How long a handle in mp_close() may make no progress with its queued output before it is
     /// aborted with ETIMEDOUT, in milliseconds. Default 60000.
     pub close_timeout_ms: u32,
+    /// Lazy writes: with 1, the event of a write that succeeds may come together with the next other
+    /// event, so that it does not end a wait. A program that waits for the event calls mp_flush()
+    /// after the write. Only on the io_uring driver, for writes of up to 16 KiB to stream sockets.
+    /// Default 0.
+    pub lazy_writes: u32,
     /// Must be zero.
-    pub reserved: [u32; 4],
+    pub reserved: [u32; 3],
 }
 
 /// One completion (report, section 3.5), from mp_dispatch().
@@ -166,12 +177,12 @@ pub struct mp_event {
     /// Number of bytes read, received, written or sent; 0 of a read or receive is the end, but see
     /// buffer.
     pub size: usize,
-    /// MP_RECV: the bytes, in a buffer of the channel, until mp_release() of it. MP_READ, MP_PEEK,
-    /// MP_WRITE, MP_PREAD, MP_PWRITE: the address that was given with the request. MP_SENDMSG,
-    /// MP_RECVMSG: the struct msghdr. MP_PEER_ADDRESS, MP_ACCEPT with MP_WITH_PEER: a struct
-    /// sockaddr of size bytes, until the next dispatch.
+    /// MP_RECV, MP_RECVFROM: the bytes, in a buffer of the channel, until mp_release() of it.
+    /// MP_READ, MP_PEEK, MP_WRITE, MP_PREAD, MP_PWRITE, MP_SENDTO: the address that was given with
+    /// the request. MP_SENDMSG, MP_RECVMSG: the struct msghdr. MP_PEER_ADDRESS, MP_ACCEPT with
+    /// MP_WITH_PEER: a struct sockaddr of size bytes, until the next dispatch.
     pub data: *mut c_void,
-    /// MP_RECV: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. This
+    /// MP_RECV, MP_RECVFROM: the buffer, for mp_release() or mp_write_buffer(); -1 at the end. This
     /// distinguishes an empty message of a SOCK_SEQPACKET socket, which has a buffer, from the end.
     /// Else -1.
     pub buffer: i64,
@@ -183,8 +194,12 @@ pub struct mp_event {
     pub offset: u64,
     /// MP_TIMER: the number of expirations of the timer since the last event.
     pub count: u64,
+    /// MP_RECVFROM: the address of the sender, until the next dispatch. Else NULL.
+    pub address: *const sockaddr,
+    /// MP_RECVFROM: the size of that address.
+    pub address_size: socklen_t,
     /// 0; later versions may use it.
-    pub reserved: [u64; 2],
+    pub reserved: u32,
 }
 
 /// Counts since the channel was created, from mp_statistics(). They wrap at 2^64. Later versions

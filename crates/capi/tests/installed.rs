@@ -27,6 +27,8 @@ fn the_installed_library_is_found_by_pkg_config() {
     let library = format!("lib/libmegapipe.so.{VERSION}");
     for file in [
         "include/megapipe.h",
+        "include/megapipe.hpp",
+        "include/megapipe/task.hpp",
         "include/mtcp.h",
         "include/xio.h",
         "lib/libmegapipe.a",

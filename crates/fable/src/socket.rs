@@ -11,11 +11,15 @@ use socket2::SockRef;
 const TRIES_MAX: u32 = 1000;
 const LACK: Duration = Duration::from_millis(1);
 
+/// How often a call is tried while too many descriptors of this user are in flight. Peers that do
+/// not read can keep them there, so this must not delay a daemon.
+const IN_FLIGHT_TRIES_MAX: u32 = 10;
+
 /// Repeats a call that a signal interrupted, or for which the kernel lacks memory at the moment:
 /// neither says anything about the peer.
 ///
 /// # Errors
-/// Those of the call; `ENOMEM` and `ENOBUFS` after a second.
+/// Those of the call; `ENOMEM` and `ENOBUFS` after a second, `ETOOMANYREFS` after 10 ms.
 #[inline]
 pub(crate) fn persist<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     match call() {
@@ -29,9 +33,10 @@ fn persist_after<T>(
     mut error: io::Error,
     mut call: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
-    for _ in 0..TRIES_MAX {
+    for tries in 0..TRIES_MAX {
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
+            Some(libc::ETOOMANYREFS) if tries < IN_FLIGHT_TRIES_MAX => thread::sleep(LACK),
             Some(libc::ENOMEM | libc::ENOBUFS) => thread::sleep(LACK),
             _ => break,
         }
@@ -72,7 +77,9 @@ mod tests {
 
     #[test]
     fn what_passes_is_repeated_and_nothing_else() {
-        let mut errnos = vec![libc::EPIPE, libc::ENOBUFS, libc::ENOMEM, libc::EINTR];
+        let passing = [libc::ETOOMANYREFS, libc::ENOBUFS, libc::ENOMEM, libc::EINTR];
+        let mut errnos = vec![libc::EPIPE];
+        errnos.extend(passing);
         let mut fail = || match errnos.pop() {
             Some(errno) => Err(io::Error::from_raw_os_error(errno)),
             None => Ok(7),

@@ -7,7 +7,7 @@
 //! other settings of hyper use its builders with the traits in [`crate::hyper`].
 
 use crate::hyper::{LocalExecutor, Timer};
-use crate::net::{TcpListener, is_shutdown};
+use crate::net::{Listener, is_shutdown};
 use crate::shutdown::shutdown_requested;
 use crate::spawn::spawn_local;
 use ::hyper::body::{Body, Incoming};
@@ -27,8 +27,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Accepts connections and serves each with a clone of the service, over HTTP/1 or, if the client
-/// begins with its preface, HTTP/2 without TLS.
+/// Accepts connections, over TCP or UNIX sockets, and serves each with a clone of the service, over
+/// HTTP/1 or, if the client begins with its preface, HTTP/2 without TLS.
 ///
 /// Returns `Ok` when the shutdown of the runtime is requested. The connections end by themselves,
 /// after the requests in progress; [`Runtime::shutdown`](crate::Runtime::shutdown) waits for them.
@@ -48,15 +48,16 @@ type BoxError = Box<dyn Error + Send + Sync>;
 ///     })
 /// }
 /// ```
-pub async fn serve<S, B>(mut listener: TcpListener, service: S) -> io::Result<()>
+pub async fn serve<L, S, B>(mut listener: L, service: S) -> io::Result<()>
 where
+    L: Listener,
     S: Service<Request<Incoming>, Response = Response<B>> + Clone + 'static,
     S::Future: 'static,
     S::Error: Into<BoxError>,
     B: Body + 'static,
     B::Error: Into<BoxError>,
 {
-    listener.set_nodelay(true)?;
+    listener.send_at_once()?;
     loop {
         match listener.accept().await {
             Ok(stream) => {

@@ -32,7 +32,7 @@
 //!
 //! Every future of this crate may be dropped at any time. What arrived waits for the next call, a
 //! write is submitted whole or not at all, and the memory of a request belongs to the channel until
-//! its end. See [`TcpStream`].
+//! its end. See [`Stream`].
 //!
 //! # Back-pressure
 //!
@@ -44,8 +44,9 @@
 //! # Features
 //!
 //! None is on by default. `hyper` adds hyper's runtime traits, `http` a server for HTTP/1 and
-//! HTTP/2 that runs axum, `tokio-io` and `futures-io` the traits of these crates for streams,
-//! `metrics` counts for Prometheus, `tracing` spans of tasks and connections.
+//! HTTP/2 that runs axum, `quinn` the runtime of quinn (QUIC), `tokio-io` and `futures-io` the
+//! traits of these crates for streams, `macros` the attribute `#[megapipe_rt::main]`, `metrics`
+//! counts for Prometheus, `tracing` spans of tasks and connections.
 //!
 //! # What a server's tasks do
 //!
@@ -59,7 +60,11 @@
 //! - `dump`, `record`: [`Handle::dump`], and what the cores record for it.
 //! - `task`, `spawn`: tasks, wakers and [`JoinHandle`]. `blocking`: threads for
 //!   [`spawn_blocking`].
-//! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`].
+//! - `net`: [`Bound`], [`TcpListener`], [`TcpStream`], [`BoundUnix`], [`UnixListener`],
+//!   [`UnixStream`], [`UdpSocket`], [`pipe()`],
+//!   [`copy_bidirectional`].
+//! - `file`: [`File`]. `signal`: [`Signal`], [`ctrl_c`].
+//! - `group`: [`TaskGroup`], tasks that end together.
 //! - `time`: [`sleep()`], [`timeout`], [`interval`].
 //! - `shutdown`: [`shutdown_requested`].
 //! - `traits`, `http`, `metrics`, `counts`, `spans`: by features, see above.
@@ -72,6 +77,8 @@ mod core;
 #[cfg(feature = "metrics")]
 mod counts;
 mod dump;
+mod file;
+mod group;
 mod handle;
 #[cfg(feature = "http")]
 pub mod http;
@@ -82,6 +89,7 @@ mod net;
 mod record;
 mod runtime;
 mod shutdown;
+mod signal;
 #[cfg(feature = "tracing")]
 mod spans;
 #[cfg(not(feature = "tracing"))]
@@ -94,11 +102,21 @@ mod traits;
 mod wheel;
 
 pub use dump::{Dump, SilentCore};
+pub use file::File;
+pub use group::TaskGroup;
 pub use handle::Handle;
-pub use net::{Bound, ReadHalf, Received, TcpListener, TcpStream, WriteHalf, is_shutdown};
+pub use megapipe::{Buffer, Message, SignalInfo};
+#[cfg(feature = "macros")]
+pub use megapipe_rt_macros::main;
+pub use net::{
+    Bound, BoundUdp, BoundUnix, Credentials, Datagram, Listener, Pipe, PipeReader, PipeWriter,
+    ReadHalf, Received, Stream, Tcp, TcpListener, TcpStream, UdpSocket, Unix, UnixListener,
+    UnixStream, WriteHalf, copy, copy_bidirectional, is_shutdown, pipe,
+};
 pub use record::{TaskInfo, TaskState, WaitsFor};
 pub use runtime::{Builder, Runtime};
 pub use shutdown::{ShutdownRequested, shutdown_requested};
+pub use signal::{Signal, ctrl_c};
 pub use spawn::{
     YieldNow, core_index, lookup_host, spawn_blocking, spawn_local, spawn_on, yield_now,
 };
@@ -106,6 +124,8 @@ pub use task::{JoinError, JoinHandle};
 pub use time::{Elapsed, Interval, Sleep, interval, sleep, sleep_until, timeout};
 #[cfg(feature = "hyper")]
 pub use traits::hyper;
+#[cfg(feature = "quinn")]
+pub use traits::quinn;
 
 /// Compiles the example of the README.
 #[cfg(all(doctest, feature = "http"))]

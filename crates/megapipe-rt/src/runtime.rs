@@ -32,13 +32,14 @@ pub struct Builder {
     thread_name: String,
     blocking_threads: usize,
     shutdown_signals: Vec<i32>,
+    signals: Vec<i32>,
     dump_signal: Option<i32>,
 }
 
 impl Default for Builder {
     fn default() -> Builder {
         let (config, thread_name) = (Config::default(), "megapipe-rt".to_string());
-        let shutdown_signals = Vec::new();
+        let (shutdown_signals, signals) = (Vec::new(), Vec::new());
         Builder {
             cores: None,
             pinned: true,
@@ -46,6 +47,7 @@ impl Default for Builder {
             thread_name,
             blocking_threads: BLOCKING_THREADS,
             shutdown_signals,
+            signals,
             dump_signal: None,
         }
     }
@@ -97,6 +99,14 @@ impl Builder {
         self
     }
 
+    /// Sets the signals for which tasks wait by [`Signal`](crate::Signal) or
+    /// [`ctrl_c`](crate::ctrl_c). [`build`](Builder::build) blocks them as those of
+    /// [`shutdown_signals`](Builder::shutdown_signals). Default: none.
+    pub fn signals(mut self, signals: &[i32]) -> Builder {
+        self.signals = signals.to_vec();
+        self
+    }
+
     /// Sets the signal, such as `libc::SIGUSR1`, at which the runtime writes the tasks of all cores
     /// and what each waits for: by `tracing` at level INFO, or to the standard error output if no
     /// subscriber takes that. See [`Handle::dump`]. Default: none.
@@ -125,6 +135,10 @@ impl Builder {
             [] => None,
             numbers => Some(Signals::new(numbers)?),
         };
+        let blocked = match &self.signals[..] {
+            [] => None,
+            numbers => Some(Signals::new(numbers)?),
+        };
         let dump_signal = match self.dump_signal {
             Some(signal) => Some((signal, Signals::new(&[signal])?)),
             None => None,
@@ -149,7 +163,15 @@ impl Builder {
             Some((signal, blocked)) => Some(DumpThread::start(signal, blocked, handle.clone())?),
             None => None,
         };
-        Ok(Runtime { first, handle, pool, workers, dumps, not_send: PhantomData })
+        Ok(Runtime {
+            first,
+            handle,
+            pool,
+            workers,
+            dumps,
+            _blocked: blocked,
+            not_send: PhantomData,
+        })
     }
 
     /// Creates a core in its own thread.
@@ -242,6 +264,8 @@ pub struct Runtime {
     workers: Vec<Worker>,
     /// Writes dumps at a signal.
     dumps: Option<DumpThread>,
+    /// Blocks the signals for which tasks wait. The calling thread's mask is restored with it.
+    _blocked: Option<Signals>,
     not_send: PhantomData<*mut ()>,
 }
 

@@ -5,13 +5,17 @@
 
 mod common;
 
-use common::{TIME_LIMIT, within};
+use common::{TIME_LIMIT, limited, within};
+use futures_lite::future::zip;
 use megapipe::{BufferClass, Config, DriverChoice};
-use megapipe_rt::{Runtime, TcpListener, TcpStream, spawn_local, yield_now};
+use megapipe_rt::{
+    File, Message, ReadHalf, Runtime, TaskGroup, TcpListener, TcpStream, Unix, UnixListener,
+    UnixStream, WriteHalf, copy, copy_bidirectional, pipe, spawn_local, yield_now,
+};
+use std::fs::OpenOptions;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::thread;
@@ -22,6 +26,9 @@ on_both_drivers!(
     operations_dropped_and_repeated_lose_no_byte,
     dropped_connects_close_their_sockets,
     a_dropped_listener_closes_what_it_accepted,
+    unix_sockets_dropped_at_every_await_point_leave_nothing,
+    proxies_dropped_at_every_await_point_leave_nothing,
+    pipes_files_and_groups_dropped_at_every_await_point_leave_nothing,
 );
 
 /// Descriptors are counted for the process, so the tests run one after the other.
@@ -55,24 +62,6 @@ async fn wait_for_descriptors(expected: usize) {
         assert!(began.elapsed() < TIME_LIMIT, "{} descriptors, not {expected}", open_descriptors());
         megapipe_rt::sleep(Duration::from_millis(1)).await;
     }
-}
-
-/// Polls a future at most `polls` times and then drops it.
-async fn limited<F: Future>(polls: usize, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    poll_fn(|context| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        match future.as_mut().poll(context) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }
 
 /// Sends the message in pieces and reads what comes, until the server closes the connection.
@@ -319,5 +308,134 @@ fn a_dropped_listener_closes_what_it_accepted(driver: DriverChoice) {
             }
             wait_for_descriptors(expected).await;
         }
+    });
+}
+
+/// Runs a scenario of one future again and again, each time for one poll more, until it ends.
+/// After each, nothing of it may be left.
+async fn sweep(scenario: &impl AsyncFn() -> io::Result<()>) {
+    // With the first access to a disk, the epoll driver opens an eventfd for its helper threads.
+    File::from_std(tempfile::tempfile().unwrap()).unwrap().sync().await.unwrap();
+    let expected = open_descriptors();
+    for polls in 0.. {
+        assert!(polls < STEPS_MAX, "the scenario does not end");
+        let ended = limited(polls, scenario()).await;
+        wait_for_descriptors(expected).await;
+        if let Some(result) = ended {
+            result.unwrap();
+            println!("{polls} steps, nothing left");
+            return;
+        }
+    }
+}
+
+/// Runs a sweep in a runtime with few buffers and places for sockets.
+fn sweep_alone(driver: DriverChoice, scenario: impl AsyncFn() -> io::Result<()>) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = open_descriptors();
+    let runtime = small_runtime(driver);
+    for _ in 0..3 {
+        within(&runtime, sweep(&scenario));
+    }
+    drop(runtime);
+    // A thread for blocking calls may end later than its runtime.
+    assert!(testkit::eventually(TIME_LIMIT, || open_descriptors() <= before));
+}
+
+/// Sends the content and ends the direction.
+async fn send(writer: &mut WriteHalf<Unix>) -> io::Result<()> {
+    for piece in content().chunks(3000) {
+        writer.write(piece.to_vec()).await?;
+    }
+    writer.shutdown().await
+}
+
+/// Reads to the end, and compares.
+async fn expect<F>(reader: &mut ReadHalf<F>) -> io::Result<()> {
+    let mut received = Vec::new();
+    while let Some(message) = reader.read().await? {
+        received.extend_from_slice(&message);
+    }
+    assert!(received == content(), "{} bytes", received.len());
+    Ok(())
+}
+
+fn unix_sockets_dropped_at_every_await_point_leave_nothing(driver: DriverChoice) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    sweep_alone(driver, async || {
+        assert!(!path.exists(), "a dropped listener left its file");
+        let mut listener = UnixListener::bind(&path)?;
+        let (client, server) = zip(UnixStream::connect(&path), listener.accept()).await;
+        let (mut client, mut server) = (client?, server?);
+        // Descriptors in both directions, some of which are never received.
+        for count in 0..3 {
+            let (_reader, writer) = io::pipe()?;
+            let message = Message::new(vec![count; 10]).with_descriptor(writer);
+            client.send_message(message).await?;
+        }
+        for _ in 0..2 {
+            let message = server.receive_message(10, 1).await?.expect("a message");
+            assert_eq!(message.descriptors().len(), 1);
+            server.send_message(message).await?;
+        }
+        let echoed = client.receive_message(100, 2).await?.expect("a message");
+        assert_eq!(echoed.descriptors().len(), 1);
+        // What was not received is closed with the sockets.
+        server.write("end").await?;
+        server.shutdown().await
+    });
+}
+
+fn proxies_dropped_at_every_await_point_leave_nothing(driver: DriverChoice) {
+    sweep_alone(driver, async || {
+        let (left, mut front) = UnixStream::pair()?;
+        let (mut back, right) = UnixStream::pair()?;
+        front.set_high_water(2000);
+        back.set_high_water(2000);
+        let (mut near_reader, mut near_writer) = left.split();
+        let (mut far_reader, mut far_writer) = right.split();
+        let echo = copy(&mut far_reader, &mut far_writer);
+        let proxy = copy_bidirectional(&mut front, &mut back);
+        let client = zip(send(&mut near_writer), expect(&mut near_reader));
+        let ((sent, received), (echoed, passed)) = zip(client, zip(echo, proxy)).await;
+        sent.and(received)?;
+        assert_eq!((echoed?, passed?), (MESSAGE as u64, (MESSAGE as u64, MESSAGE as u64)));
+        Ok(())
+    });
+}
+
+fn pipes_files_and_groups_dropped_at_every_await_point_leave_nothing(driver: DriverChoice) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    sweep_alone(driver, async || {
+        let (mut reader, mut writer) = pipe()?;
+        let sending = async move {
+            writer.write(content()).await?;
+            writer.flush().await
+        };
+        let (sent, received) = zip(sending, expect(&mut reader)).await;
+        sent.and(received)?;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(true).read(true).write(true);
+        let mut file = File::open_with(&options, &path).await?;
+        file.write(content()).await?;
+        file.sync().await?;
+        file.set_position(0);
+        assert!(file.read_to_end().await? == content());
+        let mut group = TaskGroup::new();
+        for number in 0..3 {
+            let (reader, mut writer) = UnixStream::pair()?;
+            group.spawn(async move {
+                writer.write(vec![number; 1000]).await?;
+                writer.shutdown().await
+            });
+            group.spawn(async move {
+                let (mut reader, _writer) = reader.split();
+                while reader.read().await?.is_some() {}
+                Ok(())
+            });
+        }
+        group.join_all().await?.into_iter().collect()
     });
 }

@@ -5,18 +5,20 @@ mod common;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path};
 use axum::{Router, routing::get, routing::post};
-use common::{TIME_LIMIT, runtime};
+use common::{TIME_LIMIT, on_thread, runtime, within};
 use megapipe::DriverChoice;
-use megapipe_rt::{Bound, Handle, http, sleep, spawn_local};
+use megapipe_rt::{Bound, Handle, UnixListener, http, sleep, spawn_local};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
 on_both_drivers!(
     curl_gets_and_posts_over_both_versions,
+    curl_reaches_a_unix_socket,
+    curl_is_known_by_its_credentials,
     h2load_gets_every_answer,
     clients_that_leave_disturb_no_others,
     requests_in_progress_end_before_the_server,
@@ -129,6 +131,50 @@ fn curl_gets_and_posts_over_both_versions(driver: DriverChoice) {
         curl(&["-H", "Transfer-Encoding: chunked", "--data-binary", &body, &server.url("/echo")]);
     assert!(chunked == testkit::content(BODY));
     server.stop();
+}
+
+fn curl_reaches_a_unix_socket(driver: DriverChoice) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("http");
+    let bound = Bound::unix(&path).unwrap();
+    let (sender, handle) = channel();
+    let server = thread::spawn(move || {
+        let runtime = runtime(driver, 2);
+        sender.send(runtime.handle().clone()).unwrap();
+        let main = move || {
+            let bound = bound.clone();
+            async move { http::serve(bound.listen()?, app()).await }
+        };
+        runtime.run(main).unwrap();
+        runtime.shutdown(TIME_LIMIT)
+    });
+    let socket = path.to_str().unwrap();
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        let hello = curl(&[version, "--unix-socket", socket, "http://any/"]);
+        assert_eq!(hello, b"hello");
+        let large = curl(&[version, "--unix-socket", socket, "http://any/bytes/1000000"]);
+        assert!(large == testkit::content(1_000_000), "{version}");
+    }
+    handle.recv_timeout(TIME_LIMIT).unwrap().request_shutdown();
+    assert_eq!(server.join().unwrap(), 0);
+    assert!(!path.exists());
+}
+
+fn curl_is_known_by_its_credentials(driver: DriverChoice) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("http");
+    let runtime = runtime(driver, 1);
+    within(&runtime, async {
+        let mut listener = UnixListener::bind(&path).unwrap();
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--max-time", "60", "--unix-socket"]).arg(&path);
+        let client = command.arg("http://any/").stdout(Stdio::piped()).spawn().expect("curl");
+        let stream = listener.accept().await.unwrap();
+        assert_eq!(stream.peer_credentials().unwrap().process, client.id());
+        http::serve_connection(stream, app()).await.unwrap();
+        let output = on_thread(move || client.wait_with_output().unwrap()).await;
+        assert_eq!(output.stdout, b"hello");
+    });
 }
 
 fn h2load_gets_every_answer(driver: DriverChoice) {

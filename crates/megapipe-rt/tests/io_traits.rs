@@ -4,12 +4,17 @@ mod common;
 
 use common::{TIME_LIMIT, runtime, within};
 use megapipe::DriverChoice;
-use megapipe_rt::{TcpListener, spawn_local};
+use megapipe_rt::{TcpListener, UnixStream, pipe, spawn_local};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::thread;
 
-on_both_drivers!(tokio_copies_a_stream, futures_io_copies_a_stream, slices_are_copied);
+on_both_drivers!(
+    tokio_copies_a_stream,
+    futures_io_copies_a_stream,
+    slices_are_copied,
+    unix_streams_and_pipes_have_the_traits,
+);
 
 const BYTES: usize = 3_000_000;
 
@@ -105,5 +110,29 @@ fn slices_are_copied(driver: DriverChoice) {
             }
             assert_eq!(stream.write_slice(&room[..count]).await?, count);
         }
+    });
+}
+
+fn unix_streams_and_pipes_have_the_traits(driver: DriverChoice) {
+    use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
+    let runtime = runtime(driver, 1);
+    within(&runtime, async {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let (mut output, mut input) = pipe().unwrap();
+        let (mut reader, _writer) = far.split();
+        let copied = spawn_local(async move {
+            let count = tokio::io::copy(&mut reader, &mut input).await?;
+            tokio::io::AsyncWriteExt::flush(&mut input).await?;
+            Ok::<u64, io::Error>(count)
+        });
+        let sent = spawn_local(async move {
+            near.write_all(&testkit::content(BYTES)).await?;
+            near.close().await
+        });
+        let mut all = Vec::new();
+        output.read_to_end(&mut all).await.unwrap();
+        sent.await.unwrap().unwrap();
+        assert_eq!(copied.await.unwrap().unwrap(), BYTES as u64);
+        assert!(all == testkit::content(BYTES));
     });
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{TIME_LIMIT, builder, runtime, within};
+use common::{TIME_LIMIT, builder, on_thread, runtime, within};
 use megapipe::{BufferClass, Config, DriverChoice};
 use megapipe_rt::{
     Bound, Runtime, TcpListener, TcpStream, is_shutdown, sleep, spawn_local, spawn_on, timeout,
@@ -53,15 +53,6 @@ async fn pair(listener: &mut TcpListener) -> (TcpStream, std::net::TcpStream) {
     });
     let stream = listener.accept().await.unwrap();
     (stream, peer.join().unwrap())
-}
-
-/// Runs blocking code on a thread of its own, and the runtime meanwhile.
-async fn on_thread<T: Send + 'static>(code: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = thread::spawn(code);
-    while !thread.is_finished() {
-        sleep(Duration::from_millis(1)).await;
-    }
-    thread.join().unwrap()
 }
 
 fn on_pair<F: Future>(

@@ -2,8 +2,9 @@
 
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
-use crate::driver::{DATAGRAM_PAYLOAD, NAME_BYTES};
-use crate::message::Message;
+use crate::control::Arrival;
+use crate::driver::{CONTROL_BYTES, DATAGRAM_CONTROL, NAME_BYTES, datagram_payload};
+use crate::message::{Ecn, Message, PacketInfo};
 use crate::pool::Lease;
 use crate::raw::Transferred;
 use crate::source::Socket;
@@ -138,32 +139,39 @@ pub struct Accepted {
 /// A datagram in a buffer of the channel; dereferences to its payload.
 #[derive(Debug)]
 pub struct Datagram {
-    /// The whole buffer: header, sender's name, payload.
+    /// The whole buffer: header, sender's name, ancillary data, payload.
     lease: Lease,
     name_bytes: usize,
+    control_bytes: usize,
+    /// Offset of the payload.
+    payload: usize,
     truncated: bool,
 }
 
 impl Datagram {
-    /// Parses the buffer. Fails with `EBADMSG` if its lengths contradict each other.
-    pub(crate) fn parse(mut lease: Lease) -> io::Result<Datagram> {
+    /// Parses the buffer, in which room for ancillary data is reserved or not. Fails with `EBADMSG`
+    /// if its lengths contradict each other.
+    pub(crate) fn parse(mut lease: Lease, ancillary: bool) -> io::Result<Datagram> {
         let bad = || io::Error::from_raw_os_error(libc::EBADMSG);
-        if lease.len() < DATAGRAM_PAYLOAD {
+        let payload = datagram_payload(ancillary);
+        if lease.len() < payload {
             return Err(bad());
         }
         let number = |at: usize| {
             u32::from_ne_bytes([lease[at], lease[at + 1], lease[at + 2], lease[at + 3]]) as usize
         };
-        let (name_bytes, payload_bytes, flags) = (number(0), number(8), number(12));
+        let (name_bytes, control_bytes) = (number(0).min(NAME_BYTES), number(4));
+        let (payload_bytes, flags) = (number(8), number(12));
+        let control_bytes = if ancillary { control_bytes.min(CONTROL_BYTES) } else { 0 };
         let truncated = flags & libc::MSG_TRUNC as usize != 0;
-        lease.truncate(DATAGRAM_PAYLOAD.saturating_add(payload_bytes));
-        Ok(Datagram { lease, name_bytes: name_bytes.min(NAME_BYTES), truncated })
+        lease.truncate(payload.saturating_add(payload_bytes));
+        Ok(Datagram { lease, name_bytes, control_bytes, payload, truncated })
     }
 
     /// Returns the sender's address. Fails with `EAFNOSUPPORT` for a family that the crate does not
     /// support.
     pub fn address(&self) -> io::Result<Address> {
-        let start = DATAGRAM_PAYLOAD - NAME_BYTES;
+        let start = DATAGRAM_CONTROL - NAME_BYTES;
         RawAddress::parse(&self.lease[start..start + self.name_bytes])
     }
 
@@ -172,9 +180,32 @@ impl Datagram {
         self.truncated
     }
 
+    fn arrival(&self) -> Arrival {
+        Arrival::parse(&self.lease[DATAGRAM_CONTROL..DATAGRAM_CONTROL + self.control_bytes])
+    }
+
+    /// Returns the address and the interface of this host on which the datagram arrived, on a
+    /// socket with [`Channel::enable_packet_info`](crate::Channel::enable_packet_info).
+    pub fn packet_info(&self) -> Option<PacketInfo> {
+        self.arrival().packet_info
+    }
+
+    /// Returns the ECN mark, on a socket with
+    /// [`Channel::enable_ecn`](crate::Channel::enable_ecn).
+    pub fn ecn(&self) -> Option<Ecn> {
+        self.arrival().ecn
+    }
+
+    /// Returns the size of the datagrams that the kernel has joined into this one, on a socket with
+    /// [`Channel::enable_gro`](crate::Channel::enable_gro); `None` for a single datagram. The last
+    /// one may be shorter.
+    pub fn segment_size(&self) -> Option<u16> {
+        self.arrival().segment_size
+    }
+
     /// Returns the payload as a lease, to keep or to send without a copy.
     pub fn into_lease(mut self) -> Lease {
-        self.lease.cut_front(DATAGRAM_PAYLOAD);
+        self.lease.cut_front(self.payload);
         self.lease
     }
 }
@@ -183,7 +214,7 @@ impl Deref for Datagram {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.lease[DATAGRAM_PAYLOAD..]
+        &self.lease[self.payload..]
     }
 }
 

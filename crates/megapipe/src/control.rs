@@ -1,10 +1,11 @@
 //! Encodes and decodes ancillary data of sendmsg(2) and recvmsg(2): cmsg(3).
 //!
-//! Supports descriptors (`SCM_RIGHTS`) and packet information (`IP_PKTINFO`, `IPV6_PKTINFO`), and
-//! skips credentials, timestamps and all other kinds. Inconsistent lengths end the list; nothing is
-//! read beyond them.
+//! Supports descriptors (`SCM_RIGHTS`), and for datagrams packet information (`IP_PKTINFO`,
+//! `IPV6_PKTINFO`), ECN marks (`IP_TOS`, `IPV6_TCLASS`) and segment sizes (`UDP_SEGMENT`,
+//! `UDP_GRO`). Skips credentials, timestamps and all other kinds. Inconsistent lengths end the list;
+//! nothing is read beyond them.
 
-use crate::message::PacketInfo;
+use crate::message::{Ecn, PacketInfo};
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -78,6 +79,21 @@ pub(crate) fn push_packet_info(control: &mut Vec<u8>, info: PacketInfo, domain: 
     true
 }
 
+/// Appends the ECN mark of a datagram, for a socket of the domain `AF_INET6` or else `AF_INET`. The
+/// kernel takes the mark of the destination's family, and ignores the other one.
+pub(crate) fn push_ecn(control: &mut Vec<u8>, ecn: Ecn, domain: i32) {
+    let value = libc::c_int::from(ecn as u8).to_ne_bytes();
+    push(control, libc::IPPROTO_IP, libc::IP_TOS, &value);
+    if domain == libc::AF_INET6 {
+        push(control, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &value);
+    }
+}
+
+/// Appends the size of the datagrams into which the kernel divides the message.
+pub(crate) fn push_segment_size(control: &mut Vec<u8>, bytes: u16) {
+    push(control, libc::SOL_UDP, libc::UDP_SEGMENT, &bytes.to_ne_bytes());
+}
+
 /// One entry of the ancillary data.
 struct Entry<'a> {
     level: libc::c_int,
@@ -111,11 +127,45 @@ fn is_rights(entry: &Entry<'_>) -> bool {
     (entry.level, entry.kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
 }
 
+/// What the ancillary data tells about the arrival of a datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) packet_info: Option<PacketInfo>,
+    pub(crate) ecn: Option<Ecn>,
+    pub(crate) segment_size: Option<u16>,
+}
+
+impl Arrival {
+    /// Parses ancillary data, and skips descriptors.
+    pub(crate) fn parse(control: &[u8]) -> Arrival {
+        let mut arrival = Arrival::default();
+        entries(control).for_each(|entry| arrival.add(&entry));
+        arrival
+    }
+
+    fn add(&mut self, entry: &Entry<'_>) {
+        match (entry.level, entry.kind) {
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                // One byte, see ip(7).
+                self.ecn = entry.data.first().map(|byte| Ecn::of(*byte)).or(self.ecn);
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                self.ecn = number_at(entry.data, 0).map(|class| Ecn::of(class as u8)).or(self.ecn);
+            }
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                let bytes = number_at(entry.data, 0).and_then(|bytes| u16::try_from(bytes).ok());
+                self.segment_size = bytes.filter(|bytes| *bytes > 0);
+            }
+            _ => self.packet_info = packet_info(entry).or(self.packet_info),
+        }
+    }
+}
+
 /// The ancillary data of a received message, parsed.
 #[derive(Default)]
 pub(crate) struct Brought {
     pub(crate) descriptors: Vec<OwnedFd>,
-    pub(crate) packet_info: Option<PacketInfo>,
+    pub(crate) arrival: Arrival,
 }
 
 /// Parses the ancillary data that the kernel wrote to `control`. Closes a descriptor of the
@@ -137,8 +187,8 @@ pub(crate) unsafe fn take(control: &[u8]) -> Brought {
             if !is_process {
                 brought.descriptors.extend(owned);
             }
-        } else if let Some(info) = packet_info(&entry) {
-            brought.packet_info = Some(info);
+        } else {
+            brought.arrival.add(&entry);
         }
     }
     brought
@@ -238,9 +288,34 @@ mod tests {
             assert!(push_packet_info(&mut control, info(local, 3), domain));
             // SAFETY: `control` contains no descriptors.
             let brought = unsafe { take(&control) };
-            assert_eq!(brought.packet_info, Some(info(found, 3)));
+            assert_eq!(brought.arrival.packet_info, Some(info(found, 3)));
         }
         assert!(!push_packet_info(&mut Vec::new(), info("::1", 0), libc::AF_INET));
+    }
+
+    #[test]
+    fn marks_and_segment_sizes_round_trip() {
+        for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
+            for domain in [libc::AF_INET, libc::AF_INET6] {
+                let mut control = Vec::new();
+                push_ecn(&mut control, ecn, domain);
+                assert!(push_packet_info(&mut control, info("::ffff:127.0.0.1", 1), domain));
+                assert_eq!(Arrival::parse(&control).ecn, Some(ecn));
+                assert!(Arrival::parse(&control).packet_info.is_some());
+            }
+        }
+        let mut control = Vec::new();
+        push_segment_size(&mut control, 1200);
+        let sent = (libc::SOL_UDP, libc::UDP_SEGMENT, 1200u16.to_ne_bytes().to_vec());
+        assert_eq!(as_c_sees_it(&control), [sent]);
+        // The kernel reports a number of four bytes, and one byte of IPv4's type of service.
+        for (reported, expected) in [(1200, Some(1200)), (0, None), (-1, None), (1 << 16, None)] {
+            let mut control = Vec::new();
+            push(&mut control, libc::SOL_UDP, libc::UDP_GRO, &i32::to_ne_bytes(reported));
+            push(&mut control, libc::IPPROTO_IP, libc::IP_TOS, &[0xb9]);
+            let arrival = Arrival::parse(&control);
+            assert_eq!((arrival.segment_size, arrival.ecn), (expected, Some(Ecn::Ect1)));
+        }
     }
 
     /// A datagram to a broadcast address is answered from the interface's own.
@@ -251,7 +326,7 @@ mod tests {
             let data = [1u32.to_ne_bytes(), local, header].concat();
             push(&mut control, libc::IPPROTO_IP, libc::IP_PKTINFO, &data);
             // SAFETY: `control` contains no descriptors.
-            unsafe { take(&control) }.packet_info
+            unsafe { take(&control) }.arrival.packet_info
         };
         let broadcast = [127, 255, 255, 255];
         assert_eq!(numbers([127, 0, 0, 1], broadcast), Some(info("127.0.0.1", 1)));
@@ -273,7 +348,7 @@ mod tests {
         let brought = unsafe { take(&control) };
         let found: Vec<RawFd> = brought.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         assert_eq!(found, pipe);
-        assert_eq!(brought.packet_info, None);
+        assert_eq!(brought.arrival.packet_info, None);
         assert_eq!(process_end.read(&mut [0; 1]).unwrap(), 0, "not closed");
     }
 

@@ -102,7 +102,7 @@ pub use cpuset::CpuSet;
 pub use driver_api::UnknownDriver;
 pub use error::{Error, Result, TooManyLightweight};
 pub use listen::{listen, listen_with};
-pub use message::{DescriptorsLost, Message, PacketInfo};
+pub use message::{DescriptorsLost, Ecn, Message, PacketInfo};
 pub use partition::{ListenerError, partition};
 pub use pool::Lease;
 pub use raw::{RawCommand, Transfer, Transferred};

@@ -1,16 +1,18 @@
-//! Defines messages with ancillary data: descriptors and packet information.
+//! Defines messages with ancillary data: descriptors, and what the kernel reports and takes with
+//! datagrams.
 
 use crate::address::Address;
 use crate::buffer::Buffer;
+use crate::control::Arrival;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 /// Bytes with ancillary data, for [`Channel::send_message`] and [`Channel::receive_message`]: open
-/// descriptors over UNIX sockets, and the address and interface of this host at which a datagram
-/// arrives or from which it leaves.
+/// descriptors over UNIX sockets, and with datagrams the address and interface of this host, the
+/// ECN mark, and the size of the datagrams of which the kernel makes or has made the message.
 ///
-/// A received message has the address of its sender and the packet information of its arrival, so a
-/// message that is sent unchanged returns to its sender. [`Message::reply`] makes such a message
+/// A received message has the address of its sender and all that was reported about its arrival, so
+/// a message that is sent unchanged returns to its sender. [`Message::reply`] makes such a message
 /// with other bytes.
 ///
 /// ```
@@ -58,7 +60,8 @@ pub(crate) struct Parts {
     pub(crate) address: Option<Address>,
     pub(crate) descriptors: Vec<OwnedFd>,
     pub(crate) descriptor_room: usize,
-    pub(crate) packet_info: Option<PacketInfo>,
+    /// Of the arrival, or for the departure.
+    pub(crate) arrival: Arrival,
 }
 
 /// The address and the interface of this host on which a datagram arrived, or from which it is to
@@ -73,6 +76,27 @@ pub struct PacketInfo {
     pub local: IpAddr,
     /// The index of the interface, see if_nametoindex(3). To send: with 0 the routes decide.
     pub interface: u32,
+}
+
+/// The mark of Explicit Congestion Notification in the header of a datagram (RFC 3168, section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Ecn {
+    /// The transport does not support ECN.
+    NotEct = 0b00,
+    /// The transport supports ECN; RFC 9331 gives this mark to L4S.
+    Ect1 = 0b01,
+    /// The transport supports ECN.
+    Ect0 = 0b10,
+    /// A router marked the datagram instead of dropping it: congestion.
+    Ce = 0b11,
+}
+
+impl Ecn {
+    /// Returns the mark in an IPv4 type of service or an IPv6 traffic class.
+    pub(crate) fn of(class: u8) -> Ecn {
+        [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce][usize::from(class & 0b11)]
+    }
 }
 
 /// The reason why a receive failed although its bytes arrived: descriptors that came with them are
@@ -96,7 +120,7 @@ impl Message {
             address: None,
             descriptors: Vec::new(),
             descriptor_room: 0,
-            packet_info: None,
+            arrival: Arrival::default(),
         };
         Message { parts: Box::new(parts) }
     }
@@ -128,13 +152,57 @@ impl Message {
 
     /// Sets the source address and the interface of a datagram.
     pub fn with_packet_info(mut self, info: PacketInfo) -> Message {
-        self.parts.packet_info = Some(info);
+        self.parts.arrival.packet_info = Some(info);
+        self
+    }
+
+    /// Sets the ECN mark of a datagram. Such a datagram has the DSCP 0, whatever the socket options
+    /// `IP_TOS` and `IPV6_TCLASS` are, because ancillary data sets both parts of the field. Without
+    /// this call these options decide.
+    pub fn with_ecn(mut self, ecn: Ecn) -> Message {
+        self.parts.arrival.ecn = Some(ecn);
+        self
+    }
+
+    /// The largest number of datagrams of a message with a segment size: `UDP_MAX_SEGMENTS`, which
+    /// is 128 since Linux 6.9.
+    pub const SEGMENTS_MAX: usize = 64;
+
+    /// Makes the kernel divide the message into datagrams of so many bytes; the last one may be
+    /// shorter. It is `UDP_SEGMENT` of udp(7), generic segmentation offload (GSO): one call sends up
+    /// to [`Message::SEGMENTS_MAX`] datagrams, and a capable network device does the work. Linux
+    /// 4.18.
+    ///
+    /// The message has at most 65,507 bytes in all, and its datagrams fit into the MTU; otherwise
+    /// the kernel refuses it with `EMSGSIZE` or `EINVAL`. It refuses it with `EIO` if the way to the
+    /// destination has no checksum offload or is an IPsec tunnel: then send the datagrams one by
+    /// one. A message that fits into one datagram is sent as one without the option.
+    ///
+    /// ```
+    /// use megapipe::{Channel, Message};
+    /// use std::net::UdpSocket;
+    ///
+    /// let mut channel = Channel::new()?;
+    /// let sender = channel.register(UdpSocket::bind("127.0.0.1:0")?, ())?;
+    /// let receiver = UdpSocket::bind("127.0.0.1:0")?;
+    /// let message = Message::new("one two three").to(receiver.local_addr()?);
+    /// channel.send_message(sender, message.with_segment_size(4))?;
+    /// channel.flush()?;
+    /// for expected in ["one ", "two ", "thre", "e"] {
+    ///     let mut found = [0; 9];
+    ///     let bytes = receiver.recv(&mut found)?;
+    ///     assert_eq!(&found[..bytes], expected.as_bytes());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_segment_size(mut self, bytes: u16) -> Message {
+        self.parts.arrival.segment_size = Some(bytes);
         self
     }
 
     /// Creates an answer to this message: to its sender and, if its packet information is known
     /// ([`Channel::enable_packet_info`]), from the address to which this message was sent. The
-    /// routes determine the interface.
+    /// routes determine the interface. It has no ECN mark and no segment size.
     ///
     /// [`Channel::enable_packet_info`]: crate::Channel::enable_packet_info
     ///
@@ -161,7 +229,7 @@ impl Message {
     pub fn reply(&self, bytes: impl Into<Buffer>) -> Message {
         let mut reply = Message::new(bytes);
         reply.parts.address.clone_from(&self.parts.address);
-        reply.parts.packet_info =
+        reply.parts.arrival.packet_info =
             self.packet_info().map(|info| PacketInfo { interface: 0, ..info });
         reply
     }
@@ -185,7 +253,21 @@ impl Message {
     /// Returns the address and the interface of this host on which a datagram arrived, on a socket
     /// with [`Channel::enable_packet_info`](crate::Channel::enable_packet_info).
     pub fn packet_info(&self) -> Option<PacketInfo> {
-        self.parts.packet_info
+        self.parts.arrival.packet_info
+    }
+
+    /// Returns the ECN mark: of a datagram that arrived on a socket with
+    /// [`Channel::enable_ecn`](crate::Channel::enable_ecn), or what [`Message::with_ecn`] set.
+    pub fn ecn(&self) -> Option<Ecn> {
+        self.parts.arrival.ecn
+    }
+
+    /// Returns the size of the datagrams of which the kernel made the message, on a socket with
+    /// [`Channel::enable_gro`](crate::Channel::enable_gro), or what [`Message::with_segment_size`]
+    /// set. All datagrams but the last have this size, and no bytes are between them. `None`: the
+    /// message is one datagram.
+    pub fn segment_size(&self) -> Option<u16> {
+        self.parts.arrival.segment_size
     }
 
     /// Returns the descriptors, in the order in which they were sent. Descriptors that are not

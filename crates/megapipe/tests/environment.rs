@@ -33,7 +33,7 @@ fn with_variable(name: &str, values: &[Option<&str>], body: impl FnOnce(Option<S
 fn the_environment_chooses() {
     let values = [None, Some("auto"), Some("uring"), Some("epoll")];
     with_variable("the_environment_chooses", &values, |value| {
-        let rig = Rig { channel: channel(DriverChoice::Auto).unwrap() };
+        let rig = Rig::from(channel(DriverChoice::Auto).unwrap());
         let report = rig.driver();
         let expected = match value.as_deref() {
             Some("epoll") => DriverKind::Epoll,
@@ -88,7 +88,7 @@ fn echo(rig: &mut Rig) {
 
 fn falls_back(errno: i32) {
     block_io_uring(errno);
-    let mut rig = Rig { channel: channel(DriverChoice::Auto).unwrap() };
+    let mut rig = Rig::from(channel(DriverChoice::Auto).unwrap());
     assert_eq!(rig.driver().kind, DriverKind::Epoll);
     assert!(rig.driver().reason.contains("io_uring"), "{:?}", rig.driver());
     echo(&mut rig);
@@ -111,7 +111,7 @@ fn without_the_system_call_auto_falls_back() {
 fn without_the_call_that_enters_rings_auto_falls_back() {
     isolated(DriverChoice::Auto, "without_the_call_that_enters_rings_auto_falls_back", || {
         block(&[libc::SYS_io_uring_enter], libc::EPERM);
-        let mut rig = Rig { channel: channel(DriverChoice::Auto).unwrap() };
+        let mut rig = Rig::from(channel(DriverChoice::Auto).unwrap());
         assert_eq!(rig.driver().kind, DriverKind::Epoll);
         assert!(rig.driver().reason.contains("io_uring"), "{:?}", rig.driver());
         echo(&mut rig);
@@ -130,7 +130,7 @@ fn a_ring_that_is_asked_for_is_not_replaced() {
             }
             other => panic!("unexpected {other}"),
         }
-        echo(&mut Rig { channel: channel(DriverChoice::Epoll).unwrap() });
+        echo(&mut Rig::from(channel(DriverChoice::Epoll).unwrap()));
     });
 }
 

@@ -30,6 +30,28 @@ pub fn built(packages: &[&str]) -> PathBuf {
     profile
 }
 
+/// Environment variables of `cargo xtask sanitize`: the directory of preload libraries that a
+/// sanitizer instruments, and the sanitizer's own library, which programs need with them.
+const SANITIZED: &str = "MEGAPIPE_TEST_SANITIZED";
+const SANITIZER: &str = "MEGAPIPE_TEST_SANITIZER";
+
+/// Returns the path of a preload library, which is built unless `cargo xtask sanitize` has built it.
+pub fn preload_library(package: &str) -> PathBuf {
+    let file = format!("lib{}.so", package.replace('-', "_"));
+    match env::var_os(SANITIZED) {
+        Some(directory) => PathBuf::from(directory).join(file),
+        None => built(&[package]).join(file),
+    }
+}
+
+/// Makes a command that starts programs with a preload library load the sanitizer, too.
+pub fn with_sanitizer(command: &mut Command) -> &mut Command {
+    if let Some(library) = env::var_os(SANITIZER) {
+        command.env("LD_PRELOAD", library);
+    }
+    command
+}
+
 /// Removes the variables that cargo sets for the tests of a package from a command that may run
 /// cargo. Some build scripts depend on them (that of `ring`): with those of one package and then of
 /// another, cargo builds everything above these again.

@@ -92,7 +92,8 @@ commands:
               remain, 1 GiB in each direction, 10,000 simultaneous connections;
               argument: MINUTES, 1 to 10000 [default: 5]
   nginx       builds the event module for the installed nginx and serves a page with it;
-              options: --build (only build), --port PORT, --config FILE
+              options: --build (only build), --port PORT, --config FILE, or --sanitize (our tests
+              on nginx and the module under AddressSanitizer)
   memcached   builds the distribution's memcached unmodified and on the channel;
               options: --test [FILE.t ...] (runs its test suite on both), --sanitize (our tests)
   operations  runs operations of nginx and memcached (reloads, upgrades, limits, slow readers, large

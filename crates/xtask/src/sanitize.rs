@@ -4,10 +4,12 @@
 //! of two threads that nothing orders. Their runtimes are part of the stable toolchain, only the
 //! flag is unstable: hence `RUSTC_BOOTSTRAP`.
 
-use std::path::Path;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
-use crate::cargo::{Cargo, host_triple};
+use crate::apps::sanitizer;
+use crate::cargo::{Cargo, absolute_target, cargo, host_triple};
+use crate::command::quietly;
 use crate::runner::{self, Skips};
 use crate::setup;
 use crate::step::{Step, Work};
@@ -89,6 +91,56 @@ const THREAD: &[Part] = &[
     tests("threads-runtime", &["megapipe-rt"], "--lib --test executor --test blocking --test dump"),
 ];
 
+/// The packages of the preload libraries, each with the package and the name of the tests that run
+/// programs with it, and tests that are left out because they preload libraries of their own.
+type Preloaded = (&'static str, &'static str, &'static str, &'static [&'static str]);
+const PRELOAD: &[Preloaded] = &[
+    (
+        "fable-preload",
+        "fabled",
+        "preload",
+        &["mistakes_in_the_command_line", "scripts_exit_with_their_status"],
+    ),
+    ("mtcp-preload", "mtcp", "programs", &[]),
+];
+
+/// The step with both, which `cargo xtask` repeats by this name.
+const PRELOAD_STEP: &str = "sanitize --only fable-preload";
+
+/// Runs programs with preload libraries that AddressSanitizer instruments. The programs and the rest
+/// are not: they load the compiler's own runtime of the sanitizer, whose interface is the same.
+fn preload(root: &Path) -> Result<(), String> {
+    let host = host_triple()?;
+    let directory = absolute_target(root)?.join("asan");
+    let mut build = cargo();
+    build.args(["build", "--locked", "--target", &host, "--target-dir"]).arg(&directory);
+    build.args(PRELOAD.iter().flat_map(|(library, ..)| ["--package", library]));
+    build.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address").current_dir(root);
+    quietly(&mut build, "cargo build of the preload libraries")?;
+    let libraries = directory.join(&host).join("debug");
+    let runtime = runtime()?;
+    for (library, package, test, skipped) in PRELOAD {
+        let reports = sanitizer::reports_in(&directory);
+        sanitizer::run_tests(root, &reports, library, |tests| {
+            tests.args(["--package", package, "--test", test, "--"]);
+            tests.args(skipped.iter().flat_map(|test| ["--skip", test]));
+            tests.env("MEGAPIPE_TEST_SANITIZED", &libraries);
+            tests.env("MEGAPIPE_TEST_SANITIZER", &runtime);
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns the path of the compiler's runtime of AddressSanitizer.
+fn runtime() -> Result<PathBuf, String> {
+    let output = Command::new("cc").arg("-print-file-name=libasan.so").output();
+    let output = output.map_err(|error| format!("cannot run cc: {error}; install gcc"))?;
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    // A compiler that lacks the file prints its name alone. The loader does not read linker scripts.
+    let path = path.canonicalize().map_err(|_| "cc has no libasan.so; install gcc".to_string())?;
+    Ok(path)
+}
+
 /// A sanitizer, with the directory of its builds below the target directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sanitizer {
@@ -129,6 +181,7 @@ pub(crate) fn short() -> Result<Vec<Step>, String> {
 fn names() -> String {
     let parts = ADDRESS.iter().chain(LEAKS).chain(THREAD);
     let mut names: Vec<_> = parts.flat_map(|part| part.packages).copied().collect();
+    names.extend(PRELOAD.iter().map(|(library, ..)| *library));
     names.sort_unstable();
     names.dedup();
     names.join(", ")
@@ -167,6 +220,10 @@ impl Options {
         if self.wants(Sanitizer::Address) {
             steps.extend(ADDRESS.iter().filter(has).map(|part| part.address(host)));
             steps.extend(LEAKS.iter().filter(has).map(|part| part.leaks(host)));
+            let libraries = PRELOAD.iter().map(|(library, ..)| *library);
+            if self.only.as_deref().is_none_or(|only| libraries.clone().any(|name| name == only)) {
+                steps.push(Step::new(PRELOAD_STEP, Work::Own(preload)));
+            }
         }
         if self.wants(Sanitizer::Thread) {
             steps.extend(THREAD.iter().filter(has).map(|part| part.thread(host, root)));
@@ -240,7 +297,8 @@ mod tests {
     #[test]
     fn a_sanitizer_builds_for_the_named_host_in_its_own_directory() {
         for (words, directory) in [(["address"], "/asan"), (["thread"], "/tsan")] {
-            for step in steps(&words) {
+            let builds = |step: &Step| !matches!(step.work, Work::Own(_));
+            for step in steps(&words).into_iter().filter(builds) {
                 let line = step.repeat();
                 assert!(line.contains("--target some-triple --target-dir "), "{line}");
                 assert!(line.contains(directory), "{line}");
@@ -252,7 +310,7 @@ mod tests {
     fn without_words_all_run() {
         let all = steps(&[]).len();
         assert_eq!(all, steps(&["address"]).len() + steps(&["thread"]).len());
-        assert_eq!(all, ADDRESS.len() + LEAKS.len() + THREAD.len());
+        assert_eq!(all, ADDRESS.len() + LEAKS.len() + 1 + THREAD.len());
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub(crate) fn full(means: &TestCapabilities) -> Result<Vec<Step>, String> {
             .beside(),
         epoll().beside(),
         barred().beside(),
+        lazy_writes().beside(),
         differential().beside(),
         documentation(means).beside(),
         Step::new("deny", Work::Own(deny::run)).beside(),
@@ -156,6 +157,12 @@ fn epoll() -> Step {
 fn barred() -> Step {
     let tests = Cargo::new("test --package megapipe --locked --test conformance_* -- epoll::");
     Step::new("test-barred", Work::Tests(tests.with("MEGAPIPE_TEST_BARRED", "1"), 1))
+}
+
+/// The same suite with lazy writes and a flush before each wait.
+fn lazy_writes() -> Step {
+    let tests = Cargo::new("test --package megapipe --locked --test conformance_* -- uring::");
+    Step::new("test-lazy", Work::Tests(tests.with("MEGAPIPE_TEST_LAZY", "1"), 1))
 }
 
 /// Tests on the oldest kernel whose io_uring the channel uses.

@@ -51,6 +51,11 @@ fn c() {
 }
 
 #[test]
+fn cpp() {
+    follow("cpp.md", &[("c++", "g++")], nothing);
+}
+
+#[test]
 fn rust() {
     follow("rust.md", &[], nothing);
 }
@@ -73,7 +78,8 @@ fn no_page_is_forgotten() {
     let name = |page: std::io::Result<fs::DirEntry>| page.expect("a page").file_name();
     let mut pages: Vec<_> = pages.map(|page| name(page).into_string()).collect();
     pages.sort();
-    let tested = ["c", "memcached", "nginx", "repeat-a-figure", "rust", "unmodified-programs"];
+    let tested =
+        ["c", "cpp", "memcached", "nginx", "repeat-a-figure", "rust", "unmodified-programs"];
     assert_eq!(pages, tested.map(|name| Ok(format!("{name}.md"))));
 }
 

@@ -10,7 +10,7 @@
 //!   ``as `NAME`:``; the name may contain variables of the shell.
 
 /// Languages of files.
-const FILES: [&str; 5] = ["c", "diff", "nginx", "rust", "toml"];
+const FILES: [&str; 6] = ["c", "cpp", "diff", "nginx", "rust", "toml"];
 
 /// The variable that names the directory for the output, in the environment of the script.
 pub(crate) const OUTPUT: &str = "TUTORIAL_OUTPUT";

@@ -89,6 +89,8 @@ static void open_file(int at)
         return;
     if (any(4) == 0)
         CHECK(pipe2(fds, O_CLOEXEC) == 0);
+    else if (any(5) == 0)
+        CHECK(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, fds) == 0);
     else
         pair(fds);
     if (any(6) == 0) {
@@ -177,7 +179,7 @@ static void dispatch(void)
     count(many);
     CHECK(many <= EVENTS);
     for (int at = 0; at < many; at++) {
-        CHECK(events[at].cmd >= MP_ACCEPT && events[at].cmd <= MP_RECVMSG);
+        CHECK(events[at].cmd >= MP_ACCEPT && events[at].cmd <= MP_FSYNC);
         CHECK(events[at].error >= 0 && events[at].size <= ARENA);
         if (events[at].buffer >= 0)
             buffers[any(BUFFERS)] = events[at].buffer;
@@ -253,7 +255,7 @@ static void request(void)
     int vectors = any(4) ? 3 : number();
 
     vectors = vectors > 3 && vectors < 1025 ? 3 : vectors;
-    switch (any(21)) {
+    switch (any(24)) {
     case 0: count(mp_accept(on, number(), any(9) ? (int)any(4) : number())); break;
     case 1: count(mp_read(on, memory(), size())); break;
     case 2: count(mp_write(on, memory(), size())); break;
@@ -275,6 +277,12 @@ static void request(void)
     case 18: count(mp_write_more(on, memory(), size())); break;
     case 19: count(mp_send_file(on, handle(), any(9) ? any(99) : UINT64_MAX, size())); break;
     case 20: message(on); break;
+    case 21: count(mp_recvfrom(on, any(9) ? (int)any(2) : number())); break;
+    case 22:
+        count(mp_sendto(on, memory(), size(), any(9) ? (struct sockaddr *)&address : NULL,
+                        any(9) ? sizeof address : any(9)));
+        break;
+    case 23: count(any(2) ? mp_fsync(on) : mp_fdatasync(on)); break;
     }
 }
 

@@ -14,7 +14,8 @@ int main()
     xio_options options{};
     options.timeout_ms = 10000;
     options.trust = XIO_UNTRUSTED;
-    std::unique_ptr<xio_context, Unregister> server(xio_register_name("tcp://127.0.0.1:0", &options));
+    std::unique_ptr<xio_context, Unregister> server(
+        xio_register_name("tcp://127.0.0.1:0", &options));
     char name[128];
     if (!server || xio_name(server.get(), name, sizeof name) < 0)
         return std::fprintf(stderr, "%s\n", mp_error()), 1;

@@ -32,6 +32,22 @@ pub(crate) enum Compiler {
     Gcc,
     Clang,
     Cpp,
+    ClangCpp,
+}
+
+impl Compiler {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Compiler::Gcc => "gcc",
+            Compiler::Clang => "clang",
+            Compiler::Cpp => "g++",
+            Compiler::ClangCpp => "clang++",
+        }
+    }
+
+    pub(crate) fn is_installed(self) -> bool {
+        Command::new(self.name()).arg("--version").output().is_ok()
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,13 +69,8 @@ impl Program {
         flags: &[&str],
         linking: Linking,
     ) -> Program {
-        let name = match compiler {
-            Compiler::Gcc => "gcc",
-            Compiler::Clang => "clang",
-            Compiler::Cpp => "g++",
-        };
         let libraries = library_directory();
-        let mut command = Command::new(name);
+        let mut command = Command::new(compiler.name());
         command.args(flags).arg(source).arg("-I").arg(directory().join("include"));
         match linking {
             Linking::Shared => {

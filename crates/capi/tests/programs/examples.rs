@@ -190,7 +190,8 @@ fn send_file_sends_the_file() {
     }
 }
 
-fn speak(server: &Server) {
+/// Checks what both HTTP servers answer.
+pub(super) fn speak(server: &Server) {
     const GET: &str = "GET / HTTP/1.1\r\nHost: here\r\n";
     let ask = |request: &str| exchange(server.address, request.as_bytes());
     let many = format!("{GET}\r\n").repeat(500) + GET + "Connection: close\r\n\r\n";

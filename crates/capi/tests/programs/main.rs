@@ -3,6 +3,7 @@
 
 mod build;
 mod clients;
+mod coroutines;
 mod examples;
 mod flows;
 mod run;
@@ -61,7 +62,8 @@ fn the_headers_are_c89_and_cpp98() {
 
 #[test]
 fn every_call_does_what_the_header_says() {
-    let programs = ["calls", "transfers", "sockets", "messages", "endings", "limits", "leaving"];
+    let programs =
+        ["calls", "transfers", "sockets", "messages", "datagrams", "endings", "limits", "leaving"];
     for name in programs {
         let program = test_program(name, Compiler::Gcc, &["-fsanitize=address"]);
         for driver in DRIVERS {

@@ -6,13 +6,13 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use testkit::process::{self, Guard, built};
+use testkit::process::{self, Guard, preload_library, with_sanitizer};
 
 /// Builds the library in this test's target directory, because cargo does not build it for this
 /// crate's tests.
 pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| built(&["fable-preload"]).join("libfable_preload.so"))
+    BUILT.get_or_init(|| preload_library("fable-preload"))
 }
 
 /// A compiled C program; its file is removed with this value.
@@ -65,7 +65,7 @@ impl Runner {
     /// Returns the command `fable run OPTIONS`, to which the program and its arguments are added.
     pub(crate) fn command(&self, options: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fable"));
-        command.env("FABLE_PRELOAD", library()).arg("run").args(options);
+        with_sanitizer(&mut command).env("FABLE_PRELOAD", library()).arg("run").args(options);
         command.arg(format!("--statistics={}", self.file().display()));
         command.stdin(Stdio::null());
         command

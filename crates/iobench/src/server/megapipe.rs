@@ -102,9 +102,11 @@ impl Server for MegapipeServer {
         let MegapipeServer { driver, batch, accept, steal_interval, .. } = *self;
         // Without batches there is no reason to wait for more completions.
         let linger = if batch == 1 { Duration::ZERO } else { Config::default().linger };
-        let config = Config { driver, batch, linger, steal_interval, ..Config::default() };
+        let lazy_writes = batch > 1;
+        let config =
+            Config { driver, batch, linger, steal_interval, lazy_writes, ..Config::default() };
         let channel = file(Channel::with_config(config), "create a channel")?;
-        let mut server = EventLoop { channel, context, accept };
+        let mut server = EventLoop { channel, context, accept, awaits_writes: false };
         let stop = server.start()?;
         server.run(stop)
     }
@@ -134,6 +136,8 @@ struct EventLoop<'a, 'b> {
     channel: Channel<Connection>,
     context: &'a mut ThreadContext<'b>,
     accept: fn() -> Accept,
+    /// Whether something happens only when a write in flight has completed.
+    awaits_writes: bool,
 }
 
 impl EventLoop<'_, '_> {
@@ -168,6 +172,9 @@ impl EventLoop<'_, '_> {
                     return Ok(());
                 }
                 self.serve(done)?;
+            }
+            if std::mem::take(&mut self.awaits_writes) {
+                file(self.channel.flush(), "write")?;
             }
         }
     }
@@ -243,11 +250,13 @@ impl EventLoop<'_, '_> {
         let Reply::Filler { bytes, .. } = responder.reply() else { return Ok(()) };
         let Some(connection) = self.channel.cookie_mut(handle) else { return Ok(()) };
         if connection.writing > 0 || connection.owed == 0 {
+            self.awaits_writes |= connection.owed > 0;
             return Ok(());
         }
         if responder.work(&mut self.context.counters) {
             connection.owed -= 1;
             connection.writing += 1;
+            self.awaits_writes |= connection.owed > 0;
             file(self.channel.write(handle, bytes), "write")?;
         }
         Ok(())
@@ -301,6 +310,8 @@ impl EventLoop<'_, '_> {
         connection.is_ending = true;
         if connection.writing == 0 && connection.owed == 0 {
             self.end(handle);
+        } else {
+            self.awaits_writes = true;
         }
     }
 

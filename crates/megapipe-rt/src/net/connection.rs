@@ -5,10 +5,11 @@ use super::state::{Once, Receiving, State};
 use crate::core::{Core, CoreChannel, Sink};
 use crate::record::{Reason, note};
 use crate::spans::Span;
-use megapipe::{Address, Buffer, Handle, Repeat, Socket, Source};
+use megapipe::{Address, Buffer, Handle, Rejected, Repeat, Socket, Source};
 use std::cell::Cell;
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -19,9 +20,11 @@ const COPY_MAX: usize = 64 << 10;
 pub(crate) struct Connection {
     core: Rc<Core>,
     handle: Handle,
-    state: Rc<State>,
+    pub(super) state: Rc<State>,
     /// Whether it is a lightweight socket, which the channel closes without a completion.
     lightweight: bool,
+    /// Whether only a close ends the writing direction, as that of a pipe.
+    is_pipe: bool,
     /// Whether the drop discards queued output and resets the connection.
     aborted: Cell<bool>,
     /// Ends with the connection.
@@ -32,6 +35,13 @@ impl Connection {
     /// Registers a connected socket.
     pub(super) fn register(core: Rc<Core>, source: impl Into<Source>) -> io::Result<Connection> {
         Connection::make(core, Once::Done, |channel, sink| channel.register(source, sink))
+    }
+
+    /// Registers one end of a pipe.
+    pub(super) fn of_pipe(core: Rc<Core>, descriptor: OwnedFd) -> io::Result<Connection> {
+        let mut connection = Connection::register(core, descriptor)?;
+        connection.is_pipe = true;
+        Ok(connection)
     }
 
     /// Registers a connection that the channel accepted as a lightweight socket.
@@ -62,8 +72,8 @@ impl Connection {
         let handle = core.with_channel(|channel| Ok(register(channel, sink)?))?;
         core.meter.connection_opened();
         let span = Span::of_connection(core.index, handle.index());
-        let (lightweight, aborted) = (false, Cell::new(false));
-        Ok(Connection { core, handle, state, lightweight, aborted, _span: span })
+        let (lightweight, is_pipe, aborted) = (false, false, Cell::new(false));
+        Ok(Connection { core, handle, state, lightweight, is_pipe, aborted, _span: span })
     }
 
     pub(super) fn poll_connected(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
@@ -140,6 +150,7 @@ impl Connection {
         if self.state.receiving.get() != Receiving::Idle {
             return Poll::Pending;
         }
+        self.state.check_no_message()?;
         let handle = self.handle;
         match self.core.with_channel(|channel| Ok(channel.receive(handle, Repeat::UntilCancelled)?))
         {
@@ -176,6 +187,8 @@ impl Connection {
         self.state.writer_level.set(bytes);
         note(Reason::WRITE);
         self.state.writer.wait(context);
+        // The completions of lazy writes come no later than this.
+        self.core.with_channel(|channel| Ok(channel.flush()?))?;
         Poll::Pending
     }
 
@@ -191,21 +204,39 @@ impl Connection {
             return Poll::Ready(Ok(()));
         }
         let count = bytes.len();
-        let (handle, mut refused) = (self.handle, None);
-        let submitted = self.core.with_channel(|channel| {
-            channel.write(handle, bytes).map_err(|rejected| {
-                refused = Some(rejected.buffer);
+        let submitted = self.with_refused(buffer, |channel, handle| channel.write(handle, bytes));
+        self.poll_submitted(context, submitted, count)
+    }
+
+    /// Calls a method of the channel that takes something to write, and returns it to `refused` if
+    /// it does not take it.
+    pub(super) fn with_refused<B>(
+        &self,
+        refused: &mut Option<B>,
+        call: impl FnOnce(&mut CoreChannel, Handle) -> Result<(), Rejected<B>>,
+    ) -> io::Result<()> {
+        self.core.with_channel(|channel| {
+            call(channel, self.handle).map_err(|rejected| {
+                *refused = Some(rejected.buffer);
                 rejected.error.into()
             })
-        });
+        })
+    }
+
+    /// Counts `bytes` bytes of output that were submitted, or waits until the channel takes more.
+    pub(super) fn poll_submitted(
+        &self,
+        context: &Context<'_>,
+        submitted: io::Result<()>,
+        bytes: usize,
+    ) -> Poll<io::Result<()>> {
         match submitted {
             Ok(()) => {
-                self.state.add_output(count);
+                self.state.add_output(bytes);
                 Poll::Ready(Ok(()))
             }
             // The channel is full: this stream's output or other completions make room.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                *buffer = refused;
                 match self.state.output_bytes() {
                     0 => context.waker().wake_by_ref(),
                     bytes => return self.await_level(bytes - 1, context),
@@ -239,6 +270,9 @@ impl Connection {
 
     /// Shuts down writing, after what was written, and waits until that is done.
     pub(crate) fn poll_shutdown(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_pipe {
+            return self.poll_flush(context);
+        }
         if self.state.shutdown.get() == Once::NotSubmitted {
             let handle = self.handle;
             let submitted =

@@ -1,9 +1,14 @@
-//! Sockets.
+//! Sockets and pipes.
 //!
 //! - `connection`: a connection without its address family, as methods that poll.
 //! - `state`: what completions leave for a connection's tasks.
 //! - `received`: bytes that arrived. `waiter`: the waker of the one task that waits.
-//! - `tcp`, `halves`, `listener`: [`TcpStream`], its halves, [`Bound`] and [`TcpListener`].
+//! - `stream`, `halves`, `family`: [`Stream`], its halves, and the names of families.
+//! - `acceptor`: accepting without an address family, and [`Listener`].
+//! - `tcp`: [`TcpStream`], [`Bound`] and [`TcpListener`].
+//! - `unix`, `unix_messages`: the same for UNIX sockets, and the passing of descriptors.
+//! - `pipe`: [`pipe`](pipe()), [`PipeReader`], [`PipeWriter`]. `copy`: copying between connections.
+//! - `udp`: [`UdpSocket`] and [`BoundUdp`]. `waiters`: the wakers of any number of tasks.
 //!
 //! # Cancellation
 //!
@@ -11,15 +16,31 @@
 //! the channel owns. Completions go to the state, whether a future waits or not. So dropping a
 //! future loses nothing: bytes and connections that arrived wait for the next call.
 
+mod acceptor;
 mod connection;
+mod copy;
+mod family;
 mod halves;
-mod listener;
+mod pipe;
 mod received;
 mod state;
+mod stream;
 mod tcp;
+mod udp;
+mod unix;
+mod unix_messages;
 mod waiter;
+mod waiters;
 
+pub use acceptor::{Listener, is_shutdown};
+pub use copy::{copy, copy_bidirectional};
+pub use family::{Pipe, Tcp, Unix};
 pub use halves::{ReadHalf, WriteHalf};
-pub use listener::{Bound, TcpListener, is_shutdown};
+pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use received::Received;
-pub use tcp::TcpStream;
+pub use stream::Stream;
+pub use tcp::{Bound, TcpListener, TcpStream};
+pub use udp::{BoundUdp, Datagram, UdpSocket};
+pub use unix::{BoundUnix, Credentials, UnixListener, UnixStream};
+#[cfg(feature = "quinn")]
+pub(crate) use waiters::Place;

@@ -26,6 +26,15 @@ impl Received {
         })
     }
 
+    /// Makes what was received of a buffer that was to be written.
+    pub(super) fn from_buffer(buffer: Buffer) -> Received {
+        Received(match buffer {
+            Buffer::Lease(lease) => Memory::Lease(lease),
+            Buffer::Owned(bytes) => Memory::Copy { bytes, start: 0 },
+            other => Memory::Copy { bytes: other.to_vec(), start: 0 },
+        })
+    }
+
     /// Removes the first `count` bytes (all of them if there are fewer), for example after parsing
     /// a header.
     pub fn advance(&mut self, count: usize) {

@@ -3,13 +3,13 @@
 use super::received::Received;
 use super::waiter::Waiter;
 use crate::core::{Core, Sink};
-use megapipe::{Buffer, Direction, Event, Handle, Lease};
+use megapipe::{Buffer, Direction, Event, Handle, Lease, Message};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 
 /// Bytes that may wait for a task that does not read, before the connection stops receiving.
-const INPUT_HIGH_WATER: usize = 256 << 10;
+pub(super) const INPUT_HIGH_WATER: usize = 256 << 10;
 /// Default of [`State::high_water`].
 pub(super) const OUTPUT_HIGH_WATER: usize = 256 << 10;
 
@@ -22,6 +22,14 @@ pub(super) enum Receiving {
     Active,
     /// It was cancelled, because too much input waits; its last completion follows.
     Cancelled,
+}
+
+/// The state of a connection's receive of a message with descriptors.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    None,
+    Pending,
+    Arrived(io::Result<Message>),
 }
 
 /// The result of a request that a connection makes once.
@@ -50,6 +58,7 @@ pub(super) struct State {
     pub(super) receiving: Cell<Receiving>,
     /// How the input ends: 0 for the end of the stream, or an `errno`.
     input_end: Cell<Option<i32>>,
+    pub(super) incoming: Cell<Incoming>,
     pub(super) reader: Waiter,
     /// Submitted bytes that are not written yet.
     output_bytes: Cell<usize>,
@@ -71,6 +80,7 @@ impl State {
             input_bytes: Cell::new(0),
             receiving: Cell::new(Receiving::Idle),
             input_end: Cell::new(None),
+            incoming: Cell::new(Incoming::None),
             reader: Waiter::default(),
             output_bytes: Cell::new(0),
             high_water: Cell::new(OUTPUT_HIGH_WATER),
@@ -87,6 +97,12 @@ impl State {
         let received = self.input.borrow_mut().pop_front()?;
         self.input_bytes.set(self.input_bytes.get() - received.len());
         Some(received)
+    }
+
+    /// Puts bytes that were taken back before the others.
+    pub(super) fn put_back(&self, received: Received) {
+        self.input_bytes.set(self.input_bytes.get() + received.len());
+        self.input.borrow_mut().push_front(received);
     }
 
     /// Returns whether there is input.
@@ -162,12 +178,26 @@ impl State {
         self.reader.wake();
     }
 
-    fn written(&self, core: &Core, result: &io::Result<usize>, buffer: Buffer) {
-        let left = self.output_bytes.get() - buffer.len();
+    /// Fails unless a message with descriptors can be received: if reads have taken, or will take,
+    /// what arrives.
+    pub(super) fn check_unread(&self) -> io::Result<()> {
+        let unread = self.receiving.get() == Receiving::Idle
+            && self.input_end.get().is_none()
+            && !self.has_input();
+        if unread { Ok(()) } else { Err(invalid("receive messages before the first read")) }
+    }
+
+    /// Fails if a message is being received, or has been and waits to be taken.
+    pub(super) fn check_no_message(&self) -> io::Result<()> {
+        let incoming = self.incoming.replace(Incoming::None);
+        let none = matches!(incoming, Incoming::None);
+        self.incoming.set(incoming);
+        if none { Ok(()) } else { Err(invalid("call receive_message again before the next read")) }
+    }
+
+    fn written(&self, bytes: usize, result: &io::Result<usize>) {
+        let left = self.output_bytes.get() - bytes;
         self.output_bytes.set(left);
-        if let Buffer::Owned(vector) = buffer {
-            core.spare.keep(vector);
-        }
         if let Err(error) = result
             && self.output_error.get().is_none()
         {
@@ -191,7 +221,17 @@ impl Sink for State {
                     Err(error) => self.failed_to_receive(&error),
                 }
             }
-            Event::Write(result, buffer) => self.written(core, &result, buffer),
+            Event::Write(result, buffer) => {
+                self.written(buffer.len(), &result);
+                if let Buffer::Owned(vector) = buffer {
+                    core.spare.keep(vector);
+                }
+            }
+            Event::SendMessage(result, message) => self.written(message.bytes().len(), &result),
+            Event::ReceiveMessage(result, message) => {
+                self.incoming.set(Incoming::Arrived(result.map(|_| message)));
+                self.reader.wake();
+            }
             Event::Connect(result) => {
                 self.connect.set(Once::of(result));
                 self.writer.wake();
@@ -206,6 +246,10 @@ impl Sink for State {
 }
 
 /// Returns the number of an error of a completion, which always has one.
-fn errno_of(error: &io::Error) -> i32 {
+pub(super) fn errno_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn invalid(remedy: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, remedy)
 }

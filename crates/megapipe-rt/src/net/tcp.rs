@@ -1,34 +1,27 @@
-//! TCP connections.
+//! TCP connections and listeners: one address, and an accept queue for each core.
 
+use super::acceptor::{Acceptor, Listener, Prepare};
 use super::connection::Connection;
-use super::halves::{ReadHalf, WriteHalf};
-use super::received::Received;
-use crate::core::{Core, current};
-use megapipe::{Buffer, Socket};
+use super::family::Tcp;
+use super::stream::Stream;
+use crate::core::current;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A TCP connection of the calling core; from [`TcpStream::connect`] or
-/// [`TcpListener::accept`](crate::TcpListener::accept).
-///
-/// The methods use owned buffers: [`read`](TcpStream::read) returns a buffer of the channel, and
-/// [`write`](TcpStream::write) takes one. With the features `hyper`, `tokio-io` and `futures-io` it
-/// also has the traits of these crates, which copy.
-///
-/// All futures may be dropped at any time, for example by a [`timeout`](crate::timeout): no bytes
-/// are lost, and none are written twice or in part.
-///
-/// Dropping the stream closes it. What was written is sent first, in the background; the channel
-/// gives up on a peer that takes nothing for `Config::close_timeout`.
-pub struct TcpStream {
-    pub(crate) connection: Rc<Connection>,
-}
+/// Number of connections that a core accepts ahead of its tasks.
+const ACCEPTS_AHEAD: u32 = 128;
 
-impl TcpStream {
+/// A TCP connection of the calling core; from [`TcpStream::connect`] or [`TcpListener::accept`].
+/// Its methods are those of [`Stream`], and those of TCP alone.
+pub type TcpStream = Stream<Tcp>;
+
+impl Stream<Tcp> {
     /// Connects to an address. Dropping the future ends the attempt and closes the socket.
     ///
     /// The socket is a lightweight socket, as [`megapipe::Channel::connect_to`] describes.
@@ -38,7 +31,7 @@ impl TcpStream {
     pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
         let connection = Connection::connecting(current("TcpStream::connect"), address.into())?;
         poll_fn(|context| connection.poll_connected(context)).await?;
-        Ok(TcpStream { connection: Rc::new(connection) })
+        Ok(Stream::new(connection))
     }
 
     /// Takes over a connected socket of the standard library, for example to set options before it
@@ -47,81 +40,7 @@ impl TcpStream {
     /// # Panics
     /// Outside of a runtime.
     pub fn from_std(socket: std::net::TcpStream) -> io::Result<TcpStream> {
-        let connection = Connection::register(current("TcpStream::from_std"), socket)?;
-        Ok(TcpStream { connection: Rc::new(connection) })
-    }
-
-    pub(super) fn accepted(core: Rc<Core>, socket: Socket) -> io::Result<TcpStream> {
-        Ok(TcpStream { connection: Rc::new(Connection::accepted(core, socket)?) })
-    }
-
-    /// Waits for bytes and returns them; `None` is the end of the stream.
-    ///
-    /// Returns one piece as it arrived, without a copy: up to 4 KiB, or 64 KiB while much arrives.
-    /// After the first call, the stream receives without being asked, up to 256 KiB ahead. An error
-    /// is returned again by later calls.
-    pub async fn read(&mut self) -> io::Result<Option<Received>> {
-        poll_fn(|context| self.connection.poll_read(context)).await
-    }
-
-    /// Waits for bytes and copies them into `room`; returns their number, which is 0 at the end of
-    /// the stream, or if `room` is empty.
-    pub async fn read_slice(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|context| self.connection.poll_copy_into(context, room)).await
-    }
-
-    /// Submits a write of the whole buffer: a `Vec<u8>`, `&'static [u8]`, `Arc<[u8]>`, or what
-    /// [`read`](TcpStream::read) returned. None of them is copied.
-    ///
-    /// Waits only while as much output as the high-water mark
-    /// ([`set_high_water`](TcpStream::set_high_water)) is not written yet: back-pressure, and a
-    /// bound on the memory of a connection whose peer does not read. Bytes leave in the order of
-    /// the calls.
-    ///
-    /// If the future is dropped before it is complete, nothing of the buffer is written. A write
-    /// that fails later is an error of the next `write`, `flush` or `shutdown`.
-    pub async fn write(&mut self, buffer: impl Into<Buffer>) -> io::Result<()> {
-        let mut buffer = Some(buffer.into());
-        poll_fn(|context| self.connection.poll_write(context, &mut buffer)).await
-    }
-
-    /// Copies the beginning of `bytes`, at most 64 KiB, and submits a write of it; returns the
-    /// number of these bytes. Otherwise as [`write`](TcpStream::write).
-    pub async fn write_slice(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        poll_fn(|context| self.connection.poll_write_copy(context, [bytes].into_iter())).await
-    }
-
-    /// Waits until the kernel has taken all that was written. Dropping the future changes nothing.
-    pub async fn flush(&mut self) -> io::Result<()> {
-        poll_fn(|context| self.connection.poll_flush(context)).await
-    }
-
-    /// Ends the writing direction, after all that was written: the peer reads the end of the
-    /// stream. Reading goes on. If the future is dropped, the direction ends all the same.
-    pub async fn shutdown(&mut self) -> io::Result<()> {
-        poll_fn(|context| self.connection.poll_shutdown(context)).await
-    }
-
-    /// Closes the connection at once and resets it; output that is not written yet is discarded.
-    pub fn abort(self) {
-        self.connection.abort();
-    }
-
-    /// Splits the stream into its two directions, for two tasks.
-    pub fn split(self) -> (ReadHalf, WriteHalf) {
-        let connection = Rc::clone(&self.connection);
-        (ReadHalf { connection }, WriteHalf { connection: self.connection })
-    }
-
-    /// Sets the high-water mark in bytes: while so much output is not written yet, a writer waits,
-    /// until half of it is. Default: 256 KiB.
-    pub fn set_high_water(&self, bytes: usize) {
-        self.connection.set_high_water(bytes);
-    }
-
-    /// Returns the number of bytes that were submitted and are not written yet.
-    pub fn queued_bytes(&self) -> usize {
-        self.connection.queued_bytes()
+        Ok(Stream::new(Connection::register(current("TcpStream::from_std"), socket)?))
     }
 
     /// Returns the address of the peer. It costs a system call.
@@ -146,22 +65,158 @@ impl TcpStream {
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
         self.connection.with(|channel, handle| channel.set_linger(handle, linger))
     }
+}
 
-    /// Sets any option of the levels `SOL_SOCKET` and `IPPROTO_TCP`, see setsockopt(2).
-    pub fn set_socket_option(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
-        self.connection
-            .with(|channel, handle| channel.set_socket_option(handle, level, name, value))
+/// A bound address that all cores of a runtime listen on; cheap to clone and to send.
+///
+/// Each core calls [`listen`](Bound::listen) once and accepts the connections whose handshake ran
+/// on its CPUs, from an accept queue of its own (see
+/// [`megapipe::Channel::register_listener`]). Clients see one address. Of more cores than CPUs,
+/// some have no CPU and get a connection only by chance.
+#[derive(Clone, Debug)]
+pub struct Bound(Arc<BoundSocket>);
+
+#[derive(Debug)]
+struct BoundSocket {
+    socket: std::net::TcpListener,
+    /// Whether a core accepts from the original, which gets connections until all cores listen.
+    original_taken: AtomicBool,
+}
+
+impl Bound {
+    /// Binds an address and listens on it, as [`megapipe::listen`] does: with SO_REUSEADDR, the
+    /// longest accept queue, and a wait of up to one second for an address in use. The error names
+    /// address, cause and remedy. May be called anywhere, before the runtime is built too.
+    pub fn tcp(address: impl ToSocketAddrs) -> io::Result<Bound> {
+        megapipe::listen(address).map(Bound::from)
     }
 
-    /// Reads an option, see getsockopt(2); returns the length of the value.
-    pub fn socket_option(&self, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-        self.connection.with(|channel, handle| channel.socket_option(handle, level, name, value))
+    /// Returns the address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.socket.local_addr()
+    }
+
+    /// Begins to accept on the calling core.
+    ///
+    /// Fails if this core listens on the address already ([`megapipe::Error::Listener`]).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn listen(&self) -> io::Result<TcpListener> {
+        let acceptor = Acceptor::new(current("Bound::listen"), ACCEPTS_AHEAD);
+        let mut listener = TcpListener { acceptor, bound: self.clone(), has_original: false };
+        let core = Rc::clone(listener.acceptor.core());
+        let partitioned = core.shared().cores.len() > 1 && !core.cpus.is_empty();
+        if partitioned {
+            // An accept queue of this core's own.
+            listener
+                .acceptor
+                .add(|channel, sink| channel.register_listener(&self.0.socket, core.cpus, sink))?;
+        }
+        listener.has_original = !self.0.original_taken.swap(true, Ordering::AcqRel);
+        if listener.has_original || !partitioned {
+            listener.take_original()?;
+        }
+        Ok(listener)
     }
 }
 
-impl fmt::Debug for TcpStream {
+impl From<std::net::TcpListener> for Bound {
+    /// Takes a listening socket, for example one with special options.
+    fn from(socket: std::net::TcpListener) -> Bound {
+        Bound(Arc::new(BoundSocket { socket, original_taken: AtomicBool::new(false) }))
+    }
+}
+
+/// Accepts connections on one core; from [`Bound::listen`] or [`TcpListener::bind`].
+///
+/// Dropping it closes connections that it had accepted and not returned. Those in the kernel's
+/// accept queue go to another core that listens on the same [`Bound`], if there is one.
+pub struct TcpListener {
+    acceptor: Acceptor,
+    bound: Bound,
+    has_original: bool,
+}
+
+impl TcpListener {
+    /// Listens on an address with the calling core alone. For all cores use [`Bound`].
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        let acceptor = Acceptor::new(current("TcpListener::bind"), ACCEPTS_AHEAD);
+        let bound = Bound::tcp(address)?;
+        let mut listener = TcpListener { acceptor, bound, has_original: false };
+        listener.take_original()?;
+        Ok(listener)
+    }
+
+    /// Accepts from the original socket.
+    fn take_original(&mut self) -> io::Result<()> {
+        let socket = self.bound.0.socket.try_clone()?;
+        self.acceptor.add(|channel, sink| channel.register(socket, sink))
+    }
+
+    /// Waits for the next connection.
+    ///
+    /// An error such as `EMFILE` (too many open files) concerns one attempt: the listener goes on
+    /// by itself, so call again. After the shutdown of the runtime was requested the result is an
+    /// error for which [`is_shutdown`](crate::is_shutdown) is true. Dropping the future loses no
+    /// connection.
+    ///
+    /// ```
+    /// use megapipe_rt::{Runtime, TcpListener, TcpStream};
+    /// let runtime = Runtime::builder().cores(1).build()?;
+    /// runtime.block_on(async {
+    ///     let mut listener = TcpListener::bind("127.0.0.1:0")?;
+    ///     let mut client = TcpStream::connect(listener.local_addr()?).await?;
+    ///     let mut server = listener.accept().await?;
+    ///     client.write(b"hello").await?;
+    ///     let message = server.read().await?.expect("the message");
+    ///     assert_eq!(&*message, b"hello");
+    ///     Ok::<(), std::io::Error>(())
+    /// })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub async fn accept(&mut self) -> io::Result<TcpStream> {
+        poll_fn(|context| self.acceptor.poll_accept(context)).await
+    }
+
+    /// Returns the address that it listens on.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.bound.local_addr()
+    }
+
+    /// Sets `TCP_NODELAY` for the connections that arrive from now on.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        self.acceptor.set_nodelay(nodelay)
+    }
+}
+
+impl Listener for TcpListener {
+    type Family = Tcp;
+
+    async fn accept(&mut self) -> io::Result<TcpStream> {
+        TcpListener::accept(self).await
+    }
+}
+
+impl Prepare for TcpListener {
+    fn send_at_once(&self) -> io::Result<()> {
+        self.set_nodelay(true)
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        if self.has_original {
+            self.bound.0.original_taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl fmt::Debug for TcpListener {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let queued = self.queued_bytes();
-        out.debug_struct("TcpStream").field("queued_bytes", &queued).finish_non_exhaustive()
+        out.debug_struct("TcpListener").field("address", &self.local_addr().ok()).finish()
     }
 }

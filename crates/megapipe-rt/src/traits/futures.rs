@@ -3,7 +3,7 @@
 //! `poll_flush` waits until the kernel has taken all that was written; `poll_close` shuts down
 //! writing.
 
-use crate::net::{ReadHalf, TcpStream, WriteHalf};
+use crate::net::{ReadHalf, Stream, WriteHalf};
 use futures_io::{AsyncRead, AsyncWrite};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 macro_rules! read_for {
     ($($type:ty),+) => {
-        $(impl AsyncRead for $type {
+        $(impl<F> AsyncRead for $type {
             fn poll_read(
                 self: Pin<&mut Self>,
                 context: &mut Context<'_>,
@@ -25,7 +25,7 @@ macro_rules! read_for {
 
 macro_rules! write_for {
     ($($type:ty),+) => {
-        $(impl AsyncWrite for $type {
+        $(impl<F> AsyncWrite for $type {
             fn poll_write(
                 self: Pin<&mut Self>,
                 context: &mut Context<'_>,
@@ -59,5 +59,5 @@ macro_rules! write_for {
     };
 }
 
-read_for!(TcpStream, ReadHalf);
-write_for!(TcpStream, WriteHalf);
+read_for!(Stream<F>, ReadHalf<F>);
+write_for!(Stream<F>, WriteHalf<F>);

@@ -1,13 +1,13 @@
 //! The runtime traits of hyper 1, by the feature `hyper`.
 //!
-//! - `hyper::rt::Read` and `Write` for [`TcpStream`](crate::TcpStream) and its halves.
+//! - `hyper::rt::Read` and `Write` for [`Stream`](crate::Stream) and its halves.
 //! - [`LocalExecutor`]: `hyper::rt::Executor`, which starts tasks on the calling core.
 //! - [`Timer`]: `hyper::rt::Timer`, on the core's timing wheel.
 //!
 //! `poll_flush` does not wait: the channel has what was written, and sends it without being asked.
 //! A write that fails later is an error of a later call.
 
-use crate::net::{ReadHalf, TcpStream, WriteHalf};
+use crate::net::{ReadHalf, Stream, WriteHalf};
 use crate::spawn::spawn_local;
 use crate::time::{Sleep, sleep_until};
 use ::hyper::rt;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 macro_rules! read_for {
     ($($type:ty),+) => {
-        $(impl rt::Read for $type {
+        $(impl<F> rt::Read for $type {
             fn poll_read(
                 self: Pin<&mut Self>,
                 context: &mut Context<'_>,
@@ -38,7 +38,7 @@ macro_rules! read_for {
 
 macro_rules! write_for {
     ($($type:ty),+) => {
-        $(impl rt::Write for $type {
+        $(impl<F> rt::Write for $type {
             fn poll_write(
                 self: Pin<&mut Self>,
                 context: &mut Context<'_>,
@@ -73,8 +73,8 @@ macro_rules! write_for {
     };
 }
 
-read_for!(TcpStream, ReadHalf);
-write_for!(TcpStream, WriteHalf);
+read_for!(Stream<F>, ReadHalf<F>);
+write_for!(Stream<F>, WriteHalf<F>);
 
 /// Starts hyper's tasks on the calling core. Their futures need not be `Send`.
 #[derive(Clone, Copy, Debug, Default)]

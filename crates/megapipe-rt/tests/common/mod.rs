@@ -5,6 +5,9 @@
 
 use megapipe::{Config, DriverChoice};
 use megapipe_rt::{Builder, Runtime};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// Time-out of the tests, far longer than any step needs.
@@ -41,4 +44,31 @@ pub fn runtime(driver: DriverChoice, cores: usize) -> Runtime {
 /// Runs a future, which must end within the time limit.
 pub fn within<F: Future>(runtime: &Runtime, future: F) -> F::Output {
     runtime.block_on(megapipe_rt::timeout(TIME_LIMIT, future)).expect("an end in time")
+}
+
+/// Runs blocking code on a thread of its own, and the runtime meanwhile.
+pub async fn on_thread<T: Send + 'static>(code: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(code);
+    while !thread.is_finished() {
+        megapipe_rt::sleep(Duration::from_millis(1)).await;
+    }
+    thread.join().unwrap()
+}
+
+/// Polls a future at most `polls` times and then drops it.
+pub async fn limited<F: Future>(polls: usize, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }

@@ -279,10 +279,13 @@ impl<C> Channel<C> {
     }
 
     /// Receives datagrams with the addresses of their senders:
-    /// [`Event::ReceiveFrom`](crate::Event::ReceiveFrom).
+    /// [`Event::ReceiveFrom`](crate::Event::ReceiveFrom). They also have what
+    /// [`Channel::enable_packet_info`], [`Channel::enable_ecn`] and [`Channel::enable_gro`] make the
+    /// kernel report.
     pub fn receive_from(&mut self, handle: Handle, repeat: Repeat) -> Result<()> {
         let key = self.check(handle, "a receive of datagrams", &[Kind::Datagram])?;
-        self.file_repeating(key, Command::ReceiveFrom, repeat)
+        let ancillary = self.engine.expects_ancillary(key);
+        self.file_repeating(key, Command::ReceiveFrom { ancillary }, repeat)
     }
 
     /// Waits for the next signal, expiry or wake-up of a [`Signals`](crate::Signals),

@@ -42,6 +42,14 @@ pub const NO_OFFSET: u64 = u64::MAX;
 /// Bytes reserved for a sender's address in front of a received datagram.
 pub(crate) const NAME_BYTES: usize = 128;
 
+/// Bytes reserved for the ancillary data of a received datagram, if any is expected. Packet
+/// information, an ECN mark and a segment size take 88; the others leave room for what the
+/// application has enabled itself, such as timestamps.
+pub(crate) const CONTROL_BYTES: usize = 256;
+
+/// The smallest buffers in which room for ancillary data is reserved.
+pub(crate) const ANCILLARY_BUFFER_BYTES: u32 = 1024;
+
 /// One operation. Its submitter keeps the memory that it points to alive, in place and otherwise
 /// unused until the operation's last outcome. Operations of one direction on a stream are submitted
 /// one at a time.
@@ -92,6 +100,9 @@ pub enum Operation {
     ReceiveFrom {
         /// As with `Receive`.
         repeat: bool,
+        /// Whether the buffer has room for ancillary data. Only internet sockets have that, so
+        /// there are no descriptors in it.
+        ancillary: bool,
     },
     /// Writes some or all of the bytes; the channel submits a further operation for the rest.
     Write {
@@ -163,8 +174,9 @@ pub enum Operation {
     },
 }
 
-/// The header of a received datagram in its buffer: the name is at offset 16, the payload at 16 +
-/// [`NAME_BYTES`]. It is the kernel's `io_uring_recvmsg_out`.
+/// The header of a received datagram in its buffer: the name is at offset 16, then follow
+/// [`CONTROL_BYTES`] of ancillary data, if any is expected, and the payload. It is the kernel's
+/// `io_uring_recvmsg_out`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct DatagramHeader {
@@ -174,8 +186,13 @@ pub(crate) struct DatagramHeader {
     pub(crate) flags: u32,
 }
 
-/// Offset of the payload of a received datagram in its buffer.
-pub(crate) const DATAGRAM_PAYLOAD: usize = std::mem::size_of::<DatagramHeader>() + NAME_BYTES;
+/// Offset of the ancillary data of a received datagram in its buffer.
+pub(crate) const DATAGRAM_CONTROL: usize = std::mem::size_of::<DatagramHeader>() + NAME_BYTES;
+
+/// Returns the offset of the payload of a received datagram in its buffer.
+pub(crate) const fn datagram_payload(ancillary: bool) -> usize {
+    DATAGRAM_CONTROL + if ancillary { CONTROL_BYTES } else { 0 }
+}
 
 /// The result of an operation, or one of the results of a repeating operation.
 #[derive(Debug)]
@@ -332,9 +349,15 @@ pub trait Driver {
     /// result).
     fn cancel(&mut self, tag: u64, object: Object);
 
+    /// Makes the next `collect` return without a wait if a lazy write
+    /// ([`Config::lazy_writes`](crate::Config::lazy_writes)) is among the submitted operations,
+    /// because something waits for its outcome. `cancel` and `flush` do the same.
+    fn expedite(&mut self) {}
+
     /// Fetches the datagram that an outcome with [`Output::Readable`] announced, as the outcome of
     /// the same operation: `-EAGAIN` if it is gone, [`Output::Starved`] without a free buffer.
-    fn fetch_datagram(&mut self, tag: u64, _object: Object) -> Outcome {
+    /// `ancillary` is the operation's.
+    fn fetch_datagram(&mut self, tag: u64, _object: Object, _ancillary: bool) -> Outcome {
         Outcome::plain(tag, -libc::EOPNOTSUPP)
     }
 

@@ -54,7 +54,7 @@ impl Engine {
         }
         match request.command {
             Command::Accept => self.complete_accept(id, outcome),
-            Command::Receive | Command::ReceiveFrom => self.complete_receive(id, outcome),
+            Command::Receive | Command::ReceiveFrom { .. } => self.complete_receive(id, outcome),
             Command::Watch(_) => self.complete_watch(id, outcome.result),
             Command::Poll { .. } => self.complete_poll(id, outcome),
             Command::PeerAddress(_) => self.complete_peer_address(id, outcome.result),
@@ -97,9 +97,10 @@ impl Engine {
             request.fetches = true;
             // A cancelled request leaves the datagram in the socket.
             let object = self.members.get(handle)?.object;
+            let ancillary = matches!(request.command, Command::ReceiveFrom { ancillary: true });
             outcome = match cancelled {
                 true => Outcome::plain(outcome.tag, -libc::ECANCELED),
-                false => self.driver.fetch_datagram(outcome.tag, object),
+                false => self.driver.fetch_datagram(outcome.tag, object, ancillary),
             };
         }
         let Outcome { result, more, output, .. } = outcome;
@@ -135,7 +136,7 @@ impl Engine {
     fn complete_receive_end(&mut self, id: Key, result: i32) -> Option<Completion> {
         let request = self.requests.get_mut(id)?;
         let (handle, cancelled) = (request.handle, request.cancelled);
-        let datagrams = matches!(request.command, Command::ReceiveFrom);
+        let datagrams = matches!(request.command, Command::ReceiveFrom { .. });
         let recalled = std::mem::take(&mut request.recalled);
         match -result {
             libc::ECANCELED if recalled && !cancelled => {
@@ -153,7 +154,7 @@ impl Engine {
         self.finish(id)?;
         let end = result_of(result).map(|_| Lease::empty());
         let event = match datagrams {
-            true => Event::ReceiveFrom(end.and_then(Datagram::parse)),
+            true => Event::ReceiveFrom(end.and_then(|end| Datagram::parse(end, false))),
             false => Event::Receive(end),
         };
         Some(self.completed(handle, false, event))
@@ -181,14 +182,14 @@ impl Engine {
         let request = self.requests.get(id)?;
         let member = self.members.get(request.handle)?;
         let object = member.object;
-        if let Command::ReceiveFrom = request.command {
-            return Some(Event::ReceiveFrom(Datagram::parse(received)));
+        if let Command::ReceiveFrom { ancillary } = request.command {
+            return Some(Event::ReceiveFrom(Datagram::parse(received, ancillary)));
         }
         if member.kind != Kind::Packet {
             self.adapt_buffers(id, received.len());
             return Some(Event::Receive(Ok(received)));
         }
-        Some(Event::Receive(match Datagram::parse(received) {
+        Some(Event::Receive(match Datagram::parse(received, false) {
             Ok(packet) if packet.is_truncated() => {
                 Err(io::Error::from_raw_os_error(libc::EMSGSIZE))
             }
@@ -461,7 +462,7 @@ fn event_of(request: Request, result: i32, writes: bool) -> Option<Event> {
         Command::Connect(_) => Event::Connect(count.map(drop)),
         Command::Sync { .. } => Event::Sync(count.map(drop)),
         Command::Disconnect { .. } => Event::Disconnect(count.map(drop)),
-        Command::Accept | Command::Receive | Command::ReceiveFrom => return None,
+        Command::Accept | Command::Receive | Command::ReceiveFrom { .. } => return None,
         Command::Watch(_) | Command::Poll { .. } | Command::PeerAddress(_) => return None,
         Command::Close | Command::Discard(_) => return None,
     })

@@ -31,7 +31,9 @@ use self::starved::Starved;
 use crate::completion::{Completion, Handle};
 use crate::config::{Config, DriverReport};
 use crate::counters::Counters;
-use crate::driver::{Driver, Full, Object, Outcome, Pools, Unattached, Wake};
+use crate::driver::{
+    ANCILLARY_BUFFER_BYTES, Driver, Full, Object, Outcome, Pools, Unattached, Wake,
+};
 use crate::error::Error;
 use crate::fork::CreatorProcess;
 use crate::partition::Mailbox;
@@ -238,6 +240,7 @@ impl Engine {
         }
         if lane == Lane::Outbound {
             self.note_waiting(key, id);
+            self.driver.expedite();
         }
         true
     }
@@ -278,8 +281,17 @@ impl Engine {
 
     /// Starts a request that must not be lost; if the driver is full, it is started later.
     fn start_or_stall(&mut self, id: Key) {
+        self.expedite_write(id);
         if self.start(id).is_err() {
             self.stalled.push_back(id);
+        }
+    }
+
+    /// Makes the outcome of a write that starts later than it was submitted come without delay: the
+    /// application may have flushed it already.
+    fn expedite_write(&mut self, id: Key) {
+        if self.requests.get(id).is_some_and(|request| request.lane == Lane::Outbound) {
+            self.driver.expedite();
         }
     }
 
@@ -378,6 +390,7 @@ impl Engine {
         }
         for _ in 0..self.stalled.len() {
             let Some(id) = self.stalled.pop_front() else { break };
+            self.expedite_write(id);
             if self.start(id).is_err() {
                 self.stalled.push_front(id);
                 break;
@@ -435,6 +448,21 @@ impl Engine {
             member.domain = u16::try_from(domain).ok();
         }
         Ok(domain)
+    }
+
+    /// Reserves room for ancillary data in the receives of datagrams that are submitted from now
+    /// on.
+    pub(crate) fn expect_ancillary(&mut self, key: Key) {
+        if let Some(member) = self.members.get_mut(key) {
+            member.extras().ancillary = true;
+        }
+    }
+
+    /// Returns whether a receive of datagrams reserves room for ancillary data.
+    pub(crate) fn expects_ancillary(&self, key: Key) -> bool {
+        let expects = |member: &Member| member.extras.as_deref().is_some_and(|it| it.ancillary);
+        self.config.large_buffers.bytes >= ANCILLARY_BUFFER_BYTES
+            && self.members.get(key).is_some_and(expects)
     }
 
     pub(crate) fn set_option(

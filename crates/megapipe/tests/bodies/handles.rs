@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(crate) fn the_report_names_the_driver(driver: DriverChoice) {
     // `Rig::new` is not used, because it may leave the choice to the channel.
     let channel = Channel::with_config(Config { driver, ..Config::default() }).unwrap();
-    let rig = Rig { channel };
+    let rig = Rig::from(channel);
     let report = rig.driver();
     let (kind, name) = match driver {
         DriverChoice::Epoll => (DriverKind::Epoll, "epoll"),

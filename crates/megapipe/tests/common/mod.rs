@@ -31,6 +31,10 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// with the value `hidden` because the kernel lacks a feature.
 const BARRED: &str = "MEGAPIPE_TEST_BARRED";
 
+/// Environment variable for a run of the suite in which all writes are lazy and the channel is
+/// flushed before each wait, so that no completion is delayed.
+const LAZY: &str = "MEGAPIPE_TEST_LAZY";
+
 /// Makes a test of each function for every driver: `uring::name` and `epoll::name`.
 #[macro_export]
 macro_rules! conformance {
@@ -53,6 +57,8 @@ macro_rules! conformance {
 /// A channel under test.
 pub struct Rig {
     pub channel: Channel<u64>,
+    /// Whether to flush before each wait.
+    pub flushes: bool,
 }
 
 impl Deref for Rig {
@@ -69,12 +75,20 @@ impl DerefMut for Rig {
     }
 }
 
+impl From<Channel<u64>> for Rig {
+    fn from(channel: Channel<u64>) -> Rig {
+        Rig { channel, flushes: false }
+    }
+}
+
 impl Rig {
     pub fn new(driver: DriverChoice) -> Rig {
         Rig::with(driver, Config::default())
     }
 
-    pub fn with(driver: DriverChoice, config: Config) -> Rig {
+    pub fn with(driver: DriverChoice, mut config: Config) -> Rig {
+        let flushes = std::env::var_os(LAZY).is_some() && !config.lazy_writes;
+        config.lazy_writes |= flushes;
         match std::env::var_os(BARRED) {
             Some(why) if driver == DriverChoice::Epoll => {
                 return Rig::barred(config, why == "hidden");
@@ -87,7 +101,18 @@ impl Rig {
         let report = channel.driver();
         let is_hidden = std::env::var_os("HIDE_URING").is_some();
         assert!(driver != DriverChoice::Uring || !is_hidden || !report.replaced.is_empty());
-        Rig { channel }
+        Rig { channel, flushes }
+    }
+
+    /// Waits for a completion as [`Channel::dispatch`] does.
+    pub fn dispatch(
+        &mut self,
+        limit: impl Into<Option<Duration>>,
+    ) -> Result<Option<Completion>, Error> {
+        if self.flushes {
+            self.channel.flush()?;
+        }
+        self.channel.dispatch(limit)
     }
 
     /// Creates a channel that finds io_uring unavailable and falls back to epoll by itself.
@@ -100,7 +125,7 @@ impl Rig {
         let channel = channel.expect("a channel without io_uring");
         assert_eq!(channel.driver().kind, megapipe::DriverKind::Epoll);
         assert!(channel.driver().reason.contains("io_uring"), "{:?}", channel.driver());
-        Rig { channel }
+        Rig::from(channel)
     }
 
     /// Returns whether lightweight sockets are entries of a table, with a limit of its own. They
@@ -154,7 +179,7 @@ impl Rig {
         let until = Instant::now() + TIME_LIMIT;
         loop {
             let is_late = Instant::now() >= until;
-            match self.channel.dispatch(until.saturating_duration_since(Instant::now())) {
+            match self.dispatch(until.saturating_duration_since(Instant::now())) {
                 Ok(Some(done)) => return done,
                 Ok(None) if !is_late => {}
                 Ok(None) => panic!(
@@ -198,11 +223,11 @@ impl Rig {
         let until = Instant::now() + TIME_LIMIT;
         let mut came = Vec::new();
         while self.channel.outstanding() > outstanding {
-            came.extend(self.channel.dispatch(Duration::from_millis(1)).expect("dispatch"));
+            came.extend(self.dispatch(Duration::from_millis(1)).expect("dispatch"));
             let left = self.channel.outstanding();
             assert!(Instant::now() < until, "{left} requests do not end; so far came {came:?}");
         }
-        came.extend(self.channel.dispatch(Duration::ZERO).expect("dispatch"));
+        came.extend(self.dispatch(Duration::ZERO).expect("dispatch"));
         came
     }
 }
@@ -575,6 +600,8 @@ pub fn call_everything(rig: &mut Rig, handle: Handle, check: impl Fn(Error)) {
     check(rig.send_message(handle, Message::new(b"x")).unwrap_err().error);
     check(rig.receive_message(handle, Message::with_capacity(1)).unwrap_err().error);
     check(rig.enable_packet_info(handle).unwrap_err());
+    check(rig.enable_ecn(handle).unwrap_err());
+    check(rig.enable_gro(handle).unwrap_err());
     check(rig.disconnect(handle, Shutdown::Both).unwrap_err());
     check(rig.sync(handle).unwrap_err());
     check(rig.sync_data(handle).unwrap_err());

@@ -60,6 +60,8 @@ mod stream;
 mod stuck;
 #[path = "../../../megapipe/tests/bodies/told.rs"]
 mod told;
+#[path = "../../../megapipe/tests/bodies/udp.rs"]
+mod udp;
 #[path = "../../../megapipe/tests/bodies/withdrawn.rs"]
 mod withdrawn;
 
@@ -400,6 +402,16 @@ suite! {
         a_poll_tells_only_what_was_asked_for,
         a_signal_ends_a_wait_that_steals,
         each_cancelled_accept_is_told_beyond_the_limit_on_requests;
+    udp:
+        segments_leave_as_datagrams,
+        segments_arrive_joined,
+        marks_travel_with_datagrams,
+        an_unchanged_message_returns_in_the_same_segments,
+        without_the_options_datagrams_are_plain,
+        impossible_segments_are_refused,
+        small_buffers_have_no_reports,
+        joined_datagrams_may_be_truncated,
+        an_option_holds_for_later_receives;
     withdrawn:
         a_cancelled_disconnect_does_nothing;
 }

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 use testkit::Namespace;
-pub(crate) use testkit::process::{Guard, TIME_LIMIT, await_port, built, succeed};
+pub(crate) use testkit::process::{
+    Guard, TIME_LIMIT, await_port, built, preload_library, succeed, with_sanitizer,
+};
 
 /// The address of the stack that serves, on the interface `server`.
 pub(crate) const SERVER: &str = "10.9.0.1";
@@ -17,7 +19,7 @@ pub(crate) const KERNEL: &str = "10.9.0.3";
 /// The preload library, which cargo does not build for this crate's tests.
 fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| built(&["mtcp-preload"]).join("libmtcp_preload.so"))
+    BUILT.get_or_init(|| preload_library("mtcp-preload"))
 }
 
 /// Two namespaces connected by a veth, and a directory for files of the programs.
@@ -54,7 +56,7 @@ impl Site {
     /// arguments.
     pub(crate) fn under_stack(&self, side: &str, options: &[&str], program: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mtcp"));
-        command.env("MTCP_PRELOAD", library()).arg("run").arg("--config");
+        with_sanitizer(&mut command).env("MTCP_PRELOAD", library()).arg("run").arg("--config");
         command.arg(self.path(&format!("{side}.toml"))).args(options).arg(program);
         command.stdin(Stdio::null());
         command

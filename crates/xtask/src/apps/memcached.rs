@@ -133,7 +133,7 @@ impl Build {
 
     /// Creates a configured copy of the sources, adapted or not; keeps files that are up to date.
     fn lay_out(&self, tree: &Tree) -> Result<(), String> {
-        let flags = flags()?.replace("CFLAGS=\"", &format!("CFLAGS=\"{}", tree.flags));
+        let flags = flags()?.replace("CFLAGS=\"", &format!("CFLAGS=\"{} ", tree.flags));
         let patch = if tree.adapted { self.patch()? } else { String::new() };
         let recipe = format!("{}\n{flags}\n{patch}", self.original.display());
         let stamp = tree.path.with_extension("recipe");

@@ -4,6 +4,7 @@ pub(crate) mod memcached;
 pub(crate) mod nginx;
 pub(crate) mod operations;
 pub(crate) mod programs;
+pub(crate) mod sanitizer;
 pub(crate) mod source;
 
 use std::fs;

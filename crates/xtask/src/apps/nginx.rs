@@ -1,6 +1,8 @@
 //! nginx with the channel's event module: builds `ngx_megapipe_module.so` against the source of the
 //! installed nginx, and starts a server with it.
 
+mod sanitized;
+
 use std::fs;
 use std::io;
 use std::net::TcpListener;
@@ -17,7 +19,7 @@ use crate::setup;
 /// The file that the build makes.
 const MODULE: &str = "ngx_megapipe_module.so";
 
-const USAGE: &str = "usage: cargo xtask nginx [--build] [--port PORT] [--config FILE]";
+const USAGE: &str = "usage: cargo xtask nginx [--build] [--port PORT] [--config FILE] | --sanitize";
 
 /// The parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -29,6 +31,10 @@ struct Arguments {
 
 /// `cargo xtask nginx`: sets the machine up, builds the module, and serves in the foreground.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), String> {
+    if let ["--sanitize"] = words {
+        setup::run_for(&[setup::NGINX, setup::NGINX_CLIENTS].concat())?;
+        return sanitized::test(root);
+    }
     let arguments = arguments(words)?;
     setup::run_for(setup::NGINX)?;
     let target = absolute_target(root)?;
@@ -65,45 +71,64 @@ pub(crate) fn module(root: &Path) -> Result<PathBuf, String> {
 
 /// Builds the module unless it is up to date; returns its path.
 fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
-    let library = library(root, target)?;
-    let tree = source::fetch(target, "nginx", source::Version::Installed)?;
-    let ours = root.join("apps/nginx");
     let built = target.join("apps/nginx");
-    let objects = built.join("objects");
-    let _alone = Lock::of(&built)?;
-    let arguments = kept(&words(&configured()?));
-    let makefile = objects.join("Makefile");
-    // Another nginx, or another set of files, needs a new Makefile.
-    let recipe = format!(
-        "{}\n{}\n{}\n{}",
-        tree.display(),
-        arguments.join(" "),
-        library.display(),
-        fs::read_to_string(ours.join("config")).map_err(|error| format!("config: {error}"))?
-    );
-    let recipe_path = built.join("recipe");
-    let same = fs::read_to_string(&recipe_path).is_ok_and(|before| before == recipe);
-    if !same || !makefile.is_file() {
-        let mut configure = Command::new("./configure");
-        configure.args(&arguments).arg(format!("--builddir={}", objects.display()));
-        configure.arg(format!("--add-dynamic-module={}", ours.display()));
-        configure.env("MEGAPIPE_LIBRARY", &library).current_dir(&tree);
-        configure.env("MEGAPIPE_INCLUDE", root.join("crates/capi/include"));
-        quietly(&mut configure, "nginx's configure")?;
-        fs::write(&recipe_path, recipe).map_err(|error| format!("recipe: {error}"))?;
-    }
-    let made = objects.join(MODULE);
-    // make does not know that the module depends on the library.
-    if newer(&library, &made) {
-        let _ = fs::remove_file(&made);
-    }
-    let mut make = Command::new("make");
-    make.arg("-f").arg(&makefile).args(["modules", "-j2"]).current_dir(&tree);
-    quietly(&mut make, "make modules")?;
-    let module = built.join(MODULE);
+    let build =
+        Build { objects: built.join("objects"), targets: &["modules"], arguments: Vec::new() };
+    build.make(root, target)?;
+    let (made, module) = (build.objects.join(MODULE), built.join(MODULE));
     let slim = stripped(&made, &module)?;
     place(&slim, &module).map_err(|error| format!("cannot place {}: {error}", module.display()))?;
     Ok(module)
+}
+
+/// A build of nginx's source with the module.
+struct Build {
+    /// The directory for what it makes.
+    objects: PathBuf,
+    /// The targets of nginx's Makefile.
+    targets: &'static [&'static str],
+    /// Arguments of `configure` after those of the installed nginx, whose place they take.
+    arguments: Vec<String>,
+}
+
+impl Build {
+    /// Makes the targets, unless they are up to date.
+    fn make(&self, root: &Path, target: &Path) -> Result<(), String> {
+        let library = library(root, target)?;
+        let tree = source::fetch(target, "nginx", source::Version::Installed)?;
+        let ours = root.join("apps/nginx");
+        let _alone = Lock::of(&target.join("apps/nginx"))?;
+        let mut arguments = kept(&words(&configured()?));
+        arguments.extend_from_slice(&self.arguments);
+        let makefile = self.objects.join("Makefile");
+        // Another nginx, or another set of files, needs a new Makefile.
+        let recipe = format!(
+            "{}\n{}\n{}\n{}",
+            tree.display(),
+            arguments.join(" "),
+            library.display(),
+            fs::read_to_string(ours.join("config")).map_err(|error| format!("config: {error}"))?
+        );
+        let recipe_path = self.objects.with_extension("recipe");
+        let same = fs::read_to_string(&recipe_path).is_ok_and(|before| before == recipe);
+        if !same || !makefile.is_file() {
+            let mut configure = Command::new("./configure");
+            configure.args(&arguments).arg(format!("--builddir={}", self.objects.display()));
+            configure.arg(format!("--add-dynamic-module={}", ours.display()));
+            configure.env("MEGAPIPE_LIBRARY", &library).current_dir(&tree);
+            configure.env("MEGAPIPE_INCLUDE", root.join("crates/capi/include"));
+            quietly(&mut configure, "nginx's configure")?;
+            fs::write(&recipe_path, recipe).map_err(|error| format!("recipe: {error}"))?;
+        }
+        // make does not know that the module depends on the library.
+        let made = self.objects.join(MODULE);
+        if newer(&library, &made) {
+            let _ = fs::remove_file(&made);
+        }
+        let mut make = Command::new("make");
+        make.arg("-f").arg(&makefile).args(self.targets).arg("-j2").current_dir(&tree);
+        quietly(&mut make, "make of nginx")
+    }
 }
 
 /// Copies the module to the path from which servers load it, unless it is there already. A server

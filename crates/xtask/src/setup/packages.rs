@@ -63,7 +63,7 @@ pub(super) const PACKAGES: &[Package] = &[
     },
     Package {
         name: "clang",
-        why: "the crate `mpi` reads the MPI headers with libclang",
+        why: "tests compile C and C++ with it, and the crate `mpi` reads the MPI headers",
         probe: Probe::Program("clang"),
     },
     Package {
@@ -83,7 +83,7 @@ pub(super) const PACKAGES: &[Package] = &[
     },
     Package {
         name: "g++",
-        why: "a test includes the C header from C++, and libFuzzer is C++",
+        why: "tests compile the C++ headers with it, and libFuzzer is C++",
         probe: Probe::Program("g++"),
     },
     Package {

@@ -38,7 +38,7 @@ pub(crate) struct File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Rust,
-    /// C and shell: lines and length only.
+    /// C, C++ and shell: lines and length only.
     Script,
     /// Documentation and manifests: only the final newline.
     Prose,
@@ -114,7 +114,7 @@ fn kind_of(path: &str, text: &str) -> Option<Kind> {
     });
     match suffix {
         "rs" => Some(Kind::Rust),
-        "c" | "h" | "sh" => Some(Kind::Script),
+        "c" | "cpp" | "h" | "hpp" | "sh" => Some(Kind::Script),
         "md" | "toml" => Some(Kind::Prose),
         _ => shell.then_some(Kind::Script),
     }
@@ -185,6 +185,7 @@ mod tests {
     fn the_kind_follows_from_the_name_or_the_first_line() {
         assert_eq!(kind_of("crates/a/src/lib.rs", ""), Some(Kind::Rust));
         assert_eq!(kind_of("capi/megapipe.h", ""), Some(Kind::Script));
+        assert_eq!(kind_of("capi/megapipe.hpp", ""), Some(Kind::Script));
         assert_eq!(kind_of(".ci/run", "#!/usr/bin/env bash\nset -e\n"), Some(Kind::Script));
         assert_eq!(kind_of("run", "#!/bin/sh\n"), Some(Kind::Script));
         assert_eq!(kind_of("README.md", ""), Some(Kind::Prose));

@@ -32,7 +32,9 @@ pub(super) fn attempt(calls: &Calls, pools: &Pools, entry: &mut Entry, task: &mu
         }
         Operation::ReadMessage { message } => read_message(calls, entry, message),
         Operation::Receive { large, .. } => receive(calls, pools, entry, large),
-        Operation::ReceiveFrom { .. } => receive_from(calls, pools, entry, task.tag),
+        Operation::ReceiveFrom { ancillary, .. } => {
+            receive_from(calls, pools, entry, task.tag, ancillary)
+        }
         Operation::Write { address, bytes, .. } | Operation::WriteMore { address, bytes } => {
             write(calls, entry, task, address, bytes as usize)
         }
@@ -149,8 +151,9 @@ fn receive(calls: &Calls, pools: &Pools, entry: &mut Entry, large: bool) -> Step
     }
 }
 
-fn receive_from(calls: &Calls, pools: &Pools, entry: &Entry, tag: u64) -> Step {
-    let Outcome { result, output, .. } = fetch(tag, entry.fd(), pools.class(true));
+fn receive_from(calls: &Calls, pools: &Pools, entry: &Entry, tag: u64, ancillary: bool) -> Step {
+    let pool = pools.class(true);
+    let Outcome { result, output, .. } = fetch(tag, entry.fd(), pool, ancillary);
     calls.add(u64::from(!matches!(output, Output::Starved)));
     match (result, output) {
         (_, Output::Starved) => Step::Starved,

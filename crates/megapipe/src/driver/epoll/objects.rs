@@ -65,7 +65,7 @@ impl Task {
         match self.operation {
             Operation::Accept { repeat, .. }
             | Operation::Receive { repeat, .. }
-            | Operation::ReceiveFrom { repeat } => repeat,
+            | Operation::ReceiveFrom { repeat, .. } => repeat,
             _ => false,
         }
     }

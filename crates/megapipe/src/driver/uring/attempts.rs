@@ -58,6 +58,7 @@ impl Arguments {
         let bytes = size_of::<libc::sockaddr_in>() as u32;
         let accept = |lightweight, repeat| Operation::Accept { lightweight, repeat };
         let receive = |repeat| Operation::Receive { large: false, repeat };
+        let datagrams = Operation::ReceiveFrom { repeat: true, ancillary: true };
         [
             (Feature::AcceptOne, Stream, accept(false, false)),
             (Feature::AcceptMany, Stream, accept(false, true)),
@@ -71,7 +72,7 @@ impl Arguments {
             (Feature::ReceiveBuffer, Stream, receive(false)),
             (Feature::ReceiveMany, Stream, receive(true)),
             (Feature::ReceiveMessage, Stream, Operation::ReadMessage { message }),
-            (Feature::ReceiveDatagrams, Stream, Operation::ReceiveFrom { repeat: true }),
+            (Feature::ReceiveDatagrams, Stream, datagrams),
             (Feature::Write, File, Operation::Write { address, bytes, offset }),
             (Feature::WriteVectored, File, Operation::WriteVectored { vector, count, offset }),
             (Feature::Send, Stream, Operation::Write { address, bytes, offset }),

@@ -28,6 +28,7 @@ impl UringDriver {
             table,
             unbounded,
             tells_queue,
+            lazy,
             ..
         } = self;
         for entry in ring.completions() {
@@ -45,6 +46,9 @@ impl UringDriver {
             let more = cqueue::more(entry.flags());
             *outstanding -= u64::from(!more);
             let class = class_of(classes, tag);
+            if class == Class::LazyWrite {
+                lazy.remove(tag);
+            }
             let mut outcome = Outcome { tag, result, more, output: Output::None };
             if class == Class::AcceptLater && result >= 0 {
                 // There may be room by now: then the accept is tried again.
@@ -90,7 +94,7 @@ fn output_of(
 ) -> Output {
     let (result, flags) = (entry.result(), entry.flags());
     let buffers = match class {
-        Class::Plain | Class::AcceptLater => return Output::None,
+        Class::Plain | Class::AcceptLater | Class::LazyWrite => return Output::None,
         Class::Arrival if result < 0 => return Output::None,
         Class::Arrival => return Output::Readable,
         Class::Small => small,

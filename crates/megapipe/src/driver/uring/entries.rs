@@ -1,7 +1,7 @@
 //! Translates operations into submission queue entries.
 
 use super::objects::Nature;
-use crate::driver::{NAME_BYTES, NO_OFFSET, Operation};
+use crate::driver::{CONTROL_BYTES, NAME_BYTES, NO_OFFSET, Operation};
 use io_uring::{opcode, squeue, types};
 use std::ptr;
 
@@ -21,6 +21,8 @@ pub(super) enum Class {
     AcceptLater,
     /// A poll for a datagram that the driver then fetches.
     Arrival,
+    /// A write whose completion the kernel leaves out if it succeeds.
+    LazyWrite,
 }
 
 impl Class {
@@ -31,8 +33,8 @@ impl Class {
             Operation::Accept { lightweight: false, .. } => Class::Accept,
             Operation::Receive { large: false, .. } => Class::Small,
             Operation::Receive { large: true, .. } => Class::Large,
-            Operation::ReceiveFrom { repeat: true } => Class::Large,
-            Operation::ReceiveFrom { repeat: false } => Class::Arrival,
+            Operation::ReceiveFrom { repeat: true, .. } => Class::Large,
+            Operation::ReceiveFrom { repeat: false, .. } => Class::Arrival,
             _ => Class::Plain,
         }
     }
@@ -62,20 +64,27 @@ fn read_flags(nature: Nature) -> i32 {
     if nature == Nature::Messages { libc::MSG_TRUNC } else { 0 }
 }
 
-/// The header with the space that a received datagram reserves for the sender's name. The kernel
-/// only reads it.
+/// The header with the space that a received datagram reserves for the sender's name and for
+/// ancillary data. The kernel only reads it.
 struct Template(libc::msghdr);
 // SAFETY: the pointers in it are null and nothing writes to it.
 unsafe impl Sync for Template {}
-static DATAGRAM: Template = Template(libc::msghdr {
-    msg_name: ptr::null_mut(),
-    msg_namelen: NAME_BYTES as libc::socklen_t,
-    msg_iov: ptr::null_mut(),
-    msg_iovlen: 0,
-    msg_control: ptr::null_mut(),
-    msg_controllen: 0,
-    msg_flags: 0,
-});
+static DATAGRAM: Template = Template::new(0);
+static DATAGRAM_WITH_ANCILLARY: Template = Template::new(CONTROL_BYTES);
+
+impl Template {
+    const fn new(control_bytes: usize) -> Template {
+        Template(libc::msghdr {
+            msg_name: ptr::null_mut(),
+            msg_namelen: NAME_BYTES as libc::socklen_t,
+            msg_iov: ptr::null_mut(),
+            msg_iovlen: 0,
+            msg_control: ptr::null_mut(),
+            msg_controllen: control_bytes,
+            msg_flags: 0,
+        })
+    }
+}
 
 /// Builds the submission queue entry for an operation on descriptor `fd`, which may also be an
 /// index of the ring's file table if the caller sets that flag; `groups` are the numbers of the
@@ -112,10 +121,11 @@ pub(super) fn build(
         Operation::Receive { large, repeat } => {
             receive(fd, is_socket, if large { groups.1 } else { groups.0 }, repeat)
         }
-        Operation::ReceiveFrom { repeat: true } => {
-            opcode::RecvMsgMulti::new(fd, &raw const DATAGRAM.0, groups.1).build()
+        Operation::ReceiveFrom { repeat: true, ancillary } => {
+            let template = if ancillary { &DATAGRAM_WITH_ANCILLARY } else { &DATAGRAM };
+            opcode::RecvMsgMulti::new(fd, &raw const template.0, groups.1).build()
         }
-        Operation::ReceiveFrom { repeat: false } => {
+        Operation::ReceiveFrom { repeat: false, .. } => {
             opcode::PollAdd::new(fd, libc::POLLIN as u32).build()
         }
         Operation::Write { address, bytes, offset } if !is_socket => {

@@ -5,6 +5,7 @@ mod buffers;
 mod completions;
 mod entries;
 pub(crate) mod features;
+mod lazy;
 mod linger;
 mod objects;
 mod restrictions;
@@ -17,8 +18,9 @@ mod table;
 use self::buffers::BufferRing;
 use self::entries::Class;
 use self::features::{Feature, Lacks};
+use self::lazy::LazyWrites;
 use self::linger::{Clock, Linger};
-use self::objects::Target;
+use self::objects::{Nature, Target};
 use self::ring::{Entered, Ring, WaitLimits};
 use self::setup::Parts;
 use self::synchronous::Synchronous;
@@ -72,6 +74,7 @@ pub(crate) struct UringDriver {
     /// Outcomes that arrived while the driver waited for something else.
     backlog: VecDeque<Outcome>,
     linger: Linger,
+    lazy: LazyWrites,
     batch: u32,
     synchronous: Synchronous,
     lacks: Lacks,
@@ -115,6 +118,7 @@ impl UringDriver {
             classes: Vec::new(),
             backlog: VecDeque::new(),
             linger: Linger::new(bound_us),
+            lazy: LazyWrites::new(config.lazy_writes),
             synchronous: Synchronous::default(),
             direct_sockets: lacks.leave_direct_sockets(),
             tells_queue: !lacks.has(Feature::QueueState),
@@ -336,14 +340,20 @@ impl Driver for UringDriver {
             Target::Descriptor(fd) => (fd, squeue::Flags::empty()),
             Target::Direct(index) => (index as i32, squeue::Flags::FIXED_FILE),
         };
-        let entry = entries::build(fd, objects::nature(object), operation, groups).flags(flags);
+        let nature = objects::nature(object);
+        let lazy = self.lazy.entry(fd, &operation).filter(|_| nature == Nature::Stream);
+        let class = if lazy.is_some() { Class::LazyWrite } else { class };
+        let entry = lazy.unwrap_or_else(|| entries::build(fd, nature, operation, groups));
         // SAFETY: the trait requires the caller of `submit` to keep the operation's memory valid.
-        unsafe { self.push(&entry.user_data(tag)) }?;
+        unsafe { self.push(&entry.flags(flags).user_data(tag)) }?;
         if class == Class::AcceptOneDirect {
             self.table.reserve();
         }
         self.record_submission(tag, class);
-        self.prompt += u32::from(entries::is_prompt(&operation));
+        match class {
+            Class::LazyWrite => self.lazy.record(tag, &operation),
+            _ => self.prompt += u32::from(entries::is_prompt(&operation)),
+        }
         if self.ring.queued() >= self.batch {
             // Entries that the kernel does not take now (its completion queue is full) stay queued.
             let _ = self.hand_over();
@@ -353,11 +363,16 @@ impl Driver for UringDriver {
 
     fn cancel(&mut self, tag: u64, _object: Object) {
         self.cancelled = true;
+        self.lazy.expedite();
         self.push_forgotten(opcode::AsyncCancel2::new(CancelBuilder::user_data(tag)).build());
     }
 
-    fn fetch_datagram(&mut self, tag: u64, object: Object) -> Outcome {
-        self.fetch(tag, Target::of(object))
+    fn expedite(&mut self) {
+        self.lazy.expedite();
+    }
+
+    fn fetch_datagram(&mut self, tag: u64, object: Object, ancillary: bool) -> Outcome {
+        self.fetch(tag, Target::of(object), ancillary)
     }
 
     fn run_inline(&mut self, object: Object, operation: &Operation) -> i32 {
@@ -373,6 +388,7 @@ impl Driver for UringDriver {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        self.lazy.expedite();
         let is_idle = self.ring.queued() == 0 && !self.cancelled;
         if is_idle { Ok(()) } else { self.hand_over_firmly() }
     }
@@ -386,34 +402,41 @@ impl Driver for UringDriver {
             sink.append(&mut self.backlog);
             return Ok(Wake::Outcomes);
         }
-        if self.reap_completions(sink).0 > 0 {
+        if self.reap_with_lazy(sink, self.lazy.is_urgent()).0 > 0 {
             return Ok(Wake::Outcomes);
         }
         self.counters.overflows += u64::from(self.ring.has_overflown());
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
-            let limits = self.wait_limits(left);
+            let urgent = self.lazy.is_urgent();
+            let limits = if urgent { WaitLimits::LOOK } else { self.wait_limits(left) };
             let entered = self.ring.enter(limits)?;
             self.cancelled &= matches!(entered, Entered::Busy);
-            let (came, internal) = self.reap_completions(sink);
+            let ends = left == Some(Duration::ZERO) || entered == Entered::TimeUp;
+            let (came, internal) = self.reap_with_lazy(sink, urgent || ends);
             if came > 0 {
                 self.note(limits, came);
                 return Ok(Wake::Outcomes);
             }
             self.counters.waits += 1;
-            if left == Some(Duration::ZERO) || entered == Entered::TimeUp {
+            if ends {
                 return Ok(Wake::TimeUp);
             }
             left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            // The kernel reports neither the end of the time nor a signal from a call that has
+            // submitted something.
+            let ends = left == Some(Duration::ZERO);
+            if (ends || !internal) && self.take_lazy(sink) > 0 {
+                return Ok(Wake::Outcomes);
+            }
+            if ends {
                 return Ok(Wake::TimeUp);
             }
             match entered {
                 Entered::Busy => {
                     std::thread::sleep(left.map_or(RETRY_PAUSE, |left| left.min(RETRY_PAUSE)))
                 }
-                // The kernel does not report a signal from a call that has submitted something.
                 _ if !internal => return Ok(Wake::Signal),
                 _ => {}
             }
@@ -484,6 +507,7 @@ impl Driver for UringDriver {
                 Ok(_) => {}
             }
             self.reap_completions(&mut dropped);
+            self.take_lazy(&mut dropped);
             dropped.clear();
             ending = self.outstanding < before;
             if is_late && (self.outstanding > 0 || self.synchronous.has_abandoned()) {
@@ -513,6 +537,32 @@ impl UringDriver {
                 WaitLimits { want: asked + prompt, linger_us, timeout: left }
             }
         }
+    }
+
+    /// Reaps as [`reap_completions`](Self::reap_completions) does. If anything came, or if `asked`,
+    /// lazy writes that have succeeded come first, as they were submitted before.
+    fn reap_with_lazy(&mut self, sink: &mut VecDeque<Outcome>, asked: bool) -> (u32, bool) {
+        if self.lazy.is_empty() {
+            return self.reap_completions(sink);
+        }
+        let mut reaped = std::mem::take(&mut self.backlog);
+        let (came, internal) = self.reap_completions(&mut reaped);
+        let lazy = if came > 0 || asked { self.take_lazy(sink) } else { 0 };
+        sink.append(&mut reaped);
+        self.backlog = reaped;
+        (came + lazy, internal)
+    }
+
+    /// Appends the outcomes of lazy writes that have succeeded; returns their number. The caller has
+    /// reaped all completions.
+    fn take_lazy(&mut self, sink: &mut VecDeque<Outcome>) -> u32 {
+        if self.ring.queued() > 0 || self.ring.has_overflown() {
+            return 0;
+        }
+        let count = self.lazy.take(sink);
+        self.outstanding -= u64::from(count);
+        self.completions += u64::from(count);
+        count
     }
 
     /// Updates the statistics after a wait.

@@ -118,8 +118,8 @@ fn prepare(fd: i32, kind: Kind, keeps_watched: bool) -> io::Result<u32> {
 /// Adapts an operation to the object.
 pub(super) fn adapt(object: Object, operation: Operation) -> Operation {
     match operation {
-        Operation::ReceiveFrom { .. } if object.0 & NETLINK != 0 => {
-            Operation::ReceiveFrom { repeat: false }
+        Operation::ReceiveFrom { ancillary, .. } if object.0 & NETLINK != 0 => {
+            Operation::ReceiveFrom { repeat: false, ancillary }
         }
         operation => operation,
     }

@@ -15,10 +15,10 @@ use std::rc::Rc;
 
 impl UringDriver {
     /// Fetches an announced datagram. If the kernel holds all free buffers, waits for one.
-    pub(super) fn fetch(&mut self, tag: u64, target: Target) -> Outcome {
+    pub(super) fn fetch(&mut self, tag: u64, target: Target, ancillary: bool) -> Outcome {
         self.ring.system_calls += 1;
         let pool = Rc::clone(self.large.pool());
-        match self.with_descriptor(target, |fd| datagram::fetch(tag, fd, &pool)) {
+        match self.with_descriptor(target, |fd| datagram::fetch(tag, fd, &pool, ancillary)) {
             Ok(outcome) => outcome,
             Err(error) => Outcome::plain(tag, -errno(&error)),
         }

@@ -60,6 +60,8 @@ pub(super) struct Extras {
     pub(super) output: Output,
     pub(super) limits: Option<Box<Limits>>,
     listener: Option<Box<Listener>>,
+    /// Whether the kernel reports ancillary data with its datagrams.
+    pub(super) ancillary: bool,
     /// Unblocks its signals when the member is removed.
     _blocked: Option<Box<Blocked>>,
 }

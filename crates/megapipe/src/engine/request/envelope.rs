@@ -4,7 +4,7 @@
 use super::vector::Vector;
 use crate::address::{Address, RawAddress};
 use crate::buffer::Buffer;
-use crate::control::{self, DESCRIPTORS_MAX};
+use crate::control::{self, Arrival, DESCRIPTORS_MAX};
 use crate::driver::Operation;
 use crate::message::Message;
 use std::slice;
@@ -77,7 +77,7 @@ impl Envelope {
         let parts = &mut *message.parts;
         parts.descriptor_room = parts.descriptor_room.min(DESCRIPTORS_MAX);
         parts.address = None;
-        parts.packet_info = None;
+        parts.arrival = Arrival::default();
         let room = control::descriptor_room(parts.descriptor_room) + control::SPARE_BYTES;
         let piece = match &mut parts.buffer {
             Buffer::Owned(bytes) => {
@@ -222,7 +222,7 @@ impl Envelope {
         self.lost |= brought.descriptors.len() > parts.descriptor_room;
         brought.descriptors.truncate(parts.descriptor_room);
         parts.descriptors.append(&mut brought.descriptors);
-        parts.packet_info = brought.packet_info;
+        parts.arrival = brought.arrival;
         if !self.header.msg_name.is_null() {
             let name = RawAddress::parse(self.name.as_bytes(self.header.msg_namelen));
             parts.address = name.ok().filter(|name| *name != Address::Unnamed);

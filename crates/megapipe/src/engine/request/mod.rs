@@ -31,7 +31,10 @@ pub(crate) enum Command {
     Peek(Vec<u8>),
     ReadVectored(Box<Vector>),
     Receive,
-    ReceiveFrom,
+    ReceiveFrom {
+        /// Whether room for ancillary data is reserved.
+        ancillary: bool,
+    },
     Write(Buffer),
     WriteAt(Buffer),
     WriteMore(Buffer),
@@ -202,7 +205,7 @@ impl Request {
 
     /// Whether it pauses while its handle has too much queued output.
     pub(crate) fn is_pausable(&self) -> bool {
-        self.repeat && matches!(self.command, Command::Receive | Command::ReceiveFrom)
+        self.repeat && matches!(self.command, Command::Receive | Command::ReceiveFrom { .. })
     }
 
     /// Returns the number of bytes that it still has to write.
@@ -300,8 +303,12 @@ impl Request {
                 let (storage, bytes) = (&raw const address.storage, address.bytes);
                 Operation::Connect { address: storage.cast(), bytes }
             }
-            Command::Receive if kind == Kind::Packet => Operation::ReceiveFrom { repeat },
-            Command::ReceiveFrom => Operation::ReceiveFrom { repeat },
+            Command::Receive if kind == Kind::Packet => {
+                Operation::ReceiveFrom { repeat, ancillary: false }
+            }
+            Command::ReceiveFrom { ancillary } => {
+                Operation::ReceiveFrom { repeat, ancillary: *ancillary }
+            }
             Command::Disconnect { how } => Operation::Shutdown { how: *how },
             Command::Sync { data_only } => Operation::Sync { data_only: *data_only },
             Command::Poll { events } => {

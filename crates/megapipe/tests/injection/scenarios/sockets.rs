@@ -3,7 +3,7 @@
 use crate::common::{client, peer_listener, udp, unix_pair};
 use crate::layer::shared;
 use crate::stage::{Stage, TIME_LIMIT, errno_of};
-use megapipe::{Accept, Address, Channel, Error, Event, Handle, Message, Repeat};
+use megapipe::{Accept, Address, Channel, Ecn, Error, Event, Handle, Message, Repeat};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -114,6 +114,8 @@ pub(crate) fn messages(stage: &mut Stage) {
     let (theirs, address) = udp("0.0.0.0");
     let server = stage.join(|| theirs.try_clone().expect("a duplicate"));
     stage.call("enable_packet_info", |channel| channel.enable_packet_info(server));
+    stage.call("enable_ecn", |channel| channel.enable_ecn(server));
+    stage.call("enable_gro", |channel| channel.enable_gro(server));
     client.send_to(b"question", ("127.0.0.2", address.port())).expect("send");
     let receive = |channel: &mut Channel<u64>| {
         Ok(channel.receive_message(server, Message::with_capacity(99))?)
@@ -122,12 +124,17 @@ pub(crate) fn messages(stage: &mut Stage) {
     else {
         panic!("expected a datagram")
     };
-    let send =
-        |channel: &mut Channel<u64>| Ok(channel.send_message(server, question.reply("answer"))?);
+    assert_eq!(question.ecn(), Some(Ecn::NotEct));
+    let send = |channel: &mut Channel<u64>| {
+        let answer = question.reply("answer").with_segment_size(3).with_ecn(Ecn::Ect0);
+        Ok(channel.send_message(server, answer)?)
+    };
     let event = stage.ask("send_message", server, send);
     assert!(matches!(event, Event::SendMessage(Ok(6), _)), "{event:?}");
-    let (_, from_where) = retried(|| client.recv_from(&mut [0; 9])).expect("the answer");
-    assert_eq!(from_where.ip().to_string(), "127.0.0.2");
+    for _ in 0..2 {
+        let (bytes, from_where) = retried(|| client.recv_from(&mut [0; 9])).expect("the answer");
+        assert_eq!((bytes, from_where.ip().to_string().as_str()), (3, "127.0.0.2"));
+    }
 }
 
 /// Connects over TCP and UNIX, and exchanges a message.

@@ -402,6 +402,10 @@ impl<P: Port> Driver for MtcpDriver<P> {
         self.begin(number, tag, operation)
     }
 
+    fn expedite(&mut self) {
+        self.kernel.expedite();
+    }
+
     fn cancel(&mut self, tag: u64, object: Object) {
         self.handed = true;
         match own(object) {
@@ -430,9 +434,9 @@ impl<P: Port> Driver for MtcpDriver<P> {
         self.kernel.offered(large)
     }
 
-    fn fetch_datagram(&mut self, tag: u64, object: Object) -> Outcome {
+    fn fetch_datagram(&mut self, tag: u64, object: Object, ancillary: bool) -> Outcome {
         match self.socket_below(object) {
-            Some(kernel) => self.kernel.fetch_datagram(tag, kernel),
+            Some(kernel) => self.kernel.fetch_datagram(tag, kernel, ancillary),
             None => Outcome::plain(tag, -libc::EOPNOTSUPP),
         }
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::address::{Address, RawAddress};
 use crate::completion::Datagram;
-use crate::driver::DATAGRAM_PAYLOAD;
+use crate::driver::datagram_payload;
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 
@@ -11,8 +11,11 @@ fn udp() -> UdpSocket {
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
 }
 
+/// Offset of the payload in a buffer.
+const PAYLOAD: usize = datagram_payload(false);
+
 fn receive_from(repeat: bool) -> Operation {
-    Operation::ReceiveFrom { repeat }
+    Operation::ReceiveFrom { repeat, ancillary: false }
 }
 
 /// A message with everything it points to, at fixed addresses.
@@ -54,9 +57,9 @@ fn a_datagram_comes_with_its_sender() {
         far.send(payload).unwrap();
         let outcome = rig.next();
         assert!(outcome.more);
-        assert_eq!(outcome.result as usize, DATAGRAM_PAYLOAD + payload.len());
+        assert_eq!(outcome.result as usize, PAYLOAD + payload.len());
         let Output::Lease(lease) = outcome.output else { panic!("no lease") };
-        let datagram = Datagram::parse(lease).unwrap();
+        let datagram = Datagram::parse(lease, false).unwrap();
         assert_eq!(&*datagram, payload);
         assert_eq!(datagram.address().unwrap(), Address::Inet(sender));
         assert!(!datagram.is_truncated());
@@ -75,9 +78,9 @@ fn one_that_is_too_long_says_so() {
     let sent = pattern(2000);
     far.send(&sent).unwrap();
     rig.submit(1, near, receive_from(false));
-    let datagram = Datagram::parse(rig.lease(1)).unwrap();
+    let datagram = Datagram::parse(rig.lease(1), false).unwrap();
     assert!(datagram.is_truncated());
-    assert_eq!(&*datagram, &sent[..1024 - DATAGRAM_PAYLOAD]);
+    assert_eq!(&*datagram, &sent[..1024 - PAYLOAD]);
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn a_burst_ends_for_lack_of_buffers_and_goes_on() {
                 assert_eq!(outcome.result, -libc::ENOBUFS);
                 break;
             };
-            assert_eq!(lease[DATAGRAM_PAYLOAD..], [number]);
+            assert_eq!(lease[PAYLOAD..], [number]);
             number += 1;
             leases.push(lease);
         }

@@ -91,7 +91,7 @@ fn a_lack_of_buffers_is_no_error_of_the_socket() {
         assert_eq!((outcome.tag, outcome.result, outcome.more), (tag, -libc::ENOBUFS, false));
         matches!(outcome.output, Output::Starved)
     };
-    let operation = Operation::ReceiveFrom { repeat: true };
+    let operation = Operation::ReceiveFrom { repeat: true, ancillary: false };
     let test = "a_lack_of_buffers_is_no_error_of_the_socket";
     let Some(overrun) = overrun_netlink(test, 4) else { return };
     let overrun = rig.attach(overrun);

@@ -94,7 +94,7 @@ fn positions_belong_to_files_and_sockets_to_sockets() {
     assert_eq!(rig.last(2), -libc::ENOTSOCK);
     rig.submit(3, writer, Operation::Sync { data_only: false });
     assert_eq!(rig.last(3), -libc::EINVAL);
-    rig.submit(4, reader, Operation::ReceiveFrom { repeat: false });
+    rig.submit(4, reader, Operation::ReceiveFrom { repeat: false, ancillary: false });
     assert_eq!(rig.last(4), -libc::ENOTSOCK);
     rig.submit(5, writer, read(&mut room));
     assert_eq!(rig.last(5), -libc::EBADF);

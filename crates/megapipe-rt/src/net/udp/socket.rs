@@ -1,0 +1,383 @@
+//! UDP sockets of one core.
+
+use super::datagram::Datagram;
+use super::state::{State, cost_of};
+use crate::core::{Core, CoreChannel, Sink, current};
+use crate::net::waiters::{Place, Waiting};
+use megapipe::{Buffer, Handle, Message, Rejected};
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+/// A UDP socket of the calling core; from [`UdpSocket::bind`], or for all cores from
+/// [`BoundUdp::open`].
+///
+/// All methods take `&self`: any number of tasks of the core may send and receive at the same time,
+/// with the socket in an [`Rc`]. Buffers are owned: [`recv_from`](UdpSocket::recv_from) returns a
+/// buffer of the channel, the sending methods take one.
+///
+/// # Receiving
+///
+/// After the first call the socket receives without being asked, up to 256 KiB ahead (each datagram
+/// counts 256 bytes more). While more wait for a task, datagrams stay in the kernel's queue, and
+/// what does not fit there (`SO_RCVBUF`) is lost. A datagram is received whole unless it is longer
+/// than a buffer of [`Config::large_buffers`](megapipe::Config::large_buffers); by default none is.
+///
+/// # Sending
+///
+/// A sending method waits only while more than the high-water mark of output
+/// ([`set_high_water`](UdpSocket::set_high_water)) is not sent yet. It fails for what the channel
+/// refuses; what the kernel refuses later, for example with `ECONNREFUSED` or `EMSGSIZE`, is an
+/// error of [`flush`](UdpSocket::flush) or [`take_error`](UdpSocket::take_error). Datagrams leave
+/// in the order of the calls.
+///
+/// # Cancellation
+///
+/// All futures may be dropped at any time: what arrived waits for the next call, and a datagram is
+/// submitted or not. Dropping the socket sends what was submitted and closes it; what arrived is
+/// lost.
+///
+/// ```
+/// use megapipe_rt::{Runtime, UdpSocket};
+/// let runtime = Runtime::builder().cores(1).build()?;
+/// runtime.block_on(async {
+///     let server = UdpSocket::bind("127.0.0.1:0")?;
+///     let client = UdpSocket::bind("127.0.0.1:0")?;
+///     client.send_to("hello", server.local_addr()?).await?;
+///     let question = server.recv_from().await?;
+///     assert_eq!(&*question, b"hello");
+///     // The answer has the bytes of the question, which nothing copies.
+///     let address = question.address();
+///     server.send_to(question, address).await?;
+///     assert_eq!(&*client.recv_from().await?, b"hello");
+///     Ok::<(), std::io::Error>(())
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct UdpSocket {
+    core: Rc<Core>,
+    handle: Handle,
+    state: Rc<State>,
+}
+
+impl UdpSocket {
+    /// Binds the first of the addresses that can be bound. For one port on all cores use
+    /// [`Bound::udp`](crate::Bound::udp).
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn bind(address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        UdpSocket::register(current("UdpSocket::bind"), std::net::UdpSocket::bind(address)?)
+    }
+
+    /// Takes over a socket of the standard library, for example one with special options.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+        UdpSocket::register(current("UdpSocket::from_std"), socket)
+    }
+
+    pub(super) fn register(core: Rc<Core>, socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+        let state = Rc::<State>::default();
+        let sink = Rc::clone(&state) as Rc<dyn Sink>;
+        let handle = core.with_channel(|channel| Ok(channel.register(socket, sink)?))?;
+        Ok(UdpSocket { core, handle, state })
+    }
+
+    /// Connects the socket, as connect(2) does: from now on it receives from this address only, and
+    /// [`send`](UdpSocket::send) needs none. Nothing is sent, and no call waits. What arrived before
+    /// stays.
+    pub fn connect(&self, address: SocketAddr) -> io::Result<()> {
+        self.duplicate()?.connect(address)
+    }
+
+    /// Waits for a datagram.
+    ///
+    /// An error, such as `ECONNREFUSED` on a connected socket whose peer does not listen, concerns
+    /// an earlier datagram: call again.
+    pub async fn recv_from(&self) -> io::Result<Datagram> {
+        let mut waiting = Waiting::new(&self.state.readers);
+        poll_fn(|context| self.poll_recv(context, &mut waiting.place)).await
+    }
+
+    /// Waits for a datagram, and appends it and those that have arrived with it, at most `max`, to
+    /// `into`. Returns their number, which is at least 1 unless `max` is 0. If an error is among
+    /// them, it ends the call, or is left for the next one.
+    pub async fn recv_many(&self, into: &mut Vec<Datagram>, max: usize) -> io::Result<usize> {
+        if max == 0 {
+            return Ok(0);
+        }
+        into.push(self.recv_from().await?);
+        let mut count = 1;
+        while count < max
+            && let Some(datagram) = self.state.take_datagram()
+        {
+            into.push(datagram);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Returns a datagram that has arrived already; does not wait. It makes the socket receive, so
+    /// call it again later.
+    pub fn try_recv_from(&self) -> io::Result<Option<Datagram>> {
+        match self.state.take_input() {
+            Some(found) => found.map(Some),
+            None => match self.start_receiving() {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+                _ => Ok(None),
+            },
+        }
+    }
+
+    pub(crate) fn poll_recv(
+        &self,
+        context: &Context<'_>,
+        place: &mut Place,
+    ) -> Poll<io::Result<Datagram>> {
+        if let Some(found) = self.state.take_input() {
+            return Poll::Ready(found);
+        }
+        self.state.readers.wait(place, context);
+        match self.start_receiving() {
+            Ok(()) => {}
+            // The channel is full until it has dispatched completions.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                context.waker().wake_by_ref();
+            }
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+        Poll::Pending
+    }
+
+    /// Ensures that a receive is in flight.
+    fn start_receiving(&self) -> io::Result<()> {
+        self.core.with_channel(|channel| self.state.start_receiving(channel, self.handle))
+    }
+
+    /// Submits a datagram to an address. The buffer is a `Vec<u8>`, `&'static [u8]`, `Arc<[u8]>`,
+    /// or a [`Datagram`] that arrived; none of them is copied.
+    pub async fn send_to(&self, buffer: impl Into<Buffer>, address: SocketAddr) -> io::Result<()> {
+        let buffer = buffer.into();
+        let bytes = buffer.len();
+        self.submit(buffer, bytes, |channel, handle, buffer| {
+            channel.send_to(handle, buffer, address)
+        })
+        .await
+    }
+
+    /// Submits a datagram to the address to which the socket is [connected](UdpSocket::connect).
+    pub async fn send(&self, buffer: impl Into<Buffer>) -> io::Result<()> {
+        let buffer = buffer.into();
+        let bytes = buffer.len();
+        self.submit(buffer, bytes, |channel, handle, buffer| channel.write(handle, buffer)).await
+    }
+
+    /// Submits a message: a datagram with an ECN mark or from a given address of this host, or
+    /// several datagrams of one size; see [`megapipe::Message`] and [`Datagram::reply`].
+    pub async fn send_message(&self, message: Message) -> io::Result<()> {
+        let bytes = message.bytes().len();
+        self.submit(message, bytes, |channel, handle, message| {
+            channel.send_message(handle, message)
+        })
+        .await
+    }
+
+    async fn submit<B>(
+        &self,
+        buffer: B,
+        bytes: usize,
+        mut submit: impl FnMut(&mut CoreChannel, Handle, B) -> Result<(), Rejected<B>>,
+    ) -> io::Result<()> {
+        let mut waiting = Waiting::new(&self.state.writers);
+        let mut buffer = Some(buffer);
+        poll_fn(|context| {
+            ready!(self.poll_room(context, &mut waiting.place));
+            self.poll_submit(context, &mut waiting.place, &mut buffer, bytes, &mut submit)
+        })
+        .await
+    }
+
+    /// Waits until less than the high-water mark of output waits.
+    pub(crate) fn poll_room(&self, context: &Context<'_>, place: &mut Place) -> Poll<()> {
+        if self.state.has_room() {
+            return Poll::Ready(());
+        }
+        self.state.writers.wait(place, context);
+        Poll::Pending
+    }
+
+    /// Submits what is in `buffer` by `submit`, and then leaves `None`.
+    fn poll_submit<B>(
+        &self,
+        context: &Context<'_>,
+        place: &mut Place,
+        buffer: &mut Option<B>,
+        bytes: usize,
+        submit: impl FnOnce(&mut CoreChannel, Handle, B) -> Result<(), Rejected<B>>,
+    ) -> Poll<io::Result<()>> {
+        let Some(submitted) = buffer.take() else { return Poll::Ready(Ok(())) };
+        match self.try_submit(submitted, bytes, submit) {
+            // The channel is full: this socket's output or other completions make room.
+            Err((error, refused)) if error.kind() == io::ErrorKind::WouldBlock => {
+                *buffer = refused;
+                if self.state.expect_room() {
+                    self.state.writers.wait(place, context);
+                } else {
+                    context.waker().wake_by_ref();
+                }
+                Poll::Pending
+            }
+            result => Poll::Ready(result.map_err(|(error, _)| error)),
+        }
+    }
+
+    /// Submits a buffer by `submit`; returns it with the error if the channel refuses it.
+    fn try_submit<B>(
+        &self,
+        buffer: B,
+        bytes: usize,
+        submit: impl FnOnce(&mut CoreChannel, Handle, B) -> Result<(), Rejected<B>>,
+    ) -> Result<(), (io::Error, Option<B>)> {
+        let mut refused = None;
+        let result = self.core.with_channel(|channel| {
+            submit(channel, self.handle, buffer).map_err(|rejected| {
+                refused = Some(rejected.buffer);
+                rejected.error.into()
+            })
+        });
+        match result {
+            Ok(()) => {
+                self.state.add_output(cost_of(bytes));
+                Ok(())
+            }
+            Err(error) => Err((error, refused)),
+        }
+    }
+
+    /// Submits a message, whatever the high-water mark is. Fails with `WouldBlock` if the channel is
+    /// full.
+    #[cfg(feature = "quinn")]
+    pub(crate) fn try_send_message(&self, message: Message) -> io::Result<()> {
+        let bytes = message.bytes().len();
+        let submitted = self.try_submit(message, bytes, |channel, handle, message| {
+            channel.send_message(handle, message)
+        });
+        submitted.map_err(|(error, _)| error)
+    }
+
+    /// Waits until the kernel has taken or refused all datagrams that were submitted. Fails with
+    /// the first refusal since the last call, as [`take_error`](UdpSocket::take_error) does.
+    pub async fn flush(&self) -> io::Result<()> {
+        let mut waiting = Waiting::new(&self.state.flushers);
+        poll_fn(|context| {
+            if self.state.output_bytes() == 0 {
+                return Poll::Ready(());
+            }
+            self.state.flushers.wait(&mut waiting.place, context);
+            Poll::Pending
+        })
+        .await;
+        self.take_error().map_or(Ok(()), Err)
+    }
+
+    /// Takes the error of the first datagram that the kernel refused to send since the last call.
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.state.take_error()
+    }
+
+    /// Sets the high-water mark in bytes: while so much output is not sent yet, a sender waits,
+    /// until half of it is. Each datagram counts 256 bytes more. Default: 256 KiB.
+    pub fn set_high_water(&self, bytes: usize) {
+        self.state.set_high_water(bytes);
+    }
+
+    /// Returns the number of bytes that were submitted and are not sent yet, with 256 more for each
+    /// datagram.
+    pub fn queued_bytes(&self) -> usize {
+        self.state.output_bytes()
+    }
+
+    /// Makes datagrams have [`Datagram::packet_info`], as
+    /// [`megapipe::Channel::enable_packet_info`] describes. Those that have arrived already do not.
+    pub fn enable_packet_info(&self) -> io::Result<()> {
+        self.enable(CoreChannel::enable_packet_info)
+    }
+
+    /// Makes datagrams have [`Datagram::ecn`], as [`megapipe::Channel::enable_ecn`] describes.
+    pub fn enable_ecn(&self) -> io::Result<()> {
+        self.enable(CoreChannel::enable_ecn)
+    }
+
+    /// Lets the kernel join datagrams that arrive together, as [`megapipe::Channel::enable_gro`]
+    /// describes; see [`Datagram::segments`].
+    pub fn enable_gro(&self) -> io::Result<()> {
+        self.enable(CoreChannel::enable_gro)
+    }
+
+    /// Sets an option, and lets it hold for the receive in flight.
+    fn enable(
+        &self,
+        option: impl FnOnce(&mut CoreChannel, Handle) -> megapipe::Result<()>,
+    ) -> io::Result<()> {
+        self.core.with_channel(|channel| {
+            option(channel, self.handle)?;
+            self.state.stop_receiving(channel, self.handle);
+            Ok(())
+        })
+    }
+
+    /// Returns the local address. It costs three system calls.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.duplicate()?.local_addr()
+    }
+
+    /// Sets any option of a UDP socket, see setsockopt(2).
+    pub fn set_socket_option(&self, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+        self.core.with_channel(|channel| {
+            Ok(channel.set_socket_option(self.handle, level, name, value)?)
+        })
+    }
+
+    /// Reads an option, see getsockopt(2); returns the length of the value.
+    pub fn socket_option(&self, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
+        self.core
+            .with_channel(|channel| Ok(channel.socket_option(self.handle, level, name, value)?))
+    }
+
+    /// Returns a duplicate of the socket, for calls that do not wait.
+    fn duplicate(&self) -> io::Result<std::net::UdpSocket> {
+        let socket = self.core.with_channel(|channel| Ok(channel.descriptor(self.handle)?))?;
+        Ok(socket.into())
+    }
+
+    #[cfg(feature = "quinn")]
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    #[cfg(feature = "quinn")]
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        // Fails only after the end of the runtime, which has closed the socket.
+        let cookie = self.core.with_channel(|channel| Ok(channel.close(self.handle)?));
+        // The channel is not borrowed any more: the state's wakers are foreign code.
+        drop(cookie);
+    }
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let queued = self.queued_bytes();
+        out.debug_struct("UdpSocket").field("queued_bytes", &queued).finish_non_exhaustive()
+    }
+}
