@@ -261,8 +261,13 @@ public:
 /* A channel with an event loop for tasks. */
 class channel {
 public:
-    explicit channel(const mp_options &options = {}) : native_(mp_create(&options))
+    /* Throws std::invalid_argument for mp_options.lazy_writes, because a task that awaits a write
+     * needs its event. */
+    explicit channel(const mp_options &options = {})
     {
+        if (options.lazy_writes)
+            throw std::invalid_argument("mp_options.lazy_writes must be 0: tasks await writes");
+        native_ = mp_create(&options);
         if (!native_)
             throw detail::failure();
     }
@@ -305,7 +310,7 @@ private:
     void expire() noexcept;
     int timeout_ms() const noexcept;
 
-    mp_channel *native_;
+    mp_channel *native_ = nullptr;
     detail::member *members_ = nullptr;
     std::size_t closing_ = 0; /* members whose MP_CLOSE has not come */
     detail::operation *first_ready_ = nullptr, *last_ready_ = nullptr;
